@@ -1,0 +1,31 @@
+"""Why is it slow, what makes it faster, and did it work: answered with evidence.
+
+Public names are imported on first use, so that ``import tinytorch`` stays light.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tinytorch.core.tensor import Tensor
+
+__version__ = "0.1.0"
+
+__all__ = ["Tensor", "__version__"]
+
+# Public name -> the module that holds it.
+_HOMES = {
+    "Tensor": "tinytorch.core.tensor",
+}
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    found: object = getattr(import_module(_HOMES[name]), name)
+    globals()[name] = found  # The next access does not come here again.
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_HOMES})

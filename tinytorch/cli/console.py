@@ -1,0 +1,193 @@
+"""Where the output of a command goes: results to stdout, messages and progress to stderr."""
+
+import dataclasses
+import json
+import math
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING, Protocol
+
+from tinytorch import __version__
+
+if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
+    from rich.progress import Progress as RichProgress
+
+# Work shorter than this shows no bar.
+BAR_APPEARS_AFTER_S = 2.0
+BAR_REDRAWS_EVERY_S = 0.1
+
+
+class Progress(Protocol):
+    """Steps of work that somebody may be watching."""
+
+    def advance(self, steps: int = 1) -> None:
+        """Count finished steps."""
+
+    def describe(self, text: str) -> None:
+        """Say what is being done now."""
+
+
+class SilentProgress:
+    """Progress that nobody watches."""
+
+    def advance(self, steps: int = 1) -> None:
+        """Count nothing."""
+
+    def describe(self, text: str) -> None:
+        """Say nothing."""
+
+
+class BarProgress:
+    """A bar on stderr that appears when the work turns out to be long.
+
+    It is drawn only inside ``advance`` and ``describe``, never by a thread of its own: what runs
+    between the two is often being timed, and a thread would disturb it.
+    """
+
+    def __init__(
+        self, description: str, total: int | None, *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._description = description
+        self._total = total
+        self._done = 0
+        self._clock = clock
+        self._started = clock()
+        self._draw_at = self._started + BAR_APPEARS_AFTER_S
+        self._bar: RichProgress | None = None
+
+    def advance(self, steps: int = 1) -> None:
+        """Count finished steps and redraw the bar when it is due."""
+        self._done += steps
+        self._draw_when_due()
+
+    def describe(self, text: str) -> None:
+        """Change the words in front of the bar."""
+        self._description = text
+        self._draw_when_due()
+
+    def close(self) -> None:
+        """Take the bar away and give the cursor back."""
+        if self._bar is not None:
+            self._bar.stop()
+
+    def _draw_when_due(self) -> None:
+        if self._clock() < self._draw_at:
+            return
+        self._draw_at = self._clock() + BAR_REDRAWS_EVERY_S
+        if self._bar is None:
+            self._bar = _make_bar(self._total, self._started, self._clock)
+        (task,) = self._bar.task_ids
+        self._bar.update(task, description=self._description, completed=self._done)
+        self._bar.start()  # Only the first time; after that it does nothing.
+        self._bar.refresh()
+
+
+@dataclass(frozen=True)
+class Output:
+    """The output of one command, as its common options ask for it."""
+
+    command: str
+    as_json: bool = False
+    quiet: bool = False
+
+    def result(self, payload: Mapping[str, object], renderable: "RenderableType") -> None:
+        """Print the result on stdout: the payload as JSON, or the renderable for people.
+
+        JSON has no NaN and no infinity; they become null. A string is printed as it is, without
+        wrapping. Square brackets are text: layers have names such as ``blocks[0]``.
+        """
+        if not self.as_json:
+            sys.stdout.write(_as_text(renderable))
+            return
+        heading = {"command": self.command, "version": __version__}
+        assert not heading.keys() & payload.keys(), "these two names belong to every result"
+        ready = _ready_for_json({**heading, **payload})
+        sys.stdout.write(json.dumps(ready, indent=2, allow_nan=False) + "\n")
+
+    def say(self, text: str) -> None:
+        """Print a message on stderr, unless quiet."""
+        if not self.quiet:
+            sys.stderr.write(text + "\n")
+
+    @contextmanager
+    def progress(self, description: str, total: int | None = None) -> Iterator[Progress]:
+        """Show a bar while the block runs, if it is long and somebody sits at the terminal.
+
+        Without a total the bar only shows that there is life. One at a time, please.
+        """
+        if self.quiet or not sys.stderr.isatty():
+            yield SilentProgress()
+            return
+        bar = BarProgress(description, total)
+        try:
+            yield bar
+        finally:
+            bar.close()
+
+
+def _console(*, stderr: bool) -> "Console":
+    # Imported here, so that only those who print with it wait for it. It honours NO_COLOR and
+    # the terminal's width by itself.
+    from rich.console import Console
+
+    return Console(stderr=stderr, markup=False, emoji=False, highlight=False)
+
+
+def _as_text(renderable: "RenderableType") -> str:
+    if isinstance(renderable, str):
+        return renderable + "\n"
+    # Captured instead of printed: when the reader of a pipe leaves, rich would end the program
+    # by itself with 1, which means a regression.
+    console = _console(stderr=False)
+    with console.capture() as captured:
+        console.print(renderable)
+    return captured.get()
+
+
+def _make_bar(total: int | None, started: float, clock: Callable[[], float]) -> "RichProgress":
+    from rich import progress
+
+    bar = progress.Progress(
+        progress.TextColumn("{task.description}", markup=False),
+        progress.BarColumn(),
+        progress.MofNCompleteColumn(),
+        progress.TimeElapsedColumn(),
+        console=_console(stderr=True),
+        auto_refresh=False,
+        redirect_stdout=False,  # Otherwise a result would end up on stderr.
+        transient=True,
+        get_time=clock,
+    )
+    task = bar.add_task("", total=total)
+    bar.tasks[task].start_time = started  # The time before the bar appeared counts too.
+    return bar
+
+
+def _ready_for_json(value: object) -> object:
+    """Turn a value into what JSON knows, with null for what is not a finite number."""
+    import numpy as np  # Not at the top: `tinytorch --help` does without.
+
+    if isinstance(value, Enum):
+        return _ready_for_json(value.value)
+    if value is None or isinstance(value, str | bool | int):
+        return value
+    if isinstance(value, float):
+        return float(value) if math.isfinite(value) else None
+    if isinstance(value, np.generic | np.ndarray):
+        return _ready_for_json(value.tolist())
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        fields = dataclasses.fields(value)
+        return {field.name: _ready_for_json(getattr(value, field.name)) for field in fields}
+    if isinstance(value, Mapping):
+        return {str(key): _ready_for_json(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_ready_for_json(item) for item in value]
+    raise TypeError(f"{type(value).__name__} has no form in JSON; give numbers, text or lists")

@@ -1,0 +1,147 @@
+"""The entry point: find the command, run it, turn errors into a line and an exit code."""
+
+import argparse
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+from difflib import get_close_matches
+from importlib import import_module
+from io import TextIOWrapper
+from typing import NamedTuple, Protocol, cast
+
+from tinytorch import __version__
+from tinytorch.cli.console import Output
+from tinytorch.cli.exit_codes import ExitCode, exit_code_for
+from tinytorch.errors import TinyTorchError
+
+
+class Command(NamedTuple):
+    """Where a command lives and what it does, in one line."""
+
+    module: str
+    summary: str
+
+
+COMMANDS = {
+    "tour": Command("tinytorch.cli.tour", "show what TinyTorch does, on models of its own"),
+}
+
+
+class CommandModule(Protocol):
+    """What the module of a command offers."""
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        """Add the arguments of this command."""
+
+    def run(self, options: argparse.Namespace, output: Output) -> ExitCode:
+        """Carry the command out."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line and give its exit code."""
+    arguments = sys.argv[1:] if argv is None else list(argv)
+    if isinstance(sys.stdout, TextIOWrapper):
+        # A terminal or file that cannot show a letter shows a question mark instead of failing.
+        sys.stdout.reconfigure(errors="replace")
+    try:
+        code = _run(arguments)
+        sys.stdout.flush()  # A closed pipe shows here, not while the interpreter shuts down.
+    except BrokenPipeError:
+        return _after_closed_pipe()
+    except KeyboardInterrupt:
+        sys.stderr.write("\ninterrupted\n")
+        return ExitCode.INTERRUPTED
+    except TinyTorchError as error:
+        return _after_error(error)
+    except Exception:
+        traceback.print_exc()
+        return ExitCode.CRASHED
+    return code
+
+
+def build_parser(requested: str | None = None) -> argparse.ArgumentParser:
+    """Build the parser with every command, but with the arguments of the requested one only.
+
+    The modules of the other commands are not imported.
+    """
+    parser = argparse.ArgumentParser(
+        prog="tinytorch",
+        description="Why is it slow, what makes it faster, and did it work: with evidence.",
+        epilog="`tinytorch COMMAND --help` shows the options of a command.",
+        allow_abbrev=False,
+    )
+    parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
+    commands = parser.add_subparsers(title="commands", dest="command", metavar="COMMAND")
+    for name, (_, summary) in COMMANDS.items():
+        command = commands.add_parser(
+            name, help=summary, description=_as_sentence(summary), allow_abbrev=False
+        )
+        if name == requested:
+            _add_common_arguments(command)
+            _load(name).add_arguments(command)
+    return parser
+
+
+def _run(arguments: list[str]) -> int:
+    # Options of the program itself take no value, so the first word is the command.
+    requested = next((word for word in arguments if not word.startswith("-")), None)
+    try:
+        parser = build_parser(requested)
+        if requested is not None and requested not in COMMANDS:
+            parser.error(_unknown_command(requested))
+        options = parser.parse_args(arguments)
+    except SystemExit as leaving:  # argparse has printed help, the version or an error.
+        return leaving.code if isinstance(leaving.code, int) else ExitCode.USAGE
+    if options.command is None:
+        parser.print_help(sys.stderr)
+        return ExitCode.USAGE
+    output = Output(options.command, as_json=options.json, quiet=options.quiet)
+    return _load(options.command).run(options, output)
+
+
+def _add_common_arguments(parser: argparse.ArgumentParser) -> None:
+    common = parser.add_argument_group("common options")
+    common.add_argument(
+        "--json", action="store_true", help="print the result as JSON on stdout, messages on stderr"
+    )
+    common.add_argument("--quiet", action="store_true", help="print the result and nothing else")
+    common.add_argument(
+        "--seed", type=_seed, default=0, metavar="N", help="seed of everything random (default 0)"
+    )
+
+
+def _seed(text: str) -> int:
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"a seed is a whole number from 0 on, not {text!r}")
+    return int(text)
+
+
+def _load(name: str) -> CommandModule:
+    return cast(CommandModule, import_module(COMMANDS[name].module))
+
+
+def _as_sentence(summary: str) -> str:
+    return f"{summary[0].upper()}{summary[1:]}."
+
+
+def _unknown_command(word: str) -> str:
+    near = get_close_matches(word, COMMANDS, n=1)
+    if near:
+        return f"no command {word!r}; did you mean {near[0]!r}?"
+    return f"no command {word!r}; there are: {', '.join(COMMANDS)}"
+
+
+def _after_error(error: TinyTorchError) -> ExitCode:
+    if os.environ.get("TINYTORCH_DEBUG") == "1":
+        traceback.print_exception(error)
+    in_one_line = " ".join(str(error).split())
+    sys.stderr.write(f"tinytorch: error: {in_one_line}\n")
+    return exit_code_for(error)
+
+
+def _after_closed_pipe() -> ExitCode:
+    # What is still buffered would fail once more when the interpreter flushes it at the end.
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, sys.stdout.fileno())
+    return ExitCode.PIPE_CLOSED

@@ -1,0 +1,38 @@
+"""Writing files so that a reader sees the old one or the new one, never half of either."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+__all__ = ["write_atomically"]
+
+
+@contextmanager
+def write_atomically(path: Path) -> Iterator[Path]:
+    """Give a temporary path beside `path`; it replaces `path` when the block ends well.
+
+    When the block raises, or the disk is full, `path` stays as it was.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".partial")
+    os.close(handle)
+    temporary = Path(name)
+    try:
+        yield temporary
+        with temporary.open("rb+") as written:
+            os.fsync(written.fileno())
+        temporary.chmod(_usual_mode())
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _usual_mode() -> int:
+    """Give the permissions of a new file; mkstemp makes it private."""
+    mask = os.umask(0)
+    os.umask(mask)
+    return 0o666 & ~mask

@@ -1,0 +1,120 @@
+"""Reading GPT-2 checkpoints in the layout that `transformers` writes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import numpy as np
+
+from tinytorch.core.backends import Array
+from tinytorch.core.checkpoints import read_arrays
+from tinytorch.errors import CheckpointError
+
+if TYPE_CHECKING:
+    from tinytorch.core.transformers import GPT
+
+Model = TypeVar("Model", bound="GPT")
+
+# Name in a transformers checkpoint -> our name, for the parts outside and inside of block i.
+OUTER = {
+    "wte.weight": "token_embedding.weight",
+    "wpe.weight": "position_embedding.weight",
+    "ln_f.weight": "norm.weight",
+    "ln_f.bias": "norm.bias",
+}
+INNER = {
+    "ln_1.weight": "norm1.weight",
+    "ln_1.bias": "norm1.bias",
+    "attn.c_proj.weight": "attention.out_proj.weight",
+    "attn.c_proj.bias": "attention.out_proj.bias",
+    "ln_2.weight": "norm2.weight",
+    "ln_2.bias": "norm2.bias",
+    "mlp.c_fc.weight": "mlp.layers.0.weight",
+    "mlp.c_fc.bias": "mlp.layers.0.bias",
+    "mlp.c_proj.weight": "mlp.layers.2.weight",
+    "mlp.c_proj.bias": "mlp.layers.2.bias",
+}
+ACTIVATIONS = {"gelu_new": "tanh", "gelu_pytorch_tanh": "tanh", "gelu": "none"}
+
+# Settings under which the model would compute something else than ours does.
+REQUIRED = {
+    "scale_attn_weights": True,
+    "scale_attn_by_inverse_layer_idx": False,
+    "add_cross_attention": False,
+    "tie_word_embeddings": True,
+}
+
+
+def load_gpt2(kind: type[Model], folder: Path) -> Model:
+    """Build a model from `config.json` and fill it from the safetensors files beside it."""
+    config = _read_config(folder)
+    model = kind(
+        config["vocab_size"],
+        config["n_embd"],
+        config["n_layer"],
+        config["n_head"],
+        config["n_positions"],
+        hidden_dim=config.get("n_inner") or 4 * config["n_embd"],
+        eps=config.get("layer_norm_epsilon", 1e-5),
+        approximate=ACTIVATIONS[config.get("activation_function", "gelu_new")],
+    )
+    try:
+        model.load_state_dict(_translate(_read_shards(folder)))
+    except CheckpointError as error:
+        raise CheckpointError(f"{folder}: {error}") from error
+    return model.eval()
+
+
+def _read_config(folder: Path) -> dict[str, Any]:
+    path = folder / "config.json"
+    try:
+        config: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"{path} cannot be read: {error}") from error
+    if config.get("model_type") != "gpt2":
+        raise CheckpointError(f"{path}: model_type is {config.get('model_type')!r}, needs 'gpt2'")
+    activation = config.get("activation_function", "gelu_new")
+    if activation not in ACTIVATIONS:
+        known = ", ".join(ACTIVATIONS)
+        raise CheckpointError(f"{path}: activation_function {activation!r} is not one of {known}")
+    for name, wanted in REQUIRED.items():
+        if config.get(name, wanted) != wanted:
+            raise CheckpointError(f"{path}: {name}={config[name]} is not supported")
+    missing = [
+        k for k in ("vocab_size", "n_embd", "n_layer", "n_head", "n_positions") if k not in config
+    ]
+    if missing:
+        raise CheckpointError(f"{path}: {', '.join(missing)} missing")
+    return config
+
+
+def _read_shards(folder: Path) -> dict[str, Array]:
+    index = folder / "model.safetensors.index.json"
+    names = ["model.safetensors"]
+    if index.is_file():
+        names = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
+    arrays: dict[str, Array] = {}
+    for name in names:
+        arrays |= read_arrays(folder / name)[0]
+    return arrays
+
+
+def _translate(theirs: dict[str, Array]) -> dict[str, Array]:
+    """Rename the arrays, and cut the joint query-key-value projection into three."""
+    ours: dict[str, Array] = {}
+    for full_name, array in theirs.items():
+        name = full_name.removeprefix("transformer.")
+        if name == "lm_head.weight" or name.endswith((".attn.bias", ".attn.masked_bias")):
+            continue  # tied to the token embedding; constant causal masks
+        part, _, rest = name.removeprefix("h.").partition(".")
+        if name.startswith("h.") and rest in INNER:
+            ours[f"blocks.{part}.{INNER[rest]}"] = array
+        elif name.startswith("h.") and rest.startswith("attn.c_attn."):
+            kind = rest.rpartition(".")[2]
+            for projection, piece in zip("qkv", np.split(array, 3, axis=-1), strict=True):
+                ours[f"blocks.{part}.attention.{projection}_proj.{kind}"] = piece
+        else:
+            ours[OUTER.get(name, full_name)] = array  # an unknown name is reported by the model
+    return ours

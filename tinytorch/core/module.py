@@ -1,0 +1,240 @@
+"""Module: a tree of layers with named parameters.
+
+Attributes are the tree: a :class:`Parameter` (or a tensor with ``requires_grad``) is learned, any
+other tensor is a buffer that belongs to the state, a module is a child, and lists, tuples and
+dictionaries of these are looked into.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Self
+
+from tinytorch.core.backends import Array
+from tinytorch.core.dispatch import state
+from tinytorch.core.tensor import Parameter, Tensor
+from tinytorch.errors import CheckpointError, TinyTorchError
+
+if TYPE_CHECKING:
+    from tinytorch.core.dataloader import DataLoader
+    from tinytorch.core.training import History
+
+__all__ = ["HookHandle", "Module"]
+
+PreHook = Callable[["Module", tuple[Any, ...]], None]
+Hook = Callable[["Module", tuple[Any, ...], Any], Any]
+
+
+class HookHandle:
+    """What registering a hook gives back: `remove()` takes the hook away again."""
+
+    def __init__(self, hooks: dict[int, Any], hook: Any) -> None:
+        self._hooks = hooks
+        self._key = max(hooks, default=-1) + 1
+        hooks[self._key] = hook
+
+    def remove(self) -> None:
+        self._hooks.pop(self._key, None)
+
+
+class Module:
+    """Base class of layers and models; a subclass defines `forward`."""
+
+    training: bool = True
+    _pre_hooks: Mapping[int, PreHook] = {}
+    _hooks: Mapping[int, Hook] = {}
+
+    def forward(self, *inputs: Any, **settings: Any) -> Any:
+        raise NotImplementedError(f"{type(self).__name__} does not define forward()")
+
+    def __call__(self, *inputs: Any, **settings: Any) -> Any:
+        try:
+            if state.recorders or self._pre_hooks or self._hooks:
+                return self._watched_call(inputs, settings)
+            return self.forward(*inputs, **settings)
+        except TinyTorchError as error:
+            self._locate(error)
+            raise
+
+    # ------------------------------------------------------------ the tree
+
+    def named_children(self) -> Iterator[tuple[str, Module]]:
+        for name, value in vars(self).items():
+            for path, leaf in _leaves(name, value):
+                if isinstance(leaf, Module):
+                    yield path, leaf
+
+    def named_modules(self, prefix: str = "") -> Iterator[tuple[str, Module]]:
+        """Yield each module of the tree once, itself first with the name `prefix`."""
+        yield from self._walk(prefix, set())
+
+    def _walk(self, prefix: str, seen: set[int]) -> Iterator[tuple[str, Module]]:
+        if id(self) in seen:
+            return
+        seen.add(id(self))
+        yield prefix, self
+        for name, child in self.named_children():
+            yield from child._walk(f"{prefix}.{name}" if prefix else name, seen)
+
+    def modules(self) -> Iterator[Module]:
+        return (module for _, module in self.named_modules())
+
+    def _named_tensors(self) -> Iterator[tuple[str, Tensor]]:
+        """Yield every tensor of the tree once, under its first name."""
+        seen: set[int] = set()
+        for prefix, module in self.named_modules():
+            for name, value in vars(module).items():
+                for path, leaf in _leaves(name, value):
+                    if isinstance(leaf, Tensor) and id(leaf) not in seen:
+                        seen.add(id(leaf))
+                        yield (f"{prefix}.{path}" if prefix else path), leaf
+
+    def named_parameters(self) -> Iterator[tuple[str, Tensor]]:
+        """Yield what is learned; a parameter that is used in several places comes once."""
+        return (pair for pair in self._named_tensors() if _is_parameter(pair[1]))
+
+    def named_buffers(self) -> Iterator[tuple[str, Tensor]]:
+        return (pair for pair in self._named_tensors() if not _is_parameter(pair[1]))
+
+    def parameters(self) -> list[Tensor]:
+        return [parameter for _, parameter in self.named_parameters()]
+
+    def num_parameters(self) -> int:
+        return sum(parameter.size for parameter in self.parameters())
+
+    # ------------------------------------------------------------ state
+
+    def train(self, mode: bool | DataLoader = True) -> Any:
+        """Switch to training mode; with a data loader, train on it as `fit` does."""
+        if not isinstance(mode, bool):
+            return self.fit(mode)
+        for module in self.modules():
+            module.training = mode
+        return self
+
+    def eval(self) -> Self:
+        """Switch to evaluation mode: no dropout, fixed statistics."""
+        self.train(False)
+        return self
+
+    def fit(
+        self, loader: Any, loss: Any = None, optimizer: Any = None, epochs: int = 1, **settings: Any
+    ) -> History:
+        """Train on the batches of `loader`: cross entropy and Adam, unless given otherwise."""
+        from tinytorch.core.training import Trainer
+
+        return Trainer(self, loss=loss, optimizer=optimizer, **settings).fit(loader, epochs=epochs)
+
+    def zero_grad(self) -> None:
+        for parameter in self.parameters():
+            parameter.grad = None
+
+    def astype(self, dtype: Any) -> Self:
+        """Convert floating-point parameters and buffers in place."""
+        for _, tensor in self._named_tensors():
+            if tensor.data.dtype.kind == "f":
+                tensor.data = tensor.data.astype(dtype)
+                tensor.grad = None
+        return self
+
+    def state_dict(self) -> dict[str, Array]:
+        """Give the arrays of all parameters and buffers by name, not copied."""
+        return {name: tensor.data for name, tensor in self._named_tensors()}
+
+    def load_state_dict(self, arrays: Mapping[str, Array]) -> None:
+        """Copy arrays into the parameters and buffers; nothing changes unless everything fits."""
+        own = dict(self._named_tensors())
+        problems = [f"unknown key {name!r}" for name in arrays if name not in own]
+        problems += [f"missing key {name!r}" for name in own if name not in arrays]
+        problems += [
+            f"{name!r} has shape {arrays[name].shape}, the model needs {tensor.shape}"
+            for name, tensor in own.items()
+            if name in arrays and arrays[name].shape != tensor.shape
+        ]
+        if problems:
+            shown = "; ".join(problems[:5])
+            more = f"; and {len(problems) - 5} more" if len(problems) > 5 else ""
+            raise CheckpointError(f"state does not fit {type(self).__name__}: {shown}{more}")
+        for name, tensor in own.items():
+            tensor.data = arrays[name].astype(tensor.data.dtype)
+
+    # ------------------------------------------------------------ watching
+
+    def register_forward_pre_hook(self, hook: PreHook) -> HookHandle:
+        """Call ``hook(module, inputs)`` before each forward pass."""
+        if "_pre_hooks" not in vars(self):
+            self._pre_hooks = {}
+        return HookHandle(vars(self)["_pre_hooks"], hook)
+
+    def register_forward_hook(self, hook: Hook) -> HookHandle:
+        """Call ``hook(module, inputs, output)`` after each forward pass; a result replaces it."""
+        if "_hooks" not in vars(self):
+            self._hooks = {}
+        return HookHandle(vars(self)["_hooks"], hook)
+
+    def _watched_call(self, inputs: tuple[Any, ...], settings: dict[str, Any]) -> Any:
+        path, names = state.path, state.module_names
+        if state.recorders:
+            if names is None:  # the outermost module names everything below it
+                state.module_names = {id(m): name for name, m in self.named_modules()}
+            state.path = (state.module_names or {}).get(id(self), path)
+        try:
+            for pre_hook in tuple(self._pre_hooks.values()):
+                pre_hook(self, inputs)
+            output = self.forward(*inputs, **settings)
+            for hook in tuple(self._hooks.values()):
+                replaced = hook(self, inputs, output)
+                output = output if replaced is None else replaced
+            return output
+        finally:
+            state.path, state.module_names = path, names
+
+    def _locate(self, error: TinyTorchError) -> None:
+        """Extend the path of a failing layer by the name that this module has for it."""
+        failed = getattr(error, "_module", None)
+        if failed is not None and failed is not self:
+            for name, child in self.named_children():
+                if child is failed:
+                    error.where = f"{name}.{error.where}" if error.where else name
+                    break
+        error._module = self  # type: ignore[attr-defined]
+
+    # ------------------------------------------------------------ copies and display
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        """Copy the tree with its sharing. Hooks watch the original and are not copied."""
+        twin = type(self).__new__(type(self))
+        memo[id(self)] = twin
+        for name, value in vars(self).items():
+            if name not in ("_hooks", "_pre_hooks"):
+                setattr(twin, name, copy.deepcopy(value, memo))
+        return twin
+
+    def extra_repr(self) -> str:
+        """Give the settings to show between the brackets of `repr`."""
+        return ""
+
+    def __repr__(self) -> str:
+        children = list(self.named_children())
+        head = f"{type(self).__name__}({self.extra_repr()}"
+        if not children:
+            return f"{head})"
+        lines = [f"({name}): {child!r}".replace("\n", "\n  ") for name, child in children]
+        return "\n  ".join([head, *lines]) + "\n)"
+
+
+def _is_parameter(tensor: Tensor) -> bool:
+    return tensor.requires_grad or isinstance(tensor, Parameter)
+
+
+def _leaves(name: str, value: Any) -> Iterator[tuple[str, Any]]:
+    """Look through lists, tuples and dictionaries for the tensors and modules inside."""
+    if isinstance(value, (list, tuple)):
+        for index, item in enumerate(value):
+            yield from _leaves(f"{name}.{index}", item)
+    elif isinstance(value, dict):
+        for key, item in value.items():
+            yield from _leaves(f"{name}.{key}", item)
+    elif isinstance(value, (Tensor, Module)):
+        yield name, value

@@ -1,0 +1,342 @@
+"""Tensor: an array with operators that remember how to differentiate themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, cast
+
+import numpy as np
+
+from tinytorch.core import autograd
+from tinytorch.core.backends import Array
+from tinytorch.core.dispatch import state
+from tinytorch.core.operations import elementwise, products, reductions, shaping
+from tinytorch.core.operations.operation import Operation
+from tinytorch.core.operations.reductions import Axes
+from tinytorch.errors import DTypeError, ShapeError, TinyTorchError
+
+__all__ = ["Parameter", "Tensor", "apply", "concatenate", "stack", "where"]
+
+Operand = Any  # a Tensor, an array, or a number
+
+
+class Tensor:
+    """An n-dimensional array that can be differentiated.
+
+    Lists and numbers become float32; NumPy arrays keep their dtype (so float64 stays float64, and
+    int8 stays int8) and their memory is shared, not copied.
+    """
+
+    __slots__ = ("__weakref__", "creator", "data", "grad", "requires_grad", "retains_grad")
+    __array_ufunc__ = None  # so that `array * tensor` calls Tensor.__rmul__
+
+    data: Array
+    grad: Array | None
+    requires_grad: bool
+    creator: Operation | None
+    retains_grad: bool
+
+    def __init__(self, data: Any, requires_grad: bool = False) -> None:
+        self.data = _as_array(data)
+        self.grad = None
+        self.requires_grad = requires_grad
+        self.creator = None
+        self.retains_grad = False
+        if requires_grad and self.data.dtype.kind != "f":
+            raise DTypeError(
+                f"only floating-point tensors have gradients, got {self.data.dtype}; "
+                "convert with .astype(np.float32)"
+            )
+
+    # ------------------------------------------------------------ facts
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.data.shape
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        return self.data.dtype
+
+    @property
+    def ndim(self) -> int:
+        return self.data.ndim
+
+    @property
+    def size(self) -> int:
+        return self.data.size
+
+    @property
+    def T(self) -> Tensor:
+        return self.transpose()
+
+    def __len__(self) -> int:
+        if not self.shape:
+            raise TypeError("a scalar tensor has no length")
+        return self.shape[0]
+
+    def __iter__(self) -> Iterator[Tensor]:
+        return (self[index] for index in range(len(self)))
+
+    def __repr__(self) -> str:
+        extra = ", requires_grad=True" if self.requires_grad else ""
+        values = np.array2string(self.data, separator=", ", prefix="Tensor(")
+        dtype = "" if self.dtype == np.float32 else f", dtype={self.dtype}"
+        return f"Tensor({values}{dtype}{extra})"
+
+    def __float__(self) -> float:
+        return float(self.item())
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
+        return np.array(self.data, dtype=dtype, copy=copy)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Tensor:
+        twin = type(self)(self.data.copy(), requires_grad=self.requires_grad)
+        twin.grad = None if self.grad is None else self.grad.copy()
+        memo[id(self)] = twin
+        return twin
+
+    def item(self) -> Any:
+        """Give the only element as a Python number."""
+        if self.size != 1:
+            raise ShapeError(f"item() needs one element, this tensor has shape {self.shape}")
+        return self.data.item()
+
+    def numpy(self) -> Array:
+        """Give the array itself, not a copy."""
+        return self.data
+
+    def astype(self, dtype: Any) -> Tensor:
+        """Give a copy of another dtype, without a graph."""
+        return Tensor(self.data.astype(dtype))
+
+    # ------------------------------------------------------------ differentiation
+
+    def backward(self, gradient: Any = None, retain_graph: bool = False) -> None:
+        """Add the gradient of this tensor to the ``grad`` of the leaves it was computed from."""
+        if isinstance(gradient, Tensor):
+            gradient = gradient.data
+        autograd.backward(self, gradient, retain_graph=retain_graph)
+
+    def detach(self) -> Tensor:
+        """Give a tensor with the same memory and no graph."""
+        return Tensor(self.data)
+
+    def retain_grad(self) -> Tensor:
+        """Ask for ``grad`` although this tensor was computed."""
+        self.retains_grad = True
+        return self
+
+    def zero_grad(self) -> None:
+        self.grad = None
+
+    # ------------------------------------------------------------ arithmetic
+
+    def __add__(self, other: Operand) -> Tensor:
+        return apply(elementwise.Add(), self, _operand(other, self))
+
+    def __sub__(self, other: Operand) -> Tensor:
+        return apply(elementwise.Subtract(), self, _operand(other, self))
+
+    def __mul__(self, other: Operand) -> Tensor:
+        return apply(elementwise.Multiply(), self, _operand(other, self))
+
+    def __truediv__(self, other: Operand) -> Tensor:
+        return apply(elementwise.Divide(), self, _operand(other, self))
+
+    def __pow__(self, other: Operand) -> Tensor:
+        if isinstance(other, (int, float)):
+            return apply(elementwise.ScalarPower(other), self)
+        return apply(elementwise.Power(), self, _operand(other, self))
+
+    def __matmul__(self, other: Operand) -> Tensor:
+        return apply(products.Matmul(), self, _operand(other, self))
+
+    def __radd__(self, other: Operand) -> Tensor:
+        return _operand(other, self) + self
+
+    def __rsub__(self, other: Operand) -> Tensor:
+        return _operand(other, self) - self
+
+    def __rmul__(self, other: Operand) -> Tensor:
+        return _operand(other, self) * self
+
+    def __rtruediv__(self, other: Operand) -> Tensor:
+        return _operand(other, self) / self
+
+    def __rpow__(self, other: Operand) -> Tensor:
+        return apply(elementwise.Power(), _operand(other, self), self)
+
+    def __rmatmul__(self, other: Operand) -> Tensor:
+        return _operand(other, self) @ self
+
+    def __neg__(self) -> Tensor:
+        return apply(elementwise.Negative(), self)
+
+    def __abs__(self) -> Tensor:
+        return apply(elementwise.Absolute(), self)
+
+    def matmul(self, other: Operand) -> Tensor:
+        return self @ other
+
+    def abs(self) -> Tensor:
+        return abs(self)
+
+    def exp(self) -> Tensor:
+        return apply(elementwise.Exp(), self)
+
+    def log(self) -> Tensor:
+        return apply(elementwise.Log(), self)
+
+    def sqrt(self) -> Tensor:
+        return apply(elementwise.Sqrt(), self)
+
+    # ------------------------------------------------------------ reductions
+
+    def sum(self, axis: Axes = None, keepdims: bool = False) -> Tensor:
+        return apply(reductions.Sum(axis, keepdims), self)
+
+    def mean(self, axis: Axes = None, keepdims: bool = False) -> Tensor:
+        return apply(reductions.Mean(axis, keepdims), self)
+
+    def max(self, axis: Axes = None, keepdims: bool = False) -> Tensor:
+        return apply(reductions.Max(axis, keepdims), self)
+
+    def var(self, axis: Axes = None, keepdims: bool = False) -> Tensor:
+        """Give the variance, divided by the number of elements (not by one less)."""
+        centred = self - self.mean(axis, keepdims=True)
+        return (centred**2).mean(axis, keepdims)
+
+    def argmax(self, axis: int | None = None) -> Tensor:
+        """Give the index of the (first) largest element; it has no gradient."""
+        return Tensor(np.asarray(self.data.argmax(axis=axis)))
+
+    # ------------------------------------------------------------ shapes
+
+    def reshape(self, *shape: int | Sequence[int]) -> Tensor:
+        return apply(shaping.Reshape(_flat(shape)), self)
+
+    def transpose(self, *axes: int | Sequence[int]) -> Tensor:
+        """Swap the last two axes, or the two that are given, or reorder all."""
+        order = _flat(axes)
+        if len(order) in (0, 2) and self.ndim >= 2:
+            first, second = order or (-2, -1)
+            swapped = list(range(self.ndim))
+            swapped[first], swapped[second] = swapped[second], swapped[first]
+            order = tuple(swapped)
+        return apply(shaping.Transpose(order or tuple(range(self.ndim))), self)
+
+    def permute(self, *axes: int | Sequence[int]) -> Tensor:
+        return apply(shaping.Transpose(_flat(axes)), self)
+
+    def broadcast_to(self, *shape: int | Sequence[int]) -> Tensor:
+        return apply(shaping.BroadcastTo(_flat(shape)), self)
+
+    def flatten(self, start: int = 0) -> Tensor:
+        """Join all axes from `start` on."""
+        return self.reshape(*self.shape[:start], -1)
+
+    def __getitem__(self, index: Any) -> Tensor:
+        if isinstance(index, Tensor):
+            index = index.data
+        elif isinstance(index, tuple):
+            index = tuple(part.data if isinstance(part, Tensor) else part for part in index)
+        return apply(shaping.GetItem(index), self)
+
+
+class Parameter(Tensor):
+    """A tensor that a module learns. It stays a parameter when it is frozen."""
+
+    __slots__ = ()
+
+    def __init__(self, data: Any, requires_grad: bool = True) -> None:
+        super().__init__(data, requires_grad)
+
+
+def apply(operation: Operation, *inputs: Tensor) -> Tensor:
+    """Run an operation on tensors and, unless under `no_grad`, link it into the graph."""
+    tracked = False
+    try:
+        if state.grad_enabled:
+            for tensor in inputs:
+                if tensor.requires_grad:
+                    tracked = operation.tracked = True
+                    break
+        output = operation.forward(*[tensor.data for tensor in inputs])
+    except TinyTorchError:
+        raise
+    except (ValueError, AttributeError) as error:
+        raise _explain(error, operation, inputs) from error
+    result = Tensor.__new__(Tensor)
+    result.data = output if type(output) is np.ndarray else np.asarray(output)
+    result.grad = None
+    result.retains_grad = False
+    result.requires_grad = tracked
+    if tracked:
+        operation.inputs = inputs
+        operation.path = state.path
+        result.creator = operation
+    else:
+        result.creator = None
+    return result
+
+
+def concatenate(tensors: Sequence[Tensor], axis: int = 0) -> Tensor:
+    """Join tensors along an axis that they have."""
+    return apply(shaping.Concatenate(axis), *tensors)
+
+
+def stack(tensors: Sequence[Tensor], axis: int = 0) -> Tensor:
+    """Join tensors along a new axis."""
+    position = axis % (tensors[0].ndim + 1)
+    expanded = [t.reshape(*t.shape[:position], 1, *t.shape[position:]) for t in tensors]
+    return concatenate(expanded, position)
+
+
+def where(condition: Any, a: Operand, b: Operand) -> Tensor:
+    """Take elements of `a` where the condition holds and of `b` elsewhere."""
+    like = a if isinstance(a, Tensor) else b
+    like = like if isinstance(like, Tensor) else Tensor(like)
+    mask = condition.data if isinstance(condition, Tensor) else np.asarray(condition)
+    return apply(elementwise.Where(mask.astype(bool)), _operand(a, like), _operand(b, like))
+
+
+def _as_array(data: Any) -> Array:
+    if isinstance(data, Tensor):
+        return data.data
+    if isinstance(data, (np.ndarray, np.generic)):
+        return np.asarray(data)
+    if isinstance(data, (list, tuple)) and any(isinstance(item, Tensor) for item in data):
+        data = [item.data if isinstance(item, Tensor) else item for item in data]
+    try:
+        array = np.asarray(data)
+    except ValueError as error:
+        raise ShapeError(f"cannot make a tensor of a ragged list: {error}") from error
+    if array.dtype.kind not in "biuf":
+        raise DTypeError(f"a tensor holds numbers, got {type(data).__name__} of {array.dtype}")
+    return array if array.dtype == np.bool_ else array.astype(np.float32)
+
+
+def _operand(value: Operand, like: Tensor) -> Tensor:
+    """Make a tensor of the other side of an operator; a plain number follows `like`'s dtype."""
+    if isinstance(value, Tensor):
+        return value
+    if isinstance(value, (int, float)):
+        return Tensor(np.asarray(value, dtype=np.result_type(like.data.dtype, value)))
+    return Tensor(value)
+
+
+def _flat(numbers: tuple[int | Sequence[int], ...]) -> tuple[int, ...]:
+    """Accept both f(2, 3) and f((2, 3))."""
+    if len(numbers) == 1 and isinstance(numbers[0], (tuple, list)):
+        return tuple(numbers[0])
+    return cast("tuple[int, ...]", numbers)
+
+
+def _explain(error: Exception, operation: Operation, inputs: tuple[Any, ...]) -> TinyTorchError:
+    name = type(operation).__name__
+    strangers = [type(value).__name__ for value in inputs if not isinstance(value, Tensor)]
+    if strangers:
+        return DTypeError(f"{name} works on tensors, got {strangers[0]}; wrap it in Tensor(...)")
+    shapes = " and ".join(str(tensor.shape) for tensor in inputs)
+    return ShapeError(f"{name} cannot use shapes {shapes}: {error}")

@@ -1,0 +1,177 @@
+"""Tokenizers: text to integers and back."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections import Counter
+from collections.abc import Iterable
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from tinytorch.core.files import write_atomically
+from tinytorch.errors import CheckpointError, SettingError, TokenError
+
+__all__ = ["BPETokenizer", "CharTokenizer"]
+
+
+class CharTokenizer:
+    """One token per character of a fixed alphabet."""
+
+    def __init__(self, alphabet: str) -> None:
+        self.alphabet = "".join(sorted(set(alphabet)))
+        self._ids = {character: index for index, character in enumerate(self.alphabet)}
+
+    @classmethod
+    def train(cls, text: str) -> CharTokenizer:
+        """Take the alphabet from a text."""
+        return cls(text)
+
+    @property
+    def vocab_size(self) -> int:
+        return len(self.alphabet)
+
+    def encode(self, text: str) -> list[int]:
+        try:
+            return [self._ids[character] for character in text]
+        except KeyError as error:
+            raise TokenError(
+                f"character {error.args[0]!r} is not in the alphabet of {self.vocab_size}"
+            ) from None
+
+    def decode(self, ids: Iterable[Any]) -> str:
+        numbers = [int(number) for number in ids]
+        for number in numbers:
+            if not 0 <= number < self.vocab_size:
+                raise TokenError(f"token id {number} is outside of 0..{self.vocab_size - 1}")
+        return "".join(self.alphabet[number] for number in numbers)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        _write_json(path, {"kind": "characters", "alphabet": self.alphabet})
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> CharTokenizer:
+        return cls(_read_json(path, "characters")["alphabet"])
+
+
+Pair = tuple[int, int]
+
+# Merges stay inside words: a word takes the space before it, runs of spaces stay together.
+WORDS = re.compile(r" ?\w+| ?[^\w\s]+|\s+(?!\S)|\s+")
+
+
+class BPETokenizer:
+    """Byte-pair encoding: bytes, and the pairs that were most frequent in a text, merged in turn.
+
+    Any text can be encoded, since every byte is a token. Ids 0..255 are the bytes; id 256 + i is
+    the i-th merge.
+    """
+
+    def __init__(self, merges: Iterable[Pair] = ()) -> None:
+        self.merges: list[Pair] = [(int(left), int(right)) for left, right in merges]
+        self._ranks = {pair: rank for rank, pair in enumerate(self.merges)}
+        self._bytes: list[bytes] = [bytes([value]) for value in range(256)]
+        for left, right in self.merges:
+            if not 0 <= min(left, right) <= max(left, right) < len(self._bytes):
+                raise SettingError(f"merge ({left}, {right}) uses a token that comes later")
+            self._bytes.append(self._bytes[left] + self._bytes[right])
+
+    @classmethod
+    def train(cls, text: str, vocab_size: int) -> BPETokenizer:
+        """Learn merges until the vocabulary has `vocab_size` tokens or no pair occurs twice."""
+        if vocab_size < 256:
+            raise SettingError(f"vocab_size must be at least 256 (the bytes), got {vocab_size}")
+        counts = Counter(WORDS.findall(text))
+        words = [(list(word.encode()), count) for word, count in counts.items()]
+        pairs: Counter[Pair] = Counter()
+        for ids, count in words:
+            _count_pairs(pairs, ids, count)
+        merges: list[Pair] = []
+        while 256 + len(merges) < vocab_size and pairs:
+            best = max(pairs, key=lambda pair: (pairs[pair], (-pair[0], -pair[1])))
+            if pairs[best] < 2:
+                break
+            new_id = 256 + len(merges)
+            merges.append(best)
+            for position, (ids, count) in enumerate(words):
+                merged = _merge(ids, best, new_id)
+                if len(merged) != len(ids):
+                    _count_pairs(pairs, ids, -count)
+                    _count_pairs(pairs, merged, count)
+                    words[position] = (merged, count)
+            del pairs[best]
+        return cls(merges)
+
+    @property
+    def vocab_size(self) -> int:
+        return len(self._bytes)
+
+    def encode(self, text: str) -> list[int]:
+        known: dict[str, list[int]] = {}
+        ids: list[int] = []
+        for word in WORDS.findall(text):
+            if word not in known:
+                known[word] = self._encode_word(word)
+            ids.extend(known[word])
+        return ids
+
+    def _encode_word(self, word: str) -> list[int]:
+        ids = list(word.encode())
+        while len(ids) > 1:
+            never = len(self.merges)
+            rank = min(self._ranks.get(pair, never) for pair in pairwise(ids))
+            if rank == never:
+                break
+            ids = _merge(ids, self.merges[rank], 256 + rank)
+        return ids
+
+    def decode(self, ids: Iterable[Any]) -> str:
+        """Give the text; bytes that are not UTF-8 become the replacement character."""
+        numbers = [int(number) for number in ids]
+        for number in numbers:
+            if not 0 <= number < self.vocab_size:
+                raise TokenError(f"token id {number} is outside of 0..{self.vocab_size - 1}")
+        return b"".join(self._bytes[number] for number in numbers).decode(errors="replace")
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        _write_json(path, {"kind": "byte-pairs", "merges": self.merges})
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> BPETokenizer:
+        return cls(_read_json(path, "byte-pairs")["merges"])
+
+
+def _count_pairs(pairs: Counter[Pair], ids: list[int], count: int) -> None:
+    for pair in pairwise(ids):
+        pairs[pair] += count
+
+
+def _merge(ids: list[int], pair: Pair, new_id: int) -> list[int]:
+    """Replace each occurrence of a pair, from the left."""
+    merged: list[int] = []
+    position = 0
+    while position < len(ids):
+        if tuple(ids[position : position + 2]) == pair:
+            merged.append(new_id)
+            position += 2
+        else:
+            merged.append(ids[position])
+            position += 1
+    return merged
+
+
+def _write_json(path: str | os.PathLike[str], content: dict[str, Any]) -> None:
+    with write_atomically(Path(path)) as temporary:
+        temporary.write_text(json.dumps(content), encoding="utf-8")
+
+
+def _read_json(path: str | os.PathLike[str], kind: str) -> dict[str, Any]:
+    try:
+        content = json.loads(Path(path).read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise CheckpointError(f"{path} is not a tokenizer file: {error}") from error
+    if not isinstance(content, dict) or content.get("kind") != kind:
+        raise CheckpointError(f"{path} is not a tokenizer file of the kind {kind!r}")
+    return content

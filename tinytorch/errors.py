@@ -1,0 +1,60 @@
+"""The tree of exceptions.
+
+Every error derives from :class:`TinyTorchError` and from the built-in that a Python reader would
+expect, so both ``except TinyTorchError`` and ``except ValueError`` work. A message says what was
+seen and what to do next.
+"""
+
+
+class TinyTorchError(Exception):
+    """Anything that TinyTorch raises on purpose.
+
+    ``where`` is the path of the layer that raised, filled in while the error passes through the
+    modules of a model, and shown before the message.
+    """
+
+    where: str = ""
+
+    def __str__(self) -> str:
+        message = super().__str__()
+        return f"{self.where}: {message}" if self.where else message
+
+
+class ShapeError(TinyTorchError, ValueError):
+    """Shapes that do not fit together."""
+
+
+class DTypeError(TinyTorchError, TypeError):
+    """A dtype that the operation cannot work with."""
+
+
+class SettingError(TinyTorchError, ValueError):
+    """A setting (argument, configuration) outside of what is possible."""
+
+
+class GraphError(TinyTorchError, RuntimeError):
+    """A backward pass that cannot run: no graph, freed graph, no scalar."""
+
+
+class TokenError(TinyTorchError, ValueError, IndexError):
+    """A token id that is not a whole number or lies outside of the vocabulary."""
+
+
+class CacheFullError(TinyTorchError, ValueError):
+    """A key-value cache without room for the next tokens."""
+
+
+class CheckpointError(TinyTorchError, ValueError):
+    """A checkpoint that cannot be read or does not fit the model."""
+
+
+class BackendError(TinyTorchError, ValueError):
+    """A backend that is unknown or does not have the operation."""
+
+
+class TargetError(TinyTorchError, ValueError):
+    """A target (``mlp``, ``file.py:factory``, ``module:factory``) that gives no workload."""
+
+
+class MissingPartError(TinyTorchError, ImportError):
+    """An optional part that is not installed; the message names the extra to install."""

@@ -1,0 +1,1 @@
+"""Models with trained weights and the data that they are trained and judged on."""
