@@ -7,15 +7,32 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from tinytorch.core.autograd import no_grad
+    from tinytorch.core.dispatch import set_backend, use_backend
     from tinytorch.core.tensor import Tensor
+    from tinytorch.workloads.targets import load_workload
+    from tinytorch.workloads.workload import Workload
 
 __version__ = "0.1.0"
 
-__all__ = ["Tensor", "__version__"]
+__all__ = [
+    "Tensor",
+    "Workload",
+    "__version__",
+    "load_workload",
+    "no_grad",
+    "set_backend",
+    "use_backend",
+]
 
 # Public name -> the module that holds it.
 _HOMES = {
     "Tensor": "tinytorch.core.tensor",
+    "Workload": "tinytorch.workloads.workload",
+    "load_workload": "tinytorch.workloads.targets",
+    "no_grad": "tinytorch.core.autograd",
+    "set_backend": "tinytorch.core.dispatch",
+    "use_backend": "tinytorch.core.dispatch",
 }
 
 

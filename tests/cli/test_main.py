@@ -46,6 +46,22 @@ def start_python(code, **settings):
     )
 
 
+def probe_program(body, arguments=("probe",)):
+    """Give a program in which ``tinytorch probe`` does what `body` says."""
+    return f"""
+import sys, time, types
+from tinytorch.cli import main as cli
+def run(options, output):
+    {body}
+    return 0
+probe = types.ModuleType("probe_command")
+probe.add_arguments, probe.run = lambda parser: None, run
+sys.modules["probe_command"] = probe
+cli.COMMANDS["probe"] = cli.Command("probe_command", "probe")
+sys.exit(cli.main({list(arguments)!r}))
+"""
+
+
 def test_the_version_is_printed(capsys):
     assert main(["--version"]) == 0
     assert capsys.readouterr().out == f"tinytorch {__version__}\n"
@@ -128,18 +144,7 @@ def test_ctrl_c_is_a_short_word(add_command, capsys):
 
 @pytest.mark.skipif(os.name == "nt", reason="signals work differently there")
 def test_a_real_ctrl_c_ends_with_130():
-    code = """
-import sys, time, types
-from tinytorch.cli import main as cli
-def run(options, output):
-    print("ready", flush=True)
-    time.sleep(600)
-probe = types.ModuleType("probe_command")
-probe.add_arguments, probe.run = lambda parser: None, run
-sys.modules["probe_command"] = probe
-cli.COMMANDS["probe"] = cli.Command("probe_command", "probe")
-sys.exit(cli.main(["probe"]))
-"""
+    code = probe_program('print("ready", flush=True); time.sleep(600)')
     with start_python(code) as process:
         assert process.stdout.readline() == "ready\n"
         process.send_signal(signal.SIGINT)
@@ -148,14 +153,10 @@ sys.exit(cli.main(["probe"]))
     assert messages.strip() == "interrupted"
 
 
-@pytest.mark.parametrize("arguments", [["tour"], ["tour", "--json"], ["--help"]])
+@pytest.mark.parametrize("arguments", [["probe"], ["probe", "--json"], ["--help"]])
 def test_a_closed_pipe_gives_no_traceback(arguments):
-    code = f"""
-import sys
-sys.stdin.readline()
-from tinytorch.cli.main import main
-sys.exit(main({arguments!r}))
-"""
+    waiting = "import sys; sys.stdin.readline()\n"
+    code = waiting + probe_program('output.result({}, "shown")', arguments)
     # Unbuffered, argparse would swallow the failure of --help itself.
     environment = {key: text for key, text in os.environ.items() if key != "PYTHONUNBUFFERED"}
     with start_python(code, stdin=subprocess.PIPE, env=environment) as process:
@@ -169,18 +170,7 @@ sys.exit(main({arguments!r}))
 
 
 def test_a_letter_that_the_stream_lacks_is_replaced():
-    code = """
-import sys, types
-from tinytorch.cli import main as cli
-def run(options, output):
-    output.result({}, "2× faster")
-    return 0
-probe = types.ModuleType("probe_command")
-probe.add_arguments, probe.run = lambda parser: None, run
-sys.modules["probe_command"] = probe
-cli.COMMANDS["probe"] = cli.Command("probe_command", "probe")
-sys.exit(cli.main(["probe"]))
-"""
+    code = probe_program('output.result({}, "2× faster")')
     with start_python(code, env=os.environ | {"PYTHONIOENCODING": "ascii"}) as process:
         shown, messages = process.communicate()
     assert (process.returncode, messages) == (0, "")

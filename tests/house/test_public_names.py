@@ -3,16 +3,39 @@
 import importlib
 
 import pytest
+from project_files import PACKAGE, dotted_name
 
 PUBLIC = {
-    "tinytorch": {"Tensor", "__version__"},
+    "tinytorch": {
+        "Tensor",
+        "Workload",
+        "__version__",
+        "load_workload",
+        "no_grad",
+        "set_backend",
+        "use_backend",
+    },
     "tinytorch.core.tensor": {"Parameter", "Tensor", "apply", "concatenate", "stack", "where"},
     "tinytorch.core.autograd": {"backward", "enable_autograd", "is_grad_enabled", "no_grad"},
-    "tinytorch.core.activations": {"GELU", "ReLU", "Sigmoid", "Softmax", "Tanh"},
+    "tinytorch.core.dispatch": {
+        "ArraySpec",
+        "KernelCall",
+        "Recorder",
+        "active_backend",
+        "recording",
+        "run",
+        "set_backend",
+        "use_backend",
+    },
+    "tinytorch.core.module": {"HookHandle", "Module"},
+    "tinytorch.core.activations": {"GELU", "LogSoftmax", "ReLU", "Sigmoid", "Softmax", "Tanh"},
     "tinytorch.core.layers": {
         "Dropout",
         "GELU",
         "Linear",
+        "LogSoftmax",
+        "Module",
+        "Parameter",
         "ReLU",
         "Sequential",
         "Sigmoid",
@@ -20,9 +43,17 @@ PUBLIC = {
         "Tanh",
     },
     "tinytorch.core.losses": {"BinaryCrossEntropyLoss", "CrossEntropyLoss", "MSELoss"},
-    "tinytorch.core.optimizers": {"SGD", "Adam", "AdamW"},
+    "tinytorch.core.optimizers": {"Adam", "AdamW", "Optimizer", "SGD"},
     "tinytorch.core.spatial": {"AvgPool2d", "BatchNorm2d", "Conv2d", "Flatten", "MaxPool2d"},
-    "tinytorch.core.attention": {"MultiHeadAttention", "scaled_dot_product_attention"},
+    "tinytorch.core.embeddings": {
+        "Embedding",
+        "PositionalEmbedding",
+        "SinusoidalEncoding",
+        "token_ids",
+    },
+    "tinytorch.core.attention": {"KVCache", "MultiHeadAttention", "scaled_dot_product_attention"},
+    "tinytorch.core.kv_cache": {"KVCache"},
+    "tinytorch.core.sampling": {"Sampler"},
     "tinytorch.core.transformers": {
         "GPT",
         "LayerNorm",
@@ -30,14 +61,39 @@ PUBLIC = {
         "Transformer",
         "TransformerBlock",
     },
-    "tinytorch.core.dataloader": {"DataLoader", "TensorDataset"},
-    "tinytorch.core.training": {"Trainer"},
+    "tinytorch.core.gpt2_checkpoint": {"read_gpt2"},
+    "tinytorch.core.dataloader": {"DataLoader", "Dataset", "TensorDataset"},
+    "tinytorch.core.training": {
+        "ConstantSchedule",
+        "CosineSchedule",
+        "EarlyStopping",
+        "Epoch",
+        "History",
+        "StepSchedule",
+        "Trainer",
+        "accuracy",
+        "clip_grad_norm",
+    },
+    "tinytorch.core.progress": {"ProgressLine"},
+    "tinytorch.core.tokenization": {"BPETokenizer", "CharTokenizer"},
+    "tinytorch.core.checkpoints": {
+        "load_checkpoint",
+        "read_arrays",
+        "save_checkpoint",
+        "write_arrays",
+    },
+    "tinytorch.core.files": {"write_atomically"},
 }
 
 
 @pytest.mark.parametrize("module", PUBLIC)
 def test_the_public_names_are_these(module):
     assert set(importlib.import_module(module).__all__) == PUBLIC[module]
+
+
+def test_this_page_has_every_module_of_the_framework():
+    files = sorted((PACKAGE / "core").glob("[!_]*.py"))
+    assert [path.stem for path in files if dotted_name(path) not in PUBLIC] == []
 
 
 @pytest.mark.parametrize("module", PUBLIC)

@@ -1,11 +1,11 @@
-"""``tinytorch tour``: for now, which version this is and where it lives."""
+"""``tinytorch tour``: train the models of the zoo for a moment and show them working."""
 
 import argparse
-from pathlib import Path
+import dataclasses
 
-import tinytorch
 from tinytorch.cli.console import Output
 from tinytorch.cli.exit_codes import ExitCode
+from tinytorch.workloads.tour import Tour, take_tour
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -13,10 +13,30 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace, output: Output) -> ExitCode:
-    """Report the version and the folder of the package."""
-    folder = Path(tinytorch.__file__).parent
-    output.say("The tour is not written yet; this only shows what is installed.")
-    output.result(
-        {"package_folder": folder}, f"TinyTorch {tinytorch.__version__}, installed in {folder}"
-    )
-    return ExitCode.FINE
+    """Take the tour and show it."""
+    from tinytorch.reporting.tour import render_tour
+
+    output.say("Training three small models with NumPy alone: about a minute.")
+    with output.progress("tour", total=100) as progress:
+        shown = 0
+
+        def watch(text: str, done: int, total: int) -> None:
+            nonlocal shown
+            percent = round(100 * done / total)
+            progress.describe(text)
+            progress.advance(percent - shown)
+            shown = percent
+
+        tour = take_tour(options.seed, watch)
+    output.result(_payload(tour), render_tour(tour))
+    return ExitCode.FINE if tour.works else ExitCode.FAILED
+
+
+def _payload(tour: Tour) -> dict[str, object]:
+    """Give the tour for machines: everything but the pictures."""
+    digits = [
+        {"label": d.label, "predicted": d.predicted, "probability": d.probability}
+        for d in tour.digits
+    ]
+    fields = {field.name: getattr(tour, field.name) for field in dataclasses.fields(tour)}
+    return {**fields, "digits": digits, "works": tour.works}

@@ -28,20 +28,27 @@ def scaled_dot_product_attention(
     just zeros and ones are added to the scores. With `causal`, the last query sees every key, the
     one before it all but the last, and so on. A query that may see nothing gives zeros.
     """
-    if query.ndim < 2 or query.shape[-1] != key.shape[-1] or key.shape[-2] != value.shape[-2]:
+    if (
+        min(query.ndim, key.ndim, value.ndim) < 2
+        or query.shape[-1] != key.shape[-1]
+        or key.shape[-2] != value.shape[-2]
+    ):
         raise ShapeError(
             f"attention needs query (..., queries, d), key (..., keys, d), value (..., keys, e); "
             f"got {query.shape}, {key.shape}, {value.shape}"
         )
-    bias = None if mask is None else _additive(mask, query.dtype)
+    bias = None
+    if mask is not None:
+        bias = _additive(mask, query.dtype)
+        _check_mask(bias, (*query.shape[:-1], key.shape[-2]))
     scale = 1 / math.sqrt(query.shape[-1])
     return apply(products.Attention(bias, scale, causal), query, key, value)
 
 
 def _additive(mask: Any, dtype: np.dtype[Any]) -> Array:
-    """Turn a mask into numbers to add to the scores."""
-    array = mask.data if isinstance(mask, Tensor) else np.asarray(mask)
-    if array.dtype.kind == "f" and not _is_zeros_and_ones(array):
+    """Turn a mask into numbers (..., queries, keys) to add to the scores."""
+    array = np.atleast_2d(_raw(mask))
+    if array.dtype.kind != "b" and not _is_zeros_and_ones(array):
         return array.astype(dtype, copy=False)
     return np.where(array.astype(bool), 0, -np.inf).astype(dtype)
 
@@ -49,6 +56,13 @@ def _additive(mask: Any, dtype: np.dtype[Any]) -> Array:
 def _is_zeros_and_ones(array: Array) -> bool:
     """Tell a mask of ones (look) and zeros (don't) from numbers to add, such as zeros alone."""
     return bool((array == 1).any() and ((array == 0) | (array == 1)).all())
+
+
+def _check_mask(bias: Array, scores: tuple[int, ...]) -> None:
+    """Raise unless a mask broadcasts to the scores without making them larger."""
+    pairs = zip(reversed(bias.shape), reversed(scores), strict=False)
+    if bias.ndim > len(scores) or any(size not in (1, wanted) for size, wanted in pairs):
+        raise ShapeError(f"a mask {bias.shape} does not fit scores (..., queries, keys) {scores}")
 
 
 class MultiHeadAttention(Module):

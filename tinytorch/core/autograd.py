@@ -69,30 +69,40 @@ def backward(root: Tensor, gradient: Array | None = None, *, retain_graph: bool 
     The graph is freed on the way unless `retain_graph` asks for it to stay.
     """
     gradients = {id(root): _seed(root, gradient)}
-    with phase("backward"):
-        for tensor in reversed(_topological_order(root)):
-            grad = gradients.pop(id(tensor), None)
-            if grad is None:
-                continue
-            operation = tensor.creator
-            if operation is None or tensor.retains_grad:
-                _accumulate(tensor, grad)
-            if operation is None:
-                continue
-            if state.recorders:
-                state.path = operation.path
-            for source, slope in zip(operation.inputs, operation.backward(grad), strict=True):
-                if slope is None or not source.requires_grad:
-                    continue
-                if slope.dtype != source.data.dtype:
-                    slope = slope.astype(source.data.dtype)
-                if source.creator is None and _shares_memory(slope, grad):
-                    slope = slope.copy()
-                known = gradients.get(id(source))
-                gradients[id(source)] = slope if known is None else run("add", known, slope)
-            if not retain_graph:
-                operation.free()
-    state.path = ""
+    path = state.path
+    try:
+        with phase("backward"):
+            for tensor in reversed(_topological_order(root)):
+                grad = gradients.pop(id(tensor), None)
+                if grad is not None:
+                    _step_back(tensor, grad, gradients, retain_graph)
+    finally:
+        state.path = path
+
+
+def _step_back(
+    tensor: Tensor, grad: Array, gradients: dict[int, Array], retain_graph: bool
+) -> None:
+    """Keep the gradient of one tensor, if somebody wants it, and hand it on to its sources."""
+    operation = tensor.creator
+    if operation is None or tensor.retains_grad:
+        _accumulate(tensor, grad)
+    if operation is None:
+        return
+    if state.recorders:
+        state.path = operation.path
+    for source, slope in zip(operation.inputs, operation.backward(grad), strict=True):
+        if slope is None or not source.requires_grad:
+            continue
+        if slope.dtype != source.data.dtype:
+            slope = slope.astype(source.data.dtype)
+        is_kept = source.creator is None or source.retains_grad
+        if is_kept and _shares_memory(slope, grad):
+            slope = slope.copy()
+        known = gradients.get(id(source))
+        gradients[id(source)] = slope if known is None else run("add", known, slope)
+    if not retain_graph:
+        operation.free()
 
 
 def _seed(root: Tensor, gradient: Array | None) -> Array:
@@ -140,12 +150,13 @@ def _sources(tensor: Tensor) -> Iterator[Tensor]:
 
 
 def _shares_memory(slope: Array, grad: Array) -> bool:
-    """Tell whether a leaf would keep an array that others may still read or write."""
+    """Tell whether a tensor would keep an array that others may still read or write."""
     return slope is grad or slope.base is not None
 
 
 def _accumulate(tensor: Tensor, grad: Array) -> None:
-    tensor.grad = grad if tensor.grad is None else run("add", tensor.grad, grad)
+    total = grad if tensor.grad is None else run("add", tensor.grad, grad)
+    tensor.grad = np.asarray(total)  # NumPy gives numbers, not arrays, for arrays without axes
 
 
 def check_gradients(

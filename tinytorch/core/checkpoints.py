@@ -65,12 +65,16 @@ def write_arrays(
     path: str | Path, arrays: Mapping[str, Array], metadata: Mapping[str, Any] | None = None
 ) -> None:
     """Write named arrays as safetensors, atomically."""
+    from safetensors import SafetensorError
     from safetensors.numpy import save_file
 
-    contiguous = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
+    contiguous = {name: np.asarray(array, order="C") for name, array in arrays.items()}
     texts = {name: json.dumps(value) for name, value in (metadata or {}).items()}
-    with write_atomically(Path(path)) as temporary:
-        save_file(contiguous, temporary, metadata=texts)
+    try:
+        with write_atomically(Path(path)) as temporary:
+            save_file(contiguous, temporary, metadata=texts)
+    except SafetensorError as error:
+        raise CheckpointError(f"{path} cannot be written: {error}") from error
 
 
 def read_arrays(path: str | Path) -> tuple[dict[str, Array], dict[str, Any]]:
@@ -86,6 +90,10 @@ def read_arrays(path: str | Path) -> tuple[dict[str, Array], dict[str, Any]]:
     except (SafetensorError, OSError) as error:
         raise CheckpointError(
             f"{path} cannot be read as safetensors (truncated, or another format?): {error}"
+        ) from error
+    except TypeError as error:  # bfloat16 and other formats of eight and sixteen bits
+        raise CheckpointError(
+            f"{path} holds numbers that NumPy does not have ({error}); save it as float32"
         ) from error
     return arrays, {name: _from_json(text) for name, text in texts.items()}
 

@@ -28,9 +28,9 @@ class TensorDataset:
         if not tensors:
             raise SettingError("a data set needs at least one tensor, got none")
         self.tensors = tuple(t if isinstance(t, Tensor) else Tensor(t) for t in tensors)
-        lengths = [len(tensor) for tensor in self.tensors]
-        if len(set(lengths)) > 1:
-            raise ShapeError(f"tensors of a data set must have equal lengths, got {lengths}")
+        shapes = [tensor.shape for tensor in self.tensors]
+        if len({shape[:1] for shape in shapes}) > 1 or not shapes[0]:
+            raise ShapeError(f"tensors of a data set need one common length, got shapes {shapes}")
 
     def __len__(self) -> int:
         return len(self.tensors[0])
@@ -56,6 +56,8 @@ class DataLoader:
     ) -> None:
         if batch_size < 1:
             raise SettingError(f"batch_size must be at least 1, got {batch_size}")
+        if seed is not None and seed < 0:
+            raise SettingError(f"seed must be at least 0, got {seed}")
         self.dataset = dataset
         self.batch_size = batch_size
         self.shuffle = shuffle
@@ -82,7 +84,12 @@ class DataLoader:
         if isinstance(self.dataset, TensorDataset):
             return self.dataset[indices]
         examples = [self.dataset[int(index)] for index in indices]
-        return tuple(
-            Tensor(np.stack([np.asarray(value) for value in values]))
-            for values in zip(*examples, strict=True)
-        )
+        try:
+            return tuple(
+                Tensor(np.stack([np.asarray(value) for value in values]))
+                for values in zip(*examples, strict=True)
+            )
+        except ValueError as error:
+            raise ShapeError(
+                f"examples {indices.tolist()} do not make a batch, since they differ: {error}"
+            ) from error

@@ -18,7 +18,10 @@ __all__ = ["Embedding", "PositionalEmbedding", "SinusoidalEncoding", "token_ids"
 
 def token_ids(tokens: Any, vocab_size: int) -> Array:
     """Check tokens and give them as integers; floats are accepted when they are whole numbers."""
-    array = tokens.data if isinstance(tokens, Tensor) else np.asarray(tokens)
+    try:
+        array = tokens.data if isinstance(tokens, Tensor) else np.asarray(tokens)
+    except ValueError as error:
+        raise ShapeError(f"rows of token ids must have equal lengths: {error}") from error
     if array.dtype.kind not in "iu":
         if array.dtype.kind not in "fb":
             raise TokenError(f"token ids must be integers, got {array.dtype}")
@@ -38,10 +41,7 @@ class Embedding(Module):
     """A table of vectors, looked up by token id."""
 
     def __init__(self, num_embeddings: int, embedding_dim: int, *, rng: Seed = None) -> None:
-        if num_embeddings < 1 or embedding_dim < 1:
-            raise SettingError(
-                f"Embedding needs sizes of at least 1, got {num_embeddings, embedding_dim}"
-            )
+        _check_sizes(self, num_embeddings, embedding_dim)
         self.num_embeddings = num_embeddings
         self.embedding_dim = embedding_dim
         draw = np.random.default_rng(rng).standard_normal((num_embeddings, embedding_dim))
@@ -59,6 +59,7 @@ class PositionalEmbedding(Module):
     """A learned vector per position, added to x (..., time, embed_dim)."""
 
     def __init__(self, max_seq_len: int, embed_dim: int, *, rng: Seed = None) -> None:
+        _check_sizes(self, max_seq_len, embed_dim)
         draw = np.random.default_rng(rng).standard_normal((max_seq_len, embed_dim))
         self.weight = Parameter((0.02 * draw).astype(np.float32))
 
@@ -74,6 +75,7 @@ class SinusoidalEncoding(Module):
     """Fixed sines and cosines of falling frequency per position (Vaswani et al., 2017)."""
 
     def __init__(self, max_seq_len: int, embed_dim: int) -> None:
+        _check_sizes(self, max_seq_len, embed_dim)
         position = np.arange(max_seq_len)[:, None]
         pair = np.arange(embed_dim) // 2
         angle = position / 10000.0 ** (2 * pair / embed_dim)  # (time, embed_dim)
@@ -86,6 +88,11 @@ class SinusoidalEncoding(Module):
 
     def extra_repr(self) -> str:
         return "{}, {}".format(*self.table.shape)
+
+
+def _check_sizes(layer: Module, rows: int, width: int) -> None:
+    if rows < 1 or width < 1:
+        raise SettingError(f"{type(layer).__name__} needs sizes of at least 1, got {rows, width}")
 
 
 def _positions(layer: Module, table: Tensor, x: Tensor, start: int) -> slice:

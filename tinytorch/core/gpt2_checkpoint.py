@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any
 
 import numpy as np
 
@@ -12,10 +12,7 @@ from tinytorch.core.backends import Array
 from tinytorch.core.checkpoints import read_arrays
 from tinytorch.errors import CheckpointError
 
-if TYPE_CHECKING:
-    from tinytorch.core.transformers import GPT
-
-Model = TypeVar("Model", bound="GPT")
+__all__ = ["read_gpt2"]
 
 # Name in a transformers checkpoint -> our name, for the parts outside and inside of block i.
 OUTER = {
@@ -36,6 +33,7 @@ INNER = {
     "mlp.c_proj.weight": "mlp.layers.2.weight",
     "mlp.c_proj.bias": "mlp.layers.2.bias",
 }
+SIZES = ("vocab_size", "n_embd", "n_layer", "n_head", "n_positions")
 ACTIVATIONS = {"gelu_new": "tanh", "gelu_pytorch_tanh": "tanh", "gelu": "none"}
 
 # Settings under which the model would compute something else than ours does.
@@ -47,32 +45,33 @@ REQUIRED = {
 }
 
 
-def load_gpt2(kind: type[Model], folder: Path) -> Model:
-    """Build a model from `config.json` and fill it from the safetensors files beside it."""
+def read_gpt2(folder: Path) -> tuple[dict[str, Any], dict[str, Array]]:
+    """Read `config.json` and the safetensors files beside it.
+
+    Returns the settings of a `GPT` and the arrays for its `load_state_dict`.
+    """
     config = _read_config(folder)
-    model = kind(
-        config["vocab_size"],
-        config["n_embd"],
-        config["n_layer"],
-        config["n_head"],
-        config["n_positions"],
-        hidden_dim=config.get("n_inner") or 4 * config["n_embd"],
-        eps=config.get("layer_norm_epsilon", 1e-5),
-        approximate=ACTIVATIONS[config.get("activation_function", "gelu_new")],
-    )
-    try:
-        model.load_state_dict(_translate(_read_shards(folder)))
-    except CheckpointError as error:
-        raise CheckpointError(f"{folder}: {error}") from error
-    return model.eval()
+    settings = {
+        "vocab_size": config["vocab_size"],
+        "embed_dim": config["n_embd"],
+        "num_layers": config["n_layer"],
+        "num_heads": config["n_head"],
+        "max_seq_len": config["n_positions"],
+        "hidden_dim": config.get("n_inner") or 4 * config["n_embd"],
+        "eps": config.get("layer_norm_epsilon", 1e-5),
+        "approximate": ACTIVATIONS[config.get("activation_function", "gelu_new")],
+    }
+    return settings, _translate(_read_shards(folder))
 
 
 def _read_config(folder: Path) -> dict[str, Any]:
     path = folder / "config.json"
     try:
-        config: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        config: Any = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise CheckpointError(f"{path} cannot be read: {error}") from error
+    if not isinstance(config, dict):
+        raise CheckpointError(f"{path} holds no settings but a {type(config).__name__}")
     if config.get("model_type") != "gpt2":
         raise CheckpointError(f"{path}: model_type is {config.get('model_type')!r}, needs 'gpt2'")
     activation = config.get("activation_function", "gelu_new")
@@ -82,19 +81,21 @@ def _read_config(folder: Path) -> dict[str, Any]:
     for name, wanted in REQUIRED.items():
         if config.get(name, wanted) != wanted:
             raise CheckpointError(f"{path}: {name}={config[name]} is not supported")
-    missing = [
-        k for k in ("vocab_size", "n_embd", "n_layer", "n_head", "n_positions") if k not in config
-    ]
-    if missing:
-        raise CheckpointError(f"{path}: {', '.join(missing)} missing")
-    return config
+    for name in SIZES:
+        if not isinstance(config.get(name), int):
+            raise CheckpointError(f"{path}: {name} must be an integer, got {config.get(name)!r}")
+    return dict(config)
 
 
 def _read_shards(folder: Path) -> dict[str, Array]:
     index = folder / "model.safetensors.index.json"
     names = ["model.safetensors"]
     if index.is_file():
-        names = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
+        try:
+            content = json.loads(index.read_text(encoding="utf-8"))
+            names = sorted(set(content["weight_map"].values()))
+        except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+            raise CheckpointError(f"{index} is no index of weights: {error!r}") from error
     arrays: dict[str, Array] = {}
     for name in names:
         arrays |= read_arrays(folder / name)[0]
@@ -113,6 +114,11 @@ def _translate(theirs: dict[str, Array]) -> dict[str, Array]:
             ours[f"blocks.{part}.{INNER[rest]}"] = array
         elif name.startswith("h.") and rest.startswith("attn.c_attn."):
             kind = rest.rpartition(".")[2]
+            if array.ndim == 0 or array.shape[-1] % 3:
+                raise CheckpointError(
+                    f"{full_name!r} joins query, key and value, so its width must be a multiple "
+                    f"of 3, got shape {array.shape}"
+                )
             for projection, piece in zip("qkv", np.split(array, 3, axis=-1), strict=True):
                 ours[f"blocks.{part}.attention.{projection}_proj.{kind}"] = piece
         else:

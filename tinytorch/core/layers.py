@@ -39,6 +39,15 @@ def uniform(shape: tuple[int, ...], fan_in: int, rng: Seed) -> Array:
     return np.random.default_rng(rng).uniform(-bound, bound, shape).astype(np.float32)
 
 
+def check_floating_point(layer: Module, x: Any) -> None:
+    """Raise unless the input of a layer is a tensor of floating-point numbers."""
+    if not isinstance(x, Tensor):
+        kind = type(x).__name__
+        raise DTypeError(f"{layer!r} works on tensors, got {kind}; wrap it in Tensor(...)")
+    if x.data.dtype.kind != "f":
+        raise DTypeError(f"{layer!r} needs floating-point input, got {x.dtype}")
+
+
 class Linear(Module):
     """x @ weight + bias for x of shape (..., in_features); weight is (in, out)."""
 
@@ -54,10 +63,9 @@ class Linear(Module):
         self.bias = Parameter(uniform((out_features,), in_features, rng)) if bias else None
 
     def forward(self, x: Tensor) -> Tensor:
+        check_floating_point(self, x)
         if x.data.ndim == 0 or x.data.shape[-1] != self.in_features:
             raise ShapeError(f"{self!r} needs input (..., {self.in_features}), got {x.shape}")
-        if x.data.dtype.kind != "f":
-            raise DTypeError(f"{self!r} needs floating-point input, got {x.dtype}")
         if self.bias is None:
             return apply(products.Linear(), x, self.weight)
         return apply(products.Linear(), x, self.weight, self.bias)
@@ -78,6 +86,7 @@ class Dropout(Module):
     def forward(self, x: Tensor) -> Tensor:
         if not self.training or self.p == 0:
             return x
+        check_floating_point(self, x)
         if self.p == 1:
             return x * 0.0
         keep = self.rng.random(x.shape, dtype=np.float32) >= self.p

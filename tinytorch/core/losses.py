@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from tinytorch.core.backends import Array
+from tinytorch.core.layers import check_floating_point
 from tinytorch.core.module import Module
 from tinytorch.core.operations import losses
 from tinytorch.core.tensor import Tensor, apply
@@ -48,6 +49,7 @@ class CrossEntropyLoss(_Loss):
     """
 
     def forward(self, logits: Tensor, targets: Any) -> Tensor:
+        check_floating_point(self, logits)
         classes = logits.shape[-1] if logits.ndim else 0
         ids = _class_numbers(_as_tensor(targets).data, classes)
         if ids.shape != logits.shape[:-1] or logits.ndim == 0:
@@ -68,6 +70,7 @@ class BinaryCrossEntropyLoss(_Loss):
         self.from_logits = from_logits
 
     def forward(self, predictions: Tensor, targets: Any) -> Tensor:
+        check_floating_point(self, predictions)
         targets = _as_tensor(targets)
         _check_same_shape(self, predictions, targets)
         wanted = targets.data.astype(predictions.dtype, copy=False)
@@ -95,7 +98,8 @@ def _check_same_shape(loss: Module, predictions: Tensor, targets: Tensor) -> Non
 
 
 def _class_numbers(targets: Array, classes: int) -> Array:
-    ids = targets if targets.dtype.kind in "iu" else targets.astype(np.int64)
+    with np.errstate(invalid="ignore"):  # what has no integer is found by the comparison
+        ids = targets if targets.dtype.kind in "iu" else targets.astype(np.int64)
     if ids is not targets and not np.array_equal(ids, targets):
         raise DTypeError(f"class numbers must be whole, got {targets.dtype} with fractions")
     if ids.size and (ids.min() < 0 or ids.max() >= classes):

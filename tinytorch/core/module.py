@@ -9,7 +9,11 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from itertools import count
 from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
 
 from tinytorch.core.backends import Array
 from tinytorch.core.dispatch import state
@@ -29,9 +33,11 @@ Hook = Callable[["Module", tuple[Any, ...], Any], Any]
 class HookHandle:
     """What registering a hook gives back: `remove()` takes the hook away again."""
 
+    _keys = count()  # never used twice, so that a second remove() takes nobody else's hook
+
     def __init__(self, hooks: dict[int, Any], hook: Any) -> None:
         self._hooks = hooks
-        self._key = max(hooks, default=-1) + 1
+        self._key = next(self._keys)
         hooks[self._key] = hook
 
     def remove(self) -> None:
@@ -142,22 +148,25 @@ class Module:
         """Give the arrays of all parameters and buffers by name, not copied."""
         return {name: tensor.data for name, tensor in self._named_tensors()}
 
-    def load_state_dict(self, arrays: Mapping[str, Array]) -> None:
+    def load_state_dict(self, arrays: Mapping[str, Any]) -> None:
         """Copy arrays into the parameters and buffers; nothing changes unless everything fits."""
         own = dict(self._named_tensors())
-        problems = [f"unknown key {name!r}" for name in arrays if name not in own]
-        problems += [f"missing key {name!r}" for name in own if name not in arrays]
-        problems += [
-            f"{name!r} has shape {arrays[name].shape}, the model needs {tensor.shape}"
-            for name, tensor in own.items()
-            if name in arrays and arrays[name].shape != tensor.shape
-        ]
+        given = {name: np.asarray(array) for name, array in arrays.items()}
+        problems = [f"unknown key {name!r}" for name in given if name not in own]
+        for name, tensor in own.items():
+            array = given.get(name)
+            if array is None:
+                problems.append(f"missing key {name!r}")
+            elif array.shape != tensor.shape:
+                problems.append(f"{name!r} has shape {array.shape}, the model needs {tensor.shape}")
+            elif array.dtype.kind not in "biuf":
+                problems.append(f"{name!r} holds {array.dtype}, the model needs {tensor.dtype}")
         if problems:
             shown = "; ".join(problems[:5])
             more = f"; and {len(problems) - 5} more" if len(problems) > 5 else ""
             raise CheckpointError(f"state does not fit {type(self).__name__}: {shown}{more}")
         for name, tensor in own.items():
-            tensor.data = arrays[name].astype(tensor.data.dtype)
+            tensor.data = given[name].astype(tensor.dtype)
 
     # ------------------------------------------------------------ watching
 
@@ -194,8 +203,8 @@ class Module:
         """Extend the path of a failing layer by the name that this module has for it."""
         failed = getattr(error, "_module", None)
         if failed is not None and failed is not self:
-            for name, child in self.named_children():
-                if child is failed:
+            for name, module in self.named_modules():
+                if module is failed:
                     error.where = f"{name}.{error.where}" if error.where else name
                     break
         error._module = self  # type: ignore[attr-defined]
@@ -222,6 +231,17 @@ class Module:
             return f"{head})"
         lines = [f"({name}): {child!r}".replace("\n", "\n  ") for name, child in children]
         return "\n  ".join([head, *lines]) + "\n)"
+
+
+@contextmanager
+def keeping_modes(model: Module) -> Iterator[None]:
+    """Put every layer of a model back into its own mode when the block ends."""
+    modes = [(module, module.training) for module in model.modules()]
+    try:
+        yield
+    finally:
+        for module, mode in modes:
+            module.training = mode
 
 
 def _is_parameter(tensor: Tensor) -> bool:

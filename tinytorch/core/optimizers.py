@@ -17,6 +17,8 @@ __all__ = ["SGD", "Adam", "AdamW", "Optimizer"]
 class Optimizer:
     """Base class: holds the parameters and one set of arrays (`slots`) per parameter."""
 
+    slot_names: tuple[str, ...] = ()
+
     def __init__(self, params: Iterable[Tensor], lr: float, weight_decay: float) -> None:
         self.params = list(params)
         if not self.params:
@@ -45,7 +47,7 @@ class Optimizer:
         raise NotImplementedError
 
     def state_dict(self) -> dict[str, Array]:
-        """Give everything needed to go on later, as arrays by name."""
+        """Give everything needed to go on later, as arrays by name, not copied."""
         arrays: dict[str, Array] = {"steps": np.array(self.steps), "lr": np.array(self.lr)}
         for index, slots in enumerate(self.slots):
             arrays |= {f"{index}.{name}": array for name, array in slots.items()}
@@ -58,20 +60,28 @@ class Optimizer:
             if key in ("steps", "lr"):
                 continue
             index, _, name = key.partition(".")
-            if not index.isdigit() or int(index) >= len(slots):
-                raise CheckpointError(f"unknown optimizer key {key!r}")
-            if name != "step" and array.shape != self.params[int(index)].shape:
+            if not index.isdecimal() or int(index) >= len(slots) or name not in self.slot_names:
+                raise CheckpointError(f"unknown key {key!r} for {type(self).__name__}")
+            wanted = () if name == "step" else self.params[int(index)].shape
+            if array.shape != wanted:
                 raise CheckpointError(
-                    f"optimizer key {key!r} has shape {array.shape}, "
-                    f"the parameter {self.params[int(index)].shape}"
+                    f"optimizer key {key!r} has shape {array.shape}, the parameter needs {wanted}"
                 )
             slots[int(index)][name] = array.copy()
+        missing = [name for name in ("steps", "lr") if name not in arrays]
+        for number, found in enumerate(slots):
+            absent = set(self.slot_names).difference(found) if found else ()
+            missing += [f"{number}.{name}" for name in sorted(absent)]
+        if missing:
+            raise CheckpointError(f"missing key {missing[0]!r} for {type(self).__name__}")
         self.steps, self.lr = int(arrays["steps"]), float(arrays["lr"])
         self.slots = slots
 
 
 class SGD(Optimizer):
     """Gradient descent, with momentum and weight decay on request."""
+
+    slot_names = ("velocity",)
 
     def __init__(
         self,
@@ -81,6 +91,8 @@ class SGD(Optimizer):
         weight_decay: float = 0.0,
     ) -> None:
         super().__init__(params, lr, weight_decay)
+        if not momentum >= 0:
+            raise SettingError(f"momentum must be at least 0, got {momentum}")
         self.momentum = momentum
 
     def update(self, values: Array, grad: Array, slots: dict[str, Array]) -> None:
@@ -100,6 +112,7 @@ class SGD(Optimizer):
 class Adam(Optimizer):
     """Steps scaled by running moments of the gradient; weight decay is added to the gradient."""
 
+    slot_names = ("first", "second", "step")
     decoupled = False
 
     def __init__(
@@ -113,6 +126,8 @@ class Adam(Optimizer):
         super().__init__(params, lr, weight_decay)
         if not all(0 <= beta < 1 for beta in betas):
             raise SettingError(f"betas must be in [0, 1), got {betas}")
+        if not eps >= 0:
+            raise SettingError(f"eps must be at least 0, got {eps}")
         self.betas = betas
         self.eps = eps
 

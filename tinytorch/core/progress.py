@@ -33,9 +33,9 @@ class ProgressLine:
         if self._visible and monotonic() >= self._next_draw:
             self._next_draw = monotonic() + REDRAW_S
             self._drawn = True
-            filled = WIDTH * self.done // self.total
-            bar = "#" * filled + "." * (WIDTH - filled)
-            self._stream.write(f"\r[{bar}] {100 * self.done // self.total:3d}% {text}\x1b[K")
+            share = min(1.0, self.done / self.total)
+            bar = ("#" * int(WIDTH * share)).ljust(WIDTH, ".")
+            self._stream.write(f"\r[{bar}] {int(100 * share):3d}% {text}\x1b[K")
             self._stream.flush()
 
     def close(self) -> None:

@@ -2,36 +2,40 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
 
 import numpy as np
 
 from tinytorch.core.backends.reference_spatial import Pair, output_size
-from tinytorch.core.layers import Seed, uniform
+from tinytorch.core.layers import Seed, check_floating_point, uniform
 from tinytorch.core.module import Module
 from tinytorch.core.operations import convolution, normalization
 from tinytorch.core.tensor import Parameter, Tensor, apply
-from tinytorch.errors import DTypeError, SettingError, ShapeError
+from tinytorch.errors import SettingError, ShapeError
 
 __all__ = ["AvgPool2d", "BatchNorm2d", "Conv2d", "Flatten", "MaxPool2d"]
 
 
 def _pair(value: int | Pair, name: str, least: int) -> Pair:
-    pair = (value, value) if isinstance(value, int) else tuple(value)
-    if len(pair) != 2 or min(pair) < least:
+    pair = value if isinstance(value, (tuple, list)) else (value, value)
+    try:
+        first, second = map(operator.index, pair)
+    except (TypeError, ValueError):
+        first = second = least - 1  # no integers, or not two of them
+    if min(first, second) < least:
         raise SettingError(f"{name} must be one or two integers of at least {least}, got {value}")
-    return pair[0], pair[1]
+    return first, second
 
 
 def _on_batch(
     layer: Module, x: Tensor, channels: int | None, run: Callable[[Tensor], Tensor]
 ) -> Tensor:
     """Run on a batch of images; a single image is made a batch of one and taken out again."""
+    check_floating_point(layer, x)
     wanted = "channels" if channels is None else channels
     if x.ndim not in (3, 4) or (channels is not None and x.shape[-3] != channels):
         raise ShapeError(f"{layer!r} needs (batch, {wanted}, height, width), got {x.shape}")
-    if x.dtype.kind != "f":
-        raise DTypeError(f"{layer!r} needs floating-point input, got {x.dtype}")
     if x.ndim == 4:
         return run(x)
     result = run(x.reshape(1, *x.shape))
@@ -144,6 +148,8 @@ class BatchNorm2d(Module):
     """Normalise each channel: by the batch while training, by running statistics in `eval`."""
 
     def __init__(self, num_features: int, eps: float = 1e-5, momentum: float = 0.1) -> None:
+        if num_features < 1:
+            raise SettingError(f"BatchNorm2d needs num_features of at least 1, got {num_features}")
         self.num_features = num_features
         self.eps = eps
         self.momentum = momentum

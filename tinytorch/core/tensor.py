@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from typing import Any, cast
 
@@ -222,6 +223,8 @@ class Tensor:
         if len(order) in (0, 2) and self.ndim >= 2:
             first, second = order or (-2, -1)
             swapped = list(range(self.ndim))
+            if not all(-self.ndim <= axis < self.ndim for axis in (first, second)):
+                raise ShapeError(f"cannot swap axes {first} and {second} of shape {self.shape}")
             swapped[first], swapped[second] = swapped[second], swapped[first]
             order = tuple(swapped)
         return apply(shaping.Transpose(order or tuple(range(self.ndim))), self)
@@ -234,7 +237,7 @@ class Tensor:
 
     def flatten(self, start: int = 0) -> Tensor:
         """Join all axes from `start` on."""
-        return self.reshape(*self.shape[:start], -1)
+        return self.reshape(*self.shape[:start], math.prod(self.shape[start:]))
 
     def __getitem__(self, index: Any) -> Tensor:
         if isinstance(index, Tensor):
@@ -256,13 +259,15 @@ class Parameter(Tensor):
 def apply(operation: Operation, *inputs: Tensor) -> Tensor:
     """Run an operation on tensors and, unless under `no_grad`, link it into the graph."""
     tracked = False
+    arrays = []
     try:
-        if state.grad_enabled:
-            for tensor in inputs:
-                if tensor.requires_grad:
-                    tracked = operation.tracked = True
-                    break
-        output = operation.forward(*[tensor.data for tensor in inputs])
+        for tensor in inputs:
+            if tensor.requires_grad:  # asked of each, because an array by mistake has `data`, too
+                tracked = True
+            arrays.append(tensor.data)
+        if tracked:
+            tracked = operation.tracked = state.grad_enabled
+        output = operation.forward(*arrays)
     except TinyTorchError:
         raise
     except (ValueError, AttributeError) as error:
@@ -288,7 +293,10 @@ def concatenate(tensors: Sequence[Tensor], axis: int = 0) -> Tensor:
 
 def stack(tensors: Sequence[Tensor], axis: int = 0) -> Tensor:
     """Join tensors along a new axis."""
-    position = axis % (tensors[0].ndim + 1)
+    rank = tensors[0].ndim + 1
+    if not -rank <= axis < rank:
+        raise ShapeError(f"axis {axis} is not one of the {rank} axes of the stack")
+    position = axis % rank
     expanded = [t.reshape(*t.shape[:position], 1, *t.shape[position:]) for t in tensors]
     return concatenate(expanded, position)
 
@@ -321,8 +329,9 @@ def _operand(value: Operand, like: Tensor) -> Tensor:
     """Make a tensor of the other side of an operator; a plain number follows `like`'s dtype."""
     if isinstance(value, Tensor):
         return value
-    if isinstance(value, (int, float)):
-        return Tensor(np.asarray(value, dtype=np.result_type(like.data.dtype, value)))
+    if isinstance(value, (int, float, np.number)):
+        number = value.item() if isinstance(value, np.number) else value
+        return Tensor(np.asarray(number, dtype=np.result_type(like.data.dtype, number)))
     return Tensor(value)
 
 

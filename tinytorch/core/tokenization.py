@@ -11,8 +11,10 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from tinytorch.core.embeddings import token_ids
 from tinytorch.core.files import write_atomically
-from tinytorch.errors import CheckpointError, SettingError, TokenError
+from tinytorch.core.tensor import Tensor
+from tinytorch.errors import CheckpointError, SettingError, ShapeError, TokenError
 
 __all__ = ["BPETokenizer", "CharTokenizer"]
 
@@ -42,18 +44,18 @@ class CharTokenizer:
             ) from None
 
     def decode(self, ids: Iterable[Any]) -> str:
-        numbers = [int(number) for number in ids]
-        for number in numbers:
-            if not 0 <= number < self.vocab_size:
-                raise TokenError(f"token id {number} is outside of 0..{self.vocab_size - 1}")
-        return "".join(self.alphabet[number] for number in numbers)
+        """Give the text of a sequence of ids: numbers, an array or a tensor."""
+        return "".join(self.alphabet[number] for number in _numbers(ids, self.vocab_size))
 
     def save(self, path: str | os.PathLike[str]) -> None:
         _write_json(path, {"kind": "characters", "alphabet": self.alphabet})
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> CharTokenizer:
-        return cls(_read_json(path, "characters")["alphabet"])
+        alphabet = _read_json(path, "characters").get("alphabet")
+        if not isinstance(alphabet, str):
+            raise CheckpointError(f"{path} holds no alphabet")
+        return cls(alphabet)
 
 
 Pair = tuple[int, int]
@@ -84,7 +86,7 @@ class BPETokenizer:
         if vocab_size < 256:
             raise SettingError(f"vocab_size must be at least 256 (the bytes), got {vocab_size}")
         counts = Counter(WORDS.findall(text))
-        words = [(list(word.encode()), count) for word, count in counts.items()]
+        words = [(list(_utf8(word)), count) for word, count in counts.items()]
         pairs: Counter[Pair] = Counter()
         for ids, count in words:
             _count_pairs(pairs, ids, count)
@@ -118,7 +120,7 @@ class BPETokenizer:
         return ids
 
     def _encode_word(self, word: str) -> list[int]:
-        ids = list(word.encode())
+        ids = list(_utf8(word))
         while len(ids) > 1:
             never = len(self.merges)
             rank = min(self._ranks.get(pair, never) for pair in pairwise(ids))
@@ -129,18 +131,36 @@ class BPETokenizer:
 
     def decode(self, ids: Iterable[Any]) -> str:
         """Give the text; bytes that are not UTF-8 become the replacement character."""
-        numbers = [int(number) for number in ids]
-        for number in numbers:
-            if not 0 <= number < self.vocab_size:
-                raise TokenError(f"token id {number} is outside of 0..{self.vocab_size - 1}")
-        return b"".join(self._bytes[number] for number in numbers).decode(errors="replace")
+        pieces = [self._bytes[number] for number in _numbers(ids, self.vocab_size)]
+        return b"".join(pieces).decode(errors="replace")
 
     def save(self, path: str | os.PathLike[str]) -> None:
         _write_json(path, {"kind": "byte-pairs", "merges": self.merges})
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> BPETokenizer:
-        return cls(_read_json(path, "byte-pairs")["merges"])
+        merges: Any = _read_json(path, "byte-pairs").get("merges")
+        try:
+            return cls(merges)
+        except (TypeError, ValueError) as error:
+            raise CheckpointError(f"{path} holds no list of merges: {error}") from error
+
+
+def _numbers(ids: Iterable[Any], vocab_size: int) -> list[int]:
+    """Check a sequence of token ids as the layers do."""
+    known = ids if isinstance(ids, Tensor) else list(ids)
+    array = token_ids(known, vocab_size)
+    if array.ndim != 1:
+        raise ShapeError(f"decode takes one sequence of token ids, got shape {array.shape}")
+    return list(array.tolist())
+
+
+def _utf8(text: str) -> bytes:
+    try:
+        return text.encode()
+    except UnicodeEncodeError as error:
+        lone = text[error.start]
+        raise TokenError(f"{lone!r} is half of a surrogate pair, which is no character") from None
 
 
 def _count_pairs(pairs: Counter[Pair], ids: list[int], count: int) -> None:
@@ -170,7 +190,7 @@ def _write_json(path: str | os.PathLike[str], content: dict[str, Any]) -> None:
 def _read_json(path: str | os.PathLike[str], kind: str) -> dict[str, Any]:
     try:
         content = json.loads(Path(path).read_text(encoding="utf-8"))
-    except ValueError as error:
+    except (OSError, ValueError) as error:
         raise CheckpointError(f"{path} is not a tokenizer file: {error}") from error
     if not isinstance(content, dict) or content.get("kind") != kind:
         raise CheckpointError(f"{path} is not a tokenizer file of the kind {kind!r}")

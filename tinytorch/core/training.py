@@ -12,11 +12,11 @@ import numpy as np
 from tinytorch.core.autograd import no_grad
 from tinytorch.core.backends import Array
 from tinytorch.core.losses import CrossEntropyLoss
-from tinytorch.core.module import Module
+from tinytorch.core.module import Module, keeping_modes
 from tinytorch.core.optimizers import Adam, Optimizer
 from tinytorch.core.progress import ProgressLine
 from tinytorch.core.tensor import Tensor
-from tinytorch.errors import SettingError
+from tinytorch.errors import SettingError, ShapeError
 
 __all__ = [
     "ConstantSchedule",
@@ -37,6 +37,11 @@ StepReport = Callable[[int, int, float], None]
 
 def accuracy(outputs: Array, targets: Array) -> float:
     """Give the share of rows whose largest output is the target."""
+    if outputs.shape[:-1] != targets.shape:
+        raise ShapeError(
+            f"accuracy of outputs {outputs.shape} needs targets of shape {outputs.shape[:-1]}, "
+            f"got {targets.shape}"
+        )
     return float((outputs.argmax(axis=-1) == targets).mean()) if targets.size else math.nan
 
 
@@ -47,11 +52,11 @@ def clip_grad_norm(parameters: Iterable[Tensor], max_norm: float) -> float:
     """
     if not max_norm > 0:
         raise SettingError(f"max_norm must be above 0, got {max_norm}")
-    gradients = [p.grad for p in parameters if p.grad is not None]
-    norm = math.sqrt(sum(float(np.vdot(g, g)) for g in gradients))
+    known = [(p, p.grad) for p in parameters if p.grad is not None]
+    norm = math.sqrt(sum(float(np.vdot(gradient, gradient)) for _, gradient in known))
     if norm > max_norm:
-        for gradient in gradients:
-            gradient *= max_norm / (norm + 1e-6)
+        for parameter, gradient in known:
+            parameter.grad = gradient * (max_norm / (norm + 1e-6))
     return norm
 
 
@@ -91,6 +96,8 @@ class CosineSchedule:
     floor: float = 0.0
 
     def __post_init__(self) -> None:
+        if self.steps < 1:
+            raise SettingError(f"steps must be at least 1, got {self.steps}")
         if not 0 <= self.warmup < self.steps:
             raise SettingError(f"warmup must be in 0..{self.steps - 1}, got {self.warmup}")
 
@@ -207,22 +214,21 @@ class Trainer:
         best = _BestWeights(self.early_stopping) if self.early_stopping else None
         done: list[Epoch] = []
         stopped = False
-        was_training = self.model.training
         line = None if self.on_step else ProgressLine(epochs * len(loader))
         try:
-            for number in range(epochs):
-                values = {"loss": self._run_epoch(loader, number, epochs, line)}
-                if validation is not None:
-                    measured = self.evaluate(validation)
-                    values |= {f"validation_{name}": value for name, value in measured.items()}
-                done.append(Epoch(number, values))
-                stopped = best is not None and best.should_stop(self.model, done[-1])
-                if stopped:
-                    break
+            with keeping_modes(self.model):
+                for number in range(epochs):
+                    values = {"loss": self._run_epoch(loader, number, epochs, line)}
+                    if validation is not None:
+                        measured = self.evaluate(validation)
+                        values |= {f"validation_{name}": value for name, value in measured.items()}
+                    done.append(Epoch(number, values))
+                    stopped = best is not None and best.should_stop(self.model, done[-1])
+                    if stopped:
+                        break
             if best is not None and best.state:
                 self.model.load_state_dict(best.state)
         finally:
-            self.model.train(was_training)
             if line is not None:
                 line.close()
         return History(tuple(done), stopped, best.epoch if best else None)
@@ -265,15 +271,11 @@ class Trainer:
         return {name: total / count if count else math.nan for name, total in names.items()}
 
     def _evaluated_batches(self, loader: Any) -> Iterator[tuple[int, dict[str, float]]]:
-        was_training = self.model.training
-        self.model.eval()
-        try:
-            with no_grad():
-                for inputs, targets in loader:
-                    outputs = self.model(inputs)
-                    values = {"loss": float(self.loss(outputs, targets).data)}
-                    for name, metric in self.metrics.items():
-                        values[name] = metric(outputs.data, targets.data)
-                    yield len(inputs), values
-        finally:
-            self.model.train(was_training)
+        with keeping_modes(self.model), no_grad():
+            self.model.eval()
+            for inputs, targets in loader:
+                outputs = self.model(inputs)
+                values = {"loss": float(self.loss(outputs, targets).data)}
+                for name, metric in self.metrics.items():
+                    values[name] = metric(outputs.data, targets.data)
+                yield len(inputs), values

@@ -13,12 +13,13 @@ from tinytorch.core.attention import KVCache, MultiHeadAttention
 from tinytorch.core.autograd import no_grad
 from tinytorch.core.backends import Array
 from tinytorch.core.embeddings import Embedding, PositionalEmbedding, token_ids
-from tinytorch.core.layers import Dropout, Linear, Seed, Sequential
-from tinytorch.core.module import Module
+from tinytorch.core.gpt2_checkpoint import read_gpt2
+from tinytorch.core.layers import Dropout, Linear, Seed, Sequential, check_floating_point
+from tinytorch.core.module import Module, keeping_modes
 from tinytorch.core.operations import normalization, products
 from tinytorch.core.sampling import Sampler
 from tinytorch.core.tensor import Parameter, Tensor, apply
-from tinytorch.errors import SettingError, ShapeError
+from tinytorch.errors import CheckpointError, SettingError, ShapeError
 
 __all__ = ["GPT", "LayerNorm", "TinyGPT", "Transformer", "TransformerBlock"]
 
@@ -27,12 +28,15 @@ class LayerNorm(Module):
     """Normalise the last axis to mean 0 and variance 1, then scale and shift."""
 
     def __init__(self, normalized_shape: int, eps: float = 1e-5) -> None:
+        if normalized_shape < 1:
+            raise SettingError(f"LayerNorm needs a width of at least 1, got {normalized_shape}")
         self.normalized_shape = normalized_shape
         self.eps = eps
         self.weight = Parameter(np.ones(normalized_shape, np.float32))
         self.bias = Parameter(np.zeros(normalized_shape, np.float32))
 
     def forward(self, x: Tensor) -> Tensor:
+        check_floating_point(self, x)
         if x.ndim == 0 or x.shape[-1] != self.normalized_shape:
             raise ShapeError(f"{self!r} needs input (..., {self.normalized_shape}), got {x.shape}")
         return apply(normalization.LayerNorm(self.eps), x, self.weight, self.bias)
@@ -98,8 +102,9 @@ class GPT(Module):
         approximate: str = "tanh",
         rng: Seed = None,
     ) -> None:
-        if min(vocab_size, embed_dim, num_layers, num_heads, max_seq_len) < 1:
-            raise SettingError("every size of a GPT must be at least 1")
+        sizes = (vocab_size, embed_dim, num_layers, num_heads, max_seq_len)
+        if min(sizes) < 1:
+            raise SettingError(f"every size of a GPT must be at least 1, got {sizes}")
         self.vocab_size = vocab_size
         self.embed_dim = embed_dim
         self.num_heads = num_heads
@@ -146,7 +151,7 @@ class GPT(Module):
     ) -> tuple[Tensor, KVCache]:
         """Give the logits of new tokens that follow those in the cache, without a graph."""
         ids = self._check(tokens, past=0 if cache is None else cache.seq_pos)
-        batch = ids.reshape(-1, ids.shape[-1])
+        batch = ids if ids.ndim == 2 else ids[None]
         if cache is None:
             cache = self.make_cache(len(batch))
         with no_grad():
@@ -185,6 +190,8 @@ class GPT(Module):
         Past `max_seq_len` tokens the model sees the last ones only. Generation ends early when
         every row has produced `stop_token`. Returns prompt and continuation as integers.
         """
+        if max_new_tokens < 0:
+            raise SettingError(f"max_new_tokens must be at least 0, got {max_new_tokens}")
         sampler = Sampler(temperature, top_k, top_p)
         rng = np.random.default_rng(seed)
         given = token_ids(prompt, self.vocab_size)
@@ -193,12 +200,9 @@ class GPT(Module):
                 f"a prompt is (time,) or (batch, time) with a token, got {given.shape}"
             )
         ids = given.reshape(-1, given.shape[-1]).astype(np.int64)
-        was_training = self.training
-        self.eval()
-        try:
+        with keeping_modes(self):
+            self.eval()
             ids = self._continue(ids, max_new_tokens, sampler, rng, stop_token, use_cache)
-        finally:
-            self.train(was_training)
         return Tensor(ids if given.ndim == 2 else ids[0])
 
     def _continue(
@@ -245,9 +249,14 @@ class GPT(Module):
     @classmethod
     def from_gpt2(cls, folder: str | Path) -> Self:
         """Load a GPT-2 checkpoint in the layout that `transformers` writes."""
-        from tinytorch.core.gpt2_checkpoint import load_gpt2
-
-        return load_gpt2(cls, Path(folder))
+        settings, state = read_gpt2(Path(folder))
+        model = cls.__new__(cls)
+        try:
+            GPT.__init__(model, **settings)  # a subclass may name its arguments otherwise
+            model.load_state_dict(state)
+        except (CheckpointError, SettingError) as error:
+            raise CheckpointError(f"{folder}: {error}") from error
+        return model.eval()
 
     def extra_repr(self) -> str:
         return f"vocab_size={self.vocab_size}, max_seq_len={self.max_seq_len}"

@@ -191,24 +191,24 @@ class Handwriting:
     by which the pen widens and narrows, ``swells`` times along the digit; ``edge`` is the width of
     the soft rim of a stroke.
 
-    The values are chosen for difficulty: with Adam on 20,000 images an MLP 784-128-64-10 gets
-    about 97.5% of fresh images right after ten epochs and a small CNN about 99% after four.
+    The values are chosen for difficulty: trained on 20,000 images, the zoo's MLP gets about 97.6%
+    of fresh images right and its CNN about 99.3%.
     """
 
-    point_jitter: float = 0.08
-    bend: float = 0.065
+    point_jitter: float = 0.095
+    bend: float = 0.078
     bend_frequency: float = 2.0
-    slant: float = 0.14
-    rotation_rad: float = 0.08
+    slant: float = 0.17
+    rotation_rad: float = 0.105
     half_height: tuple[float, float] = (8.0, 10.5)
     log_aspect: float = 0.11
-    shift: float = 0.6
+    shift: float = 0.8
     pen_radius: tuple[float, float] = (0.8, 1.6)
     pressure: float = 0.12
     swells: tuple[float, float] = (0.3, 1.5)
     edge: tuple[float, float] = (0.8, 1.8)
     contrast: tuple[float, float] = (0.75, 1.0)
-    noise: tuple[float, float] = (0.05, 0.22)
+    noise: tuple[float, float] = (0.05, 0.26)
 
 
 HANDWRITING = Handwriting()

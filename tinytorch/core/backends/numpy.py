@@ -84,7 +84,7 @@ def _erf32(x: Array) -> Array:
 def gelu(x: Array, *, approximate: str) -> Array:
     if x.dtype != np.float32:
         return reference.gelu(x, approximate=approximate)
-    x = np.ascontiguousarray(x)
+    x = np.asarray(x, order="C")
     result = np.empty_like(x)
     for source, out in _blocks(x, result):
         if approximate == "tanh":
@@ -100,7 +100,7 @@ def gelu(x: Array, *, approximate: str) -> Array:
 def gelu_backward(grad: Array, x: Array, *, approximate: str) -> Array:
     if x.dtype != np.float32 or approximate != "tanh":
         return reference.gelu_backward(grad, x, approximate=approximate)
-    grad, x = np.ascontiguousarray(grad), np.ascontiguousarray(x)
+    grad, x = np.asarray(grad, order="C"), np.asarray(x, order="C")
     result = np.empty_like(x)
     tanh_buffer = np.empty(min(BLOCK, x.size), x.dtype)
     for source, incoming, out in _blocks(x, grad, result):
@@ -139,7 +139,7 @@ def softmax(x: Array, *, axis: int) -> Array:
 
 
 def softmax_backward(grad: Array, output: Array, *, axis: int) -> Array:
-    if axis not in (-1, output.ndim - 1):
+    if output.ndim == 0 or axis not in (-1, output.ndim - 1):
         return reference.softmax_backward(grad, output, axis=axis)
     inner = np.einsum("...i,...i->...", grad, output)[..., None]
     result: Array = grad - inner
@@ -192,6 +192,8 @@ def attention(
     keep_weights: bool,
 ) -> tuple[Array, Array | None]:
     queries, keys = query.shape[-2], key.shape[-2]
+    if bias is not None:
+        bias = np.atleast_2d(bias)
     if keep_weights or queries <= QUERY_BLOCK:
         mix, weights, total = _attend(query, key, value, bias, scale=scale, causal=causal)
         mix /= total
@@ -352,7 +354,7 @@ def adam_step(
         parameter *= 1 - lr * weight_decay
     elif weight_decay:
         grad = grad + parameter * weight_decay
-    if not (parameter.flags.c_contiguous and grad.flags.c_contiguous):
+    if not all(array.flags.c_contiguous for array in (parameter, grad, first, second)):
         blocks = iter([(parameter, grad, first, second)])
     else:
         blocks = _blocks(parameter, grad, first, second)  # type: ignore[assignment]

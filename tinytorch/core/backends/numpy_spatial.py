@@ -8,6 +8,7 @@ they stay in the cache and take little memory.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
@@ -93,7 +94,7 @@ def conv2d_backward_input(
     out_channels, _, kh, kw = weight.shape
     rows, columns = grad.shape[2:]
     matrix = weight.reshape(groups, out_channels // groups, -1).swapaxes(1, 2)
-    flat_grad = grad.reshape(batch, groups, -1, rows * columns)
+    flat_grad = grad.reshape(batch, groups, out_channels // groups, rows * columns)
     result = np.zeros(
         (batch, channels, height + 2 * padding[0], width + 2 * padding[1]), grad.dtype
     )
@@ -125,7 +126,9 @@ def conv2d_backward_weight(
     groups: int,
 ) -> Array:
     out_channels, _, kh, kw = weight_shape
-    flat_grad = grad.reshape(len(grad), groups, out_channels // groups, -1)
+    flat_grad = grad.reshape(
+        len(grad), groups, out_channels // groups, grad.shape[2] * grad.shape[3]
+    )
     result = np.zeros((groups, out_channels // groups, weight_shape[1] * kh * kw), grad.dtype)
     for images, piece in _column_pieces(x, (kh, kw), stride, padding, dilation, groups):
         result += np.matmul(flat_grad[images], piece.swapaxes(2, 3)).sum(axis=0)
@@ -153,17 +156,28 @@ def max_pool2d(x: Array, *, kernel: Pair, stride: Pair, padding: Pair) -> Array:
 def max_pool2d_backward(
     grad: Array, x: Array, output: Array, *, kernel: Pair, stride: Pair, padding: Pair
 ) -> Array:
+    """Find the row of each maximum first and then its column, so that ties go to the first."""
     rows, columns = output.shape[2:]
     padded = pad_image(x, padding, -np.inf)
-    result = np.zeros(padded.shape, grad.dtype)
-    left = grad.copy()  # what has not found its element yet: ties go to the first
-    for row in range(kernel[0]):
-        for column in range(kernel[1]):
-            window = (..., _window(row, stride[0], rows), _window(column, stride[1], columns))
-            share = left * (padded[window] == output)
-            result[window] += share
-            left -= share
-    return unpad_image(result, padding)
+    down = [(..., _window(row, stride[0], rows), slice(None)) for row in range(kernel[0])]
+    right = [(..., _window(column, stride[1], columns)) for column in range(kernel[1])]
+    wide = padded[right[0]]  # the largest of each window within one row
+    for window in right[1:]:
+        wide = np.maximum(wide, padded[window])
+    grad_wide = _send_to_first(grad, output, wide, down)
+    return unpad_image(_send_to_first(grad_wide, wide, padded, right), padding)
+
+
+def _send_to_first(grad: Array, largest: Array, source: Array, windows: list[Any]) -> Array:
+    """Give each gradient to the first window of `source` that holds the largest element."""
+    result = np.zeros(source.shape, grad.dtype)
+    left = grad
+    for window in windows[:-1]:
+        share = left * (source[window] == largest)
+        result[window] += share
+        left = left - share
+    result[windows[-1]] += left
+    return result
 
 
 def avg_pool2d(x: Array, *, kernel: Pair, stride: Pair, padding: Pair) -> Array:

@@ -74,7 +74,7 @@ def conv2d(
     batch, (out_channels, _, *taps) = len(x), weight.shape
     kernel = (taps[0], taps[1])
     padded = pad_image(x, padding)
-    grouped_x = padded.reshape(batch, groups, -1, *padded.shape[2:])
+    grouped_x = padded.reshape(batch, groups, x.shape[1] // groups, *padded.shape[2:])
     grouped_weight = weight.reshape(groups, out_channels // groups, -1, *kernel)
     rows, columns = output_size(padded.shape[2:], kernel, stride, (0, 0), dilation)
     dtype = np.result_type(x, weight)
@@ -99,7 +99,7 @@ def conv2d_backward_input(
     batch, channels, height, width = input_shape
     kernel = (weight.shape[2], weight.shape[3])
     size = (height + 2 * padding[0], width + 2 * padding[1])
-    grouped_grad = grad.reshape(batch, groups, -1, *grad.shape[2:])
+    grouped_grad = grad.reshape(batch, groups, len(weight) // groups, *grad.shape[2:])
     grouped_weight = weight.reshape(groups, len(weight) // groups, -1, *kernel)
     result = np.zeros((batch, groups, channels // groups, *size), grad.dtype)
     for row, column, window in windows(size, kernel, stride, dilation):
@@ -120,8 +120,8 @@ def conv2d_backward_weight(
 ) -> Array:
     kernel = (weight_shape[2], weight_shape[3])
     padded = pad_image(x, padding)
-    grouped_x = padded.reshape(len(x), groups, -1, *padded.shape[2:])
-    grouped_grad = grad.reshape(len(x), groups, -1, *grad.shape[2:])
+    grouped_x = padded.reshape(len(x), groups, x.shape[1] // groups, *padded.shape[2:])
+    grouped_grad = grad.reshape(len(x), groups, weight_shape[0] // groups, *grad.shape[2:])
     result = np.zeros((groups, weight_shape[0] // groups, *weight_shape[1:]), grad.dtype)
     for row, column, window in windows(padded.shape[2:], kernel, stride, dilation):
         patch = grouped_x[:, :, :, *window]
@@ -146,7 +146,7 @@ def max_pool2d_backward(
     result = np.zeros(padded.shape, grad.dtype)
     images, channels = np.indices(x.shape[:2])
     for row, column, window in windows(padded.shape[2:], kernel, stride, (1, 1)):
-        patch = padded[:, :, *window].reshape(*x.shape[:2], -1)
+        patch = padded[:, :, *window].reshape(*x.shape[:2], kernel[0] * kernel[1])
         first = patch.argmax(axis=-1)
         down, right = np.divmod(first, kernel[1])
         where = (images, channels, row * stride[0] + down, column * stride[1] + right)

@@ -72,7 +72,10 @@ class Power(Binary):
     def derivative(self, position: int, grad: Array) -> Array:
         a, b, result = self.saved
         if position == 0:
-            slope = run("multiply", b, run("power", a, run("subtract", b, b.dtype.type(1))))
+            # b a**(b - 1), and where b is zero 0 a**0, which is 0 for a zero base, too
+            is_flat = run("equal", b, b.dtype.type(0))
+            lower = run("where", is_flat, b, run("subtract", b, b.dtype.type(1)))
+            slope = run("multiply", b, run("power", a, lower))
         else:
             one = a.dtype.type(1)
             is_zero = run("equal", a, a.dtype.type(0))

@@ -19,9 +19,9 @@ class _Reduction(Operation):
     def axes(self) -> tuple[int, ...]:
         """Give the reduced axes as non-negative numbers."""
         rank = len(self.inputs[0].shape)
-        if self.axis is None:
+        if self.axis is None or rank == 0:  # NumPy allows axis -1 of a scalar
             return tuple(range(rank))
-        axes = (self.axis,) if isinstance(self.axis, int) else self.axis
+        axes = self.axis if isinstance(self.axis, tuple) else (self.axis,)
         return tuple(axis % rank for axis in axes)
 
     def spread(self, reduced: Array) -> Array:

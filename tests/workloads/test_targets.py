@@ -1,0 +1,78 @@
+import pytest
+
+from tinytorch.errors import TargetError
+from tinytorch.workloads.targets import load_workload
+
+FACTORIES = """
+from tinytorch import Tensor, Workload
+from tinytorch.core.layers import Linear
+from neighbour import WIDTH
+
+def pair():
+    return Linear(WIDTH, 2), Tensor([[1.0, 2.0, 3.0]])
+
+def several_inputs():
+    return (lambda a, b: a + b), (1, 2)
+
+def workload():
+    return Workload("mine", Linear(WIDTH, 2), (Tensor([[1.0, 2.0, 3.0]]),))
+
+def raises():
+    raise RuntimeError("no data today")
+
+def number():
+    return 7
+
+NOT_A_FUNCTION = 1
+"""
+
+
+@pytest.fixture
+def file(tmp_path):
+    (tmp_path / "neighbour.py").write_text("WIDTH = 3\n")
+    path = tmp_path / "my_models.py"
+    path.write_text(FACTORIES)
+    return path
+
+
+@pytest.mark.parametrize("factory", ["pair", "workload"])
+def test_a_file_and_a_function_give_a_workload(file, factory):
+    assert load_workload(f"{file}:{factory}").run().shape == (1, 2)
+
+
+def test_a_tuple_of_inputs_is_several_arguments(file):
+    assert load_workload(f"{file}:several_inputs").run() == 3
+
+
+def test_a_module_and_a_function_give_a_workload(file, monkeypatch):
+    monkeypatch.syspath_prepend(file.parent)
+    assert load_workload("my_models:workload").name == "mine"
+
+
+def test_a_built_in_name_gives_a_model_of_the_zoo():
+    assert load_workload("mlp").name == "mlp"
+
+
+@pytest.mark.parametrize(
+    ("target", "message"),
+    [
+        ("resnet", "'resnet' is no target: give a built-in name .mlp, cnn, gpt."),
+        (":factory", "is no target"),
+        ("no_such_file.py:make", "there is no file no_such_file.py"),
+        ("no.such.module:make", "no.such does not import|no.such.module does not import"),
+        ("{file}:missing", "has no function 'missing'; it has .*pair"),
+        ("{file}:NOT_A_FUNCTION", "has no function 'NOT_A_FUNCTION'"),
+        ("{file}:raises", r"raises\(\) raised RuntimeError: no data today"),
+        ("{file}:number", "returned a int; it must return a Workload, or a model and its inputs"),
+    ],
+)
+def test_a_bad_target_says_what_is_wrong(file, target, message):
+    with pytest.raises(TargetError, match=message):
+        load_workload(target.format(file=file))
+
+
+def test_a_file_that_does_not_import_is_named_with_the_reason(tmp_path):
+    path = tmp_path / "broken.py"
+    path.write_text("import no_such_package\n")
+    with pytest.raises(TargetError, match=r"broken\.py does not import: ModuleNotFoundError"):
+        load_workload(f"{path}:make")

@@ -1,0 +1,42 @@
+import dataclasses
+
+import pytest
+
+from tinytorch.core.layers import Linear
+from tinytorch.core.tensor import Tensor
+from tinytorch.errors import SettingError
+from tinytorch.workloads.workload import Workload
+
+
+class OnlyForward:
+    def forward(self, x):
+        return x + 1
+
+
+def test_running_calls_the_model_on_its_inputs():
+    workload = Workload("sum", lambda a, b: a + b, (1, 2))
+    assert workload.run() == 3
+
+
+def test_a_model_may_have_forward_only():
+    assert Workload("plus one", OnlyForward(), (1,)).run() == 2
+
+
+def test_a_layer_is_a_model():
+    layer = Linear(3, 2, rng=0)
+    assert Workload("linear", layer, (Tensor([[1.0, 2.0, 3.0]]),)).run().shape == (1, 2)
+
+
+def test_something_that_cannot_be_called_is_no_model():
+    with pytest.raises(SettingError, match="'x' is a int, which cannot be called"):
+        Workload("x", 3, ())
+
+
+def test_inputs_are_a_tuple_of_arguments():
+    with pytest.raises(SettingError, match="must be a tuple of arguments, got Tensor"):
+        Workload("x", Linear(1, 1), Tensor([[1.0]]))
+
+
+def test_a_workload_does_not_change():
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        Workload("x", len, ("abc",)).name = "y"

@@ -1,0 +1,1 @@
+"""Turning finished results into what people look at. Nothing is computed here."""

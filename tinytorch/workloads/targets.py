@@ -1,0 +1,95 @@
+"""Finding the workload that a target names."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from tinytorch.errors import TargetError, TinyTorchError
+from tinytorch.workloads.workload import Workload
+from tinytorch.workloads.zoo import ZOO, load_zoo
+
+__all__ = ["load_workload"]
+
+FORMS = f"a built-in name ({', '.join(ZOO)}), file.py:factory or package.module:factory"
+
+
+def load_workload(target: str) -> Workload:
+    """Give the workload that a target names.
+
+    A target is a built-in name, ``file.py:factory`` or ``package.module:factory``. The factory
+    takes no arguments and returns a Workload, or a model and its inputs: ``model, x`` or
+    ``model, (x, y)``.
+    """
+    if target in ZOO:
+        return load_zoo(target)
+    place, colon, name = target.rpartition(":")
+    if not colon or not place or not name:
+        raise TargetError(f"{target!r} is no target: give {FORMS}")
+    factory = _find_factory(target, _import(target, place), name)
+    try:
+        made = factory()
+    except TinyTorchError:
+        raise
+    except Exception as error:
+        raise TargetError(f"{target}: {name}() raised {type(error).__name__}: {error}") from error
+    return _as_workload(target, made)
+
+
+def _import(target: str, place: str) -> ModuleType:
+    try:
+        if place.endswith(".py"):
+            return _import_file(Path(place))
+        return importlib.import_module(place)
+    except TargetError:
+        raise
+    except Exception as error:
+        raise TargetError(
+            f"{target}: {place} does not import: {type(error).__name__}: {error}"
+        ) from error
+
+
+def _import_file(path: Path) -> ModuleType:
+    if not path.is_file():
+        raise TargetError(f"there is no file {path}")
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    folder = str(path.parent.resolve())
+    sys.path.insert(0, folder)  # so that the file can import its neighbours
+    try:
+        spec.loader.exec_module(module)
+    finally:
+        sys.path.remove(folder)
+    return module
+
+
+def _find_factory(target: str, module: ModuleType, name: str) -> Callable[[], Any]:
+    factory = getattr(module, name, None)
+    if callable(factory):
+        return factory
+    functions = [key for key, value in vars(module).items() if callable(value) and key[0] != "_"]
+    raise TargetError(
+        f"{target}: {module.__name__} has no function {name!r}; "
+        f"it has {', '.join(functions) or 'none'}"
+    )
+
+
+def _as_workload(target: str, made: Any) -> Workload:
+    if isinstance(made, Workload):
+        return made
+    if isinstance(made, tuple) and len(made) == 2:
+        model, inputs = made
+        if callable(model) or hasattr(model, "forward"):
+            arguments = inputs if isinstance(inputs, tuple) else (inputs,)
+            return Workload(name=target, model=model, inputs=arguments)
+    raise TargetError(
+        f"{target} returned a {type(made).__name__}; it must return a Workload, or a model and "
+        "its inputs: `return model, x`"
+    )
