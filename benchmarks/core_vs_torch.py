@@ -1,10 +1,10 @@
 """Compare tinytorch.core with PyTorch eager: same weights, same threads, interleaved.
 
-    python benchmarks/core_vs_torch.py [--backend NAME] [--only TEXT] [--json FILE] [--threads N]
+    python benchmarks/core_vs_torch.py [--backend NAME] [--only TEXT] [--json FILE]
 
 Outputs (and, for training steps, the loss and the updated weights) are checked to be equal before
-anything is timed. A ratio is our time over PyTorch's time: below 1 we are faster. Needs the `test`
-extra.
+anything is timed. A ratio is our time over PyTorch's time: below 1 we are faster. Both use as many
+threads as the process may run on, or TINYTORCH_BENCHMARK_THREADS. Needs the `test` extra.
 """
 
 from __future__ import annotations
@@ -17,26 +17,24 @@ import platform
 import tracemalloc
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
-parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-parser.add_argument("--backend", default="numpy")
-parser.add_argument("--only", default="", help="run the cases whose name contains this")
-parser.add_argument("--json", type=Path, help="write raw values here")
-parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
-options = parser.parse_args()
+THREADS_VARIABLE = "TINYTORCH_BENCHMARK_THREADS"
+THREADS = int(os.environ.setdefault(THREADS_VARIABLE, str(len(os.sched_getaffinity(0)))))
 for variable in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
-    os.environ[variable] = str(options.threads)  # before NumPy and PyTorch start their pools
+    os.environ[variable] = str(THREADS)  # before NumPy and PyTorch start their pools
 
 import numpy as np
 import torch
-from interleaving import Ratio, Run, compare
+from interleaving import REPLICATES, Ratio, Run, compare, side, summarise
 from torch.nn import functional as F
 
 from tinytorch.core import dispatch
 from tinytorch.core.autograd import no_grad
 from tinytorch.core.layers import Linear, ReLU, Sequential
 from tinytorch.core.losses import CrossEntropyLoss
+from tinytorch.core.memory import keep_freed_memory
 from tinytorch.core.module import Module
 from tinytorch.core.optimizers import Adam
 from tinytorch.core.spatial import Conv2d, Flatten, MaxPool2d
@@ -44,6 +42,7 @@ from tinytorch.core.tensor import Tensor
 from tinytorch.core.transformers import GPT
 
 CLASSES = 10
+CHECKED_STEPS = 3
 
 
 class TorchBlock(torch.nn.Module):
@@ -66,11 +65,11 @@ class TorchBlock(torch.nn.Module):
 
 
 class TorchGPT(torch.nn.Module):
-    def __init__(self, vocab: int, dim: int, layers: int, heads: int, context: int) -> None:
+    def __init__(self, vocab: int, dim: int, layers: int, heads: int) -> None:
         super().__init__()
         self.tokens, self.positions = (
             torch.nn.Embedding(vocab, dim),
-            torch.nn.Embedding(context, dim),
+            torch.nn.Embedding(128, dim),
         )
         self.blocks = torch.nn.ModuleList(TorchBlock(dim, heads) for _ in range(layers))
         self.norm = torch.nn.LayerNorm(dim)
@@ -82,37 +81,43 @@ class TorchGPT(torch.nn.Module):
         return self.norm(x) @ self.tokens.weight.T
 
 
-Pair = tuple[Module, torch.nn.Module]
+def mlp(rng: np.random.Generator) -> Module:
+    return Sequential(
+        Linear(784, 256, rng=rng), ReLU(), Linear(256, 128, rng=rng), ReLU(),
+        Linear(128, CLASSES, rng=rng),
+    )  # fmt: skip
 
 
-def mlp() -> Pair:
-    ours = Sequential(Linear(784, 256), ReLU(), Linear(256, 128), ReLU(), Linear(128, CLASSES))
+def torch_mlp() -> torch.nn.Module:
     nn = torch.nn
-    theirs = nn.Sequential(
+    return nn.Sequential(
         nn.Linear(784, 256), nn.ReLU(), nn.Linear(256, 128), nn.ReLU(), nn.Linear(128, CLASSES)
     )
-    return copy_weights(ours, theirs)
 
 
-def cnn() -> Pair:
-    ours = Sequential(
-        Conv2d(3, 16, 3, padding=1), ReLU(), MaxPool2d(2),
-        Conv2d(16, 32, 3, padding=1), ReLU(), MaxPool2d(2),
-        Flatten(), Linear(32 * 8 * 8, CLASSES),
+def cnn(rng: np.random.Generator) -> Module:
+    return Sequential(
+        Conv2d(3, 16, 3, padding=1, rng=rng), ReLU(), MaxPool2d(2),
+        Conv2d(16, 32, 3, padding=1, rng=rng), ReLU(), MaxPool2d(2),
+        Flatten(), Linear(32 * 8 * 8, CLASSES, rng=rng),
     )  # fmt: skip
+
+
+def torch_cnn() -> torch.nn.Module:
     nn = torch.nn
-    theirs = nn.Sequential(
+    return nn.Sequential(
         nn.Conv2d(3, 16, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2),
         nn.Conv2d(16, 32, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2),
         nn.Flatten(), nn.Linear(32 * 8 * 8, CLASSES),
     )  # fmt: skip
-    return copy_weights(ours, theirs)
 
 
-def gpt(vocab: int, dim: int, layers: int, heads: int) -> Pair:
-    return copy_weights(
-        GPT(vocab, dim, layers, heads, max_seq_len=128), TorchGPT(vocab, dim, layers, heads, 128)
-    )
+SMALL_GPT = {"vocab": 1024, "dim": 256, "layers": 4, "heads": 4}
+GPT2_SMALL = {"vocab": 50257, "dim": 768, "layers": 12, "heads": 12}
+
+
+def gpt(rng: np.random.Generator, *, vocab: int, dim: int, layers: int, heads: int) -> Module:
+    return GPT(vocab, dim, layers, heads, max_seq_len=128, rng=rng)
 
 
 # Part of a name in our GPT, by the name in PyTorch's above.
@@ -128,7 +133,7 @@ OUR_NAMES = {
 }
 
 
-def copy_weights(ours: Module, theirs: torch.nn.Module) -> Pair:
+def copy_weights(ours: Module, theirs: torch.nn.Module) -> None:
     """Give PyTorch's model the weights of ours. Its linear layers hold the transposed matrix."""
     arrays = ours.state_dict()
     with torch.no_grad():
@@ -140,109 +145,102 @@ def copy_weights(ours: Module, theirs: torch.nn.Module) -> Pair:
                 if isinstance(module, torch.nn.Linear) and kind == "weight":
                     array = array.T.copy()
                 parameter.copy_(torch.from_numpy(array))
-    return ours, theirs
 
 
 @dataclass(frozen=True)
 class Case:
     name: str
-    build: Callable[[], Pair]
+    ours: Callable[[np.random.Generator], Module]
+    theirs: Callable[[], torch.nn.Module]
     input_shape: tuple[int, ...]
     vocab: int | None = None
     training: bool = False
-    is_cnn: bool = False
 
 
+small_gpt = partial(gpt, **SMALL_GPT), partial(TorchGPT, **SMALL_GPT)
+gpt2_small = partial(gpt, **GPT2_SMALL), partial(TorchGPT, **GPT2_SMALL)
 CASES = (
-    Case("MLP forward, batch 1", mlp, (1, 784)),
-    Case("MLP forward, batch 32", mlp, (32, 784)),
-    Case("MLP training step, batch 32", mlp, (32, 784), training=True),
-    Case("CNN forward, batch 8", cnn, (8, 3, 32, 32), is_cnn=True),
-    Case("CNN forward, batch 32", cnn, (32, 3, 32, 32), is_cnn=True),
-    Case("CNN training step, batch 8", cnn, (8, 3, 32, 32), training=True, is_cnn=True),
-    Case("CNN training step, batch 32", cnn, (32, 3, 32, 32), training=True, is_cnn=True),
-    Case("GPT d256 L4 forward, 128 tokens", lambda: gpt(1024, 256, 4, 4), (1, 128), 1024),
-    Case(
-        "GPT d256 L4 training step, 128 tokens",
-        lambda: gpt(1024, 256, 4, 4), (1, 128), 1024, training=True,
-    ),
-    Case("GPT d768 L12 forward, 128 tokens", lambda: gpt(50257, 768, 12, 12), (1, 128), 50257),
-)  # fmt: skip
+    Case("MLP forward, batch 1", mlp, torch_mlp, (1, 784)),
+    Case("MLP forward, batch 32", mlp, torch_mlp, (32, 784)),
+    Case("MLP training step, batch 32", mlp, torch_mlp, (32, 784), training=True),
+    Case("CNN forward, batch 8", cnn, torch_cnn, (8, 3, 32, 32)),
+    Case("CNN forward, batch 32", cnn, torch_cnn, (32, 3, 32, 32)),
+    Case("CNN training step, batch 8", cnn, torch_cnn, (8, 3, 32, 32), training=True),
+    Case("CNN training step, batch 32", cnn, torch_cnn, (32, 3, 32, 32), training=True),
+    Case("GPT d256 L4 forward, 128 tokens", *small_gpt, (1, 128), 1024),
+    Case("GPT d256 L4 training step, 128 tokens", *small_gpt, (1, 128), 1024, training=True),
+    Case("GPT d768 L12 forward, 128 tokens", *gpt2_small, (1, 128), 50257),
+)
 
 
-def make_inputs(case: Case, seed: int) -> tuple[np.ndarray, np.ndarray]:
+def make_inputs(case: Case, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+    if case.vocab is not None:
+        x, y = rng.integers(0, case.vocab, (2, *case.input_shape))
+        return x, y
+    x = rng.standard_normal(case.input_shape).astype(np.float32)
+    return x, rng.integers(0, CLASSES, len(x))
+
+
+def build_ours(
+    case: Case, seed: int, keep: bool, backend: str
+) -> tuple[Run, Callable[[], np.ndarray]]:
+    if keep:
+        keep_freed_memory()
+    dispatch.set_backend(backend)
     rng = np.random.default_rng(seed)
-    if case.vocab is None:
-        x = rng.standard_normal(case.input_shape).astype(np.float32)
-        return x, rng.integers(0, CLASSES, len(x))
-    return rng.integers(0, case.vocab, case.input_shape), rng.integers(
-        0, case.vocab, case.input_shape
-    )
+    model = case.ours(rng)
+    x, y = make_inputs(case, rng)
+    tensor = Tensor(x)
+    if not case.training:
+        model.eval()
 
+        def forward() -> Tensor:
+            with no_grad():
+                return model(tensor)
 
-def build_runs(case: Case, seed: int) -> tuple[Run, Run]:
-    """Make both sides and check that they compute the same."""
-    ours, theirs = case.build()
-    x, y = make_inputs(case, seed)
-    tensor, torch_x, torch_y = Tensor(x), torch.from_numpy(x), torch.from_numpy(y)
-    run_ours, run_theirs = (
-        _training_runs(ours, theirs, tensor, torch_x, y, torch_y)
-        if case.training
-        else _forward_runs(ours, theirs, tensor, torch_x)
-    )
-    for _ in range(3 if case.training else 1):
-        _check_equal(run_ours().data, run_theirs().detach().numpy())
-    return run_ours, run_theirs
+        return forward, lambda: forward().data
+    optimizer, loss_of = Adam(model.parameters()), CrossEntropyLoss()
 
-
-def _forward_runs(
-    ours: Module, theirs: torch.nn.Module, x: Tensor, torch_x: torch.Tensor
-) -> tuple[Callable[[], Tensor], Callable[[], torch.Tensor]]:
-    ours.eval()
-    theirs.eval()
-
-    def run_ours() -> Tensor:
-        with no_grad():
-            return ours(x)
-
-    def run_theirs() -> torch.Tensor:
-        with torch.no_grad():
-            return theirs(torch_x)
-
-    return run_ours, run_theirs
-
-
-def _training_runs(
-    ours: Module,
-    theirs: torch.nn.Module,
-    x: Tensor,
-    torch_x: torch.Tensor,
-    y: np.ndarray,
-    torch_y: torch.Tensor,
-) -> tuple[Callable[[], Tensor], Callable[[], torch.Tensor]]:
-    """One step is: clear gradients, forward, cross entropy, backward, Adam."""
-    optimizer, torch_optimizer = Adam(ours.parameters()), torch.optim.Adam(theirs.parameters())
-    loss_of = CrossEntropyLoss()
-
-    def run_ours() -> Tensor:
+    def step() -> Tensor:
         optimizer.zero_grad()
-        loss = loss_of(ours(x), y)
+        loss = loss_of(model(tensor), y)
         loss.backward()
         optimizer.step()
         return loss
 
-    def run_theirs() -> torch.Tensor:
-        torch_optimizer.zero_grad()
-        logits = theirs(torch_x)
-        loss = F.cross_entropy(logits.reshape(-1, logits.shape[-1]), torch_y.reshape(-1))
+    return step, lambda: np.array([step().item() for _ in range(CHECKED_STEPS)])
+
+
+def build_theirs(case: Case, seed: int, keep: bool) -> tuple[Run, Callable[[], np.ndarray]]:
+    if keep:
+        keep_freed_memory()
+    torch.set_num_threads(THREADS)
+    rng = np.random.default_rng(seed)
+    model = case.theirs()
+    copy_weights(case.ours(rng), model)
+    x, y = (torch.from_numpy(array) for array in make_inputs(case, rng))
+    if not case.training:
+        model.eval()
+
+        def forward() -> torch.Tensor:
+            with torch.no_grad():
+                return model(x)
+
+        return forward, lambda: forward().numpy()
+    optimizer = torch.optim.Adam(model.parameters())
+
+    def step() -> torch.Tensor:
+        optimizer.zero_grad()
+        logits = model(x)
+        loss = F.cross_entropy(logits.reshape(-1, logits.shape[-1]), y.reshape(-1))
         loss.backward()
-        torch_optimizer.step()
+        optimizer.step()
         return loss
 
-    return run_ours, run_theirs
+    return step, lambda: np.array([step().item() for _ in range(CHECKED_STEPS)])
 
 
-def _check_equal(ours: np.ndarray, theirs: np.ndarray) -> None:
+def check_equal(ours: np.ndarray, theirs: np.ndarray) -> None:
     error = np.abs(ours - theirs).max() / np.abs(theirs).max()
     if not error < 1e-3:
         raise SystemExit(f"outputs differ by {error:.2e}: nothing is timed")
@@ -252,54 +250,64 @@ def peak_share(case: Case) -> float | None:
     """Give the peak of new memory in a forward pass, in units of the largest activation."""
     if case.training:
         return None
-    ours, _ = case.build()
-    ours.eval()
-    x, _ = make_inputs(case, 0)
-    largest = 0
-
-    def note(call: dispatch.KernelCall) -> None:
-        nonlocal largest
-        largest = max(largest, call.outputs[0].nbytes)
-
+    rng = np.random.default_rng(0)
+    model = case.ours(rng)
+    x = Tensor(make_inputs(case, rng)[0])
+    sizes: list[int] = []
     with no_grad():
-        with dispatch.recording(note):
-            output = ours(Tensor(x))
-        assert output.creator is None
-        del output
+        with dispatch.recording(lambda call: sizes.append(call.outputs[0].nbytes)):
+            model.eval()(x)
         tracemalloc.start()
-        ours(Tensor(x))
+        model(x)
         peak = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
-    return peak / largest
+    return peak / max(sizes)
 
 
 def main() -> None:
-    torch.set_num_threads(options.threads)
-    dispatch.set_backend(options.backend)
-    print(f"backend {options.backend}, {options.threads} threads, NumPy {np.__version__}, "
-          f"PyTorch {torch.__version__}, Python {platform.python_version()}")  # fmt: skip
-    print(
-        "| case | tinytorch | PyTorch | ratio | 96% interval | pairs | peak / largest activation |"
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--backend", default="numpy")
+    parser.add_argument("--only", default="", help="run the cases whose name contains this")
+    parser.add_argument("--json", type=Path, help="write raw values here")
+    parser.add_argument(
+        "--keep-freed-memory", action="store_true", help="on both sides (tinytorch.core.memory)"
     )
+    options = parser.parse_args()
+    print(
+        f"backend {options.backend}, {THREADS} threads, NumPy {np.__version__}, "
+        f"PyTorch {torch.__version__}, Python {platform.python_version()}\n"
+    )
+    print("| case | tinytorch | PyTorch | ratio | 96% interval | pairs | peak / activation |")
     print("|---|---|---|---|---|---|---|")
     results: dict[str, Ratio] = {}
-    for case in CASES:
-        if options.only not in case.name:
-            continue
-        ratio = results[case.name] = compare(lambda seed, case=case: build_runs(case, seed))
-        low, high = ratio.interval
-        share = peak_share(case)
-        print(
-            f"| {case.name} | {ratio.candidate_s * 1e3:.3f} ms | {ratio.baseline_s * 1e3:.3f} ms "
-            f"| {ratio.median:.2f} | {low:.2f} to {high:.2f} | {ratio.pairs} "
-            f"| {'' if share is None else f'{share:.1f}'} |",
-            flush=True,
-        )
+    with side(build_ours) as ours, side(build_theirs) as theirs:
+        for case in CASES:
+            if options.only not in case.name:
+                continue
+            replicates = []
+            for seed in range(REPLICATES):
+                ours.start(case, seed, options.keep_freed_memory, options.backend)
+                theirs.start(case, seed, options.keep_freed_memory)
+                check_equal(ours.built(), theirs.built())
+                replicates.append(list(compare(ours, theirs)))
+            results[case.name] = summarise(replicates)
+            show(case, results[case.name])
     logs = [math.log(ratio.median) for ratio in results.values()]
     print(f"\ngeometric mean: {math.exp(sum(logs) / len(logs)):.2f}")
     if options.json:
         raw = {name: ratio.values for name, ratio in results.items()}
         options.json.write_text(json.dumps({"backend": options.backend, "ratios": raw}, indent=1))
+
+
+def show(case: Case, ratio: Ratio) -> None:
+    low, high = ratio.interval
+    share = peak_share(case)
+    print(
+        f"| {case.name} | {ratio.candidate_s * 1e3:.3f} ms | {ratio.baseline_s * 1e3:.3f} ms "
+        f"| {ratio.median:.2f} | {low:.2f} to {high:.2f} | {ratio.pairs} "
+        f"| {'' if share is None else f'{share:.1f}'} |",
+        flush=True,
+    )
 
 
 if __name__ == "__main__":

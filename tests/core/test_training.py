@@ -12,7 +12,6 @@ from tinytorch.core.dataloader import DataLoader, TensorDataset
 from tinytorch.core.layers import Dropout, Linear, ReLU, Sequential
 from tinytorch.core.losses import MSELoss
 from tinytorch.core.optimizers import SGD, Adam
-from tinytorch.core.spatial import Conv2d, Flatten, MaxPool2d
 from tinytorch.core.tensor import Parameter, Tensor
 from tinytorch.core.training import (
     ConstantSchedule,
@@ -427,61 +426,3 @@ def test_the_training_loss_can_be_watched_too():
 def test_history_gives_one_value_of_every_epoch():
     history = History((Epoch(0, {"loss": 2.0}), Epoch(1, {"loss": 1.0})))
     assert history.values("loss") == [2.0, 1.0]
-
-
-# ---------------------------------------------------------------- real digits
-
-
-@pytest.fixture(scope="module")
-def digits():
-    """Give scikit-learn's 8x8 digits, a quarter of each class held out."""
-    datasets = require_part("sklearn.datasets")
-    selection = require_part("sklearn.model_selection")
-    images, labels = datasets.load_digits(return_X_y=True)
-    images = (images / 16 - 0.5).astype(np.float32)
-    return selection.train_test_split(
-        images, labels, test_size=0.25, random_state=0, stratify=labels
-    )
-
-
-def held_out_accuracy(model, digits, shape, epochs):
-    train, test, train_labels, test_labels = digits
-    loader = DataLoader(
-        TensorDataset(train.reshape(-1, *shape), train_labels), 32, shuffle=True, seed=0
-    )
-    trainer = Trainer(
-        model,
-        optimizer=Adam(model.parameters()),
-        schedule=CosineSchedule(lr=0.005, steps=epochs * len(loader), warmup=20),
-        metrics={"accuracy": accuracy},
-    )
-    trainer.fit(loader, epochs=epochs)
-    held_out = DataLoader(TensorDataset(test.reshape(-1, *shape), test_labels), 450)
-    return trainer.evaluate(held_out)["accuracy"]
-
-
-def test_a_network_of_linear_layers_reads_96_percent_of_the_digits(digits):
-    rng = np.random.default_rng(0)
-    model = Sequential(
-        Linear(64, 128, rng=rng),
-        ReLU(),
-        Linear(128, 64, rng=rng),
-        ReLU(),
-        Linear(64, 10, rng=rng),
-    )
-    assert held_out_accuracy(model, digits, (64,), epochs=20) >= 0.96
-
-
-def test_a_convolutional_network_reads_98_percent_of_the_digits(digits):
-    rng = np.random.default_rng(0)
-    model = Sequential(
-        Conv2d(1, 16, 3, padding=1, rng=rng),
-        ReLU(),
-        MaxPool2d(2),
-        Conv2d(16, 32, 3, padding=1, rng=rng),
-        ReLU(),
-        MaxPool2d(2),
-        Flatten(),
-        Linear(32 * 2 * 2, 10, rng=rng),
-    )
-    assert held_out_accuracy(model, digits, (1, 8, 8), epochs=15) >= 0.98

@@ -83,6 +83,18 @@ PUBLIC = {
         "write_arrays",
     },
     "tinytorch.core.files": {"write_atomically"},
+    "tinytorch.core.memory": {"keep_freed_memory"},
+    "tinytorch.workloads.targets": {"load_workload"},
+    "tinytorch.workloads.workload": {"Scores", "Workload"},
+    "tinytorch.workloads.zoo": {
+        "ZOO",
+        "build_cnn",
+        "build_gpt",
+        "build_mlp",
+        "digit_data",
+        "load_zoo",
+        "text_data",
+    },
 }
 
 

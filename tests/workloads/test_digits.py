@@ -36,9 +36,9 @@ def test_images_are_float32_between_dark_and_bright() -> None:
 
 def test_ink_stays_off_the_border() -> None:
     images, _ = draw_digits(1000)
-    centre = images[:, 7:-7, 7:-7].mean()
     border = np.concatenate([images[:, 0], images[:, -1], images[:, :, 0], images[:, :, -1]])
-    assert border.mean() < 0.2 * centre
+    # noise alone rarely reaches 0.6
+    assert (border > 0.6).mean() < 0.1 * (images[:, 7:-7, 7:-7] > 0.6).mean()
 
 
 def test_every_block_holds_each_digit_equally_often() -> None:

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from tinytorch.core.dataloader import TensorDataset
-from tinytorch.workloads import tour, zoo
+from tinytorch.workloads import tour, train, zoo
 from tinytorch.workloads.tour import take_tour
 
 
@@ -12,7 +12,9 @@ from tinytorch.workloads.tour import take_tour
 def short_tour():
     """Take the real tour, with fewer steps."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(tour, "STEPS", {"mlp": 60, "cnn": 40, "gpt": 20})
+        patch.setattr(tour, "STEPS", {"mlp": 60, "cnn": 40, "gpt": 100})
+        smaller = dataclasses.replace(train.RECIPES["gpt"], batch_size=8)
+        patch.setitem(train.RECIPES, "gpt", smaller)
         patch.setattr(tour, "TEXT_WINDOWS", 20)
         seen = []
         return take_tour(seed=1, watch=lambda *what: seen.append(what)), seen
@@ -28,7 +30,7 @@ def test_every_model_learns_more_than_a_constant(short_tour):
 
 def test_losses_are_those_of_every_step(short_tour):
     result, _ = short_tour
-    assert [len(model.losses) for model in result.models] == [60, 40, 20]
+    assert [len(model.losses) for model in result.models] == [60, 40, 100]
     assert all(model.losses[-1] < model.losses[0] for model in result.models)
 
 
@@ -48,7 +50,7 @@ def test_text_continues_the_prompt(short_tour):
 def test_the_watcher_hears_of_every_step(short_tour):
     _, seen = short_tour
     assert ("training mlp", 60, 60) in seen
-    assert ("training gpt", 20, 20) in seen
+    assert ("training gpt", 100, 100) in seen
 
 
 def test_a_model_that_learned_nothing_does_not_work(short_tour):

@@ -5,6 +5,7 @@ import dataclasses
 
 from tinytorch.cli.console import Output
 from tinytorch.cli.exit_codes import ExitCode
+from tinytorch.core.memory import keep_freed_memory
 from tinytorch.workloads.tour import Tour, take_tour
 
 
@@ -16,6 +17,7 @@ def run(options: argparse.Namespace, output: Output) -> ExitCode:
     """Take the tour and show it."""
     from tinytorch.reporting.tour import render_tour
 
+    keep_freed_memory()
     output.say("Training three small models with NumPy alone: about a minute.")
     with output.progress("tour", total=100) as progress:
         shown = 0

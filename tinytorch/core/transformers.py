@@ -52,10 +52,10 @@ class TransformerBlock(Module):
         self,
         embed_dim: int,
         num_heads: int,
+        *,
         hidden_dim: int | None = None,
         dropout: float = 0.0,
-        *,
-        causal: bool = True,
+        causal: bool = False,
         eps: float = 1e-5,
         approximate: str = "tanh",
         rng: Seed = None,
@@ -115,7 +115,14 @@ class GPT(Module):
         self.dropout = Dropout(dropout, rng=rng)
         self.blocks = [
             TransformerBlock(
-                embed_dim, num_heads, hidden_dim, dropout, eps=eps, approximate=approximate, rng=rng
+                embed_dim,
+                num_heads,
+                hidden_dim=hidden_dim,
+                dropout=dropout,
+                causal=True,
+                eps=eps,
+                approximate=approximate,
+                rng=rng,
             )
             for _ in range(num_layers)
         ]

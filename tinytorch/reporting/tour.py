@@ -13,8 +13,8 @@ from tinytorch.workloads.tour import SampleDigit, Tour, TrainedModel
 
 __all__ = ["render_tour"]
 
-INK = 0.8
-"""Pixels brighter than this are drawn; inputs are centred, so strokes are well above 0."""
+INK = 1.2
+"""Pixels brighter than this are drawn. Inputs are centred; this is a grey value of about 0.5."""
 
 
 def render_tour(tour: Tour) -> RenderableType:
@@ -22,17 +22,19 @@ def render_tour(tour: Tour) -> RenderableType:
     return Group(
         _heading(f"Three models, trained here from scratch (backend {tour.backend})"),
         _models(tour),
-        Text("Scores are of held-out data. 'no learning' is the best constant answer. For gpt the "
-             "score is\nthe log-likelihood per character in nats: closer to 0 is better.",
-             style="dim"),
+        Text(
+            "Scores are of held-out data; 'constant' is the best answer that needs no learning. "
+            "For gpt a score is the log-likelihood per character in nats: closer to 0 is better.",
+            style="dim",
+        ),
         _heading("Digits nobody trained on, read by the shipped cnn"),
-        Columns([_digit(digit) for digit in tour.digits], padding=(0, 3)),
+        Columns([_digit(digit) for digit in tour.digits], padding=(0, 2)),
         _heading(f"English, one character at a time, after {tour.prompt.strip()!r}"),
         _text(f"gpt after {tour.models[-1].steps} steps", tour.fresh_text),
         _text("gpt as shipped", tour.shipped_text),
         Text(""),
         _verdict(tour),
-    )  # fmt: skip
+    )
 
 
 def _heading(text: str) -> RenderableType:
@@ -44,8 +46,8 @@ def _models(tour: Tour) -> Table:
     table.add_column("model")
     for name in ("parameters", "steps", "seconds"):
         table.add_column(name, justify="right")
-    table.add_column("loss while training")
-    for name in ("no learning", "trained here", "shipped"):
+    table.add_column("loss")
+    for name in ("constant", "here", "shipped"):
         table.add_column(name, justify="right")
     for model in tour.models:
         table.add_row(
@@ -53,7 +55,7 @@ def _models(tour: Tour) -> Table:
             f"{model.parameters:,}",
             str(model.steps),
             f"{model.training_s:.1f}",
-            f"{model.losses[0]:.2f} {sparkline(model.losses, 16)} {model.losses[-1]:.2f}",
+            f"{model.losses[0]:.2f} {sparkline(model.losses, 8)} {model.losses[-1]:.2f}",
             *(
                 _score(model, score)
                 for score in (model.without_learning, model.fresh_score, model.shipped_score)

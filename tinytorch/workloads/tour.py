@@ -24,7 +24,7 @@ from tinytorch.workloads.train import RECIPES, train_model
 
 __all__ = ["SampleDigit", "Tour", "TrainedModel", "take_tour"]
 
-STEPS = {"mlp": 600, "cnn": 200, "gpt": 200}
+STEPS = {"mlp": 300, "cnn": 150, "gpt": 150}
 TEXT_WINDOWS = 256
 SHOWN_DIGITS = 5
 PROMPT = "It is a truth universally "

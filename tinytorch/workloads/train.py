@@ -18,6 +18,7 @@ from tinytorch.core.checkpoints import save_checkpoint
 from tinytorch.core.dataloader import DataLoader, TensorDataset
 from tinytorch.core.dispatch import active_backend
 from tinytorch.core.layers import Seed
+from tinytorch.core.memory import keep_freed_memory
 from tinytorch.core.module import Module
 from tinytorch.core.optimizers import AdamW
 from tinytorch.core.training import CosineSchedule, History, StepReport, Trainer
@@ -113,6 +114,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     unknown = [name for name in options.names if name not in RECIPES]
     if unknown:
         parser.error(f"no model {unknown[0]!r}; there are {', '.join(RECIPES)}")
+    keep_freed_memory()
     for name in options.names or RECIPES:
         model, history = train_model(name, seed=options.seed)
         scores = RECIPES[name].score(model, RECIPES[name].load_data(True))

@@ -164,19 +164,27 @@ def max_pool2d_backward(
     wide = padded[right[0]]  # the largest of each window within one row
     for window in right[1:]:
         wide = np.maximum(wide, padded[window])
-    grad_wide = _send_to_first(grad, output, wide, down)
-    return unpad_image(_send_to_first(grad_wide, wide, padded, right), padding)
+    grad_wide = _send_to_first(grad, output, wide, down, overlap=stride[0] < kernel[0])
+    result = _send_to_first(grad_wide, wide, padded, right, overlap=stride[1] < kernel[1])
+    return unpad_image(result, padding)
 
 
-def _send_to_first(grad: Array, largest: Array, source: Array, windows: list[Any]) -> Array:
+def _send_to_first(
+    grad: Array, largest: Array, source: Array, windows: list[Any], *, overlap: bool
+) -> Array:
     """Give each gradient to the first window of `source` that holds the largest element."""
     result = np.zeros(source.shape, grad.dtype)
     left = grad
     for window in windows[:-1]:
-        share = left * (source[window] == largest)
-        result[window] += share
+        is_here = source[window] == largest
+        share = np.multiply(left, is_here, out=None if overlap else result[window])
+        if overlap:
+            result[window] += share
         left = left - share
-    result[windows[-1]] += left
+    if overlap:
+        result[windows[-1]] += left
+    else:
+        result[windows[-1]] = left
     return result
 
 
