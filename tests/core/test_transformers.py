@@ -12,7 +12,7 @@ from torch_twins import (
 )
 
 from tinytorch.core.autograd import is_grad_enabled
-from tinytorch.core.dispatch import use_backend
+from tinytorch.core.dispatch import recording, use_backend
 from tinytorch.core.losses import CrossEntropyLoss
 from tinytorch.core.sampling import Sampler
 from tinytorch.core.tensor import Tensor
@@ -499,3 +499,23 @@ def test_an_error_in_a_block_names_the_layer():
     with pytest.raises(ShapeError) as caught:
         model([[1, 2, 3]])
     assert str(caught.value).startswith("blocks.1.mlp.layers.0: Linear(5, 64, bias=True) needs")
+
+
+def test_kernels_of_cached_generation_belong_to_the_layers_that_ran_them():
+    model = small_gpt()
+    calls = []
+    with recording(calls.append):
+        model.forward_with_cache([[1, 2, 3]])
+    paths = {call.path for call in calls}
+    assert "" in paths  # the output matrix belongs to the model itself
+    assert {"token_embedding", "blocks.0.attention", "blocks.0.attention.q_proj", "norm"} <= paths
+    assert {call.path for call in calls if call.kind == "attention"} == {
+        f"blocks.{index}.attention" for index in range(model.num_layers)
+    }
+
+
+def test_an_error_in_cached_generation_names_the_layer():
+    model = small_gpt()
+    model.blocks[0].attention.q_proj.in_features = 1
+    with pytest.raises(ShapeError, match=r"^blocks\.0\.attention\.q_proj: Linear"):
+        model.forward_with_cache([[1, 2]])

@@ -27,7 +27,7 @@ PUBLIC = {
         "set_backend",
         "use_backend",
     },
-    "tinytorch.core.module": {"HookHandle", "Module"},
+    "tinytorch.core.module": {"HookHandle", "Module", "entry_point", "keeping_modes"},
     "tinytorch.core.activations": {"GELU", "LogSoftmax", "ReLU", "Sigmoid", "Softmax", "Tanh"},
     "tinytorch.core.layers": {
         "Dropout",

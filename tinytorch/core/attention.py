@@ -11,7 +11,7 @@ from tinytorch.core.autograd import no_grad
 from tinytorch.core.backends import Array
 from tinytorch.core.kv_cache import KVCache
 from tinytorch.core.layers import Linear, Seed
-from tinytorch.core.module import Module
+from tinytorch.core.module import Module, entry_point
 from tinytorch.core.operations import products
 from tinytorch.core.tensor import Tensor, apply
 from tinytorch.errors import SettingError, ShapeError
@@ -100,6 +100,7 @@ class MultiHeadAttention(Module):
         mixed = scaled_dot_product_attention(query, key, value, mask, causal=self.causal)
         return self.out_proj(self._merge(mixed))
 
+    @entry_point
     def forward_with_cache(
         self, x: Tensor, cache: KVCache | None = None, layer_idx: int | None = None
     ) -> tuple[Tensor, KVCache]:

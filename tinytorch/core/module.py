@@ -10,8 +10,9 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import wraps
 from itertools import count
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
 
 import numpy as np
 
@@ -24,10 +25,11 @@ if TYPE_CHECKING:
     from tinytorch.core.dataloader import DataLoader
     from tinytorch.core.training import History
 
-__all__ = ["HookHandle", "Module"]
+__all__ = ["HookHandle", "Module", "entry_point", "keeping_modes"]
 
 PreHook = Callable[["Module", tuple[Any, ...]], None]
 Hook = Callable[["Module", tuple[Any, ...], Any], Any]
+Method = TypeVar("Method", bound=Callable[..., Any])
 
 
 class HookHandle:
@@ -183,12 +185,7 @@ class Module:
         return HookHandle(vars(self)["_hooks"], hook)
 
     def _watched_call(self, inputs: tuple[Any, ...], settings: dict[str, Any]) -> Any:
-        path, names = state.path, state.module_names
-        if state.recorders:
-            if names is None:  # the outermost module names everything below it
-                state.module_names = {id(m): name for name, m in self.named_modules()}
-            state.path = (state.module_names or {}).get(id(self), path)
-        try:
+        with _on_path_of(self):
             for pre_hook in tuple(self._pre_hooks.values()):
                 pre_hook(self, inputs)
             output = self.forward(*inputs, **settings)
@@ -196,8 +193,6 @@ class Module:
                 replaced = hook(self, inputs, output)
                 output = output if replaced is None else replaced
             return output
-        finally:
-            state.path, state.module_names = path, names
 
     def _locate(self, error: TinyTorchError) -> None:
         """Extend the path of a failing layer by the name that this module has for it."""
@@ -231,6 +226,37 @@ class Module:
             return f"{head})"
         lines = [f"({name}): {child!r}".replace("\n", "\n  ") for name, child in children]
         return "\n  ".join([head, *lines]) + "\n)"
+
+
+@contextmanager
+def _on_path_of(module: Module) -> Iterator[None]:
+    """Tell recorders that what runs inside the block belongs to a module."""
+    path, names = state.path, state.module_names
+    if state.recorders:
+        if names is None:  # the outermost module names everything below it
+            state.module_names = {id(m): name for name, m in module.named_modules()}
+        state.path = (state.module_names or {}).get(id(module), path)
+    try:
+        yield
+    finally:
+        state.path, state.module_names = path, names
+
+
+def entry_point(method: Method) -> Method:
+    """Let a method of a module count as a call of it: for recorders, and for paths in errors."""
+
+    @wraps(method)
+    def call(module: Module, *inputs: Any, **settings: Any) -> Any:
+        try:
+            if not state.recorders:
+                return method(module, *inputs, **settings)
+            with _on_path_of(module):
+                return method(module, *inputs, **settings)
+        except TinyTorchError as error:
+            module._locate(error)
+            raise
+
+    return cast("Method", call)
 
 
 @contextmanager

@@ -26,6 +26,11 @@ class Tensor:
 
     Lists and numbers become float32; NumPy arrays keep their dtype (so float64 stays float64, and
     int8 stays int8) and their memory is shared, not copied.
+
+    >>> x = Tensor([1.0, 2.0], requires_grad=True)
+    >>> (x**2).sum().backward()
+    >>> x.grad
+    array([2., 4.], dtype=float32)
     """
 
     __slots__ = ("__weakref__", "creator", "data", "grad", "requires_grad", "retains_grad")

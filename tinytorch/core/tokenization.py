@@ -20,7 +20,11 @@ __all__ = ["BPETokenizer", "CharTokenizer"]
 
 
 class CharTokenizer:
-    """One token per character of a fixed alphabet."""
+    """One token per character of a fixed alphabet.
+
+    >>> CharTokenizer("abc").encode("cab")
+    [2, 0, 1]
+    """
 
     def __init__(self, alphabet: str) -> None:
         self.alphabet = "".join(sorted(set(alphabet)))

@@ -88,7 +88,12 @@ class StepSchedule:
 
 @dataclass(frozen=True)
 class CosineSchedule:
-    """Rise linearly over `warmup` steps to `lr`, then fall along a cosine to `floor`."""
+    """Rise linearly over `warmup` steps to `lr`, then fall along a cosine to `floor`.
+
+    >>> schedule = CosineSchedule(lr=1.0, steps=100, warmup=10)
+    >>> [round(schedule(step), 2) for step in (0, 9, 10, 55, 100)]
+    [0.1, 1.0, 1.0, 0.5, 0.0]
+    """
 
     lr: float
     steps: int

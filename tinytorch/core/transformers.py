@@ -15,7 +15,7 @@ from tinytorch.core.backends import Array
 from tinytorch.core.embeddings import Embedding, PositionalEmbedding, token_ids
 from tinytorch.core.gpt2_checkpoint import read_gpt2
 from tinytorch.core.layers import Dropout, Linear, Seed, Sequential, check_floating_point
-from tinytorch.core.module import Module, keeping_modes
+from tinytorch.core.module import Module, entry_point, keeping_modes
 from tinytorch.core.operations import normalization, products
 from tinytorch.core.sampling import Sampler
 from tinytorch.core.tensor import Parameter, Tensor, apply
@@ -76,6 +76,7 @@ class TransformerBlock(Module):
         x = x + self.dropout(self.attention(self.norm1(x), mask))
         return x + self.dropout(self.mlp(self.norm2(x)))
 
+    @entry_point
     def forward_with_cache(self, x: Tensor, cache: KVCache, layer_idx: int) -> Tensor:
         attended, _ = self.attention.forward_with_cache(self.norm1(x), cache, layer_idx)
         x = x + attended
@@ -153,6 +154,7 @@ class GPT(Module):
             x = block(x)
         return self._logits(x)
 
+    @entry_point
     def forward_with_cache(
         self, tokens: Any, cache: KVCache | None = None
     ) -> tuple[Tensor, KVCache]:
