@@ -46,6 +46,7 @@ INDICES = [
     (..., np.array([1, 1, 0])),
     np.arange(15).reshape(3, 5) % 2 == 0,
 ]
+COMPARISONS = ("equal", "not_equal", "less", "less_equal", "greater", "greater_equal")
 EXPONENTS = (2, 3, 0.5, -1, 0)
 
 
@@ -82,7 +83,7 @@ def _elementwise(normal: Draw, positive: Draw) -> dict[str, list[Call]]:
     return {
         **{
             kind: [Call(pair) for pair in pairs]
-            for kind in ("add", "subtract", "multiply", "equal")
+            for kind in ("add", "subtract", "multiply", *COMPARISONS)
         },
         **{kind: [Call(pair) for pair in both_positive] for kind in ("divide", "power")},
         **dict.fromkeys(("negative", "absolute", "sign", "exp"), single),

@@ -11,6 +11,7 @@ EXPECTED_BUILT_IN = {
     "DTypeError": TypeError,
     "SettingError": ValueError,
     "GraphError": RuntimeError,
+    "DivergenceError": ArithmeticError,
     "TokenError": ValueError,
     "CacheFullError": ValueError,
     "CheckpointError": ValueError,

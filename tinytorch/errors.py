@@ -36,6 +36,10 @@ class GraphError(TinyTorchError, RuntimeError):
     """A backward pass that cannot run: no graph, freed graph, no scalar."""
 
 
+class DivergenceError(TinyTorchError, ArithmeticError):
+    """Training that has left the finite numbers."""
+
+
 class TokenError(TinyTorchError, ValueError, IndexError):
     """A token id that is not a whole number or lies outside of the vocabulary."""
 

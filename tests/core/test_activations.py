@@ -74,3 +74,9 @@ def test_an_array_is_an_error_that_says_to_wrap_it(layer):
 )
 def test_the_settings_are_shown(layer, shown):
     assert repr(layer) == shown
+
+
+@pytest.mark.parametrize("layer", [ReLU(), Sigmoid(), Tanh(), GELU(), Softmax(), LogSoftmax()])
+def test_integers_are_an_error_that_names_the_layer(layer):
+    with pytest.raises(DTypeError, match=f"{type(layer).__name__}.* needs floating-point input"):
+        layer(Tensor(np.array([100, -100], np.int8)))

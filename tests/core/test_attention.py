@@ -270,3 +270,17 @@ def test_heads_must_divide_the_width(width, heads):
     message = f"embed_dim={width} must be a multiple of num_heads={heads}"
     with pytest.raises(SettingError, match=message):
         MultiHeadAttention(width, heads)
+
+
+def test_whole_numbers_that_are_all_zero_hide_everything_and_floats_add_nothing():
+    x = Tensor(np.ones((1, 3, 2)))
+    hidden = scaled_dot_product_attention(x, x, x, np.zeros((3, 3), int))
+    shown = scaled_dot_product_attention(x, x, x, np.zeros((3, 3)))
+    np.testing.assert_array_equal(hidden.data, np.zeros((1, 3, 2)))
+    np.testing.assert_allclose(shown.data, np.ones((1, 3, 2)))
+
+
+def test_a_mask_with_a_gradient_is_refused():
+    x = Tensor(np.ones((1, 3, 2)))
+    with pytest.raises(SettingError, match="a mask has no gradient here"):
+        scaled_dot_product_attention(x, x, x, Tensor(np.zeros((3, 3)), requires_grad=True))

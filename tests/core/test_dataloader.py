@@ -157,3 +157,14 @@ def test_examples_that_differ_are_an_error_that_numbers_them(examples):
     loader = DataLoader(examples, batch_size=2)
     with pytest.raises(ShapeError, match=r"examples \[0(, 1)?\] do not make a batch"):
         list(loader)
+
+
+def test_floats_of_python_become_float32_and_integers_stay_integers():
+    examples = [([0.1, 0.2], 1), ([0.3, 0.4], 0)]
+    ((inputs, labels),) = DataLoader(examples, batch_size=2)
+    assert (inputs.dtype, labels.dtype) == (np.float32, np.int64)
+
+
+def test_an_example_is_a_tuple():
+    with pytest.raises(ShapeError, match="an example must be a tuple"):
+        next(iter(DataLoader([np.zeros(3), np.ones(3)], batch_size=2)))

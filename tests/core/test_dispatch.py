@@ -72,7 +72,7 @@ def test_a_recorder_sees_what_ran_on_what():
         ArraySpec((3, 5), np.dtype("float64")),
     )
     assert call.outputs == (ArraySpec((2, 5), np.dtype("float64")),)
-    assert (call.phase, call.path, call.backend) == ("forward", "", active_backend().name)
+    assert (call.phase, call.path, call.backend) == ("forward", None, active_backend().name)
     assert not call.settings
 
 
@@ -148,7 +148,7 @@ def test_backward_kernels_carry_the_path_of_their_forward():
     assert ("inner.layers.1", "relu_backward") in paths
     assert ("inner.layers.0", "matmul") in paths
     assert ("last", "matmul") in paths
-    assert dispatch.state.path == ""
+    assert dispatch.state.path is None
 
 
 def test_backward_inside_a_module_leaves_the_path_of_the_module():
@@ -169,7 +169,7 @@ def test_a_backward_pass_that_fails_leaves_path_and_phase_as_they_were(monkeypat
         monkeypatch.setattr("tinytorch.core.operations.activations.ReLU.backward", None)
         with pytest.raises(TypeError):
             output.backward()
-    assert (dispatch.state.path, dispatch.state.phase) == ("", "forward")
+    assert (dispatch.state.path, dispatch.state.phase) == (None, "forward")
 
 
 def test_results_do_not_depend_on_being_watched():
@@ -217,7 +217,7 @@ def test_a_module_that_raises_leaves_no_path_behind():
         with pytest.raises(ValueError, match=r"4"):
             model(Tensor(np.ones((2, 4), np.float32)))
         (call,) = recorded(lambda: run("add", 1, 2))
-    assert call.path == ""
+    assert call.path is None
 
 
 def test_two_recorders_see_the_same_calls():
@@ -320,3 +320,54 @@ def test_a_variable_that_names_no_backend_is_an_error():
     ran = run_python(SHOW_BACKEND, TINYTORCH_BACKEND="nonsense")
     assert ran.returncode != 0
     assert "unknown backend 'nonsense'; available: " in ran.stderr
+
+
+def test_the_model_itself_has_an_empty_path_and_code_outside_of_it_has_none():
+    calls = []
+    model = Linear(2, 2, rng=0)
+    with recording(calls.append):
+        model(Tensor([[1.0, 2.0]])).sum()
+    assert [(call.kind, call.path) for call in calls] == [("linear", ""), ("sum", None)]
+
+
+def test_what_a_recorder_computes_is_not_recorded():
+    kinds = []
+
+    def recorder(call):
+        kinds.append(call.kind)
+        Tensor([1.0]) + 1
+
+    with recording(recorder):
+        Tensor([1.0]) * 2
+        Tensor([1.0]) / 2
+    assert kinds == ["multiply", "divide"]
+
+
+def test_a_view_is_told_from_memory_that_was_allocated():
+    calls = []
+    x = Tensor(np.zeros((2, 3), np.float32))
+    with recording(calls.append):
+        x.transpose()
+        x.reshape(6)
+        x[0]
+        x + 1
+        Linear(3, 4, rng=0)(x.reshape(1, 2, 3))
+    views = [(call.kind, call.outputs[0].is_view) for call in calls]
+    assert views == [
+        ("transpose", True),
+        ("reshape", True),
+        ("getitem", True),
+        ("add", False),
+        ("reshape", True),
+        ("linear", False),
+    ]
+
+
+def test_the_backward_pass_runs_on_the_backend_of_its_forward_pass():
+    calls = []
+    x = Tensor(np.ones((2, 3), np.float32), requires_grad=True)
+    with use_backend("reference"):
+        loss = (x * x).sum()
+    with recording(calls.append):
+        loss.backward()
+    assert {call.backend for call in calls} == {"reference"}

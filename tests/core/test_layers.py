@@ -174,3 +174,11 @@ def test_an_empty_sequential_gives_its_input_back():
 def test_sequential_takes_plain_functions():
     doubled = Sequential(lambda x: x * 2, ReLU())(Tensor([-1.0, 1.0]))
     assert doubled.data.tolist() == [0.0, 2.0]
+
+
+@pytest.mark.parametrize(
+    ("layer", "message"), [(ReLU, r"which is no layer; write the brackets"), (3, "is 3, which is")]
+)
+def test_something_that_is_no_layer_is_an_error_with_its_position(layer, message):
+    with pytest.raises(SettingError, match=f"layer 1 of Sequential .*{message}"):
+        Sequential(Linear(2, 2), layer)

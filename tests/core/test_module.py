@@ -15,7 +15,8 @@ from tinytorch.core.module import Module
 from tinytorch.core.optimizers import SGD
 from tinytorch.core.spatial import BatchNorm2d
 from tinytorch.core.tensor import Parameter, Tensor
-from tinytorch.core.training import History
+from tinytorch.core.training import EarlyStopping, History
+from tinytorch.core.transformers import GPT
 from tinytorch.errors import CheckpointError, ShapeError, TinyTorchError
 
 
@@ -479,3 +480,61 @@ def test_fit_takes_a_loss_an_optimizer_and_epochs(loader, rng):
 def test_fit_of_a_model_without_parameters_is_an_error(loader):
     with pytest.raises(TinyTorchError, match="at least one parameter, got none"):
         ReLU().fit(loader)
+
+
+def test_a_tensor_that_was_computed_is_no_part_of_the_state():
+    class Remembers(Module):
+        def __init__(self):
+            self.layer = Linear(2, 2, rng=0)
+
+        def forward(self, x):
+            self.last = self.layer(x)
+            return self.last
+
+    model = Remembers()
+    model(Tensor([[1.0, 2.0]]))
+    assert [name for name, _ in model.named_parameters()] == ["layer.weight", "layer.bias"]
+    assert set(model.state_dict()) == {"layer.weight", "layer.bias"}
+
+
+def test_fractions_do_not_load_into_integers():
+    class Holds(Module):
+        def __init__(self):
+            self.table = Tensor(np.zeros(3, np.int8))
+
+    model = Holds()
+    with pytest.raises(CheckpointError, match="'table' holds float64, the model needs int8"):
+        model.load_state_dict({"table": np.array([0.5, 300.7, -1.2])})
+    assert not model.table.data.any()
+
+
+def test_the_result_of_a_hook_before_the_call_replaces_the_inputs():
+    layer = Linear(2, 2, rng=0)
+    layer.register_forward_pre_hook(lambda module, inputs: (inputs[0] * 0,))
+    np.testing.assert_array_equal(layer(Tensor([[1.0, 2.0]])).data[0], layer.bias.data)
+
+
+def test_hooks_also_see_calls_of_other_entry_points():
+    model = GPT(7, 4, 1, 1, max_seq_len=4, rng=0)
+    seen = []
+    model.blocks[0].attention.register_forward_hook(lambda *_: seen.append(1))
+    model.generate([1], 2)
+    assert len(seen) == 2
+
+
+def test_a_module_that_knows_its_parent_can_be_shown():
+    parent, child = Sequential(), Linear(1, 1)
+    child.parent = parent
+    parent.layers.append(child)
+    assert "Linear" in repr(parent)
+
+
+def test_fit_takes_validation_data_and_settings_of_the_trainer():
+    data = DataLoader(TensorDataset(np.eye(4, dtype=np.float32), np.arange(4)), batch_size=2)
+    model = Linear(4, 4, rng=0)
+    history = model.fit(data, epochs=3, validation=data, early_stopping=EarlyStopping(patience=3))
+    assert len(history.values("validation_loss")) == 3
+
+
+def test_training_mode_may_be_a_number():
+    assert Linear(1, 1).train(0).training is False

@@ -271,3 +271,26 @@ def test_the_base_class_does_not_know_how_to_step():
     parameter.grad = np.ones(1)
     with pytest.raises(NotImplementedError):
         Optimizer([parameter], lr=0.1, weight_decay=0.0).step()
+
+
+@pytest.mark.parametrize(
+    ("params", "message"),
+    [
+        (Tensor([[1.0]], requires_grad=True), "takes a list of parameters, got one tensor"),
+        ([Tensor([1.0], requires_grad=True) * 2], "parameter 0 is a Tensor that was computed"),
+        ([("weight", Tensor([1.0]))], "parameter 0 is a tuple .* pass model.parameters"),
+        ([WEIGHT := Tensor([1.0], requires_grad=True), WEIGHT], "given twice"),
+    ],
+)
+def test_only_leaves_each_once_can_be_optimized(params, message):
+    with pytest.raises(SettingError, match=message):
+        SGD(params)
+
+
+@pytest.mark.parametrize("name", ["steps", "lr"])
+def test_a_counter_with_axes_is_an_error_and_changes_nothing(name):
+    optimizer = SGD([Tensor([1.0], requires_grad=True)], lr=0.5)
+    state = {**optimizer.state_dict(), name: np.array([1, 2])}
+    with pytest.raises(CheckpointError, match=f"'{name}' has shape"):
+        optimizer.load_state_dict(state)
+    assert (optimizer.steps, optimizer.lr) == (0, 0.5)

@@ -120,3 +120,14 @@ def test_logits_are_left_alone(rng):
 def test_a_bad_setting_is_an_error_that_shows_it(settings, message):
     with pytest.raises(SettingError, match=message):
         Sampler(**settings)
+
+
+def test_a_tiny_temperature_takes_the_likeliest():
+    logits = np.array([[0.0, 3.0, 1.0]])
+    assert Sampler(1e-320).choose(logits, np.random.default_rng(0)) == [1]
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_logits_that_are_no_numbers_are_an_error(temperature):
+    with pytest.raises(SettingError, match="the logits hold NaN"):
+        Sampler(temperature).choose(np.array([[0.0, np.nan]]), np.random.default_rng(0))

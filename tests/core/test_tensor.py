@@ -9,6 +9,7 @@ import tinytorch
 from tinytorch.core.autograd import no_grad
 from tinytorch.core.dispatch import use_backend
 from tinytorch.core.operations import activations, convolution, elementwise, normalization, products
+from tinytorch.core.operations.operation import Operation
 from tinytorch.core.tensor import Parameter, Tensor, apply, concatenate, stack, where
 from tinytorch.errors import DTypeError, ShapeError, TinyTorchError
 
@@ -324,3 +325,45 @@ def test_a_numpy_number_follows_the_dtype_of_the_tensor(number, dtype):
     x = Tensor(np.ones(3, dtype))
     for result in (x * number, number * x, x + number, number / x):
         assert result.dtype == dtype
+
+
+@pytest.mark.parametrize("name", ["__eq__", "__ne__", "__lt__", "__le__", "__gt__", "__ge__"])
+def test_comparisons_are_those_of_numpy_and_have_no_graph(name):
+    a, b = np.array([[1.0, 2.0], [3.0, 4.0]]), np.array([2.0, 2.0])
+    result = getattr(Tensor(a, requires_grad=True), name)(Tensor(b))
+    np.testing.assert_array_equal(result.data, getattr(a, name)(b))
+    assert result.dtype == bool
+    assert not result.requires_grad
+
+
+def test_comparing_with_something_else_is_no_tensor():
+    assert (Tensor([1.0]) == None) is False  # noqa: E711
+    with pytest.raises(TypeError, match="not supported"):
+        Tensor([1.0]) < None  # noqa: B015
+
+
+def test_a_tensor_is_itself_in_a_dictionary():
+    first, second = Tensor([1.0]), Tensor([1.0])
+    assert {first: 1, second: 2}[first] == 1
+
+
+def test_only_a_single_element_is_true_or_false():
+    assert not Tensor([0.0])
+    assert Tensor([2.0])
+    with pytest.raises(ShapeError, match="needs one element"):
+        bool(Tensor([1.0, 2.0]))
+
+
+@pytest.mark.parametrize("array", [np.array(["a"]), np.array([object()])])
+def test_an_array_of_something_else_than_numbers_is_an_error(array):
+    with pytest.raises(DTypeError, match="a tensor holds numbers, got an array of"):
+        Tensor(array)
+
+
+def test_a_mistake_inside_an_operation_is_not_blamed_on_the_shapes():
+    class Broken(Operation):
+        def forward(self, x):
+            return self.no_such_attribute
+
+    with pytest.raises(AttributeError, match="no_such_attribute"):
+        apply(Broken(), Tensor([1.0]))

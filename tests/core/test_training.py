@@ -8,6 +8,7 @@ from parts import require_part
 
 from tinytorch.core import training
 from tinytorch.core.autograd import is_grad_enabled
+from tinytorch.core.checkpoints import load_checkpoint, save_checkpoint
 from tinytorch.core.dataloader import DataLoader, TensorDataset
 from tinytorch.core.layers import Dropout, Linear, ReLU, Sequential
 from tinytorch.core.losses import MSELoss
@@ -24,7 +25,7 @@ from tinytorch.core.training import (
     accuracy,
     clip_grad_norm,
 )
-from tinytorch.errors import SettingError, ShapeError
+from tinytorch.errors import DivergenceError, SettingError, ShapeError
 
 
 def easy_problem(count=120, seed=0):
@@ -362,7 +363,7 @@ def scripted_fit(values, monkeypatch, **rule):
     model.weight.data = np.zeros_like(model.weight.data)
     monkeypatch.setattr(trainer, "_run_epoch", run_epoch)
     monkeypatch.setattr(trainer, "evaluate", lambda _: {"loss": next(script), "hits": 0.0})
-    history = trainer.fit([], epochs=len(values), validation=[])
+    history = trainer.fit([None], epochs=len(values), validation=[])
     return history, float(model.weight.data[0, 0])
 
 
@@ -426,3 +427,62 @@ def test_the_training_loss_can_be_watched_too():
 def test_history_gives_one_value_of_every_epoch():
     history = History((Epoch(0, {"loss": 2.0}), Epoch(1, {"loss": 1.0})))
     assert history.values("loss") == [2.0, 1.0]
+
+
+def test_a_resumed_run_with_a_schedule_ends_where_a_straight_run_ends(tmp_path):
+    data = TensorDataset(np.eye(8, dtype=np.float32), np.arange(8))
+    schedule = CosineSchedule(0.1, 16, warmup=3)
+
+    def start():
+        model = Linear(8, 8, rng=0)
+        loader = DataLoader(data, batch_size=2, shuffle=True, seed=0)
+        return model, loader, Adam(model.parameters())
+
+    straight, loader, optimizer = start()
+    Trainer(straight, optimizer=optimizer, schedule=schedule).fit(loader, epochs=4)
+    first, loader, optimizer = start()
+    Trainer(first, optimizer=optimizer, schedule=schedule).fit(loader, epochs=2)
+    save_checkpoint(tmp_path / "half.safetensors", first, optimizer, {"epoch": loader.epoch})
+    second, loader, optimizer = start()
+    metadata = load_checkpoint(tmp_path / "half.safetensors", second, optimizer)
+    loader.set_epoch(metadata["epoch"])
+    Trainer(second, optimizer=optimizer, schedule=schedule).fit(loader, epochs=2)
+    np.testing.assert_array_equal(second.weight.data, straight.weight.data)
+
+
+def test_a_loss_that_is_not_finite_stops_before_any_weight_changes():
+    model = Linear(2, 2, rng=0)
+    before = model.weight.data.copy()
+    data = TensorDataset(np.full((4, 2), np.nan, np.float32), np.zeros(4, int))
+    with pytest.raises(DivergenceError, match=r"the loss is nan at step 0 .*check the inputs"):
+        model.fit(DataLoader(data, batch_size=2))
+    np.testing.assert_array_equal(model.weight.data, before)
+
+
+def test_training_on_nothing_is_an_error():
+    data = TensorDataset(np.zeros((3, 2), np.float32), np.zeros(3, int))
+    with pytest.raises(SettingError, match="the loader gives no batch"):
+        Linear(2, 2).fit(DataLoader(data, batch_size=4, drop_last=True))
+
+
+def test_an_optimizer_of_another_model_is_an_error():
+    with pytest.raises(SettingError, match="no parameter of the optimizer belongs to the model"):
+        Trainer(Linear(2, 2), optimizer=Adam(Linear(2, 2).parameters()))
+
+
+@pytest.mark.parametrize("loss", [MSELoss, "mse"])
+def test_a_loss_is_a_function(loss):
+    with pytest.raises(SettingError, match=r"loss must be a function such as MSELoss\(\)"):
+        Trainer(Linear(2, 2), loss=loss)
+
+
+def test_batches_without_targets_are_an_error():
+    with pytest.raises(SettingError, match=r"needs batches of \(inputs, targets\)"):
+        Linear(2, 2).fit([np.zeros((4, 2))])
+
+
+def test_gradients_too_large_for_float32_are_clipped_not_lost():
+    parameter = Tensor(np.zeros(2, np.float32), requires_grad=True)
+    parameter.grad = np.full(2, 1e20, np.float32)
+    assert clip_grad_norm([parameter], 1.0) == pytest.approx(2**0.5 * 1e20, rel=1e-6)
+    np.testing.assert_allclose(parameter.grad, [0.5**0.5] * 2, rtol=1e-5)

@@ -16,7 +16,13 @@ PUBLIC = {
         "use_backend",
     },
     "tinytorch.core.tensor": {"Parameter", "Tensor", "apply", "concatenate", "stack", "where"},
-    "tinytorch.core.autograd": {"backward", "enable_autograd", "is_grad_enabled", "no_grad"},
+    "tinytorch.core.autograd": {
+        "backward",
+        "check_gradients",
+        "enable_autograd",
+        "is_grad_enabled",
+        "no_grad",
+    },
     "tinytorch.core.dispatch": {
         "ArraySpec",
         "KernelCall",
@@ -27,7 +33,13 @@ PUBLIC = {
         "set_backend",
         "use_backend",
     },
-    "tinytorch.core.module": {"HookHandle", "Module", "entry_point", "keeping_modes"},
+    "tinytorch.core.module": {
+        "HookHandle",
+        "Module",
+        "check_floating_point",
+        "entry_point",
+        "keeping_modes",
+    },
     "tinytorch.core.activations": {"GELU", "LogSoftmax", "ReLU", "Sigmoid", "Softmax", "Tanh"},
     "tinytorch.core.layers": {
         "Dropout",
@@ -57,6 +69,7 @@ PUBLIC = {
     "tinytorch.core.transformers": {
         "GPT",
         "LayerNorm",
+        "TiedHead",
         "TinyGPT",
         "Transformer",
         "TransformerBlock",
@@ -85,7 +98,7 @@ PUBLIC = {
     "tinytorch.core.files": {"write_atomically"},
     "tinytorch.core.memory": {"keep_freed_memory"},
     "tinytorch.workloads.targets": {"load_workload"},
-    "tinytorch.workloads.workload": {"Scores", "Workload"},
+    "tinytorch.workloads.workload": {"Scores", "Workload", "call_model"},
     "tinytorch.workloads.zoo": {
         "ZOO",
         "build_cnn",

@@ -57,10 +57,11 @@ def test_a_built_in_name_gives_a_model_of_the_zoo():
     ("target", "message"),
     [
         ("resnet", "'resnet' is no target: give a built-in name .mlp, cnn, gpt."),
+        ("cn", "'cn' is no target: did you mean 'cnn'"),
         (":factory", "is no target"),
         ("no_such_file.py:make", "there is no file no_such_file.py"),
         ("no.such.module:make", "no.such does not import|no.such.module does not import"),
-        ("{file}:missing", "has no function 'missing'; it has .*pair"),
+        ("{file}:missing", "no function 'missing'; it has pair, several_inputs, .*, number$"),
         ("{file}:NOT_A_FUNCTION", "has no function 'NOT_A_FUNCTION'"),
         ("{file}:raises", r"raises\(\) raised RuntimeError: no data today"),
         ("{file}:number", "returned a int; it must return a Workload, or a model and its inputs"),

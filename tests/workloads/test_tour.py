@@ -49,8 +49,10 @@ def test_text_continues_the_prompt(short_tour):
 
 def test_the_watcher_hears_of_every_step(short_tour):
     _, seen = short_tour
-    assert ("training mlp", 60, 60) in seen
-    assert ("training gpt", 100, 100) in seen
+    assert ("training mlp", 60, 200) in seen
+    assert ("training gpt", 200, 200) in seen
+    done = [steps for _, steps, _ in seen]
+    assert done == sorted(done)
 
 
 def test_a_model_that_learned_nothing_does_not_work(short_tour):

@@ -40,3 +40,8 @@ def test_inputs_are_a_tuple_of_arguments():
 def test_a_workload_does_not_change():
     with pytest.raises(dataclasses.FrozenInstanceError):
         Workload("x", len, ("abc",)).name = "y"
+
+
+def test_evaluate_is_a_function():
+    with pytest.raises(SettingError, match="evaluate of workload 'x' must be a function"):
+        Workload("x", len, ("abc",), evaluate=3)

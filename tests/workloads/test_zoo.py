@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 
 from tinytorch.core.checkpoints import read_arrays
+from tinytorch.core.layers import Dropout, Sequential
 from tinytorch.core.tensor import Tensor
 from tinytorch.errors import TargetError
 from tinytorch.workloads import zoo
@@ -91,3 +92,23 @@ def test_two_loads_do_not_share_weights():
 def test_an_unknown_name_is_an_error_that_lists_the_zoo():
     with pytest.raises(TargetError, match="no 'resnet'; it has mlp, cnn, gpt"):
         zoo.load_zoo("resnet")
+
+
+def test_a_model_is_scored_in_evaluation_mode_and_left_as_it_was():
+    workload = zoo.load_zoo("mlp")
+    dropout = Dropout(0.9, rng=0)
+    model = Sequential(dropout, workload.model).train()
+    scores = workload.evaluate(model)
+    np.testing.assert_array_equal(scores, workload.evaluate(workload.model))
+    assert dropout.training
+
+
+def test_a_model_with_forward_only_can_be_scored():
+    workload = zoo.load_zoo("mlp")
+
+    class OnlyForward:
+        forward = workload.model.forward
+
+    np.testing.assert_array_equal(
+        workload.evaluate(OnlyForward()), workload.evaluate(workload.model)
+    )

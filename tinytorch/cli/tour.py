@@ -2,11 +2,12 @@
 
 import argparse
 import dataclasses
+import sys
 
 from tinytorch.cli.console import Output
 from tinytorch.cli.exit_codes import ExitCode
 from tinytorch.core.memory import keep_freed_memory
-from tinytorch.workloads.tour import Tour, take_tour
+from tinytorch.workloads.tour import STEPS, Tour, take_tour
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -19,15 +20,16 @@ def run(options: argparse.Namespace, output: Output) -> ExitCode:
 
     keep_freed_memory()
     output.say("Training three small models with NumPy alone: about a minute.")
-    with output.progress("tour", total=100) as progress:
-        shown = 0
+    with output.progress("tour", total=sum(STEPS.values())) as progress:
+        shown, doing = 0, ""
 
         def watch(text: str, done: int, total: int) -> None:
-            nonlocal shown
-            percent = round(100 * done / total)
+            nonlocal shown, doing
+            if text != doing and not sys.stderr.isatty():  # where no bar is drawn
+                output.say(f"{text} ...")
             progress.describe(text)
-            progress.advance(percent - shown)
-            shown = percent
+            progress.advance(done - shown)
+            shown, doing = done, text
 
         tour = take_tour(options.seed, watch)
     output.result(_payload(tour), render_tour(tour))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tinytorch.core.module import Module
+from tinytorch.core.module import Module, check_floating_point
 from tinytorch.core.operations import activations
 from tinytorch.core.tensor import Tensor, apply
 from tinytorch.errors import SettingError
@@ -14,6 +14,7 @@ class ReLU(Module):
     """max(x, 0)."""
 
     def forward(self, x: Tensor) -> Tensor:
+        check_floating_point(self, x)
         return apply(activations.ReLU(), x)
 
 
@@ -21,6 +22,7 @@ class Sigmoid(Module):
     """1 / (1 + exp(-x))."""
 
     def forward(self, x: Tensor) -> Tensor:
+        check_floating_point(self, x)
         return apply(activations.Sigmoid(), x)
 
 
@@ -28,6 +30,7 @@ class Tanh(Module):
     """The hyperbolic tangent."""
 
     def forward(self, x: Tensor) -> Tensor:
+        check_floating_point(self, x)
         return apply(activations.Tanh(), x)
 
 
@@ -43,6 +46,7 @@ class GELU(Module):
         self.approximate = approximate
 
     def forward(self, x: Tensor) -> Tensor:
+        check_floating_point(self, x)
         return apply(activations.GELU(self.approximate), x)
 
     def extra_repr(self) -> str:
@@ -56,6 +60,7 @@ class Softmax(Module):
         self.dim = dim
 
     def forward(self, x: Tensor, dim: int | None = None) -> Tensor:
+        check_floating_point(self, x)
         return apply(activations.Softmax(self.dim if dim is None else dim), x)
 
     def extra_repr(self) -> str:
@@ -66,4 +71,5 @@ class LogSoftmax(Softmax):
     """The logarithm of the softmax, computed without leaving the logarithm."""
 
     def forward(self, x: Tensor, dim: int | None = None) -> Tensor:
+        check_floating_point(self, x)
         return apply(activations.LogSoftmax(self.dim if dim is None else dim), x)

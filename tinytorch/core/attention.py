@@ -24,9 +24,10 @@ def scaled_dot_product_attention(
 ) -> Tensor:
     """Give softmax(query key^T / sqrt(d) + mask) value for (..., time, d) tensors.
 
-    A mask broadcasts to (..., queries, keys). True, or 1, means *may look*; numbers that are not
-    just zeros and ones are added to the scores. With `causal`, the last query sees every key, the
-    one before it all but the last, and so on. A query that may see nothing gives zeros.
+    A mask broadcasts to (..., queries, keys). True, or 1, means *may look*, False, or 0, *may not*.
+    Other numbers, and floats that are all 0, are added to the scores. With `causal`, the last query
+    sees every key, the one before it all but the last, and so on. A query that may see nothing
+    gives zeros.
     """
     if (
         min(query.ndim, key.ndim, value.ndim) < 2
@@ -47,15 +48,14 @@ def scaled_dot_product_attention(
 
 def _additive(mask: Any, dtype: np.dtype[Any]) -> Array:
     """Turn a mask into numbers (..., queries, keys) to add to the scores."""
+    if isinstance(mask, Tensor) and mask.requires_grad:
+        raise SettingError("a mask has no gradient here; add a learned bias to the scores yourself")
     array = np.atleast_2d(_raw(mask))
-    if array.dtype.kind != "b" and not _is_zeros_and_ones(array):
+    is_binary = bool(((array == 0) | (array == 1)).all())
+    # floats that are all 0 add nothing; as a mask they would hide everything
+    if not is_binary or (array.dtype.kind == "f" and not array.any()):
         return array.astype(dtype, copy=False)
     return np.where(array.astype(bool), 0, -np.inf).astype(dtype)
-
-
-def _is_zeros_and_ones(array: Array) -> bool:
-    """Tell a mask of ones (look) and zeros (don't) from numbers to add, such as zeros alone."""
-    return bool((array == 1).any() and ((array == 0) | (array == 1)).all())
 
 
 def _check_mask(bias: Array, scores: tuple[int, ...]) -> None:

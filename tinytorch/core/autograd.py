@@ -21,7 +21,7 @@ from tinytorch.errors import DTypeError, GraphError, ShapeError
 if TYPE_CHECKING:
     from tinytorch.core.tensor import Tensor
 
-__all__ = ["backward", "enable_autograd", "is_grad_enabled", "no_grad"]
+__all__ = ["backward", "check_gradients", "enable_autograd", "is_grad_enabled", "no_grad"]
 
 
 class _GradMode(ContextDecorator):
@@ -69,7 +69,7 @@ def backward(root: Tensor, gradient: Array | None = None, *, retain_graph: bool 
     The graph is freed on the way unless `retain_graph` asks for it to stay.
     """
     gradients = {id(root): _seed(root, gradient)}
-    path = state.path
+    path, backend = state.path, state.backend
     try:
         with phase("backward"):
             for tensor in reversed(_topological_order(root)):
@@ -77,7 +77,7 @@ def backward(root: Tensor, gradient: Array | None = None, *, retain_graph: bool 
                 if grad is not None:
                     _step_back(tensor, grad, gradients, retain_graph)
     finally:
-        state.path = path
+        state.path, state.backend = path, backend
 
 
 def _step_back(
@@ -89,8 +89,7 @@ def _step_back(
         _accumulate(tensor, grad)
     if operation is None:
         return
-    if state.recorders:
-        state.path = operation.path
+    state.path, state.backend = operation.path, operation.backend  # those of the forward pass
     for source, slope in zip(operation.inputs, operation.backward(grad), strict=True):
         if slope is None or not source.requires_grad:
             continue

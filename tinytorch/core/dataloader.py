@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from tinytorch.core.backends import Array
 from tinytorch.core.tensor import Tensor
 from tinytorch.errors import SettingError, ShapeError
 
@@ -84,12 +85,23 @@ class DataLoader:
         if isinstance(self.dataset, TensorDataset):
             return self.dataset[indices]
         examples = [self.dataset[int(index)] for index in indices]
+        if not all(isinstance(example, (tuple, list)) for example in examples):
+            raise ShapeError("an example must be a tuple, such as (input, target) or (input,)")
         try:
             return tuple(
-                Tensor(np.stack([np.asarray(value) for value in values]))
+                Tensor(np.stack([_as_array(value) for value in values]))
                 for values in zip(*examples, strict=True)
             )
         except ValueError as error:
             raise ShapeError(
                 f"examples {indices.tolist()} do not make a batch, since they differ: {error}"
             ) from error
+
+
+def _as_array(value: Any) -> Array:
+    """Give one value of an example as an array; Python's floats become float32, ints stay ints."""
+    if isinstance(value, Tensor):
+        return value.data
+    array = np.asarray(value)
+    is_python_float = array.dtype == np.float64 and not isinstance(value, (np.ndarray, np.generic))
+    return array.astype(np.float32) if is_python_float else array

@@ -1,7 +1,9 @@
 """The one dispatch point: the active backend computes, active recorders watch.
 
-Every array operation of the framework, forward, backward and optimizer step, is a call of
-:func:`run`. With no recorder active that costs one dictionary look-up.
+Every operation on tensors, forward and backward, and every optimizer step is a call of
+:func:`run`. With no recorder active that costs one dictionary look-up. What only prepares or keeps
+books (drawing a dropout mask, updating running statistics, casting a gradient, the norm for
+clipping) is plain NumPy and not recorded.
 """
 
 from __future__ import annotations
@@ -33,10 +35,14 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class ArraySpec:
-    """Shape and dtype of an array that a kernel read or wrote."""
+    """Shape and dtype of an array that a kernel read or wrote.
+
+    An output `is_view` when it may share the memory of an input, so that nothing was allocated.
+    """
 
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
+    is_view: bool = False
 
     @property
     def nbytes(self) -> int:
@@ -48,10 +54,15 @@ class ArraySpec:
 
 @dataclass(frozen=True, slots=True)
 class KernelCall:
-    """One executed kernel, as recorders see it. Times are seconds of `time.perf_counter`."""
+    """One executed kernel, as recorders see it. Times are seconds of `time.perf_counter`.
+
+    `path` is the name of the module that ran it: "" is the outermost module itself, None is code
+    outside of any module, such as a loss or an optimizer. A backward kernel has the path of its
+    forward pass, if that was recorded too.
+    """
 
     kind: str
-    path: str
+    path: str | None
     phase: str
     inputs: tuple[ArraySpec, ...]
     outputs: tuple[ArraySpec, ...]
@@ -70,7 +81,7 @@ class _State(threading.local):
     grad_enabled: bool = True
     backend: Backend | None = None
     recorders: tuple[Recorder, ...] = ()
-    path: str = ""
+    path: str | None = None
     phase: str = "forward"
     module_names: Mapping[int, str] | None = None
 
@@ -93,32 +104,40 @@ def _run_recorded(
     start = perf_counter()
     result = kernel(*arguments, **settings)
     duration = perf_counter() - start
+    inputs = _arrays(arguments)
+    outputs = _arrays(result if isinstance(result, tuple) else (result,))
     call = KernelCall(
         kind=kind,
         path=state.path,
         phase=state.phase,
-        inputs=_specs(arguments),
-        outputs=_specs(result if isinstance(result, tuple) else (result,)),
+        inputs=tuple(ArraySpec(array.shape, array.dtype) for array in inputs),
+        outputs=tuple(_output_spec(array, inputs) for array in outputs),
         settings=settings,
         backend=active_backend().name,
         start=start,
         duration=duration,
     )
-    for recorder in state.recorders:
-        recorder(call)
+    recorders, state.recorders = state.recorders, ()  # what a recorder computes is not recorded
+    try:
+        for recorder in recorders:
+            recorder(call)
+    finally:
+        state.recorders = recorders
     return result
 
 
-def _specs(values: tuple[Any, ...]) -> tuple[ArraySpec, ...]:
-    """Describe the arrays among `values`, looking into one level of tuples and lists."""
-    specs: list[ArraySpec] = []
+def _arrays(values: tuple[Any, ...]) -> list[Any]:
+    """Find the arrays among `values`, looking into one level of tuples and lists."""
+    found: list[Any] = []
     for value in values:
-        if isinstance(value, (np.ndarray, np.generic)):
-            specs.append(ArraySpec(value.shape, value.dtype))
-        elif isinstance(value, (tuple, list)):
-            arrays = [item for item in value if isinstance(item, np.ndarray)]
-            specs.extend(ArraySpec(array.shape, array.dtype) for array in arrays)
-    return tuple(specs)
+        items = value if isinstance(value, (tuple, list)) else (value,)
+        found.extend(item for item in items if isinstance(item, (np.ndarray, np.generic)))
+    return found
+
+
+def _output_spec(array: Any, inputs: list[Any]) -> ArraySpec:
+    is_view = any(np.may_share_memory(array, source) for source in inputs)
+    return ArraySpec(array.shape, array.dtype, is_view)
 
 
 def active_backend() -> Backend:

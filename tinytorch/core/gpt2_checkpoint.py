@@ -65,6 +65,10 @@ def read_gpt2(folder: Path) -> tuple[dict[str, Any], dict[str, Array]]:
 
 
 def _read_config(folder: Path) -> dict[str, Any]:
+    if not folder.is_dir():
+        raise CheckpointError(
+            f"{folder} is no folder; give a local one with config.json and model.safetensors"
+        )
     path = folder / "config.json"
     try:
         config: Any = json.loads(path.read_text(encoding="utf-8"))

@@ -10,10 +10,10 @@ import numpy as np
 
 from tinytorch.core.activations import GELU, LogSoftmax, ReLU, Sigmoid, Softmax, Tanh
 from tinytorch.core.backends import Array
-from tinytorch.core.module import Module
+from tinytorch.core.module import Module, check_floating_point
 from tinytorch.core.operations import products
 from tinytorch.core.tensor import Parameter, Tensor, apply
-from tinytorch.errors import DTypeError, SettingError, ShapeError
+from tinytorch.errors import SettingError, ShapeError
 
 __all__ = [
     "GELU",
@@ -37,15 +37,6 @@ def uniform(shape: tuple[int, ...], fan_in: int, rng: Seed) -> Array:
     """Draw weights between -1/sqrt(fan_in) and 1/sqrt(fan_in), in float32."""
     bound = 1 / math.sqrt(max(1, fan_in))
     return np.random.default_rng(rng).uniform(-bound, bound, shape).astype(np.float32)
-
-
-def check_floating_point(layer: Module, x: Any) -> None:
-    """Raise unless the input of a layer is a tensor of floating-point numbers."""
-    if not isinstance(x, Tensor):
-        kind = type(x).__name__
-        raise DTypeError(f"{layer!r} works on tensors, got {kind}; wrap it in Tensor(...)")
-    if x.data.dtype.kind != "f":
-        raise DTypeError(f"{layer!r} needs floating-point input, got {x.dtype}")
 
 
 class Linear(Module):
@@ -102,6 +93,12 @@ class Sequential(Module):
     def __init__(self, *layers: Any) -> None:
         if len(layers) == 1 and isinstance(layers[0], (list, tuple)):
             layers = tuple(layers[0])
+        for number, layer in enumerate(layers):
+            if isinstance(layer, type) or not callable(layer):
+                raise SettingError(
+                    f"layer {number} of Sequential is {layer!r}, which is no layer"
+                    + ("; write the brackets: ReLU()" if isinstance(layer, type) else "")
+                )
         self.layers: list[Any] = list(layers)
 
     def forward(self, x: Any) -> Any:

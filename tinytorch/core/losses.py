@@ -7,8 +7,7 @@ from typing import Any
 import numpy as np
 
 from tinytorch.core.backends import Array
-from tinytorch.core.layers import check_floating_point
-from tinytorch.core.module import Module
+from tinytorch.core.module import Module, check_floating_point
 from tinytorch.core.operations import losses
 from tinytorch.core.tensor import Tensor, apply
 from tinytorch.errors import DTypeError, SettingError, ShapeError

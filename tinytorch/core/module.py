@@ -2,7 +2,8 @@
 
 Attributes are the tree: a :class:`Parameter` (or a tensor with ``requires_grad``) is learned, any
 other tensor is a buffer that belongs to the state, a module is a child, and lists, tuples and
-dictionaries of these are looked into.
+dictionaries of these are looked into. A tensor that was computed, with a graph behind it, is none
+of these.
 """
 
 from __future__ import annotations
@@ -10,8 +11,9 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from functools import wraps
+from functools import partial, wraps
 from itertools import count
+from reprlib import recursive_repr
 from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
 
 import numpy as np
@@ -19,15 +21,15 @@ import numpy as np
 from tinytorch.core.backends import Array
 from tinytorch.core.dispatch import state
 from tinytorch.core.tensor import Parameter, Tensor
-from tinytorch.errors import CheckpointError, TinyTorchError
+from tinytorch.errors import CheckpointError, DTypeError, TinyTorchError
 
 if TYPE_CHECKING:
     from tinytorch.core.dataloader import DataLoader
     from tinytorch.core.training import History
 
-__all__ = ["HookHandle", "Module", "entry_point", "keeping_modes"]
+__all__ = ["HookHandle", "Module", "check_floating_point", "entry_point", "keeping_modes"]
 
-PreHook = Callable[["Module", tuple[Any, ...]], None]
+PreHook = Callable[["Module", tuple[Any, ...]], Any]
 Hook = Callable[["Module", tuple[Any, ...], Any], Any]
 Method = TypeVar("Method", bound=Callable[..., Any])
 
@@ -59,7 +61,7 @@ class Module:
     def __call__(self, *inputs: Any, **settings: Any) -> Any:
         try:
             if state.recorders or self._pre_hooks or self._hooks:
-                return self._watched_call(inputs, settings)
+                return self._watched(self.forward, inputs, settings)
             return self.forward(*inputs, **settings)
         except TinyTorchError as error:
             self._locate(error)
@@ -94,7 +96,7 @@ class Module:
         for prefix, module in self.named_modules():
             for name, value in vars(module).items():
                 for path, leaf in _leaves(name, value):
-                    if isinstance(leaf, Tensor) and id(leaf) not in seen:
+                    if isinstance(leaf, Tensor) and leaf.creator is None and id(leaf) not in seen:
                         seen.add(id(leaf))
                         yield (f"{prefix}.{path}" if prefix else path), leaf
 
@@ -115,10 +117,10 @@ class Module:
 
     def train(self, mode: bool | DataLoader = True) -> Any:
         """Switch to training mode; with a data loader, train on it as `fit` does."""
-        if not isinstance(mode, bool):
+        if not isinstance(mode, (bool, int)):
             return self.fit(mode)
         for module in self.modules():
-            module.training = mode
+            module.training = bool(mode)
         return self
 
     def eval(self) -> Self:
@@ -127,12 +129,23 @@ class Module:
         return self
 
     def fit(
-        self, loader: Any, loss: Any = None, optimizer: Any = None, epochs: int = 1, **settings: Any
+        self,
+        loader: Any,
+        loss: Any = None,
+        optimizer: Any = None,
+        epochs: int = 1,
+        *,
+        validation: Any = None,
+        **settings: Any,
     ) -> History:
-        """Train on the batches of `loader`: cross entropy and Adam, unless given otherwise."""
+        """Train on the batches of `loader`: cross entropy and Adam, unless given otherwise.
+
+        `settings` are those of :class:`~tinytorch.core.training.Trainer`.
+        """
         from tinytorch.core.training import Trainer
 
-        return Trainer(self, loss=loss, optimizer=optimizer, **settings).fit(loader, epochs=epochs)
+        trainer = Trainer(self, loss=loss, optimizer=optimizer, **settings)
+        return trainer.fit(loader, epochs=epochs, validation=validation)
 
     def zero_grad(self) -> None:
         for parameter in self.parameters():
@@ -161,7 +174,9 @@ class Module:
                 problems.append(f"missing key {name!r}")
             elif array.shape != tensor.shape:
                 problems.append(f"{name!r} has shape {array.shape}, the model needs {tensor.shape}")
-            elif array.dtype.kind not in "biuf":
+            elif array.dtype.kind not in "biuf" or not np.can_cast(
+                array.dtype, tensor.dtype, "same_kind"
+            ):
                 problems.append(f"{name!r} holds {array.dtype}, the model needs {tensor.dtype}")
         if problems:
             shown = "; ".join(problems[:5])
@@ -173,7 +188,7 @@ class Module:
     # ------------------------------------------------------------ watching
 
     def register_forward_pre_hook(self, hook: PreHook) -> HookHandle:
-        """Call ``hook(module, inputs)`` before each forward pass."""
+        """Call ``hook(module, inputs)`` before each forward pass; a result replaces the inputs."""
         if "_pre_hooks" not in vars(self):
             self._pre_hooks = {}
         return HookHandle(vars(self)["_pre_hooks"], hook)
@@ -184,15 +199,27 @@ class Module:
             self._hooks = {}
         return HookHandle(vars(self)["_hooks"], hook)
 
-    def _watched_call(self, inputs: tuple[Any, ...], settings: dict[str, Any]) -> Any:
-        with _on_path_of(self):
+    def _watched(
+        self, method: Callable[..., Any], inputs: tuple[Any, ...], settings: dict[str, Any]
+    ) -> Any:
+        """Run a method with hooks, and tell recorders that what it runs belongs to this module."""
+        path, names = state.path, state.module_names
+        if state.recorders:
+            if names is None:  # the outermost module names everything below it
+                state.module_names = {id(m): name for name, m in self.named_modules()}
+            state.path = (state.module_names or {}).get(id(self), path)
+        try:
             for pre_hook in tuple(self._pre_hooks.values()):
-                pre_hook(self, inputs)
-            output = self.forward(*inputs, **settings)
+                changed = pre_hook(self, inputs)
+                if changed is not None:
+                    inputs = changed if isinstance(changed, tuple) else (changed,)
+            output = method(*inputs, **settings)
             for hook in tuple(self._hooks.values()):
                 replaced = hook(self, inputs, output)
                 output = output if replaced is None else replaced
             return output
+        finally:
+            state.path, state.module_names = path, names
 
     def _locate(self, error: TinyTorchError) -> None:
         """Extend the path of a failing layer by the name that this module has for it."""
@@ -219,6 +246,7 @@ class Module:
         """Give the settings to show between the brackets of `repr`."""
         return ""
 
+    @recursive_repr()
     def __repr__(self) -> str:
         children = list(self.named_children())
         head = f"{type(self).__name__}({self.extra_repr()}"
@@ -228,30 +256,15 @@ class Module:
         return "\n  ".join([head, *lines]) + "\n)"
 
 
-@contextmanager
-def _on_path_of(module: Module) -> Iterator[None]:
-    """Tell recorders that what runs inside the block belongs to a module."""
-    path, names = state.path, state.module_names
-    if state.recorders:
-        if names is None:  # the outermost module names everything below it
-            state.module_names = {id(m): name for name, m in module.named_modules()}
-        state.path = (state.module_names or {}).get(id(module), path)
-    try:
-        yield
-    finally:
-        state.path, state.module_names = path, names
-
-
 def entry_point(method: Method) -> Method:
-    """Let a method of a module count as a call of it: for recorders, and for paths in errors."""
+    """Let a method of a module count as a call of it: for hooks, recorders and paths in errors."""
 
     @wraps(method)
     def call(module: Module, *inputs: Any, **settings: Any) -> Any:
         try:
-            if not state.recorders:
-                return method(module, *inputs, **settings)
-            with _on_path_of(module):
-                return method(module, *inputs, **settings)
+            if state.recorders or module._pre_hooks or module._hooks:
+                return module._watched(partial(method, module), inputs, settings)
+            return method(module, *inputs, **settings)
         except TinyTorchError as error:
             module._locate(error)
             raise
@@ -268,6 +281,15 @@ def keeping_modes(model: Module) -> Iterator[None]:
     finally:
         for module, mode in modes:
             module.training = mode
+
+
+def check_floating_point(layer: Module, x: Any) -> None:
+    """Raise unless the input of a layer is a tensor of floating-point numbers."""
+    if not isinstance(x, Tensor):
+        kind = type(x).__name__
+        raise DTypeError(f"{layer!r} works on tensors, got {kind}; wrap it in Tensor(...)")
+    if x.data.dtype.kind != "f":
+        raise DTypeError(f"{layer!r} needs floating-point input, got {x.dtype}")
 
 
 def _is_parameter(tensor: Tensor) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 import numpy as np
 
@@ -19,10 +20,20 @@ class Optimizer:
 
     slot_names: tuple[str, ...] = ()
 
-    def __init__(self, params: Iterable[Tensor], lr: float, weight_decay: float) -> None:
-        self.params = list(params)
+    def __init__(self, params: Iterable[Any], lr: float, weight_decay: float) -> None:
+        if isinstance(params, Tensor):
+            raise SettingError("an optimizer takes a list of parameters, got one tensor: use [w]")
+        self.params: list[Tensor] = list(params)
         if not self.params:
             raise SettingError("an optimizer needs at least one parameter, got none")
+        for number, parameter in enumerate(self.params):
+            if getattr(parameter, "creator", self) is not None:
+                raise SettingError(
+                    f"parameter {number} is a {type(parameter).__name__} that was computed, or no "
+                    "tensor at all; pass model.parameters() or a list of leaves"
+                )
+        if len({id(parameter) for parameter in self.params}) < len(self.params):
+            raise SettingError("a parameter is given twice; it would be changed twice per step")
         for name, value in (("lr", lr), ("weight_decay", weight_decay)):
             if not value >= 0:
                 raise SettingError(f"{name} must be at least 0, got {value}")
@@ -74,6 +85,9 @@ class Optimizer:
             missing += [f"{number}.{name}" for name in sorted(absent)]
         if missing:
             raise CheckpointError(f"missing key {missing[0]!r} for {type(self).__name__}")
+        for name in ("steps", "lr"):
+            if arrays[name].shape != ():
+                raise CheckpointError(f"{name!r} has shape {arrays[name].shape}, needs ()")
         self.steps, self.lr = int(arrays["steps"]), float(arrays["lr"])
         self.slots = slots
 

@@ -34,6 +34,8 @@ class Sampler:
 
     def choose(self, logits: Array, rng: np.random.Generator) -> Array:
         """Choose one token per row of logits (batch, vocabulary)."""
+        if np.isnan(logits).any():
+            raise SettingError("the logits hold NaN, so no token can be chosen; check the weights")
         if self.temperature == 0:
             return logits.argmax(axis=-1)
         probabilities = self.probabilities(logits)
@@ -43,11 +45,13 @@ class Sampler:
 
     def probabilities(self, logits: Array) -> Array:
         """Give what is drawn from, in float64, for a temperature above 0."""
-        scores = logits.astype(np.float64) / self.temperature
+        shifted = logits.astype(np.float64) - logits.max(axis=-1, keepdims=True)
+        with np.errstate(over="ignore"):  # at a tiny temperature all but the likeliest are -inf
+            scores = shifted / self.temperature
         if self.top_k is not None and self.top_k < scores.shape[-1]:
-            smallest_kept = np.partition(scores, -self.top_k, axis=-1)[:, -self.top_k, None]
-            scores = np.where(scores < smallest_kept, -np.inf, scores)
-        exponentials = np.exp(scores - scores.max(axis=-1, keepdims=True))
+            smallest_kept = np.partition(logits, -self.top_k, axis=-1)[:, -self.top_k, None]
+            scores = np.where(logits < smallest_kept, -np.inf, scores)
+        exponentials = np.exp(scores)
         probabilities: Array = exponentials / exponentials.sum(axis=-1, keepdims=True)
         if self.top_p is not None and self.top_p < 1:
             order = np.argsort(-probabilities, axis=-1, kind="stable")

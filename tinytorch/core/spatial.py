@@ -8,8 +8,8 @@ from collections.abc import Callable
 import numpy as np
 
 from tinytorch.core.backends.reference_spatial import Pair, output_size
-from tinytorch.core.layers import Seed, check_floating_point, uniform
-from tinytorch.core.module import Module
+from tinytorch.core.layers import Seed, uniform
+from tinytorch.core.module import Module, check_floating_point
 from tinytorch.core.operations import convolution, normalization
 from tinytorch.core.tensor import Parameter, Tensor, apply
 from tinytorch.errors import SettingError, ShapeError
@@ -35,7 +35,10 @@ def _on_batch(
     check_floating_point(layer, x)
     wanted = "channels" if channels is None else channels
     if x.ndim not in (3, 4) or (channels is not None and x.shape[-3] != channels):
-        raise ShapeError(f"{layer!r} needs (batch, {wanted}, height, width), got {x.shape}")
+        raise ShapeError(
+            f"{layer!r} needs (batch, {wanted}, height, width) or ({wanted}, height, width), "
+            f"got {x.shape}"
+        )
     if x.ndim == 4:
         return run(x)
     result = run(x.reshape(1, *x.shape))

@@ -10,7 +10,7 @@ import numpy as np
 
 from tinytorch.core import autograd
 from tinytorch.core.backends import Array
-from tinytorch.core.dispatch import state
+from tinytorch.core.dispatch import run, state
 from tinytorch.core.operations import elementwise, products, reductions, shaping
 from tinytorch.core.operations.operation import Operation
 from tinytorch.core.operations.reductions import Axes
@@ -89,6 +89,9 @@ class Tensor:
         values = np.array2string(self.data, separator=", ", prefix="Tensor(")
         dtype = "" if self.dtype == np.float32 else f", dtype={self.dtype}"
         return f"Tensor({values}{dtype}{extra})"
+
+    def __bool__(self) -> bool:
+        return bool(self.item())
 
     def __float__(self) -> float:
         return float(self.item())
@@ -181,6 +184,32 @@ class Tensor:
 
     def __abs__(self) -> Tensor:
         return apply(elementwise.Absolute(), self)
+
+    def __eq__(self, other: object) -> Any:
+        return self._compare("equal", other)
+
+    def __ne__(self, other: object) -> Any:
+        return self._compare("not_equal", other)
+
+    def __lt__(self, other: Operand) -> Any:
+        return self._compare("less", other)
+
+    def __le__(self, other: Operand) -> Any:
+        return self._compare("less_equal", other)
+
+    def __gt__(self, other: Operand) -> Any:
+        return self._compare("greater", other)
+
+    def __ge__(self, other: Operand) -> Any:
+        return self._compare("greater_equal", other)
+
+    __hash__ = object.__hash__  # a tensor is itself in sets and dictionaries
+
+    def _compare(self, kind: str, other: Any) -> Any:
+        """Compare elementwise; the result is boolean and has no graph."""
+        if not isinstance(other, (Tensor, np.ndarray, np.number, int, float, list, tuple)):
+            return NotImplemented  # so that `tensor == None` is False and `tensor < None` an error
+        return Tensor(np.asarray(run(kind, self.data, _operand(other, self).data)))
 
     def matmul(self, other: Operand) -> Tensor:
         return self @ other
@@ -276,7 +305,10 @@ def apply(operation: Operation, *inputs: Tensor) -> Tensor:
     except TinyTorchError:
         raise
     except (ValueError, AttributeError) as error:
-        raise _explain(error, operation, inputs) from error
+        explained = _explain(error, operation, inputs)
+        if explained is None:
+            raise
+        raise explained from error
     result = Tensor.__new__(Tensor)
     result.data = output if type(output) is np.ndarray else np.asarray(output)
     result.grad = None
@@ -285,6 +317,7 @@ def apply(operation: Operation, *inputs: Tensor) -> Tensor:
     if tracked:
         operation.inputs = inputs
         operation.path = state.path
+        operation.backend = state.backend
         result.creator = operation
     else:
         result.creator = None
@@ -318,7 +351,10 @@ def _as_array(data: Any) -> Array:
     if isinstance(data, Tensor):
         return data.data
     if isinstance(data, (np.ndarray, np.generic)):
-        return np.asarray(data)
+        array = np.asarray(data)
+        if array.dtype.kind not in "biuf":
+            raise DTypeError(f"a tensor holds numbers, got an array of {array.dtype}")
+        return array
     if isinstance(data, (list, tuple)) and any(isinstance(item, Tensor) for item in data):
         data = [item.data if isinstance(item, Tensor) else item for item in data]
     try:
@@ -347,10 +383,20 @@ def _flat(numbers: tuple[int | Sequence[int], ...]) -> tuple[int, ...]:
     return cast("tuple[int, ...]", numbers)
 
 
-def _explain(error: Exception, operation: Operation, inputs: tuple[Any, ...]) -> TinyTorchError:
+def _explain(
+    error: Exception, operation: Operation, inputs: tuple[Any, ...]
+) -> TinyTorchError | None:
+    """Say what is wrong with the inputs, or None when it is the operation that is wrong."""
     name = type(operation).__name__
     strangers = [type(value).__name__ for value in inputs if not isinstance(value, Tensor)]
     if strangers:
         return DTypeError(f"{name} works on tensors, got {strangers[0]}; wrap it in Tensor(...)")
+    if isinstance(error, AttributeError):
+        return None
     shapes = " and ".join(str(tensor.shape) for tensor in inputs)
+    if isinstance(operation, products.Matmul):
+        return ShapeError(
+            f"Matmul cannot use shapes {shapes}: the last axis of the first must be as long as the "
+            "last but one of the second, and the axes before must broadcast"
+        )
     return ShapeError(f"{name} cannot use shapes {shapes}: {error}")

@@ -16,7 +16,7 @@ from tinytorch.core.module import Module, keeping_modes
 from tinytorch.core.optimizers import Adam, Optimizer
 from tinytorch.core.progress import ProgressLine
 from tinytorch.core.tensor import Tensor
-from tinytorch.errors import SettingError, ShapeError
+from tinytorch.errors import DivergenceError, SettingError, ShapeError
 
 __all__ = [
     "ConstantSchedule",
@@ -53,11 +53,20 @@ def clip_grad_norm(parameters: Iterable[Tensor], max_norm: float) -> float:
     if not max_norm > 0:
         raise SettingError(f"max_norm must be above 0, got {max_norm}")
     known = [(p, p.grad) for p in parameters if p.grad is not None]
-    norm = math.sqrt(sum(float(np.vdot(gradient, gradient)) for _, gradient in known))
+    norm = math.sqrt(sum(_sum_of_squares(gradient) for _, gradient in known))
     if norm > max_norm:
         for parameter, gradient in known:
             parameter.grad = gradient * (max_norm / (norm + 1e-6))
     return norm
+
+
+def _sum_of_squares(array: Array) -> float:
+    with np.errstate(over="ignore"):
+        total = float(np.vdot(array, array))
+    if math.isfinite(total):
+        return total
+    wide = array.astype(np.float64)  # float32 overflows at gradients of 1e19
+    return float(np.vdot(wide, wide))
 
 
 @dataclass(frozen=True)
@@ -168,11 +177,6 @@ class _BestWeights:
     failures: int = 0
 
     def should_stop(self, model: Module, epoch: Epoch) -> bool:
-        if self.rule.metric not in epoch.values:
-            raise SettingError(
-                f"early stopping watches {self.rule.metric!r}, but an epoch has "
-                f"{', '.join(epoch.values)}; pass validation data or watch another value"
-            )
         value = epoch.values[self.rule.metric]
         if self.rule.improves(value, self.value):
             self.value, self.epoch, self.failures = value, epoch.number, 0
@@ -186,8 +190,9 @@ class Trainer:
     """Train a model on batches of (inputs, targets).
 
     `metrics` maps names to functions of (outputs, targets) arrays. `schedule` maps the number of
-    the step to a learning rate. `on_step(done, total, loss)` replaces the progress line, which
-    appears on a terminal when training takes longer than two seconds.
+    steps that the optimizer has taken to a learning rate, so that it goes on where a loaded one
+    stopped. `on_step(done, total, loss)` replaces the progress line, which appears on a terminal
+    when training takes longer than two seconds.
     """
 
     def __init__(
@@ -202,21 +207,31 @@ class Trainer:
         early_stopping: EarlyStopping | None = None,
         on_step: StepReport | None = None,
     ) -> None:
+        if isinstance(loss, type) or not (loss is None or callable(loss)):
+            raise SettingError(f"loss must be a function such as MSELoss(), got {loss!r}")
         self.model = model
         self.loss = CrossEntropyLoss() if loss is None else loss
         self.optimizer = Adam(model.parameters()) if optimizer is None else optimizer
+        own = {id(parameter) for parameter in model.parameters()}
+        if not any(id(parameter) in own for parameter in self.optimizer.params):
+            raise SettingError("no parameter of the optimizer belongs to the model")
         self.metrics = dict(metrics or {})
         self.schedule = schedule
         self.clip_norm = clip_norm
         self.early_stopping = early_stopping
         self.on_step = on_step
-        self.step_number = 0
 
     def fit(self, loader: Any, *, epochs: int = 1, validation: Any = None) -> History:
         """Go over the data `epochs` times; the model ends in the mode that it started in."""
         if epochs < 0:
             raise SettingError(f"epochs must be at least 0, got {epochs}")
-        best = _BestWeights(self.early_stopping) if self.early_stopping else None
+        if len(loader) == 0:
+            raise SettingError("the loader gives no batch: no examples, or drop_last with too few")
+        best = None
+        if self.early_stopping is not None:
+            names = ("loss", *self.metrics) if validation is not None else ()
+            self._check_watched(["loss", *(f"validation_{name}" for name in names)])
+            best = _BestWeights(self.early_stopping)
         done: list[Epoch] = []
         stopped = False
         line = None if self.on_step else ProgressLine(epochs * len(loader))
@@ -238,11 +253,24 @@ class Trainer:
                 line.close()
         return History(tuple(done), stopped, best.epoch if best else None)
 
+    def _check_watched(self, values: list[str]) -> None:
+        assert self.early_stopping is not None
+        if self.early_stopping.metric not in values:
+            raise SettingError(
+                f"early stopping watches {self.early_stopping.metric!r}, but an epoch has "
+                f"{', '.join(values)}; pass validation data or watch another value"
+            )
+
     def _run_epoch(self, loader: Any, number: int, epochs: int, line: ProgressLine | None) -> float:
         self.model.train()
         losses: list[float] = []
         weights: list[int] = []
         for batch in loader:
+            if not isinstance(batch, (tuple, list)) or len(batch) != 2:
+                raise SettingError(
+                    f"training needs batches of (inputs, targets), such as a DataLoader gives; "
+                    f"got {type(batch).__name__}"
+                )
             losses.append(self.train_step(*batch))
             weights.append(len(batch[0]))
             if self.on_step is not None:
@@ -252,17 +280,25 @@ class Trainer:
         return float(np.average(losses, weights=weights)) if losses else math.nan
 
     def train_step(self, inputs: Tensor, targets: Tensor) -> float:
-        """Take one step on one batch and give its loss."""
+        """Take one step on one batch and give its loss.
+
+        A loss that is not finite raises :class:`DivergenceError` before any weight changes.
+        """
         if self.schedule is not None:
-            self.optimizer.lr = self.schedule(self.step_number)
+            self.optimizer.lr = self.schedule(self.optimizer.steps)
         self.optimizer.zero_grad()
         loss = self.loss(self.model(inputs), targets)
+        value = float(loss.data)
+        if not math.isfinite(value):
+            raise DivergenceError(
+                f"the loss is {value} at step {self.optimizer.steps} (lr {self.optimizer.lr:.3g}); "
+                "check the inputs for NaN, lower the learning rate, or set clip_norm"
+            )
         loss.backward()
         if self.clip_norm is not None:
             clip_grad_norm(self.optimizer.params, self.clip_norm)
         self.optimizer.step()
-        self.step_number += 1
-        return float(loss.data)
+        return value
 
     def evaluate(self, loader: Any) -> dict[str, float]:
         """Give the mean loss and metrics over the data, in evaluation mode and without a graph."""

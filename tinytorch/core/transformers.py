@@ -14,14 +14,14 @@ from tinytorch.core.autograd import no_grad
 from tinytorch.core.backends import Array
 from tinytorch.core.embeddings import Embedding, PositionalEmbedding, token_ids
 from tinytorch.core.gpt2_checkpoint import read_gpt2
-from tinytorch.core.layers import Dropout, Linear, Seed, Sequential, check_floating_point
-from tinytorch.core.module import Module, entry_point, keeping_modes
+from tinytorch.core.layers import Dropout, Linear, Seed, Sequential
+from tinytorch.core.module import Module, check_floating_point, entry_point, keeping_modes
 from tinytorch.core.operations import normalization, products
 from tinytorch.core.sampling import Sampler
 from tinytorch.core.tensor import Parameter, Tensor, apply
 from tinytorch.errors import CheckpointError, SettingError, ShapeError
 
-__all__ = ["GPT", "LayerNorm", "TinyGPT", "Transformer", "TransformerBlock"]
+__all__ = ["GPT", "LayerNorm", "TiedHead", "TinyGPT", "Transformer", "TransformerBlock"]
 
 
 class LayerNorm(Module):
@@ -83,6 +83,16 @@ class TransformerBlock(Module):
         return x + self.mlp(self.norm2(x))
 
 
+class TiedHead(Module):
+    """The output layer of a language model: logits by the matrix of its token embedding."""
+
+    def __init__(self, embedding: Embedding) -> None:
+        self.embedding = embedding
+
+    def forward(self, x: Tensor) -> Tensor:
+        return apply(products.Linear(), x, self.embedding.weight.T)
+
+
 class GPT(Module):
     """A GPT-2 style language model: token ids (batch, time) -> logits (batch, time, vocabulary).
 
@@ -128,6 +138,7 @@ class GPT(Module):
             for _ in range(num_layers)
         ]
         self.norm = LayerNorm(embed_dim, eps)
+        self.head = TiedHead(self.token_embedding)
         self._initialise(rng)
 
     def _initialise(self, rng: np.random.Generator) -> None:
@@ -152,7 +163,7 @@ class GPT(Module):
         x = self.dropout(self.position_embedding(self.token_embedding(ids)))
         for block in self.blocks:
             x = block(x)
-        return self._logits(x)
+        return self.head(self.norm(x))
 
     @entry_point
     def forward_with_cache(
@@ -167,7 +178,7 @@ class GPT(Module):
             x = self.position_embedding(self.token_embedding(batch), cache.seq_pos)
             for index, block in enumerate(self.blocks):
                 x = block.forward_with_cache(x, cache, index)
-            logits = self._logits(x)
+            logits = self.head(self.norm(x))
         cache.advance()
         return logits.reshape(*ids.shape, self.vocab_size), cache
 
@@ -175,11 +186,11 @@ class GPT(Module):
         """Give an empty cache that fits this model."""
         return KVCache(
             batch_size,
-            max_seq_len or self.max_seq_len,
+            self.max_seq_len if max_seq_len is None else max_seq_len,
             self.num_layers,
             self.num_heads,
             self.embed_dim // self.num_heads,
-            dtype=self.token_embedding.weight.dtype,
+            dtype=self.norm.weight.dtype,
         )
 
     def generate(
@@ -240,9 +251,6 @@ class GPT(Module):
             if stopped.all():
                 break
         return ids
-
-    def _logits(self, x: Tensor) -> Tensor:
-        return apply(products.Linear(), self.norm(x), self.token_embedding.weight.T)
 
     def _check(self, tokens: Any, past: int) -> Array:
         ids = token_ids(tokens, self.vocab_size)

@@ -6,6 +6,7 @@ import importlib
 import importlib.util
 import sys
 from collections.abc import Callable
+from difflib import get_close_matches
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -30,7 +31,9 @@ def load_workload(target: str) -> Workload:
         return load_zoo(target)
     place, colon, name = target.rpartition(":")
     if not colon or not place or not name:
-        raise TargetError(f"{target!r} is no target: give {FORMS}")
+        near = get_close_matches(target, ZOO, n=1)
+        hint = f"did you mean {near[0]!r}?" if near else f"give {FORMS}"
+        raise TargetError(f"{target!r} is no target: {hint}")
     factory = _find_factory(target, _import(target, place), name)
     try:
         made = factory()
@@ -74,7 +77,11 @@ def _find_factory(target: str, module: ModuleType, name: str) -> Callable[[], An
     factory = getattr(module, name, None)
     if callable(factory):
         return factory
-    functions = [key for key, value in vars(module).items() if callable(value) and key[0] != "_"]
+    functions = [
+        key
+        for key, value in vars(module).items()
+        if callable(value) and key[0] != "_" and value.__module__ == module.__name__
+    ]
     raise TargetError(
         f"{target}: {module.__name__} has no function {name!r}; "
         f"it has {', '.join(functions) or 'none'}"

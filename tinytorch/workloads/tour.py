@@ -31,7 +31,7 @@ PROMPT = "It is a truth universally "
 NEW_CHARACTERS = 160
 
 Watch = Callable[[str, int, int], None]
-"""Told what is going on, how many steps are done, and of how many."""
+"""Told what is going on, how many training steps are done, and of how many in all."""
 
 
 @dataclass(frozen=True)
@@ -91,10 +91,17 @@ class Tour:
 
 def take_tour(seed: int = 0, watch: Watch | None = None) -> Tour:
     """Train, evaluate and try the models of the zoo. Takes about a minute on two cores."""
-    tell = watch or (lambda text, done, total: None)
-    tell("drawing digits", 0, 1)
+    done, total = 0, sum(STEPS.values())
+
+    def tell(text: str, steps: int = 0) -> None:
+        nonlocal done
+        done += steps
+        if watch is not None:
+            watch(text, done, total)
+
+    tell("drawing digits")
     trained = {name: _train(name, seed, tell) for name in RECIPES}
-    tell("trying them out", 0, 1)
+    tell("trying them out")
     return Tour(
         backend=active_backend().name,
         seed=seed,
@@ -106,18 +113,18 @@ def take_tour(seed: int = 0, watch: Watch | None = None) -> Tour:
     )
 
 
-def _train(name: str, seed: int, tell: Watch) -> tuple[TrainedModel, Any]:
+def _train(name: str, seed: int, tell: Callable[..., None]) -> tuple[TrainedModel, Any]:
     recipe, losses = RECIPES[name], []
 
     def on_step(done: int, total: int, loss: float) -> None:
         losses.append(loss)
-        tell(f"training {name}", done, total)
+        tell(f"training {name}", 1)
 
     recipe.load_data(False)  # drawn once and kept, so that it does not count as training
     start = perf_counter()
     model, _ = train_model(name, seed=seed, steps=STEPS[name], on_step=on_step)
     seconds = perf_counter() - start
-    tell(f"evaluating {name}", 1, 1)
+    tell(f"evaluating {name}")
     held_out = recipe.load_data(True)
     if name == "gpt":
         held_out = TensorDataset(*held_out[:TEXT_WINDOWS])

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from tinytorch.errors import SettingError
 
-__all__ = ["Scores", "Workload"]
+__all__ = ["Scores", "Workload", "call_model"]
 
 Scores = npt.NDArray[np.float64]
 """One score per example, higher is better."""
@@ -39,6 +39,11 @@ class Workload:
                 f"the model of workload {self.name!r} is a {type(self.model).__name__}, "
                 "which cannot be called and has no forward()"
             )
+        if not (self.evaluate is None or callable(self.evaluate)):
+            raise SettingError(
+                f"evaluate of workload {self.name!r} must be a function of the model, "
+                f"got {type(self.evaluate).__name__}"
+            )
         if not isinstance(self.inputs, tuple):
             raise SettingError(
                 f"the inputs of workload {self.name!r} must be a tuple of arguments, "
@@ -47,5 +52,9 @@ class Workload:
 
     def run(self) -> Any:
         """Call the model once on the example inputs."""
-        call = self.model if callable(self.model) else self.model.forward
-        return call(*self.inputs)
+        return call_model(self.model, *self.inputs)
+
+
+def call_model(model: Any, *inputs: Any) -> Any:
+    """Call a model, which may have nothing but `forward`."""
+    return model(*inputs) if callable(model) else model.forward(*inputs)

@@ -7,6 +7,7 @@ from ``python -m tinytorch.workloads.train``.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from tinytorch.core.checkpoints import load_checkpoint
 from tinytorch.core.dataloader import TensorDataset
 from tinytorch.core.layers import Linear, ReLU, Seed, Sequential
 from tinytorch.core.losses import CrossEntropyLoss
-from tinytorch.core.module import Module
+from tinytorch.core.module import Module, keeping_modes
 from tinytorch.core.spatial import Conv2d, Flatten, MaxPool2d
 from tinytorch.core.tensor import Tensor
 from tinytorch.core.tokenization import CharTokenizer
@@ -27,7 +28,7 @@ from tinytorch.core.transformers import GPT
 from tinytorch.errors import TargetError
 from tinytorch.workloads.corpus import load_corpus, split_corpus
 from tinytorch.workloads.digits import CLASSES, SIDE, draw_digits
-from tinytorch.workloads.workload import Scores, Workload
+from tinytorch.workloads.workload import Scores, Workload, call_model
 
 __all__ = ["ZOO", "build_cnn", "build_gpt", "build_mlp", "digit_data", "load_zoo", "text_data"]
 
@@ -106,20 +107,33 @@ def text_data(*, held_out: bool) -> TensorDataset:
 
 def is_correct(model: Any, data: TensorDataset) -> Scores:
     """Score each image: 1 where the largest output is the label, else 0."""
-    pairs = (_logits(model, x).argmax(axis=-1) == y for x, y in _batches(data))
-    return np.concatenate(list(pairs)).astype(np.float64)
+    with _evaluating(model):
+        hits = [_logits(model, x).argmax(axis=-1) == y for x, y in _batches(data)]
+    return np.concatenate(hits).astype(np.float64)
 
 
 def log_likelihood(model: Any, data: TensorDataset) -> Scores:
     """Score each window: the mean log-likelihood of its next characters, in nats."""
     loss = CrossEntropyLoss(reduction="none")
-    scores = (-loss(Tensor(_logits(model, x)), y).data.mean(axis=-1) for x, y in _batches(data))
-    return np.concatenate(list(scores)).astype(np.float64)
+    with _evaluating(model):
+        losses = [loss(Tensor(_logits(model, x)), y).data.mean(axis=-1) for x, y in _batches(data)]
+    return -np.concatenate(losses).astype(np.float64)
+
+
+@contextmanager
+def _evaluating(model: Any) -> Iterator[None]:
+    """Score a model of ours in evaluation mode, and leave it in the mode that it was in."""
+    with no_grad():
+        if isinstance(model, Module):
+            with keeping_modes(model):
+                model.eval()
+                yield
+        else:
+            yield
 
 
 def _logits(model: Any, inputs: Array) -> Array:
-    with no_grad():
-        outputs = model(Tensor(inputs))
+    outputs = call_model(model, Tensor(inputs))
     return np.asarray(outputs.data if isinstance(outputs, Tensor) else outputs)
 
 

@@ -25,6 +25,10 @@ QUERY_BLOCK = 256
 """Query rows that attention handles at once, so that scores never take time x time memory."""
 
 
+LARGEST_KEPT_BIAS = 1 << 18
+"""Elements of a causal mask that is kept for the next call: 1 MiB of float32."""
+
+
 def _blocks(*arrays: Array) -> Iterator[tuple[Array, ...]]:
     """Yield matching flat pieces of equally large contiguous arrays."""
     flat = [array.reshape(-1) for array in arrays]
@@ -33,10 +37,6 @@ def _blocks(*arrays: Array) -> Iterator[tuple[Array, ...]]:
 
 
 # ---------------------------------------------------------------- activations
-
-
-def relu_backward(grad: Array, output: Array) -> Array:
-    return np.multiply(grad, output > 0)
 
 
 def sigmoid(x: Array) -> Array:
@@ -98,8 +98,11 @@ def gelu(x: Array, *, approximate: str) -> Array:
 
 
 def gelu_backward(grad: Array, x: Array, *, approximate: str) -> Array:
-    if x.dtype != np.float32 or approximate != "tanh":
+    if x.dtype != np.float32:
         return reference.gelu_backward(grad, x, approximate=approximate)
+    if approximate == "none":
+        density = np.exp(-0.5 * x * x) / math.sqrt(2 * math.pi)
+        return grad * (0.5 * (1 + _erf32(x * math.sqrt(0.5))) + x * density)
     grad, x = np.asarray(grad, order="C"), np.asarray(x, order="C")
     result = np.empty_like(x)
     tanh_buffer = np.empty(min(BLOCK, x.size), x.dtype)
@@ -121,12 +124,11 @@ def gelu_backward(grad: Array, x: Array, *, approximate: str) -> Array:
 
 
 def _exponentiate(scores: Array, axis: int) -> Array:
-    """Turn scores into exp(score - largest), in place. Returns their sums, never zero."""
+    """Turn scores into exp(score - largest), in place. Returns their sums."""
     highest = scores.max(axis=axis, keepdims=True, initial=np.finfo(scores.dtype).min)
     scores -= highest
     np.exp(scores, out=scores)
     total: Array = scores.sum(axis=axis, keepdims=True)
-    total[total == 0] = 1  # a row that may see nothing
     return total
 
 
@@ -158,13 +160,21 @@ def linear(x: Array, weight: Array, bias: Array | None = None) -> Array:
     return result if x.ndim == 2 else result.reshape(*x.shape[:-1], weight.shape[1])
 
 
-@lru_cache(maxsize=16)
 def _causal_bias(queries: int, keys: int, dtype: np.dtype[Any]) -> Array:
     """Give 0 where a query may look and -inf where it may not."""
+    if queries * keys > LARGEST_KEPT_BIAS:
+        return _make_causal_bias(queries, keys, dtype)
+    return _kept_causal_bias(queries, keys, dtype)
+
+
+def _make_causal_bias(queries: int, keys: int, dtype: np.dtype[Any]) -> Array:
     visible = np.tri(queries, keys, keys - queries, dtype=bool)
     bias = np.where(visible, 0, -np.inf).astype(dtype)
     bias.flags.writeable = False
     return bias
+
+
+_kept_causal_bias = lru_cache(maxsize=16)(_make_causal_bias)
 
 
 def _attend(
@@ -178,6 +188,7 @@ def _attend(
     if causal and queries > 1:
         exponentials += _causal_bias(queries, keys, exponentials.dtype)
     total = _exponentiate(exponentials, -1)
+    total[total == 0] = 1  # a query that may see nothing
     return np.matmul(exponentials, value), exponentials, total
 
 
@@ -377,7 +388,6 @@ def adam_step(
 NUMPY = reference.REFERENCE.extended(
     "numpy",
     {
-        "relu_backward": relu_backward,
         "sigmoid": sigmoid,
         "sigmoid_backward": sigmoid_backward,
         "tanh_backward": tanh_backward,

@@ -129,10 +129,11 @@ def conv2d_backward_weight(
     flat_grad = grad.reshape(
         len(grad), groups, out_channels // groups, grad.shape[2] * grad.shape[3]
     )
-    result = np.zeros((groups, out_channels // groups, weight_shape[1] * kh * kw), grad.dtype)
+    result = np.zeros(weight_shape, grad.dtype)
+    flat = result.reshape(groups, out_channels // groups, weight_shape[1] * kh * kw)
     for images, piece in _column_pieces(x, (kh, kw), stride, padding, dilation, groups):
-        result += np.matmul(flat_grad[images], piece.swapaxes(2, 3)).sum(axis=0)
-    return result.reshape(weight_shape)
+        flat += np.matmul(flat_grad[images], piece.swapaxes(2, 3)).sum(axis=0)
+    return result
 
 
 def _window(start: int, stride: int, count: int) -> slice:

@@ -27,7 +27,7 @@ def relu(x: Array) -> Array:
 
 
 def relu_backward(grad: Array, output: Array) -> Array:
-    return grad * (output > 0)
+    return np.where(output > 0, grad, grad.dtype.type(0))
 
 
 def sigmoid(x: Array) -> Array:
@@ -283,6 +283,11 @@ REFERENCE = Backend(
             "sqrt": np.sqrt,
             "where": np.where,
             "equal": np.equal,
+            "not_equal": np.not_equal,
+            "less": np.less,
+            "less_equal": np.less_equal,
+            "greater": np.greater,
+            "greater_equal": np.greater_equal,
             # activations
             "relu": relu,
             "relu_backward": relu_backward,

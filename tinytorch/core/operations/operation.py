@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
-from tinytorch.core.backends import Array
+from tinytorch.core.backends import Array, Backend
 from tinytorch.core.dispatch import run
 from tinytorch.errors import GraphError
 
@@ -33,7 +33,8 @@ class Operation:
     saved: Any = None
     tracked = False
     freed = False
-    path = ""
+    path: str | None = None
+    backend: Backend | None = None
 
     def forward(self, *arrays: Any, **settings: Any) -> Array:
         raise NotImplementedError
