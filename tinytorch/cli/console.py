@@ -13,14 +13,12 @@ from enum import Enum
 from typing import TYPE_CHECKING, Protocol
 
 from tinytorch import __version__
+from tinytorch.core.progress import PATIENCE_S as BAR_APPEARS_AFTER_S
+from tinytorch.core.progress import REDRAW_S as BAR_REDRAWS_EVERY_S
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
     from rich.progress import Progress as RichProgress
-
-# Work shorter than this shows no bar.
-BAR_APPEARS_AFTER_S = 2.0
-BAR_REDRAWS_EVERY_S = 0.1
 
 
 class Progress(Protocol):

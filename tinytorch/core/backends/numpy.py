@@ -365,11 +365,10 @@ def adam_step(
         parameter *= 1 - lr * weight_decay
     elif weight_decay:
         grad = grad + parameter * weight_decay
-    if not all(array.flags.c_contiguous for array in (parameter, grad, first, second)):
-        blocks = iter([(parameter, grad, first, second)])
-    else:
-        blocks = _blocks(parameter, grad, first, second)  # type: ignore[assignment]
-    for weight, slope, mean, square in blocks:
+    arrays = (parameter, grad, first, second)
+    # a flat piece of an array that is not contiguous would be a copy, and its update lost
+    can_be_cut = all(array.flags.c_contiguous for array in arrays)
+    for weight, slope, mean, square in _blocks(*arrays) if can_be_cut else [arrays]:
         scratch = slope * (1 - beta1)
         mean *= beta1
         mean += scratch

@@ -2,22 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any
 
 from tinytorch.core.backends import Array, Backend
 from tinytorch.core.dispatch import run
 from tinytorch.errors import GraphError
 
 Gradients = tuple[Array | None, ...]
-
-
-class Node(Protocol):
-    """What an operation needs to know about the tensors it was applied to."""
-
-    requires_grad: bool
-
-    @property
-    def shape(self) -> tuple[int, ...]: ...
 
 
 class Operation:
