@@ -18,6 +18,7 @@ EXPECTED_BUILT_IN = {
     "BackendError": ValueError,
     "TargetError": ValueError,
     "MissingPartError": ImportError,
+    "ModelError": RuntimeError,
 }
 
 

@@ -60,5 +60,9 @@ class TargetError(TinyTorchError, ValueError):
     """A target (``mlp``, ``file.py:factory``, ``module:factory``) that gives no workload."""
 
 
+class ModelError(TinyTorchError, RuntimeError):
+    """A model that raised, or gave what cannot be worked with; the message names the layer."""
+
+
 class MissingPartError(TinyTorchError, ImportError):
     """An optional part that is not installed; the message names the extra to install."""

@@ -39,6 +39,7 @@ PUBLIC = {
         "check_floating_point",
         "entry_point",
         "keeping_modes",
+        "naming",
     },
     "tinytorch.core.activations": {"GELU", "LogSoftmax", "ReLU", "Sigmoid", "Softmax", "Tanh"},
     "tinytorch.core.layers": {

@@ -73,6 +73,7 @@ class KernelCall:
 
 
 Recorder = Callable[[KernelCall], None]
+ArrayWatcher = Callable[[list[Any], list[Any]], None]
 
 
 class _State(threading.local):
@@ -81,6 +82,7 @@ class _State(threading.local):
     grad_enabled: bool = True
     backend: Backend | None = None
     recorders: tuple[Recorder, ...] = ()
+    array_watchers: tuple[ArrayWatcher, ...] = ()
     path: str | None = None
     phase: str = "forward"
     module_names: Mapping[int, str] | None = None
@@ -119,6 +121,8 @@ def _run_recorded(
     )
     recorders, state.recorders = state.recorders, ()  # what a recorder computes is not recorded
     try:
+        for watcher in state.array_watchers:
+            watcher(inputs, outputs)
         for recorder in recorders:
             recorder(call)
     finally:
@@ -162,13 +166,20 @@ def use_backend(name: str) -> Iterator[Backend]:
 
 
 @contextmanager
-def recording(recorder: Recorder) -> Iterator[None]:
-    """Call `recorder` with every :class:`KernelCall` of this thread inside the block."""
-    previous, state.recorders = state.recorders, (*state.recorders, recorder)
+def recording(recorder: Recorder, *, arrays: ArrayWatcher | None = None) -> Iterator[None]:
+    """Call `recorder` with every :class:`KernelCall` of this thread inside the block.
+
+    `arrays` is called first, with the arrays that the kernel read and those that it gave. It must
+    not keep them, or they live longer than they would.
+    """
+    recorders, watchers = state.recorders, state.array_watchers
+    state.recorders = (*recorders, recorder)
+    if arrays is not None:
+        state.array_watchers = (*watchers, arrays)
     try:
         yield
     finally:
-        state.recorders = previous
+        state.recorders, state.array_watchers = recorders, watchers
 
 
 @contextmanager

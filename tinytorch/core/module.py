@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from tinytorch.core.dataloader import DataLoader
     from tinytorch.core.training import History
 
-__all__ = ["HookHandle", "Module", "check_floating_point", "entry_point", "keeping_modes"]
+__all__ = ["HookHandle", "Module", "check_floating_point", "entry_point", "keeping_modes", "naming"]
 
 PreHook = Callable[["Module", tuple[Any, ...]], Any]
 Hook = Callable[["Module", tuple[Any, ...], Any], Any]
@@ -270,6 +270,17 @@ def entry_point(method: Method) -> Method:
             raise
 
     return cast("Method", call)
+
+
+@contextmanager
+def naming(names: Mapping[int, str]) -> Iterator[None]:
+    """Tell recorders what modules are called, by `id`; what runs in none of them belongs to ""."""
+    path, previous = state.path, state.module_names
+    state.path, state.module_names = "", names
+    try:
+        yield
+    finally:
+        state.path, state.module_names = path, previous
 
 
 @contextmanager

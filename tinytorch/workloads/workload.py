@@ -55,6 +55,7 @@ class Workload:
         return call_model(self.model, *self.inputs)
 
 
-def call_model(model: Any, *inputs: Any) -> Any:
+def call_model(model: Any, *inputs: Any, **settings: Any) -> Any:
     """Call a model, which may have nothing but `forward`."""
-    return model(*inputs) if callable(model) else model.forward(*inputs)
+    call = model if callable(model) else model.forward
+    return call(*inputs, **settings)

@@ -1,0 +1,1 @@
+"""One adapter per framework: walk a model, watch its layers, record what runs."""

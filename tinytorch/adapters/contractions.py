@@ -1,0 +1,206 @@
+"""Multiply-accumulates of contractions, from the shapes of what was executed.
+
+The convention: dense. Every tap of a kernel counts, also on padding; every pair of a query and a
+key counts, also under a mask. Biases are not products and do not count.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from itertools import pairwise
+
+from tinytorch.adapters.records import Call, TensorSpec
+
+__all__ = [
+    "attention",
+    "attention_backward",
+    "causal_pairs",
+    "convolution",
+    "convolution_backward",
+    "convolution_input_gradient",
+    "convolution_weight_gradient",
+    "encoder_layer",
+    "grouped_product",
+    "linear",
+    "multi_head_attention",
+    "packed_attention",
+    "product",
+    "recurrent_layer",
+    "recurrent_network",
+    "summed_batch_product",
+    "trilinear",
+]
+
+
+# ---------------------------------------------------------------- products
+
+
+def product(call: Call, first: int = 0) -> int:
+    """(..., m, k) @ (..., k, n), where either side may be a vector: the inner axis per output."""
+    inner = call.shape(first)[-1]
+    return call.outputs[0].size * inner
+
+
+def linear(call: Call) -> int:
+    """Each output element is a sum over the last axis of the input."""
+    return call.outputs[0].size * call.shape(0)[-1]
+
+
+def summed_batch_product(call: Call) -> int:
+    """addbmm: (b, m, k) @ (b, k, n), summed over b."""
+    batch, rows, inner = call.shape(1)
+    return batch * rows * inner * call.shape(2)[-1]
+
+
+def grouped_product(call: Call) -> int:
+    """Products of groups of rows (or of columns, or of the inner axis), as experts need them.
+
+    `offs` holds where each group ends. What lies behind the last group is not multiplied.
+    """
+    left, right = call.shape(0), call.shape(1)
+    ends = call.settings.get("offs")
+    if ends is None:  # (groups, m, k) @ (groups, k, n)
+        return math.prod(left) * right[-1]
+    if len(left) == 2 and len(right) == 3:  # rows are grouped
+        return ends[-1] * left[1] * right[2]
+    if len(left) == 3 and len(right) == 2:  # columns are grouped
+        return left[1] * left[2] * ends[-1]
+    return left[0] * ends[-1] * right[1]  # the inner axis is grouped
+
+
+def trilinear(call: Call) -> int:
+    """Bilinear layers: contract the first two factors, then the result with the third."""
+    expanded = [call.settings[f"expand{number}"] for number in (1, 2, 3)]
+    rank = len(call.shape(0)) + len(expanded[0])
+    sizes = [1] * rank
+    for position, missing in enumerate(expanded):
+        axes = [axis for axis in range(rank) if axis not in missing]
+        for axis, length in zip(axes, call.shape(position), strict=True):
+            sizes[axis] = max(sizes[axis], length)
+    first_sums = [axis for axis in call.settings["sumdim"] if axis in expanded[2]]
+    remaining = [length for axis, length in enumerate(sizes) if axis not in first_sums]
+    return math.prod(sizes) + math.prod(remaining)
+
+
+# ---------------------------------------------------------------- convolution
+
+
+def convolution(call: Call) -> int:
+    """Each output (transposed: each input) position meets every tap of its group."""
+    weight = call.shape(1)  # (out, in / groups, *kernel), transposed: (in, out / groups, *kernel)
+    positions = call.tensor(0) if call.settings.get("transposed") else call.outputs[0]
+    return positions.size * math.prod(weight[1:])
+
+
+def convolution_backward(call: Call) -> int:
+    """As much as forward for the gradient of the input, and again for that of the weight."""
+    wanted = call.settings["output_mask"][:2]
+    positions = call.tensor(1) if call.settings["transposed"] else call.tensor(0)
+    return sum(wanted) * positions.size * math.prod(call.shape(2)[1:])
+
+
+def convolution_input_gradient(call: Call) -> int:
+    """(grad, weight) -> gradient of the input."""
+    return call.tensor(0).size * math.prod(call.shape(1)[1:])
+
+
+def convolution_weight_gradient(call: Call) -> int:
+    """(grad, input) -> gradient of the weight."""
+    return call.tensor(0).size * math.prod(call.settings["weight_shape"][1:])
+
+
+# ---------------------------------------------------------------- attention
+
+
+def attention(call: Call) -> int:
+    """Scores and weighted sum: query (..., heads, queries, d), key (..., keys, d), value likewise.
+
+    With grouped queries there are fewer heads of keys; every query still meets every key.
+    """
+    query, key, value = (call.shape(position) for position in range(3))
+    rows = math.prod(call.outputs[0].shape[:-1])  # batch, heads, queries
+    return rows * key[-2] * (query[-1] + value[-1])
+
+
+def attention_backward(call: Call) -> int:
+    """(grad, query, key, value, ...): each of the two products has two gradients.
+
+    A fused kernel computes the scores once more; that is recomputation, not in this number.
+    """
+    grad, query, key, value = (call.shape(position) for position in range(4))
+    rows = math.prod(grad[:-1])
+    return 2 * rows * key[-2] * (query[-1] + value[-1])
+
+
+def recomputed_scores(call: Call) -> int:
+    """The product that a fused backward kernel does again: query @ key^T."""
+    grad, query, key = (call.shape(position) for position in range(3))
+    return math.prod(grad[:-1]) * key[-2] * query[-1]
+
+
+def causal_pairs(queries: int, keys: int, *, last_sees_all: bool) -> int:
+    """Count the pairs of query and key that a causal mask leaves."""
+    ahead = keys - queries if last_sees_all else 0
+    return sum(max(0, min(keys, row + 1 + ahead)) for row in range(queries))
+
+
+def packed_attention(call: Call, first: int = 0) -> int:
+    """Attention on (batch, time, heads, d), or on sequences laid end to end with their bounds."""
+    query, key, value = (call.shape(first + position) for position in range(3))
+    width = query[-2] * (query[-1] + value[-1])
+    starts = [
+        next((call.settings[name] for name in names if call.settings.get(name) is not None), None)
+        for names in (("cum_seq_q", "cu_seqlens_q"), ("cum_seq_k", "cu_seqlens_k"))
+    ]
+    if starts[0] is None or starts[1] is None:
+        return query[0] * query[1] * key[1] * width
+    return width * sum(q * k for q, k in zip(_lengths(starts[0]), _lengths(starts[1]), strict=True))
+
+
+def _lengths(starts: Sequence[int]) -> list[int]:
+    return [end - start for start, end in pairwise(starts)]
+
+
+def multi_head_attention(call: Call) -> int:
+    """The fused layer: projections of query, key and value, attention, output projection."""
+    query, key = call.tensor(0), call.tensor(1)
+    width = call.settings["embed_dim"]
+    tokens_in, tokens_out = 2 * key.size // width, 2 * query.size // width
+    pairs = sum(q * k for q, k in zip(_tokens(query), _tokens(key), strict=True))
+    return (tokens_in + tokens_out) * width * width + 2 * pairs * width
+
+
+def encoder_layer(call: Call) -> int:
+    """A whole encoder layer in one kernel: attention with its projections, and the two layers."""
+    source = call.tensor(0)
+    width = call.settings["embed_dim"]
+    hidden = call.shape(9)[0]  # the first feed-forward weight: (hidden, width)
+    tokens = source.size // width
+    pairs = sum(length * length for length in _tokens(source))
+    return tokens * (4 * width * width + 2 * width * hidden) + 2 * pairs * width
+
+
+def _tokens(sequences: TensorSpec) -> list[int]:
+    """Give the length of every sequence of a batch, also of a ragged one."""
+    if sequences.parts:
+        return [part[0] for part in sequences.parts]
+    batch, time = sequences.shape[:2]
+    return [time] * batch
+
+
+# ---------------------------------------------------------------- recurrent layers
+
+
+def recurrent_layer(call: Call) -> int:
+    """One layer in one direction: every token meets both weight matrices."""
+    tokens = math.prod(call.shape(0)[:-1])
+    return tokens * (call.tensor(1).size + call.tensor(2).size)
+
+
+def recurrent_network(call: Call) -> int:
+    """All layers and directions in one kernel: every token meets every weight matrix."""
+    weights = call.inputs[1]
+    assert isinstance(weights, tuple)
+    tokens = math.prod(call.shape(0)[:-1])
+    return tokens * sum(weight.size for weight in weights if len(weight.shape) == 2)

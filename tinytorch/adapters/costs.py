@@ -1,0 +1,473 @@
+"""The cost table: what each kind of operation costs, for both frameworks, on one page.
+
+Kinds without a prefix are kernels of ``tinytorch.core``; ``aten.`` and others are PyTorch's
+operators, without their overload and without the underscore of in-place variants.
+
+Conventions. The headline is the multiply-accumulates of contractions; a FLOP count is twice that.
+Everything else that computes is listed separately as `other_flops`, where each elementary function
+(also an exponential) counts once per element. Bytes are those of the tensors that go in and come
+out, each once: what an ideal cache would leave to memory. A kind that is not in the table, and
+that its framework does not mark as elementwise, has no cost: it is named in ``not_counted``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from tinytorch.adapters import contractions as of
+from tinytorch.adapters.records import Call, Cost
+
+__all__ = ["COSTS", "POINTWISE", "VIEW", "Rule", "cost_of"]
+
+Count = Callable[[Call], int]
+
+
+@dataclass(frozen=True)
+class Rule:
+    """How one kind of operation is counted.
+
+    `macs` and `other` give numbers of operations. `reads_output` is for gathers: they read as many
+    bytes as they write, not the whole table that they pick from. `written` counts bytes where it is
+    not the outputs that are written.
+    """
+
+    family: str
+    macs: Count | None = None
+    other: Count | None = None
+    recomputed: Count | None = None
+    written: Count | None = None
+    reads_output: bool = False
+    is_free: bool = False
+
+
+def cost_of(call: Call, rule: Rule | None = None) -> Cost | None:
+    """Give the cost of a call, or None when there is no formula for its kind."""
+    rule = rule or COSTS.get(call.kind)
+    if rule is None:
+        return None
+    if rule.is_free or (call.outputs and all(spec.is_view for spec in call.outputs)):
+        return Cost("view")
+    written = sum(spec.nbytes for spec in call.outputs if not spec.is_view)
+    written = rule.written(call) if rule.written else written
+    read = written if rule.reads_output else sum(spec.nbytes for spec in call.tensors)
+    macs = rule.macs(call) if rule.macs else 0
+    return Cost(
+        family=rule.family,
+        macs=macs,
+        causal_macs=_causal(call, macs),
+        recomputed_macs=rule.recomputed(call) if rule.recomputed else 0,
+        other_flops=rule.other(call) if rule.other else 0,
+        bytes_read=read,
+        bytes_written=written,
+    )
+
+
+def _causal(call: Call, macs: int) -> int:
+    """Give the part of an attention's products that its causal mask leaves."""
+    if not (call.settings.get("causal") or call.settings.get("is_causal")) or not macs:
+        return macs
+    first = 1 if "backward" in call.kind else 0
+    # PyTorch's packed kernels have (batch, time, heads, d), all others (..., time, d)
+    axis = 1 if call.kind in PACKED_ATTENTION else -2
+    queries, keys = call.shape(first)[axis], call.shape(first + 1)[axis]
+    pairs = of.causal_pairs(queries, keys, last_sees_all=call.kind in LAST_SEES_ALL)
+    return macs * pairs // (queries * keys)
+
+
+# ---------------------------------------------------------------- the kinds of rules
+
+
+def contraction(macs: Count, recomputed: Count | None = None) -> Rule:
+    return Rule("contraction", macs=macs, recomputed=recomputed)
+
+
+def pointwise(per_element: int = 1) -> Rule:
+    """So many operations for each element of the output."""
+    return Rule("elementwise", other=lambda call: per_element * _largest(call))
+
+
+def reduction(per_element: int = 1) -> Rule:
+    """So many operations for each element of the input."""
+    return Rule("reduction", other=lambda call: per_element * call.tensor(0).size)
+
+
+def normalisation(per_element: int) -> Rule:
+    return Rule("normalisation", other=lambda call: per_element * call.tensor(0).size)
+
+
+def window(call: Call) -> int:
+    """Pooling: each output element looks at a whole window."""
+    sides = call.settings.get("kernel") or call.settings.get("kernel_size") or (1,)
+    size = 1
+    for side in sides:
+        size *= side
+    rank = len(call.shape(0)) - 2
+    return call.outputs[0].size * (size**rank if len(sides) == 1 else size)
+
+
+def _largest(call: Call) -> int:
+    # An optimizer step has no output; an in-place one has its own input.
+    return max((spec.size for spec in call.outputs or call.tensors), default=0)
+
+
+def _all_but_gradient(call: Call) -> int:
+    """An optimizer step takes (parameter, gradient, *state) and changes all but the gradient."""
+    return sum(spec.nbytes for spec in call.tensors) - call.tensor(1).nbytes
+
+
+VIEW = Rule("view", is_free=True)
+POINTWISE = pointwise()
+MOVEMENT = Rule("movement")
+GATHER = Rule("movement", reads_output=True)
+CREATION = Rule("creation")
+RANDOM = Rule("random", other=lambda call: _largest(call))
+POOLING = Rule("pooling", other=window)
+UNPOOLING = Rule("pooling", other=lambda call: _largest(call))
+
+LAST_SEES_ALL = {"attention"}
+PACKED_ATTENTION = {
+    "aten._flash_attention_forward",
+    "aten._efficient_attention_forward",
+    "aten._flash_attention_backward",
+    "aten._efficient_attention_backward",
+}
+
+
+def twice(count: Count) -> Count:
+    """Give the gradient of the input and that of the weight: each as much as forward."""
+    return lambda call: 2 * count(call)
+
+
+def after_bias(call: Call) -> int:
+    """addmm and its kin take what is added first."""
+    return of.product(call, first=1)
+
+
+def packed_backward(call: Call) -> int:
+    return 2 * of.packed_attention(call, first=1)
+
+
+# ---------------------------------------------------------------- the table
+
+FORWARD_PRODUCTS: dict[str, Rule] = {
+    # matrix products: (..., m, k) @ (..., k, n) = m n k
+    "matmul": contraction(of.product),
+    "linear": contraction(of.linear),
+    "aten.mm": contraction(of.product),
+    "aten.bmm": contraction(of.product),
+    "aten.mv": contraction(of.product),
+    "aten.dot": contraction(of.product),
+    "aten.vdot": contraction(of.product),
+    "aten.linear": contraction(of.linear),
+    "aten.addmm": contraction(after_bias),
+    "aten._addmm_activation": contraction(after_bias),
+    "aten.baddbmm": contraction(after_bias),
+    "aten.addmv": contraction(after_bias),
+    "aten.addbmm": contraction(of.summed_batch_product),
+    "aten._int_mm": contraction(of.product),
+    "aten._scaled_mm": contraction(of.product),
+    "aten._grouped_mm": contraction(of.grouped_product),
+    "aten._scaled_grouped_mm": contraction(of.grouped_product),
+    "aten._trilinear": contraction(of.trilinear),
+    "aten._weight_int8pack_mm": contraction(of.product),
+    "aten._weight_int4pack_mm": contraction(of.product),
+    "aten._weight_int4pack_mm_for_cpu": contraction(of.product),
+    "aten._dyn_quant_matmul_4bit": contraction(of.product),
+    "aten.mkldnn_linear": contraction(of.linear),
+    "mkldnn._linear_pointwise": contraction(of.linear),
+    "quantized.linear": contraction(of.linear),
+    "quantized.linear_relu": contraction(of.linear),
+    "quantized.linear_dynamic": contraction(of.linear),
+    "quantized.linear_relu_dynamic": contraction(of.linear),
+    "quantized.linear_dynamic_fp16": contraction(of.linear),
+    "onednn.qlinear_pointwise": contraction(of.linear),
+    # convolution: every output (transposed: input) position times every tap
+    "conv2d": contraction(of.convolution),
+    "aten.convolution": contraction(of.convolution),
+    "aten._convolution": contraction(of.convolution),
+    "aten.convolution_overrideable": contraction(of.convolution),
+    "aten.cudnn_convolution": contraction(of.convolution),
+    "aten.mkldnn_convolution": contraction(of.convolution),
+    "aten._slow_conv2d_forward": contraction(of.convolution),
+    "aten._conv_depthwise2d": contraction(of.convolution),
+    # attention: scores, and the values weighed by them
+    "attention": contraction(of.attention),
+    "aten._scaled_dot_product_flash_attention": contraction(of.attention),
+    "aten._scaled_dot_product_flash_attention_for_cpu": contraction(of.attention),
+    "aten._scaled_dot_product_efficient_attention": contraction(of.attention),
+    "aten._scaled_dot_product_cudnn_attention": contraction(of.attention),
+    "aten._scaled_dot_product_fused_attention_overrideable": contraction(of.attention),
+    "aten._scaled_dot_product_attention_math_for_mps": contraction(of.attention),
+    "flex_attention": contraction(of.attention),
+    "aten._flash_attention_forward": contraction(of.packed_attention),
+    "aten._efficient_attention_forward": contraction(of.packed_attention),
+    "aten._native_multi_head_attention": contraction(of.multi_head_attention),
+    "aten._transformer_encoder_layer_fwd": contraction(of.encoder_layer),
+    # recurrent layers: every token times every weight matrix
+    "aten.mkldnn_rnn_layer": contraction(of.recurrent_layer),
+    "aten._cudnn_rnn": contraction(of.recurrent_network),
+    "aten.miopen_rnn": contraction(of.recurrent_network),
+}
+
+BACKWARD_PRODUCTS: dict[str, Rule] = {
+    "conv2d_backward_input": contraction(of.convolution_input_gradient),
+    "conv2d_backward_weight": contraction(of.convolution_weight_gradient),
+    "aten.convolution_backward": contraction(of.convolution_backward),
+    "attention_backward": contraction(of.attention_backward),
+    **dict.fromkeys(
+        (
+            "aten._scaled_dot_product_flash_attention_backward",
+            "aten._scaled_dot_product_flash_attention_for_cpu_backward",
+            "aten._scaled_dot_product_efficient_attention_backward",
+            "aten._scaled_dot_product_cudnn_attention_backward",
+            "aten._scaled_dot_product_fused_attention_overrideable_backward",
+        ),
+        contraction(of.attention_backward, recomputed=of.recomputed_scores),
+    ),
+    "aten._flash_attention_backward": contraction(packed_backward),
+    "aten._efficient_attention_backward": contraction(packed_backward),
+    "aten.mkldnn_rnn_layer_backward": contraction(twice(of.recurrent_layer)),
+    "aten._cudnn_rnn_backward": contraction(twice(of.recurrent_network)),
+}
+
+ELEMENTWISE: dict[str, Rule] = {
+    **dict.fromkeys(
+        ("add", "subtract", "multiply", "divide", "power", "power_scalar", "negative", "absolute"),
+        POINTWISE,
+    ),
+    **dict.fromkeys(("sign", "exp", "log", "sqrt", "tanh", "relu", "where"), POINTWISE),
+    **dict.fromkeys(("equal", "not_equal", "less", "less_equal"), POINTWISE),
+    **dict.fromkeys(("greater", "greater_equal", "relu_backward"), POINTWISE),
+    "sigmoid": pointwise(3),  # exp, add, divide
+    "sigmoid_backward": pointwise(3),
+    "tanh_backward": pointwise(3),
+    "gelu": pointwise(8),  # cube (2), scale, add, scale, tanh, add, multiply
+    "gelu_backward": pointwise(14),
+    # PyTorch marks most of its elementwise operators itself; these it does not
+    **dict.fromkeys(
+        (
+            "aten.hardtanh_backward",
+            "aten.softplus_backward",
+            "aten.leaky_relu_backward",
+            "aten.elu_backward",
+            "aten.hardswish_backward",
+            "aten.hardsigmoid_backward",
+            "aten.log_sigmoid_forward",
+            "aten.log_sigmoid_backward",
+            "aten.native_dropout_backward",
+            "aten.masked_fill",
+            "aten.floor_divide",
+            "aten.lerp",
+            "aten.prelu",
+            "aten._prelu_kernel",
+            "aten.hardswish",
+            "aten.mish",
+        ),
+        POINTWISE,
+    ),
+    "aten.gelu": pointwise(8),
+    "aten.gelu_backward": pointwise(14),
+    "aten.sigmoid": pointwise(3),
+    "aten.silu": pointwise(4),
+    "aten.silu_backward": pointwise(6),
+    "aten.native_dropout": pointwise(2),
+    "aten.addcmul": pointwise(3),
+    "aten.addcdiv": pointwise(3),
+    "aten.addr": pointwise(2),
+    "aten.glu": pointwise(4),
+    "aten._thnn_fused_lstm_cell": Rule("elementwise", other=lambda c: 9 * c.outputs[0].size),
+    "aten._thnn_fused_lstm_cell_backward_impl": pointwise(9),
+    "aten._thnn_fused_gru_cell": Rule("elementwise", other=lambda c: 10 * c.outputs[0].size),
+    "aten._thnn_fused_gru_cell_backward": pointwise(9),
+    # optimizers: operations per parameter
+    "sgd_step": Rule("update", other=lambda c: 6 * c.tensor(0).size, written=_all_but_gradient),
+    "adam_step": Rule("update", other=lambda c: 14 * c.tensor(0).size, written=_all_but_gradient),
+}
+
+REDUCTIONS: dict[str, Rule] = {
+    **dict.fromkeys(("sum", "mean", "max"), reduction()),
+    **dict.fromkeys(
+        (
+            "aten.sum",
+            "aten.mean",
+            "aten.max",
+            "aten.min",
+            "aten.amax",
+            "aten.amin",
+            "aten.prod",
+            "aten.any",
+            "aten.all",
+            "aten.argmax",
+            "aten.argmin",
+            "aten.cumsum",
+            "aten.cumprod",
+            "aten.count_nonzero",
+            "aten.nansum",
+        ),
+        reduction(),
+    ),
+    "aten.linalg_vector_norm": reduction(2),
+    "aten.norm": reduction(2),
+    **dict.fromkeys(("aten.var", "aten.std", "aten.var_mean", "aten.std_mean"), reduction(4)),
+    "aten.logsumexp": reduction(4),
+    **dict.fromkeys(("softmax", "aten._softmax", "aten._safe_softmax"), reduction(5)),
+    **dict.fromkeys(("softmax_backward", "aten._softmax_backward_data"), reduction(4)),
+    **dict.fromkeys(("log_softmax", "aten._log_softmax"), reduction(5)),
+    **dict.fromkeys(("log_softmax_backward", "aten._log_softmax_backward_data"), reduction(4)),
+    "cross_entropy": reduction(6),
+    "cross_entropy_backward": pointwise(2),
+    "aten.nll_loss_forward": Rule("reduction", other=lambda c: c.tensor(1).size),
+    "aten.nll_loss2d_forward": Rule("reduction", other=lambda c: c.tensor(1).size),
+    "aten.nll_loss_backward": Rule("reduction", other=lambda c: c.tensor(2).size),
+    "aten.nll_loss2d_backward": Rule("reduction", other=lambda c: c.tensor(2).size),
+    "aten.mse_loss": reduction(3),
+    "aten.mse_loss_backward": pointwise(3),
+    "binary_cross_entropy": reduction(7),
+    "binary_cross_entropy_backward": pointwise(5),
+    "binary_cross_entropy_with_logits": reduction(7),
+    "binary_cross_entropy_with_logits_backward": pointwise(5),
+}
+
+NORMALISATIONS: dict[str, Rule] = {
+    # mean, centre, square, sum, scale, weight, bias
+    **dict.fromkeys(("layer_norm", "aten.native_layer_norm"), normalisation(7)),
+    **dict.fromkeys(("batch_norm", "aten.native_batch_norm"), normalisation(7)),
+    **dict.fromkeys(
+        (
+            "aten.native_group_norm",
+            "aten.cudnn_batch_norm",
+            "aten._native_batch_norm_legit",
+            "aten._native_batch_norm_legit_no_training",
+            "aten._batch_norm_with_update",
+            "aten._batch_norm_no_update",
+        ),
+        normalisation(7),
+    ),
+    **dict.fromkeys(("aten._fused_rms_norm", "aten.rms_norm"), normalisation(4)),
+    "aten._fused_rms_norm_backward": normalisation(9),
+    **dict.fromkeys(("layer_norm_backward", "aten.native_layer_norm_backward"), normalisation(12)),
+    **dict.fromkeys(("batch_norm_backward", "aten.native_batch_norm_backward"), normalisation(12)),
+    **dict.fromkeys(
+        (
+            "aten.native_group_norm_backward",
+            "aten.cudnn_batch_norm_backward",
+            "aten.batch_norm_backward",
+        ),
+        normalisation(12),
+    ),
+    **dict.fromkeys(("max_pool2d", "avg_pool2d", "aten.max_pool2d_with_indices"), POOLING),
+    **dict.fromkeys(("aten.avg_pool1d", "aten.avg_pool2d", "aten.avg_pool3d"), POOLING),
+    **dict.fromkeys(("aten.max_pool3d_with_indices",), POOLING),
+    **dict.fromkeys(("max_pool2d_backward", "avg_pool2d_backward"), UNPOOLING),
+    **dict.fromkeys(
+        ("aten.max_pool2d_with_indices_backward", "aten.avg_pool2d_backward"), UNPOOLING
+    ),
+    **dict.fromkeys(("aten._adaptive_avg_pool2d", "aten._adaptive_avg_pool3d"), reduction()),
+    **dict.fromkeys(("aten._adaptive_avg_pool2d_backward",), UNPOOLING),
+    **dict.fromkeys(("aten.upsample_nearest2d", "aten.upsample_nearest1d"), GATHER),
+    "aten.upsample_bilinear2d": pointwise(7),
+}
+
+DATA_MOVEMENT: dict[str, Rule] = {
+    **dict.fromkeys(("reshape", "transpose", "broadcast_to"), MOVEMENT),
+    **dict.fromkeys(("getitem", "embedding"), GATHER),
+    **dict.fromkeys(("concatenate", "getitem_backward", "embedding_backward"), MOVEMENT),
+    **dict.fromkeys(
+        (
+            "aten.clone",
+            "aten.copy",
+            "aten._to_copy",
+            "aten.contiguous",
+            "aten.cat",
+            "aten.stack",
+            "aten.repeat",
+            "aten.flip",
+            "aten.roll",
+            "aten.constant_pad_nd",
+            "aten.tril",
+            "aten.triu",
+            "aten.im2col",
+            "aten.col2im",
+            "aten.scatter",
+            "aten.scatter_add",
+            "aten.index_put",
+            "aten._index_put_impl",
+            "aten.index_add",
+            "aten.index_copy",
+            "aten.embedding_dense_backward",
+            "aten.select_backward",
+            "aten.slice_backward",
+            "aten.slice_scatter",
+            "aten.select_scatter",
+            "aten.unsafe_split",
+            "aten.unsafe_split_with_sizes",
+            "aten.reflection_pad2d",
+            "aten.to_padded_tensor",
+            "aten._nested_tensor_from_mask",
+            "aten._pack_padded_sequence",
+            "aten._local_scalar_dense",
+            "aten._amp_foreach_non_finite_check_and_unscale",
+        ),
+        MOVEMENT,
+    ),
+    **dict.fromkeys(
+        ("aten.embedding", "aten.index", "aten.index_select", "aten.gather", "aten.take"), GATHER
+    ),
+    **dict.fromkeys(
+        (
+            "aten.empty",
+            "aten.empty_like",
+            "aten.empty_strided",
+            "aten.new_empty",
+            "aten.new_empty_strided",
+            "aten._nested_tensor_from_mask_left_aligned",
+        ),
+        VIEW,  # memory is reserved and nothing is written
+    ),
+    **dict.fromkeys(("aten._unsafe_view", "aten._reshape_alias", "aten.lift_fresh"), VIEW),
+    **dict.fromkeys(
+        (
+            "aten.zeros",
+            "aten.zeros_like",
+            "aten.ones",
+            "aten.ones_like",
+            "aten.full",
+            "aten.full_like",
+            "aten.new_zeros",
+            "aten.new_ones",
+            "aten.new_full",
+            "aten.fill",
+            "aten.zero",
+            "aten.arange",
+            "aten.linspace",
+            "aten.eye",
+            "aten.scalar_tensor",
+            "aten.tril_indices",
+            "aten.one_hot",
+        ),
+        CREATION,
+    ),
+    **dict.fromkeys(
+        (
+            "aten.rand",
+            "aten.randn",
+            "aten.rand_like",
+            "aten.randn_like",
+            "aten.randint",
+            "aten.bernoulli",
+            "aten.uniform",
+            "aten.normal",
+        ),
+        RANDOM,
+    ),
+}
+
+COSTS: dict[str, Rule] = {
+    **FORWARD_PRODUCTS,
+    **BACKWARD_PRODUCTS,
+    **ELEMENTWISE,
+    **REDUCTIONS,
+    **NORMALISATIONS,
+    **DATA_MOVEMENT,
+}

@@ -1,0 +1,172 @@
+"""What an adapter observes: operations, calls of layers, and memory. One recording, many views."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+__all__ = ["Allocation", "Call", "Cost", "LayerCall", "OpRecord", "Recording", "TensorSpec"]
+
+
+@dataclass(frozen=True, slots=True)
+class TensorSpec:
+    """Shape, dtype and bytes of a tensor that an operation read or wrote.
+
+    `nbytes` counts memory that is really there: an expanded tensor has less than its shape says.
+    `parts` are the shapes inside of a ragged (nested) tensor, whose own shape is ().
+    """
+
+    shape: tuple[int, ...]
+    dtype: str
+    nbytes: int
+    is_view: bool = False
+    parts: tuple[tuple[int, ...], ...] = ()
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        if self.parts:
+            return sum(math.prod(part) for part in self.parts)
+        return math.prod(self.shape)
+
+
+Argument = TensorSpec | tuple[TensorSpec, ...] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One executed operation, before anybody has asked what it costs.
+
+    `inputs` are the tensors in the order of the operation's signature: None where one is absent, a
+    tuple where it takes several. `settings` are its other arguments by name.
+    """
+
+    kind: str
+    inputs: tuple[Argument, ...]
+    outputs: tuple[TensorSpec, ...]
+    settings: Mapping[str, Any]
+
+    @property
+    def tensors(self) -> tuple[TensorSpec, ...]:
+        """All tensors that come in, flat."""
+        flat: list[TensorSpec] = []
+        for item in self.inputs:
+            if isinstance(item, TensorSpec):
+                flat.append(item)
+            elif item is not None:
+                flat.extend(item)
+        return tuple(flat)
+
+    def shape(self, position: int) -> tuple[int, ...]:
+        """Give the shape of the input at a position, which must be a tensor."""
+        return self.tensor(position).shape
+
+    def tensor(self, position: int) -> TensorSpec:
+        """Give the input at a position, which must be a tensor."""
+        found = self.inputs[position]
+        assert isinstance(found, TensorSpec), f"input {position} of {self.kind} is {found!r}"
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """What an operation costs, by the table in :mod:`tinytorch.adapters.costs`.
+
+    `macs` are the multiply-accumulates of contractions, dense: padding and masked positions count.
+    `causal_macs` leaves out what a causal mask hides, where the operation says that it has one.
+    `recomputed_macs` are products that a fused backward kernel does again; they are not in `macs`.
+    `other_flops` is elementwise, normalisation and reduction work.
+    """
+
+    family: str
+    macs: int = 0
+    causal_macs: int = 0
+    recomputed_macs: int = 0
+    other_flops: int = 0
+    bytes_read: int = 0
+    bytes_written: int = 0
+
+    @property
+    def flops(self) -> int:
+        """Floating-point operations of contractions: two per multiply-accumulate."""
+        return 2 * self.macs
+
+
+@dataclass(frozen=True, slots=True)
+class OpRecord:
+    """One executed operation. `cost` is None when the table has no formula for its kind.
+
+    `path` is the layer that ran it: "" is the model itself, None is code outside of the model, such
+    as a loss or an optimizer. `start` counts from the beginning of the recording, in seconds. The
+    duration was taken in the recording pass, which is slower than the model on its own.
+    """
+
+    kind: str
+    path: str | None
+    phase: str
+    inputs: tuple[Argument, ...]
+    outputs: tuple[TensorSpec, ...]
+    cost: Cost | None
+    start: float
+    duration: float
+
+    @property
+    def dtype(self) -> str:
+        """The dtype that it computes in: that of the first floating-point input, or of anything."""
+        specs = (*Call(self.kind, self.inputs, self.outputs, {}).tensors, *self.outputs)
+        names = [spec.dtype for spec in specs]
+        floating = [name for name in names if "float" in name or "complex" in name]
+        return (floating or names or ["none"])[0]
+
+    @property
+    def macs(self) -> int:
+        return self.cost.macs if self.cost else 0
+
+    @property
+    def flops(self) -> int:
+        return 2 * self.macs
+
+    @property
+    def all_flops(self) -> int:
+        """Contractions and everything else that computes."""
+        return self.flops + self.cost.other_flops if self.cost else 0
+
+    @property
+    def bytes_moved(self) -> int:
+        return self.cost.bytes_read + self.cost.bytes_written if self.cost else 0
+
+
+@dataclass(frozen=True, slots=True)
+class LayerCall:
+    """One call of a layer: when it began and ended, in seconds since the model was called."""
+
+    path: str
+    start: float
+    end: float
+
+
+@dataclass(frozen=True, slots=True)
+class Allocation:
+    """A buffer that came to life during the recording, or was there before (`born` is 0.0).
+
+    `died` is None when it outlived the recording. Times are those of the operations.
+    """
+
+    nbytes: int
+    category: str
+    path: str | None
+    phase: str
+    born: float
+    died: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Recording:
+    """Everything that one recorded call did."""
+
+    operations: tuple[OpRecord, ...]
+    allocations: tuple[Allocation, ...]
+    duration: float
+    device_peak_bytes: int | None = None

@@ -1,0 +1,1 @@
+"""The stages: profiling today. None imports another; what two need goes up."""

@@ -1,0 +1,261 @@
+"""Profiling a workload: unwatched calls, watched calls in turns with them, one recorded call."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from time import perf_counter
+from typing import Any, Protocol
+
+from tinytorch.adapters.adapter import Adapter, adapter_for
+from tinytorch.adapters.layer_watch import stamping_layers
+from tinytorch.adapters.records import LayerCall
+from tinytorch.errors import SettingError
+from tinytorch.measure.ceilings import machine_ceilings
+from tinytorch.measure.disturbance import observe
+from tinytorch.measure.environment import describe_environment
+from tinytorch.measure.memory import traced_memory
+from tinytorch.measure.samples import Samples
+from tinytorch.measure.timing import gc_paused
+from tinytorch.perf.profiling.check_run import check_run
+from tinytorch.workloads.profile import BACKWARD, UPDATE, Profile
+from tinytorch.workloads.workload import Workload, call_model
+
+__all__ = ["profile_model", "profile_workload"]
+
+ROUNDS = 8
+"""Turns of unwatched and watched calls: enough for noise to meet both alike."""
+MIN_CALLS, MAX_CALLS = 5, 500
+
+
+class Progress(Protocol):
+    """Somebody who may be watching."""
+
+    def advance(self, steps: int = 1) -> None: ...
+    def describe(self, text: str) -> None: ...
+
+
+@dataclass
+class Task:
+    """One call of what is profiled, forward or a whole training step, and how to time it."""
+
+    adapter: Adapter
+    workload: Workload
+    device: str
+    optimizer: Any = None
+    is_training: bool = False
+    phases: list[tuple[str, Any, Any]] = field(default_factory=list)
+
+    def __call__(self) -> Any:
+        if not self.is_training:
+            return self.forward()
+        self.adapter.drop_gradients(self.workload.model)
+        loss = self.adapter.scalar_loss(self.forward())
+        self._timed(BACKWARD, lambda: self.adapter.backward(loss))
+        if self.optimizer is not None:
+            self._timed(UPDATE, lambda: self.adapter.optimizer_step(self.optimizer))
+        return loss
+
+    def forward(self) -> Any:
+        return call_model(self.workload.model, *self.workload.inputs)
+
+    def _timed(self, name: str, action: Callable[[], None]) -> None:
+        stamp = self.adapter.stamp(self.device)
+        begin = stamp()
+        action()
+        self.phases.append((name, begin, stamp()))
+
+    @contextmanager
+    def environment(self) -> Iterator[None]:
+        """Leave the model as it was, and build no graph unless training needs one."""
+        with self.adapter.preserving(self.workload.model, parameters=self.is_training):
+            if self.is_training:
+                yield
+            else:
+                with self.adapter.without_gradients():
+                    yield
+
+
+def profile_model(model: Any, *inputs: Any, name: str | None = None, **settings: Any) -> Profile:
+    """Profile a model on these inputs. Settings are those of :func:`profile_workload`."""
+    title = name or type(model).__name__
+    return profile_workload(Workload(title, model, inputs), **settings)
+
+
+def profile_workload(
+    workload: Workload,
+    *,
+    training: bool = False,
+    optimizer: str | None = "adam",
+    runs: int | None = None,
+    budget_s: float = 3.0,
+    ceilings: bool = True,
+    progress: Progress | None = None,
+) -> Profile:
+    """Measure a workload layer by layer and operation by operation.
+
+    `training` profiles a step: forward, backward of a scalar loss (the model's own, or the sum of
+    its outputs), and an update by `optimizer` (sgd, adam, adamw or None); afterwards the model has
+    its old parameters again. `runs` fixes how often the model is called unwatched and watched;
+    otherwise both together take about `budget_s`. Without `ceilings` nothing is known about bounds,
+    and the machine need not be measured.
+    """
+    _check(workload, runs, budget_s)
+    tell = progress.describe if progress else lambda text: None
+    adapter = adapter_for(workload.model)
+    device = adapter.device(workload.model, workload.inputs)
+    task = Task(adapter, workload, device, is_training=training)
+    limits = machine_ceilings(device) if ceilings else None
+    with task.environment():
+        tell(f"{workload.name}: checking")
+        notes = check_run(adapter, workload.model, task)
+        if training and optimizer is not None:
+            task.optimizer = adapter.make_optimizer(workload.model, optimizer)
+        tell(f"{workload.name}: timing")
+        timing = _time_in_turns(task, runs, budget_s, progress)
+        busy = adapter.busy_seconds(task, device)
+        tell(f"{workload.name}: recording")
+        task.phases.clear()
+        recording = adapter.record(
+            workload.model,
+            task,
+            device=device,
+            inputs=workload.inputs,
+            optimizer=task.optimizer,
+        )
+        traced = _traced_peak(task) if adapter.name == "core" else None
+    modules = adapter.modules(workload.model)
+    return Profile(
+        name=workload.name,
+        framework=adapter.name,
+        device=device,
+        mode="training" if training else "inference",
+        latency=timing.latency,
+        watched=timing.watched,
+        turns=timing.turns,
+        runs=timing.runs,
+        recording=recording,
+        parameters=adapter.parameters(workload.model),
+        kinds={path: type(module).__name__ for path, module in modules.items()},
+        environment=describe_environment(),
+        ceilings=limits,
+        examples=_batch_size(workload.inputs),
+        wall=timing.wall,
+        device_busy_s=busy,
+        traced_peak_bytes=traced,
+        notes=(*notes, *timing.notes),
+    )
+
+
+@dataclass(frozen=True)
+class _Timing:
+    latency: Samples
+    watched: Samples
+    wall: Samples
+    turns: tuple[int, ...]
+    runs: tuple[tuple[LayerCall, ...], ...]
+    notes: tuple[str, ...]
+
+
+def _time_in_turns(
+    task: Task, runs: int | None, budget_s: float, progress: Progress | None
+) -> _Timing:
+    """Call the model unwatched and watched in turns, so that noise meets both alike."""
+    plain: list[float] = []
+    wall: list[float] = []
+    watched: list[float] = []
+    calls: list[tuple[LayerCall, ...]] = []
+    modules = task.adapter.modules(task.workload.model)
+    stamp = task.adapter.stamp(task.device)
+    per_round = _calls_per_round(task, runs, budget_s)
+    before = observe()
+    for turn, count in enumerate(per_round):
+        with gc_paused():
+            for _ in range(count):
+                device_s, wall_s = _call_once(task, stamp)
+                plain.append(device_s)
+                wall.append(wall_s)
+        with (
+            gc_paused(),
+            stamping_layers(modules, stamp, methods=task.adapter.methods) as stamps,
+        ):
+            for _ in range(count):
+                stamps.clear()
+                watched_s, layer_calls = _call_watched(task, stamp, stamps)
+                watched.append(watched_s)
+                calls.append(layer_calls)
+        if progress:
+            progress.describe(f"{task.workload.name}: timing, turn {turn + 1} of {len(per_round)}")
+    return _Timing(
+        latency=Samples(f"{task.workload.name} latency", tuple(plain)),
+        watched=Samples(f"{task.workload.name} watched", tuple(watched)),
+        wall=Samples(f"{task.workload.name} wall", tuple(wall)),
+        turns=tuple(per_round),
+        runs=tuple(calls),
+        notes=observe().doubts_since(before),
+    )
+
+
+def _call_once(task: Task, stamp: Callable[[], Any]) -> tuple[float, float]:
+    """Time one call on the device's own time line, and by the wall clock until it is done."""
+    task.adapter.synchronize(task.device)
+    started = perf_counter()
+    begin = stamp()
+    task()
+    end = stamp()
+    task.adapter.synchronize(task.device)
+    return task.adapter.seconds(begin, end), perf_counter() - started
+
+
+def _call_watched(
+    task: Task, stamp: Callable[[], Any], stamps: list[tuple[str, Any, Any]]
+) -> tuple[float, tuple[LayerCall, ...]]:
+    seconds = task.adapter.seconds
+    task.phases.clear()
+    task.adapter.synchronize(task.device)
+    begin = stamp()
+    task()
+    end = stamp()
+    task.adapter.synchronize(task.device)
+    calls = tuple(
+        LayerCall(path, seconds(begin, entered), seconds(begin, left))
+        for path, entered, left in (*stamps, *task.phases)
+    )
+    return seconds(begin, end), calls
+
+
+def _calls_per_round(task: Task, runs: int | None, budget_s: float) -> list[int]:
+    """Warm up, then share out the calls that the budget allows over the rounds."""
+    if runs is None:
+        seconds = [_call_once(task, task.adapter.stamp(task.device))[1] for _ in range(3)]
+        runs = int(budget_s / 2 / max(min(seconds), 1e-6))
+        runs = max(MIN_CALLS, min(MAX_CALLS, runs))
+    else:
+        _call_once(task, task.adapter.stamp(task.device))
+    rounds = min(ROUNDS, runs)
+    return [runs // rounds + (turn < runs % rounds) for turn in range(rounds)]
+
+
+def _traced_peak(task: Task) -> int:
+    """Give the most bytes that Python allocated during a call, scratch memory included."""
+    with traced_memory() as traced:
+        kept = task()
+    del kept
+    return traced.peak_above_baseline_bytes
+
+
+def _batch_size(inputs: tuple[Any, ...]) -> int | None:
+    shape: tuple[int, ...] = tuple(getattr(inputs[0], "shape", ()))
+    return int(shape[0]) if len(shape) > 1 else None
+
+
+def _check(workload: Workload, runs: int | None, budget_s: float) -> None:
+    if not workload.inputs:
+        raise SettingError(
+            f"workload {workload.name!r} has no example inputs; give the model something to run on"
+        )
+    if runs is not None and runs < 1:
+        raise SettingError(f"runs={runs}: at least one run is needed to measure anything")
+    if not budget_s > 0:
+        raise SettingError(f"budget_s={budget_s}: a measurement needs some time")
