@@ -91,6 +91,9 @@ class Adapter(ABC):
     def stamp(self, device: str) -> Callable[[], Any]:
         """Give a function that marks a moment on the time line of a device."""
 
+    def forget_marks(self) -> None:  # noqa: B027 - only devices with marks of their own need it
+        """Allow that marks made so far are used again."""
+
     @abstractmethod
     def seconds(self, begin: Any, end: Any) -> float:
         """Give the time between two marks; on a GPU after :meth:`synchronize`."""
@@ -99,10 +102,11 @@ class Adapter(ABC):
     def synchronize(self, device: str) -> None:
         """Wait until the device has done what it was given."""
 
-    def busy_seconds(self, step: Step, device: str) -> float | None:
-        """Give the time that a device works on `step` with no gaps between its kernels.
+    def hold_back(self, device: str, seconds: float) -> Callable[[], bool] | None:
+        """Let a device wait, so that what it is given queues up and then runs without gaps.
 
-        None where the device does not run behind the program, or was not kept busy.
+        Gives a function that tells whether the device still waits; None for a device that does not
+        run behind the program.
         """
         return None
 

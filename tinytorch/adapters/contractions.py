@@ -28,7 +28,9 @@ __all__ = [
     "product",
     "recurrent_layer",
     "recurrent_network",
+    "squared_distances",
     "summed_batch_product",
+    "time_first_convolution",
     "trilinear",
 ]
 
@@ -37,9 +39,15 @@ __all__ = [
 
 
 def product(call: Call, first: int = 0) -> int:
-    """(..., m, k) @ (..., k, n), where either side may be a vector: the inner axis per output."""
-    inner = call.shape(first)[-1]
-    return call.outputs[0].size * inner
+    """(..., m, k) @ (..., k, n), where either side may be a vector: the inner axis per output.
+
+    A sparse matrix multiplies only what it stores.
+    """
+    left = call.tensor(first)
+    if left.stored is not None:
+        columns = call.outputs[0].shape[-1] if len(call.outputs[0].shape) > 1 else 1
+        return left.stored * columns
+    return call.outputs[0].size * left.shape[-1]
 
 
 def linear(call: Call) -> int:
@@ -70,17 +78,30 @@ def grouped_product(call: Call) -> int:
 
 
 def trilinear(call: Call) -> int:
-    """Bilinear layers: contract the first two factors, then the result with the third."""
-    expanded = [call.settings[f"expand{number}"] for number in (1, 2, 3)]
+    """Bilinear layers: contract the first two factors, then the result with the third.
+
+    The axis `unroll_dim` is a loop: what is summed along it is added up without multiplying.
+    """
+    expanded = [set(call.settings[f"expand{number}"]) for number in (1, 2, 3)]
     rank = len(call.shape(0)) + len(expanded[0])
     sizes = [1] * rank
     for position, missing in enumerate(expanded):
         axes = [axis for axis in range(rank) if axis not in missing]
         for axis, length in zip(axes, call.shape(position), strict=True):
             sizes[axis] = max(sizes[axis], length)
-    first_sums = [axis for axis in call.settings["sumdim"] if axis in expanded[2]]
-    remaining = [length for axis, length in enumerate(sizes) if axis not in first_sums]
-    return math.prod(sizes) + math.prod(remaining)
+    summed = set(call.settings["sumdim"]) - {call.settings["unroll_dim"]}
+    in_first = summed & expanded[2]  # axes that the third factor does not have
+    macs = 0
+    if in_first:
+        macs += math.prod(sizes[a] for a in range(rank) if a not in expanded[0] & expanded[1])
+    if summed - in_first:
+        macs += math.prod(sizes[axis] for axis in range(rank) if axis not in in_first)
+    return macs
+
+
+def squared_distances(call: Call) -> int:
+    """Distances of all pairs by one product, with two more columns for the squares."""
+    return call.outputs[0].size * (call.shape(0)[-1] + 2)
 
 
 # ---------------------------------------------------------------- convolution
@@ -91,6 +112,11 @@ def convolution(call: Call) -> int:
     weight = call.shape(1)  # (out, in / groups, *kernel), transposed: (in, out / groups, *kernel)
     positions = call.tensor(0) if call.settings.get("transposed") else call.outputs[0]
     return positions.size * math.prod(weight[1:])
+
+
+def time_first_convolution(call: Call) -> int:
+    """conv_tbc: weight (kernel, in, out), each output position meets every tap."""
+    return call.outputs[0].size * math.prod(call.shape(1)[:2])
 
 
 def convolution_backward(call: Call) -> int:
@@ -163,11 +189,14 @@ def _lengths(starts: Sequence[int]) -> list[int]:
 
 
 def multi_head_attention(call: Call) -> int:
-    """The fused layer: projections of query, key and value, attention, output projection."""
+    """The fused layer: projections of query, key and value, attention, output projection.
+
+    Of ragged batches only real tokens are projected; attention pads them to the longest.
+    """
     query, key = call.tensor(0), call.tensor(1)
     width = call.settings["embed_dim"]
     tokens_in, tokens_out = 2 * key.size // width, 2 * query.size // width
-    pairs = sum(q * k for q, k in zip(_tokens(query), _tokens(key), strict=True))
+    pairs = len(_tokens(query)) * max(_tokens(query)) * max(_tokens(key))
     return (tokens_in + tokens_out) * width * width + 2 * pairs * width
 
 
@@ -177,7 +206,7 @@ def encoder_layer(call: Call) -> int:
     width = call.settings["embed_dim"]
     hidden = call.shape(9)[0]  # the first feed-forward weight: (hidden, width)
     tokens = source.size // width
-    pairs = sum(length * length for length in _tokens(source))
+    pairs = len(_tokens(source)) * max(_tokens(source)) ** 2
     return tokens * (4 * width * width + 2 * width * hidden) + 2 * pairs * width
 
 

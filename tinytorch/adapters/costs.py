@@ -16,7 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from tinytorch.adapters import contractions as of
-from tinytorch.adapters.records import Call, Cost
+from tinytorch.adapters.records import Call, Cost, TensorSpec
 
 __all__ = ["COSTS", "POINTWISE", "VIEW", "Rule", "cost_of"]
 
@@ -116,6 +116,21 @@ def _all_but_gradient(call: Call) -> int:
     return sum(spec.nbytes for spec in call.tensors) - call.tensor(1).nbytes
 
 
+def _first_list(call: Call) -> tuple[TensorSpec, ...]:
+    """Operators on lists of tensors work on the first list, often in place."""
+    first = call.inputs[0]
+    return first if isinstance(first, tuple) else ()
+
+
+def on_list(per_element: int = 1) -> Rule:
+    """So many operations for each element of each tensor of a list."""
+    return Rule(
+        "update",
+        other=lambda call: per_element * sum(spec.size for spec in _first_list(call)),
+        written=lambda call: sum(spec.nbytes for spec in _first_list(call)),
+    )
+
+
 VIEW = Rule("view", is_free=True)
 POINTWISE = pointwise()
 MOVEMENT = Rule("movement")
@@ -170,6 +185,9 @@ FORWARD_PRODUCTS: dict[str, Rule] = {
     "aten._grouped_mm": contraction(of.grouped_product),
     "aten._scaled_grouped_mm": contraction(of.grouped_product),
     "aten._trilinear": contraction(of.trilinear),
+    "aten._euclidean_dist": contraction(of.squared_distances),
+    "aten._sparse_addmm": contraction(after_bias),
+    "aten._sparse_mm": contraction(of.product),
     "aten._weight_int8pack_mm": contraction(of.product),
     "aten._weight_int4pack_mm": contraction(of.product),
     "aten._weight_int4pack_mm_for_cpu": contraction(of.product),
@@ -189,6 +207,7 @@ FORWARD_PRODUCTS: dict[str, Rule] = {
     "aten.convolution_overrideable": contraction(of.convolution),
     "aten.cudnn_convolution": contraction(of.convolution),
     "aten.mkldnn_convolution": contraction(of.convolution),
+    "aten.conv_tbc": contraction(of.time_first_convolution),
     "aten._slow_conv2d_forward": contraction(of.convolution),
     "aten._conv_depthwise2d": contraction(of.convolution),
     # attention: scores, and the values weighed by them
@@ -281,6 +300,28 @@ ELEMENTWISE: dict[str, Rule] = {
     "aten._thnn_fused_gru_cell": Rule("elementwise", other=lambda c: 10 * c.outputs[0].size),
     "aten._thnn_fused_gru_cell_backward": pointwise(9),
     # optimizers: operations per parameter
+    **dict.fromkeys(
+        (
+            "aten._foreach_add",
+            "aten._foreach_sub",
+            "aten._foreach_mul",
+            "aten._foreach_div",
+            "aten._foreach_sqrt",
+            "aten._foreach_neg",
+            "aten._foreach_pow",
+            "aten._foreach_maximum",
+            "aten._foreach_reciprocal",
+            "aten._foreach_copy",
+            "aten._foreach_zero",
+        ),
+        on_list(),
+    ),
+    **dict.fromkeys(("aten._foreach_norm",), on_list(2)),
+    **dict.fromkeys(
+        ("aten._foreach_addcmul", "aten._foreach_addcdiv", "aten._foreach_lerp"), on_list(3)
+    ),
+    **dict.fromkeys(("aten._fused_adam", "aten._fused_adamw"), on_list(14)),
+    "aten._fused_sgd": on_list(6),
     "sgd_step": Rule("update", other=lambda c: 6 * c.tensor(0).size, written=_all_but_gradient),
     "adam_step": Rule("update", other=lambda c: 14 * c.tensor(0).size, written=_all_but_gradient),
 }
@@ -426,6 +467,9 @@ DATA_MOVEMENT: dict[str, Rule] = {
         VIEW,  # memory is reserved and nothing is written
     ),
     **dict.fromkeys(("aten._unsafe_view", "aten._reshape_alias", "aten.lift_fresh"), VIEW),
+    **dict.fromkeys(
+        ("profiler._record_function_enter_new", "profiler._record_function_exit"), VIEW
+    ),
     **dict.fromkeys(
         (
             "aten.zeros",

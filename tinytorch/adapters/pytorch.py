@@ -12,14 +12,11 @@ from typing import Any
 import torch
 
 from tinytorch.adapters.adapter import Adapter, ParameterSpec, Step
-from tinytorch.adapters.pytorch_recorder import Resident, record_step
+from tinytorch.adapters.pytorch_recorder import Resident, hold_back, record_step
 from tinytorch.adapters.records import Recording
 from tinytorch.errors import BackendError, GraphError, SettingError
 
 __all__ = ["TorchAdapter", "holds_torch_module", "tensors_in"]
-
-CYCLES_PER_S = 2e9
-"""About as many as a GPU makes; only used to let it wait long enough."""
 
 OPTIMIZERS: dict[str, Callable[[list[Any]], torch.optim.Optimizer]] = {
     "sgd": lambda parameters: torch.optim.SGD(parameters, lr=1e-3),
@@ -32,6 +29,10 @@ class TorchAdapter(Adapter):
     """`torch.nn.Module`, and objects with a `forward` that have such modules inside."""
 
     name = "pytorch"
+
+    def __init__(self) -> None:
+        self._events: list[torch.cuda.Event] = []
+        self._used = 0
 
     # ------------------------------------------------------------ the model
 
@@ -169,11 +170,17 @@ class TorchAdapter(Adapter):
         stream = torch.cuda.current_stream(device)
 
         def mark() -> torch.cuda.Event:
-            event = torch.cuda.Event(enable_timing=True)
+            if self._used == len(self._events):
+                self._events.append(torch.cuda.Event(enable_timing=True))
+            event = self._events[self._used]  # making one costs more than recording it
+            self._used += 1
             event.record(stream)
             return event
 
         return mark
+
+    def forget_marks(self) -> None:
+        self._used = 0
 
     def seconds(self, begin: Any, end: Any) -> float:
         if isinstance(begin, float):
@@ -184,23 +191,8 @@ class TorchAdapter(Adapter):
         if device.startswith("cuda"):
             torch.cuda.synchronize(device)
 
-    def busy_seconds(self, step: Step, device: str) -> float | None:
-        if not device.startswith("cuda"):
-            return None
-        self.synchronize(device)
-        started = perf_counter()
-        step()
-        self.synchronize(device)
-        # Let the GPU wait while the program hands in its kernels; then it works without gaps.
-        mark = self.stamp(device)
-        cycles = int(3 * (perf_counter() - started) * CYCLES_PER_S)
-        torch.cuda._sleep(min(cycles, 2**31 - 1))
-        begin = mark()
-        step()
-        end = mark()
-        was_behind = not begin.query()
-        self.synchronize(device)
-        return self.seconds(begin, end) if was_behind else None
+    def hold_back(self, device: str, seconds: float) -> Callable[[], bool] | None:
+        return hold_back(device, seconds) if device.startswith("cuda") else None
 
     def record(
         self,

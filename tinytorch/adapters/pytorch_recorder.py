@@ -11,6 +11,7 @@ import weakref
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from time import perf_counter
 from typing import Any
 
@@ -20,9 +21,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from tinytorch.adapters.costs import COSTS, POINTWISE, VIEW, Rule, cost_of
 from tinytorch.adapters.layer_watch import entering_layers
 from tinytorch.adapters.ledger import Ledger
-from tinytorch.adapters.records import Argument, Call, OpRecord, Recording, TensorSpec
+from tinytorch.adapters.records import Argument, Call, Cost, OpRecord, Recording, TensorSpec
 
-__all__ = ["Resident", "record_step", "storage_of"]
+__all__ = ["Resident", "hold_back", "record_step", "storage_of"]
 
 Resident = tuple[torch.Tensor, str, str | None]
 
@@ -35,6 +36,9 @@ VALUES_NEEDED = {
     "aten._efficient_attention_forward": ("cu_seqlens_q", "cu_seqlens_k"),
     "aten._efficient_attention_backward": ("cu_seqlens_q", "cu_seqlens_k"),
 }
+CYCLES_PER_S = 2e9
+"""About as many as a GPU makes; only used to let it wait for a while."""
+LONGEST_WAIT_S = 1.0
 NO_NODE = 2**63  # autograd gives nodes without a number, such as gradient sinks, huge ones
 
 
@@ -55,6 +59,7 @@ def record_step(
         torch.cuda.synchronize(device)
         torch.cuda.reset_peak_memory_stats(device)
         before = torch.cuda.memory_allocated(device)
+        hold_back(device, LONGEST_WAIT_S)  # so that the time between events has no gaps
     with (
         _running_eagerly(),
         entering_layers(modules, recorder.enter_layer, recorder.leave_layer),
@@ -74,6 +79,14 @@ def record_step(
     return Recording(recorder.finished(), allocations, duration, peak)
 
 
+def hold_back(device: str, seconds: float) -> Callable[[], bool]:
+    """Let a GPU wait while the program hands in work; gives whether it still waits."""
+    torch.cuda._sleep(int(min(seconds, LONGEST_WAIT_S) * CYCLES_PER_S))
+    over = torch.cuda.Event()
+    over.record(torch.cuda.current_stream(device))
+    return lambda: not over.query()
+
+
 def _running_eagerly() -> AbstractContextManager[Any]:
     """Run compiled models as they were written: compiled code hides its operators."""
     set_stance = getattr(torch.compiler, "set_stance", None)  # since torch 2.6
@@ -91,6 +104,8 @@ class _Recorder(TorchDispatchMode):
         self.ledger = Ledger(lambda: perf_counter() - self._began)
         self._on_cuda = device.startswith("cuda")
         self._stream = torch.cuda.current_stream(device) if self._on_cuda else None
+        self._cudnn_tf32 = self._on_cuda and torch.backends.cudnn.allow_tf32
+        self._matmul_tf32 = self._on_cuda and torch.get_float32_matmul_precision() != "highest"
         self._bonds: list[Any] = []  # weak references fire only while somebody holds them
         self._stack: list[str] = []
         self._nodes: list[int] = []  # autograd's counter whenever the layer changed
@@ -137,26 +152,34 @@ class _Recorder(TorchDispatchMode):
             return NotImplemented  # let the subclass unfold; its inner operators come by again
         kind = _kind(func)
         rule = _rule(func, kind)
-        if rule is None:
+        if rule is None and not any(tensor.is_nested for tensor in _flat_tensors(args)):
             unfolded = _decompose(self, func, args, kwargs)
             if unfolded is not NotImplemented:
                 return unfolded
         path, phase = self._place()
         inputs, settings = _arguments(func, kind, args, kwargs)
-        begin = self._mark()
+        is_view = rule is VIEW or bool(getattr(func, "is_view", False))
+        begin = None if is_view else self._mark()
         start = perf_counter() - self._began
         result = func(*args, **kwargs)
         duration = perf_counter() - self._began - start
-        end = self._mark()
-        is_view = rule is VIEW or bool(getattr(func, "is_view", False))
+        end = None if is_view else self._mark()
         outputs = tuple(_as_spec(tensor, is_view=is_view) for tensor in _flat_tensors(result))
         call = Call(kind, inputs, outputs, settings)
-        cost = cost_of(call, rule) if rule is not None else None
-        record = OpRecord(kind, path, phase, inputs, outputs, cost, start, duration)
+        cost = _cost(call, rule)
+        arithmetic = self._arithmetic(kind, outputs) if cost is not None and cost.macs else ""
+        record = OpRecord(kind, path, phase, inputs, outputs, cost, start, duration, arithmetic)
         self._pending.append((record, begin, end))
         for tensor in (*_flat_tensors(args), *_flat_tensors(kwargs), *_flat_tensors(result)):
             self.enter_buffer(tensor, None, path, phase)
         return result
+
+    def _arithmetic(self, kind: str, outputs: tuple[TensorSpec, ...]) -> str:
+        """Tell where a GPU multiplies float32 numbers with less precision than they have."""
+        if not self._on_cuda or not outputs or outputs[0].dtype != "float32":
+            return ""
+        is_cudnn = "convolution" in kind or "cudnn" in kind
+        return "tf32" if (self._cudnn_tf32 if is_cudnn else self._matmul_tf32) else ""
 
     def _mark(self) -> Any:
         if not self._on_cuda:
@@ -205,16 +228,8 @@ def storage_of(tensor: torch.Tensor) -> Any:
 
 
 def _with_device_time(record: OpRecord, begin: Any, end: Any) -> OpRecord:
-    return OpRecord(
-        record.kind,
-        record.path,
-        record.phase,
-        record.inputs,
-        record.outputs,
-        record.cost,
-        record.start,
-        begin.elapsed_time(end) / 1e3,
-    )
+    """Replace the time of the program by that of the device, where a view takes none."""
+    return replace(record, duration=begin.elapsed_time(end) / 1e3 if begin else 0.0)
 
 
 def _kind(func: Any) -> str:
@@ -236,6 +251,17 @@ def _rule(func: Any, kind: str) -> Rule | None:
     if torch.Tag.pointwise in getattr(func, "tags", ()):
         return POINTWISE
     return None
+
+
+def _cost(call: Call, rule: Rule | None) -> Cost | None:
+    if rule is None:
+        return None
+    try:
+        return cost_of(call, rule)
+    except (AssertionError, IndexError, ValueError):
+        if any(spec.parts for spec in (*call.tensors, *call.outputs)):
+            return None  # a formula for whole tensors, and a ragged one: not counted
+        raise
 
 
 def _decompose(mode: Any, func: Any, args: tuple[Any, ...], kwargs: Any) -> Any:
@@ -280,6 +306,10 @@ def _as_spec(tensor: torch.Tensor, *, is_view: bool = False) -> TensorSpec:
         parts = tuple(tuple(row) for row in tensor._nested_tensor_size().tolist())
         spec = TensorSpec((), dtype, 0, is_view, parts)
         return TensorSpec((), dtype, spec.size * tensor.element_size(), is_view, parts)
+    if tensor.layout != torch.strided:
+        stored = tensor._nnz()
+        nbytes = stored * tensor.element_size()  # without the indices
+        return TensorSpec(tuple(tensor.shape), dtype, nbytes, is_view, stored=stored)
     nbytes = tensor.numel() * tensor.element_size()
     storage = storage_of(tensor)
     held = storage.nbytes() if storage is not None else nbytes

@@ -15,7 +15,8 @@ class TensorSpec:
     """Shape, dtype and bytes of a tensor that an operation read or wrote.
 
     `nbytes` counts memory that is really there: an expanded tensor has less than its shape says.
-    `parts` are the shapes inside of a ragged (nested) tensor, whose own shape is ().
+    `parts` are the shapes inside of a ragged (nested) tensor, whose own shape is (); `stored` is the
+    number of elements that a sparse tensor holds.
     """
 
     shape: tuple[int, ...]
@@ -23,6 +24,7 @@ class TensorSpec:
     nbytes: int
     is_view: bool = False
     parts: tuple[tuple[int, ...], ...] = ()
+    stored: int | None = None
 
     @property
     def size(self) -> int:
@@ -111,10 +113,13 @@ class OpRecord:
     cost: Cost | None
     start: float
     duration: float
+    arithmetic: str = ""
 
     @property
     def dtype(self) -> str:
-        """The dtype that it computes in: that of the first floating-point input, or of anything."""
+        """What it computes in: the stated arithmetic (tf32), or the first floating-point dtype."""
+        if self.arithmetic:
+            return self.arithmetic
         specs = (*Call(self.kind, self.inputs, self.outputs, {}).tensors, *self.outputs)
         names = [spec.dtype for spec in specs]
         floating = [name for name in names if "float" in name or "complex" in name]

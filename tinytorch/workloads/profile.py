@@ -80,8 +80,9 @@ class Profile:
     `latency` are calls of the model as it is, `watched` calls with every layer timed, taken in
     turns with them; `turns` says how many calls each turn had. `runs` has the layer calls of each
     watched call. `recording` is one more call, with every operation and buffer. Seconds and bytes;
-    on a GPU seconds of the device, beside `wall` until it is done, and `device_busy_s` without gaps
-    between its kernels.
+    on a GPU seconds of the device, beside `wall` until it is done. There `busy` are calls whose
+    kernels were queued up first and ran without gaps, and watched calls are such calls too: the
+    times of layers are those of their kernels, and what `latency` has on top is waiting.
     """
 
     name: str
@@ -99,7 +100,7 @@ class Profile:
     ceilings: Ceilings | None = None
     examples: int | None = None
     wall: Samples | None = None
-    device_busy_s: float | None = None
+    busy: Samples | None = None
     traced_peak_bytes: int | None = None
     notes: tuple[str, ...] = ()
 
@@ -140,14 +141,18 @@ class Profile:
     @property
     def overhead(self) -> float:
         """What watching cost: the median ratio of neighbouring turns, minus 1."""
+        unwatched = self.busy or self.latency
         ratios, first = [], 0
         for count in self.turns:
             turn = slice(first, first + count)
             first += count
-            ratios.append(
-                np.median(self.watched.values[turn]) / np.median(self.latency.values[turn])
-            )
+            ratios.append(np.median(self.watched.values[turn]) / np.median(unwatched.values[turn]))
         return float(np.median(ratios)) - 1
+
+    @property
+    def idle_share(self) -> float | None:
+        """On a GPU: the part of a call in which the device waits for the program."""
+        return 1 - self.busy.median / self.latency.median if self.busy else None
 
     @property
     def throughput(self) -> float | None:

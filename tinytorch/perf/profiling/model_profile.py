@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Any, Protocol
@@ -46,6 +46,21 @@ class Task:
     optimizer: Any = None
     is_training: bool = False
     phases: list[tuple[str, Any, Any]] = field(default_factory=list)
+    stamp: Callable[[], Any] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.stamp = self.adapter.stamp(self.device)
+
+    def restart(self) -> None:
+        """Wait until the device is idle, and forget what was marked before."""
+        self.adapter.synchronize(self.device)
+        self.adapter.forget_marks()
+        self.phases.clear()
+
+    def stamping_layers(self) -> AbstractContextManager[list[tuple[str, Any, Any]]]:
+        """Stamp the begin and the end of every call of a layer."""
+        modules = self.adapter.modules(self.workload.model)
+        return stamping_layers(modules, self.stamp, methods=self.adapter.methods)
 
     def __call__(self) -> Any:
         if not self.is_training:
@@ -61,10 +76,9 @@ class Task:
         return call_model(self.workload.model, *self.workload.inputs)
 
     def _timed(self, name: str, action: Callable[[], None]) -> None:
-        stamp = self.adapter.stamp(self.device)
-        begin = stamp()
+        begin = self.stamp()
         action()
-        self.phases.append((name, begin, stamp()))
+        self.phases.append((name, begin, self.stamp()))
 
     @contextmanager
     def environment(self) -> Iterator[None]:
@@ -114,9 +128,9 @@ def profile_workload(
             task.optimizer = adapter.make_optimizer(workload.model, optimizer)
         tell(f"{workload.name}: timing")
         timing = _time_in_turns(task, runs, budget_s, progress)
-        busy = adapter.busy_seconds(task, device)
         tell(f"{workload.name}: recording")
         task.phases.clear()
+        adapter.drop_gradients(workload.model)
         recording = adapter.record(
             workload.model,
             task,
@@ -142,7 +156,7 @@ def profile_workload(
         ceilings=limits,
         examples=_batch_size(workload.inputs),
         wall=timing.wall,
-        device_busy_s=busy,
+        busy=timing.busy,
         traced_peak_bytes=traced,
         notes=(*notes, *timing.notes),
     )
@@ -153,6 +167,7 @@ class _Timing:
     latency: Samples
     watched: Samples
     wall: Samples
+    busy: Samples | None
     turns: tuple[int, ...]
     runs: tuple[tuple[LayerCall, ...], ...]
     notes: tuple[str, ...]
@@ -164,75 +179,82 @@ def _time_in_turns(
     """Call the model unwatched and watched in turns, so that noise meets both alike."""
     plain: list[float] = []
     wall: list[float] = []
+    busy: list[float] = []
     watched: list[float] = []
     calls: list[tuple[LayerCall, ...]] = []
-    modules = task.adapter.modules(task.workload.model)
-    stamp = task.adapter.stamp(task.device)
+    gaps = 0
     per_round = _calls_per_round(task, runs, budget_s)
+    runs_behind = task.adapter.hold_back(task.device, 0.0) is not None
     before = observe()
     for turn, count in enumerate(per_round):
         with gc_paused():
             for _ in range(count):
-                device_s, wall_s = _call_once(task, stamp)
+                device_s, wall_s = _call_once(task)
                 plain.append(device_s)
                 wall.append(wall_s)
-        with (
-            gc_paused(),
-            stamping_layers(modules, stamp, methods=task.adapter.methods) as stamps,
-        ):
+            for _ in range(count if runs_behind else 0):
+                busy.append(_call_watched(task, [], 3 * wall[-1])[0])
+        with gc_paused(), task.stamping_layers() as stamps:
             for _ in range(count):
-                stamps.clear()
-                watched_s, layer_calls = _call_watched(task, stamp, stamps)
+                watched_s, layer_calls, had_gaps = _call_watched(task, stamps, 4 * wall[-1])
                 watched.append(watched_s)
                 calls.append(layer_calls)
+                gaps += had_gaps
         if progress:
             progress.describe(f"{task.workload.name}: timing, turn {turn + 1} of {len(per_round)}")
+    name, notes = task.workload.name, observe().doubts_since(before)
+    if gaps:
+        notes = (*notes, "the program waits for the device inside of a call: its times have gaps")
     return _Timing(
-        latency=Samples(f"{task.workload.name} latency", tuple(plain)),
-        watched=Samples(f"{task.workload.name} watched", tuple(watched)),
-        wall=Samples(f"{task.workload.name} wall", tuple(wall)),
+        latency=Samples(f"{name} latency", tuple(plain)),
+        watched=Samples(f"{name} watched", tuple(watched)),
+        wall=Samples(f"{name} wall", tuple(wall)),
+        busy=Samples(f"{name} busy", tuple(busy)) if busy else None,
         turns=tuple(per_round),
         runs=tuple(calls),
-        notes=observe().doubts_since(before),
+        notes=notes,
     )
 
 
-def _call_once(task: Task, stamp: Callable[[], Any]) -> tuple[float, float]:
+def _call_once(task: Task) -> tuple[float, float]:
     """Time one call on the device's own time line, and by the wall clock until it is done."""
-    task.adapter.synchronize(task.device)
+    task.restart()
     started = perf_counter()
-    begin = stamp()
+    begin = task.stamp()
     task()
-    end = stamp()
+    end = task.stamp()
     task.adapter.synchronize(task.device)
     return task.adapter.seconds(begin, end), perf_counter() - started
 
 
 def _call_watched(
-    task: Task, stamp: Callable[[], Any], stamps: list[tuple[str, Any, Any]]
-) -> tuple[float, tuple[LayerCall, ...]]:
-    seconds = task.adapter.seconds
-    task.phases.clear()
-    task.adapter.synchronize(task.device)
-    begin = stamp()
+    task: Task, stamps: list[tuple[str, Any, Any]], wait_s: float
+) -> tuple[float, tuple[LayerCall, ...], bool]:
+    """Time one call and its layers; a GPU waits until everything is queued up."""
+    stamps.clear()
+    task.restart()
+    still_waits = task.adapter.hold_back(task.device, wait_s)
+    begin = task.stamp()
     task()
-    end = stamp()
+    end = task.stamp()
+    had_gaps = still_waits is not None and not still_waits()
     task.adapter.synchronize(task.device)
+    seconds = task.adapter.seconds
     calls = tuple(
         LayerCall(path, seconds(begin, entered), seconds(begin, left))
         for path, entered, left in (*stamps, *task.phases)
     )
-    return seconds(begin, end), calls
+    return seconds(begin, end), calls, had_gaps
 
 
 def _calls_per_round(task: Task, runs: int | None, budget_s: float) -> list[int]:
     """Warm up, then share out the calls that the budget allows over the rounds."""
     if runs is None:
-        seconds = [_call_once(task, task.adapter.stamp(task.device))[1] for _ in range(3)]
+        seconds = [_call_once(task)[1] for _ in range(3)]
         runs = int(budget_s / 2 / max(min(seconds), 1e-6))
         runs = max(MIN_CALLS, min(MAX_CALLS, runs))
     else:
-        _call_once(task, task.adapter.stamp(task.device))
+        _call_once(task)
     rounds = min(ROUNDS, runs)
     return [runs // rounds + (turn < runs % rounds) for turn in range(rounds)]
 
