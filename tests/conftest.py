@@ -1,5 +1,7 @@
 """What every test may use."""
 
+from collections.abc import Iterator
+
 import hypothesis
 import numpy as np
 import pytest
@@ -12,6 +14,14 @@ hypothesis.settings.register_profile(
     suppress_health_check=[hypothesis.HealthCheck.too_slow],
 )
 hypothesis.settings.load_profile("steady")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _measure_this_machine_once(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Keep ceilings in a folder of this run: measured for real, and nobody's cache is touched."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TINYTORCH_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield
 
 
 @pytest.fixture

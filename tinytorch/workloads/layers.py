@@ -55,8 +55,13 @@ class Layer:
 
     @property
     def group(self) -> tuple[str, str, int, int]:
-        """What repeated layers have in common: name but for numbers, kind and size."""
-        return group_name(self.path), self.kind, self.parameters, self.macs
+        """What repeated layers have in common: name but for numbers, kind and size.
+
+        Neighbours without parameters, such as the activations of a stack, have nothing in common.
+        """
+        stands_alone = not self.parameters and self.path.rpartition(".")[2].isdecimal()
+        name = self.path if stands_alone else group_name(self.path)
+        return name, self.kind, self.parameters, self.macs
 
     @property
     def flops(self) -> int:

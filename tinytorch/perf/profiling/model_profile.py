@@ -120,7 +120,7 @@ def profile_workload(
     adapter = adapter_for(workload.model)
     device = adapter.device(workload.model, workload.inputs)
     task = Task(adapter, workload, device, is_training=training)
-    limits = machine_ceilings(device) if ceilings else None
+    limits = machine_ceilings(device, progress=progress) if ceilings else None
     with task.environment():
         tell(f"{workload.name}: checking")
         notes = check_run(adapter, workload.model, task)
@@ -194,12 +194,12 @@ def _time_in_turns(
                 wall.append(wall_s)
             for _ in range(count if runs_behind else 0):
                 busy.append(_call_watched(task, [], 3 * wall[-1])[0])
-        with gc_paused(), task.stamping_layers() as stamps:
-            for _ in range(count):
-                watched_s, layer_calls, had_gaps = _call_watched(task, stamps, 4 * wall[-1])
-                watched.append(watched_s)
-                calls.append(layer_calls)
-                gaps += had_gaps
+            with task.stamping_layers() as stamps:
+                for _ in range(count):
+                    watched_s, layer_calls, had_gaps = _call_watched(task, stamps, 4 * wall[-1])
+                    watched.append(watched_s)
+                    calls.append(layer_calls)
+                    gaps += had_gaps
         if progress:
             progress.describe(f"{task.workload.name}: timing, turn {turn + 1} of {len(per_round)}")
     name, notes = task.workload.name, observe().doubts_since(before)

@@ -1,0 +1,214 @@
+import gc
+import tracemalloc
+
+import numpy as np
+import pytest
+from parts import require_part
+
+from tinytorch import Tensor, Workload, load_workload
+from tinytorch.adapters.core import CoreAdapter
+from tinytorch.core.layers import Dropout, Linear, ReLU, Sequential
+from tinytorch.core.module import Module
+from tinytorch.errors import BackendError, ModelError, SettingError
+from tinytorch.perf.profiling.flops import count_flops
+from tinytorch.perf.profiling.model_profile import profile_model, profile_workload
+from tinytorch.workloads.profile import BACKWARD, UPDATE
+
+X = Tensor(np.ones((4, 8), np.float32))
+
+
+def mlp():
+    return Sequential(Linear(8, 16, rng=0), ReLU(), Linear(16, 4, rng=1))
+
+
+def quick(model, *inputs, **settings):
+    return profile_model(model, *inputs, **{"runs": 3, "ceilings": False, **settings})
+
+
+def torch_mlp():
+    torch = require_part("torch")
+    return torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.ReLU(), torch.nn.Linear(16, 4))
+
+
+class Spend(Module):
+    """A layer that takes a known time on a clock of the test's own."""
+
+    now = 0.0
+
+    def __init__(self, seconds):
+        self.seconds = seconds
+
+    def forward(self, x):
+        Spend.now += self.seconds
+        return x
+
+
+@pytest.fixture
+def steady_clock(monkeypatch):
+    """Let time pass only where a layer spends it, so that the arithmetic can be exact."""
+    monkeypatch.setattr(CoreAdapter, "stamp", lambda self, device: lambda: Spend.now)
+
+
+@pytest.mark.parametrize("name", ["mlp", "cnn", "gpt"])
+def test_the_times_of_layers_and_the_rest_add_up_to_the_total(name):
+    profile = profile_workload(load_workload(name), runs=5, ceilings=False)
+    own = sum(layer.self_s for layer in profile.layers)
+    assert own + profile.unattributed_s == pytest.approx(profile.total_s, rel=0.01)
+    assert all(layer.self_s >= 0 for layer in profile.layers)
+    assert profile.unattributed_s >= 0
+
+
+def test_a_layer_has_the_time_that_it_takes(steady_clock):
+    profile = quick(Sequential(Spend(2.0), Sequential(Spend(1.0), Spend(5.0))), X)
+    assert profile.total_s == pytest.approx(8.0)
+    assert profile.layer("layers.1").time_s == pytest.approx(6.0)
+    assert profile.layer("layers.1").self_s == pytest.approx(0.0)
+    assert profile.layer("layers.1.layers.1").time_s == pytest.approx(5.0)
+    assert profile.bottleneck.name == "layers.1.layers.1"
+    assert profile.bottleneck.share == pytest.approx(0.625)
+    assert profile.unattributed_s == pytest.approx(0.0)
+    assert profile.overhead == pytest.approx(0.0)
+
+
+def test_amdahl_predicts_what_replacing_a_layer_brings(steady_clock):
+    slow = quick(Sequential(Spend(2.0), Spend(6.0)), X)
+    fast = quick(Sequential(Spend(2.0), Spend(3.0)), X)
+    predicted = slow.bottleneck.speedup_if(2)
+    assert predicted == pytest.approx(slow.latency.median / fast.latency.median)
+
+
+def test_costs_are_those_of_one_call():
+    profile = quick(mlp(), X)
+    assert profile.macs == 4 * (8 * 16 + 16 * 4)
+    assert profile.layer("layers.0").macs == 4 * 8 * 16
+    assert profile.parameter_count == 8 * 16 + 16 + 16 * 4 + 4
+    assert profile.not_counted == ()
+    assert profile.examples == 4
+
+
+def test_both_frameworks_give_the_same_costs():
+    torch = require_part("torch")
+    ours, theirs = quick(mlp(), X), quick(torch_mlp(), torch.ones(4, 8))
+    assert ours.macs == theirs.macs
+    assert ours.parameter_count == theirs.parameter_count
+    assert ours.memory.peak_activation_bytes == theirs.memory.peak_activation_bytes
+    assert [layer.macs for layer in ours.layers] == [layer.macs for layer in theirs.layers]
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adam", "adamw", None])
+@pytest.mark.parametrize("framework", ["core", "pytorch"])
+def test_a_training_step_has_backward_and_update(framework, optimizer):
+    if framework == "core":
+        model, x = mlp(), X
+    else:
+        torch = require_part("torch")
+        model, x = torch_mlp(), torch.ones(4, 8)
+    profile = quick(model, x, training=True, optimizer=optimizer)
+    paths = [layer.path for layer in profile.layers]
+    assert BACKWARD in paths
+    assert (UPDATE in paths) == (optimizer is not None)
+    assert profile.flops == count_flops(model, x, backward=True)
+    held = profile.memory.peak_by_category
+    weights = 4 * profile.parameter_count
+    assert held["gradients"] + held.get("temporaries", 0) <= 1.5 * weights + 4 * 4 * 20 * 4
+    adam_state = 2 * weights if optimizer in ("adam", "adamw") else 0
+    assert held.get("optimizer state", 0) == pytest.approx(adam_state, abs=4 * 8)
+
+
+def test_a_trained_model_has_its_old_parameters_and_gradients_again(rng):
+    model = mlp()
+    first = model.parameters()[0]
+    first.grad = grad = rng.normal(size=first.shape)
+    before = [parameter.data.copy() for parameter in model.parameters()]
+    quick(model, X, training=True)
+    assert first.grad is grad
+    for parameter, values in zip(model.parameters(), before, strict=True):
+        np.testing.assert_array_equal(parameter.data, values)
+
+
+def test_nothing_is_disturbed():
+    torch = require_part("torch")
+    model = torch.nn.Sequential(
+        torch.nn.Conv2d(1, 2, 3), torch.nn.BatchNorm2d(2), torch.nn.Dropout(0.5)
+    )
+    statistics = {name: buffer.clone() for name, buffer in model.named_buffers()}
+    torch.manual_seed(1)
+    expected = torch.rand(3)
+    torch.manual_seed(1)
+    collecting, tracing = gc.isenabled(), tracemalloc.is_tracing()
+    quick(model, torch.ones(2, 1, 8, 8))
+    assert torch.equal(torch.rand(3), expected)
+    assert model.training
+    assert all(torch.equal(b, statistics[name]) for name, b in model.named_buffers())
+    assert all(parameter.grad is None for parameter in model.parameters())
+    assert not any("forward" in vars(module) for module in model.modules())
+    assert (gc.isenabled(), tracemalloc.is_tracing()) == (collecting, tracing)
+
+
+def test_nothing_is_left_behind_by_a_model_that_raises():
+    torch = require_part("torch")
+    layers = [torch.nn.Linear(4, 4) for _ in range(7)]
+    model = torch.nn.Sequential(*layers, torch.nn.Linear(5, 4))
+    with pytest.raises(ModelError, match=r"layer '7' \(Linear\)"):
+        quick(model, torch.ones(2, 4))
+    assert not any("forward" in vars(module) for module in model.modules())
+
+
+def test_a_random_layer_is_noted():
+    profile = quick(Sequential(Linear(8, 8), Dropout(0.5, rng=0)), X)
+    assert any("not deterministic: 'layers.1'" in note for note in profile.notes)
+
+
+def test_no_inputs_is_an_error_that_says_what_to_give():
+    with pytest.raises(SettingError, match="workload 'empty' has no example inputs"):
+        profile_workload(Workload("empty", mlp(), ()))
+
+
+@pytest.mark.parametrize("runs", [0, -3])
+def test_a_profile_needs_a_run(runs):
+    with pytest.raises(SettingError, match=f"runs={runs}"):
+        quick(mlp(), X, runs=runs)
+
+
+def test_one_run_is_enough():
+    assert quick(mlp(), X, runs=1).latency.count == 1
+
+
+def test_a_budget_must_be_positive():
+    with pytest.raises(SettingError, match="budget_s=0"):
+        quick(mlp(), X, budget_s=0)
+
+
+def test_inputs_elsewhere_are_an_error_that_names_both_places():
+    torch = require_part("torch")
+    with pytest.raises(BackendError, match=r"an input \(4, 8\) is on meta, the model is on cpu"):
+        quick(torch_mlp(), torch.ones(4, 8, device="meta"))
+
+
+def test_bounds_come_from_ceilings_measured_here():
+    profile = profile_workload(load_workload("cnn"), runs=3)
+    assert profile.ceilings is not None
+    bound = profile.model_bound
+    assert bound is not None
+    assert bound.bound in ("memory", "compute")
+    assert bound.efficiency > 0
+    relu = profile.bound(profile.layer("layers.4"))
+    assert relu is not None
+    assert relu.is_memory_bound  # one operation per eight bytes
+
+
+def test_a_large_product_is_compute_bound_and_a_large_sum_memory_bound():
+    rng = np.random.default_rng(0)
+    big = Tensor(rng.standard_normal((1024, 1024)).astype(np.float32))
+    product = profile_model(lambda x: x @ x, big, runs=3)
+    total = profile_model(lambda x: x + x, Tensor(rng.standard_normal(1 << 24)), runs=3)
+    assert product.model_bound is not None
+    assert total.model_bound is not None
+    assert product.model_bound.is_compute_bound
+    assert total.model_bound.is_memory_bound
+
+
+def test_python_allocations_include_what_the_kernels_need_inside():
+    profile = profile_workload(load_workload("cnn"), runs=1, ceilings=False)
+    assert profile.traced_peak_bytes is not None
+    assert profile.traced_peak_bytes >= profile.memory.peak_activation_bytes
