@@ -10,27 +10,35 @@ if TYPE_CHECKING:
     from tinytorch.core.autograd import no_grad
     from tinytorch.core.dispatch import set_backend, use_backend
     from tinytorch.core.tensor import Tensor
+    from tinytorch.perf.profiling.model_profile import profile_model, profile_workload
+    from tinytorch.workloads.profile import Profile
     from tinytorch.workloads.targets import load_workload
     from tinytorch.workloads.workload import Workload
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "Profile",
     "Tensor",
     "Workload",
     "__version__",
     "load_workload",
     "no_grad",
+    "profile_model",
+    "profile_workload",
     "set_backend",
     "use_backend",
 ]
 
 # Public name -> the module that holds it.
 _HOMES = {
+    "Profile": "tinytorch.workloads.profile",
     "Tensor": "tinytorch.core.tensor",
     "Workload": "tinytorch.workloads.workload",
     "load_workload": "tinytorch.workloads.targets",
     "no_grad": "tinytorch.core.autograd",
+    "profile_model": "tinytorch.perf.profiling.model_profile",
+    "profile_workload": "tinytorch.perf.profiling.model_profile",
     "set_backend": "tinytorch.core.dispatch",
     "use_backend": "tinytorch.core.dispatch",
 }

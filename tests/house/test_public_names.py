@@ -7,11 +7,14 @@ from project_files import PACKAGE, dotted_name
 
 PUBLIC = {
     "tinytorch": {
+        "Profile",
         "Tensor",
         "Workload",
         "__version__",
         "load_workload",
         "no_grad",
+        "profile_model",
+        "profile_workload",
         "set_backend",
         "use_backend",
     },
