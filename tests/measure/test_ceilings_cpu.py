@@ -1,0 +1,160 @@
+import sys
+
+import pytest
+from measure.imaginary import GIB, KIB, MIB, ceilings, environment
+from parts import require_part
+
+from tinytorch.measure import bandwidth, ceilings_cpu
+from tinytorch.measure.bandwidth import numpy_kernels
+from tinytorch.measure.ceilings_cpu import (
+    Level,
+    Steps,
+    add_torch_rates,
+    choose_kernels,
+    count_steps,
+    measure_cpu,
+    memory_levels,
+    numpy_rates,
+    probe_bandwidths,
+)
+from tinytorch.measure.hardware import Cache
+
+
+def ignore(text):
+    pass
+
+
+@pytest.fixture
+def quick(monkeypatch):
+    monkeypatch.setattr(bandwidth, "BLOCK_S", 1e-4)
+    monkeypatch.setattr(ceilings_cpu, "ROUNDS", 2)
+
+
+def test_half_of_each_cache_is_touched_and_four_times_the_last():
+    caches = {"L1d": Cache(32 * KIB, 64 * KIB), "L3": Cache(32 * MIB, 32 * MIB)}
+    levels = memory_levels(environment(caches=caches, memory_bytes=64 * GIB))
+    assert levels == [
+        Level("L1", 32 * KIB, 64 * KIB),
+        Level("L3", 16 * MIB, 32 * MIB),
+        Level("DRAM", 128 * MIB, None),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("last_cache", "memory", "expected"),
+    [
+        (256 * MIB, 64 * GIB, 512 * MIB),  # at most 512 MiB ...
+        (512 * MIB, 64 * GIB, GIB),  # ... but well beyond the cache
+        (32 * MIB, 512 * MIB, 64 * MIB),  # and never much of a small memory
+        (32 * MIB, None, 128 * MIB),
+    ],
+)
+def test_the_memory_behind_is_touched_within_reason(last_cache, memory, expected):
+    caches = {"L3": Cache(last_cache, last_cache)}
+    levels = memory_levels(environment(caches=caches, memory_bytes=memory))
+    assert levels[-1] == Level("DRAM", expected, None)
+
+
+def test_with_a_quota_only_the_caches_that_threads_can_reach_count():
+    caches = {"L1d": Cache(32 * KIB, 64 * 32 * KIB), "L3": Cache(32 * MIB, 8 * 32 * MIB)}
+    levels = memory_levels(environment(caches=caches, usable_cores=4, memory_bytes=64 * GIB))
+    assert [level.capacity_bytes for level in levels] == [4 * 32 * KIB, 4 * 32 * MIB, None]
+
+
+def test_without_known_caches_only_the_memory_is_measured(quick):
+    unknown = environment(caches={})
+    bandwidths, missing = probe_bandwidths(unknown, budget_s=0.01, advance=ignore)
+    assert [each.level for each in bandwidths] == ["DRAM"]
+    assert "does not say how large" in missing["cache bandwidth"]
+
+
+def test_every_level_is_visited_in_every_round(quick):
+    require_part("numba")
+    told = []
+    bandwidths, missing = probe_bandwidths(environment(), budget_s=0.01, advance=told.append)
+    assert [each.level for each in bandwidths] == ["L1", "L2", "DRAM"]
+    assert told == ["L1 bandwidth", "L2 bandwidth", "DRAM bandwidth"] * 2
+    assert missing == {}
+    for each in bandwidths:
+        assert each.threads == 2
+        assert each.read.count == each.copy.count == 4
+        assert min(each.read.minimum, each.copy.minimum) > 0
+        assert each.read.unit == "B/s"
+
+
+def test_without_numba_small_caches_are_not_measured_and_the_reason_is_given(quick, monkeypatch):
+    monkeypatch.setattr(ceilings_cpu, "choose_kernels", lambda: (numpy_kernels(), "no numba"))
+    caches = {"L1d": Cache(32 * KIB, 64 * KIB), "L3": Cache(8 * MIB, 8 * MIB)}
+    machine = environment(caches=caches, memory_bytes=128 * MIB)
+    bandwidths, missing = probe_bandwidths(machine, budget_s=0.01, advance=ignore)
+    assert [each.level for each in bandwidths] == ["L3", "DRAM"]
+    assert missing == {
+        "L1 bandwidth": "no numba, and calling NumPy takes too long beside so little memory"
+    }
+
+
+def test_a_missing_numba_gives_way_to_numpy(monkeypatch):
+    monkeypatch.setitem(sys.modules, "numba", None)
+    monkeypatch.delitem(sys.modules, "tinytorch.measure.ceilings_numba", raising=False)
+    package = sys.modules["tinytorch.measure"]
+    monkeypatch.delattr(package, "ceilings_numba", raising=False)
+    kernels, reason = choose_kernels()
+    assert kernels.library == "numpy"
+    assert reason.startswith("numba cannot be imported")
+
+
+def test_numpy_multiplies_two_dtypes(monkeypatch):
+    monkeypatch.setattr(ceilings_cpu, "SIZES", (32, 64))
+    told = []
+    rates = numpy_rates(budget_s=0.02, advance=told.append)
+    assert [(rate.dtype, rate.library) for rate in rates] == [
+        ("float32", "numpy"),
+        ("float64", "numpy"),
+    ]
+    assert min(rate.samples.minimum for rate in rates) > 0
+    assert told == ["NumPy float32 rate", "NumPy float64 rate"]
+
+
+def test_torch_takes_the_place_of_what_numpy_lacks(monkeypatch):
+    require_part("torch")
+    from tinytorch.measure import ceilings_torch
+
+    monkeypatch.setattr(ceilings_torch, "CPU_SIZES", (32,))
+    monkeypatch.setattr(ceilings_torch, "CPU_DTYPES", ("float32", "int8", "no_such_dtype"))
+    bare = ceilings(not_measured={**ceilings_cpu.NOT_NUMPY, "L1 bandwidth": "no numba"})
+    found = add_torch_rates(bare, seconds=0.1, progress=None)
+    assert found.has_library("torch")
+    assert found.peak_flops("int8") > 0
+    assert set(found.not_measured) == {"L1 bandwidth", "no_such_dtype rate"}
+
+
+class Watcher:
+    """Somebody who remembers what was told."""
+
+    def __init__(self):
+        self.seen = []
+
+    def describe(self, text):
+        self.seen.append(text)
+
+    def advance(self, steps=1):
+        self.seen.append(steps)
+
+
+def test_a_step_counts_when_the_next_begins():
+    watcher = Watcher()
+    steps = Steps(watcher)
+    for text in ("a", "b", "c"):
+        steps(text)
+    assert watcher.seen == ["a", 1, "b", 1, "c"]
+    Steps(None)("nobody watches")
+
+
+def test_the_steps_are_known_beforehand(quick, monkeypatch):
+    require_part("numba")
+    monkeypatch.setattr(ceilings_cpu, "SIZES", (32,))
+    monkeypatch.setattr(ceilings_cpu, "describe_environment", environment)
+    monkeypatch.setattr(ceilings_cpu, "torch_is_imported", lambda: False)
+    watcher = Watcher()
+    measure_cpu("fingerprint", seconds=0.05, progress=watcher)
+    assert sum(isinstance(each, str) for each in watcher.seen) == count_steps()

@@ -1,0 +1,191 @@
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from parts import require_part
+
+from tinytorch.errors import SettingError
+from tinytorch.measure.samples import Interval, Outliers, Samples
+
+stats = require_part("scipy.stats")
+
+NUMBERS = st.floats(-1e9, 1e9, allow_subnormal=False)
+VALUES = st.lists(NUMBERS, min_size=1, max_size=60)
+CONFIDENCES = st.floats(0.01, 0.999)
+
+
+def test_statistics_are_those_of_numpy(rng):
+    values = rng.lognormal(size=101)
+    samples = Samples("x", tuple(values))
+    assert samples.count == 101
+    assert samples.median == np.median(values)
+    assert samples.mean == pytest.approx(values.mean(), rel=1e-14)  # the order of adding
+    assert samples.std == pytest.approx(values.std(ddof=1), rel=1e-14)
+    assert (samples.minimum, samples.maximum) == (values.min(), values.max())
+    for q in (0, 1, 50, 95, 99, 99.9, 100):
+        assert samples.percentile(q) == np.percentile(values, q)
+
+
+def test_one_value_is_enough():
+    samples = Samples("x", (2.5,))
+    assert (samples.median, samples.mean, samples.std) == (2.5, 2.5, 0.0)
+    assert samples.median_interval() == Interval(2.5, 2.5, 0.0)
+    assert samples.outliers.total == 0
+    assert not samples.stability.is_stable
+    assert samples.stability.note == "too few values (1) to judge stability"
+
+
+def test_the_median_leads_where_one_value_is_far_off():
+    samples = Samples("x", (10.1, 10.4, 10.5, 10.6, 45.2))
+    assert samples.median == 10.5
+    assert samples.mean > 17
+
+
+@pytest.mark.parametrize("wrong", [math.nan, math.inf, -math.inf])
+def test_a_value_that_is_no_number_is_refused(wrong):
+    with pytest.raises(SettingError, match=r"samples of 'x' hold -?(nan|inf) at position 1"):
+        Samples("x", (1.0, wrong))
+
+
+def test_nothing_measured_is_refused():
+    with pytest.raises(SettingError, match="without a value; measure at least once"):
+        Samples("x", ())
+
+
+def test_loops_begin_at_one():
+    with pytest.raises(SettingError, match="loops=0"):
+        Samples("x", (1.0,), loops=0)
+
+
+@pytest.mark.parametrize("q", [-1, 100.5, math.nan])
+def test_a_percentile_outside_of_the_scale_is_refused(q):
+    with pytest.raises(SettingError, match="between 0 and 100"):
+        Samples("x", (1.0,)).percentile(q)
+
+
+@pytest.mark.parametrize("confidence", [0, 1, -0.5, math.nan])
+def test_a_confidence_that_nobody_can_have_is_refused(confidence):
+    with pytest.raises(SettingError, match="confidence"):
+        Samples("x", (1.0,)).median_interval(confidence)
+
+
+@given(VALUES, CONFIDENCES)
+def test_the_interval_holds_the_median(values, confidence):
+    samples = Samples("x", tuple(values))
+    interval = samples.median_interval(confidence)
+    assert interval.low <= samples.median <= interval.high
+    assert 0 <= interval.confidence <= 1
+
+
+@given(st.integers(1, 400), CONFIDENCES)
+def test_the_interval_is_the_narrowest_that_scipy_would_allow(count, confidence):
+    samples = Samples("x", tuple(range(count)))
+    interval = samples.median_interval(confidence)
+    left_out = int(interval.low)
+    assert interval.high == count - 1 - left_out
+    # It misses when at most `left_out` values lie below the median, or at most so many above.
+    coverage = 1 - 2 * stats.binom.cdf(left_out, count, 0.5)
+    assert interval.confidence == pytest.approx(max(0, coverage), abs=1e-12)
+    narrower = 1 - 2 * stats.binom.cdf(left_out + 1, count, 0.5)
+    assert narrower < confidence + 1e-9
+    assert interval.confidence >= confidence or left_out == 0
+
+
+def test_many_values_cost_no_accuracy():
+    samples = Samples("x", tuple(range(20_001)))
+    interval = samples.median_interval(0.95)
+    expected = 1 - 2 * stats.binom.cdf(int(interval.low), 20_001, 0.5)
+    assert interval.confidence == pytest.approx(expected, abs=1e-9)
+    assert 0.95 <= interval.confidence < 0.952
+
+
+@pytest.mark.parametrize("count", [6, 15, 40])
+def test_the_interval_covers_the_truth_as_often_as_it_says(rng, count):
+    trials = 4000
+    draws = rng.exponential(size=(trials, count))
+    intervals = [Samples("x", tuple(row)).median_interval(0.9) for row in draws]
+    covered = np.mean([each.low <= math.log(2) <= each.high for each in intervals])
+    claimed = intervals[0].confidence
+    # Four standard errors of a share of 4000 trials.
+    assert abs(covered - claimed) < 4 * math.sqrt(claimed * (1 - claimed) / trials)
+
+
+def test_too_few_values_span_everything_and_say_their_coverage():
+    assert Samples("x", (3.0, 1.0, 2.0)).median_interval(0.95) == Interval(1.0, 3.0, 0.75)
+
+
+@given(VALUES, st.randoms(use_true_random=False))
+def test_the_order_of_the_runs_matters_only_for_drift(values, random):
+    shuffled = list(values)
+    random.shuffle(shuffled)
+    one, other = Samples("x", tuple(values)), Samples("x", tuple(shuffled))
+    for name in ("median", "mean", "std", "minimum", "maximum", "outliers"):
+        assert getattr(one, name) == getattr(other, name)
+    assert one.median_interval() == other.median_interval()
+    assert one.percentile(90) == other.percentile(90)
+    assert one.stability.relative_spread == other.stability.relative_spread
+
+
+@given(VALUES)
+def test_outliers_are_counted_once_and_never_dropped(values):
+    samples = Samples("x", tuple(values))
+    assert 0 <= samples.outliers.total <= len(values) / 2
+    assert samples.count == len(values)
+
+
+def test_outliers_lie_beyond_the_fences_of_tukey():
+    # Quartiles 10 and 20: mild fences at -5 and 35, severe ones at -20 and 50.
+    values = (10.0,) * 30 + (20.0,) * 30 + (-21.0, -6.0, -5.0, 35.0, 36.0, 49.0, 51.0)
+    assert Samples("x", values).outliers == Outliers(1, 1, 2, 1)
+
+
+def test_steady_values_are_stable(rng):
+    stability = Samples("x", tuple(1 + 0.01 * rng.standard_normal(100))).stability
+    assert stability.is_stable
+    assert stability.relative_spread == pytest.approx(0.01, rel=0.3)  # the error of 100 draws
+    assert stability.note.startswith("stable")
+
+
+def test_a_drift_is_seen_with_its_sign(rng):
+    values = np.linspace(1.0, 1.2, 100) + 0.001 * rng.standard_normal(100)
+    up, down = Samples("x", tuple(values)).stability, Samples("x", tuple(values[::-1])).stability
+    assert not up.is_stable
+    assert up.drift > 0.05
+    assert down.drift < -0.05
+    assert "drift by +" in up.note
+    assert "drift by -" in down.note
+
+
+def test_a_wide_spread_is_unstable(rng):
+    stability = Samples("x", tuple(rng.uniform(1, 2, size=200))).stability
+    assert not stability.is_stable
+    assert "spread" in stability.note
+
+
+def test_values_around_zero_have_no_relative_spread():
+    assert Samples("x", (0.0,) * 5).stability.relative_spread == 0
+    assert Samples("x", (-1.0, -1.0, 0.0, 1.0, 1.0)).stability.relative_spread == math.inf
+
+
+def test_another_unit_keeps_everything_else():
+    samples = Samples("x", (1.0, 2.0), loops=3, notes=("busy",))
+    assert samples.scaled(1e3, "ms") == Samples("x", (1e3, 2e3), "ms", 3, ("busy",))
+
+
+def test_notes_add_up():
+    samples = Samples("x", (1.0,)).with_notes("a").with_notes("b", "c")
+    assert samples.notes == ("a", "b", "c")
+
+
+@given(VALUES)
+def test_samples_survive_a_dictionary(values):
+    samples = Samples("x", tuple(values), "B", 2, ("note",))
+    assert Samples.from_dict(samples.to_dict()) == samples
+
+
+def test_values_become_plain_numbers(rng):
+    samples = Samples("x", rng.standard_normal(3))
+    assert all(type(value) is float for value in samples.values)
+    assert hash(samples) == hash(Samples.from_dict(samples.to_dict()))

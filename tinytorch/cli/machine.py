@@ -1,0 +1,93 @@
+"""``tinytorch machine``: what this machine is, and what it can do at best, as measured."""
+
+import argparse
+import sys
+from importlib import import_module
+
+from tinytorch.cli.console import Output, Progress
+from tinytorch.cli.exit_codes import ExitCode
+from tinytorch.errors import MissingPartError
+from tinytorch.measure.ceilings import Ceilings, machine_ceilings, measuring_steps
+from tinytorch.measure.environment import Environment, describe_environment
+
+BRAILLE = "⣿"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of this command."""
+    parser.add_argument(
+        "--device", default="cpu", metavar="DEVICE", help="cpu, cuda or cuda:N (default cpu)"
+    )
+    parser.add_argument(
+        "--refresh", action="store_true", help="measure again, also what is known already"
+    )
+    parser.add_argument(
+        "--torch", action="store_true", help="measure PyTorch's matrix products too"
+    )
+
+
+def run(options: argparse.Namespace, output: Output) -> ExitCode:
+    """Describe the machine, measure what is not known yet, and show both."""
+    from tinytorch.reporting.machine import render_machine
+
+    if options.torch:
+        _import_torch()
+    ceilings = _measure(options, output)
+    environment = describe_environment()
+    shown = render_machine(environment, ceilings, plain=not _shows_braille())
+    output.result(_payload(environment, ceilings), shown)
+    return ExitCode.FINE
+
+
+def _import_torch() -> None:
+    try:
+        import_module("tinytorch.measure.ceilings_torch")
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise
+        raise MissingPartError(
+            "--torch needs PyTorch; install the extra: pip install tinytorch-perf[torch]"
+        ) from error
+
+
+class _Announced:
+    """Progress that says what it is about, as soon as there is something to do."""
+
+    def __init__(self, output: Output, progress: Progress) -> None:
+        self._output, self._progress, self._is_announced = output, progress, False
+
+    def advance(self, steps: int = 1) -> None:
+        self._progress.advance(steps)
+
+    def describe(self, text: str) -> None:
+        if not self._is_announced:
+            self._output.say("Measuring the ceilings of this machine: about ten seconds.")
+            self._is_announced = True
+        self._progress.describe(text)
+
+
+def _measure(options: argparse.Namespace, output: Output) -> Ceilings:
+    with output.progress("machine", total=measuring_steps(options.device)) as progress:
+        return machine_ceilings(
+            options.device, refresh=options.refresh, progress=_Announced(output, progress)
+        )
+
+
+def _shows_braille() -> bool:
+    """Say whether standard output can show more than plain letters."""
+    try:
+        BRAILLE.encode(getattr(sys.stdout, "encoding", None) or "ascii")
+    except (UnicodeEncodeError, LookupError):
+        return False
+    return True
+
+
+def _payload(environment: Environment, ceilings: Ceilings) -> dict[str, object]:
+    dtypes = dict.fromkeys(rate.dtype for rate in ceilings.rates)
+    return {
+        "environment": environment.to_dict(),
+        "ceilings": ceilings.to_dict(),
+        "peak_flops": {dtype: ceilings.peak_flops(dtype) for dtype in dtypes},
+        "bandwidth": {each.level: each.ceiling for each in ceilings.bandwidths},
+        "ridge": {dtype: ceilings.ridge(dtype) for dtype in dtypes},
+    }

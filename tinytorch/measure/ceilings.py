@@ -1,0 +1,331 @@
+"""The ceilings of a machine: how fast it computes and moves bytes, at best, as measured."""
+
+from __future__ import annotations
+
+import math
+import re
+import sys
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from importlib import util
+from pathlib import Path
+from typing import Any, Protocol
+
+from tinytorch.errors import MissingPartError, SettingError
+from tinytorch.measure.samples import Samples
+
+__all__ = [
+    "Bandwidth",
+    "Ceilings",
+    "Progress",
+    "Rate",
+    "machine_ceilings",
+    "measure_ceilings",
+    "measuring_steps",
+    "torch_is_imported",
+]
+
+SECONDS = 8.0
+CEILING_PERCENTILE = 90.0
+"""Disturbances only slow things down, so a ceiling is what the best tenth of the values reached."""
+PATIENCE, MOST_PATIENCE = timedelta(minutes=10), timedelta(days=1)
+"""Ceilings measured under disturbance are measured again after this time, and after twice as much
+with every attempt: some machines are never quiet."""
+
+_known: dict[Path, Ceilings] = {}
+_measuring = threading.RLock()
+
+
+class Progress(Protocol):
+    """Somebody who may be watching."""
+
+    def advance(self, steps: int = 1) -> None:
+        """Count finished steps."""
+
+    def describe(self, text: str) -> None:
+        """Say what is being done now."""
+
+
+@dataclass(frozen=True)
+class Rate:
+    """The rate of large matrix products of one dtype by one library.
+
+    FLOP/s, two per multiply-accumulate; for integers operations/s, counted the same way.
+    """
+
+    dtype: str
+    library: str
+    samples: Samples
+
+    @property
+    def ceiling(self) -> float:
+        """Give the rate to judge others by: what the best tenth of the values reached."""
+        return self.samples.percentile(CEILING_PERCENTILE)
+
+    @property
+    def best(self) -> float:
+        return self.samples.maximum
+
+    @property
+    def median(self) -> float:
+        return self.samples.median
+
+    @property
+    def spread(self) -> float:
+        """Give the robust relative spread of the values around their median."""
+        return self.samples.stability.relative_spread
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"dtype": self.dtype, "library": self.library, "samples": self.samples.to_dict()}
+
+    @classmethod
+    def from_dict(cls, fields: Mapping[str, Any]) -> Rate:
+        return cls(fields["dtype"], fields["library"], Samples.from_dict(fields["samples"]))
+
+
+@dataclass(frozen=True)
+class Bandwidth:
+    """How many bytes per second a level of the memory moves, all `threads` together.
+
+    `copy` counts the bytes read and the bytes written. `working_set_bytes` is what was touched,
+    by all threads together, and `capacity_bytes` what the level holds for them all; None for the
+    memory behind the caches.
+    """
+
+    level: str
+    working_set_bytes: int
+    read: Samples | None
+    copy: Samples
+    threads: int
+    capacity_bytes: int | None = None
+
+    @property
+    def ceiling(self) -> float:
+        """Give the rate to judge others by: what the best tenth of reads or copies reached."""
+        uses = [self.copy] if self.read is None else [self.copy, self.read]
+        return max(use.percentile(CEILING_PERCENTILE) for use in uses)
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "level": self.level,
+            "working_set_bytes": self.working_set_bytes,
+            "read": self.read and self.read.to_dict(),
+            "copy": self.copy.to_dict(),
+            "threads": self.threads,
+            "capacity_bytes": self.capacity_bytes,
+        }
+
+    @classmethod
+    def from_dict(cls, fields: Mapping[str, Any]) -> Bandwidth:
+        read = fields["read"] and Samples.from_dict(fields["read"])
+        return cls(**{**fields, "read": read, "copy": Samples.from_dict(fields["copy"])})
+
+
+@dataclass(frozen=True)
+class Ceilings:
+    """What one device can do at best. Levels stand from the fastest to the memory behind them.
+
+    `cache_bytes` maps a level to what it holds for all cores that we may use, `not_measured` what
+    is missing to the reason, `disturbances` says what else used the machine meanwhile (the true
+    ceilings are then probably higher).
+    """
+
+    device: str
+    rates: tuple[Rate, ...]
+    bandwidths: tuple[Bandwidth, ...]
+    cache_bytes: Mapping[str, int]
+    fingerprint: str
+    measured_at: str
+    not_measured: Mapping[str, str] = field(default_factory=dict)
+    disturbances: tuple[str, ...] = ()
+    attempts: int = 1
+    notes: tuple[str, ...] = ()
+    device_name: str = ""
+
+    def __post_init__(self) -> None:
+        if not self.bandwidths:
+            raise SettingError(f"ceilings of {self.device!r} without a bandwidth; measure one")
+
+    def peak_flops(self, dtype: str) -> float | None:
+        """Give the FLOP/s of the best library for a dtype, or None when it was not measured.
+
+        The dtypes are "float32", "float64", "bfloat16", "float16", "int8" (operations/s) and on
+        a GPU "tf32".
+        """
+        return max((rate.ceiling for rate in self.rates if rate.dtype == dtype), default=None)
+
+    def bandwidth(self, working_set_bytes: int | None = None) -> float:
+        """Give the bytes/s of the smallest level that holds the working set.
+
+        Without a working set, or with one larger than every cache: of the memory behind them.
+        """
+        return self._holding(working_set_bytes).ceiling
+
+    def level(self, working_set_bytes: int | None = None) -> str:
+        """Give the name of the smallest measured level that holds the working set."""
+        return self._holding(working_set_bytes).level
+
+    def ridge(self, dtype: str, working_set_bytes: int | None = None) -> float | None:
+        """Give the FLOP per byte from which on computing is the limit; None without a peak."""
+        peak = self.peak_flops(dtype)
+        return None if peak is None else peak / self.bandwidth(working_set_bytes)
+
+    def has_library(self, library: str) -> bool:
+        """Say whether any rate was measured with a library, such as "torch"."""
+        return any(rate.library == library for rate in self.rates)
+
+    @property
+    def is_doubtful(self) -> bool:
+        """Say whether these were measured under disturbance, and long enough ago to try again."""
+        if not self.disturbances:
+            return False
+        patience = min(PATIENCE * 2 ** min(self.attempts - 1, 20), MOST_PATIENCE)
+        try:
+            return datetime.now(UTC) - datetime.fromisoformat(self.measured_at) > patience
+        except (ValueError, TypeError):  # no date, or one without a time zone
+            return True
+
+    def improved_by(self, later: Ceilings) -> Ceilings:
+        """Give the later ceilings, with what was higher before: a machine does not slow down."""
+        rates = {(rate.dtype, rate.library): rate for rate in self.rates}
+        for rate in later.rates:
+            earlier = rates.setdefault((rate.dtype, rate.library), rate)
+            if rate.ceiling > earlier.ceiling:
+                rates[rate.dtype, rate.library] = rate
+        levels = {each.level: each for each in self.bandwidths}
+        bandwidths = (
+            max(each, levels.get(each.level, each), key=lambda of: of.ceiling)
+            for each in later.bandwidths
+        )
+        return replace(
+            later,
+            rates=tuple(rates.values()),
+            bandwidths=tuple(bandwidths),
+            attempts=self.attempts + 1,
+        )
+
+    def _holding(self, working_set_bytes: int | None) -> Bandwidth:
+        wanted = math.inf if working_set_bytes is None else working_set_bytes
+        if wanted < 0:
+            raise SettingError(f"working_set_bytes={working_set_bytes}; it cannot be negative")
+        fitting = (each for each in self.bandwidths if wanted <= (each.capacity_bytes or 0))
+        return next(fitting, self.bandwidths[-1])
+
+    def to_dict(self) -> dict[str, Any]:
+        """Give everything that was observed, ready for JSON."""
+        return {
+            "device": self.device,
+            "rates": [rate.to_dict() for rate in self.rates],
+            "bandwidths": [each.to_dict() for each in self.bandwidths],
+            "cache_bytes": dict(self.cache_bytes),
+            "fingerprint": self.fingerprint,
+            "measured_at": self.measured_at,
+            "not_measured": dict(self.not_measured),
+            "disturbances": list(self.disturbances),
+            "attempts": self.attempts,
+            "notes": list(self.notes),
+            "device_name": self.device_name,
+        }
+
+    @classmethod
+    def from_dict(cls, fields: Mapping[str, Any]) -> Ceilings:
+        """Give back what :meth:`to_dict` wrote."""
+        return cls(
+            **{
+                **fields,
+                "rates": tuple(Rate.from_dict(each) for each in fields["rates"]),
+                "bandwidths": tuple(Bandwidth.from_dict(each) for each in fields["bandwidths"]),
+                "disturbances": tuple(fields["disturbances"]),
+                "notes": tuple(fields["notes"]),
+            }
+        )
+
+
+def machine_ceilings(
+    device: str = "cpu", *, refresh: bool = False, progress: Progress | None = None
+) -> Ceilings:
+    """Give the ceilings of a device, measured once, in about 8 seconds, and kept.
+
+    `device` is "cpu", "cuda" or "cuda:1". They are measured again with `refresh`, and when
+    hardware, usable cores, thread settings or library versions have changed. What PyTorch adds to
+    the processor's is measured as soon as torch is imported. They are kept in a file below
+    TINYTORCH_CACHE, XDG_CACHE_HOME or ~/.cache; where that cannot be written a note says so.
+    """
+    # These need the classes above, and most programs need neither.
+    from tinytorch.measure.ceilings_cpu import add_torch_rates
+    from tinytorch.measure.ceilings_store import ceilings_file, load_ceilings, save_ceilings
+
+    device, fingerprint = _identify(device)
+    with _measuring:
+        path = ceilings_file(device, fingerprint)
+        found = None if refresh else _known.get(path) or load_ceilings(path)
+        if found is None:
+            fresh = measure_ceilings(device, progress=progress)
+        elif found.is_doubtful:
+            fresh = found.improved_by(measure_ceilings(device, progress=progress))
+        elif device == "cpu" and torch_is_imported() and not found.has_library("torch"):
+            fresh = add_torch_rates(found, seconds=SECONDS, progress=progress)
+        else:
+            _known[path] = found
+            return found
+        problem = save_ceilings(fresh, path)
+        _known[path] = replace(fresh, notes=(*fresh.notes, problem)) if problem else fresh
+        return _known[path]
+
+
+def measure_ceilings(
+    device: str = "cpu", *, seconds: float = SECONDS, progress: Progress | None = None
+) -> Ceilings:
+    """Measure the ceilings of a device now, in about so many seconds, and keep nothing.
+
+    The processor's matrix products are NumPy's and, once torch is imported, PyTorch's. The
+    smaller caches need numba; what is missing stands in `not_measured` with the reason.
+    """
+    if not seconds > 0:
+        raise SettingError(f"seconds={seconds}; it must be positive")
+    device, fingerprint = _identify(device)
+    if device == "cpu":
+        from tinytorch.measure.ceilings_cpu import measure_cpu
+
+        return measure_cpu(fingerprint, seconds=seconds, progress=progress)
+    from tinytorch.measure.ceilings_torch import measure_cuda
+
+    return measure_cuda(device, fingerprint, seconds=seconds, progress=progress)
+
+
+def measuring_steps(device: str = "cpu") -> int:
+    """Give the steps that measuring a device takes, for a bar that shows them."""
+    _identify(device)
+    if device == "cpu":
+        from tinytorch.measure.ceilings_cpu import count_steps
+
+        return count_steps()
+    from tinytorch.measure.ceilings_torch import CUDA_STEPS
+
+    return CUDA_STEPS
+
+
+def torch_is_imported() -> bool:
+    """Say whether somebody has imported torch; we never do it for them."""
+    return "torch" in sys.modules
+
+
+def _identify(device: str) -> tuple[str, str]:
+    """Give the full name of a device and the fingerprint of what decides about its speed."""
+    from tinytorch.measure.environment import describe_environment
+
+    if not re.fullmatch(r"cpu|cuda(:\d+)?", device):
+        raise SettingError(f"device {device!r}; it must be cpu, cuda or cuda:N")
+    environment = describe_environment()
+    if device == "cpu":
+        return device, environment.fingerprint
+    # Asking for a CUDA device is asking for torch, so it may be imported here.
+    if not torch_is_imported() and util.find_spec("torch") is None:
+        raise MissingPartError(
+            f"device {device!r} needs PyTorch; install the extra: pip install tinytorch-perf[torch]"
+        )
+    from tinytorch.measure.ceilings_torch import identify_cuda
+
+    return identify_cuda(device, environment.fingerprint)

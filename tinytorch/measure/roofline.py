@@ -1,0 +1,85 @@
+"""The roofline: what limits a piece of work, computing or moving bytes?
+
+Williams, Waterman and Patterson, "Roofline: an insightful visual performance model", 2009.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+from tinytorch.errors import SettingError
+
+__all__ = ["Bound", "classify_bound"]
+
+
+@dataclass(frozen=True)
+class Bound:
+    """Where a piece of work stands under the roof.
+
+    Rates are FLOP/s, two per multiply-accumulate; `bandwidth` is bytes/s and `intensity` FLOP per
+    byte moved. Nothing is clamped: work that beats its roof shows that bytes, FLOPs or the ceiling
+    were counted wrongly, or that a cache helped.
+    """
+
+    achieved: float
+    peak: float
+    bandwidth: float
+    intensity: float
+
+    def __post_init__(self) -> None:
+        for name in ("achieved", "intensity"):
+            value = getattr(self, name)
+            if not (math.isfinite(value) and value >= 0):
+                raise SettingError(f"{name}={value}; it must be a number from 0 on")
+        for name in ("peak", "bandwidth"):
+            value = getattr(self, name)
+            if not (math.isfinite(value) and value > 0):
+                raise SettingError(f"{name}={value}; it must be a positive number")
+
+    @property
+    def ridge(self) -> float:
+        """Give the intensity from which on computing is the limit, in FLOP per byte."""
+        return self.peak / self.bandwidth
+
+    @property
+    def bound(self) -> Literal["memory", "compute"]:
+        return "memory" if self.intensity < self.ridge else "compute"
+
+    @property
+    def is_memory_bound(self) -> bool:
+        return self.bound == "memory"
+
+    @property
+    def is_compute_bound(self) -> bool:
+        return self.bound == "compute"
+
+    @property
+    def attainable(self) -> float:
+        """Give the most FLOP/s that the roof allows at this intensity."""
+        return min(self.peak, self.bandwidth * self.intensity)
+
+    @property
+    def efficiency(self) -> float:
+        """Give the share of the machine's peak that was achieved."""
+        return self.achieved / self.peak
+
+    @property
+    def of_attainable(self) -> float:
+        """Give the share of the attainable rate that was achieved; NaN where nothing is."""
+        return self.achieved / self.attainable if self.attainable else math.nan
+
+    def __str__(self) -> str:
+        return f"{self.bound}-bound at {self.efficiency:.0%} efficiency"
+
+
+def classify_bound(achieved: float, peak: float, bandwidth: float, intensity: float) -> Bound:
+    """Say whether work is limited by memory or by computing, and how near the limit it is.
+
+    `achieved` and `peak` in FLOP/s, `bandwidth` in bytes/s, `intensity` in FLOP per byte.
+
+    >>> str(classify_bound(achieved=5e9, peak=100e9, bandwidth=50e9, intensity=0.1))
+    'memory-bound at 5% efficiency'
+    """
+    return Bound(float(achieved), float(peak), float(bandwidth), float(intensity))

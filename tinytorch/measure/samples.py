@@ -1,0 +1,215 @@
+"""Raw repeated measurements of one thing, and the statistics that are computed from them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property, lru_cache
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tinytorch.errors import SettingError
+
+__all__ = ["Interval", "Outliers", "Samples", "Stability"]
+
+MILD_FENCE, SEVERE_FENCE = 1.5, 3.0
+"""Tukey's fences, in interquartile ranges beyond the quartiles."""
+MAD_TO_SIGMA = 1.4826
+"""A normal distribution's standard deviation over its median absolute deviation."""
+SPREAD_LIMIT = 0.05
+DRIFT_LIMIT = 0.03
+"""Relative spread and drift from which on values are called unstable."""
+ENOUGH_TO_JUDGE = 4
+"""Fewer values say nothing about stability: each half needs two."""
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A range for an unknown number. `confidence` is the coverage that it really has."""
+
+    low: float
+    high: float
+    confidence: float
+
+
+@dataclass(frozen=True)
+class Outliers:
+    """How many values lie outside of Tukey's fences. They are counted, never dropped."""
+
+    low_severe: int
+    low_mild: int
+    high_mild: int
+    high_severe: int
+
+    @property
+    def total(self) -> int:
+        return self.low_severe + self.low_mild + self.high_mild + self.high_severe
+
+
+@dataclass(frozen=True)
+class Stability:
+    """Whether the values of a measurement stayed where they were.
+
+    `relative_spread` is the robust standard deviation (from the median absolute deviation) over
+    the median, `drift` the relative change of the median from the first half to the last.
+    """
+
+    is_stable: bool
+    relative_spread: float
+    drift: float
+    note: str
+
+
+@dataclass(frozen=True)
+class Samples:
+    """Raw repeated measurements of one thing, in base units, in the order of the runs.
+
+    `loops` is how many calls each value averages over.
+    """
+
+    name: str
+    values: tuple[float, ...]
+    unit: str = "s"
+    loops: int = 1
+    notes: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "values", tuple(float(value) for value in self.values))
+        object.__setattr__(self, "notes", tuple(self.notes))
+        label = f"samples of {self.name!r}" if self.name else "samples"
+        if not self.values:
+            raise SettingError(f"{label} without a value; measure at least once")
+        for position, value in enumerate(self.values):
+            if not math.isfinite(value):
+                raise SettingError(f"{label} hold {value} at position {position}; drop or mend it")
+        if self.loops < 1:
+            raise SettingError(f"{label} with loops={self.loops}; it must be at least 1")
+
+    @cached_property
+    def _sorted(self) -> npt.NDArray[np.float64]:
+        return np.sort(np.array(self.values))
+
+    @property
+    def count(self) -> int:
+        return len(self.values)
+
+    @property
+    def median(self) -> float:
+        return float(np.median(self._sorted))
+
+    @property
+    def mean(self) -> float:
+        return math.fsum(self.values) / self.count
+
+    @property
+    def std(self) -> float:
+        """Give the standard deviation of the sample (n - 1); 0 for a single value."""
+        return float(self._sorted.std(ddof=1)) if self.count > 1 else 0.0
+
+    @property
+    def minimum(self) -> float:
+        return float(self._sorted[0])
+
+    @property
+    def maximum(self) -> float:
+        return float(self._sorted[-1])
+
+    def percentile(self, q: float) -> float:
+        """Give the q-th percentile, from 0 to 100, interpolating linearly."""
+        if not 0 <= q <= 100:
+            raise SettingError(f"percentile {q}; it must lie between 0 and 100")
+        return float(np.percentile(self._sorted, q))
+
+    def median_interval(self, confidence: float = 0.95) -> Interval:
+        """Give an interval for the true median, from order statistics.
+
+        It assumes independent values and nothing about their distribution. The coverage is the
+        smallest possible one that reaches `confidence`; where there are too few values for that,
+        the interval spans all of them and says which coverage it really has.
+        """
+        if not 0 < confidence < 1:
+            raise SettingError(f"confidence {confidence}; it must lie between 0 and 1")
+        rank, coverage = _median_ranks(self.count, confidence)
+        ordered = self._sorted
+        return Interval(float(ordered[rank]), float(ordered[-1 - rank]), coverage)
+
+    @property
+    def outliers(self) -> Outliers:
+        first, third = np.percentile(self._sorted, (25, 75))
+        mild, severe = MILD_FENCE * (third - first), SEVERE_FENCE * (third - first)
+        values = self._sorted
+        low_severe, high_severe = values < first - severe, values > third + severe
+        low_mild = (values < first - mild) & ~low_severe
+        high_mild = (values > third + mild) & ~high_severe
+        return Outliers(
+            *(int(each.sum()) for each in (low_severe, low_mild, high_mild, high_severe))
+        )
+
+    @property
+    def stability(self) -> Stability:
+        spread = _ratio(
+            MAD_TO_SIGMA * float(np.median(abs(self._sorted - self.median))), self.median
+        )
+        half = self.count // 2
+        if self.count < ENOUGH_TO_JUDGE:
+            note = f"too few values ({self.count}) to judge stability"
+            return Stability(False, spread, 0.0, note)
+        first = float(np.median(self.values[:half]))
+        drift = _ratio(float(np.median(self.values[-half:])) - first, first)
+        # The difference of two medians moves by itself; only what exceeds that is a drift.
+        by_chance = 3 * 1.25 * spread * math.sqrt(2 / half)
+        has_drift = abs(drift) > max(DRIFT_LIMIT, by_chance)
+        if has_drift:
+            note = f"unstable: the values drift by {drift:+.1%} from the first half to the last"
+        elif abs(spread) > SPREAD_LIMIT:
+            note = f"unstable: the values spread by {spread:.1%} around their median"
+        else:
+            note = f"stable: spread {spread:.1%}, drift {drift:+.1%}"
+        return Stability(not has_drift and abs(spread) <= SPREAD_LIMIT, spread, drift, note)
+
+    def scaled(self, factor: float, unit: str) -> Samples:
+        """Give the same measurements in another unit."""
+        return replace(self, values=tuple(value * factor for value in self.values), unit=unit)
+
+    def with_notes(self, *notes: str) -> Samples:
+        """Give the same measurements with more notes about doubt."""
+        return replace(self, notes=(*self.notes, *notes))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Give what was observed, ready for JSON; statistics are computed again from it."""
+        return asdict(self) | {"values": list(self.values), "notes": list(self.notes)}
+
+    @classmethod
+    def from_dict(cls, fields: Mapping[str, Any]) -> Samples:
+        """Give back what :meth:`to_dict` wrote."""
+        return cls(**{**fields, "values": tuple(fields["values"]), "notes": tuple(fields["notes"])})
+
+
+def _ratio(part: float, whole: float) -> float:
+    if whole == 0:
+        return 0.0 if part == 0 else math.copysign(math.inf, part)
+    return part / whole
+
+
+@lru_cache(maxsize=256)
+def _median_ranks(count: int, confidence: float) -> tuple[int, float]:
+    """Give how many values to leave out at each end, and the coverage of what remains.
+
+    The interval misses the median when at most `rank` of the values lie on one side of it, and
+    the values on a side follow a binomial distribution with probability one half.
+    """
+    # Twenty standard deviations below the middle nothing is left to add up, even for huge counts.
+    start = max(0, count // 2 - 10 * math.isqrt(count))
+    total = 2**count
+    rank, coverage, tail, ways = 0, 1 - 2 / total, 0, math.comb(count, start)
+    for below in range(start, count // 2):
+        tail += ways
+        reached = 1 - 2 * tail / total
+        if reached < confidence:
+            break
+        rank, coverage = below, reached
+        ways = ways * (count - below) // (below + 1)
+    return rank, max(0.0, coverage)
