@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import inspect
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from tinytorch.adapters.layer_watch import entering_layers
 from tinytorch.adapters.records import Recording
 from tinytorch.errors import ModelError, TinyTorchError
 
-__all__ = ["Adapter", "ParameterSpec", "adapter_for"]
+__all__ = ["Adapter", "ParameterSpec", "adapter_for", "held_by", "owner_of", "path_outside"]
 
 Step = Callable[[], object]
 
@@ -133,11 +135,11 @@ class Adapter(ABC):
     @contextmanager
     def naming_failures(self, model: Any) -> Iterator[None]:
         """Turn an exception inside of a layer into a ModelError that names the layer."""
-        failed: list[str] = []
+        failed: list[tuple[BaseException, str]] = []  # the latest exception, and where it began
 
         def leave(path: str, error: BaseException | None, output: Any) -> None:
-            if error is not None:
-                failed.append(path)
+            if error is not None and not (failed and failed[0][0] is error):
+                failed[:] = [(error, path)]
 
         modules = self.modules(model)
         try:
@@ -146,9 +148,11 @@ class Adapter(ABC):
         except TinyTorchError:
             raise
         except Exception as error:
-            path = failed[0] if failed else ""
+            path = next((path for known, path in failed if known is error), "")
             where = f"layer {path!r} ({type(modules[path]).__name__})" if path else "the model"
             raise ModelError(f"{where} raised {type(error).__name__}: {error}") from error
+        finally:
+            failed.clear()
 
 
 def adapter_for(model: Any) -> Adapter:
@@ -165,3 +169,70 @@ def adapter_for(model: Any) -> Adapter:
     from tinytorch.adapters.core import CoreAdapter
 
     return CoreAdapter()
+
+
+# ---------------------------------------------------------------- models that are no modules
+
+
+def owner_of(model: Any) -> Any:
+    """Give the object behind a bound method or a partial call; anything else as it is."""
+    while inspect.ismethod(model) or isinstance(model, partial):
+        model = model.__self__ if inspect.ismethod(model) else model.func
+    return model
+
+
+def path_outside(model: Any) -> str | None:
+    """Give the path of what runs in no layer of a model.
+
+    That is None, because a loss is no part of the model, unless nobody can tell: a call of a
+    function, of a bound method or of an object with slots cannot be watched. Then it is "".
+    """
+    return None if hasattr(model, "forward") and hasattr(model, "__dict__") else ""
+
+
+def held_by(model: Any, kinds: type | tuple[type, ...]) -> Iterator[tuple[str, Any]]:
+    """Yield the objects of some classes that a plain object or a function uses, with their paths.
+
+    Looked into are the attributes of an object, the names that a function uses, and there lists,
+    tuples, dictionaries and objects with a `forward`.
+    """
+    seen = {id(model)}
+    named = _used_names(model) if inspect.isfunction(model) else _attributes(model)
+    for name, value in named:
+        yield from _search(name, value, kinds, seen)
+
+
+def _search(
+    path: str, value: Any, kinds: type | tuple[type, ...], seen: set[int]
+) -> Iterator[tuple[str, Any]]:
+    if isinstance(value, kinds):
+        yield path, value
+    elif id(value) not in seen:
+        seen.add(id(value))
+        for name, inner in _contents(value):
+            yield from _search(f"{path}.{name}", inner, kinds, seen)
+
+
+def _contents(value: Any) -> Iterable[tuple[str, Any]]:
+    if isinstance(value, dict):
+        return ((str(key), item) for key, item in value.items())
+    if isinstance(value, (list, tuple)):
+        return ((str(index), item) for index, item in enumerate(value))
+    if hasattr(value, "forward") and not isinstance(value, type):
+        return _attributes(value)
+    return ()
+
+
+def _attributes(value: Any) -> Iterator[tuple[str, Any]]:
+    yield from getattr(value, "__dict__", {}).items()
+    for kind in type(value).__mro__:
+        slots = kind.__dict__.get("__slots__", ())
+        for name in (slots,) if isinstance(slots, str) else slots:
+            if name != "__dict__" and hasattr(value, name):
+                yield name, getattr(value, name)
+
+
+def _used_names(function: Any) -> Iterator[tuple[str, Any]]:
+    variables = inspect.getclosurevars(function)
+    yield from variables.nonlocals.items()
+    yield from variables.globals.items()

@@ -11,12 +11,20 @@ from typing import Any
 
 import numpy as np
 
-from tinytorch.adapters.adapter import Adapter, ParameterSpec, Step
+from tinytorch.adapters.adapter import (
+    Adapter,
+    ParameterSpec,
+    Step,
+    held_by,
+    owner_of,
+    path_outside,
+)
 from tinytorch.adapters.costs import cost_of
+from tinytorch.adapters.layer_watch import entering_layers
 from tinytorch.adapters.ledger import Ledger
 from tinytorch.adapters.records import Call, OpRecord, Recording, TensorSpec
 from tinytorch.core.autograd import no_grad
-from tinytorch.core.dispatch import ArraySpec, KernelCall, recording, state
+from tinytorch.core.dispatch import KernelCall, recording, state
 from tinytorch.core.embeddings import Embedding
 from tinytorch.core.module import Module, naming
 from tinytorch.core.optimizers import SGD, Adam, AdamW, Optimizer
@@ -41,16 +49,16 @@ class CoreAdapter(Adapter):
     # ------------------------------------------------------------ the model
 
     def modules(self, model: Any) -> dict[str, Any]:
-        if isinstance(model, Module):
-            return dict(model.named_modules())
-        found: dict[str, Any] = {"": model}
+        owner = owner_of(model)
+        if isinstance(owner, Module):
+            return dict(owner.named_modules())
+        found: dict[str, Any] = {"": owner}
         seen: set[int] = set()
-        for name, value in getattr(model, "__dict__", {}).items():
-            for path, root in _module_roots(name, value):
-                for inner, module in root.named_modules(path):
-                    if id(module) not in seen:
-                        seen.add(id(module))
-                        found[inner] = module
+        for path, root in held_by(owner, Module):
+            for inner, module in root.named_modules(path):
+                if id(module) not in seen:
+                    seen.add(id(module))
+                    found[inner] = module
         return found
 
     def parameters(self, model: Any) -> tuple[ParameterSpec, ...]:
@@ -59,7 +67,7 @@ class CoreAdapter(Adapter):
                 name=name,
                 path=path,
                 size=int(tensor.data.size),
-                nbytes=int(tensor.data.nbytes),
+                nbytes=_held_bytes(tensor.data),
                 is_trainable=bool(tensor.requires_grad),
                 is_buffer=is_buffer,
             )
@@ -88,24 +96,31 @@ class CoreAdapter(Adapter):
 
     @contextmanager
     def preserving(self, model: Any, *, parameters: bool = False) -> Iterator[None]:
-        tensors = [
-            (tensor, tensor.grad, tensor.data.copy() if parameters or is_buffer else None)
+        tensors = [(tensor, tensor.grad) for _, _, tensor, _ in self._tensors(model)]
+        arrays = [
+            (tensor, tensor.data, tensor.data.copy())
             for _, _, tensor, is_buffer in self._tensors(model)
+            if parameters or is_buffer
         ]
         generators = [(g, g.bit_generator.state) for g in _generators(self.modules(model))]
-        for tensor, _, _ in tensors:
+        for tensor, _ in tensors:
             tensor.grad = None
         try:
             yield
         finally:
-            for tensor, grad, values in tensors:
+            for tensor, grad in tensors:
                 tensor.grad = grad
-                if values is not None:
-                    tensor.data[...] = values
+            for tensor, array, values in arrays:
+                tensor.data = array
+                if array.flags.writeable:
+                    array[...] = values
             for generator, before in generators:
                 generator.bit_generator.state = before
 
     def scalar_loss(self, output: Any) -> Tensor:
+        loss = output.get("loss") if isinstance(output, dict) else getattr(output, "loss", None)
+        if isinstance(loss, Tensor) and loss.size == 1 and loss.requires_grad:
+            return loss
         tensors = [t for t in _tensors_in(output) if t.data.dtype.kind == "f" and t.requires_grad]
         if not tensors:
             raise GraphError(
@@ -164,95 +179,141 @@ class CoreAdapter(Adapter):
         inputs: tuple[Any, ...] = (),
         optimizer: Any = None,
     ) -> Recording:
-        began = perf_counter()
-        ledger = Ledger(lambda: perf_counter() - began)
-        bonds: list[Any] = []  # weak references fire only while somebody holds them
-        operations: list[OpRecord] = []
-
-        def enter(array: Any, category: str | None, path: str | None) -> None:
-            owner = _owner(array)
-            if owner is None or ledger.holds(id(owner)):
-                return
-            if category:
-                # an example input may be a slice of a whole data set; only the slice is used
-                ledger.add_resident(id(owner), array.nbytes, category, path)
-            else:
-                ledger.add(id(owner), owner.nbytes, path, state.phase)
-            key = id(owner)
-            bonds.append(weakref.ref(owner, lambda _: ledger.remove(key)))
-
-        def see_arrays(arrays_in: list[Any], arrays_out: list[Any]) -> None:
-            for array in (*arrays_in, *arrays_out):
-                enter(array, None, state.path)
-
+        modules = self.modules(model)
+        learned = [(tensor, path) for _, path, tensor, _ in self._tensors(model)]
+        recorder = _Recorder([*learned, *((tensor, None) for tensor in _tensors_in(inputs))])
         for _, path, tensor, is_buffer in self._tensors(model):
-            enter(tensor.data, "buffers" if is_buffer else "parameters", path)
-        for tensor in _tensors_in(inputs):
-            enter(tensor.data, "inputs", None)
-        for slots in getattr(optimizer, "slots", ()):
-            for array in slots.values():
-                enter(array, "optimizer state", None)
-        names = {id(module): path for path, module in self.modules(model).items()}
-        with recording(lambda call: operations.append(_as_record(call, began)), arrays=see_arrays):
+            recorder.enter(tensor.data, "buffers" if is_buffer else "parameters", path)
+        for path, module in modules.items():
+            for _, array in held_by(module, (np.ndarray, Tensor, Module)):
+                recorder.enter(array, "buffers", path)
+        for array in _arrays_in(inputs):
+            recorder.enter(array, "inputs", None)
+        for array in _slots(optimizer):
+            recorder.enter(array, "optimizer state", None)
+        names = {id(module): path for path, module in modules.items()}
+        with recording(recorder.see_call, arrays=recorder.see_arrays), naming(names):
+            state.path = path_outside(model)
             start = perf_counter()
-            with naming(names):
+            with _in_plain_objects(modules):
                 kept = step()  # what it returns is alive as long as a caller would hold it
             duration = perf_counter() - start
-        for _, _, tensor, _ in self._tensors(model):
-            if tensor.grad is not None and (owner := _owner(tensor.grad)) is not None:
-                ledger.name(id(owner), "gradients")
-        allocations = ledger.allocations()
+        recorder.see_gradients()
+        for tensor, _ in learned:
+            recorder.name(tensor.grad, "gradients")
+        for array in _slots(optimizer):
+            recorder.name(array, "optimizer state")
+        allocations = recorder.ledger.allocations()
         del kept
-        return Recording(tuple(operations), allocations, duration)
+        return Recording(tuple(recorder.operations), allocations, duration)
 
 
-def _as_record(call: KernelCall, began: float) -> OpRecord:
-    inputs = tuple(_as_spec(spec) for spec in call.inputs)
-    outputs = tuple(_as_spec(spec) for spec in call.outputs)
-    return OpRecord(
-        kind=call.kind,
-        path=call.path,
-        phase=call.phase,
-        inputs=inputs,
-        outputs=outputs,
-        cost=cost_of(Call(call.kind, inputs, outputs, call.settings)),
-        start=call.start - began,
-        duration=call.duration,
-    )
+class _Recorder:
+    """Sees every kernel of this thread, and every array that goes in or comes out."""
+
+    def __init__(self, differentiated: list[tuple[Tensor, str | None]]) -> None:
+        self._began = perf_counter()
+        self.ledger = Ledger(lambda: perf_counter() - self._began)
+        self.operations: list[OpRecord] = []
+        self._differentiated = differentiated
+        self._bonds: list[Any] = []  # weak references fire only while somebody holds them
+        self._held_bytes: list[int] = []
+
+    def enter(
+        self, array: Any, category: str | None, path: str | None, phase: str = "forward"
+    ) -> None:
+        owner = _owner(array)
+        if owner is None or self.ledger.holds(id(owner)):
+            return
+        if category is None:
+            self.ledger.add(id(owner), owner.nbytes, path, phase)
+        else:
+            # an example input may be a slice of a whole data set; only the slice is used
+            nbytes = array.nbytes if category == "inputs" else owner.nbytes
+            self.ledger.add_resident(id(owner), nbytes, category, path)
+        key = id(owner)
+        self._bonds.append(weakref.ref(owner, lambda _: self.ledger.remove(key)))
+
+    def name(self, array: Any, category: str) -> None:
+        owner = _owner(array)
+        if owner is not None:
+            self.ledger.name(id(owner), category)
+
+    def see_arrays(self, arrays_in: list[Any], arrays_out: list[Any]) -> None:
+        self.see_gradients()
+        for array in (*arrays_in, *arrays_out):
+            self.enter(array, None, state.path, state.phase)
+        self._held_bytes = [_held_bytes(array) for array in (*arrays_in, *arrays_out)]
+
+    def see_gradients(self) -> None:
+        """Enter gradients that were copied for their tensor, which no kernel does."""
+        for tensor, path in self._differentiated:
+            if tensor.grad is not None:
+                self.enter(tensor.grad, None, path, "backward")
+
+    def see_call(self, call: KernelCall) -> None:
+        specs = [
+            TensorSpec(spec.shape, spec.dtype.name, nbytes, spec.is_view)
+            for spec, nbytes in zip((*call.inputs, *call.outputs), self._held_bytes, strict=True)
+        ]
+        inputs, outputs = tuple(specs[: len(call.inputs)]), tuple(specs[len(call.inputs) :])
+        self.operations.append(
+            OpRecord(
+                kind=call.kind,
+                path=call.path,
+                phase=call.phase,
+                inputs=inputs,
+                outputs=outputs,
+                cost=cost_of(Call(call.kind, inputs, outputs, call.settings)),
+                start=call.start - self._began,
+                duration=call.duration,
+            )
+        )
 
 
-def _as_spec(spec: ArraySpec) -> TensorSpec:
-    return TensorSpec(spec.shape, spec.dtype.name, spec.nbytes, spec.is_view)
+@contextmanager
+def _in_plain_objects(modules: Mapping[str, Any]) -> Iterator[None]:
+    """Let kernels know when they run in a model that is no module and does not tell them."""
+    paths: list[str | None] = []
+
+    def enter(path: str) -> None:
+        paths.append(state.path)
+        state.path = path
+
+    def leave(path: str, error: BaseException | None, output: Any) -> None:
+        state.path = paths.pop()
+
+    plain = {path: each for path, each in modules.items() if not isinstance(each, Module)}
+    with entering_layers(plain, enter, leave):
+        yield
 
 
 def _owner(array: Any) -> Any:
     """Give the array that owns the memory of a view; None for numbers, which own nothing."""
     if not isinstance(array, np.ndarray):
         return None
-    while isinstance(array.base, np.ndarray):
-        array = array.base
+    base: Any = array.base
+    while base is not None:  # NumPy's strided views have something in between that is no array
+        array = base if isinstance(base, np.ndarray) else array
+        base = getattr(base, "base", None)
     return array
+
+
+def _held_bytes(array: Any) -> int:
+    """Give the bytes of an array that are really there: one that is broadcast has fewer."""
+    owner = _owner(array)
+    return int(array.nbytes if owner is None else min(array.nbytes, owner.nbytes))
 
 
 def _own_tensors(module: Any) -> Iterator[tuple[str, Tensor, bool]]:
     """Yield the tensors that a layer holds itself, with whether they are buffers."""
-    for name, value in getattr(module, "__dict__", {}).items():
-        values = value if isinstance(value, (list, tuple)) else (value,)
-        for index, item in enumerate(values):
-            if isinstance(item, Tensor) and item.creator is None:
-                label = name if item is value else f"{name}.{index}"
-                yield label, item, not (item.requires_grad or isinstance(item, Parameter))
+    for name, item in held_by(module, (Tensor, Module)):
+        if isinstance(item, Tensor) and item.creator is None:
+            yield name, item, not (item.requires_grad or isinstance(item, Parameter))
 
 
-def _module_roots(name: str, value: Any) -> Iterator[tuple[str, Module]]:
-    if isinstance(value, Module):
-        yield name, value
-    elif isinstance(value, (list, tuple)):
-        for index, item in enumerate(value):
-            yield from _module_roots(f"{name}.{index}", item)
-    elif isinstance(value, dict):
-        for key, item in value.items():
-            yield from _module_roots(f"{name}.{key}", item)
+def _slots(optimizer: Any) -> list[Any]:
+    return [array for slots in getattr(optimizer, "slots", ()) for array in slots.values()]
 
 
 def _generators(modules: Mapping[str, Any]) -> list[np.random.Generator]:
@@ -273,3 +334,17 @@ def _tensors_in(value: Any) -> list[Tensor]:
     if isinstance(value, (list, tuple)):
         return [tensor for item in value for tensor in _tensors_in(item)]
     return []
+
+
+def _arrays_in(value: Any) -> list[Any]:
+    """Find the arrays in what a model is given: also those of an object such as a cache."""
+    if isinstance(value, np.ndarray):
+        return [value]
+    if isinstance(value, Tensor):
+        return [value.data]
+    if isinstance(value, dict):
+        value = list(value.values())
+    if isinstance(value, (list, tuple)):
+        return [array for item in value for array in _arrays_in(item)]
+    held = getattr(value, "__dict__", {}).values()
+    return [array for item in held if isinstance(item, np.ndarray) for array in _arrays_in(item)]

@@ -9,6 +9,9 @@ from tinytorch.adapters.records import Allocation
 
 __all__ = ["Ledger"]
 
+RESIDENT = "resident"
+"""The phase of what was there before anything ran."""
+
 
 @dataclass
 class _Entry:
@@ -39,11 +42,18 @@ class Ledger:
     def add_resident(self, key: Hashable, nbytes: int, category: str, path: str | None) -> None:
         """Enter a buffer that was there before anything ran."""
         if key not in self._living:
-            self._enter(key, _Entry(nbytes, category, path, "resident", 0.0))
+            self._enter(key, _Entry(nbytes, category, path, RESIDENT, 0.0))
 
     def add(self, key: Hashable, nbytes: int, path: str | None, phase: str) -> None:
         """Enter a buffer that has just been seen for the first time."""
         self._enter(key, _Entry(nbytes, None, path, phase, self._now()))
+
+    def resize(self, key: Hashable, nbytes: int) -> None:
+        """Close the books of a buffer that has got another size, and open new ones."""
+        entry = self._entries[self._living[key]]
+        if entry.phase != RESIDENT and entry.nbytes != nbytes:
+            self.remove(key)
+            self.add(key, nbytes, entry.path, entry.phase)
 
     def remove(self, key: Hashable) -> None:
         """Close the books of a buffer that is freed."""

@@ -11,10 +11,23 @@ from typing import Any
 
 import torch
 
-from tinytorch.adapters.adapter import Adapter, ParameterSpec, Step
-from tinytorch.adapters.pytorch_recorder import Resident, hold_back, record_step
+from tinytorch.adapters.adapter import (
+    Adapter,
+    ParameterSpec,
+    Step,
+    held_by,
+    owner_of,
+    path_outside,
+)
+from tinytorch.adapters.pytorch_recorder import (
+    Resident,
+    hold_back,
+    optimizer_state,
+    record_step,
+)
+from tinytorch.adapters.pytorch_tensors import held_bytes
 from tinytorch.adapters.records import Recording
-from tinytorch.errors import BackendError, GraphError, SettingError
+from tinytorch.errors import BackendError, GraphError, ModelError, SettingError
 
 __all__ = ["TorchAdapter", "holds_torch_module", "tensors_in"]
 
@@ -37,11 +50,13 @@ class TorchAdapter(Adapter):
     # ------------------------------------------------------------ the model
 
     def modules(self, model: Any) -> dict[str, Any]:
-        if isinstance(model, torch.nn.Module):
-            return dict(model.named_modules())
-        found: dict[str, Any] = {"": model}
-        for name, value in _inner_modules(model):
-            found |= dict(value.named_modules(prefix=name))
+        owner = owner_of(model)
+        if isinstance(owner, torch.nn.Module):
+            return dict(owner.named_modules())
+        found: dict[str, Any] = {"": owner}
+        seen: set[torch.nn.Module] = set()
+        for path, module in held_by(owner, torch.nn.Module):
+            found |= dict(module.named_modules(seen, path))
         return found
 
     def parameters(self, model: Any) -> tuple[ParameterSpec, ...]:
@@ -50,7 +65,7 @@ class TorchAdapter(Adapter):
                 name=name,
                 path=name.rpartition(".")[0],
                 size=tensor.numel(),
-                nbytes=tensor.numel() * tensor.element_size(),
+                nbytes=held_bytes(tensor),
                 is_trainable=tensor.requires_grad,
                 is_buffer=is_buffer,
             )
@@ -77,6 +92,8 @@ class TorchAdapter(Adapter):
     def device(self, model: Any, inputs: tuple[Any, ...]) -> str:
         homes: dict[str, str] = {}
         for name, tensor, _ in self._tensors(model):
+            if torch.nn.parameter.is_lazy(tensor):
+                raise ModelError(f"{name} has no shape yet; call the model once before")
             homes.setdefault(str(tensor.device), name)
         given = {str(tensor.device) for tensor in tensors_in(inputs)}
         if len(homes) > 1:
@@ -103,22 +120,24 @@ class TorchAdapter(Adapter):
 
     @contextmanager
     def preserving(self, model: Any, *, parameters: bool = False) -> Iterator[None]:
-        tensors = [
-            (tensor, tensor.grad, _copied(tensor) if parameters or is_buffer else None)
-            for _, tensor, is_buffer in self._tensors(model)
-        ]
+        tensors = [tensor for _, tensor, _ in self._tensors(model) if tensor.is_leaf]
+        gradients = [tensor.grad for tensor in tensors]
+        kept = [_single(t) for _, t, is_buffer in self._tensors(model) if parameters or is_buffer]
+        copies = [tensor.clone() for tensor in kept]
+        generators = [(each, each.get_state()) for each in _generators(self.modules(model))]
         cuda = torch.cuda.is_available() and torch.cuda.is_initialized()
-        for tensor, _, _ in tensors:
+        for tensor in tensors:
             tensor.grad = None
         with torch.random.fork_rng(devices=list(range(torch.cuda.device_count())) if cuda else []):
             try:
                 yield
             finally:
-                for tensor, grad, values in tensors:
-                    tensor.grad = grad
-                    if values is not None:
-                        with torch.no_grad():
-                            tensor.copy_(values)
+                for tensor, gradient in zip(tensors, gradients, strict=True):
+                    tensor.grad = gradient
+                for tensor, values in zip(kept, copies, strict=True):
+                    tensor.copy_(values)
+                for generator, state in generators:
+                    generator.set_state(state)
 
     def scalar_loss(self, output: Any) -> torch.Tensor:
         loss = output.get("loss") if isinstance(output, Mapping) else getattr(output, "loss", None)
@@ -138,7 +157,10 @@ class TorchAdapter(Adapter):
     def make_optimizer(self, model: Any, name: str) -> torch.optim.Optimizer:
         if name not in OPTIMIZERS:
             raise SettingError(f"unknown optimizer {name!r}; there are {', '.join(OPTIMIZERS)}")
-        return OPTIMIZERS[name]([t for _, t, _ in self._tensors(model) if t.requires_grad])
+        learned = [tensor for _, tensor, _ in self._tensors(model) if tensor.requires_grad]
+        if not learned:
+            raise SettingError("the model has no parameter with requires_grad: nothing to update")
+        return OPTIMIZERS[name](learned)
 
     def optimizer_step(self, optimizer: torch.optim.Optimizer) -> None:
         optimizer.step()
@@ -159,7 +181,9 @@ class TorchAdapter(Adapter):
         return torch.randn(shape, generator=generator).to(home.device, dtype)
 
     def digest(self, output: Any) -> tuple[float, ...]:
-        dense = [t.detach() for t in tensors_in(output) if t.layout == torch.strided]
+        outputs = [tensor.detach() for tensor in tensors_in(output) if not tensor.is_meta]
+        parts = [part for t in outputs for part in (t.unbind() if t.is_nested else [t])]
+        dense = [part for part in parts if part.layout == torch.strided]
         return tuple(t.nansum(dtype=torch.float64).item() for t in dense if t.is_floating_point())
 
     # ------------------------------------------------------------ watching it
@@ -208,31 +232,24 @@ class TorchAdapter(Adapter):
             for name, tensor, is_buffer in self._tensors(model)
         ]
         residents += [(tensor, "inputs", None) for tensor in tensors_in(inputs)]
-        if optimizer is not None:
-            held = [tensors_in(dict(state)) for state in optimizer.state.values()]
-            residents += [(t, "optimizer state", None) for group in held for t in group]
+        residents += [(tensor, "optimizer state", None) for tensor in optimizer_state(optimizer)]
         learned = [tensor for _, tensor, is_buffer in self._tensors(model) if not is_buffer]
+        residents += [(t.grad, "gradients", None) for t in learned if t.grad is not None]
         return record_step(
             step,
             modules=self.modules(model),
             residents=residents,
             learned=learned,
             device=device,
+            optimizer=optimizer,
+            outside=path_outside(model),
         )
 
 
 def holds_torch_module(model: Any) -> bool:
-    """Tell whether a model is a PyTorch module, or an object that has one as an attribute."""
-    return isinstance(model, torch.nn.Module) or any(True for _ in _inner_modules(model))
-
-
-def _inner_modules(model: Any) -> Iterator[tuple[str, torch.nn.Module]]:
-    """Yield the modules among the attributes of an object, or behind a bound method."""
-    owner = getattr(model, "__self__", None)
-    attributes = {"": owner} if owner is not None else getattr(model, "__dict__", {})
-    for name, value in attributes.items():
-        if isinstance(value, torch.nn.Module):
-            yield name, value
+    """Tell whether a model is a PyTorch module, or an object or function that uses one."""
+    owner = owner_of(model)
+    return isinstance(owner, torch.nn.Module) or any(True for _ in held_by(owner, torch.nn.Module))
 
 
 def tensors_in(value: Any) -> list[torch.Tensor]:
@@ -248,5 +265,18 @@ def tensors_in(value: Any) -> list[torch.Tensor]:
     return []
 
 
-def _copied(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.detach().clone()
+def _single(tensor: torch.Tensor) -> torch.Tensor:
+    """Give a view without the axes along which memory repeats, so that it can be written to."""
+    tensor = tensor.detach()
+    if tensor.layout == torch.strided:
+        for axis, step in enumerate(tensor.stride()):
+            tensor = tensor.narrow(axis, 0, 1) if step == 0 and tensor.shape[axis] > 1 else tensor
+    return tensor
+
+
+def _generators(modules: Mapping[str, Any]) -> list[torch.Generator]:
+    """Find the random generators that layers draw from."""
+    held = [
+        value for module in modules.values() for value in getattr(module, "__dict__", {}).values()
+    ]
+    return [value for value in held if isinstance(value, torch.Generator)]

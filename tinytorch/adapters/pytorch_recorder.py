@@ -8,10 +8,10 @@ operator, such as the scratch memory of a convolution.
 from __future__ import annotations
 
 import weakref
-from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
+from functools import partial
 from time import perf_counter
 from typing import Any
 
@@ -21,9 +21,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from tinytorch.adapters.costs import COSTS, POINTWISE, VIEW, Rule, cost_of
 from tinytorch.adapters.layer_watch import entering_layers
 from tinytorch.adapters.ledger import Ledger
+from tinytorch.adapters.pytorch_places import Places
+from tinytorch.adapters.pytorch_tensors import as_spec, flat_tensors, parts_of, storage_of
 from tinytorch.adapters.records import Argument, Call, Cost, OpRecord, Recording, TensorSpec
 
-__all__ = ["Resident", "hold_back", "record_step", "storage_of"]
+__all__ = ["Resident", "hold_back", "optimizer_state", "record_step", "storage_of"]
 
 Resident = tuple[torch.Tensor, str, str | None]
 
@@ -36,10 +38,11 @@ VALUES_NEEDED = {
     "aten._efficient_attention_forward": ("cu_seqlens_q", "cu_seqlens_k"),
     "aten._efficient_attention_backward": ("cu_seqlens_q", "cu_seqlens_k"),
 }
+FRESH = ("aten.lift", "aten.lift_fresh")
+"""Operators that are handed what `torch.tensor` has just made."""
 CYCLES_PER_S = 2e9
 """About as many as a GPU makes; only used to let it wait for a while."""
 LONGEST_WAIT_S = 1.0
-NO_NODE = 2**63  # autograd gives nodes without a number, such as gradient sinks, huge ones
 
 
 def record_step(
@@ -49,9 +52,12 @@ def record_step(
     residents: Iterable[Resident],
     learned: Iterable[torch.Tensor],
     device: str,
+    optimizer: Any = None,
+    outside: str | None = None,
 ) -> Recording:
-    """Run `step` once under the recorder."""
-    recorder = _Recorder(device)
+    """Run `step` once under the recorder. What runs in no layer has the path `outside`."""
+    places = Places(outside)
+    recorder = _Recorder(device, places)
     for tensor, category, path in residents:
         recorder.enter_buffer(tensor, category, path)
     on_cuda = device.startswith("cuda")
@@ -62,7 +68,8 @@ def record_step(
         hold_back(device, LONGEST_WAIT_S)  # so that the time between events has no gaps
     with (
         _running_eagerly(),
-        entering_layers(modules, recorder.enter_layer, recorder.leave_layer),
+        entering_layers(modules, places.enter_layer, places.leave_layer),
+        entering_layers({"": optimizer}, places.begin_update, places.end_update, methods=("step",)),
         recorder,
     ):
         start = perf_counter()
@@ -73,10 +80,19 @@ def record_step(
     for parameter in learned:
         if parameter.grad is not None:
             recorder.name_buffer(parameter.grad, "gradients")
+    for tensor in optimizer_state(optimizer):
+        recorder.name_buffer(tensor, "optimizer state")
     allocations = recorder.ledger.allocations()
     del kept
     peak = torch.cuda.max_memory_allocated(device) - before if on_cuda else None
     return Recording(recorder.finished(), allocations, duration, peak)
+
+
+def optimizer_state(optimizer: Any) -> list[torch.Tensor]:
+    """Give the tensors that an optimizer keeps from step to step."""
+    return list(
+        flat_tensors([dict(each) for each in optimizer.state.values()] if optimizer else [])
+    )
 
 
 def hold_back(device: str, seconds: float) -> Callable[[], bool]:
@@ -98,8 +114,9 @@ class _Recorder(TorchDispatchMode):
 
     supports_higher_order_operators = True
 
-    def __init__(self, device: str) -> None:
+    def __init__(self, device: str, places: Places) -> None:
         super().__init__()
+        self._places = places
         self._began = perf_counter()
         self.ledger = Ledger(lambda: perf_counter() - self._began)
         self._on_cuda = device.startswith("cuda")
@@ -107,40 +124,7 @@ class _Recorder(TorchDispatchMode):
         self._cudnn_tf32 = self._on_cuda and torch.backends.cudnn.allow_tf32
         self._matmul_tf32 = self._on_cuda and torch.get_float32_matmul_precision() != "highest"
         self._bonds: list[Any] = []  # weak references fire only while somebody holds them
-        self._stack: list[str] = []
-        self._nodes: list[int] = []  # autograd's counter whenever the layer changed
-        self._paths: list[str | None] = []  # and the layer from there on
         self._pending: list[tuple[OpRecord, Any, Any]] = []
-
-    # ------------------------------------------------------------ layers
-
-    def enter_layer(self, path: str) -> None:
-        self._stack.append(path)
-        self._mark_nodes()
-
-    def leave_layer(self, path: str, error: BaseException | None, output: Any) -> None:
-        self._stack.pop()
-        self._mark_nodes()
-
-    def _mark_nodes(self) -> None:
-        if torch._C._current_autograd_node() is None:
-            self._nodes.append(torch.autograd._get_sequence_nr())  # type: ignore[attr-defined]
-            self._paths.append(self._stack[-1] if self._stack else None)
-
-    def _place(self) -> tuple[str | None, str]:
-        """Give the layer and the phase that an operator belongs to.
-
-        An autograd node belongs to the layer in which it was made. Layers that run inside of the
-        backward pass (checkpointing) speak for themselves.
-        """
-        node = torch._C._current_autograd_node()
-        if node is None:
-            return (self._stack[-1] if self._stack else None), "forward"
-        if self._stack:
-            return self._stack[-1], "backward"
-        number = node._sequence_nr()
-        index = bisect_right(self._nodes, number) - 1
-        return (self._paths[index] if index >= 0 and number < NO_NODE else None), "backward"
 
     # ------------------------------------------------------------ operators
 
@@ -152,25 +136,29 @@ class _Recorder(TorchDispatchMode):
             return NotImplemented  # let the subclass unfold; its inner operators come by again
         kind = _kind(func)
         rule = _rule(func, kind)
-        if rule is None and not any(tensor.is_nested for tensor in _flat_tensors(args)):
+        if rule is None and not any(tensor.is_nested for tensor in flat_tensors(args)):
             unfolded = _decompose(self, func, args, kwargs)
             if unfolded is not NotImplemented:
                 return unfolded
-        path, phase = self._place()
+        path, phase = self._places.now()
         inputs, settings = _arguments(func, kind, args, kwargs)
-        is_view = rule is VIEW or bool(getattr(func, "is_view", False))
+        is_view = rule is VIEW or _is_view(func)
         begin = None if is_view else self._mark()
         start = perf_counter() - self._began
         result = func(*args, **kwargs)
         duration = perf_counter() - self._began - start
         end = None if is_view else self._mark()
-        outputs = tuple(_as_spec(tensor, is_view=is_view) for tensor in _flat_tensors(result))
+        outputs = tuple(as_spec(tensor, is_view=is_view) for tensor in flat_tensors(result))
         call = Call(kind, inputs, outputs, settings)
         cost = _cost(call, rule)
         arithmetic = self._arithmetic(kind, outputs) if cost is not None and cost.macs else ""
         record = OpRecord(kind, path, phase, inputs, outputs, cost, start, duration, arithmetic)
         self._pending.append((record, begin, end))
-        for tensor in (*_flat_tensors(args), *_flat_tensors(kwargs), *_flat_tensors(result)):
+        # No operator made what comes in and is not known: it was there before, as constants are.
+        category = None if kind in FRESH else "buffers"
+        for tensor in (*flat_tensors(args), *flat_tensors(kwargs)):
+            self.enter_buffer(tensor, category, path, phase)
+        for tensor in flat_tensors(result):
             self.enter_buffer(tensor, None, path, phase)
         return result
 
@@ -199,32 +187,31 @@ class _Recorder(TorchDispatchMode):
     def enter_buffer(
         self, tensor: torch.Tensor, category: str | None, path: str | None, phase: str = "forward"
     ) -> None:
-        storage = storage_of(tensor)
-        if storage is None:
-            return
-        key = storage._cdata
-        if self.ledger.holds(key):
-            return
-        if category is not None:
-            # an example input may be a slice of a whole data set; only the slice is used
-            nbytes = min(storage.nbytes(), tensor.numel() * tensor.element_size())
-            self.ledger.add_resident(key, nbytes, category, path)
-        else:
-            self.ledger.add(key, storage.nbytes(), path, phase)
-        self._bonds.append(weakref.ref(storage, lambda _: self.ledger.remove(key)))
+        """Enter what a tensor holds; with a category it was there before anything ran."""
+        for part in parts_of(tensor):
+            storage = storage_of(part)
+            if storage is None:
+                continue
+            key, nbytes = storage._cdata, storage.nbytes()
+            if self.ledger.holds(key):
+                self.ledger.resize(key, nbytes)
+                continue
+            if category is None:
+                self.ledger.add(key, nbytes, path, phase)
+            else:
+                # an example input may be a slice of a whole data set; only the slice is used
+                used = part.numel() * part.element_size() if category == "inputs" else nbytes
+                self.ledger.add_resident(key, min(nbytes, used), category, path)
+            self._bonds.append(weakref.ref(storage, partial(self._forget, key)))
+
+    def _forget(self, key: int, _: Any) -> None:
+        self.ledger.remove(key)
 
     def name_buffer(self, tensor: torch.Tensor, category: str) -> None:
-        storage = storage_of(tensor)
-        if storage is not None:
-            self.ledger.name(storage._cdata, category)
-
-
-def storage_of(tensor: torch.Tensor) -> Any:
-    """Give the storage of a tensor, or None where there is none (sparse, packed, fake)."""
-    try:
-        return tensor.untyped_storage()
-    except (NotImplementedError, RuntimeError):
-        return None
+        for part in parts_of(tensor):
+            storage = storage_of(part)
+            if storage is not None:
+                self.ledger.name(storage._cdata, category)
 
 
 def _with_device_time(record: OpRecord, begin: Any, end: Any) -> OpRecord:
@@ -246,11 +233,17 @@ def _rule(func: Any, kind: str) -> Rule | None:
     rule = COSTS.get(kind)
     if rule is not None:
         return rule
-    if getattr(func, "is_view", False):
+    if _is_view(func):
         return VIEW
     if torch.Tag.pointwise in getattr(func, "tags", ()):
         return POINTWISE
     return None
+
+
+def _is_view(func: Any) -> bool:
+    """Tell whether an operator only looks at memory in another way, or a tensor itself does so."""
+    in_place = torch.Tag.inplace_view in getattr(func, "tags", ())
+    return in_place or bool(getattr(func, "is_view", False))
 
 
 def _cost(call: Call, rule: Rule | None) -> Cost | None:
@@ -278,11 +271,13 @@ def _arguments(
     """Split the arguments of an operator into tensors, by position, and settings, by name."""
     schema = getattr(func, "_schema", None)
     if schema is None:  # a higher-order operator
-        return tuple(_as_spec(tensor) for tensor in _flat_tensors(args)), dict(kwargs)
+        return tuple(as_spec(tensor) for tensor in flat_tensors(args)), dict(kwargs)
     inputs: list[Argument] = []
     settings: dict[str, Any] = {}
     wanted = VALUES_NEEDED.get(kind, ())
     for index, argument in enumerate(schema.arguments):
+        if argument.is_out:
+            continue  # written, not read
         name = argument.name
         value = args[index] if index < len(args) else kwargs.get(name, argument.default_value)
         if name in wanted:
@@ -296,34 +291,8 @@ def _arguments(
 
 def _as_argument(value: Any) -> Argument:
     if isinstance(value, (list, tuple)):
-        return tuple(_as_spec(item) for item in value if isinstance(item, torch.Tensor))
-    return _as_spec(value) if isinstance(value, torch.Tensor) else None
-
-
-def _as_spec(tensor: torch.Tensor, *, is_view: bool = False) -> TensorSpec:
-    dtype = str(tensor.dtype).removeprefix("torch.")
-    if tensor.is_nested:
-        parts = tuple(tuple(row) for row in tensor._nested_tensor_size().tolist())
-        spec = TensorSpec((), dtype, 0, is_view, parts)
-        return TensorSpec((), dtype, spec.size * tensor.element_size(), is_view, parts)
-    if tensor.layout != torch.strided:
-        stored = tensor._nnz()
-        nbytes = stored * tensor.element_size()  # without the indices
-        return TensorSpec(tuple(tensor.shape), dtype, nbytes, is_view, stored=stored)
-    nbytes = tensor.numel() * tensor.element_size()
-    storage = storage_of(tensor)
-    held = storage.nbytes() if storage is not None else nbytes
-    return TensorSpec(tuple(tensor.shape), dtype, min(nbytes, held), is_view)
-
-
-def _flat_tensors(value: Any) -> Iterator[torch.Tensor]:
-    if isinstance(value, torch.Tensor):
-        yield value
-    elif isinstance(value, (list, tuple)):
-        for item in value:
-            yield from _flat_tensors(item)
-    elif isinstance(value, dict):
-        yield from _flat_tensors(list(value.values()))
+        return tuple(as_spec(item) for item in value if isinstance(item, torch.Tensor))
+    return as_spec(value) if isinstance(value, torch.Tensor) else None
 
 
 def _is_wrapper(kind: type) -> bool:

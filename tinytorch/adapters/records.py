@@ -15,8 +15,8 @@ class TensorSpec:
     """Shape, dtype and bytes of a tensor that an operation read or wrote.
 
     `nbytes` counts memory that is really there: an expanded tensor has less than its shape says.
-    `parts` are the shapes inside of a ragged (nested) tensor, whose own shape is (); `stored` is the
-    number of elements that a sparse tensor holds.
+    `parts` are the shapes inside of a ragged (nested) tensor, whose own shape is (). `stored` is
+    the number of elements that a sparse tensor holds.
     """
 
     shape: tuple[int, ...]

@@ -15,6 +15,7 @@ from tinytorch.adapters.records import LayerCall, OpRecord, Recording
 from tinytorch.errors import SettingError
 from tinytorch.measure.amdahl import amdahl
 from tinytorch.measure.ceilings import Ceilings
+from tinytorch.measure.counters import Counters
 from tinytorch.measure.environment import Environment
 from tinytorch.measure.roofline import Bound, classify_bound
 from tinytorch.measure.samples import Samples
@@ -102,6 +103,7 @@ class Profile:
     wall: Samples | None = None
     busy: Samples | None = None
     traced_peak_bytes: int | None = None
+    counters: Counters | None = None
     notes: tuple[str, ...] = ()
 
     # ------------------------------------------------------------ time

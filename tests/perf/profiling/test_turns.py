@@ -1,0 +1,65 @@
+import pytest
+
+from tinytorch import Tensor, Workload
+from tinytorch.adapters.core import CoreAdapter
+from tinytorch.core.layers import Linear, Sequential
+from tinytorch.perf.profiling.turns import MAX_CALLS, MIN_CALLS, ROUNDS, Task, time_in_turns
+from tinytorch.workloads.profile import BACKWARD, UPDATE
+
+X = Tensor([[1.0, 2.0]])
+
+
+def task(**settings):
+    model = Sequential(Linear(2, 2, rng=0), Linear(2, 1, rng=1))
+    return Task(CoreAdapter(), Workload("tiny", model, (X,)), "cpu", **settings)
+
+
+@pytest.mark.parametrize("runs", [1, 3, ROUNDS, 21])
+def test_so_many_runs_are_made_both_ways(runs):
+    timing = time_in_turns(task(), runs, 1.0, None)
+    assert timing.latency.count == timing.watched.count == len(timing.runs) == runs
+    assert sum(timing.turns) == runs
+    assert len(timing.turns) == min(ROUNDS, runs)
+
+
+def test_a_budget_decides_when_no_number_is_given():
+    timing = time_in_turns(task(), None, 1e-6, None)
+    assert timing.latency.count == MIN_CALLS
+    assert time_in_turns(task(), None, 10.0, None).latency.count == MAX_CALLS
+
+
+def test_every_layer_of_every_watched_call_is_there():
+    timing = time_in_turns(task(), 3, 1.0, None)
+    for run in timing.runs:
+        assert sorted(call.path for call in run) == ["", "layers.0", "layers.1"]
+        (whole,) = (call for call in run if call.path == "")
+        assert all(whole.start <= call.start <= call.end <= whole.end for call in run)
+
+
+def test_a_training_step_has_its_phases_after_the_layers():
+    step = task(is_training=True)
+    step.optimizer = step.adapter.make_optimizer(step.workload.model, "sgd")
+    for run in time_in_turns(step, 2, 1.0, None).runs:
+        moments = {call.path: call for call in run}
+        assert moments[""].end <= moments[BACKWARD].start
+        assert moments[BACKWARD].end <= moments[UPDATE].start
+
+
+def test_a_cpu_does_not_run_behind_the_program():
+    assert time_in_turns(task(), 2, 1.0, None).busy is None
+
+
+def test_progress_is_told_of_every_turn():
+    class Listener:
+        def __init__(self):
+            self.heard = []
+
+        def describe(self, text):
+            self.heard.append(text)
+
+        def advance(self, steps=1):
+            raise AssertionError("nobody knows how many steps a profile has")
+
+    listener = Listener()
+    time_in_turns(task(), 2, 1.0, listener)
+    assert listener.heard == ["tiny: timing, turn 1 of 2", "tiny: timing, turn 2 of 2"]
