@@ -92,7 +92,8 @@ def test_an_unlike_word_gets_the_list_of_commands(capsys):
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_every_command_has_the_common_options(name):
-    options = build_parser(name).parse_args([name, "--json", "--quiet", "--seed", "7"])
+    needed = {"profile": ["mlp"], "predict": ["mlp", "--at", "8"]}.get(name, [])
+    options = build_parser(name).parse_args([name, *needed, "--json", "--quiet", "--seed", "7"])
     assert (options.command, options.json, options.quiet, options.seed) == (name, True, True, 7)
 
 

@@ -27,7 +27,40 @@ LAYERS = [
 RANK = {name: rank for rank, row in enumerate(LAYERS) for name in row}
 
 # (importing module, imported module or package) -> why it may.
-EXCEPTIONS: dict[tuple[str, str], str] = {}
+EXCEPTIONS: dict[tuple[str, str], str] = {
+    (
+        "tinytorch.perf.profiling.context",
+        "tinytorch.reporting.profiling_classics",
+    ): "the exit report of ProfilerContext is printed",
+    (
+        "tinytorch.perf.profiling.flop_counter",
+        "tinytorch.reporting.profiling_classics",
+    ): "FLOPCounter.print_report prints",
+    (
+        "tinytorch.perf.profiling.memory_profiler",
+        "tinytorch.reporting.profiling_classics",
+    ): "MemoryProfiler.print_report prints",
+    (
+        "tinytorch.perf.profiling.profiler",
+        "tinytorch.reporting.profiling_classics",
+    ): "Profiler.print_top_operations prints",
+    (
+        "tinytorch.perf.profiling.quick",
+        "tinytorch.reporting.profiling_classics",
+    ): "quick_profile prints",
+    (
+        "tinytorch.perf.profiling.simple",
+        "tinytorch.reporting.profiling_classics",
+    ): "a function decorated with @profile reports each call",
+    (
+        "tinytorch.perf.profiling.timer",
+        "tinytorch.reporting.profiling_classics",
+    ): "Timer.print_report prints",
+    (
+        "tinytorch.workloads.profile",
+        "tinytorch.reporting.profile",
+    ): "a profile shows itself in a terminal (__rich__)",
+}
 
 # Whoever imports one of these pulls in torch.
 TORCH_FAMILY = {"torch", "torchao", "torch_pruning"}

@@ -39,9 +39,15 @@ def test_times_have_the_unit_of_their_size(seconds, text):
 
 @pytest.mark.parametrize(
     ("size", "text"),
-    [(0, "0 B"), (512, "512 B"), (3_243_520, "3.24 MB"), (999_700, "1.00 MB"), (226.7e6, "227 MB")],
+    [
+        (0, "0 B"),
+        (512, "512 B"),
+        (3_243_520, "3.09 MiB"),
+        (1023.9 * 2**20, "1.00 GiB"),
+        (65536, "64 KiB"),
+    ],
 )
-def test_a_megabyte_is_a_million_bytes(size, text):
+def test_sizes_in_memory_are_powers_of_1024(size, text):
     assert bytes_text(size) == text
 
 

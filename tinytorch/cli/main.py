@@ -24,10 +24,10 @@ class Command(NamedTuple):
 
 
 COMMANDS = {
-    "predict": Command("tinytorch.cli.predict", "measure small sizes and predict a large one"),
-    "profile": Command("tinytorch.cli.profile", "show where time and memory of a model go, and why"),
     "tour": Command("tinytorch.cli.tour", "show what TinyTorch does, on models of its own"),
     "machine": Command("tinytorch.cli.machine", "measure what this machine can do at best"),
+    "profile": Command("tinytorch.cli.profile", "show where the time of a model goes, and why"),
+    "predict": Command("tinytorch.cli.predict", "measure small sizes and predict a large one"),
 }
 
 

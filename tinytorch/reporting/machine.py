@@ -16,7 +16,7 @@ from rich.text import Text
 from tinytorch.measure.ceilings import Bandwidth, Ceilings, Rate
 from tinytorch.measure.environment import Environment
 from tinytorch.measure.samples import Samples
-from tinytorch.reporting.quantities import count_text, percent_text, rate_text
+from tinytorch.reporting.quantities import bytes_text, count_text, percent_text, rate_text
 from tinytorch.reporting.text_graphics import braille_image
 
 __all__ = ["render_machine", "roofline_picture"]
@@ -91,7 +91,7 @@ def _machine_facts(environment: Environment, ceilings: Ceilings) -> dict[str, st
             f"{name} {_pieces(cache.one_bytes, cache.total_bytes)}"
             for name, cache in environment.caches.items()
         ),
-        "memory": _binary_size(environment.memory_bytes) if environment.memory_bytes else "",
+        "memory": bytes_text(environment.memory_bytes) if environment.memory_bytes else "",
         "system": f"{environment.system}, Python {environment.python}",
         "libraries": ", ".join(libraries),
         "BLAS": environment.blas or "",
@@ -103,7 +103,7 @@ def _machine_facts(environment: Environment, ceilings: Ceilings) -> dict[str, st
 
 def _pieces(one: int, total: int) -> str:
     count = round(total / one)
-    return _binary_size(one) if count == 1 else f"{count} x {_binary_size(one)}"
+    return bytes_text(one) if count == 1 else f"{count} x {bytes_text(one)}"
 
 
 def _busy(environment: Environment) -> str:
@@ -113,14 +113,6 @@ def _busy(environment: Environment) -> str:
     if environment.steal_share is not None:
         said.append(f"{percent_text(environment.steal_share)} stolen by other guests since boot")
     return ", ".join(said)
-
-
-def _binary_size(size: int) -> str:
-    """Write the size of a memory, which comes in powers of 1024."""
-    for power, unit in ((3, "GiB"), (2, "MiB"), (1, "KiB")):
-        if size >= 1024**power:
-            return f"{size / 1024**power:.3g} {unit}"
-    return f"{size} B"
 
 
 def _rates(ceilings: Ceilings) -> Table:
@@ -147,7 +139,7 @@ def _bandwidths(ceilings: Ceilings) -> Table:
     for each in ceilings.bandwidths:
         table.add_row(
             each.level,
-            _binary_size(each.capacity_bytes) if each.capacity_bytes else "-",
+            bytes_text(each.capacity_bytes) if each.capacity_bytes else "-",
             Text(rate_text(each.ceiling, "B/s"), style="bold"),
             *_use(each.read),
             *_use(each.copy),

@@ -1,12 +1,13 @@
 """Numbers with units, short enough for a table: three digits that count, and a prefix.
 
-Prefixes are powers of a thousand for everything, bytes included, so that bytes and bytes per second
-can be compared. What is not known is a dash, never a zero.
+Prefixes are powers of a thousand, but for sizes in memory: these have KiB and MiB, powers of 1024,
+as caches and pages do. What is not known is a dash, never a zero.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 __all__ = [
     "bytes_text",
@@ -19,6 +20,7 @@ __all__ = [
 
 UNKNOWN = "-"
 PREFIXES = ("", "k", "M", "G", "T", "P", "E")
+BINARY_PREFIXES = ("", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei")
 SMALL_SECONDS = ((1e-6, 1e-9, "ns"), (1e-3, 1e-6, "us"), (1.0, 1e-3, "ms"))
 """Below the first number, in units of the second."""
 MINUTE_S, HOUR_S = 60.0, 3600.0
@@ -47,8 +49,8 @@ def seconds_text(seconds: float | None) -> str:
 
 
 def bytes_text(size: float | None) -> str:
-    """Write bytes: ``512 B``, ``3.24 MB`` (a megabyte is a million bytes)."""
-    return _scaled(size, " ", "B")
+    """Write a size in memory: ``512 B``, ``3.09 MiB``."""
+    return _scaled(size, " ", "B", base=1024, prefixes=BINARY_PREFIXES)
 
 
 def count_text(count: float | None) -> str:
@@ -81,16 +83,23 @@ def factor_text(factor: float | None) -> str:
     return f"{factor:.2f}x" if abs(factor) < 99.995 else f"{count_text(factor)}x"
 
 
-def _scaled(number: float | None, space: str, unit: str) -> str:
+def _scaled(
+    number: float | None,
+    space: str,
+    unit: str,
+    *,
+    base: int = 1000,
+    prefixes: Sequence[str] = PREFIXES,
+) -> str:
     if number is None or not math.isfinite(number):
         return _without_digits(number)
     power = 0
     # 999.7 thousand rounds to 1000 thousand, which is better called one million.
-    while float(f"{abs(number):.3g}") >= 1000 and power < len(PREFIXES) - 1:
-        number, power = number / 1000, power + 1
-    is_whole = power == 0 and float(number).is_integer()
+    while float(f"{abs(number):.3g}") >= 1000 and power < len(prefixes) - 1:
+        number, power = number / base, power + 1
+    is_whole = float(number).is_integer() and (power == 0 or base == 1024)
     digits = f"{number:.0f}" if is_whole else _three_digits(number)
-    return f"{digits}{space}{PREFIXES[power]}{unit}".rstrip()
+    return f"{digits}{space}{prefixes[power]}{unit}".rstrip()
 
 
 def _three_digits(number: float) -> str:

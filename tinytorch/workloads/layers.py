@@ -59,8 +59,9 @@ class Layer:
 
         Neighbours without parameters, such as the activations of a stack, have nothing in common.
         """
-        stands_alone = not self.parameters and self.path.rpartition(".")[2].isdecimal()
-        name = self.path if stands_alone else group_name(self.path)
+        outer, dot, last = self.path.rpartition(".")
+        stands_alone = not self.parameters and last.isdecimal()
+        name = f"{group_name(outer)}{dot}{last}" if stands_alone else group_name(self.path)
         return name, self.kind, self.parameters, self.macs
 
     @property
@@ -104,7 +105,9 @@ def _own_times(run: Sequence[LayerCall]) -> Iterable[tuple[str, float, float]]:
 
     Calls are nested or apart. A layer that calls itself counts its time inside once.
     """
-    ordered = sorted(run, key=lambda call: (call.start, -call.end))
+    # Calls are listed when they end: where the clock cannot tell two apart, the later is around.
+    order = sorted(range(len(run)), key=lambda i: (run[i].start, -run[i].end, -i))
+    ordered = [run[index] for index in order]
     stack: list[tuple[LayerCall, list[float]]] = []
 
     def close() -> tuple[str, float, float]:
@@ -160,8 +163,7 @@ def build_layers(
                     parameters=row.parameters + each.size,
                     parameter_bytes=row.parameter_bytes + each.nbytes,
                 )
-    did_run = {path for path, row in rows.items() if row.calls or row.macs or row.bytes_moved}
-    return tuple(row for path, row in rows.items() if path in did_run)
+    return tuple(row for row in rows.values() if row.time_s or row.calls or row.bytes_moved)
 
 
 def _add_operation(rows: dict[str, Layer], record: OpRecord) -> None:
@@ -200,6 +202,8 @@ def group_name(path: str) -> str:
 
 def _ancestors(path: str) -> list[str]:
     """Give a path and all that it lies in, down to the model itself."""
+    if path.startswith("<"):
+        return [path]  # the backward pass and the update lie in no layer
     parts = path.split(".") if path else []
     return [".".join(parts[:length]) for length in range(len(parts), -1, -1)]
 
@@ -220,7 +224,7 @@ def _times_of_containers(
     sums: dict[str, float] = defaultdict(float)
     for path, row in times.items():
         for outer in _ancestors(path)[1:]:
-            if outer in times or outer not in kinds:
+            if outer in times:
                 break  # a layer that is called has its own time, and so has all around it
             sums[outer] += row.total_s
     return dict(sums)

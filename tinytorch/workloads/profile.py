@@ -19,7 +19,7 @@ from tinytorch.measure.counters import Counters
 from tinytorch.measure.environment import Environment
 from tinytorch.measure.roofline import Bound, classify_bound
 from tinytorch.measure.samples import Samples
-from tinytorch.workloads.layers import Layer, build_layers, group_name, layer_times
+from tinytorch.workloads.layers import Layer, build_layers, layer_times
 from tinytorch.workloads.memory_timeline import MemoryTimeline
 
 if TYPE_CHECKING:
@@ -47,7 +47,10 @@ class OperationGroup:
 
 @dataclass(frozen=True)
 class NotCounted:
-    """A kind of operation without a formula in the cost table."""
+    """A kind of operation without a formula in the cost table.
+
+    The path "" is the model itself.
+    """
 
     kind: str
     calls: int
@@ -110,10 +113,10 @@ class Profile:
 
     @cached_property
     def _kept_runs(self) -> tuple[int, ...]:
-        """The middle half of the watched calls, by their total: outliers say little of layers."""
-        totals = np.array(self.watched.values)
-        low, high = np.percentile(totals, [25, 75])
-        return tuple(int(i) for i in np.flatnonzero((totals >= low) & (totals <= high)))
+        """The half of the watched calls nearest to the median: outliers say little of layers."""
+        distances = np.abs(np.array(self.watched.values) - self.watched.median)
+        nearest = np.argsort(distances, kind="stable")[: (len(distances) + 1) // 2]
+        return tuple(sorted(int(index) for index in nearest))
 
     @cached_property
     def total_s(self) -> float:
@@ -181,7 +184,7 @@ class Profile:
             groups[layer.group].append(layer)
         found = [
             Hotspot(
-                name=members[0].path if len(members) == 1 else group_name(members[0].path),
+                name=members[0].path if len(members) == 1 else members[0].group[0],
                 kind=members[0].kind,
                 layers=tuple(layer.path for layer in members),
                 self_s=(seconds := sum(layer.self_s for layer in members)),
@@ -259,7 +262,7 @@ class Profile:
                 kind=kind,
                 calls=len(records),
                 seconds=sum(record.duration for record in records),
-                paths=tuple(sorted({record.path or "(outside)" for record in records})),
+                paths=tuple(sorted({"(outside)" if r.path is None else r.path for r in records})),
             )
             for kind, records in groups.items()
         ]

@@ -1,0 +1,84 @@
+import json
+
+import pytest
+
+from tinytorch.cli.exit_codes import ExitCode
+from tinytorch.cli.main import main
+from tinytorch.perf.profiling import size_scaling
+from tinytorch.perf.profiling.size_trends import Trend
+
+
+@pytest.fixture(autouse=True)
+def _few_rounds(monkeypatch):
+    monkeypatch.setattr(size_scaling, "MAX_ROUNDS", size_scaling.MIN_ROUNDS)
+
+
+def test_a_prediction_is_shown(capsys):
+    assert main(["predict", "mlp", "--at", "16", "--sizes", "2,4,8"]) == 0
+    shown = capsys.readouterr().out
+    assert shown.startswith("mlp  core on cpu, by batch; example inputs have 1")
+    assert "at 16" in shown
+    assert "about linear" in shown  # FLOPs and memory, at least
+
+
+def test_a_prediction_speaks_json(capsys):
+    arguments = ["--axis", "sequence", "--at", "16", "--sizes", "2 4 8", "--json", "--quiet"]
+    assert main(["predict", "gpt", *arguments]) == 0
+    captured = capsys.readouterr()
+    scaling = json.loads(captured.out)["scaling"]
+    assert captured.err == ""
+    assert [point["size"] for point in scaling["points"]] == [2, 4, 8]
+    assert scaling["axis"] == "sequence"
+    assert (scaling["check"], scaling["holds"]) == (None, None)
+
+
+@pytest.mark.parametrize(
+    ("holds", "code"),
+    [(True, ExitCode.FINE), (False, ExitCode.FAILED), (None, ExitCode.NOT_SHOWN)],
+)
+def test_the_check_decides_about_the_exit_code(capsys, monkeypatch, holds, code):
+    monkeypatch.setattr(Trend, "holds", property(lambda trend: holds))
+    assert main(["predict", "mlp", "--at", "16", "--sizes", "2,4,8", "--check"]) == code
+    assert "16 (check)" in capsys.readouterr().out
+
+
+def test_without_a_check_nothing_is_decided(monkeypatch):
+    monkeypatch.setattr(Trend, "holds", property(lambda trend: False))
+    assert main(["predict", "mlp", "--at", "16", "--sizes", "2,4,8"]) == ExitCode.FINE
+
+
+def test_infinity_is_null_in_json(capsys):
+    arguments = ["--at", "16", "--sizes", "2,4", "--check", "--json"]
+    assert main(["predict", "mlp", *arguments]) == ExitCode.NOT_SHOWN
+    scaling = json.loads(capsys.readouterr().out)["scaling"]
+    assert scaling["time"]["interval"]["high"] is None
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["mlp", "--at", "4", "--sizes", "8,16"], "at=4 is not above the sizes to measure"),
+        (["mlp", "--at", "1"], "a trend needs two sizes below at=1"),
+        (["mlp", "--at", "8", "--sizes", "a,b"], "--sizes 'a,b'; give whole numbers"),
+        (["mlp", "--at", "8", "--sizes", ","], "--sizes ','; give whole numbers"),
+        (["mlp", "--at", "8", "--axis", "width"], "axis 'width'; it is batch, sequence"),
+        (["mlp", "--at", "8", "--axis", "7"], "no input has an axis 7"),
+        (["mlp", "--at", "8", "--budget", "0"], "budget_s=0.0; measuring needs some time"),
+        (["nowhere.py:model", "--at", "8"], "there is no file nowhere.py"),
+        (
+            ["gpt", "--axis", "sequence", "--at", "100", "--sizes", "8,65"],
+            "gpt refuses size 65 on axis 1: GPT sees at most 64 tokens",
+        ),
+    ],
+)
+def test_what_cannot_work_is_one_line(capsys, arguments, message):
+    assert main(["predict", *arguments]) == ExitCode.USAGE
+    captured = capsys.readouterr()
+    assert message in captured.err
+    assert captured.err.count("\n") == 1
+    assert captured.out == ""
+
+
+def test_the_size_to_predict_is_required(capsys):
+    assert main(["predict", "mlp"]) == ExitCode.USAGE
+    assert "--at" in capsys.readouterr().err

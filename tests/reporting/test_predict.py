@@ -1,0 +1,93 @@
+import io
+
+import pytest
+from rich.console import Console
+
+from tinytorch.measure.samples import Samples
+from tinytorch.perf.profiling.size_scaling import SizeScaling
+from tinytorch.perf.profiling.size_trends import SizePoint, fit_trend
+from tinytorch.reporting.predict import render_scaling
+
+
+def scaling_of(law, *, sizes=(8, 16, 32, 64), at=256, truth=None, notes=()):
+    points = tuple(
+        SizePoint(size, Samples("", (law(size),) * 5), 100 * size, 4000 + 8 * size, 4000)
+        for size in sizes
+    )
+    check = None
+    if truth is not None:
+        check = SizePoint(at, Samples("", (truth,) * 5), 100 * at, 4000 + 8 * at, 4000)
+    return SizeScaling(
+        name="example",
+        framework="core",
+        device="cpu",
+        axis="sequence",
+        usual=32,
+        points=points,
+        at=at,
+        time=fit_trend("time", points, at, check),
+        flops=fit_trend("FLOPs", points, at, check),
+        memory=fit_trend("memory", points, at, check),
+        check=check,
+        notes=notes,
+    )
+
+
+def shown(scaling, width=100):
+    console = Console(file=io.StringIO(), width=width, markup=False)
+    console.print(render_scaling(scaling))
+    return console.file.getvalue()
+
+
+def test_every_size_has_its_row():
+    lines = shown(scaling_of(lambda size: 1e-5 * size)).splitlines()
+    assert lines[0] == "example  core on cpu, by sequence; example inputs have 32"
+    assert lines[3].split()[:3] == ["8", "80.0", "us"]
+    assert lines[6].split()[-3:] == ["6.40k", "4.41", "KiB"]
+
+
+def test_the_prediction_has_an_interval_an_exponent_and_words():
+    text = shown(scaling_of(lambda size: 1e-5 * size**1.5))
+    (line,) = [line for line in text.splitlines() if line.startswith("time")]
+    assert line.split()[:3] == ["time", "41.0", "ms"]
+    assert "1.50 ± 0.00" in line
+    assert "between linear and quadratic" in line
+
+
+def test_parameters_are_told_from_what_grows():
+    assert "3.91 KiB of the memory are parameters" in shown(scaling_of(lambda size: size))
+
+
+def test_a_prediction_that_holds_is_said_to_hold():
+    text = shown(scaling_of(lambda size: 1e-5 * size, truth=2.56e-3))
+    assert "Checked at 256: time 2.56 ms is inside its interval" in text
+    assert "256 (check)" in text
+    assert "x measured for the check" in text
+
+
+def test_a_prediction_that_fails_is_said_to_fail():
+    text = shown(scaling_of(lambda size: 1e-5 * size, truth=9e-3), 140)
+    assert "time 9.00 ms is outside its interval, FLOPs 25.6k is inside its interval" in text
+
+
+def test_two_sizes_show_nothing():
+    text = shown(scaling_of(lambda size: 1e-5 * size, sizes=(8, 16), truth=2.56e-3))
+    assert "two sizes give no interval to compare the check with: nothing is shown" in text.lower()
+    assert "inf" in text
+
+
+def test_sizes_outside_of_the_fit_are_named():
+    text = shown(scaling_of(lambda size: 1.0 + 0.1 * size, sizes=(1, 2, 64, 128, 256), at=512))
+    assert "fixed costs still weigh at 1, 2: not in the fit of time" in text
+
+
+def test_doubts_are_repeated():
+    assert "- the machine is busy" in shown(
+        scaling_of(lambda size: size, notes=("the machine is busy",))
+    )
+
+
+@pytest.mark.parametrize("width", [70, 80, 120])
+def test_no_line_is_longer_than_the_terminal(width):
+    text = shown(scaling_of(lambda size: 1e-5 * size, truth=2.5e-3), width)
+    assert all(len(line) <= width for line in text.splitlines())

@@ -1,0 +1,168 @@
+import dataclasses
+import io
+
+import pytest
+from example_profiles import CALLS, example_profile, layer_calls, training_profile
+from rich.console import Console
+
+from tinytorch.errors import SettingError
+from tinytorch.measure.samples import Samples
+from tinytorch.reporting.profile import render_profile, render_profiles
+
+
+def shown(renderable, width=140):
+    console = Console(file=io.StringIO(), width=width, markup=False)
+    console.print(renderable)
+    return console.file.getvalue()
+
+
+def why(profile):
+    """Give the sentences that say why, on one line."""
+    text = shown(render_profile(profile), 140).split("\nWhy\n")[1].split("\n\n")[0]
+    return " ".join(text.split())
+
+
+def test_the_head_says_what_was_measured():
+    lines = shown(render_profile(example_profile())).splitlines()
+    assert lines[0] == "example  Net, core, cpu, inference, float32, batch 4"
+    head = "\n".join(line.rstrip() for line in lines[1:7])
+    assert head.split("\n") == [
+        "latency      10.0 ms  median; 88% interval 9.80 ms to 10.2 ms, n=4",
+        "throughput   400 examples/s",
+        "work         5.00 kFLOP (2.50k multiply-accumulates of contractions, two FLOP each) and "
+        "80 FLOP of other kinds",
+        "reached      508 kFLOP/s, 50.8% of the float32 peak measured here, 1.00 MFLOP/s",
+        "parameters   250, 1.02 KiB with buffers",
+        "peak memory  1.64 KiB; the call itself made 480 B",
+    ]
+
+
+def test_an_interval_with_enough_values_is_of_95_percent():
+    many = Samples("latency", tuple(0.01 + index * 1e-5 for index in range(40)))
+    profile = example_profile(
+        latency=many, watched=many, turns=(40,), runs=(layer_calls(CALLS),) * 40
+    )
+    assert "95% interval" in shown(render_profile(profile))
+
+
+def test_why_names_the_bottleneck_its_limit_and_what_it_would_bring():
+    assert why(example_profile()) == (
+        "blocks.*.fc (2x Linear) takes 40.0% of the time itself. It is memory-bound: moving bytes "
+        "is the limit, and it reaches 200.0% of what this machine allows there. Twice as fast, it "
+        "would make the whole 1.25x faster; taking no time at all, 1.67x."
+    )
+
+
+def test_why_does_not_guess_without_ceilings():
+    assert "what limits it is not known: the ceilings" in why(example_profile(ceilings=None))
+
+
+def test_why_says_when_a_limit_is_far_away():
+    slow = [(path, 100 * start, 100 * end) for path, start, end in CALLS]
+    profile = example_profile(runs=(layer_calls(slow),) * 4, watched=Samples("watched", (1.0,) * 4))
+    assert "so something else takes most of its time" in why(profile)
+
+
+def test_why_names_the_backward_pass():
+    assert why(training_profile()).startswith("The whole backward pass takes 30.0% of the time")
+
+
+def test_why_names_time_between_the_layers():
+    calls = [*CALLS[:-1], ("", 0.5, 9.5)]
+    spread = [
+        (path, start, start + 0.1) if path.endswith("fc") else (path, start, end)
+        for path, start, end in calls
+    ]
+    assert "is spent between the layers" in why(example_profile(runs=(layer_calls(spread),) * 4))
+
+
+def test_the_model_itself_may_be_the_reason():
+    calls = [*CALLS[:-1], ("", 0.5, 29.5)]
+    slow = example_profile(runs=(layer_calls(calls),) * 4, watched=Samples("w", (0.030,) * 4))
+    assert why(slow).startswith("What the model does outside of its layers (Net) takes 70.0%")
+
+
+def test_a_gpu_that_waits_is_mentioned():
+    on_gpu = example_profile(
+        device="cuda:0", wall=Samples("wall", (0.0125,) * 4), busy=Samples("busy", (0.004,) * 4)
+    )
+    assert "the device waits for the program in 60.0% of the time" in why(on_gpu)
+    assert "10.0 ms, of which its kernels need 4.00 ms" in why(on_gpu)
+
+
+def test_every_section_is_there():
+    text = shown(render_profile(example_profile()))
+    for title in (
+        "Why",
+        "Layers",
+        "What a faster part would bring (Amdahl's law)",
+        "Operations, in the recorded call",
+        "Memory, in the recorded call",
+        "Caches and memory of this machine",
+        "What to keep in mind",
+    ):
+        assert f"\n{title}\n" in text
+
+
+def test_a_profile_without_layers_can_be_shown():
+    base = example_profile()
+    empty = example_profile(
+        kinds={"": "function"},
+        runs=((),) * 4,
+        recording=dataclasses.replace(base.recording, operations=(), allocations=()),
+        parameters=(),
+        ceilings=None,
+        examples=None,
+    )
+    text = shown(render_profile(empty))
+    assert "No layer ran" in text
+    assert "throughput" not in text
+
+
+@pytest.mark.parametrize("width", [60, 80, 100, 140, 200])
+@pytest.mark.parametrize("make", [example_profile, training_profile])
+def test_no_line_is_longer_than_the_terminal(make, width):
+    assert all(len(line) <= width for line in shown(render_profile(make()), width).splitlines())
+
+
+def test_depth_and_expansion_reach_the_layers():
+    assert "(+2 inside)" not in shown(render_profile(example_profile()))
+    assert "(2x) +2 Block" in shown(render_profile(example_profile(), depth=1))
+    assert "blocks.1 Block" in shown(render_profile(example_profile(), expand=True))
+
+
+def test_no_rows_are_refused():
+    with pytest.raises(SettingError, match="top=0; at least one row"):
+        render_profile(example_profile(), top=0)
+
+
+def test_a_profile_shows_itself():
+    profile = example_profile()
+    assert shown(profile) == shown(render_profile(profile))
+
+
+def test_profiles_stand_side_by_side():
+    other = example_profile(name="other", latency=Samples("latency", (0.005,) * 4))
+    lines = shown(render_profiles([example_profile(), other])).splitlines()
+    assert " ".join(lines[0].split()) == (
+        "model latency 95% interval examples/s params MACs FLOP/B peak mem bottleneck bound"
+    )
+    assert lines[1].split()[:3] == ["example", "10.0", "ms"]
+    assert lines[2].split()[:3] == ["other", "5.00", "ms"]
+    assert lines[1].split()[-3:] == ["40.0%", "blocks.*.fc", "memory"]
+
+
+def test_side_by_side_fits_a_narrow_terminal():
+    lines = shown(render_profiles([example_profile(), training_profile()]), 80).splitlines()
+    assert all(len(line) <= 80 for line in lines)
+    assert {"model", "latency", "MACs", "bottleneck", "bound"} <= set(lines[0].split())
+
+
+def test_notes_of_each_are_repeated():
+    noisy = example_profile(name="noisy", notes=("the machine is busy",))
+    assert "- noisy: the machine is busy" in shown(render_profiles([example_profile(), noisy]))
+
+
+def test_nothing_side_by_side_is_refused():
+    with pytest.raises(SettingError, match="no profiles to show"):
+        render_profiles([])

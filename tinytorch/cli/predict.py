@@ -1,0 +1,67 @@
+"""``tinytorch predict``: measure a model at small sizes, and predict what a large one takes."""
+
+import argparse
+
+from tinytorch.cli.console import Output
+from tinytorch.cli.exit_codes import ExitCode
+from tinytorch.errors import SettingError
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add what to measure, which axis, and which size to predict."""
+    parser.add_argument(
+        "target", metavar="TARGET", help="mlp, cnn, gpt, file.py:factory or package.module:factory"
+    )
+    parser.add_argument(
+        "--axis",
+        default="batch",
+        metavar="AXIS",
+        help="batch (axis 0, the default), sequence (axis 1) or the number of an axis",
+    )
+    parser.add_argument("--at", type=int, required=True, metavar="N", help="the size to predict")
+    parser.add_argument(
+        "--sizes",
+        metavar="N,N,...",
+        help="the sizes to measure (default: powers of two below the predicted one)",
+    )
+    parser.add_argument(
+        "--check", action="store_true", help="measure the predicted size too, and compare"
+    )
+    parser.add_argument(
+        "--budget", type=float, default=5.0, metavar="S", help="seconds of timing (default 5)"
+    )
+
+
+def run(options: argparse.Namespace, output: Output) -> ExitCode:
+    """Measure, predict, show, and say whether the check holds."""
+    axis = int(options.axis) if options.axis.isdecimal() else options.axis
+    sizes = _sizes(options.sizes)
+    # Only now: the parser and --help do without the frameworks.
+    from tinytorch.perf.profiling.size_scaling import measure_scaling
+    from tinytorch.reporting.predict import render_scaling
+    from tinytorch.workloads.targets import load_workload
+
+    workload = load_workload(options.target)
+    with output.progress(f"{workload.name}: measuring") as progress:
+        scaling = measure_scaling(
+            workload,
+            at=options.at,
+            axis=axis,
+            sizes=sizes,
+            check=options.check,
+            budget_s=options.budget,
+            progress=progress,
+        )
+    output.result({"scaling": scaling.to_dict()}, render_scaling(scaling))
+    if not options.check:
+        return ExitCode.FINE
+    return {True: ExitCode.FINE, False: ExitCode.FAILED, None: ExitCode.NOT_SHOWN}[scaling.holds]
+
+
+def _sizes(text: str | None) -> tuple[int, ...] | None:
+    if text is None:
+        return None
+    words = text.replace(",", " ").split()
+    if not words or not all(word.isdecimal() for word in words):
+        raise SettingError(f"--sizes {text!r}; give whole numbers, such as 8,16,32")
+    return tuple(int(word) for word in words)

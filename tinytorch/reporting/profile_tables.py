@@ -1,0 +1,217 @@
+"""The tables of a profile below its layers: hotspots, operations, memory, caches, caveats."""
+
+from __future__ import annotations
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from tinytorch.perf.profiling.cache import cache_fits
+from tinytorch.reporting.bars import share_bar
+from tinytorch.reporting.fitting_table import Column, FittingTable
+from tinytorch.reporting.quantities import (
+    bytes_text,
+    count_text,
+    factor_text,
+    percent_text,
+    rate_text,
+    seconds_text,
+)
+from tinytorch.reporting.text_graphics import sparkline
+from tinytorch.workloads.profile import NotCounted, Profile
+from tinytorch.workloads.profile_facts import (
+    FACTORS,
+    BottleneckFacts,
+    ProfileFacts,
+    describe_hotspot,
+)
+from tinytorch.workloads.profile_summary import memory_levels
+
+__all__ = ["amdahl_table", "cache_view", "caveats", "memory_view", "operation_table"]
+
+BAR_WIDTH = 6
+TIMELINE_WIDTH = 40
+PLACES_SHOWN = 3
+"""Of the layers where something was not counted, so many are named."""
+
+
+def amdahl_table(profile: Profile, top: int) -> RenderableType:
+    """Lay out what the whole would gain if its slowest layers were faster, by Amdahl's law."""
+    slowest = [hotspot for hotspot in profile.hotspots[:top] if hotspot.self_s > 0]
+    found = [describe_hotspot(profile, hotspot) for hotspot in slowest]
+    if not found:
+        return Text("no layer ran", style="dim")
+    gains = [
+        Column(
+            "inf" if factor == FACTORS[-1] else f"{factor:g}x",
+            [factor_text(each.speedups[factor]) for each in found],
+            rank=1,
+        )
+        for factor in FACTORS
+    ]
+    return FittingTable(
+        "if it were faster",
+        [_name(each) for each in found],
+        [
+            Column("share", [percent_text(each.share) for each in found]),
+            *gains,
+            Column("bound", [each.bound or "" for each in found], 2, "left"),
+            Column("attained", [_attained(each) for each in found], 3),
+        ],
+        label_least=38,
+    )
+
+
+def operation_table(profile: Profile, top: int) -> RenderableType:
+    """Lay out the kinds of operations that took most of the recorded call."""
+    groups = profile.top_operations[:top]
+    if not groups:
+        return Text("no operation was seen", style="dim")
+    is_training = profile.mode == "training"
+    return FittingTable(
+        "operation",
+        [Text(group.kind) for group in groups],
+        [
+            Column("family", [group.family for group in groups], 2, "left"),
+            Column("phase", [group.phase if is_training else "" for group in groups], 1, "left"),
+            Column("calls", [str(group.calls) for group in groups], 3),
+            Column(
+                "share",
+                [f"{share_bar(g.share, BAR_WIDTH)} {percent_text(g.share):>6}" for g in groups],
+            ),
+            Column("time", [seconds_text(group.seconds) for group in groups]),
+            Column("MACs", [count_text(group.macs) for group in groups], 4),
+            Column("bytes", [bytes_text(group.bytes_moved) for group in groups], 5),
+        ],
+    )
+
+
+def memory_view(profile: Profile, facts: ProfileFacts) -> RenderableType:
+    """Show what was alive at the peak, and the level over the recorded call."""
+    levels = memory_levels(profile.memory, TIMELINE_WIDTH, from_first_change=True)
+    if not levels:
+        return Text("no buffer was seen", style="dim")
+    shares = facts.peak_composition
+    held = profile.memory.peak_by_category
+    table = FittingTable(
+        "at the peak",
+        [Text(category) for category in shares],
+        [
+            Column("bytes", [bytes_text(held[category]) for category in shares]),
+            Column(
+                "share",
+                [f"{share_bar(s, BAR_WIDTH)} {percent_text(s):>6}" for s in shares.values()],
+            ),
+        ],
+    )
+    line = Text.assemble(
+        ("over the call ", "dim"),
+        sparkline(levels, TIMELINE_WIDTH),
+        (f" {bytes_text(min(levels))} to {bytes_text(max(levels))}", "dim"),
+    )
+    return Group(table, line)
+
+
+def cache_view(profile: Profile, top: int) -> RenderableType:
+    """Show the caches and the memory, and where what the slowest layers touch has its place."""
+    ceilings, size = profile.ceilings, profile.working_set_bytes
+    if ceilings is None:
+        return Text("the ceilings of this machine were not measured", style="dim")
+    levels, home = ceilings.bandwidths, ceilings.level(size)
+    ridges = [ceilings.ridge(profile.dtype, each.capacity_bytes) for each in levels]
+    here = f"<- a call touches {bytes_text(size)}"
+    table = FittingTable(
+        "level",
+        [Text(each.level) for each in levels],
+        [
+            Column("holds", [_capacity(each.capacity_bytes) for each in levels]),
+            Column("bandwidth", [rate_text(each.ceiling, "B/s") for each in levels]),
+            Column("compute-bound from", [_ridge_text(ridge) for ridge in ridges], 1),
+            Column("", [here if each.level == home else "" for each in levels], 2, "left"),
+        ],
+        ["yellow" if each.level == home else "" for each in levels],
+    )
+    return Group(table, Text(""), _fit_table(profile, top))
+
+
+def _fit_table(profile: Profile, top: int) -> RenderableType:
+    """Lay out the largest operation of each of the slowest layers: where it fits, what it moves."""
+    fits = {fit.path: fit for fit in cache_fits(profile)}
+    slowest = [each for each in profile.hotspots if each.layers[0] in fits][:top]
+    if not slowest:
+        return Text("no layer moved bytes that were counted", style="dim")
+    found = [fits[hotspot.layers[0]] for hotspot in slowest]
+    return FittingTable(
+        "largest operation of",
+        [_name(describe_hotspot(profile, hotspot)) for hotspot in slowest],
+        [
+            Column("touches", [bytes_text(fit.working_set_bytes) for fit in found]),
+            Column("fits in", [fit.level for fit in found], 1, "left"),
+            Column("which gives", [rate_text(fit.bandwidth, "B/s") for fit in found], 3),
+            Column("layer moves", [rate_text(fit.achieved, "B/s") for fit in found], 2),
+        ],
+    )
+
+
+def caveats(profile: Profile, facts: ProfileFacts) -> RenderableType:
+    """Say what watching cost, what was not counted, and what speaks against the numbers."""
+    grid = Table.grid(padding=(0, 1))
+    grid.add_column()
+    grid.add_column()
+    lines = [
+        f"Watching the layers cost {_overhead(profile.overhead)}: their times are of watched "
+        f"calls ({seconds_text(profile.total_s)}), the latency is of calls that nobody watched.",
+        f"The recorded call took {seconds_text(profile.recording.duration)}; times of operations "
+        "are from there, and say how these relate to each other.",
+    ]
+    if profile.not_counted:
+        share = percent_text(facts.not_counted_share)
+        lines.append(f"Not counted in any total, {share} of the time of operations:")
+    else:
+        lines.append("Every operation that ran was counted.")
+    for line in lines:
+        grid.add_row("-", line, style="dim")
+    for each in profile.not_counted:
+        grid.add_row("", f"  {_not_counted(each)}")
+    for doubt in _doubts(profile):
+        grid.add_row("-", doubt, style="yellow")
+    return grid
+
+
+def _name(found: BottleneckFacts) -> Text:
+    many = f" ({len(found.layers)}x)" if len(found.layers) > 1 else ""
+    name = "(the model itself)" if found.is_model else found.name
+    kind = "" if found.kind == name.strip("<>") else f" {found.kind}"
+    return Text.assemble(name, many, (kind, "dim"))
+
+
+def _attained(found: BottleneckFacts) -> str:
+    return "" if found.of_attainable is None else percent_text(found.of_attainable)
+
+
+def _capacity(size: int | None) -> str:
+    return "the rest" if size is None else bytes_text(size)
+
+
+def _ridge_text(ridge: float | None) -> str:
+    return "-" if ridge is None else f"{count_text(ridge)} FLOP/B"
+
+
+def _overhead(overhead: float) -> str:
+    return percent_text(overhead) if overhead > 0 else f"nothing that shows ({overhead:+.1%})"
+
+
+def _not_counted(each: NotCounted) -> str:
+    calls = "1 call" if each.calls == 1 else f"{each.calls} calls"
+    places = ", ".join(path or "the model itself" for path in each.paths[:PLACES_SHOWN])
+    more = len(each.paths) - PLACES_SHOWN
+    where = f"{places} and {more} more" if more > 0 else places
+    return f"{each.kind}: {calls}, {seconds_text(each.seconds)}, in {where}"
+
+
+def _doubts(profile: Profile) -> list[str]:
+    stability = profile.latency.stability
+    unstable = [] if stability.is_stable else [f"The latency is {stability.note}."]
+    disturbances = profile.ceilings.disturbances if profile.ceilings else ()
+    disturbed = [f"While the ceilings were measured, {'; '.join(disturbances)}."]
+    return [*profile.notes, *profile.latency.notes, *unstable, *(disturbed if disturbances else ())]
