@@ -166,3 +166,11 @@ def test_notes_of_each_are_repeated():
 def test_nothing_side_by_side_is_refused():
     with pytest.raises(SettingError, match="no profiles to show"):
         render_profiles([])
+
+
+def test_a_notebook_gets_escaped_html():
+    profile = example_profile(name="<script>")
+    html = profile._repr_html_()
+    assert html.startswith("<pre")
+    assert "&lt;script&gt;" in html
+    assert "<script>" not in html

@@ -5,10 +5,12 @@ import pytest
 from example_profiles import example_profile, training_profile
 from rich.console import Console
 
+from tinytorch.measure.counters import Counters
 from tinytorch.reporting.profile_tables import (
     amdahl_table,
     cache_view,
     caveats,
+    counter_table,
     memory_view,
     operation_table,
 )
@@ -133,3 +135,16 @@ def test_a_model_that_does_nothing_has_tables_that_say_so():
     assert "no operation was seen" in shown(operation_table(profile, 8))
     assert "no buffer was seen" in shown(memory_view(profile, facts))
     assert "no layer moved bytes" in shown(cache_view(profile, 8))
+
+
+def test_counters_show_what_was_counted_and_why_the_rest_was_not():
+    counters = Counters(
+        values={"cycles": 4000.0, "instructions": 10_000.0},
+        unavailable={"cache-misses": "this processor does not offer it"},
+        calls=2,
+    )
+    lines = shown(counter_table(counters)).splitlines()
+    assert lines[1].split() == ["cycles", "2.00k"]
+    assert lines[2].split() == ["instructions", "5.00k"]
+    assert "not available: this processor does not offer it" in lines[3]
+    assert lines[4] == "2.50 instructions per cycle"

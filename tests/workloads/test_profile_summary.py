@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from tinytorch.adapters.records import Allocation
 from tinytorch.measure.ceilings import Ceilings
+from tinytorch.measure.counters import Counters
 from tinytorch.measure.samples import Samples
 from tinytorch.workloads.memory_timeline import MemoryTimeline
 from tinytorch.workloads.profile_summary import SCHEMA_VERSION, memory_levels, summarise_profile
@@ -190,3 +191,11 @@ def test_the_time_before_the_first_change_can_be_left_out():
 
 def test_no_buffers_have_no_levels():
     assert memory_levels(MemoryTimeline(()), 5) == []
+
+
+def test_counters_are_given_per_call():
+    counters = Counters({"cycles": 100.0}, {"instructions": "no reason"}, calls=4)
+    summary = summarise_profile(example_profile(counters=counters))
+    assert summary["counters"]["per_call"] == {"cycles": 25.0}
+    assert summary["counters"]["unavailable"] == {"instructions": "no reason"}
+    assert summarise_profile(example_profile())["counters"] is None

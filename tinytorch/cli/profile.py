@@ -45,6 +45,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="do not measure the machine; nothing is then known about bounds",
     )
+    measuring.add_argument(
+        "--counters",
+        action="store_true",
+        help="ask the processor's counters (cycles, cache misses), through the program perf",
+    )
     showing = parser.add_argument_group("showing")
     showing.add_argument("--depth", type=int, metavar="N", help="show N levels of layers")
     showing.add_argument(
@@ -83,6 +88,7 @@ def run(options: argparse.Namespace, output: Output) -> ExitCode:
                     runs=options.runs,
                     budget_s=options.budget,
                     ceilings=not options.no_ceilings,
+                    counters=options.counters,
                     progress=progress,
                 )
                 profiles.append(profile)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterator, Sequence
 
-from rich.console import Group, RenderableType
+from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
@@ -16,6 +17,7 @@ from tinytorch.reporting.profile_tables import (
     amdahl_table,
     cache_view,
     caveats,
+    counter_table,
     memory_view,
     operation_table,
 )
@@ -30,9 +32,10 @@ from tinytorch.reporting.quantities import (
 from tinytorch.workloads.profile import BACKWARD, UPDATE, Profile
 from tinytorch.workloads.profile_facts import FACTORS, DeviceFacts, ProfileFacts, find_facts
 
-__all__ = ["render_profile", "render_profiles"]
+__all__ = ["profile_html", "render_profile", "render_profiles"]
 
 USUAL_CONFIDENCE = 0.95
+HTML = '<pre style="font-family:monospace;line-height:1.2;overflow-x:auto">{code}</pre>'
 MOSTLY = 0.5
 FAR_BELOW = 0.1
 """Work that reaches less of what its ceiling allows is hardly held back by that ceiling."""
@@ -60,8 +63,17 @@ def render_profile(
     ]
     if profile.ceilings is not None:
         sections.append(_section("Caches and memory of this machine", cache_view(profile, top)))
+    if profile.counters is not None:
+        sections.append(_section("Hardware counters", counter_table(profile.counters)))
     sections.append(_section("What to keep in mind", caveats(profile, facts)))
     return Group(*sections)
+
+
+def profile_html(profile: Profile, *, width: int = 140) -> str:
+    """Give a profile as a piece of HTML, for notebooks."""
+    console = Console(file=io.StringIO(), width=width, record=True, markup=False)
+    console.print(render_profile(profile))
+    return console.export_html(inline_styles=True, code_format=HTML)
 
 
 def render_profiles(profiles: Sequence[Profile]) -> RenderableType:
@@ -136,6 +148,9 @@ def _head_rows(profile: Profile, facts: ProfileFacts) -> Iterator[tuple[str, Tex
         f"{rate_text(profile.flops, 'FLOP')} ({count_text(profile.macs)} multiply-accumulates of "
         f"contractions, two FLOP each) and {rate_text(profile.other_flops, 'FLOP')} of other kinds",
     )
+    if profile.causal_macs < profile.macs:
+        hidden = f"{count_text(profile.causal_macs)} multiply-accumulates"
+        yield "", f"without what causal masks hide {hidden}"
     reached = rate_text(facts.flops_per_s)
     if facts.of_peak is not None and profile.ceilings is not None:
         peak = rate_text(profile.ceilings.peak_flops(facts.dtype))

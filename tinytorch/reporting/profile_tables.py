@@ -6,6 +6,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from tinytorch.measure.counters import Counters
 from tinytorch.perf.profiling.cache import cache_fits
 from tinytorch.reporting.bars import share_bar
 from tinytorch.reporting.fitting_table import Column, FittingTable
@@ -27,7 +28,14 @@ from tinytorch.workloads.profile_facts import (
 )
 from tinytorch.workloads.profile_summary import memory_levels
 
-__all__ = ["amdahl_table", "cache_view", "caveats", "memory_view", "operation_table"]
+__all__ = [
+    "amdahl_table",
+    "cache_view",
+    "caveats",
+    "counter_table",
+    "memory_view",
+    "operation_table",
+]
 
 BAR_WIDTH = 6
 TIMELINE_WIDTH = 40
@@ -151,6 +159,23 @@ def _fit_table(profile: Profile, top: int) -> RenderableType:
             Column("layer moves", [rate_text(fit.achieved, "B/s") for fit in found], 2),
         ],
     )
+
+
+def counter_table(counters: Counters) -> RenderableType:
+    """Show what the processor counted per call, and why it did not count the rest."""
+    table = Table(box=None, pad_edge=False)
+    table.add_column("event")
+    table.add_column("per call", justify="right")
+    table.add_column("")
+    for event in counters.values:
+        table.add_row(event, count_text(counters.per_call(event)), "")
+    for event, reason in counters.unavailable.items():
+        table.add_row(event, "-", Text(f"not available: {reason}", style="dim"))
+    lines: list[RenderableType] = [table]
+    if counters.instructions_per_cycle is not None:
+        lines.append(Text(f"{counters.instructions_per_cycle:.2f} instructions per cycle"))
+    lines += [Text(f"- {note}", style="yellow") for note in counters.notes]
+    return Group(*lines)
 
 
 def caveats(profile: Profile, facts: ProfileFacts) -> RenderableType:

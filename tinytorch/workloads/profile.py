@@ -77,7 +77,7 @@ class Hotspot:
         return amdahl(self.share, factor)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Profile:
     """Everything observed about one workload on one machine.
 
@@ -345,6 +345,18 @@ class Profile:
         from tinytorch.workloads.profile_summary import summarise_profile
 
         return summarise_profile(self)
+
+    def __repr__(self) -> str:
+        return (
+            f"<Profile of {self.name} on {self.device}, {self.mode}: "
+            f"{self.latency.median * 1e3:.3g} ms, {self.flops:,} FLOPs, "
+            f"{self.memory.peak_bytes:,} bytes at the peak>"
+        )
+
+    def _repr_html_(self) -> str:
+        from tinytorch.reporting.profile import profile_html
+
+        return profile_html(self)
 
     def __rich__(self) -> RenderableType:
         from tinytorch.reporting.profile import render_profile

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from tinytorch.measure.counters import Counters
 from tinytorch.measure.roofline import Bound
 from tinytorch.measure.samples import Samples
 from tinytorch.workloads.layer_tree import with_phase_costs
@@ -65,6 +66,7 @@ def summarise_profile(profile: Profile) -> dict[str, Any]:
         "not_counted": [asdict(each) for each in profile.not_counted],
         "roofline": _roofline(profile),
         "memory": _memory(profile),
+        "counters": _counters(profile.counters) if profile.counters else None,
         "parameters": _parameters(profile),
         "facts": _facts(find_facts(profile)),
         "ceilings": profile.ceilings.to_dict() if profile.ceilings else None,
@@ -174,6 +176,14 @@ def _memory(profile: Profile) -> dict[str, Any]:
             **memory.series(TIMELINE_BUCKETS),
             "total": memory_levels(memory, TIMELINE_BUCKETS),
         },
+    }
+
+
+def _counters(counters: Counters) -> dict[str, Any]:
+    return {
+        **asdict(counters),
+        "per_call": {event: counters.per_call(event) for event in counters.values},
+        "instructions_per_cycle": counters.instructions_per_cycle,
     }
 
 
