@@ -45,6 +45,10 @@ class Adapter(ABC):
     def modules(self, model: Any) -> Mapping[str, Any]:
         """Give every layer once by its path; the model itself is ""."""
 
+    def watchable_modules(self, model: Any) -> Mapping[str, Any]:
+        """Give the layers whose calls can be watched without changing how they run."""
+        return self.modules(model)
+
     @abstractmethod
     def parameters(self, model: Any) -> tuple[ParameterSpec, ...]:
         """Give parameters and buffers, with the bytes that they really hold; shared ones once."""
@@ -141,7 +145,7 @@ class Adapter(ABC):
             if error is not None and not (failed and failed[0][0] is error):
                 failed[:] = [(error, path)]
 
-        modules = self.modules(model)
+        modules = self.watchable_modules(model)
         try:
             with entering_layers(modules, lambda path: None, leave, methods=self.methods):
                 yield

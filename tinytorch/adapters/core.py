@@ -184,6 +184,7 @@ class CoreAdapter(Adapter):
         recorder = _Recorder([*learned, *((tensor, None) for tensor in _tensors_in(inputs))])
         for _, path, tensor, is_buffer in self._tensors(model):
             recorder.enter(tensor.data, "buffers" if is_buffer else "parameters", path)
+            recorder.enter(tensor.grad, "gradients", path)
         for path, module in modules.items():
             for _, array in held_by(module, (np.ndarray, Tensor, Module)):
                 recorder.enter(array, "buffers", path)
@@ -194,10 +195,10 @@ class CoreAdapter(Adapter):
         names = {id(module): path for path, module in modules.items()}
         with recording(recorder.see_call, arrays=recorder.see_arrays), naming(names):
             state.path = path_outside(model)
-            start = perf_counter()
             with _in_plain_objects(modules):
+                start = recorder.begin()
                 kept = step()  # what it returns is alive as long as a caller would hold it
-            duration = perf_counter() - start
+                duration = perf_counter() - start
         recorder.see_gradients()
         for tensor, _ in learned:
             recorder.name(tensor.grad, "gradients")
@@ -212,12 +213,17 @@ class _Recorder:
     """Sees every kernel of this thread, and every array that goes in or comes out."""
 
     def __init__(self, differentiated: list[tuple[Tensor, str | None]]) -> None:
-        self._began = perf_counter()
+        self._began = 0.0
         self.ledger = Ledger(lambda: perf_counter() - self._began)
         self.operations: list[OpRecord] = []
         self._differentiated = differentiated
         self._bonds: list[Any] = []  # weak references fire only while somebody holds them
         self._held_bytes: list[int] = []
+
+    def begin(self) -> float:
+        """Start the clock that the times of kernels and buffers count from."""
+        self._began = perf_counter()
+        return self._began
 
     def enter(
         self, array: Any, category: str | None, path: str | None, phase: str = "forward"
@@ -229,7 +235,7 @@ class _Recorder:
             self.ledger.add(id(owner), owner.nbytes, path, phase)
         else:
             # an example input may be a slice of a whole data set; only the slice is used
-            nbytes = array.nbytes if category == "inputs" else owner.nbytes
+            nbytes = _held_bytes(array) if category == "inputs" else owner.nbytes
             self.ledger.add_resident(id(owner), nbytes, category, path)
         key = id(owner)
         self._bonds.append(weakref.ref(owner, lambda _: self.ledger.remove(key)))

@@ -12,6 +12,7 @@ that its framework does not mark as elementwise, has no cost: it is named in ``n
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -99,11 +100,8 @@ def normalisation(per_element: int) -> Rule:
 def window(call: Call) -> int:
     """Pooling: each output element looks at a whole window."""
     sides = call.settings.get("kernel") or call.settings.get("kernel_size") or (1,)
-    size = 1
-    for side in sides:
-        size *= side
-    rank = len(call.shape(0)) - 2
-    return call.outputs[0].size * (size**rank if len(sides) == 1 else size)
+    rank = int(call.kind.partition("_pool")[2][0])  # max_pool2d: one side may stand for both
+    return call.outputs[0].size * math.prod(sides if len(sides) == rank else sides * rank)
 
 
 def _largest(call: Call) -> int:
@@ -277,6 +275,7 @@ ELEMENTWISE: dict[str, Rule] = {
             "aten.native_dropout_backward",
             "aten.masked_fill",
             "aten.floor_divide",
+            "aten.rsub",
             "aten.lerp",
             "aten.prelu",
             "aten._prelu_kernel",
@@ -288,6 +287,8 @@ ELEMENTWISE: dict[str, Rule] = {
     "aten.gelu": pointwise(8),
     "aten.gelu_backward": pointwise(14),
     "aten.sigmoid": pointwise(3),
+    "aten.sigmoid_backward": pointwise(3),
+    "aten.tanh_backward": pointwise(3),
     "aten.silu": pointwise(4),
     "aten.silu_backward": pointwise(6),
     "aten.native_dropout": pointwise(2),
@@ -364,10 +365,18 @@ REDUCTIONS: dict[str, Rule] = {
     "aten.nll_loss2d_backward": Rule("reduction", other=lambda c: c.tensor(2).size),
     "aten.mse_loss": reduction(3),
     "aten.mse_loss_backward": pointwise(3),
-    "binary_cross_entropy": reduction(7),
-    "binary_cross_entropy_backward": pointwise(5),
-    "binary_cross_entropy_with_logits": reduction(7),
-    "binary_cross_entropy_with_logits_backward": pointwise(5),
+    **dict.fromkeys(("binary_cross_entropy", "aten.binary_cross_entropy"), reduction(7)),
+    **dict.fromkeys(
+        ("binary_cross_entropy_with_logits", "aten.binary_cross_entropy_with_logits"), reduction(7)
+    ),
+    **dict.fromkeys(
+        (
+            "binary_cross_entropy_backward",
+            "binary_cross_entropy_with_logits_backward",
+            "aten.binary_cross_entropy_backward",
+        ),
+        pointwise(5),
+    ),
 }
 
 NORMALISATIONS: dict[str, Rule] = {

@@ -59,6 +59,17 @@ class TorchAdapter(Adapter):
             found |= dict(module.named_modules(seen, path))
         return found
 
+    def watchable_modules(self, model: Any) -> dict[str, Any]:
+        """Leave out what is inside of a compiled module: to touch it is to compile it again."""
+        modules = self.modules(model)
+        compiled = [path for path, module in modules.items() if _is_compiled(module)]
+        inside = tuple(f"{path}." if path else "" for path in compiled)
+        return {
+            path: module
+            for path, module in modules.items()
+            if path in compiled or not path.startswith(inside)
+        }
+
     def parameters(self, model: Any) -> tuple[ParameterSpec, ...]:
         return tuple(
             ParameterSpec(
@@ -280,3 +291,9 @@ def _generators(modules: Mapping[str, Any]) -> list[torch.Generator]:
         value for module in modules.values() for value in getattr(module, "__dict__", {}).values()
     ]
     return [value for value in held if isinstance(value, torch.Generator)]
+
+
+def _is_compiled(module: Any) -> bool:
+    """Tell whether `torch.compile(module)` or `module.compile()` was called."""
+    attributes = getattr(module, "__dict__", {})
+    return "dynamo_ctx" in attributes or attributes.get("_compiled_call_impl") is not None

@@ -72,7 +72,7 @@ def record_step(
         entering_layers({"": optimizer}, places.begin_update, places.end_update, methods=("step",)),
         recorder,
     ):
-        start = perf_counter()
+        start = recorder.begin()
         kept = step()  # what it returns is alive as long as a caller would hold it
         if on_cuda:
             torch.cuda.synchronize(device)
@@ -117,7 +117,7 @@ class _Recorder(TorchDispatchMode):
     def __init__(self, device: str, places: Places) -> None:
         super().__init__()
         self._places = places
-        self._began = perf_counter()
+        self._began = 0.0
         self.ledger = Ledger(lambda: perf_counter() - self._began)
         self._on_cuda = device.startswith("cuda")
         self._stream = torch.cuda.current_stream(device) if self._on_cuda else None
@@ -125,6 +125,11 @@ class _Recorder(TorchDispatchMode):
         self._matmul_tf32 = self._on_cuda and torch.get_float32_matmul_precision() != "highest"
         self._bonds: list[Any] = []  # weak references fire only while somebody holds them
         self._pending: list[tuple[OpRecord, Any, Any]] = []
+
+    def begin(self) -> float:
+        """Start the clock that the times of operators and buffers count from."""
+        self._began = perf_counter()
+        return self._began
 
     # ------------------------------------------------------------ operators
 

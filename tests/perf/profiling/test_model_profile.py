@@ -212,3 +212,18 @@ def test_python_allocations_include_what_the_kernels_need_inside():
     profile = profile_workload(load_workload("cnn"), runs=1, ceilings=False)
     assert profile.traced_peak_bytes is not None
     assert profile.traced_peak_bytes >= profile.memory.peak_activation_bytes
+
+
+def test_a_compiled_model_is_timed_as_a_whole_and_not_compiled_again():
+    torch = require_part("torch")
+    counting = require_part("torch._dynamo.testing").CompileCounter()
+    model = torch.compile(torch_mlp(), backend=counting)
+    x = torch.ones(4, 8)
+    with torch.no_grad():
+        model(x)
+    assert counting.frame_count == 1
+    profile = quick(model, x)
+    assert counting.frame_count == 1
+    assert profile.macs == 4 * (8 * 16 + 16 * 4)
+    assert any("compiled module" in note for note in profile.notes)
+    assert profile.bottleneck.name == ""

@@ -46,7 +46,7 @@ def _trace(adapter: Adapter, model: Any, call: Callable[[], Any]) -> list[tuple[
     def leave(path: str, error: BaseException | None, output: Any) -> None:
         seen.append((path, adapter.digest(output)))
 
-    modules = adapter.modules(model)
+    modules = adapter.watchable_modules(model)
     with entering_layers(modules, lambda path: None, leave, methods=adapter.methods):
         call()
     return seen

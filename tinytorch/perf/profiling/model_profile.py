@@ -70,6 +70,8 @@ def profile_workload(
         traced = _traced_peak(task) if adapter.name == "core" else None
         events = count_events(task) if counters else None
     modules = adapter.modules(workload.model)
+    if len(adapter.watchable_modules(workload.model)) < len(modules):
+        notes = (*notes, "the layers inside of a compiled module are not timed one by one")
     return Profile(
         name=workload.name,
         framework=adapter.name,

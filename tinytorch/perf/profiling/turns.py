@@ -48,7 +48,7 @@ class Task:
 
     def stamping_layers(self) -> AbstractContextManager[list[tuple[str, Any, Any]]]:
         """Stamp the begin and the end of every call of a layer."""
-        modules = self.adapter.modules(self.workload.model)
+        modules = self.adapter.watchable_modules(self.workload.model)
         return stamping_layers(modules, self.stamp, methods=self.adapter.methods)
 
     def __call__(self) -> Any:

@@ -1,0 +1,78 @@
+import sys
+from types import SimpleNamespace
+
+import pytest
+
+from tinytorch.measure.clocks import WALL
+from tinytorch.perf.profiling.device_clock import (
+    DeviceClock,
+    fitting_clock,
+    used_devices,
+    wait_for_devices,
+)
+
+
+class Cuda:
+    """Two devices, of which the second holds memory; the log says what happens."""
+
+    def __init__(self, *, initialized=True):
+        self.log = []
+        self.initialized = initialized
+
+    def is_initialized(self):
+        return self.initialized
+
+    def device_count(self):
+        return 2
+
+    def memory_reserved(self, device):
+        return (0, 1024)[device]
+
+    def synchronize(self, device):
+        self.log.append(f"wait for {device}")
+
+
+@pytest.fixture
+def cuda(monkeypatch):
+    found = Cuda()
+    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(cuda=found))
+    return found
+
+
+def test_only_devices_that_hold_memory_are_waited_for(cuda):
+    assert used_devices() == (1,)
+    wait_for_devices(used_devices())
+    assert cuda.log == ["wait for 1"]
+
+
+def test_a_value_begins_and_ends_with_idle_devices(cuda):
+    seconds = DeviceClock().time(lambda: cuda.log.append("call"), 2)
+    assert cuda.log == ["wait for 1", "call", "call", "wait for 1"]
+    assert seconds > 0
+
+
+def test_a_call_that_starts_cuda_is_waited_for(cuda):
+    cuda.initialized = False
+
+    def first_call():
+        cuda.initialized = True
+
+    DeviceClock().time(first_call, 1)
+    assert cuda.log == ["wait for 1"]
+
+
+def test_cuda_that_is_not_running_is_left_alone(cuda):
+    cuda.initialized = False
+    DeviceClock().time(lambda: None, 1)
+    assert (used_devices(), cuda.log) == ((), [])
+
+
+def test_without_torch_it_is_the_wall_clock(monkeypatch):
+    monkeypatch.delitem(sys.modules, "torch", raising=False)
+    assert fitting_clock() is WALL
+    assert used_devices() == ()
+
+
+def test_with_torch_it_is_the_clock_that_waits(cuda):
+    assert isinstance(fitting_clock(), DeviceClock)
+    assert fitting_clock().resolution_s == WALL.resolution_s

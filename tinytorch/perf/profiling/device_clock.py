@@ -1,0 +1,58 @@
+"""A clock that waits for the GPU, in programs that use one."""
+
+from __future__ import annotations
+
+import sys
+from itertools import repeat
+from typing import Any
+
+from tinytorch.measure.clocks import WALL, Clock, Function
+
+__all__ = ["DeviceClock", "fitting_clock", "used_devices", "wait_for_devices"]
+
+
+class DeviceClock:
+    """The wall clock, read only when every CUDA device that the program uses is idle."""
+
+    name = "wall"
+    resolution_s = WALL.resolution_s
+
+    def time(self, function: Function, loops: int) -> float:
+        """Call `function` `loops` times and give the seconds until the devices are done too."""
+        devices = used_devices()  # asking takes longer than some kernels, so not while timing
+        wait_for_devices(devices)
+
+        def calls() -> None:
+            for _ in repeat(None, loops):
+                function()
+            # The first call may be what starts CUDA.
+            wait_for_devices(devices or used_devices())
+
+        return WALL.time(calls, 1)
+
+
+def fitting_clock() -> Clock:
+    """Give the wall clock, or the one that waits when torch, and maybe a GPU, is in use."""
+    return DeviceClock() if "torch" in sys.modules else WALL
+
+
+def used_devices() -> tuple[int, ...]:
+    """Give the CUDA devices on which this program holds memory; none where CUDA is not in use."""
+    cuda = _cuda()
+    if cuda is None:
+        return ()
+    return tuple(each for each in range(cuda.device_count()) if cuda.memory_reserved(each))
+
+
+def wait_for_devices(devices: tuple[int, ...]) -> None:
+    """Return when these devices have done what they were given."""
+    cuda = _cuda() if devices else None
+    if cuda is not None:
+        for device in devices:
+            cuda.synchronize(device)
+
+
+def _cuda() -> Any:
+    """Give `torch.cuda` if somebody has imported torch and CUDA is running, else None."""
+    cuda = getattr(sys.modules.get("torch"), "cuda", None)
+    return cuda if cuda is not None and cuda.is_initialized() else None

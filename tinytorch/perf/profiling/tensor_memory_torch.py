@@ -1,0 +1,130 @@
+"""What PyTorch allocates inside a block: on the host by storages, on devices by its allocator.
+
+No meter of the operating system or of Python sees this: PyTorch has allocators of its own.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import _get_current_dispatch_mode
+
+from tinytorch.adapters.pytorch import tensors_in
+from tinytorch.adapters.pytorch_recorder import storage_of
+from tinytorch.perf.profiling.device_clock import used_devices
+from tinytorch.perf.profiling.operators_torch import OperatorMode, load_dispatcher
+
+__all__ = ["DeviceMemory", "HostTensors", "metering_device", "metering_tensors"]
+
+_lock = threading.RLock()
+_open: list[DeviceMemory] = []
+
+
+class HostTensors(OperatorMode):  # type: ignore[no-untyped-call]
+    """Bytes of the storages on the host that operators made inside the block, each once.
+
+    What was there before does not count. Scratch memory inside of an operator, tensors of other
+    threads and the insides of compiled code are not seen.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.current_bytes = 0
+        self.peak_bytes = 0
+        self._known: dict[int, Any] = {}  # a weak reference fires only while somebody holds it
+
+    @property
+    def is_innermost(self) -> bool:
+        """Whether no other mode was entered since: PyTorch ends modes in order, whoever ends."""
+        return _get_current_dispatch_mode() is self
+
+    def watch(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        for tensor in tensors_in((args, kwargs)):
+            self._enter(tensor, is_new=False)
+        result = func(*args, **kwargs)
+        for tensor in tensors_in(result):
+            self._enter(tensor, is_new=True)
+        return result
+
+    def _enter(self, tensor: torch.Tensor, *, is_new: bool) -> None:
+        storage = storage_of(tensor) if tensor.device.type == "cpu" else None
+        if storage is None or storage._cdata in self._known:
+            return
+        key, nbytes = storage._cdata, storage.nbytes() if is_new else 0
+        self.current_bytes += nbytes
+        self.peak_bytes = max(self.peak_bytes, self.current_bytes)
+
+        def forget(_: object) -> None:
+            self.current_bytes -= nbytes
+            self._known.pop(key, None)
+
+        self._known[key] = weakref.ref(storage, forget)
+
+
+@contextmanager
+def metering_tensors() -> Iterator[HostTensors]:
+    """Count host tensors inside the block; afterwards the numbers stay as they were at its end."""
+    load_dispatcher()
+    meter = HostTensors()
+    try:
+        with meter:
+            yield meter
+    finally:
+        meter._known.clear()  # what dies later is not ours to count
+
+
+class DeviceMemory:
+    """Bytes that CUDA devices held for tensors beyond what they held when the block began."""
+
+    def __init__(self, baseline_bytes: int) -> None:
+        self.baseline_bytes = baseline_bytes
+        self._peak = baseline_bytes
+        self._last: int | None = None
+
+    @property
+    def current_bytes(self) -> int:
+        return (_allocated() if self._last is None else self._last) - self.baseline_bytes
+
+    @property
+    def peak_bytes(self) -> int:
+        seen = self._peak if self._last is not None else max(self._peak, _peak_since_reset())
+        return seen - self.baseline_bytes
+
+
+@contextmanager
+def metering_device() -> Iterator[DeviceMemory]:
+    """Measure the devices in use. Blocks may be nested; PyTorch's own peak is reset by them."""
+    with _lock:
+        _share_peak()
+        meter = DeviceMemory(_allocated())
+        _open.append(meter)
+    try:
+        yield meter
+    finally:
+        with _lock:
+            _share_peak()
+            _open.remove(meter)
+            meter._last = _allocated()
+
+
+def _allocated() -> int:
+    return sum(torch.cuda.memory_allocated(device) for device in used_devices())
+
+
+def _peak_since_reset() -> int:
+    """Add up the peaks of the devices, which is at least the peak of their sum."""
+    return sum(torch.cuda.max_memory_allocated(device) for device in used_devices())
+
+
+def _share_peak() -> None:
+    """Tell the peak since the last reset to all open blocks, then reset it for the next one."""
+    peak = _peak_since_reset()
+    for meter in _open:
+        meter._peak = max(meter._peak, peak)
+    for device in used_devices():
+        torch.cuda.reset_peak_memory_stats(device)

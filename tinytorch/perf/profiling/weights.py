@@ -1,0 +1,101 @@
+"""The weights of a model: how many, how many bytes, and how large they are."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tinytorch.adapters.adapter import adapter_for
+from tinytorch.errors import ModelError, SettingError
+
+__all__ = [
+    "analyze_weight_distribution",
+    "count_parameters",
+    "parameter_bytes",
+    "parameter_tensors",
+]
+
+SMALL = {"0001": 0.001, "001": 0.01, "01": 0.1}
+"""Thresholds by the end of their key."""
+
+
+def parameter_tensors(model: Any) -> list[Any]:
+    """Give what a model learns, each tensor once: by `parameters()`, or by looking into it."""
+    listed = getattr(model, "parameters", None)
+    found = list(listed()) if callable(listed) else list(_found_inside(model))
+    return list({id(tensor): tensor for tensor in found}.values())
+
+
+def count_parameters(model: Any) -> int:
+    """Count the numbers that a model learns; what is shared counts once."""
+    return sum(math.prod(tensor.shape) for tensor in parameter_tensors(model))
+
+
+def parameter_bytes(model: Any) -> int:
+    """Give the bytes that the parameters hold."""
+    return sum(int(tensor.data.nbytes) for tensor in parameter_tensors(model))
+
+
+def analyze_weight_distribution(
+    model: Any, percentiles: Sequence[float] = (10, 25, 50, 75, 90)
+) -> dict[str, Any]:
+    """Describe how large the weights of a model are, all parameters together.
+
+    Everything is about magnitudes, ``|w|``: `mean`, `std`, `min`, `max`, `percentile_N` for each N,
+    and `below_threshold_0001`, `_001`, `_01`, the percentage (0 to 100) of weights with a magnitude
+    below 0.001, 0.01 and 0.1. `signed_mean`, `signed_min` and `signed_max` are of the weights
+    themselves, `zeros` counts those that are exactly zero.
+    """
+    for each in percentiles:
+        if not 0 <= each <= 100:
+            raise SettingError(f"percentile {each}; it must lie between 0 and 100")
+    arrays = [_as_array(tensor).ravel() for tensor in parameter_tensors(model)]
+    if not sum(array.size for array in arrays):
+        raise ModelError(f"{type(model).__name__} has no weights: no parameters() and none inside")
+    weights = np.concatenate(arrays)
+    sizes = np.abs(weights)
+    stats = {
+        "total_weights": int(sizes.size),
+        "mean": float(sizes.mean()),
+        "std": float(sizes.std()),
+        "min": float(sizes.min()),
+        "max": float(sizes.max()),
+    }
+    stats |= {f"percentile_{each}": float(np.percentile(sizes, each)) for each in percentiles}
+    stats |= {
+        f"below_threshold_{key}": 100 * float(np.mean(sizes < limit))
+        for key, limit in SMALL.items()
+    }
+    return stats | {
+        "signed_mean": float(weights.mean()),
+        "signed_min": float(weights.min()),
+        "signed_max": float(weights.max()),
+        "zeros": int(np.count_nonzero(weights == 0)),
+    }
+
+
+def _found_inside(model: Any) -> Iterator[Any]:
+    """Find the parameters of an object that does not list them, by the names the adapter gives."""
+    for spec in adapter_for(model).parameters(model):
+        if not spec.is_buffer:
+            tensor = model
+            for part in spec.name.split("."):
+                tensor = _member(tensor, part)
+            yield tensor
+
+
+def _member(holder: Any, name: str) -> Any:
+    if isinstance(holder, (list, tuple)):
+        return holder[int(name)]
+    return holder[name] if isinstance(holder, dict) else getattr(holder, name)
+
+
+def _as_array(tensor: Any) -> npt.NDArray[np.float64]:
+    if hasattr(tensor, "cpu"):  # PyTorch; NumPy does not know its bfloat16
+        tensor = tensor.detach().double().cpu().numpy()
+    values = getattr(tensor, "data", tensor)
+    return np.asarray(tensor if isinstance(values, memoryview) else values, dtype=np.float64)
