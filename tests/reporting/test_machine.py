@@ -1,13 +1,12 @@
 import dataclasses
 import io
-import math
 
 import pytest
 from measure.imaginary import KIB, bandwidth, ceilings, environment, rate
 from rich.console import Console
 
 from tinytorch.measure.environment import describe_environment
-from tinytorch.reporting.machine import ROWS, render_machine, roofline_picture
+from tinytorch.reporting.machine import render_machine
 
 MANY = ceilings(
     rates=(
@@ -120,62 +119,29 @@ def test_without_rates_there_is_no_roof():
     assert "DRAM" in text
 
 
+def test_the_picture_says_how_to_read_it():
+    text = shown(ceilings())
+    assert "slopes from left: L1 400 GB/s, L2 200 GB/s, L3 150 GB/s, DRAM 40.0 GB/s" in text
+    assert "▲ where the slope of DRAM meets a roof" in text
+
+
+def test_slopes_are_named_from_left_also_where_levels_get_faster():
+    odd = ceilings(bandwidths=(bandwidth("L1", 10e9, 64 * KIB), bandwidth("DRAM", 40e9)))
+    assert "slopes from left: DRAM 40.0 GB/s, L1 10.0 GB/s" in shown(odd)
+
+
 @pytest.mark.parametrize("found", [ceilings(), MANY, GPU])
 @pytest.mark.parametrize("plain", [False, True])
-def test_the_picture_fits_a_terminal(found, plain):
-    lines = roofline_picture(found, plain=plain).splitlines()
-    assert len(lines) == ROWS + 5
-    assert max(map(len, lines)) <= 80
+def test_every_line_fits_a_terminal(found, plain):
+    assert all(len(line) <= 80 for line in shown(found, plain=plain).splitlines())
 
 
 @pytest.mark.parametrize("found", [ceilings(), MANY, GPU])
-def test_a_plain_picture_is_plain(found):
-    assert roofline_picture(found, plain=True).isascii()
+def test_a_plain_machine_is_plain(found):
     assert shown(found, plain=True).isascii()
 
 
-@pytest.mark.parametrize("plain", [False, True])
-def test_every_roof_in_the_picture_has_its_label(plain):
-    picture = roofline_picture(MANY, plain=plain)
+def test_the_roofs_of_all_dtypes_are_drawn():
+    text = shown(MANY).split("Roofline")[1].split("Ridge points")[0]
     for dtype in ("float32", "float64", "bfloat16", "int8"):
-        assert f"{dtype} " in picture
-    assert "float16 3.03G" not in picture.replace("bfloat16", "")  # far below this picture
-
-
-def test_roofs_that_are_close_stand_below_each_other():
-    close = ceilings(rates=tuple(rate(f"kind{n}", 100e9 + n * 1e8) for n in range(4)))
-    picture = roofline_picture(close)
-    assert all(f"kind{n} " in picture for n in range(4))
-
-
-def test_roofs_are_flat_and_slopes_rise():
-    lines = roofline_picture(ceilings(), plain=True).splitlines()[1 : ROWS + 1]
-    bodies = [line[8:58].ljust(50) for line in lines]
-    roofs = [row for row, body in enumerate(bodies) if body.endswith("-")]
-    assert len(roofs) == 2  # float32 above float64
-    dram = [body.rfind(".") for body in bodies[roofs[-1] + 1 :] if "." in body]
-    assert dram == sorted(dram, reverse=True)
-
-
-def test_each_ridge_is_marked_below_where_slope_and_roof_meet():
-    lines = roofline_picture(ceilings(), plain=True).splitlines()
-    axis = lines[ROWS + 1][8:]
-    marks = [column for column, letter in enumerate(axis[:50]) if letter == "^"]
-    assert len(marks) == 2
-    # Twice the peak is twice the intensity: the same distance as between two octaves.
-    octaves = math.log2(ceilings().peak_flops("float32") / ceilings().peak_flops("float64"))
-    assert octaves == pytest.approx(1)
-    slope_under_roof = [
-        line[8:58].rfind(".") for line in lines[1 : ROWS + 1] if "-" not in line and "." in line
-    ]
-    assert min(slope_under_roof) < marks[0] < marks[1]
-
-
-def test_one_level_and_one_dtype_make_a_picture():
-    tiny = ceilings(rates=(rate("int8", 5.0),), bandwidths=(bandwidth("DRAM", 2.0),))
-    assert "int8 5.0" in roofline_picture(tiny)
-
-
-def test_levels_need_not_get_slower():
-    odd = ceilings(bandwidths=(bandwidth("L1", 10e9, 64 * KIB), bandwidth("DRAM", 40e9)))
-    assert "DRAM" in roofline_picture(odd)
+        assert f"{dtype} " in text

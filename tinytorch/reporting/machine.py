@@ -2,33 +2,20 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
-import numpy as np
-import numpy.typing as npt
 from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from tinytorch.measure.ceilings import Bandwidth, Ceilings, Rate
+from tinytorch.measure.ceilings import Ceilings, Rate
 from tinytorch.measure.environment import Environment
 from tinytorch.measure.samples import Samples
 from tinytorch.reporting.quantities import bytes_text, count_text, percent_text, rate_text
-from tinytorch.reporting.text_graphics import braille_image
+from tinytorch.reporting.roofline import INDENT, ridge_mark, roofline_picture
 
-__all__ = ["render_machine", "roofline_picture"]
-
-COLUMNS, ROWS = 50, 15
-REFERENCE = "float32"
-"""The dtype whose roof must be well inside the picture."""
-MARGIN = 4.0
-"""How far the picture reaches beyond the first and last ridge, as a factor."""
-HEADROOM = 1.6
-EMPTY_BRAILLE = "\u2800"
-"""A space that some fonts draw as empty circles."""
+__all__ = ["render_machine"]
 
 
 def render_machine(
@@ -47,7 +34,8 @@ def render_machine(
     if ceilings.rates:
         parts += [
             _heading("Roofline"),
-            Text(roofline_picture(ceilings, plain=plain)),
+            Text(roofline_picture(_peaks(ceilings), ceilings.bandwidths, plain=plain)),
+            _how_to_read(ceilings, plain=plain),
             _heading("Ridge points, in FLOP per byte"),
             _ridges(ceilings),
             Text(
@@ -163,6 +151,17 @@ def _table(left: Sequence[str], right: Sequence[str]) -> Table:
     return table
 
 
+def _how_to_read(ceilings: Ceilings, *, plain: bool) -> RenderableType:
+    fastest_first = sorted(ceilings.bandwidths, key=lambda each: -each.ceiling)
+    slopes = ", ".join(f"{each.level} {rate_text(each.ceiling, 'B/s')}" for each in fastest_first)
+    last = ceilings.bandwidths[-1].level
+    lines = (
+        f"slopes from left: {slopes}",
+        f"{ridge_mark(plain=plain)} where the slope of {last} meets a roof",
+    )
+    return Padding(Text("\n".join(lines)), (0, 0, 0, INDENT))
+
+
 def _ridges(ceilings: Ceilings) -> Table:
     table = _table(("dtype",), [f"from {each.level}" for each in ceilings.bandwidths])
     for dtype, peak in _peaks(ceilings).items():
@@ -195,135 +194,3 @@ def _doubts(ceilings: Ceilings) -> list[RenderableType]:
         advice = "The true ceilings are probably higher; measure again with --refresh when quiet."
         lines.append(Text(advice, style="yellow"))
     return [Text(""), *lines] if lines else []
-
-
-@dataclass(frozen=True)
-class _Frame:
-    """Where numbers lie in the picture: powers of two across and up."""
-
-    left: float
-    right: float
-    bottom: float
-    top: float
-
-    def column(self, intensity: float, width: int) -> int:
-        """Give the column; one left or right of the picture is not between 0 and `width`."""
-        share = (math.log2(intensity) - self.left) / (self.right - self.left)
-        return math.floor(share * width)
-
-    def row(self, flops: float, height: int) -> int:
-        """Give the row, counted from the top."""
-        share = (self.top - math.log2(flops)) / (self.top - self.bottom)
-        return math.floor(share * height)
-
-    def intensities(self, width: int) -> npt.NDArray[np.float64]:
-        """Give the intensity in the middle of each column."""
-        return np.exp2(self.left + (self.right - self.left) * (np.arange(width) + 0.5) / width)
-
-
-def roofline_picture(ceilings: Ceilings, *, plain: bool = False) -> str:
-    """Draw the roofline: FLOP/s over FLOP per byte, both logarithmic.
-
-    Every level of the memory is a slope, every dtype a flat roof; a mark on the axis shows where
-    the slope of the last level meets a roof. `plain` is ASCII only.
-    """
-    peaks = _peaks(ceilings)
-    frame = _frame(peaks, ceilings.bandwidths)
-    lines = _canvas(peaks, ceilings.bandwidths, frame, plain=plain)
-    upright, marks = ("|", "+-^") if plain else ("│", "└─▲")
-    roofs = _roof_labels(peaks, frame)
-    ticks = _upright_labels(frame)
-    picture = ["FLOP/s".rjust(7)]
-    for row, line in enumerate(lines):
-        picture.append(f"{ticks.get(row, ''):>6} {upright}{line} {roofs.get(row, '')}".rstrip())
-    last = ceilings.bandwidths[-1]
-    axis = [marks[1]] * COLUMNS
-    for peak in peaks.values():
-        column = frame.column(peak / last.ceiling, COLUMNS)
-        if 0 <= column < COLUMNS:
-            axis[column] = marks[2]
-    picture.append(f"{'':6} {marks[0]}{''.join(axis)} FLOP per byte")
-    picture.append(f"{'':8}{_axis_labels(frame)}")
-    slopes = ", ".join(
-        f"{each.level} {rate_text(each.ceiling, 'B/s')}" for each in ceilings.bandwidths
-    )
-    picture.append(f"{'':8}slopes from left: {slopes}")
-    picture.append(f"{'':8}{marks[2]} where the slope of {last.level} meets a roof")
-    return "\n".join(picture)
-
-
-def _frame(peaks: dict[str, float], bandwidths: Sequence[Bandwidth]) -> _Frame:
-    fastest, slowest = bandwidths[0].ceiling, bandwidths[-1].ceiling
-    top = max(peaks.values())
-    inside = peaks.get(REFERENCE, top)
-    left = math.log2(inside / max(fastest, slowest) / MARGIN)
-    right = math.log2(top / min(fastest, slowest) * MARGIN)
-    bottom = math.log2(min(slowest, fastest)) + left
-    return _Frame(left, right, bottom, math.log2(top * HEADROOM))
-
-
-def _canvas(
-    peaks: dict[str, float], bandwidths: Sequence[Bandwidth], frame: _Frame, *, plain: bool
-) -> list[str]:
-    """Draw slopes and roofs as lines of text."""
-    across, down = (1, 1) if plain else (2, 4)  # the dots of a letter
-    width, height = COLUMNS * across, ROWS * down
-    slopes = np.zeros((height, width))
-    roofs = np.zeros((height, width))
-    top, fastest = max(peaks.values()), max(each.ceiling for each in bandwidths)
-    for column, intensity in enumerate(frame.intensities(width)):
-        for each in bandwidths:
-            if each.ceiling * intensity <= top:
-                _mark(slopes, frame.row(each.ceiling * intensity, height), column)
-        for peak in peaks.values():
-            if fastest * intensity >= peak:
-                _mark(roofs, frame.row(peak, height), column)
-    if plain:
-        letters = np.where(roofs > 0, "-", np.where(slopes > 0, ".", " "))
-        return ["".join(line) for line in letters]
-    picture = braille_image(np.maximum(slopes, roofs), 0.5)
-    return picture.replace(EMPTY_BRAILLE, " ").split("\n")
-
-
-def _mark(image: npt.NDArray[np.float64], row: int, column: int) -> None:
-    if 0 <= row < len(image):
-        image[row, column] = 1
-
-
-def _roof_labels(peaks: dict[str, float], frame: _Frame) -> dict[int, str]:
-    """Give the text beside each row; roofs that are close together stand below each other."""
-    labels: dict[int, str] = {}
-    for dtype, peak in peaks.items():
-        row = frame.row(peak, ROWS)
-        while row in labels:
-            row += 1
-        if 0 <= row < ROWS:
-            labels[row] = f"{dtype} {count_text(peak)}"
-    return labels
-
-
-def _powers_of_ten(low: float, high: float) -> list[float]:
-    """Give the powers of ten between two logarithms of base two."""
-    first, last = math.ceil(low * math.log10(2)), math.floor(high * math.log10(2))
-    return [10.0**power for power in range(first, last + 1)]
-
-
-def _upright_labels(frame: _Frame) -> dict[int, str]:
-    """Give the text before each row that stands for a power of ten."""
-    powers = _powers_of_ten(frame.bottom, frame.top)
-    return {frame.row(power, ROWS): _short(count_text(power)) for power in powers}
-
-
-def _short(text: str) -> str:
-    """Write 100G instead of 100.0G."""
-    digits = text.rstrip("kMGTPE")
-    return f"{float(digits):g}{text[len(digits) :]}"
-
-
-def _axis_labels(frame: _Frame) -> str:
-    """Give the line of numbers below the axis."""
-    line = [" "] * (COLUMNS + 4)
-    for power in _powers_of_ten(frame.left, frame.right):
-        text, start = f"{power:g}", frame.column(power, COLUMNS)
-        line[start : start + len(text)] = text
-    return "".join(line).rstrip()

@@ -29,6 +29,7 @@ from tinytorch.reporting.quantities import (
     rate_text,
     seconds_text,
 )
+from tinytorch.reporting.roofline import roofline_view
 from tinytorch.workloads.profile import BACKWARD, UPDATE, Profile
 from tinytorch.workloads.profile_facts import FACTORS, DeviceFacts, ProfileFacts, find_facts
 
@@ -52,12 +53,14 @@ def render_profile(
     if top < 1:
         raise SettingError(f"top={top}; at least one row is needed to show anything")
     facts = find_facts(profile)
+    roofline = roofline_view(profile, top)
     sections = [
         _title(profile, facts),
         _headline(profile, facts),
         _section("Why", Text(" ".join(_reasons(profile, facts)))),
         _section("Layers", layer_table(profile, depth=depth, expand=expand)),
         _section("What a faster part would bring (Amdahl's law)", amdahl_table(profile, top)),
+        *([] if roofline is None else [_section("Roofline", roofline)]),
         _section("Operations, in the recorded call", operation_table(profile, top)),
         _section("Memory, in the recorded call", memory_view(profile, facts)),
     ]
