@@ -140,11 +140,11 @@ def test_a_model_that_does_nothing_has_tables_that_say_so():
 def test_counters_show_what_was_counted_and_why_the_rest_was_not():
     counters = Counters(
         values={"cycles": 4000.0, "instructions": 10_000.0},
-        unavailable={"cache-misses": "this processor does not offer it"},
+        unavailable=dict.fromkeys(("cache-misses", "LLC-loads"), "the processor does not offer it"),
         calls=2,
     )
     lines = shown(counter_table(counters)).splitlines()
     assert lines[1].split() == ["cycles", "2.00k"]
     assert lines[2].split() == ["instructions", "5.00k"]
-    assert "not available: this processor does not offer it" in lines[3]
+    assert lines[3] == "Not available: cache-misses, LLC-loads: the processor does not offer it."
     assert lines[4] == "2.50 instructions per cycle"

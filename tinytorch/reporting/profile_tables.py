@@ -163,15 +163,17 @@ def _fit_table(profile: Profile, top: int) -> RenderableType:
 
 def counter_table(counters: Counters) -> RenderableType:
     """Show what the processor counted per call, and why it did not count the rest."""
-    table = Table(box=None, pad_edge=False)
-    table.add_column("event")
-    table.add_column("per call", justify="right")
-    table.add_column("")
-    for event in counters.values:
-        table.add_row(event, count_text(counters.per_call(event)), "")
-    for event, reason in counters.unavailable.items():
-        table.add_row(event, "-", Text(f"not available: {reason}", style="dim"))
-    lines: list[RenderableType] = [table]
+    lines: list[RenderableType] = []
+    if counters.values:
+        table = Table(box=None, pad_edge=False)
+        table.add_column("event")
+        table.add_column("per call", justify="right")
+        for event in counters.values:
+            table.add_row(event, count_text(counters.per_call(event)))
+        lines.append(table)
+    for reason in dict.fromkeys(counters.unavailable.values()):
+        events = [event for event, why in counters.unavailable.items() if why == reason]
+        lines.append(Text(f"Not available: {', '.join(events)}: {reason}.", style="dim"))
     if counters.instructions_per_cycle is not None:
         lines.append(Text(f"{counters.instructions_per_cycle:.2f} instructions per cycle"))
     lines += [Text(f"- {note}", style="yellow") for note in counters.notes]
