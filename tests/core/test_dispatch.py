@@ -3,6 +3,7 @@ import os
 import subprocess
 import sys
 import threading
+import weakref
 from types import MappingProxyType
 
 import numpy as np
@@ -371,3 +372,96 @@ def test_the_backward_pass_runs_on_the_backend_of_its_forward_pass():
     with recording(calls.append):
         loss.backward()
     assert {call.backend for call in calls} == {"reference"}
+
+
+# ---------------------------------------------------------------- the arrays themselves
+
+
+def test_a_watcher_of_arrays_sees_what_a_kernel_read_and_gave_before_the_recorder_is_called():
+    seen = []
+    a, b = np.ones((2, 3), np.float32), np.ones((3, 5), np.float32)
+    with recording(lambda call: seen.append(call.kind), arrays=lambda *both: seen.append(both)):
+        result = run("matmul", a, b)
+    (((first, second), (given,)), kind) = seen
+    assert first is a
+    assert second is b
+    assert given is result
+    assert kind == "matmul"
+
+
+def test_arrays_come_in_the_order_of_the_descriptions():
+    calls, shapes = [], []
+
+    def watch(arrays_in, arrays_out):
+        shapes.append(([each.shape for each in arrays_in], [each.shape for each in arrays_out]))
+
+    x = np.ones((2, 3), np.float32)
+    with recording(calls.append, arrays=watch):
+        run("cross_entropy", x, np.array([0, 1]))
+        run("concatenate", (x, x), axis=0)
+        run("sum", x, axis=None)
+    assert shapes == [
+        ([spec.shape for spec in call.inputs], [spec.shape for spec in call.outputs])
+        for call in calls
+    ]
+
+
+def test_watching_arrays_ends_with_its_block_also_when_that_raises():
+    seen = []
+    with pytest.raises(KeyError), recording(lambda call: None, arrays=lambda *both: seen.append(1)):
+        raise KeyError("on purpose")
+    run("add", 1, 2)
+    with recording(lambda call: None):
+        run("add", 1, 2)
+    assert seen == []
+    assert dispatch.state.array_watchers == ()
+
+
+def test_watchers_of_arrays_nest_and_a_recorder_inside_needs_none():
+    outer, inner, calls = [], [], []
+    with recording(calls.append, arrays=lambda *both: outer.append(1)):
+        with recording(calls.append):
+            run("add", 1, 2)
+        with recording(calls.append, arrays=lambda *both: inner.append(1)):
+            run("add", 1, 2)
+        run("add", 1, 2)
+    assert (len(outer), len(inner), len(calls)) == (3, 1, 5)
+
+
+def test_what_a_watcher_of_arrays_computes_is_not_recorded():
+    calls = []
+    with recording(calls.append, arrays=lambda *both: run("exp", 1.0)):
+        run("add", 1, 2)
+    assert [call.kind for call in calls] == ["add"]
+
+
+def test_a_watcher_that_raises_leaves_the_recorders_as_they_were():
+    def fail(arrays_in, arrays_out):
+        raise KeyError("on purpose")
+
+    calls = []
+    with recording(calls.append):
+        with pytest.raises(KeyError), recording(calls.append, arrays=fail):
+            run("add", 1, 2)
+        run("negative", 1)
+    assert [call.kind for call in calls] == ["negative"]
+
+
+def test_a_watcher_that_keeps_nothing_lets_arrays_die():
+    alive = []
+
+    def watch(arrays_in, arrays_out):
+        alive.extend(weakref.ref(array) for array in arrays_out)
+
+    with recording(lambda call: None, arrays=watch):
+        x = Tensor(np.ones(3, np.float32))
+        for _ in range(3):
+            x = x + 1
+        assert [each() is not None for each in alive] == [False, False, True]
+
+
+def test_a_watcher_of_arrays_sees_only_its_own_thread():
+    seen = []
+    with recording(lambda call: None, arrays=lambda *both: seen.append(1)):
+        in_another_thread(lambda: run("add", 1, 2))
+    assert seen == []

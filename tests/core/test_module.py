@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from tinytorch.core.dataloader import DataLoader, TensorDataset
-from tinytorch.core.dispatch import recording
+from tinytorch.core.dispatch import recording, state
 from tinytorch.core.layers import Dropout, Linear, ReLU, Sequential
 from tinytorch.core.losses import MSELoss
-from tinytorch.core.module import Module
+from tinytorch.core.module import Module, naming
 from tinytorch.core.optimizers import SGD
 from tinytorch.core.spatial import BatchNorm2d
 from tinytorch.core.tensor import Parameter, Tensor
@@ -538,3 +538,54 @@ def test_fit_takes_validation_data_and_settings_of_the_trainer():
 
 def test_training_mode_may_be_a_number():
     assert Linear(1, 1).train(0).training is False
+
+
+# ---------------------------------------------------------------- names from outside
+
+
+def paths_under(names, function):
+    calls = []
+    with recording(calls.append), naming(names):
+        function()
+    return [(call.kind, call.path) for call in calls]
+
+
+def test_modules_can_be_named_from_outside(x):
+    first, second = Linear(2, 2, rng=0), Sequential(ReLU())
+    names = {id(first): "first", id(second): "second", id(second[0]): "second.relu"}
+
+    def run():
+        second(first(x)).sum()
+
+    assert paths_under(names, run) == [
+        ("linear", "first"),
+        ("relu", "second.relu"),
+        ("sum", ""),
+    ]
+
+
+def test_a_module_without_a_name_belongs_to_the_one_around_it(x):
+    outer = Sequential(Linear(2, 2, rng=0))
+    assert paths_under({id(outer): "outer"}, lambda: outer(x)) == [("linear", "outer")]
+    assert paths_under({}, lambda: outer(x)) == [("linear", "")]
+
+
+def test_backward_kernels_carry_the_names_from_outside(x):
+    layer = Linear(2, 2, rng=0)
+    found = paths_under({id(layer): "layer"}, lambda: layer(x).sum().backward())
+    assert ("matmul", "layer") in found
+
+
+def test_names_end_with_their_block_also_when_it_raises(x):
+    layer = Linear(2, 2, rng=0)
+    with naming({id(layer): "outer"}):
+        with pytest.raises(KeyError), naming({id(layer): "inner"}):
+            raise KeyError("on purpose")
+        calls = []
+        with recording(calls.append):
+            layer(x)
+    assert [call.path for call in calls] == ["outer"]
+    assert (state.path, state.module_names) == (None, None)
+    with recording(calls.append):
+        layer(x)
+    assert calls[-1].path == ""  # the outermost module names itself again

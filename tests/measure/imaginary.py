@@ -29,6 +29,7 @@ def environment(**changes):
         "libraries": {"numpy": "2.4.6"},
         "blas": "openblas 0.3",
         "threads": {},
+        "threads_in_force": 2,
         "commit": None,
     }
     return Environment(**{**fields, **changes})

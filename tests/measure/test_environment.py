@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from project_files import ROOT
 
-from tinytorch.measure import cores, disturbance, environment, hardware
+from tinytorch.measure import cores, disturbance, environment, hardware, threads
 from tinytorch.measure.environment import Commit, describe_environment
 
 
@@ -113,6 +113,7 @@ def test_the_fingerprint_is_the_same_every_time():
         {"cpu_model": "another"},
         {"usable_cores": 999},
         {"threads": {"OMP_NUM_THREADS": "3"}},
+        {"threads_in_force": 999},
         {"libraries": {"numpy": "0.1"}},
         {"blas": "another"},
         {"memory_bytes": 1 << 50},
@@ -141,9 +142,21 @@ def test_what_changes_by_itself_leaves_the_fingerprint(change):
 def test_thread_settings_are_those_of_the_variables(monkeypatch):
     monkeypatch.setenv("OMP_NUM_THREADS", "7")
     monkeypatch.delenv("MKL_NUM_THREADS", raising=False)
-    threads = describe_environment().threads
-    assert threads["OMP_NUM_THREADS"] == "7"
-    assert "MKL_NUM_THREADS" not in threads
+    settings = describe_environment().threads
+    assert settings["OMP_NUM_THREADS"] == "7"
+    assert "MKL_NUM_THREADS" not in settings
+
+
+def test_the_threads_of_an_imported_torch_change_the_fingerprint(monkeypatch):
+    torch = type(sys)("torch")
+    found = []
+    monkeypatch.setattr(threads, "usable_cores", lambda: 8)
+    monkeypatch.setitem(sys.modules, "torch", torch)
+    for count in (1, 2):
+        monkeypatch.setattr(torch, "get_num_threads", lambda count=count: count, raising=False)
+        found.append(describe_environment())
+    assert [each.threads_in_force for each in found] == [1, 2]
+    assert found[0].fingerprint != found[1].fingerprint
 
 
 def test_nothing_about_the_user_is_told():

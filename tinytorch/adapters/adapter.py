@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from tinytorch.adapters.layer_watch import entering_layers
+from tinytorch.adapters.layer_watch import Methods, entering_layers
 from tinytorch.adapters.records import Recording
 from tinytorch.errors import ModelError, TinyTorchError
 
@@ -36,7 +36,7 @@ class Adapter(ABC):
     """One framework, seen through what the performance tools need of it."""
 
     name: str
-    methods: tuple[str, ...] = ("forward",)
+    methods: Methods = ("forward",)
     """The methods of a layer that count as calls of it."""
 
     # ------------------------------------------------------------ the model

@@ -13,12 +13,14 @@ from typing import Any
 __all__ = ["entering_layers", "stamping_layers"]
 
 Stamps = list[tuple[str, Any, Any]]
+Methods = Sequence[str | tuple[str, ...]]
+"""Names of methods; of several in a tuple it is the first that a layer has."""
 Wrapper = Callable[[str, Callable[..., Any]], Callable[..., Any]]
 
 
 @contextmanager
 def stamping_layers(
-    modules: Mapping[str, Any], stamp: Callable[[], Any], *, methods: Sequence[str] = ("forward",)
+    modules: Mapping[str, Any], stamp: Callable[[], Any], *, methods: Methods = ("forward",)
 ) -> Iterator[Stamps]:
     """Stamp the begin and the end of every call of a layer inside the block.
 
@@ -46,7 +48,7 @@ def entering_layers(
     enter: Callable[[str], None],
     leave: Callable[[str, BaseException | None, Any], None],
     *,
-    methods: Sequence[str] = ("forward",),
+    methods: Methods = ("forward",),
 ) -> Iterator[None]:
     """Call `enter(path)` before and `leave(path, error, output)` after every call."""
 
@@ -68,16 +70,16 @@ def entering_layers(
 
 
 @contextmanager
-def _replaced(
-    modules: Mapping[str, Any], methods: Sequence[str], wrapper: Wrapper
-) -> Iterator[None]:
+def _replaced(modules: Mapping[str, Any], methods: Methods, wrapper: Wrapper) -> Iterator[None]:
     """Put wrappers in front of methods, and take away exactly these in the end."""
     absent = object()
     replaced: list[tuple[dict[str, Any], str, Any]] = []
     try:
         for path, module in modules.items():
-            for name in methods:
-                method = getattr(module, name, None)
+            for choice in methods:
+                names = (choice,) if isinstance(choice, str) else choice
+                found = ((each, getattr(module, each, None)) for each in names)
+                name, method = next((pair for pair in found if pair[1] is not None), ("", None))
                 attributes = getattr(module, "__dict__", None)  # objects with slots have none
                 if method is None or attributes is None:
                     continue

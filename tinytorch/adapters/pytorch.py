@@ -42,6 +42,8 @@ class TorchAdapter(Adapter):
     """`torch.nn.Module`, and objects with a `forward` that have such modules inside."""
 
     name = "pytorch"
+    # `module.compile()` compiles what is behind the first of these, so that `forward` is part of it
+    methods = (("_compiled_call_impl", "forward"),)
 
     def __init__(self) -> None:
         self._events: list[torch.cuda.Event] = []

@@ -11,8 +11,6 @@ import torch
 
 __all__ = ["Places"]
 
-NO_NODE = 2**63  # autograd gives nodes without a number, such as gradient sinks, huge ones
-
 
 @dataclass
 class _Marks:
@@ -76,9 +74,7 @@ class Places:
         marks.task = torch._C._current_graph_task_id()
 
     def _maker_of(self, node: Any) -> str | None:
-        number = node._sequence_nr()
-        if number >= NO_NODE:
-            return None
+        number = node._sequence_nr()  # gradient sinks have a huge one: they came after everything
         own = self._marks.get(get_ident())
         # Nodes that were made in a backward pass run in another one, which that one starts.
         if own is not None and own.task != torch._C._current_graph_task_id():

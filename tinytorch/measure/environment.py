@@ -25,6 +25,7 @@ from tinytorch.measure.hardware import (
     frequency_governor,
     instruction_sets,
 )
+from tinytorch.measure.threads import threads_in_force
 
 __all__ = ["Commit", "Environment", "describe_environment"]
 
@@ -49,6 +50,7 @@ THREAD_VARIABLES = (
     "GOMP_SPINCOUNT",
     "KMP_BLOCKTIME",
     "OPENBLAS_NUM_THREADS",
+    "GOTO_NUM_THREADS",
     "MKL_NUM_THREADS",
     "BLIS_NUM_THREADS",
     "VECLIB_MAXIMUM_THREADS",
@@ -75,7 +77,8 @@ class Environment:
     """The machine and the software on it. None is what the system does not say.
 
     `usable_cores` respects affinity and quota, `steal_share` is the part of all processor time
-    since boot that other guests of the host took, `threads` holds the variables that are set.
+    since boot that other guests of the host took, `threads` holds the variables that are set, and
+    `threads_in_force` is what they and PyTorch, once imported, lead to.
     """
 
     cpu_model: str | None
@@ -96,14 +99,15 @@ class Environment:
     libraries: Mapping[str, str]
     blas: str | None
     threads: Mapping[str, str]
+    threads_in_force: int
     commit: Commit | None
 
     @property
     def fingerprint(self) -> str:
         """Give a short hash of what decides about speed and does not change by itself.
 
-        Hardware, usable cores, thread settings and the versions of what computes are in it; load,
-        frequency and commit are not.
+        Hardware, usable cores, the number of threads, settings about them and the versions of what
+        computes are in it; load, frequency and commit are not.
         """
         deciding = {
             "cpu": [self.cpu_model, self.instruction_sets, self.machine],
@@ -114,7 +118,7 @@ class Environment:
             "python": self.python.rpartition(".")[0],
             "libraries": {name: self.libraries.get(name) for name in DECIDING_LIBRARIES},
             "blas": self.blas,
-            "threads": dict(self.threads),
+            "threads": [dict(self.threads), self.threads_in_force],
         }
         text = json.dumps(deciding, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
@@ -130,7 +134,7 @@ def describe_environment(folder: str | os.PathLike[str] | None = None) -> Enviro
 
     No library is imported for it.
     """
-    ticks = cpu_ticks()
+    ticks, blas = cpu_ticks(), _blas()
     return Environment(
         cpu_model=cpu_model(),
         instruction_sets=instruction_sets(),
@@ -148,8 +152,9 @@ def describe_environment(folder: str | os.PathLike[str] | None = None) -> Enviro
         machine=platform.machine(),
         python=platform.python_version(),
         libraries=_library_versions(),
-        blas=_blas(),
+        blas=blas,
         threads={name: os.environ[name] for name in THREAD_VARIABLES if name in os.environ},
+        threads_in_force=threads_in_force(blas),
         commit=None if folder is None else _commit_of(Path(folder)),
     )
 

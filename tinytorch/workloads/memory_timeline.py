@@ -102,6 +102,8 @@ class MemoryTimeline:
         moments = np.array([moment for moment, _ in self.points])
         edges = np.linspace(moments[0], moments[-1], buckets + 1)
         indices = np.clip(np.searchsorted(edges, moments, side="right") - 1, 0, buckets - 1)
+        if edges[0] == edges[-1]:
+            indices[:] = 0  # no time passes: what is there is there from the start
         names = sorted({category for _, held in self.points for category in held})
         levels = {name: np.zeros(buckets) for name in names}
         latest: dict[str, int] = {}
@@ -111,6 +113,8 @@ class MemoryTimeline:
                 levels[name][filled + 1 : index + 1] = latest.get(name, 0)
                 levels[name][index] = max(levels[name][index], held.get(name, 0))
             filled, latest = int(index), held
+        for name in names:
+            levels[name][filled + 1 :] = latest.get(name, 0)
         return {
             "seconds": edges[1:].tolist(),
             "categories": {name: values.tolist() for name, values in levels.items()},

@@ -74,7 +74,8 @@ class Hotspot:
 
     def speedup_if(self, factor: float) -> float:
         """Give the speedup of the whole model if these layers were so many times faster."""
-        return amdahl(self.share, factor)
+        # The times of layers that fill a call add up to it, but for the rounding of the sum.
+        return amdahl(min(self.share, 1.0), factor)
 
 
 @dataclass(frozen=True, repr=False)
@@ -330,7 +331,7 @@ class Profile:
 
     def _bound(self, flops: int, moved: int, seconds: float) -> Bound | None:
         peak = self.ceilings.peak_flops(self.dtype) if self.ceilings else None
-        if self.ceilings is None or peak is None or not flops or not moved or seconds <= 0:
+        if self.ceilings is None or peak is None or not moved or seconds <= 0:
             return None
         # A model that is called again and again finds in a cache what fits there as a whole.
         bandwidth = self.ceilings.bandwidth(self.working_set_bytes)

@@ -62,6 +62,14 @@ def test_a_dtype_that_is_not_described_is_noted(profile):
     assert estimate.notes == ("no rate for float32 on odd: only its bytes count",)
 
 
+def test_a_machine_without_a_rate_expects_nothing(profile):
+    rates = tuple(rate for rate in profile.ceilings.rates if rate.dtype != "float32")
+    blind = replace(profile, ceilings=replace(profile.ceilings, rates=rates))
+    estimate = estimate_on(blind, "h100")
+    assert estimate.expected_s is None
+    assert estimate.notes == ("no rate for float32 on this machine: only its bytes count",)
+
+
 def test_the_result_says_that_it_is_an_estimate(profile):
     described = estimate_on(profile, "a100", price_per_hour=2).to_dict()
     assert described["is_estimate"] is True

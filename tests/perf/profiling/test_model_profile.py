@@ -227,3 +227,38 @@ def test_a_compiled_model_is_timed_as_a_whole_and_not_compiled_again():
     assert profile.macs == 4 * (8 * 16 + 16 * 4)
     assert any("compiled module" in note for note in profile.notes)
     assert profile.bottleneck.name == ""
+
+
+def test_an_image_without_a_batch_is_no_batch_of_channels():
+    torch = require_part("torch")
+    assert quick(torch.nn.Conv2d(3, 8, 3), torch.ones(3, 8, 8)).throughput is None
+    assert quick(torch.nn.Conv2d(3, 8, 3), torch.ones(2, 3, 8, 8)).examples == 2
+
+
+def test_a_layer_that_only_moves_bytes_is_memory_bound():
+    torch = require_part("torch")
+    profile = profile_model(torch.nn.Embedding(1000, 64), torch.arange(64).view(8, 8), runs=3)
+    assert profile.model_bound is not None
+    assert profile.model_bound.is_memory_bound
+    assert "memory" in str(profile.to_dict()["facts"])
+
+
+def test_layers_that_run_again_in_the_backward_pass_belong_to_it():
+    torch = require_part("torch")
+    checkpoint = require_part("torch.utils.checkpoint").checkpoint
+
+    class Checkpointed(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.block = torch_mlp()
+
+        def forward(self, x):
+            return checkpoint(self.block, x, use_reentrant=False)
+
+    profile = quick(Checkpointed(), torch.ones(4, 8), training=True)
+    assert profile.layer("block").calls == 1
+    for layer in profile.layers:
+        assert layer.self_s >= 0
+        assert layer.time_s <= profile.total_s
+    inner = [profile.layer(f"block.{number}") for number in range(3)]
+    assert sum(layer.time_s for layer in inner) <= profile.layer("block").time_s

@@ -3,7 +3,7 @@ import pytest
 from tinytorch import Tensor, Workload
 from tinytorch.adapters.core import CoreAdapter
 from tinytorch.core.layers import Linear, Sequential
-from tinytorch.perf.profiling.turns import MAX_CALLS, MIN_CALLS, ROUNDS, Task, time_in_turns
+from tinytorch.perf.profiling.turns import MAX_CALLS, MIN_CALLS, TURNS, Task, time_in_turns
 from tinytorch.workloads.profile import BACKWARD, UPDATE
 
 X = Tensor([[1.0, 2.0]])
@@ -14,12 +14,12 @@ def task(**settings):
     return Task(CoreAdapter(), Workload("tiny", model, (X,)), "cpu", **settings)
 
 
-@pytest.mark.parametrize("runs", [1, 3, ROUNDS, 21])
+@pytest.mark.parametrize("runs", [1, 3, TURNS, 21])
 def test_so_many_runs_are_made_both_ways(runs):
     timing = time_in_turns(task(), runs, 1.0, None)
     assert timing.latency.count == timing.watched.count == len(timing.runs) == runs
     assert sum(timing.turns) == runs
-    assert len(timing.turns) == min(ROUNDS, runs)
+    assert len(timing.turns) == min(TURNS, runs)
 
 
 def test_a_budget_decides_when_no_number_is_given():

@@ -9,7 +9,7 @@ and it is stated with it.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tinytorch.errors import SettingError
@@ -19,6 +19,7 @@ from tinytorch.workloads.profile import Profile
 __all__ = ["DEVICES", "Device", "HardwareEstimate", "estimate_on", "find_device", "this_machine"]
 
 SECONDS_PER_HOUR = 3600
+NO_RATE = "no rate for"
 
 
 @dataclass(frozen=True)
@@ -39,20 +40,29 @@ class Device:
         return self.peak_flops.get(dtype)
 
 
-def _gpu(name: str, fp64: float, fp32: float, fp16: float, int8: float, tbs: float) -> Device:
+def _gpu(
+    name: str, *, fp64: float, fp32: float, fp16: float, int8: float, tbs: float, tf32: float = 0
+) -> Device:
     """Describe a GPU by its datasheet: TFLOP/s without sparsity, TB/s."""
-    rates = {"float64": fp64, "float32": fp32, "float16": fp16, "bfloat16": fp16, "int8": int8}
-    peaks = {dtype: rate * 1e12 for dtype, rate in rates.items() if rate}
+    rates = {
+        "float64": fp64,
+        "float32": fp32,
+        "tf32": tf32 or fp32,  # a GPU without it computes in float32
+        "float16": fp16,
+        "bfloat16": fp16,
+        "int8": int8,
+    }
+    peaks = {dtype: rate * 1e12 for dtype, rate in rates.items()}
     return Device(name, peaks, tbs * 1e12, source="the vendor's datasheet, not measured")
 
 
 DEVICES = {
-    "h200": _gpu("NVIDIA H200 SXM", 34, 67, 989, 1979, 4.8),
-    "h100": _gpu("NVIDIA H100 SXM", 34, 67, 989, 1979, 3.35),
-    "a100": _gpu("NVIDIA A100 80GB SXM", 9.7, 19.5, 312, 624, 2.04),
-    "l40s": _gpu("NVIDIA L40S", 1.4, 91.6, 362, 733, 0.864),
-    "l4": _gpu("NVIDIA L4", 0.5, 30.3, 121, 242, 0.3),
-    "t4": _gpu("NVIDIA T4", 0.25, 8.1, 65, 130, 0.32),
+    "h200": _gpu("NVIDIA H200 SXM", fp64=34, fp32=67, tf32=494, fp16=989, int8=1979, tbs=4.8),
+    "h100": _gpu("NVIDIA H100 SXM", fp64=34, fp32=67, tf32=494, fp16=989, int8=1979, tbs=3.35),
+    "a100": _gpu("NVIDIA A100 80GB", fp64=9.7, fp32=19.5, tf32=156, fp16=312, int8=624, tbs=2.04),
+    "l40s": _gpu("NVIDIA L40S", fp64=1.4, fp32=91.6, tf32=183, fp16=362, int8=733, tbs=0.864),
+    "l4": _gpu("NVIDIA L4", fp64=0.5, fp32=30.3, tf32=60, fp16=121, int8=242, tbs=0.3),
+    "t4": _gpu("NVIDIA T4", fp64=0.25, fp32=8.1, fp16=65, int8=130, tbs=0.32),
 }
 
 
@@ -127,12 +137,15 @@ def estimate_on(
     if price_per_hour is not None and not price_per_hour >= 0:
         raise SettingError(f"price_per_hour={price_per_hour}: a price is not negative")
     at_best, notes = _roofline_seconds(profile, target)
-    here = None
+    here, here_notes = None, ()
     if profile.ceilings is not None:
         own = this_machine(profile.ceilings)
         # What fits into a cache here is read from there, not from memory.
         bandwidth = profile.ceilings.bandwidth(profile.working_set_bytes)
-        here, _ = _roofline_seconds(profile, Device(own.name, own.peak_flops, bandwidth))
+        here, here_notes = _roofline_seconds(profile, replace(own, bandwidth=bandwidth))
+        missing = [note for note in here_notes if note.startswith(NO_RATE)]
+        if missing:
+            here, notes = None, (*notes, *missing)
     return HardwareEstimate(
         device=target,
         at_best_s=at_best,
@@ -155,7 +168,7 @@ def _roofline_seconds(profile: Profile, device: Device) -> tuple[float, tuple[st
             unknown.add(record.dtype)
         compute = record.all_flops / peak if peak else 0.0
         total += max(compute, record.bytes_moved / device.bandwidth)
-    notes = [f"no rate for {dtype} on {device.name}: only its bytes count" for dtype in unknown]
+    notes = [f"{NO_RATE} {dtype} on {device.name}: only its bytes count" for dtype in unknown]
     left_out = [each.kind for each in profile.not_counted]
     if left_out:
         notes.append(f"not counted, so not in the estimate: {', '.join(left_out)}")

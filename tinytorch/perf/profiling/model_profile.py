@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from tinytorch.adapters.adapter import adapter_for
@@ -53,6 +54,7 @@ def profile_workload(
     with task.environment():
         tell(f"{workload.name}: checking")
         notes = check_run(adapter, workload.model, task)
+        examples = _batch_size(workload.inputs, task.forward())
         if training and optimizer is not None:
             task.optimizer = adapter.make_optimizer(workload.model, optimizer)
         tell(f"{workload.name}: timing")
@@ -86,7 +88,7 @@ def profile_workload(
         kinds={path: type(module).__name__ for path, module in modules.items()},
         environment=describe_environment(),
         ceilings=limits,
-        examples=_batch_size(workload.inputs),
+        examples=examples,
         wall=timing.wall,
         busy=timing.busy,
         traced_peak_bytes=traced,
@@ -103,9 +105,22 @@ def _traced_peak(task: Task) -> int:
     return traced.peak_above_baseline_bytes
 
 
-def _batch_size(inputs: tuple[Any, ...]) -> int | None:
-    shape: tuple[int, ...] = tuple(getattr(inputs[0], "shape", ()))
-    return int(shape[0]) if len(shape) > 1 else None
+def _batch_size(inputs: tuple[Any, ...], output: Any) -> int | None:
+    """Give the number of examples, if every input and the output have as many along axis 0."""
+    first = list(_first_axes((*inputs, output)))
+    return first[0] if first and len(set(first)) == 1 else None
+
+
+def _first_axes(value: Any) -> Iterator[int | None]:
+    """Give the length of the first axis of every tensor, None for one that has no second axis."""
+    if isinstance(value, Mapping):
+        value = list(value.values())
+    if isinstance(value, (list, tuple)):
+        for item in value:
+            yield from _first_axes(item)
+    elif hasattr(value, "shape"):
+        shape = tuple(value.shape)
+        yield int(shape[0]) if len(shape) > 1 else None
 
 
 def _check(workload: Workload, runs: int | None, budget_s: float) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
@@ -20,7 +21,7 @@ from tinytorch.workloads.workload import Workload, call_model
 
 __all__ = ["Task", "Timing", "time_in_turns"]
 
-ROUNDS = 8
+TURNS = 8
 """Turns of unwatched and watched calls: enough for noise to meet both alike."""
 MIN_CALLS, MAX_CALLS = 5, 500
 
@@ -96,44 +97,83 @@ class Timing:
 def time_in_turns(
     task: Task, runs: int | None, budget_s: float, progress: Progress | None
 ) -> Timing:
-    """Call the model unwatched and watched in turns, so that noise meets both alike."""
-    plain: list[float] = []
-    wall: list[float] = []
-    busy: list[float] = []
-    watched: list[float] = []
-    calls: list[tuple[LayerCall, ...]] = []
-    gaps = 0
-    per_round = _calls_per_round(task, runs, budget_s)
+    """Call the model unwatched and watched in turns, so that noise meets both alike.
+
+    Who begins changes from turn to turn, and the first call after a change does not count: it
+    finds the caches full of something else.
+    """
+    tally, name = _Tally(), task.workload.name
     runs_behind = task.adapter.hold_back(task.device, 0.0) is not None
     before = observe()
-    for turn, count in enumerate(per_round):
-        with gc_paused():
+    with gc_paused():
+        per_turn = _calls_per_turn(task, runs, budget_s)
+        for turn, count in enumerate(per_turn):
+            kinds = [tally.time_plain, tally.time_watched]
+            if runs_behind:
+                kinds.insert(1, tally.time_queued)
+            for take in kinds if turn % 2 == 0 else reversed(kinds):
+                take(task, count)
+            if progress:
+                progress.describe(
+                    f"{task.workload.name}: timing, turn {turn + 1} of {len(per_turn)}"
+                )
+    return tally.finished(task.workload.name, per_turn, observe().doubts_since(before))
+
+
+@dataclass
+class _Tally:
+    """What has been timed so far, in seconds."""
+
+    plain: list[float] = field(default_factory=list)
+    wall: list[float] = field(default_factory=list)
+    busy: list[float] = field(default_factory=list)
+    watched: list[float] = field(default_factory=list)
+    runs: list[tuple[LayerCall, ...]] = field(default_factory=list)
+    gaps: int = 0
+    wait_s: float = 0.0
+
+    def time_plain(self, task: Task, count: int) -> None:
+        """Time calls of the model as it is."""
+        _call_once(task)
+        for _ in range(count):
+            seconds, wall_s = _call_once(task)
+            self.plain.append(seconds)
+            self.wall.append(wall_s)
+
+    def time_queued(self, task: Task, count: int) -> None:
+        """Time calls for which the device waits until everything is queued up."""
+        self._find_wait(task)
+        for _ in range(count):
+            self.busy.append(_call_watched(task, [], self.wait_s)[0])
+
+    def time_watched(self, task: Task, count: int) -> None:
+        """Time calls and each of their layers; on a GPU queued up first."""
+        self._find_wait(task)
+        with task.stamping_layers() as stamps:
+            _call_watched(task, stamps, self.wait_s)
             for _ in range(count):
-                device_s, wall_s = _call_once(task)
-                plain.append(device_s)
-                wall.append(wall_s)
-            for _ in range(count if runs_behind else 0):
-                busy.append(_call_watched(task, [], 3 * wall[-1])[0])
-            with task.stamping_layers() as stamps:
-                for _ in range(count):
-                    watched_s, layer_calls, had_gaps = _call_watched(task, stamps, 4 * wall[-1])
-                    watched.append(watched_s)
-                    calls.append(layer_calls)
-                    gaps += had_gaps
-        if progress:
-            progress.describe(f"{task.workload.name}: timing, turn {turn + 1} of {len(per_round)}")
-    name, notes = task.workload.name, observe().doubts_since(before)
-    if gaps:
-        notes = (*notes, "the program waits for the device inside of a call: its times have gaps")
-    return Timing(
-        latency=Samples(f"{name} latency", tuple(plain)),
-        watched=Samples(f"{name} watched", tuple(watched)),
-        wall=Samples(f"{name} wall", tuple(wall)),
-        busy=Samples(f"{name} busy", tuple(busy)) if busy else None,
-        turns=tuple(per_round),
-        runs=tuple(calls),
-        notes=notes,
-    )
+                seconds, calls, had_gaps = _call_watched(task, stamps, self.wait_s)
+                self.watched.append(seconds)
+                self.runs.append(calls)
+                self.gaps += had_gaps
+
+    def _find_wait(self, task: Task) -> None:
+        """See how long the program takes to hand a call in; a device is held back much longer."""
+        self.wait_s = 4 * _call_once(task)[1]
+
+    def finished(self, name: str, turns: list[int], notes: tuple[str, ...]) -> Timing:
+        if self.gaps:
+            gaps = "the program waits for the device inside of a call: its times have gaps"
+            notes = (*notes, gaps)
+        return Timing(
+            latency=Samples(f"{name} latency", tuple(self.plain)),
+            watched=Samples(f"{name} watched", tuple(self.watched)),
+            wall=Samples(f"{name} wall", tuple(self.wall)),
+            busy=Samples(f"{name} busy", tuple(self.busy)) if self.busy else None,
+            turns=tuple(turns),
+            runs=tuple(self.runs),
+            notes=notes,
+        )
 
 
 def _call_once(task: Task) -> tuple[float, float]:
@@ -160,20 +200,24 @@ def _call_watched(
     had_gaps = still_waits is not None and not still_waits()
     task.adapter.synchronize(task.device)
     seconds = task.adapter.seconds
-    calls = tuple(
+    calls = [
         LayerCall(path, seconds(begin, entered), seconds(begin, left))
-        for path, entered, left in (*stamps, *task.phases)
-    )
-    return seconds(begin, end), calls, had_gaps
+        for path, entered, left in (*task.phases, *stamps)
+    ]
+    # Layers that run once more in the backward pass (checkpointing) are part of that.
+    phases, layers = calls[: len(task.phases)], calls[len(task.phases) :]
+    forward_ends = min((phase.start for phase in phases), default=math.inf)
+    calls = [call for call in layers if call.start < forward_ends] + phases
+    return seconds(begin, end), tuple(calls), had_gaps
 
 
-def _calls_per_round(task: Task, runs: int | None, budget_s: float) -> list[int]:
-    """Warm up, then share out the calls that the budget allows over the rounds."""
+def _calls_per_turn(task: Task, runs: int | None, budget_s: float) -> list[int]:
+    """Warm up, then share out the calls that the budget allows over the turns."""
     if runs is None:
         seconds = [_call_once(task)[1] for _ in range(3)]
         runs = int(budget_s / 2 / max(min(seconds), 1e-6))
         runs = max(MIN_CALLS, min(MAX_CALLS, runs))
     else:
         _call_once(task)
-    rounds = min(ROUNDS, runs)
-    return [runs // rounds + (turn < runs % rounds) for turn in range(rounds)]
+    turns = min(TURNS, runs)
+    return [runs // turns + (turn < runs % turns) for turn in range(turns)]
