@@ -81,11 +81,11 @@ def test_stamps_collect_over_calls_and_stop_with_the_block():
     assert [path for path, _, _ in stamps] == ["0", "", "0", ""]
 
 
-def test_a_call_that_raises_is_not_stamped_and_the_error_passes():
+def test_a_call_that_raises_is_stamped_too_and_the_error_passes():
     net = Net(Layer(), Failing())
     with stamping_layers(modules(net), lambda: 0) as stamps, pytest.raises(KeyError):
         net.forward(3)
-    assert [path for path, _, _ in stamps] == ["0"]
+    assert [path for path, _, _ in stamps] == ["0", "1", ""]
     assert is_untouched(net)
 
 

@@ -400,3 +400,40 @@ def test_time_on_a_cpu_is_that_of_the_program():
     assert ADAPTER.hold_back("cpu", 1.0) is None
     ADAPTER.synchronize("cpu")
     ADAPTER.forget_marks()
+
+
+class Counting(torch.nn.Module):
+    """A model that binds a new tensor to a buffer, and resizes another one."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("seen", torch.zeros(1))
+        self.register_buffer("largest", torch.zeros(0))
+
+    def forward(self, x):
+        self.seen = self.seen + 1
+        self.largest.resize_(2).fill_(1)
+        return x * 2
+
+
+def test_buffers_that_are_replaced_or_resized_are_put_back():
+    model = Counting()
+    seen, largest = model.seen, model.largest
+    with TorchAdapter().preserving(model):
+        model(torch.ones(3))
+    assert model.seen is seen
+    assert model.largest is largest
+    assert (seen.item(), largest.shape) == (0, (0,))
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_a_graph_that_the_user_holds_still_runs_backwards(training):
+    model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.BatchNorm1d(4)).train(training)
+    loss = model(torch.ones(3, 4)).sum()
+    with TorchAdapter().preserving(model, parameters=True):
+        model(torch.ones(3, 4)).sum().backward()
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.add_(1)
+    loss.backward()
+    assert model[0].weight.grad is not None

@@ -15,6 +15,7 @@ import numpy as np
 from tinytorch.core.layers import Linear, Sequential
 from tinytorch.core.module import Module
 from tinytorch.core.tensor import Tensor
+from tinytorch.errors import SettingError
 
 X = Tensor(np.ones((2, 4), np.float32))
 
@@ -112,7 +113,7 @@ def test_depth_expand_and_top_shape_what_is_shown(capsys):
 
 
 def test_traces_are_written(capsys, tmp_path):
-    trace, flames = tmp_path / "new folder" / "trace.json", tmp_path / "flames.json"
+    trace, flames = tmp_path / "trace.json", tmp_path / "flames.json"
     arguments = ["--trace", str(trace), "--speedscope", str(flames)]
     assert main(["profile", "mlp", *QUICK, *arguments]) == 0
     assert "traceEvents" in json.loads(trace.read_text("utf-8"))
@@ -169,8 +170,13 @@ def test_a_trace_holds_one_model(capsys, tmp_path):
 
 
 def test_trying_a_path_leaves_nothing_behind(tmp_path):
-    command._check_writable(tmp_path / "deep" / "trace.json")
+    command._check_writable(tmp_path / "trace.json")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_missing_folder_is_rather_a_mistake_than_a_wish(tmp_path):
+    with pytest.raises(SettingError, match="there is no folder"):
+        command._check_writable(tmp_path / "deep" / "trace.json")
 
 
 def test_a_disk_that_fills_up_meanwhile_is_one_line(capsys, tmp_path, monkeypatch):

@@ -82,7 +82,7 @@ def test_a_tiny_share_is_not_shown_as_nothing(share, text):
 
 def test_factors_are_times():
     assert factor_text(1.2519) == "1.25x"
-    assert factor_text(12345.0) == "12.3kx"
+    assert factor_text(12345.0) == "12,345x"
 
 
 @pytest.mark.parametrize("write", WRITERS)

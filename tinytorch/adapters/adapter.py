@@ -159,16 +159,17 @@ class Adapter(ABC):
             failed.clear()
 
 
-def adapter_for(model: Any) -> Adapter:
+def adapter_for(model: Any, inputs: tuple[Any, ...] = ()) -> Adapter:
     """Give the adapter of a model's framework, looking only at frameworks that are imported.
 
-    Anything that is not a PyTorch module, nor holds one, is watched as code of TinyTorch.
+    What is no PyTorch module, holds none and gets no tensor of PyTorch is watched as code of
+    TinyTorch.
     """
     torch = sys.modules.get("torch")
     if torch is not None:
-        from tinytorch.adapters.pytorch import TorchAdapter, holds_torch_module
+        from tinytorch.adapters.pytorch import TorchAdapter, holds_torch_module, tensors_in
 
-        if holds_torch_module(model):
+        if holds_torch_module(model) or tensors_in(inputs):
             return TorchAdapter()
     from tinytorch.adapters.core import CoreAdapter
 

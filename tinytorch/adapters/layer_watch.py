@@ -32,9 +32,10 @@ def stamping_layers(
     def wrapper(path: str, method: Callable[..., Any]) -> Callable[..., Any]:
         def stamped(*inputs: Any, **settings: Any) -> Any:
             begin = stamp()
-            output = method(*inputs, **settings)
-            append((path, begin, stamp()))
-            return output
+            try:
+                return method(*inputs, **settings)
+            finally:
+                append((path, begin, stamp()))
 
         return stamped
 

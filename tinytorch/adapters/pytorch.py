@@ -133,22 +133,22 @@ class TorchAdapter(Adapter):
 
     @contextmanager
     def preserving(self, model: Any, *, parameters: bool = False) -> Iterator[None]:
-        tensors = [tensor for _, tensor, _ in self._tensors(model) if tensor.is_leaf]
-        gradients = [tensor.grad for tensor in tensors]
-        kept = [_single(t) for _, t, is_buffer in self._tensors(model) if parameters or is_buffer]
-        copies = [tensor.clone() for tensor in kept]
-        generators = [(each, each.get_state()) for each in _generators(self.modules(model))]
+        leaves = [tensor for _, tensor, _ in self._tensors(model) if tensor.is_leaf]
+        gradients = [tensor.grad for tensor in leaves]
+        modules = self.modules(model)
+        kept = [_Kept(*entry) for entry in _registered(modules, parameters=parameters)]
+        generators = [(each, each.get_state()) for each in _generators(modules)]
         cuda = torch.cuda.is_available() and torch.cuda.is_initialized()
-        for tensor in tensors:
+        for tensor in leaves:
             tensor.grad = None
         with torch.random.fork_rng(devices=list(range(torch.cuda.device_count())) if cuda else []):
             try:
                 yield
             finally:
-                for tensor, gradient in zip(tensors, gradients, strict=True):
+                for tensor, gradient in zip(leaves, gradients, strict=True):
                     tensor.grad = gradient
-                for tensor, values in zip(kept, copies, strict=True):
-                    tensor.copy_(values)
+                for entry in kept:
+                    entry.put_back()
                 for generator, state in generators:
                     generator.set_state(state)
 
@@ -276,6 +276,43 @@ def tensors_in(value: Any) -> list[torch.Tensor]:
     if isinstance(value, (list, tuple)):
         return [tensor for item in value for tensor in tensors_in(item)]
     return []
+
+
+class _Kept:
+    """A parameter or buffer as it was, to be put back under its name."""
+
+    def __init__(self, registry: dict[str, Any], name: str) -> None:
+        self.registry = registry
+        self.name = name
+        self.tensor: torch.Tensor = registry[name]
+        self.shape = self.tensor.shape
+        self.values = _single(self.tensor).clone()
+        self.version = None if self.tensor.is_inference() else self.tensor._version
+
+    def put_back(self) -> None:
+        tensor = self.registry[self.name] = self.tensor
+        # Through `.data`, so that a graph that the user still holds finds what it saved.
+        if tensor.shape != self.shape:
+            tensor.data = self.values
+        else:
+            _single(tensor).data.copy_(self.values)
+        set_version = getattr(torch._C._autograd, "_unsafe_set_version_counter", None)
+        if self.version is not None and set_version is not None:
+            set_version((tensor,), (self.version,))
+
+
+def _registered(
+    modules: Mapping[str, Any], *, parameters: bool
+) -> Iterator[tuple[dict[str, Any], str]]:
+    """Yield where buffers, and parameters on request, are registered, with their names."""
+    for module in modules.values():
+        registries = [getattr(module, "_buffers", {})]
+        if parameters:
+            registries.append(getattr(module, "_parameters", {}))
+        for registry in registries:
+            for name, tensor in registry.items():
+                if isinstance(tensor, torch.Tensor):
+                    yield registry, name
 
 
 def _single(tensor: torch.Tensor) -> torch.Tensor:

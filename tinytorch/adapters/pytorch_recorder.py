@@ -25,7 +25,15 @@ from tinytorch.adapters.pytorch_places import Places
 from tinytorch.adapters.pytorch_tensors import as_spec, flat_tensors, parts_of, storage_of
 from tinytorch.adapters.records import Argument, Call, Cost, OpRecord, Recording, TensorSpec
 
-__all__ = ["Resident", "hold_back", "optimizer_state", "record_step", "storage_of"]
+__all__ = [
+    "Resident",
+    "hold_back",
+    "operator_kind",
+    "optimizer_state",
+    "record_step",
+    "storage_of",
+    "unfolds",
+]
 
 Resident = tuple[torch.Tensor, str, str | None]
 
@@ -73,10 +81,13 @@ def record_step(
         recorder,
     ):
         start = recorder.begin()
+        begin = recorder.mark()
         kept = step()  # what it returns is alive as long as a caller would hold it
-        if on_cuda:
-            torch.cuda.synchronize(device)
+        end = recorder.mark()
         duration = perf_counter() - start
+    if on_cuda:  # on the time line of the device, which was held back at first
+        torch.cuda.synchronize(device)
+        duration = begin.elapsed_time(end) / 1e3
     for parameter in learned:
         if parameter.grad is not None:
             recorder.name_buffer(parameter.grad, "gradients")
@@ -137,9 +148,9 @@ class _Recorder(TorchDispatchMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         kwargs = kwargs or {}
-        if any(_is_wrapper(kind) for kind in types):
+        if any(unfolds(kind) for kind in types):
             return NotImplemented  # let the subclass unfold; its inner operators come by again
-        kind = _kind(func)
+        kind = operator_kind(func)
         rule = _rule(func, kind)
         if rule is None and not any(tensor.is_nested for tensor in flat_tensors(args)):
             unfolded = _decompose(self, func, args, kwargs)
@@ -148,11 +159,11 @@ class _Recorder(TorchDispatchMode):
         path, phase = self._places.now()
         inputs, settings = _arguments(func, kind, args, kwargs)
         is_view = rule is VIEW or _is_view(func)
-        begin = None if is_view else self._mark()
+        begin = None if is_view else self.mark()
         start = perf_counter() - self._began
         result = func(*args, **kwargs)
         duration = perf_counter() - self._began - start
-        end = None if is_view else self._mark()
+        end = None if is_view else self.mark()
         outputs = tuple(as_spec(tensor, is_view=is_view) for tensor in flat_tensors(result))
         call = Call(kind, inputs, outputs, settings)
         cost = _cost(call, rule)
@@ -174,7 +185,8 @@ class _Recorder(TorchDispatchMode):
         is_cudnn = "convolution" in kind or "cudnn" in kind
         return "tf32" if (self._cudnn_tf32 if is_cudnn else self._matmul_tf32) else ""
 
-    def _mark(self) -> Any:
+    def mark(self) -> Any:
+        """Mark a moment on the time line of a GPU; None on a CPU."""
         if not self._on_cuda:
             return None
         event = torch.cuda.Event(enable_timing=True)
@@ -224,7 +236,7 @@ def _with_device_time(record: OpRecord, begin: Any, end: Any) -> OpRecord:
     return replace(record, duration=begin.elapsed_time(end) / 1e3 if begin else 0.0)
 
 
-def _kind(func: Any) -> str:
+def operator_kind(func: Any) -> str:
     """Name an operator without its overload and the underscore of in-place variants."""
     if not isinstance(func, torch._ops.OpOverload):
         return str(func.name() if callable(getattr(func, "name", None)) else func)
@@ -300,6 +312,6 @@ def _as_argument(value: Any) -> Argument:
     return as_spec(value) if isinstance(value, torch.Tensor) else None
 
 
-def _is_wrapper(kind: type) -> bool:
+def unfolds(kind: type) -> bool:
     """Tell whether a tensor class unfolds into operators on plain tensors."""
     return kind.__torch_dispatch__ is not torch._C._disabled_torch_dispatch_impl  # type: ignore[attr-defined]

@@ -36,7 +36,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="what updates the parameters in a training step (default adam)",
     )
     measuring = parser.add_argument_group("measuring")
-    measuring.add_argument("--runs", type=int, metavar="N", help="call the model exactly N times")
+    measuring.add_argument(
+        "--runs", type=int, metavar="N", help="time N unwatched and N watched calls"
+    )
     measuring.add_argument(
         "--budget", type=float, default=3.0, metavar="S", help="seconds of timing (default 3)"
     )
@@ -174,8 +176,8 @@ def _check_writable(path: Path) -> None:
     if path.is_dir():
         raise SettingError(f"{path} is a folder; give the name of a file")
     folder = path.absolute().parent
-    while not folder.exists():  # Missing folders are made.
-        folder = folder.parent
+    if not folder.is_dir():
+        raise SettingError(f"{path} cannot be written: there is no folder {folder}")
     try:
         with TemporaryFile(dir=folder):
             pass

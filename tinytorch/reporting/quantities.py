@@ -80,7 +80,7 @@ def factor_text(factor: float | None) -> str:
     """Write how many times: ``1.25x``."""
     if factor is None or not math.isfinite(factor):
         return _without_digits(factor)
-    return f"{factor:.2f}x" if abs(factor) < 99.995 else f"{count_text(factor)}x"
+    return f"{factor:.2f}x" if abs(factor) < 99.995 else f"{factor:,.0f}x"
 
 
 def _scaled(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from difflib import get_close_matches
 from pathlib import Path
 from types import ModuleType
@@ -24,8 +24,8 @@ def load_workload(target: str) -> Workload:
     """Give the workload that a target names.
 
     A target is a built-in name, ``file.py:factory`` or ``package.module:factory``. The factory
-    takes no arguments and returns a Workload, or a model and its inputs: ``model, x`` or
-    ``model, (x, y)``.
+    takes no arguments and returns a Workload, or a model and its inputs: ``model, x``,
+    ``model, (x, y)`` or, by name, ``model, {"x": x}``.
     """
     if target in ZOO:
         return load_zoo(target)
@@ -94,6 +94,8 @@ def _as_workload(target: str, made: Any) -> Workload:
     if isinstance(made, tuple) and len(made) == 2:
         model, inputs = made
         if callable(model) or hasattr(model, "forward"):
+            if isinstance(inputs, Mapping):
+                return Workload(name=target, model=model, inputs=(), keywords=dict(inputs))
             arguments = inputs if isinstance(inputs, tuple) else (inputs,)
             return Workload(name=target, model=model, inputs=arguments)
     raise TargetError(

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -21,17 +21,19 @@ Scores = npt.NDArray[np.float64]
 class Workload:
     """A model, what to call it with, and how to tell whether it is still any good.
 
-    `inputs` are the arguments of one call of the model. `calibration` holds such arguments for
+    `inputs` are the arguments of one call of the model, `keywords` those that it takes by name.
+    `calibration` holds such arguments for
     several calls, from training data. `evaluate` gives a score per held-out example, higher is
     better, always of the same examples in the same order; `metric` says what its mean is called.
     """
 
     name: str
-    model: Any
-    inputs: tuple[Any, ...]
-    calibration: tuple[tuple[Any, ...], ...] = ()
+    model: Any = field(repr=False)
+    inputs: tuple[Any, ...] = field(repr=False)
+    calibration: tuple[tuple[Any, ...], ...] = field(default=(), repr=False)
     evaluate: Callable[[Any], Scores] | None = None
     metric: str = "accuracy"
+    keywords: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
         if not callable(self.model) and not hasattr(self.model, "forward"):
@@ -52,7 +54,12 @@ class Workload:
 
     def run(self) -> Any:
         """Call the model once on the example inputs."""
-        return call_model(self.model, *self.inputs)
+        return call_model(self.model, *self.inputs, **self.keywords)
+
+    @property
+    def arguments(self) -> tuple[Any, ...]:
+        """Everything that a call of the model gets."""
+        return (*self.inputs, *self.keywords.values())
 
 
 def call_model(model: Any, *inputs: Any, **settings: Any) -> Any:

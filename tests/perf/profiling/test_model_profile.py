@@ -262,3 +262,80 @@ def test_layers_that_run_again_in_the_backward_pass_belong_to_it():
         assert layer.time_s <= profile.total_s
     inner = [profile.layer(f"block.{number}") for number in range(3)]
     assert sum(layer.time_s for layer in inner) <= profile.layer("block").time_s
+
+
+def test_inputs_may_go_in_by_name():
+    torch = require_part("torch")
+
+    class ByName(torch.nn.Module):
+        def forward(self, *, left, right):
+            return left @ right
+
+    given = {"left": torch.ones(2, 3), "right": torch.ones(3, 4)}
+    assert quick(ByName(), keywords=given).macs == 2 * 3 * 4
+    with pytest.raises(SettingError, match=r"no setting \['left', 'right'\]"):
+        quick(ByName(), **given)
+
+
+def test_a_function_on_torch_tensors_is_recorded_by_torch():
+    torch = require_part("torch")
+    profile = quick(lambda x: x @ x, torch.ones(4, 4))
+    assert (profile.framework, profile.macs) == ("pytorch", 64)
+
+
+def test_a_generator_has_computed_nothing():
+    def lazily(x):
+        yield x
+
+    with pytest.raises(ModelError, match="returned a generator, which has computed nothing yet"):
+        quick(lazily, X)
+
+
+def test_work_in_another_thread_is_noted_as_not_seen():
+    torch = require_part("torch")
+    from concurrent.futures import ThreadPoolExecutor
+
+    class Threaded(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = torch.nn.Linear(8, 8)
+            self.outer = torch.nn.Linear(8, 8)
+
+        def forward(self, x):
+            with ThreadPoolExecutor(1) as pool:
+                return self.outer(pool.submit(self.inner, x).result())
+
+    profile = quick(Threaded(), torch.ones(4, 8))
+    assert any("'inner' ran, but no operation of theirs was seen" in n for n in profile.notes)
+
+
+def test_what_nobody_can_see_is_said():
+    profile = quick(lambda x: Tensor(np.sqrt(x.data)), X)
+    assert "no operation was recorded: nothing that ran here is counted" in profile.notes
+
+
+def test_a_model_that_fails_later_is_an_error_that_says_so():
+    calls = iter(range(100))
+
+    def failing(x):
+        if next(calls) > 5:
+            raise ZeroDivisionError("too often")
+        return x * 2
+
+    with pytest.raises(ModelError, match="worked at first, and later raised ZeroDivisionError"):
+        quick(failing, X, runs=20)
+
+
+def test_training_mode_in_an_inference_profile_is_noted():
+    torch = require_part("torch")
+    model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.BatchNorm1d(8))
+    assert any(
+        "changes BatchNorm1d; call model.eval()" in n for n in quick(model, torch.ones(4, 8)).notes
+    )
+    assert not any("training mode" in n for n in quick(model.eval(), torch.ones(4, 8)).notes)
+
+
+def test_a_meta_model_cannot_be_timed():
+    torch = require_part("torch")
+    with pytest.raises(BackendError, match="the meta device, which computes nothing"):
+        quick(torch.nn.Linear(8, 8, device="meta"), torch.ones(4, 8, device="meta"))

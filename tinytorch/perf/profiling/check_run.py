@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
 from typing import Any
 
 from tinytorch.adapters.adapter import Adapter
@@ -19,6 +19,11 @@ def check_run(adapter: Adapter, model: Any, call: Callable[[], Any]) -> tuple[st
     """
     with adapter.naming_failures(model):
         output = call()
+    if isinstance(output, (Generator, Coroutine, AsyncGenerator)):
+        raise ModelError(
+            f"{type(model).__name__} returned a {type(output).__name__}, which has computed "
+            "nothing yet; profile a function that runs it to the end"
+        )
     if output is None or isinstance(output, str):
         raise ModelError(
             f"{type(model).__name__} returned {output!r}, which holds no tensor; "

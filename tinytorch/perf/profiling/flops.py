@@ -22,8 +22,8 @@ def count_flops(model: Any, *inputs: Any, backward: bool = False, **settings: An
 
 def record_call(model: Any, *inputs: Any, backward: bool = False, **settings: Any) -> Recording:
     """Run a model once, forward or forward and backward, and record what it did."""
-    adapter = adapter_for(model)
     arguments = (*inputs, *settings.values())
+    adapter = adapter_for(model, arguments)
     device = adapter.device(model, arguments)
 
     def forward() -> Any:

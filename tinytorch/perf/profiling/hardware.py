@@ -137,7 +137,7 @@ def estimate_on(
     if price_per_hour is not None and not price_per_hour >= 0:
         raise SettingError(f"price_per_hour={price_per_hour}: a price is not negative")
     at_best, notes = _roofline_seconds(profile, target)
-    here, here_notes = None, ()
+    here: float | None = None
     if profile.ceilings is not None:
         own = this_machine(profile.ceilings)
         # What fits into a cache here is read from there, not from memory.

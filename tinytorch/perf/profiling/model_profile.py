@@ -2,27 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import inspect
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
-from tinytorch.adapters.adapter import adapter_for
-from tinytorch.errors import SettingError
+from tinytorch.adapters.adapter import ParameterSpec, adapter_for
+from tinytorch.adapters.records import Recording
+from tinytorch.errors import BackendError, ModelError, SettingError, TinyTorchError
 from tinytorch.measure.ceilings import Progress, machine_ceilings
 from tinytorch.measure.counters import count_events
 from tinytorch.measure.environment import describe_environment
 from tinytorch.measure.memory import traced_memory
 from tinytorch.perf.profiling.check_run import check_run
-from tinytorch.perf.profiling.turns import Task, time_in_turns
+from tinytorch.perf.profiling.turns import Task, Timing, time_in_turns
 from tinytorch.workloads.profile import Profile
 from tinytorch.workloads.workload import Workload
 
 __all__ = ["profile_model", "profile_workload"]
 
 
-def profile_model(model: Any, *inputs: Any, name: str | None = None, **settings: Any) -> Profile:
-    """Profile a model on these inputs. Settings are those of :func:`profile_workload`."""
+def profile_model(
+    model: Any,
+    *inputs: Any,
+    keywords: Mapping[str, Any] | None = None,
+    name: str | None = None,
+    **settings: Any,
+) -> Profile:
+    """Profile a model on these inputs. Settings are those of :func:`profile_workload`.
+
+    `keywords` are inputs that the model takes by name.
+    """
+    unknown = settings.keys() - inspect.signature(profile_workload).parameters.keys()
+    if unknown:
+        raise SettingError(
+            f"no setting {sorted(unknown)}; give what the model takes by name as keywords={{...}}"
+        )
     title = name or type(model).__name__
-    return profile_workload(Workload(title, model, inputs), **settings)
+    return profile_workload(Workload(title, model, inputs, keywords=keywords or {}), **settings)
 
 
 def profile_workload(
@@ -47,33 +64,31 @@ def profile_workload(
     """
     _check(workload, runs, budget_s)
     tell = progress.describe if progress else lambda text: None
-    adapter = adapter_for(workload.model)
-    device = adapter.device(workload.model, workload.inputs)
+    adapter = adapter_for(workload.model, workload.arguments)
+    device = adapter.device(workload.model, workload.arguments)
+    if device == "meta":
+        raise BackendError(
+            "the model is on the meta device, which computes nothing: count_flops can count it, "
+            "but a profile needs it on a device that runs it"
+        )
     task = Task(adapter, workload, device, is_training=training)
     limits = machine_ceilings(device, progress=progress) if ceilings else None
     with task.environment():
         tell(f"{workload.name}: checking")
         notes = check_run(adapter, workload.model, task)
-        examples = _batch_size(workload.inputs, task.forward())
+        examples = _batch_size(workload.arguments, task.forward())
         if training and optimizer is not None:
             task.optimizer = adapter.make_optimizer(workload.model, optimizer)
-        tell(f"{workload.name}: timing")
-        timing = time_in_turns(task, runs, budget_s, progress)
-        tell(f"{workload.name}: recording")
-        task.phases.clear()
-        adapter.drop_gradients(workload.model)
-        recording = adapter.record(
-            workload.model,
-            task,
-            device=device,
-            inputs=workload.inputs,
-            optimizer=task.optimizer,
-        )
-        traced = _traced_peak(task) if adapter.name == "core" else None
-        events = count_events(task) if counters else None
+        with _expecting_no_failure():
+            tell(f"{workload.name}: timing")
+            timing = time_in_turns(task, runs, budget_s, progress)
+            tell(f"{workload.name}: recording")
+            recording = _record(task)
+            traced = _traced_peak(task) if adapter.name == "core" else None
+            events = count_events(task) if counters else None
     modules = adapter.modules(workload.model)
-    if len(adapter.watchable_modules(workload.model)) < len(modules):
-        notes = (*notes, "the layers inside of a compiled module are not timed one by one")
+    parameters = adapter.parameters(workload.model)
+    notes += _blind_spots(task, recording, parameters, timing)
     return Profile(
         name=workload.name,
         framework=adapter.name,
@@ -84,7 +99,7 @@ def profile_workload(
         turns=timing.turns,
         runs=timing.runs,
         recording=recording,
-        parameters=adapter.parameters(workload.model),
+        parameters=parameters,
         kinds={path: type(module).__name__ for path, module in modules.items()},
         environment=describe_environment(),
         ceilings=limits,
@@ -97,6 +112,62 @@ def profile_workload(
     )
 
 
+@contextmanager
+def _expecting_no_failure() -> Iterator[None]:
+    try:
+        yield
+    except TinyTorchError:
+        raise
+    except Exception as error:
+        raise ModelError(
+            f"the model worked at first, and later raised {type(error).__name__}: {error}"
+        ) from error
+
+
+def _record(task: Task) -> Recording:
+    model = task.workload.model
+    task.phases.clear()
+    task.adapter.drop_gradients(model)
+    return task.adapter.record(
+        model,
+        task,
+        device=task.device,
+        inputs=task.workload.arguments,
+        optimizer=task.optimizer,
+    )
+
+
+def _blind_spots(
+    task: Task, recording: Recording, parameters: Iterable[ParameterSpec], timing: Timing
+) -> tuple[str, ...]:
+    """Say what ran without being seen, so that no total is taken for complete."""
+    model, notes = task.workload.model, []
+    changing = [
+        type(module).__name__
+        for module in task.adapter.modules(model).values()
+        if getattr(module, "training", False)
+        and any(word in type(module).__name__ for word in ("Dropout", "BatchNorm"))
+    ]
+    if changing and not task.is_training:
+        notes.append(
+            f"the model is in training mode, which changes {', '.join(sorted(set(changing)))}; "
+            "call model.eval() before to profile inference"
+        )
+    if len(task.adapter.watchable_modules(model)) < len(task.adapter.modules(model)):
+        notes.append("the layers inside of a compiled module are not timed one by one")
+    if not recording.operations:
+        return (*notes, "no operation was recorded: nothing that ran here is counted")
+    seen = {record.path for record in recording.operations}
+    called = {call.path for run in timing.runs for call in run}
+    silent = sorted({each.path for each in parameters} & called - seen)
+    if silent:
+        notes.append(
+            f"{', '.join(map(repr, silent[:3]))} ran, but no operation of theirs was seen; work "
+            "in other threads is not counted"
+        )
+    return tuple(notes)
+
+
 def _traced_peak(task: Task) -> int:
     """Give the most bytes that Python allocated during a call, scratch memory included."""
     with traced_memory() as traced:
@@ -106,8 +177,8 @@ def _traced_peak(task: Task) -> int:
 
 
 def _batch_size(inputs: tuple[Any, ...], output: Any) -> int | None:
-    """Give the number of examples, if every input and the output have as many along axis 0."""
-    first = list(_first_axes((*inputs, output)))
+    """Give the number of examples, if every input and the first output have as many on axis 0."""
+    first = [*_first_axes(inputs), *list(_first_axes(output))[:1]]
     return first[0] if first and len(set(first)) == 1 else None
 
 
@@ -124,7 +195,7 @@ def _first_axes(value: Any) -> Iterator[int | None]:
 
 
 def _check(workload: Workload, runs: int | None, budget_s: float) -> None:
-    if not workload.inputs:
+    if not workload.arguments:
         raise SettingError(
             f"workload {workload.name!r} has no example inputs; give the model something to run on"
         )

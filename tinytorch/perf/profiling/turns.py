@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Any
 
+import numpy as np
+
 from tinytorch.adapters.adapter import Adapter
 from tinytorch.adapters.layer_watch import stamping_layers
 from tinytorch.adapters.records import LayerCall
@@ -17,13 +19,15 @@ from tinytorch.measure.disturbance import observe
 from tinytorch.measure.samples import Samples
 from tinytorch.measure.timing import gc_paused
 from tinytorch.workloads.profile import BACKWARD, UPDATE
-from tinytorch.workloads.workload import Workload, call_model
+from tinytorch.workloads.workload import Workload
 
 __all__ = ["Task", "Timing", "time_in_turns"]
 
 TURNS = 8
 """Turns of unwatched and watched calls: enough for noise to meet both alike."""
 MIN_CALLS, MAX_CALLS = 5, 500
+PLAUSIBLE = (0.8, 1.6)
+"""What watching may do to the time of a call; anything else is the machine."""
 
 
 @dataclass
@@ -63,7 +67,7 @@ class Task:
         return loss
 
     def forward(self) -> Any:
-        return call_model(self.workload.model, *self.workload.inputs)
+        return self.workload.run()
 
     def _timed(self, name: str, action: Callable[[], None]) -> None:
         begin = self.stamp()
@@ -114,10 +118,8 @@ def time_in_turns(
             for take in kinds if turn % 2 == 0 else reversed(kinds):
                 take(task, count)
             if progress:
-                progress.describe(
-                    f"{task.workload.name}: timing, turn {turn + 1} of {len(per_turn)}"
-                )
-    return tally.finished(task.workload.name, per_turn, observe().doubts_since(before))
+                progress.describe(f"{name}: timing, turn {turn + 1} of {len(per_turn)}")
+    return tally.finished(name, per_turn, observe().doubts_since(before))
 
 
 @dataclass
@@ -165,6 +167,13 @@ class _Tally:
         if self.gaps:
             gaps = "the program waits for the device inside of a call: its times have gaps"
             notes = (*notes, gaps)
+        ratio = np.median(self.watched) / np.median(self.busy or self.plain)
+        if not PLAUSIBLE[0] < ratio < PLAUSIBLE[1]:
+            notes = (
+                *notes,
+                f"watched calls took {ratio:.2f} times as long as unwatched ones, which watching "
+                "does not explain: the machine was not steady, measure again",
+            )
         return Timing(
             latency=Samples(f"{name} latency", tuple(self.plain)),
             watched=Samples(f"{name} watched", tuple(self.watched)),
