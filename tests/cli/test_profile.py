@@ -6,6 +6,7 @@ from parts import require_part
 from tinytorch.cli import profile as command
 from tinytorch.cli.exit_codes import ExitCode
 from tinytorch.cli.main import main
+from tinytorch.errors import SettingError
 from tinytorch.perf.profiling import model_profile
 
 QUICK = ["--runs", "3", "--no-ceilings"]
@@ -15,7 +16,6 @@ import numpy as np
 from tinytorch.core.layers import Linear, Sequential
 from tinytorch.core.module import Module
 from tinytorch.core.tensor import Tensor
-from tinytorch.errors import SettingError
 
 X = Tensor(np.ones((2, 4), np.float32))
 
