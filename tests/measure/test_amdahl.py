@@ -31,7 +31,12 @@ def test_the_whole_lies_between_nothing_and_the_part(share, factor):
     assert speedup <= amdahl(share) * slack
 
 
-@pytest.mark.parametrize("share", [-0.1, 1.5, math.nan])
+def test_a_sum_of_parts_that_rounding_made_more_than_the_whole_is_the_whole():
+    assert amdahl(1 + 1e-10) == math.inf
+    assert amdahl(1 + 1e-10, 3) == amdahl(1, 3)
+
+
+@pytest.mark.parametrize("share", [-0.1, -1e-12, 1 + 1e-8, 1.5, math.nan])
 def test_a_share_is_a_part(share):
     with pytest.raises(SettingError, match="share="):
         amdahl(share)

@@ -1,7 +1,7 @@
 import sys
 
 import pytest
-from measure.imaginary import GIB, KIB, MIB, ceilings, environment
+from measure.imaginary import GIB, KIB, MIB, ceilings, environment, rate
 from parts import require_part
 
 from tinytorch.measure import bandwidth, ceilings_cpu
@@ -55,9 +55,9 @@ def test_the_memory_behind_is_touched_within_reason(last_cache, memory, expected
     assert levels[-1] == Level("DRAM", expected, None)
 
 
-def test_with_a_quota_only_the_caches_that_threads_can_reach_count():
+def test_with_few_threads_only_the_caches_that_they_can_reach_count():
     caches = {"L1d": Cache(32 * KIB, 64 * 32 * KIB), "L3": Cache(32 * MIB, 8 * 32 * MIB)}
-    levels = memory_levels(environment(caches=caches, usable_cores=4, memory_bytes=64 * GIB))
+    levels = memory_levels(environment(caches=caches, threads_in_force=4, memory_bytes=64 * GIB))
     assert [level.capacity_bytes for level in levels] == [4 * 32 * KIB, 4 * 32 * MIB, None]
 
 
@@ -80,6 +80,12 @@ def test_every_level_is_visited_in_every_round(quick):
         assert each.read.count == each.copy.count == 4
         assert min(each.read.minimum, each.copy.minimum) > 0
         assert each.read.unit == "B/s"
+
+
+def test_bandwidth_is_probed_with_the_threads_in_force(quick):
+    machine = environment(usable_cores=2, threads_in_force=1, caches={})
+    bandwidths, _ = probe_bandwidths(machine, budget_s=0.01, advance=ignore)
+    assert [each.threads for each in bandwidths] == [1]
 
 
 def test_without_numba_small_caches_are_not_measured_and_the_reason_is_given(quick, monkeypatch):
@@ -126,6 +132,73 @@ def test_torch_takes_the_place_of_what_numpy_lacks(monkeypatch):
     assert found.has_library("torch")
     assert found.peak_flops("int8") > 0
     assert set(found.not_measured) == {"L1 bandwidth", "no_such_dtype rate"}
+
+
+@pytest.fixture
+def tiny_torch(quick, monkeypatch):
+    """Let a whole measurement, PyTorch's part included, take no time."""
+    require_part("torch")
+    from tinytorch.measure import ceilings_torch
+
+    monkeypatch.setattr(ceilings_cpu, "SIZES", (32,))
+    monkeypatch.setattr(ceilings_torch, "CPU_SIZES", (32,))
+    monkeypatch.setattr(ceilings_torch, "CPU_DTYPES", ("float32",))
+    monkeypatch.setattr(ceilings_cpu, "torch_is_imported", lambda: True)
+    monkeypatch.setattr(ceilings_cpu, "describe_environment", lambda: environment(caches={}))
+
+
+@pytest.mark.parametrize(
+    ("threads_of_blas", "physical_cores", "libraries"),
+    [(2, 2, ["numpy", "torch"]), (4, 4, ["torch"]), (4, 2, ["numpy", "torch"])],
+)
+def test_numpy_is_no_ceiling_for_a_torch_with_fewer_threads(
+    tiny_torch, monkeypatch, threads_of_blas, physical_cores, libraries
+):
+    machine = environment(caches={}, threads_in_force=2, physical_cores=physical_cores)
+    monkeypatch.setattr(ceilings_cpu, "describe_environment", lambda: machine)
+    monkeypatch.setattr(ceilings_cpu, "blas_threads", lambda blas: threads_of_blas)
+    found = measure_cpu("fingerprint", seconds=0.05, progress=None)
+    assert sorted({rate.library for rate in found.rates}) == libraries
+    reason = found.not_measured.get("NumPy rates", "")
+    assert ("4 threads, but PyTorch is set to 2" in reason) == ("numpy" not in libraries)
+
+
+class Disturbed:
+    """Counters that see a disturbance whenever torch was measured in between."""
+
+    measured_torch = False
+
+    def __init__(self):
+        self.before = Disturbed.measured_torch
+
+    def doubts_since(self, earlier):
+        return ("disturbed",) if Disturbed.measured_torch and not earlier.before else ()
+
+
+@pytest.fixture
+def disturbed_torch(tiny_torch, monkeypatch):
+    from tinytorch.measure import ceilings_torch
+
+    def disturbed_rates(**_):
+        monkeypatch.setattr(Disturbed, "measured_torch", True)
+        return (rate("float32", 1e9, "torch"),), {}
+
+    monkeypatch.setattr(Disturbed, "measured_torch", False)
+    monkeypatch.setattr(ceilings_cpu, "observe", Disturbed)
+    monkeypatch.setattr(ceilings_torch, "torch_rates", disturbed_rates)
+
+
+def test_what_disturbs_the_rates_of_torch_is_kept(disturbed_torch):
+    found = measure_cpu("fingerprint", seconds=0.05, progress=None)
+    assert found.disturbances == ("disturbed",)
+
+
+def test_what_disturbs_added_rates_is_kept_with_the_new_time(disturbed_torch):
+    bare = ceilings(disturbances=("earlier",))
+    found = add_torch_rates(bare, seconds=0.1, progress=None)
+    assert found.disturbances == ("earlier", "disturbed")
+    assert found.measured_at > bare.measured_at
+    assert not found.is_doubtful  # it is tried again later, not at once
 
 
 class Watcher:

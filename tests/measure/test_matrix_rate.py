@@ -7,7 +7,7 @@ from tinytorch.measure.matrix_rate import best_matrix_rate
 class Machine:
     """A machine that multiplies with a given rate at each size; also its clock."""
 
-    name, resolution_s = "imaginary", 1e-9
+    name, resolution_s, is_disturbed_by_host = "imaginary", 1e-9, False
 
     def __init__(self, rates, setting_up_s=0.0):
         self.rates, self.tried, self.setting_up_s = rates, [], setting_up_s

@@ -48,6 +48,7 @@ def test_work_without_arithmetic_has_no_attainable_rate():
     bound = classify_bound(achieved=0, peak=1e9, bandwidth=1e9, intensity=0)
     assert bound.is_memory_bound
     assert math.isnan(bound.of_attainable)
+    assert str(bound) == "memory-bound: it moves bytes and computes nothing"
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ class ScriptedClock:
     overhead_s: float = 1e-7
     name: str = "scripted"
     resolution_s: float = 1e-9
+    is_disturbed_by_host: bool = False
     loops: list[int] = field(default_factory=list)
 
     def time(self, function, loops):
@@ -166,3 +167,18 @@ def test_unstable_values_carry_a_note():
     clock = ScriptedClock(script=[1.0, 2.0, 1.0, 2.0, 1.0, 2.0])
     samples = measure_time(nothing, runs=6, warmup=0, clock=clock)
     assert any("unstable" in note for note in samples.notes)
+
+
+@pytest.mark.parametrize("is_disturbed", [True, False])
+def test_the_clock_says_whether_disturbances_of_the_host_matter(monkeypatch, is_disturbed):
+    monkeypatch.setattr(timing, "observe", Doubtful)
+    clock = ScriptedClock(is_disturbed_by_host=is_disturbed)
+    samples = measure_time(nothing, runs=6, warmup=0, clock=clock)
+    assert samples.notes == (("others used the machine",) if is_disturbed else ())
+
+
+class Doubtful:
+    """Counters that always see a disturbance."""
+
+    def doubts_since(self, earlier):
+        return ("others used the machine",)

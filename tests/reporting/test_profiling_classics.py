@@ -49,6 +49,7 @@ FACTS = {
     "latency_ci_low_ms": 10.4,
     "latency_ci_high_ms": 10.6,
     "gflops_per_second": 6.1,
+    "achieved_gflops_per_second": 7.2,
     "computational_efficiency": 0.05,
     "peak_memory_mb": 12.0,
     "activation_memory_mb": 3.0,
@@ -186,6 +187,13 @@ def test_a_quick_profile_has_the_important_numbers():
     assert row(report, "latency")[1:3] == ["10.5", "ms"]
     assert row(report, "bottleneck")[1:3] == ["memory", "memory-bound"]
     assert "note: a note" in words_of(report)
+
+
+def test_the_rate_of_a_quick_profile_is_the_one_that_its_share_of_the_peak_belongs_to():
+    normalisation = {"flops": 0, "gflops_per_second": 0.0, "computational_efficiency": 0.069}
+    report = render_quick_profile(FACTS | normalisation)
+    assert row(report, "speed")[1:3] == ["7.20", "GFLOP/s"]
+    assert "6.9% of this machine's peak" in words_of(report)
 
 
 def test_a_quick_profile_without_a_bound_or_a_batch():

@@ -6,7 +6,10 @@ import math
 
 from tinytorch.errors import SettingError
 
-__all__ = ["amdahl"]
+__all__ = ["ROUNDING", "amdahl"]
+
+ROUNDING = 1e-9
+"""A share that is so little above 1 is 1: parts that fill a whole add up to it but for rounding."""
 
 
 def amdahl(share: float, factor: float = math.inf) -> float:
@@ -20,9 +23,10 @@ def amdahl(share: float, factor: float = math.inf) -> float:
     >>> round(amdahl(share=0.70, factor=2), 2)
     1.54
     """
-    if not 0 <= share <= 1:
+    if not 0 <= share <= 1 + ROUNDING:
         raise SettingError(f"share={share}; it is a part of the time, between 0 and 1")
     if not factor > 0:
         raise SettingError(f"factor={factor}; it must be positive (2 means twice as fast)")
+    share = min(share, 1.0)
     remaining = (1 - share) + share / factor
     return 1 / remaining if remaining else math.inf

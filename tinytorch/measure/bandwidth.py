@@ -1,4 +1,4 @@
-"""Bytes per second between the cores and a working set, with all threads at once."""
+"""Bytes per second between the cores and a working set, with several threads at once."""
 
 from __future__ import annotations
 

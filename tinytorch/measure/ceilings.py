@@ -127,8 +127,8 @@ class Bandwidth:
 class Ceilings:
     """What one device can do at best. Levels stand from the fastest to the memory behind them.
 
-    `cache_bytes` maps a level to what it holds for all cores that we may use, `not_measured` what
-    is missing to the reason, `disturbances` says what else used the machine meanwhile (the true
+    `cache_bytes` maps a level to what it holds for all threads in force, `not_measured` what is
+    missing to the reason, `disturbances` says what else used the machine meanwhile (the true
     ceilings are then probably higher).
     """
 
@@ -249,9 +249,13 @@ def machine_ceilings(
     """Give the ceilings of a device, measured once, in about 8 seconds, and kept.
 
     `device` is "cpu", "cuda" or "cuda:1". They are measured again with `refresh`, and when
-    hardware, usable cores, thread settings or library versions have changed. What PyTorch adds to
-    the processor's is measured as soon as torch is imported. They are kept in a file below
+    hardware, usable cores, threads or library versions have changed. What PyTorch adds to the
+    processor's is measured as soon as torch is imported. They are kept in a file below
     TINYTORCH_CACHE, XDG_CACHE_HOME or ~/.cache; where that cannot be written a note says so.
+
+    Rates and bandwidths are both of the threads in force: those of ``torch.get_num_threads()`` once
+    torch is imported, before that what OPENBLAS_NUM_THREADS, OMP_NUM_THREADS and the like allow
+    NumPy, else all usable cores.
     """
     # These need the classes above, and most programs need neither.
     from tinytorch.measure.ceilings_cpu import add_torch_rates
@@ -280,8 +284,9 @@ def measure_ceilings(
 ) -> Ceilings:
     """Measure the ceilings of a device now, in about so many seconds, and keep nothing.
 
-    The processor's matrix products are NumPy's and, once torch is imported, PyTorch's. The
-    smaller caches need numba; what is missing stands in `not_measured` with the reason.
+    The processor's matrix products are NumPy's and, once torch is imported, PyTorch's (then only
+    PyTorch's where NumPy has more threads). The smaller caches need numba; what is missing stands
+    in `not_measured` with the reason.
     """
     if not seconds > 0:
         raise SettingError(f"seconds={seconds}; it must be positive")

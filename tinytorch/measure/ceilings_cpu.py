@@ -14,6 +14,7 @@ from tinytorch.measure.disturbance import observe
 from tinytorch.measure.environment import Environment, describe_environment
 from tinytorch.measure.matrix_rate import best_matrix_rate
 from tinytorch.measure.samples import Samples
+from tinytorch.measure.threads import blas_threads
 from tinytorch.measure.timing import gc_paused
 
 __all__ = [
@@ -70,7 +71,10 @@ def now() -> str:
 
 
 def measure_cpu(fingerprint: str, *, seconds: float, progress: Progress | None) -> Ceilings:
-    """Measure everything about the processor, with PyTorch too once it is imported."""
+    """Measure everything about the processor, with PyTorch too once it is imported.
+
+    Bandwidths and rates are of the same threads: those in force, see :func:`threads_in_force`.
+    """
     environment = describe_environment()
     levels = memory_levels(environment)
     has_torch = torch_is_imported()
@@ -79,7 +83,12 @@ def measure_cpu(fingerprint: str, *, seconds: float, progress: Progress | None) 
     bandwidths, missing = probe_bandwidths(
         environment, budget_s=BANDWIDTH_SHARE * seconds, advance=steps
     )
-    rates = numpy_rates(budget_s=NUMPY_SHARE * seconds, advance=steps)
+    rates: tuple[Rate, ...] = ()
+    reason = _numpy_has_more_threads(environment) if has_torch else ""
+    if reason:
+        missing["NumPy rates"] = reason
+    else:
+        rates = numpy_rates(budget_s=NUMPY_SHARE * seconds, advance=steps)
     ceilings = Ceilings(
         device="cpu",
         rates=rates,
@@ -88,9 +97,10 @@ def measure_cpu(fingerprint: str, *, seconds: float, progress: Progress | None) 
         fingerprint=fingerprint,
         measured_at=now(),
         not_measured={**missing, **NOT_NUMPY},
-        disturbances=observe().doubts_since(before),
     )
-    return _merge_torch(ceilings, TORCH_SHARE * seconds, steps) if has_torch else ceilings
+    if has_torch:
+        ceilings = _merge_torch(ceilings, TORCH_SHARE * seconds, steps)
+    return replace(ceilings, disturbances=observe().doubts_since(before))
 
 
 def count_steps() -> int:
@@ -101,7 +111,21 @@ def count_steps() -> int:
 
 def add_torch_rates(ceilings: Ceilings, *, seconds: float, progress: Progress | None) -> Ceilings:
     """Measure PyTorch's matrix products and add them to ceilings of the processor."""
-    return _merge_torch(ceilings, TORCH_SHARE * seconds, Steps(progress))
+    before = observe()
+    found = _merge_torch(ceilings, TORCH_SHARE * seconds, Steps(progress))
+    doubts = observe().doubts_since(before)
+    return replace(found, measured_at=now(), disturbances=(*ceilings.disturbances, *doubts))
+
+
+def _numpy_has_more_threads(environment: Environment) -> str:
+    """Say why NumPy's rates would be no ceiling for PyTorch: it has fewer threads.
+
+    Hardware threads of one core share its arithmetic units, so only whole cores count.
+    """
+    ours, torchs = blas_threads(environment.blas), environment.threads_in_force
+    if min(ours, environment.physical_cores or ours) <= torchs:
+        return ""
+    return f"NumPy multiplies with {ours} threads, but PyTorch is set to {torchs}"
 
 
 def _merge_torch(ceilings: Ceilings, budget_s: float, advance: Advance) -> Ceilings:
@@ -129,8 +153,8 @@ def memory_levels(environment: Environment) -> list[Level]:
     """
     levels = []
     for name, cache in environment.caches.items():
-        # With a quota there are fewer threads than caches, and a thread has only the nearest.
-        pieces = min(round(cache.total_bytes / cache.one_bytes), environment.usable_cores)
+        # There may be fewer threads than caches, and a thread has only the nearest.
+        pieces = min(round(cache.total_bytes / cache.one_bytes), environment.threads_in_force)
         capacity = cache.one_bytes * pieces
         levels.append(Level(name.removesuffix("d"), capacity // 2, capacity))
     last = levels[-1].capacity_bytes if levels else None
@@ -155,10 +179,11 @@ def probe_bandwidths(
 ) -> tuple[tuple[Bandwidth, ...], dict[str, str]]:
     """Measure reading and copying at every level, and say which levels could not be measured.
 
+    It is done with the threads in force, so that a limit on those of matrix products holds here.
     The levels take turns, so that each one's spread shows how the machine changes meanwhile.
     """
     kernels, reason = choose_kernels()
-    threads = environment.usable_cores
+    threads = environment.threads_in_force
     levels, skipped = _split(memory_levels(environment), kernels, threads, reason)
     visits = ROUNDS * len(levels) * 2
     values = max(2, round(budget_s / visits / SECONDS_PER_VALUE))

@@ -44,6 +44,7 @@ class CudaEventClock:
     device: torch.device
     name: str = "cuda events"
     resolution_s: float = 0.5e-6
+    is_disturbed_by_host: bool = False
 
     def time(self, function: Callable[[], object], loops: int) -> float:
         """Give the seconds on the device for `loops` calls together."""

@@ -26,6 +26,10 @@ class Clock(Protocol):
     def resolution_s(self) -> float:
         """Give the smallest difference that the clock can show."""
 
+    @property
+    def is_disturbed_by_host(self) -> bool:
+        """Say whether what else the processor does is part of the time; not so on a device."""
+
     def time(self, function: Function, loops: int) -> float:
         """Call `function` `loops` times and give the seconds for all calls together."""
 
@@ -37,6 +41,7 @@ class StandardClock:
     name: str
     read_ns: Callable[[], int]
     resolution_s: float
+    is_disturbed_by_host: bool = True
 
     def time(self, function: Function, loops: int) -> float:
         """Call `function` `loops` times and give the seconds for all calls together.

@@ -71,6 +71,8 @@ class Bound:
         return self.achieved / self.attainable if self.attainable else math.nan
 
     def __str__(self) -> str:
+        if not self.intensity:
+            return "memory-bound: it moves bytes and computes nothing"
         return f"{self.bound}-bound at {self.efficiency:.0%} efficiency"
 
 

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from tinytorch.errors import SettingError
 from tinytorch.measure.samples import Interval
 
-__all__ = ["ScalingPrediction", "predict_scaling", "student_t_quantile"]
+__all__ = ["FAR", "ScalingPrediction", "predict_scaling", "student_t_quantile"]
 
 NOTABLE_DIFFERENCE = 0.15
 """A local exponent that differs from the fitted one by more bends away from a power law."""

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from time import perf_counter
 
 from tinytorch.errors import SettingError
-from tinytorch.measure.clocks import WALL, Clock, StandardClock, reading_overhead
+from tinytorch.measure.clocks import WALL, Clock, reading_overhead
 from tinytorch.measure.disturbance import observe
 from tinytorch.measure.samples import Samples
 
@@ -91,8 +91,7 @@ def measure_time(
             until=perf_counter() + budget_s,
         )
         after = observe()
-    # What disturbs the processor says little about the clock of another device.
-    doubts = after.doubts_since(before) if isinstance(clock, StandardClock) else ()
+    doubts = after.doubts_since(before) if clock.is_disturbed_by_host else ()
     samples = Samples(name, values, loops=loops, notes=doubts)
     stability = samples.stability
     return samples if stability.is_stable else samples.with_notes(stability.note)

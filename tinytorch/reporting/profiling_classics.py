@@ -192,7 +192,9 @@ def render_quick_profile(facts: Mapping[str, Any]) -> RenderableType:
     rows.add_row("parameters", f"{facts['parameters']:,}", _mb(facts["parameter_memory_mb"]))
     batch = facts["batch_size"]
     per = "per sample" if batch else "per call"
-    rows.add_row("FLOPs", f"{facts['flops']:,}", f"{per}, two per multiply-accumulate")
+    rows.add_row(
+        "FLOPs", f"{facts['flops']:,}", f"{per}, contractions, two per multiply-accumulate"
+    )
     low, high = facts["latency_ci_low_ms"] / 1e3, facts["latency_ci_high_ms"] / 1e3
     rows.add_row(
         "latency",
@@ -200,9 +202,10 @@ def render_quick_profile(facts: Mapping[str, Any]) -> RenderableType:
         f"median, {seconds_text(low)} to {seconds_text(high)}"
         + (f", batch of {batch}" if batch else ""),
     )
-    rate = rate_text(facts["gflops_per_second"] * 1e9)
-    of_peak = percent_text(facts["computational_efficiency"])
-    rows.add_row("speed", rate, f"{of_peak} of this machine's peak")
+    rate = rate_text(facts["achieved_gflops_per_second"] * 1e9)
+    share = facts["computational_efficiency"]
+    of_peak = "" if share is None else f"; {percent_text(share)} of this machine's peak"
+    rows.add_row("speed", rate, f"of all work{of_peak}")
     rows.add_row(
         "memory", _mb(facts["peak_memory_mb"]), f"peak; {_mb(facts['activation_memory_mb'])} made"
     )

@@ -1,3 +1,4 @@
+import dataclasses
 import gc
 import tracemalloc
 
@@ -16,6 +17,7 @@ from parts import require_part
 
 from tinytorch.errors import SettingError
 from tinytorch.perf.profiling import ProfilerContext
+from tinytorch.perf.profiling.model_profile import profile_model
 from tinytorch.perf.profiling.timer import TRACING_NOTE
 
 MEGABYTE = 2**20
@@ -150,6 +152,25 @@ def test_flops_are_counted_when_the_function_belongs_to_a_model(kind, part, caps
     assert profiler.flop_count == wanted
     assert f"{wanted:,}" in words(capsys)
     assert any("-bound" in insight for insight in profiler.insights)
+
+
+@pytest.mark.parametrize("layer", ["Embedding", "LayerNorm"])
+def test_without_products_work_is_judged_as_in_a_profile(layer):
+    torch = require_part("torch")
+    tokens = torch.arange(12).reshape(3, 4)
+
+    class FloatNorm(torch.nn.LayerNorm):
+        def forward(self, tokens):
+            return super().forward(tokens.float())
+
+    model = torch.nn.Embedding(16, 8) if layer == "Embedding" else FloatNorm(4)
+    with ProfilerContext(enable_flops=True, timing_runs=2) as profiler:
+        profiler.profile_function(model, args=(tokens,))
+    assert profiler.measured[-1].work.dtype == "float32"  # not that of the tokens
+    profile = profile_model(model, tokens, runs=2, ceilings=False)
+    assert profile.dtype == "float32"
+    judged = dataclasses.replace(profile, ceilings=ceilings()).model_bound
+    assert profiler.insights[0].startswith(f"{judged.bound}-bound")
 
 
 def test_without_asking_no_flops_are_counted():

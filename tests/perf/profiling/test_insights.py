@@ -31,6 +31,18 @@ def test_the_roofline_says_what_limits(work, start):
     assert "of what the machine allows" in found[1]
 
 
+def test_what_only_moves_bytes_is_judged_by_the_bandwidth():
+    work = Work(flops=0, bytes_moved=10**6, working_set_bytes=10**9)
+    found = find_insights(STEADY, work=work, ceilings=MACHINE)
+    assert found[0] == "memory-bound: it moves bytes and computes nothing"
+    share = 10**6 / 0.001 / MACHINE.bandwidth(10**9)
+    assert found[1] == f"reaches {share:.1%} of this machine's bandwidth"
+
+
+def test_no_work_at_all_is_no_insight():
+    assert find_insights(STEADY, work=Work(0), ceilings=MACHINE) == find_insights(STEADY)
+
+
 def test_work_is_placed_under_the_roof_with_all_that_it_computes():
     work = Work(flops=600, other_flops=400, bytes_moved=100, working_set_bytes=100)
     bound = work_bound(STEADY, work, MACHINE)

@@ -1,10 +1,12 @@
 import dataclasses
 
+import numpy as np
 import pytest
 from classic_models import BATCH, PARAMETERS, make_input, make_model
 from measure.imaginary import ceilings, rate
 
 from tinytorch.adapters.records import Allocation
+from tinytorch.core.embeddings import Embedding
 from tinytorch.core.layers import Linear
 from tinytorch.perf.profiling.model_facts import (
     backward_facts,
@@ -74,6 +76,29 @@ def test_the_bound_s_own_words_are_given(profile):
     facts = bound_facts(known)
     assert facts["bound_note"] == str(known.model_bound)
     assert facts["bottleneck"] == known.model_bound.bound
+
+
+def test_the_rate_of_all_work_is_the_one_over_the_peak(profile):
+    known = dataclasses.replace(profile, ceilings=ceilings())
+    facts = bound_facts(known)
+    reached = facts["achieved_gflops_per_second"] * 1e9
+    assert reached == pytest.approx((profile.flops + profile.other_flops) / profile.latency.median)
+    peak = known.ceilings.peak_flops("float32")
+    assert facts["computational_efficiency"] == pytest.approx(reached / peak)
+
+
+def test_what_only_moves_bytes_is_memory_bound():
+    model, tokens = Embedding(10, 4), np.array([[1, 2, 3]])
+    known = dataclasses.replace(
+        profile_model(model, tokens, runs=3, ceilings=False), ceilings=ceilings()
+    )
+    facts = bound_facts(known)
+    assert (known.flops, known.other_flops) == (0, 0)
+    assert facts["bottleneck"] == "memory"
+    assert (facts["is_memory_bound"], facts["is_compute_bound"]) == (True, False)
+    assert facts["computational_efficiency"] == facts["arithmetic_intensity"] == 0
+    moved = known.bytes_moved / known.latency.median
+    assert facts["attainable_efficiency"] == pytest.approx(moved / known.model_bound.bandwidth)
 
 
 def test_times_of_the_phases_are_medians_that_add_up():

@@ -1,6 +1,7 @@
 import subprocess
 import sys
 
+import pytest
 from parts import require_part
 from project_files import ROOT
 
@@ -11,6 +12,7 @@ from tinytorch.perf.profiling.operators_torch import (  # noqa: E402
     OperatorMode,
     load_dispatcher,
 )
+from tinytorch.perf.profiling.tensor_memory_torch import metering_tensors  # noqa: E402
 
 
 def kinds_in(block):
@@ -99,3 +101,32 @@ sys.stdout.write(str(tracker.peak_usage))
     ran = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
     # The modules are 65 MB; what a first operator itself allocates are some kilobytes.
     assert float(ran.stdout) < 1
+
+
+@pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
+def test_an_operator_that_takes_functions_is_one_operator():
+    from torch.nn.attention.flex_attention import flex_attention
+
+    q = torch.randn(1, 2, 16, 8)
+    results = []
+    seen = kinds_in(lambda: results.append(flex_attention(q, q, q)))
+    assert "flex_attention" in [kind for kind, _ in seen]
+    # compiled and not compiled code round differently
+    torch.testing.assert_close(results[0], flex_attention(q, q, q))
+
+
+@pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
+def test_the_memory_of_an_operator_that_takes_functions_is_measured():
+    from torch.nn.attention.flex_attention import flex_attention
+
+    q = torch.randn(1, 2, 16, 8)
+    with metering_tensors() as memory:
+        result = flex_attention(q, q, q)
+    assert memory.current_bytes >= result.nbytes
+
+
+def test_what_insists_on_being_compiled_runs():
+    double = torch.compile(lambda x: 2 * x, backend="eager", fullgraph=True)
+    results = []
+    kinds_in(lambda: results.append(double(torch.ones(3))))
+    assert results[0].tolist() == [2.0, 2.0, 2.0]

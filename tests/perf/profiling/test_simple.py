@@ -172,7 +172,7 @@ def test_functions_that_only_make_an_object_are_refused():
         yield 1
 
     for function in (later, items):
-        with pytest.raises(SettingError, match="decorate a function that runs it to its end"):
+        with pytest.raises(SettingError, match="give a function that runs it to its end"):
             profile(function)
 
 

@@ -5,6 +5,7 @@ from parts import require_part
 
 torch = require_part("torch")
 
+from tinytorch.adapters.pytorch_tensors import parts_of  # noqa: E402
 from tinytorch.perf.profiling import tensor_memory_torch  # noqa: E402
 from tinytorch.perf.profiling.tensor_memory_torch import (  # noqa: E402
     metering_device,
@@ -55,6 +56,41 @@ def test_activations_of_a_training_step_are_counted_to_the_byte():
         gradients = memory.current_bytes
     assert held_for_backward == 4 * 32 * 4
     assert gradients == sum(parameter.nbytes for parameter in layer.parameters())
+
+
+@pytest.mark.parametrize("is_made_before", [True, False])
+def test_a_storage_that_grows_counts_with_what_it_has_become(is_made_before):
+    a = torch.ones(64, 64)
+    before = torch.empty(0)
+    with metering_tensors() as memory:
+        b = before if is_made_before else torch.empty(0)
+        torch.mm(a, a, out=b)
+        grown = memory.current_bytes
+        b.resize_(0).untyped_storage().resize_(0)
+        b.add_(1)  # storages are looked at when an operator meets them
+    assert grown == a.nbytes
+    assert (memory.current_bytes, memory.peak_bytes) == (0, a.nbytes)
+
+
+def test_what_was_there_before_and_shrinks_does_not_count():
+    before = ones(4)
+    with metering_tensors() as memory:
+        before.resize_(0).untyped_storage().resize_(0)
+        before.resize_(2 * KILOBYTE)
+    assert (memory.current_bytes, memory.peak_bytes) == (0, 0)
+
+
+@pytest.mark.parametrize("layout", [torch.sparse_coo, torch.sparse_csr])
+@pytest.mark.filterwarnings("ignore:Sparse")
+def test_a_sparse_tensor_counts_with_its_indices_and_values(layout):
+    dense = torch.eye(64)
+    with metering_tensors() as memory:
+        sparse = dense.to_sparse(layout=layout)
+    storages = {part.untyped_storage()._cdata: part.untyped_storage() for part in parts_of(sparse)}
+    assert memory.current_bytes == sum(storage.nbytes() for storage in storages.values()) > 0
+    with metering_tensors() as memory:
+        sparse.sum()
+        assert memory.current_bytes < 64
 
 
 def test_a_dead_tensor_s_address_may_be_used_again():

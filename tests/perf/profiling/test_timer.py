@@ -2,6 +2,8 @@ import gc
 import io
 import sys
 import tracemalloc
+from functools import partial
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -10,9 +12,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tinytorch.errors import SettingError
+from tinytorch.measure import timing
+from tinytorch.measure.clocks import WALL
 from tinytorch.measure.samples import Samples
-from tinytorch.perf.profiling import Timer
-from tinytorch.perf.profiling.timer import TRACING_NOTE, bound_call, timing_stats
+from tinytorch.perf.profiling import (
+    MemoryProfiler,
+    Profiler,
+    ProfilerContext,
+    SimpleProfiler,
+    Timer,
+)
+from tinytorch.perf.profiling import timer as timer_module
+from tinytorch.perf.profiling.device_clock import DeviceClock
+from tinytorch.perf.profiling.timer import TRACING_NOTE, bound_call, refuse_lazy, timing_stats
 
 CONTRACT = {"mean_ms", "std_ms", "min_ms", "max_ms", "p50_ms", "p95_ms", "p99_ms", "runs"}
 
@@ -109,6 +121,59 @@ def test_what_cannot_be_called_is_refused():
         Timer().measure(3)
 
 
+def generator(x=None):
+    yield x
+
+
+async def coroutine(x=None):
+    return x
+
+
+class LazyForward:
+    def forward(self, x=None):
+        yield x
+
+
+class LazyCall:
+    def __call__(self, x=None):
+        yield x
+
+
+class CallsLazyForward(LazyForward):
+    def __call__(self, x=None):
+        return self.forward(x)
+
+
+LAZY = [
+    generator,
+    coroutine,
+    partial(generator, 1),
+    LazyForward(),
+    LazyForward().forward,
+    LazyCall(),
+    CallsLazyForward(),
+]
+
+
+@pytest.mark.parametrize("lazy", LAZY)
+@pytest.mark.parametrize(
+    "measure",
+    [
+        refuse_lazy,
+        Timer().measure,
+        SimpleProfiler().profile,
+        ProfilerContext().profile_function,
+        MemoryProfiler().profile,
+        lambda model: Profiler().measure_latency(model, 1),
+        lambda model: Profiler().profile_layer(model, (1, 1)),
+        lambda model: Profiler().profile_forward_pass(model, 1),
+    ],
+)
+def test_what_returns_before_it_has_done_its_work_is_refused(measure, lazy):
+    with pytest.raises(SettingError, match="is a coroutine or generator: calling it only makes"):
+        measure(lazy)
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_model_is_timed_also_with_only_forward(kind):
     model, x = make_model(kind), make_input(kind)
@@ -124,6 +189,17 @@ def test_timing_under_a_tracer_says_so():
         tracemalloc.stop()
     assert TRACING_NOTE in stats["notes"]
     assert TRACING_NOTE not in Timer().measure(nothing, runs=3)["notes"]
+
+
+@pytest.mark.parametrize("clock", [WALL, DeviceClock()])
+def test_disturbances_are_told_whatever_the_clock(monkeypatch, clock):
+    doubt = "others used the machine"
+    counters = SimpleNamespace(doubts_since=lambda earlier: (doubt,))
+    monkeypatch.setattr(timing, "observe", lambda: counters)
+    monkeypatch.setattr(timer_module, "fitting_clock", lambda: clock)
+    timer = Timer()
+    assert doubt in timer.measure(nothing, runs=3)["notes"]
+    assert doubt in timer.samples.notes
 
 
 def test_bound_call_takes_forward_where_there_is_no_call():

@@ -1,3 +1,5 @@
+from functools import partial
+
 import numpy as np
 import pytest
 from classic_models import KINDS, PARAMETERS, make_model
@@ -64,6 +66,33 @@ def test_an_object_that_lists_nothing_is_looked_into():
 
     assert count_parameters(Bare()) == 6 + 6 + 3
     assert len(parameter_tensors(Bare())) == 5
+
+
+class Holder:
+    """An object that lists nothing and holds its layers deep inside."""
+
+    def __init__(self, layer):
+        self.layers = [{"first": layer}]
+
+    def forward(self, x):
+        return self.layers[0]["first"](x)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    "view",
+    [
+        lambda model: model.forward,
+        lambda model: partial(model.forward),
+        lambda model: Holder(model).forward,
+        lambda model: lambda x: model(x),
+    ],
+)
+def test_methods_and_functions_have_the_parameters_of_the_models_behind(kind, view):
+    model = make_model(kind)
+    known = {id(tensor) for tensor in parameter_tensors(model)}
+    assert {id(tensor) for tensor in parameter_tensors(view(model))} == known
+    assert count_parameters(view(model)) == PARAMETERS
 
 
 def test_arrays_are_parameters_where_an_object_says_so():

@@ -233,7 +233,14 @@ def attention(
 
 
 def attention_backward(
-    grad: Array, query: Array, key: Array, value: Array, weights: Array, *, scale: float
+    grad: Array,
+    query: Array,
+    key: Array,
+    value: Array,
+    weights: Array,
+    *,
+    scale: float,
+    causal: bool = False,
 ) -> tuple[Array, Array, Array]:
     grad_value = np.matmul(np.swapaxes(weights, -1, -2), grad)
     grad_scores = np.matmul(grad, np.swapaxes(value, -1, -2))

@@ -122,9 +122,19 @@ def attention(
 
 
 def attention_backward(
-    grad: Array, query: Array, key: Array, value: Array, weights: Array, *, scale: float
+    grad: Array,
+    query: Array,
+    key: Array,
+    value: Array,
+    weights: Array,
+    *,
+    scale: float,
+    causal: bool = False,
 ) -> tuple[Array, Array, Array]:
-    """Give the gradients of query, key and value, from the weights that the forward pass kept."""
+    """Give the gradients of query, key and value, from the weights that the forward pass kept.
+
+    Under a `causal` mask the hidden weights are zero already; a kernel may skip them.
+    """
     grad_value = np.matmul(np.swapaxes(weights, -1, -2), grad)
     grad_weights = np.matmul(grad, np.swapaxes(value, -1, -2))
     grad_scores = scale * softmax_backward(grad_weights, weights, axis=-1)

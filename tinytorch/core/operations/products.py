@@ -78,6 +78,8 @@ class Attention(Operation):
         return mix
 
     def backward(self, grad: Array) -> Gradients:
-        gradients: Gradients = run("attention_backward", grad, *self.saved, scale=self.scale)
+        gradients: Gradients = run(
+            "attention_backward", grad, *self.saved, scale=self.scale, causal=self.causal
+        )
         pairs = zip(gradients, self.inputs, strict=True)
         return tuple(sum_to_shape(slope, tensor.shape) for slope, tensor in pairs)  # type: ignore[arg-type]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Self
 
 from tinytorch.adapters.adapter import Adapter, adapter_for
@@ -112,15 +113,13 @@ class ProfilerContext:
         self.measured.append(self._with_work(found, func, call) if self.enable_flops else found)
         return result
 
-    def _with_work(
-        self, found: Measured, func: Callable[..., Any], call: Callable[[], Any]
-    ) -> Measured:
+    def _with_work(self, found: Measured, func: Callable[..., Any], call: partial[Any]) -> Measured:
         """Add what the call computes, if the function is a model or a method of one."""
         model = _model_behind(func)
         if model is None:
             note = f"FLOPs not counted: {found.name} is no model and no method of one"
             return replace(found, notes=(*found.notes, note))
-        adapter = adapter_for(model)
+        adapter = adapter_for(model, (*call.args, *call.keywords.values()))
         device = adapter.device(model, ())
         recording = _record(adapter, model, call, device)
         if not self._given_by_hand:
@@ -237,7 +236,7 @@ def _record(adapter: Adapter, model: Any, call: Callable[[], Any], device: str) 
 
 
 def _work_of(recording: Recording) -> Work:
-    """Add up what was computed and moved, and find the dtype that most products are done in."""
+    """Add up what was computed and moved; the dtype is that of most products, else float32."""
     operations = recording.operations
     weights: dict[str, int] = {}
     for record in operations:
@@ -247,5 +246,5 @@ def _work_of(recording: Recording) -> Work:
         other_flops=sum(record.cost.other_flops for record in operations if record.cost),
         bytes_moved=sum(record.bytes_moved for record in operations),
         working_set_bytes=MemoryTimeline(recording.allocations).peak_bytes,
-        dtype=max(weights, key=lambda name: weights[name], default="float32"),
+        dtype=max(weights, key=lambda name: weights[name]) if any(weights.values()) else "float32",
     )

@@ -16,6 +16,7 @@ class DeviceClock:
 
     name = "wall"
     resolution_s = WALL.resolution_s
+    is_disturbed_by_host = True  # it is the program that gives a device its work
 
     def time(self, function: Function, loops: int) -> float:
         """Call `function` `loops` times and give the seconds until the devices are done too."""

@@ -6,6 +6,7 @@ from typing import Any
 
 from tinytorch.adapters.adapter import adapter_for
 from tinytorch.errors import SettingError
+from tinytorch.perf.profiling.timer import refuse_lazy
 
 __all__ = ["as_inputs", "check_model", "example_inputs", "shape_of"]
 
@@ -29,12 +30,16 @@ def shape_of(x: Any) -> tuple[int, ...]:
 
 
 def check_model(model: Any) -> None:
-    """Refuse what is no model: it can be called, or has `forward`."""
+    """Refuse what is no model, and one that returns before it has done its work.
+
+    A model can be called, or has `forward`.
+    """
     if isinstance(model, type) or not (callable(model) or hasattr(model, "forward")):
         what = f"the class {model.__name__}" if isinstance(model, type) else type(model).__name__
         raise SettingError(
             f"{what} is no model: give an object that can be called or has forward()"
         )
+    refuse_lazy(model)
 
 
 def _is_list_of_shapes(given: Any) -> bool:

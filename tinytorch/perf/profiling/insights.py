@@ -9,6 +9,7 @@ from typing import Any
 from tinytorch.measure.ceilings import Ceilings
 from tinytorch.measure.roofline import Bound, classify_bound
 from tinytorch.measure.samples import Samples
+from tinytorch.workloads.profile_facts import share_of_possible
 
 __all__ = ["Work", "find_insights", "work_bound"]
 
@@ -42,7 +43,7 @@ def find_insights(
 ) -> tuple[str, ...]:
     """Say what the facts say: about the roofline, the variance, and the pattern of allocation."""
     found: list[str] = []
-    if samples is not None and work is not None and work.flops + work.other_flops:
+    if samples is not None and work is not None:
         found += _about_speed(samples, work, ceilings)
     if samples is not None:
         found += _about_variance(samples)
@@ -67,6 +68,9 @@ def work_bound(samples: Samples, work: Work, ceilings: Ceilings | None) -> Bound
 
 def _about_speed(samples: Samples, work: Work, ceilings: Ceilings | None) -> list[str]:
     bound = work_bound(samples, work, ceilings)
+    if bound is not None and not bound.intensity:
+        share = share_of_possible(bound, work.bytes_moved or 0, samples.median)
+        return [str(bound), f"reaches {_percent(share or 0.0)} of this machine's bandwidth"]
     if bound is not None:
         limit = "moving bytes" if bound.is_memory_bound else "computing"
         side = "below" if bound.is_memory_bound else "above"
@@ -77,7 +81,7 @@ def _about_speed(samples: Samples, work: Work, ceilings: Ceilings | None) -> lis
             f"intensity, {_percent(bound.efficiency)} of its peak",
         ]
     peak = ceilings.peak_flops(work.dtype) if ceilings else None
-    if peak and samples.median > 0:
+    if peak and samples.median > 0 and work.flops:
         reached = _percent(work.flops / samples.median / peak)
         return [
             f"reaches {reached} of this machine's {work.dtype} peak; without the bytes that it "

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from tinytorch.adapters.pytorch_recorder import operator_kind, unfolds
 from tinytorch.perf.profiling.device_clock import used_devices, wait_for_devices
 
 __all__ = ["OperatorClock", "OperatorMode", "load_dispatcher"]
@@ -20,8 +21,16 @@ See = Callable[[str, float], None]
 class OperatorMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Hand every operator of this thread, and of the backward pass that it starts, to `watch`.
 
-    Not seen: the insides of operators and of compiled code, and what other threads do.
+    Not seen: the insides of operators and of compiled code, and what other threads do. An operator
+    that takes functions, such as flex attention, is one operator.
     """
+
+    supports_higher_order_operators = True
+
+    @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        """Let code that is compiled run as such; what insists on compiling would fail otherwise."""
+        return True
 
     def watch(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run the operator and give its result."""
@@ -30,7 +39,7 @@ class OperatorMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
-        if any(_unfolds(kind) for kind in types):
+        if any(unfolds(kind) for kind in types):
             return NotImplemented  # let the subclass unfold; its inner operators come by again
         return self.watch(func, args, kwargs or {})
 
@@ -49,7 +58,7 @@ class OperatorClock(OperatorMode):  # type: ignore[no-untyped-call]
         start = perf_counter()
         result = func(*args, **kwargs)
         wait_for_devices(used_devices())
-        self._see(_kind(func), perf_counter() - start)
+        self._see(operator_kind(func), perf_counter() - start)
         return result
 
 
@@ -61,16 +70,3 @@ def load_dispatcher() -> None:
     """
     with OperatorClock(lambda kind, seconds: None):
         torch.zeros(1, device="cpu").neg()
-
-
-def _kind(func: Any) -> str:
-    """Name an operator as the cost table does: without overload and trailing underscore."""
-    if not isinstance(func, torch._ops.OpOverload):
-        return str(func)
-    namespace, _, name = func._schema.name.partition("::")
-    return f"{namespace}.{name if name.endswith('__') else name.removesuffix('_')}"
-
-
-def _unfolds(kind: type) -> bool:
-    """Tell whether a tensor class is made of plain tensors, on which it runs operators itself."""
-    return kind.__torch_dispatch__ is not torch._C._disabled_torch_dispatch_impl  # type: ignore[attr-defined]

@@ -9,7 +9,7 @@ from typing import Any, Self
 from tinytorch.adapters.adapter import adapter_for
 from tinytorch.errors import SettingError
 from tinytorch.measure.samples import Samples
-from tinytorch.measure.timing import gc_paused, measure_time
+from tinytorch.measure.timing import measure_time
 from tinytorch.perf.profiling.device_clock import fitting_clock
 from tinytorch.perf.profiling.example_inputs import as_inputs, check_model, example_inputs
 from tinytorch.perf.profiling.flops import record_call
@@ -81,7 +81,8 @@ class Profiler:
         check_model(model)
         check_count("warmup", warmup, at_least=0)
         check_count("iterations", iterations, at_least=1)
-        inputs, adapter = as_inputs(x), adapter_for(model)
+        inputs = as_inputs(x)
+        adapter = adapter_for(model, inputs)
         adapter.device(model, inputs)  # refuses inputs that are elsewhere
         with adapter.preserving(model), adapter.without_gradients():
             with adapter.naming_failures(model):
@@ -127,8 +128,7 @@ class Profiler:
 
     def _profile(self, model: Any, inputs: tuple[Any, ...], **settings: Any) -> Profile:
         workload = Workload(type(model).__name__, model, inputs)
-        with gc_paused():  # once, not again for each turn of a short measurement
-            return profile_workload(workload, budget_s=self.budget_s, **settings)
+        return profile_workload(workload, budget_s=self.budget_s, **settings)
 
     # ------------------------------------------------------------ what a block runs
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -15,7 +14,7 @@ from tinytorch.measure.clocks import CPU_TIME
 from tinytorch.measure.timing import measure_time
 from tinytorch.perf.profiling.block_memory import MB, metering
 from tinytorch.perf.profiling.device_clock import fitting_clock, used_devices, wait_for_devices
-from tinytorch.perf.profiling.timer import bound_call, readable_name
+from tinytorch.perf.profiling.timer import bound_call, readable_name, refuse_lazy
 
 __all__ = ["CallProfile", "SimpleProfiler", "profile", "profile_function", "size_in_bytes"]
 
@@ -143,19 +142,9 @@ def _profiled(func: Callable[..., Any], *, name: str | None, quiet: bool) -> Any
 
 
 def _check_function(func: Any) -> None:
-    """Refuse what returns before it has done its work: timing it would time nothing."""
     if not callable(func) or isinstance(func, type):
         raise SettingError(f"@profile decorates functions, got {func!r}")
-    lazy = (
-        inspect.iscoroutinefunction,
-        inspect.isgeneratorfunction,
-        inspect.isasyncgenfunction,
-    )
-    if any(is_lazy(func) for is_lazy in lazy):
-        raise SettingError(
-            f"{func.__qualname__} is a coroutine or generator: calling it only makes an object; "
-            "decorate a function that runs it to its end"
-        )
+    refuse_lazy(func)
 
 
 def _report(call: CallProfile) -> None:

@@ -9,13 +9,14 @@ import threading
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
 from torch.utils._python_dispatch import _get_current_dispatch_mode
 
-from tinytorch.adapters.pytorch import tensors_in
-from tinytorch.adapters.pytorch_recorder import storage_of
+from tinytorch.adapters.pytorch_tensors import flat_tensors, parts_of, storage_of
 from tinytorch.perf.profiling.device_clock import used_devices
 from tinytorch.perf.profiling.operators_torch import OperatorMode, load_dispatcher
 
@@ -36,7 +37,7 @@ class HostTensors(OperatorMode):  # type: ignore[no-untyped-call]
         super().__init__()  # type: ignore[no-untyped-call]
         self.current_bytes = 0
         self.peak_bytes = 0
-        self._known: dict[int, Any] = {}  # a weak reference fires only while somebody holds it
+        self._known: dict[int, _Known] = {}
 
     @property
     def is_innermost(self) -> bool:
@@ -44,26 +45,42 @@ class HostTensors(OperatorMode):  # type: ignore[no-untyped-call]
         return _get_current_dispatch_mode() is self
 
     def watch(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        for tensor in tensors_in((args, kwargs)):
+        for tensor in flat_tensors((args, kwargs)):
             self._enter(tensor, is_new=False)
         result = func(*args, **kwargs)
-        for tensor in tensors_in(result):
+        for tensor in flat_tensors(result):  # also what was written to: a storage may have grown
             self._enter(tensor, is_new=True)
         return result
 
     def _enter(self, tensor: torch.Tensor, *, is_new: bool) -> None:
-        storage = storage_of(tensor) if tensor.device.type == "cpu" else None
-        if storage is None or storage._cdata in self._known:
-            return
-        key, nbytes = storage._cdata, storage.nbytes() if is_new else 0
-        self.current_bytes += nbytes
+        for part in parts_of(tensor) if tensor.device.type == "cpu" else ():
+            storage = storage_of(part)
+            if storage is None:
+                continue
+            key, nbytes = storage._cdata, storage.nbytes()
+            if key not in self._known:
+                bond = weakref.ref(storage, partial(self._forget, key))
+                self._known[key] = _Known(bond, 0 if is_new else nbytes)
+            self._count(self._known[key], nbytes)
+
+    def _count(self, known: _Known, nbytes: int) -> None:
+        """Count what a storage holds now beyond what it held before the block."""
+        counted = max(0, nbytes - known.before_bytes)
+        self.current_bytes += counted - known.counted_bytes
         self.peak_bytes = max(self.peak_bytes, self.current_bytes)
+        known.counted_bytes = counted
 
-        def forget(_: object) -> None:
-            self.current_bytes -= nbytes
-            self._known.pop(key, None)
+    def _forget(self, key: int, _: object) -> None:
+        self.current_bytes -= self._known.pop(key).counted_bytes
 
-        self._known[key] = weakref.ref(storage, forget)
+
+@dataclass
+class _Known:
+    """A storage that was seen; the weak reference fires only while somebody holds it."""
+
+    bond: Any
+    before_bytes: int
+    counted_bytes: int = 0
 
 
 @contextmanager

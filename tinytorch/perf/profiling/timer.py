@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import tracemalloc
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
@@ -16,9 +17,17 @@ from tinytorch.measure.samples import Samples
 from tinytorch.measure.timing import gc_paused, measure_time
 from tinytorch.perf.profiling.device_clock import fitting_clock, used_devices, wait_for_devices
 
-__all__ = ["Timer", "bound_call", "check_count", "readable_name", "timing_stats"]
+__all__ = [
+    "Timer",
+    "bound_call",
+    "check_count",
+    "readable_name",
+    "refuse_lazy",
+    "timing_stats",
+]
 
 MS = 1e3
+LAZY = (inspect.iscoroutinefunction, inspect.isgeneratorfunction, inspect.isasyncgenfunction)
 TRACING_NOTE = "memory was being traced meanwhile, which makes Python code several times slower"
 
 
@@ -125,6 +134,7 @@ class _ShowingProgress:
 
     def __init__(self, clock: Clock, progress: ProgressLine) -> None:
         self.name, self.resolution_s = clock.name, clock.resolution_s
+        self.is_disturbed_by_host = clock.is_disturbed_by_host
         self._time, self._progress = clock.time, progress
 
     def time(self, function: Function, loops: int) -> float:
@@ -164,7 +174,7 @@ def timing_stats(samples: Samples) -> dict[str, Any]:
 
 def bound_call(
     func: Callable[..., Any], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
-) -> Callable[[], Any]:
+) -> partial[Any]:
     """Give `func` with its arguments, as a function without any; a model may have only forward."""
     if not isinstance(args, (tuple, list)):
         raise SettingError(
@@ -174,7 +184,21 @@ def bound_call(
         func = getattr(func, "forward", func)
     if not callable(func):
         raise SettingError(f"func is a {type(func).__name__}, which cannot be called")
+    refuse_lazy(func)
     return partial(func, *args, **(kwargs or {}))
+
+
+def refuse_lazy(func: Any) -> None:
+    """Refuse what returns before it has done its work: timing it would time nothing.
+
+    That is a generator or coroutine, or a model whose call or `forward` is one.
+    """
+    for each in (func, getattr(func, "forward", None), getattr(type(func), "__call__", None)):  # noqa: B004
+        if any(is_lazy(each) for is_lazy in LAZY):
+            raise SettingError(
+                f"{readable_name(each)} is a coroutine or generator: calling it only makes an "
+                "object; give a function that runs it to its end"
+            )
 
 
 def readable_name(func: Any) -> str:

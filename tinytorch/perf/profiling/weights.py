@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tinytorch.adapters.adapter import adapter_for
+from tinytorch.adapters.adapter import adapter_for, owner_of
 from tinytorch.errors import ModelError, SettingError
 
 __all__ = [
@@ -24,7 +24,11 @@ SMALL = {"0001": 0.001, "001": 0.01, "01": 0.1}
 
 
 def parameter_tensors(model: Any) -> list[Any]:
-    """Give what a model learns, each tensor once: by `parameters()`, or by looking into it."""
+    """Give what a model learns, each tensor once: by `parameters()`, or by looking into it.
+
+    A bound method learns what its owner does, a function what the models that it uses do.
+    """
+    model = owner_of(model)
     listed = getattr(model, "parameters", None)
     found = list(listed()) if callable(listed) else list(_found_inside(model))
     return list({id(tensor): tensor for tensor in found}.values())
@@ -80,10 +84,12 @@ def analyze_weight_distribution(
 
 def _found_inside(model: Any) -> Iterator[Any]:
     """Find the parameters of an object that does not list them, by the names the adapter gives."""
-    for spec in adapter_for(model).parameters(model):
+    adapter = adapter_for(model)
+    modules = adapter.modules(model)
+    for spec in adapter.parameters(model):
         if not spec.is_buffer:
-            tensor = model
-            for part in spec.name.split("."):
+            tensor = modules[spec.path]
+            for part in spec.name.removeprefix(spec.path).strip(".").split("."):
                 tensor = _member(tensor, part)
             yield tensor
 
