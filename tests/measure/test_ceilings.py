@@ -263,3 +263,10 @@ def test_a_real_measurement_tells_what_it_does(cache, monkeypatch):
     assert found.bandwidths[-1].level == "DRAM"
     assert min(rate.median for rate in found.rates) > 0
     assert {"int8 rate", "float16 rate", "bfloat16 rate"} <= set(found.not_measured)
+
+
+def test_what_was_measured_before_is_not_called_missing_afterwards():
+    with_torch = ceilings(rates=(rate("float32", 1e9), rate("int8", 1e9, "torch")))
+    best = with_torch.improved_by(ceilings())
+    assert best.peak_flops("int8") is not None
+    assert best.not_measured == {}

@@ -199,10 +199,13 @@ class Ceilings:
             max(each, levels.get(each.level, each), key=lambda of: of.ceiling)
             for each in later.bandwidths
         )
+        known = {f"{rate.dtype} rate" for rate in rates.values()}
+        missing = {what: why for what, why in later.not_measured.items() if what not in known}
         return replace(
             later,
             rates=tuple(rates.values()),
             bandwidths=tuple(bandwidths),
+            not_measured=missing,
             attempts=self.attempts + 1,
         )
 

@@ -35,9 +35,9 @@ BANDWIDTH_SHARE, NUMPY_SHARE, TORCH_SHARE = 0.45, 0.22, 0.33
 NUMPY_DTYPES = ("float32", "float64")
 TORCH_STEPS = 5
 NOT_NUMPY = {
-    "bfloat16 rate": "NumPy has no bfloat16; import torch first and ask again",
-    "float16 rate": "NumPy multiplies float16 in a slow loop; import torch first and ask again",
-    "int8 rate": "NumPy multiplies integers in a slow loop; import torch first and ask again",
+    "bfloat16 rate": "NumPy has no bfloat16; import torch first (machine --torch)",
+    "float16 rate": "NumPy multiplies float16 in a slow loop; import torch first (machine --torch)",
+    "int8 rate": "NumPy multiplies integers in a slow loop; import torch first (machine --torch)",
 }
 SIZES = (512, 1024, 2048, 4096)
 ROUNDS = 3
