@@ -86,6 +86,29 @@ def training_profile() -> Profile:
     )
 
 
+def moving_profile() -> Profile:
+    """Give a call of 10 ms in which a layer without FLOPs moves 400 bytes in 4 ms."""
+    look_up = operation("embedding", "", 0.001, 0.002, macs=0, family="data movement")
+    look_up = dataclasses.replace(look_up, cost=dataclasses.replace(look_up.cost, other_flops=0))
+    return example_profile(
+        kinds={"": "Embedding"},
+        runs=(layer_calls([("", 1.0, 5.0)]),) * 4,
+        recording=Recording((look_up,), allocations(), 0.020),
+        parameters=(),
+    )
+
+
+def empty_profile() -> Profile:
+    """Give a call of a function in which nothing could be watched or recorded."""
+    return example_profile(
+        kinds={"": "function"},
+        runs=((),) * 4,
+        recording=Recording((), (), 0.020),
+        parameters=(),
+        examples=None,
+    )
+
+
 def layer_calls(calls) -> tuple[LayerCall, ...]:
     return tuple(LayerCall(path, start * MS, end * MS) for path, start, end in calls)
 

@@ -39,7 +39,7 @@ def test_products_of_matrices_and_vectors(batch, m, k, n, left_is_vector, right_
     right = (k,) if right_is_vector else (k, n)
     result = ones(left) @ ones(right)
     assert of.product(call(left, right, output=result.shape)) == result.sum()
-    assert of.product(call((n,), left, right, output=result.shape), first=1) == result.sum()
+    assert of.added_product(call((n,), left, right, output=result.shape)) == result.sum()
 
 
 @given(st.lists(lengths, max_size=3), lengths, lengths)
@@ -183,6 +183,57 @@ def test_packed_attention_without_bounds_is_a_batch():
     shapes = (2, 5, 3, 4), (2, 7, 3, 4), (2, 7, 3, 4)  # batch, time, heads, width
     assert of.packed_attention(call(*shapes)) == 2 * of.attention(_one(5, 7))
     assert of.packed_attention(call((2, 5, 3, 4), *shapes), first=1) == 2 * of.attention(_one(5, 7))
+
+
+def test_a_packed_backward_pass_has_two_gradients_of_each_product_and_the_scores_again():
+    query, key = (12, 3, 4), (15, 3, 4)
+    starts = {"cum_seq_q": (0, 5, 12), "cum_seq_k": (0, 9, 15)}
+    forward = of.packed_attention(call(query, key, key, **starts))
+    backward = call(query, query, key, key, **starts)
+    assert of.packed_attention_backward(backward) == 2 * forward
+    assert of.recomputed_packed_scores(backward) == forward // 2  # keys are as wide as values
+
+
+def attending(kind, *shapes, output, **settings):
+    found = call(*shapes, output=output, **settings)
+    return Call(kind, found.inputs, found.outputs, settings)
+
+
+@pytest.mark.parametrize(
+    ("kind", "settings", "last_sees_all"),
+    [
+        ("attention", {"causal": True}, True),
+        ("aten._scaled_dot_product_flash_attention", {"is_causal": True}, False),
+        ("aten._flash_attention_forward", {"is_causal": True}, False),
+        ("aten._efficient_attention_forward", {"custom_mask_type": 1}, False),
+        ("aten._efficient_attention_forward", {"custom_mask_type": 2}, True),
+    ],
+)
+@pytest.mark.parametrize(("queries", "keys"), [(5, 5), (3, 7), (7, 3)])
+def test_a_causal_mask_leaves_the_pairs_of_a_triangle(kind, settings, last_sees_all, queries, keys):
+    query, key = (2, 3, queries, 4), (2, 3, keys, 4)  # batch, heads, time, width
+    if kind in of.PACKED_ATTENTION:
+        query, key = (2, queries, 3, 4), (2, keys, 3, 4)
+    found = attending(kind, query, key, key, output=query, **settings)
+    pairs = np.tri(queries, keys, keys - queries if last_sees_all else 0).sum()
+    macs = 2 * 3 * queries * keys * 8
+    assert of.visible_to_causal(found, macs) == 2 * 3 * pairs * 8
+
+
+@pytest.mark.parametrize("settings", [{}, {"causal": False}, {"custom_mask_type": 0}])
+def test_without_a_causal_mask_all_is_visible(settings):
+    shape = (2, 3, 5, 4)
+    found = attending("attention", shape, shape, shape, output=shape, **settings)
+    assert of.visible_to_causal(found, 100) == 100
+
+
+def test_of_sequences_end_to_end_each_has_its_own_triangle():
+    query, key = (12, 3, 4), (15, 3, 4)
+    starts = {"cum_seq_q": (0, 5, 12), "cum_seq_k": (0, 9, 15)}
+    settings = {"is_causal": True, **starts}
+    found = attending("aten._flash_attention_forward", query, key, key, output=query, **settings)
+    pairs = np.tri(5, 9).sum() + np.tri(7, 6).sum()
+    assert of.visible_to_causal(found, of.packed_attention(found)) == 3 * 8 * pairs
 
 
 @pytest.mark.parametrize("lengths_of", [(5, 5), (5, 3)])

@@ -9,6 +9,7 @@ import pytest
 
 from tinytorch.adapters.core import CoreAdapter
 from tinytorch.core import dispatch
+from tinytorch.core.attention import MultiHeadAttention
 from tinytorch.core.autograd import no_grad
 from tinytorch.core.backends import BACKENDS, DEFAULT, Backend
 from tinytorch.core.dispatch import state, use_backend
@@ -19,6 +20,7 @@ from tinytorch.core.spatial import BatchNorm2d, Conv2d
 from tinytorch.core.tensor import Parameter, Tensor
 from tinytorch.core.transformers import GPT
 from tinytorch.errors import GraphError, SettingError
+from tinytorch.perf.profiling.flops import record_call
 
 ADAPTER = CoreAdapter()
 
@@ -334,3 +336,15 @@ def test_a_digest_tells_outputs_apart_and_survives_missing_numbers():
     assert ADAPTER.digest((x, {"y": x})) == ADAPTER.digest([x, x]) != ADAPTER.digest([x, x + 1])
     assert ADAPTER.digest(Tensor([float("nan"), 1.0])) == (1.0,)
     assert ADAPTER.digest("text") == ()
+
+
+def test_a_causal_mask_hides_as_much_of_each_backward_product():
+    attention = MultiHeadAttention(8, 2, causal=True, rng=0)
+    x = Tensor(np.ones((1, 5, 8), np.float32))
+    records = record_call(attention, x, backward=True).operations
+    forward, backward = (
+        next(each.cost for each in records if each.kind == kind)
+        for kind in ("attention", "attention_backward")
+    )
+    assert forward.causal_macs * 25 == forward.macs * 15  # of 5 x 5 pairs, 15 are visible
+    assert backward.causal_macs == 2 * forward.causal_macs

@@ -177,10 +177,11 @@ def test_a_product_reads_both_factors_and_writes_the_result():
 def test_an_embedding_reads_the_rows_that_it_gives_and_not_the_table():
     table, ids = Embedding(1000, 8, rng=0), np.array([[3, 1, 3]])
     rows = 3 * 8 * 4
-    assert moved(costs_of(lambda: table(Tensor(ids))), "embedding") == (rows, rows)
+    bytes_moved = (rows + ids.nbytes, rows)
+    assert moved(costs_of(lambda: table(Tensor(ids))), "embedding") == bytes_moved
     torch = require_part("torch")
     theirs, their_ids = torch.nn.Embedding(1000, 8), torch.from_numpy(ids)
-    assert moved(torch_costs_of(lambda: theirs(their_ids)), "aten.embedding") == (rows, rows)
+    assert moved(torch_costs_of(lambda: theirs(their_ids)), "aten.embedding") == bytes_moved
 
 
 def test_the_gradient_of_an_embedding_writes_the_whole_table():
@@ -297,3 +298,22 @@ def test_a_fused_backward_pass_computes_the_scores_again():
     assert cost.macs == 2 * (2 * 4 * 5 * 7 * 16)
     assert cost.recomputed_macs == 2 * 4 * 5 * 7 * 8
     assert cost.causal_macs == 2 * (2 * 4 * np.tri(5, 7).sum() * 16)
+
+
+@pytest.mark.parametrize("name", ["flash", "efficient"])
+def test_a_packed_backward_pass_computes_the_scores_again(name):
+    query, key = spec(12, 3, 8), spec(15, 3, 8)  # tokens, heads, width
+    lengths = ((5, 9), (7, 6))
+    names = {"flash": "cum_seq", "efficient": "cu_seqlens"}
+    starts = {f"{names[name]}_q": (0, 5, 12), f"{names[name]}_k": (0, 9, 15)}
+    causal = {"flash": {"is_causal": True}, "efficient": {"custom_mask_type": 1}}[name]
+    call = Call(
+        f"aten._{name}_attention_backward",
+        (query, query, key, key),
+        (query, key, key),
+        {**starts, **causal},
+    )
+    cost = cost_of(call)
+    assert cost.macs == 2 * 3 * 16 * sum(q * k for q, k in lengths)
+    assert cost.recomputed_macs == 3 * 8 * sum(q * k for q, k in lengths)
+    assert cost.causal_macs == 2 * 3 * 16 * sum(np.tri(q, k).sum() for q, k in lengths)

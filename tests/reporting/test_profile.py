@@ -2,7 +2,15 @@ import dataclasses
 import io
 
 import pytest
-from example_profiles import CALLS, example_profile, layer_calls, training_profile
+from example_profiles import (
+    CALLS,
+    allocations,
+    empty_profile,
+    example_profile,
+    layer_calls,
+    moving_profile,
+    training_profile,
+)
 from rich.console import Console
 
 from tinytorch.errors import SettingError
@@ -32,7 +40,7 @@ def test_the_head_says_what_was_measured():
         "work         5.00 kFLOP (2.50k multiply-accumulates of contractions, two FLOP each) and "
         "80 FLOP of other kinds",
         "reached      508 kFLOP/s, 50.8% of the float32 peak measured here, 1.00 MFLOP/s",
-        "parameters   250, 1.02 KiB with buffers",
+        "parameters   250, 0.977 KiB, with buffers 1.02 KiB",
         "peak memory  1.64 KiB; the call itself made 480 B",
     ]
 
@@ -105,18 +113,75 @@ def test_every_section_is_there():
 
 
 def test_a_profile_without_layers_can_be_shown():
-    base = example_profile()
-    empty = example_profile(
-        kinds={"": "function"},
-        runs=((),) * 4,
-        recording=dataclasses.replace(base.recording, operations=(), allocations=()),
-        parameters=(),
-        ceilings=None,
-        examples=None,
-    )
-    text = shown(render_profile(empty))
-    assert "No layer ran" in text
+    text = shown(render_profile(empty_profile()))
+    assert why(empty_profile()).startswith("No layer ran")
     assert "throughput" not in text
+
+
+def head(profile):
+    """Give the lines of the head by their names."""
+    lines = shown(render_profile(profile)).split("\n\n")[0].splitlines()[1:]
+    return {name: text.strip() for name, text in (line.split("  ", 1) for line in lines)}
+
+
+def test_what_nobody_saw_is_not_called_nothing():
+    found = head(empty_profile())
+    assert found["work"] == "not known: no operation was recorded"
+    assert found.keys() == {"latency", "work", "parameters"}
+    assert "a call touches" not in shown(render_profile(empty_profile()))
+    held = dataclasses.replace(empty_profile().recording, allocations=allocations()[:2])
+    found = head(dataclasses.replace(empty_profile(), recording=held))
+    assert found["peak memory"] == "1.17 KiB; what the call itself makes was not seen"
+
+
+def test_a_function_without_layers_is_judged_as_a_whole():
+    function = example_profile(kinds={"": "function"}, runs=((),) * 4, parameters=())
+    text = why(function)
+    assert text == (
+        "No layer ran: everything that this model does is code outside of layers. As a whole it is "
+        "memory-bound: moving bytes is the limit, and it reaches 200.0% of what this machine "
+        "allows there."
+    )
+    assert shown(render_profile(function)).count("(unattributed)") == 1
+
+
+def test_a_single_layer_is_the_model_itself():
+    single = example_profile(
+        kinds={"": "Linear"}, runs=(layer_calls([("", 1.0, 9.0)]),) * 4, parameters=()
+    )
+    assert why(single).startswith("The model itself (Linear) takes 80.0% of the time. It is memory")
+
+
+def test_a_compiled_model_has_the_work_of_the_layers_that_nobody_could_watch():
+    compiled = example_profile(runs=(layer_calls([("", 1.0, 9.0)]),) * 4)
+    assert why(compiled).startswith("The model itself (Net) takes 80.0% of the time. It is memory")
+    layers = shown(render_profile(compiled)).split("\nLayers\n")[1].split("\n\n")[0]
+    assert [line.split()[0] for line in layers.splitlines()] == [
+        "layer",
+        "Net",
+        "(unattributed)",
+        "total",
+    ]
+
+
+def test_what_only_moves_bytes_is_compared_with_the_bandwidth():
+    found = head(moving_profile())
+    assert found["work"] == "no FLOP; 400 B moved"
+    # 400 bytes in 10 ms
+    assert found["reached"] == "40.0 kB/s, 40.0% of the bandwidth of DRAM measured here, 100 kB/s"
+    assert "It is memory-bound: moving bytes is the limit, and it reaches 100.0%" in why(
+        moving_profile()
+    )
+    text = shown(render_profile(moving_profile()))
+    assert "nan" not in text
+    assert "\nRoofline\n" not in text
+    without = head(dataclasses.replace(moving_profile(), ceilings=None))
+    assert without["reached"] == "40.0 kB/s"
+
+
+def test_a_model_that_is_called_like_its_kind_is_named_once():
+    lines = shown(render_profile(example_profile(name="Net"))).splitlines()
+    assert lines[0] == "Net  core, cpu, inference, float32, batch 4"
 
 
 @pytest.mark.parametrize("width", [60, 80, 100, 140, 200])

@@ -2,7 +2,7 @@ import dataclasses
 import io
 
 import pytest
-from example_profiles import example_profile, training_profile
+from example_profiles import example_profile, moving_profile, training_profile
 from rich.console import Console
 
 from tinytorch.measure.counters import Counters
@@ -135,6 +135,18 @@ def test_a_model_that_does_nothing_has_tables_that_say_so():
     assert "no operation was seen" in shown(operation_table(profile, 8))
     assert "no buffer was seen" in shown(memory_view(profile, facts))
     assert "no layer moved bytes" in shown(cache_view(profile, 8))
+    text = " ".join(shown(caveats(profile, facts)).split())
+    assert (
+        "No operation was recorded: nothing of this model ran in TinyTorch's framework or in "
+        "PyTorch in this thread." in text
+    )
+    assert "Every operation" not in text
+
+
+def test_what_has_no_flops_is_memory_bound_with_its_share_of_the_bandwidth():
+    line = shown(amdahl_table(moving_profile(), 8)).splitlines()[1]
+    assert line.split()[-2:] == ["memory", "100.0%"]
+    assert "nan" not in shown(cache_view(moving_profile(), 8))
 
 
 def test_counters_show_what_was_counted_and_why_the_rest_was_not():

@@ -3,7 +3,13 @@ import io
 import math
 
 import pytest
-from example_profiles import CALLS, example_profile, layer_calls, training_profile
+from example_profiles import (
+    CALLS,
+    example_profile,
+    layer_calls,
+    moving_profile,
+    training_profile,
+)
 from measure.imaginary import KIB, bandwidth, ceilings, rate
 from rich.console import Console
 
@@ -298,6 +304,7 @@ def test_letters_are_where_the_hotspots_are():
 def test_the_backward_pass_and_the_update_have_letters_too():
     names = [line[1] for line in legend(training_profile())]
     assert names[0] == "<backward>"
+    assert "<update>" in names
 
 
 def many_layers(count):
@@ -338,6 +345,22 @@ def test_a_point_above_the_line_is_explained():
     slow = [(path, 100 * start, 100 * end) for path, start, end in CALLS]
     below = example_profile(runs=(layer_calls(slow),) * 4, watched=Samples("watched", (1.0,) * 4))
     assert "above the line" not in " ".join(shown(roofline_view(below)).split())
+
+
+def test_what_has_no_flops_has_no_place_on_logarithmic_axes():
+    base = example_profile()
+    still = [
+        dataclasses.replace(each, cost=dataclasses.replace(each.cost, macs=0, other_flops=0))
+        if each.path == "head" and each.cost
+        else each
+        for each in base.operations
+    ]
+    profile = example_profile(
+        recording=dataclasses.replace(base.recording, operations=tuple(still))
+    )
+    assert "head" in {hotspot.name for hotspot in profile.hotspots if hotspot.bound is not None}
+    assert [line[1] for line in legend(profile)] == ["blocks.*.fc", "blocks.*"]
+    assert roofline_view(moving_profile()) is None
 
 
 def test_without_ceilings_or_counted_work_there_is_no_picture():

@@ -1,6 +1,5 @@
 import dataclasses
 
-import pytest
 from example_profiles import CALLS, KINDS, example_profile, layer_calls, operation, training_profile
 from hypothesis import given
 from hypothesis import strategies as st
@@ -9,7 +8,6 @@ from tinytorch.adapters.records import LayerCall
 from tinytorch.measure.samples import Samples
 from tinytorch.workloads.call_stack import (
     layer_spans,
-    layers_around,
     operation_spans,
     typical_run,
 )
@@ -58,6 +56,12 @@ def test_a_layer_says_what_it_costs():
     assert facts["head"]["macs per model call"] == 500
     assert facts["head"]["first input"] == ["float32 (4, 10)"]
     assert facts["blocks.0"]["kind"] == "Block"
+
+
+def test_the_backward_pass_says_what_it_costs():
+    facts = {span.name: span.facts for span in layer_spans(training_profile())}
+    assert facts["<backward>"]["macs per model call"] == 2500
+    assert facts["<update>"]["bytes moved per model call"] == 400
 
 
 def test_of_two_calls_with_the_same_times_the_caller_is_outside():
@@ -129,19 +133,6 @@ def test_operations_nest_wherever_they_ran(places):
 
 def test_no_operations_give_no_spans():
     assert operation_spans(with_operations([])) == ()
-
-
-@pytest.mark.parametrize(
-    ("path", "around"),
-    [
-        ("blocks.0.fc", ["", "blocks.0", "blocks.0.fc"]),
-        ("", [""]),
-        (None, []),
-        ("blocks.0.fc.unknown", ["", "blocks.0", "blocks.0.fc"]),
-    ],
-)
-def test_the_layers_around_a_path_are_found(path, around):
-    assert layers_around(path, KINDS) == around
 
 
 def test_calls_of_the_example_are_in_the_order_in_which_they_end():

@@ -5,7 +5,7 @@ from example_profiles import MS, example_profile, layer_calls, training_profile
 
 from tinytorch.adapters.adapter import ParameterSpec
 from tinytorch.errors import SettingError
-from tinytorch.workloads.layer_tree import layer_rows, shared_name, with_phase_costs
+from tinytorch.workloads.layer_tree import layer_rows, shared_name
 
 
 def shown(rows):
@@ -134,12 +134,6 @@ def test_the_phases_of_training_have_the_costs_of_their_operations():
     assert rows["<backward>"].layer.bytes_moved == 1200
     assert rows["<update>"].layer.other_flops == 40
     assert rows["<update>"].level == 0
-
-
-def test_a_layer_keeps_its_costs():
-    profile = training_profile()
-    head = profile.layer("head")
-    assert with_phase_costs(profile, head) is head
 
 
 @pytest.mark.parametrize(

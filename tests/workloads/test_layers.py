@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from tinytorch.adapters.adapter import ParameterSpec
 from tinytorch.adapters.records import Cost, LayerCall, OpRecord, TensorSpec
+from tinytorch.workloads.layer_paths import BACKWARD, UPDATE
 from tinytorch.workloads.layers import LayerTimes, build_layers, group_name, layer_times
 
 # ---------------------------------------------------------------- times
@@ -58,9 +59,33 @@ def test_times_are_those_of_the_tree_of_calls(tree):
         own[call.path] += call.own
         inside[call.path] += 0 if call.path in outer else call.duration  # once, if it calls itself
         calls[call.path] += 1
-    assert layer_times([tree.listed()]) == {
+    found = layer_times([tree.listed()])
+    assert {path: row for path, row in found.items() if row.calls} == {
         path: LayerTimes(inside[path], own[path], calls[path]) for path in calls
     }
+
+
+@given(trees())
+def test_what_is_never_called_has_the_time_in_which_something_in_it_ran(tree):
+    found = layer_times([tree.listed()])
+    for container in {"", "a", "c"} - {call.path for call, _ in tree.walk()}:
+        ran = set()  # the clock has whole numbers: which of them were spent in there?
+        for call in tree.listed():
+            if call.path.startswith(f"{container}." if container else ""):
+                ran |= set(range(int(call.start), int(call.end)))
+        row = found.get(container, LayerTimes(0.0, 0.0, 0.0))
+        assert row == LayerTimes(float(len(ran)), 0.0, 0.0)
+
+
+def test_a_member_of_a_list_that_calls_another_counts_once():
+    # parts = ModuleList([linear, Sequential(linear, ReLU())]), of which the model calls the second
+    run = [
+        LayerCall("parts.0", 1.0, 8.0),
+        LayerCall("parts.1.1", 8.0, 9.0),
+        LayerCall("parts.1", 0.0, 10.0),
+        LayerCall("", 0.0, 10.0),
+    ]
+    assert layer_times([run])["parts"] == LayerTimes(10.0, 0.0, 0.0)
 
 
 @given(st.lists(trees(least=0), min_size=1, max_size=4))
@@ -83,7 +108,7 @@ def test_several_runs_are_averaged():
     runs = [[LayerCall("", 0.0, end)] * calls for end, calls in ((4.0, 1), (2.0, 1))]
     assert layer_times(runs) == {"": LayerTimes(3.0, 3.0, 1.0)}
     half = [[LayerCall("a", 0.0, 2.0)], []]  # a layer that runs every other time
-    assert layer_times(half) == {"a": LayerTimes(1.0, 1.0, 0.5)}
+    assert layer_times(half) == {"a": LayerTimes(1.0, 1.0, 0.5), "": LayerTimes(1.0)}
 
 
 def test_no_runs_have_no_times():
@@ -105,6 +130,11 @@ def times(**seconds):
     return {path: LayerTimes(total, own, 1.0) for path, (total, own) in named.items()}
 
 
+def timed(*calls):
+    """Give the times of calls: path, start and end."""
+    return layer_times([[LayerCall(*call) for call in calls]])
+
+
 def table(kinds, found=None, operations=(), parameters=(), made=None, peak=None):
     rows = build_layers(kinds, found or {}, operations, parameters, made or {}, peak or {})
     return {row.path: row for row in rows}
@@ -114,8 +144,7 @@ NET = {"": "Net", "blocks": "ModuleList", "blocks.0": "Block", "blocks.0.fc": "L
 
 
 def test_rows_stand_in_the_order_of_the_model_and_know_their_depth():
-    found = times(blocks__0__fc=(1.0, 1.0), blocks__0=(2.0, 1.0), _=(5.0, 3.0))
-    rows = table(NET, found)
+    rows = table(NET, timed(("blocks.0.fc", 1.0, 2.0), ("blocks.0", 1.0, 3.0), ("", 0.0, 5.0)))
     assert [(row.path, row.kind, row.depth, row.is_leaf) for row in rows.values()] == [
         ("", "Net", 0, False),
         ("blocks", "ModuleList", 1, False),
@@ -130,30 +159,52 @@ def test_a_layer_that_did_not_run_is_left_out():
 
 def test_a_list_of_layers_has_the_time_of_what_is_in_it():
     kinds = {"": "Net", "h": "ModuleList", "h.0": "Linear", "h.1": "Linear", "h.1.x": "Inner"}
-    found = times(h__0=(2.0, 2.0), h__1=(3.0, 1.0), h__1__x=(2.0, 2.0), _=(9.0, 4.0))
+    found = timed(("h.0", 1.0, 3.0), ("h.1.x", 4.0, 6.0), ("h.1", 3.0, 6.0), ("", 0.0, 9.0))
     row = table(kinds, found)["h"]
     assert (row.time_s, row.self_s, row.calls) == (5.0, 0.0, 0.0)
 
 
 def test_lists_in_lists_have_it_too():
     kinds = {"": "Net", "h": "ModuleList", "h.0": "ModuleList", "h.0.0": "Linear"}
-    rows = table(kinds, times(h__0__0=(2.0, 2.0), _=(3.0, 1.0)))
+    rows = table(kinds, timed(("h.0.0", 1.0, 3.0), ("", 0.0, 3.0)))
     assert [row.time_s for row in rows.values()] == [3.0, 2.0, 2.0, 2.0]
 
 
 def test_a_model_that_could_not_be_watched_has_the_time_of_its_layers():
     # "blocks" is a plain list, of which nobody has a row
     kinds = {"": "function", "net.blocks.0": "Linear", "net.blocks.1": "Linear"}
-    found = times(net__blocks__0=(2.0, 2.0), net__blocks__1=(3.0, 3.0))
+    found = timed(("net.blocks.0", 0.0, 2.0), ("net.blocks.1", 2.0, 5.0))
     assert table(kinds, found)[""].time_s == 5.0
 
 
+STEP = {"": "Linear", BACKWARD: "backward", UPDATE: "update"}
+
+
 def test_the_backward_pass_and_the_update_are_in_no_layer():
-    kinds = {"": "Linear", "<backward>": "backward", "<update>": "update"}
-    found = {path: LayerTimes(2.0, 2.0, 1.0) for path in ("<backward>", "<update>")}
-    rows = table(kinds, found, [operation("")])
-    assert (rows[""].time_s, rows[""].is_leaf) == (0.0, True)
-    assert [(rows[path].depth, rows[path].time_s) for path in found] == [(0, 2.0), (0, 2.0)]
+    rows = table(STEP, timed(("", 0.0, 1.0), (BACKWARD, 1.0, 3.0), (UPDATE, 3.0, 5.0)))
+    assert (rows[""].time_s, rows[""].is_leaf) == (1.0, True)
+    phases = [rows[path] for path in (BACKWARD, UPDATE)]
+    assert [(row.depth, row.time_s, row.is_leaf) for row in phases] == [(0, 2.0, True)] * 2
+
+
+def test_the_backward_pass_and_the_update_have_the_costs_of_all_their_operations():
+    operations = [
+        operation("", macs=1, phase="forward"),
+        operation("", macs=100, other=7, moved=50, phase="backward"),
+        operation(None, other=3, moved=20, phase="backward"),
+        operation(None, other=5, moved=30, phase="update"),
+    ]
+    rows = table(STEP, timed(("", 0, 1), (BACKWARD, 1, 3), (UPDATE, 3, 4)), operations)
+    row = rows[BACKWARD]
+    assert (row.macs, row.other_flops, row.bytes_moved, row.causal_macs) == (100, 10, 70, 50)
+    assert (row.self_macs, row.self_flops, row.self_bytes) == (100, 210, 70)
+    assert row.self_largest_bytes == 50
+    row = rows[UPDATE]
+    assert (row.macs, row.self_flops, row.self_bytes) == (0, 5, 30)
+    assert (rows[""].macs, rows[""].backward_macs) == (1, 100)
+
+
+WHOLE = timed(("blocks.0.fc", 1.0, 2.0), ("blocks.0", 1.0, 3.0), ("", 0.0, 5.0))
 
 
 def test_costs_go_to_a_layer_and_to_all_around_it():
@@ -162,7 +213,7 @@ def test_costs_go_to_a_layer_and_to_all_around_it():
         operation("blocks.0", macs=10, other=1, moved=5),
         operation("", other=2, moved=1),
     ]
-    rows = table(NET, times(_=(1.0, 1.0)), operations)
+    rows = table(NET, WHOLE, operations)
     assert {path: row.macs for path, row in rows.items()} == {
         "": 110,
         "blocks": 110,
@@ -172,13 +223,13 @@ def test_costs_go_to_a_layer_and_to_all_around_it():
     block = rows["blocks.0"]
     assert (block.self_macs, block.self_flops, block.self_bytes) == (10, 21, 5)
     assert (block.other_flops, block.bytes_moved, block.causal_macs) == (8, 55, 55)
-    assert (block.flops, block.all_flops, block.largest_operation_bytes) == (220, 228, 50)
+    assert (block.flops, block.all_flops, block.self_largest_bytes) == (220, 228, 5)
     assert rows[""].self_macs == 0
 
 
 def test_own_costs_of_all_layers_add_up_to_the_model():
-    operations = [operation(path, macs=2**i) for i, path in enumerate(["", *NET, "blocks.0.fc"])]
-    rows = table(NET, times(_=(1.0, 1.0), x=(1.0, 1.0)), operations)
+    operations = [operation(path, macs=2**i) for i, path in enumerate(["", *NET, "blocks.7"])]
+    rows = table(NET, WHOLE, operations)
     assert sum(row.self_macs for row in rows.values()) == rows[""].macs == 2**7 - 1
     assert sum(row.self_bytes for row in rows.values()) == rows[""].bytes_moved
 
@@ -199,9 +250,29 @@ def test_operations_that_are_not_counted_cost_nothing():
     assert table(NET, times(_=(1.0, 1.0)), [operation("", counted=False)])[""].bytes_moved == 0
 
 
-def test_what_runs_in_a_layer_without_a_name_belongs_to_the_layers_around_it():
-    rows = table(NET, times(_=(1.0, 1.0)), [operation("blocks.7.inner", macs=9)])
-    assert (rows[""].macs, rows["blocks"].macs) == (9, 9)
+@pytest.mark.parametrize("path", ["blocks.0.fc", "blocks.7.inner", "x"])
+def test_what_runs_in_a_layer_that_was_not_timed_belongs_to_the_one_around_it(path):
+    # Such are the layers inside of a compiled module: their time is in it, and so is their work.
+    rows = table(NET, timed(("", 0.0, 1.0)), [operation(path, macs=9)])
+    assert list(rows) == [""]
+    assert (rows[""].macs, rows[""].self_macs, rows[""].self_flops) == (9, 9, 18)
+    assert (rows[""].self_bytes, rows[""].is_leaf) == (10, True)
+
+
+def test_work_in_a_list_of_layers_belongs_to_what_was_called():
+    rows = table(NET, WHOLE, [operation("blocks.7.inner", macs=9)])
+    assert (rows["blocks"].macs, rows["blocks"].self_macs, rows[""].self_macs) == (9, 0, 9)
+
+
+def test_work_of_a_function_around_layers_is_its_own():
+    kinds = {"": "function", "net": "Linear"}
+    operations = [operation("net", macs=9), operation("", macs=4)]
+    rows = table(kinds, timed(("net", 0.0, 1.0)), operations)
+    assert (rows[""].macs, rows[""].self_macs, rows["net"].self_macs) == (13, 4, 9)
+
+
+def test_a_function_in_which_nothing_could_be_timed_has_no_row():
+    assert table({"": "function"}, {}, [operation("", macs=9)]) == {}
 
 
 def parameter(name, path, size=10, *, is_buffer=False):
@@ -214,7 +285,7 @@ def test_parameters_go_to_a_layer_and_to_all_around_it_and_buffers_do_not():
         parameter("scale", "", 1),
         parameter("mean", "", 50, is_buffer=True),
     ]
-    rows = table(NET, times(_=(1.0, 1.0), blocks__0__fc=(1.0, 1.0)), (), specs)
+    rows = table(NET, timed(("blocks.0.fc", 0.0, 1.0), ("", 0.0, 1.0)), (), specs)
     assert {path: row.parameters for path, row in rows.items()} == {
         "": 101,
         "blocks": 100,

@@ -116,7 +116,7 @@ def test_without_buffers_there_is_no_memory():
     empty = MemoryTimeline(())
     assert (empty.peak_bytes, empty.peak_activation_bytes, empty.allocated_bytes) == (0, 0, 0)
     assert (empty.at_peak, empty.points, empty.peak_time) == ((), (), 0.0)
-    assert empty.series() == {"seconds": [], "categories": {}}
+    assert empty.series() == {"seconds": [], "categories": {}, "total": []}
 
 
 # ---------------------------------------------------------------- for pictures
@@ -143,14 +143,14 @@ def test_a_series_has_the_highest_level_of_each_span_of_time(timeline, buckets):
     changes = sorted({moment for moment, _ in timeline.points})
     edges = [*changes[:1], *series["seconds"]]
     assume(len(changes) > 1)  # otherwise no time passes
-    for category, values in series["categories"].items():
+    for category, values in (*series["categories"].items(), (None, series["total"])):
         for index, value in enumerate(values):
             begin, end = edges[index : index + 2]
             is_last = index == buckets - 1
             inside = [each for each in changes if begin <= each and (each < end or is_last)]
             before = [each for each in changes if each < begin]
             levels = [
-                total(each for each in alive(timeline, moment) if each.category == category)
+                total(each for each in alive(timeline, moment) if category in (None, each.category))
                 for moment in (*before[-1:], *inside)
             ]
             assert value == max(levels)
@@ -159,3 +159,23 @@ def test_a_series_has_the_highest_level_of_each_span_of_time(timeline, buckets):
 def test_a_series_of_what_never_changes_is_flat():
     series = MemoryTimeline((resident(100), resident(50, "inputs"))).series(4)
     assert series["categories"] == {"inputs": [50.0] * 4, "parameters": [100.0] * 4}
+    assert series["total"] == [150] * 4
+
+
+@given(lives, st.integers(1, 20), st.booleans())
+def test_the_total_reaches_the_peak_and_never_exceeds_it(timeline, buckets, from_first_change):
+    assume(timeline.allocations)
+    series = timeline.series(buckets, from_first_change=from_first_change)
+    assert len(series["total"]) == len(series["seconds"]) == buckets
+    assert max(series["total"]) == timeline.peak_bytes
+    sums = [sum(levels) for levels in zip(*series["categories"].values(), strict=True)]
+    # categories peak at different times
+    assert all(level <= most for level, most in zip(series["total"], sums, strict=True))
+
+
+def test_the_time_before_the_first_change_can_be_left_out():
+    timeline = MemoryTimeline((resident(10), buffer(5, 0.9, 1.0)))
+    assert timeline.series(4)["total"] == [10, 10, 10, 15]
+    late = timeline.series(2, from_first_change=True)
+    assert late["total"] == [15, 15]
+    assert late["seconds"] == pytest.approx([0.95, 1.0])

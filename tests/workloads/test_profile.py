@@ -4,6 +4,7 @@ import math
 import pytest
 from example_profiles import (
     MS,
+    empty_profile,
     example_ceilings,
     example_profile,
     layer_calls,
@@ -166,6 +167,26 @@ def test_hotspots_come_slowest_first_by_what_they_do_themselves():
     names = [hotspot.name for hotspot in example_profile().hotspots]
     assert names[0] == "blocks.*.fc"
     assert "" in names  # what the model does itself
+
+
+def test_without_layers_there_is_no_bottleneck():
+    assert (empty_profile().hotspots, empty_profile().bottleneck) == ((), None)
+    # Here the model did something while it was recorded, and could not be watched.
+    unwatched = example_profile(kinds={"": "function"}, runs=((),) * 4)
+    assert unwatched.bottleneck is None
+
+
+def test_the_phases_of_training_are_judged_by_all_that_they_do():
+    found = {hotspot.name: hotspot.bound for hotspot in training_profile().hotspots}
+    assert found[BACKWARD].achieved == pytest.approx(2 * 2500 / (6 * MS))
+    assert found[BACKWARD].intensity == pytest.approx(2 * 2500 / 1200)
+    assert found[UPDATE].achieved == pytest.approx(40 / (2 * MS))
+
+
+def test_own_costs_add_up_to_those_of_the_call():
+    profile = training_profile()
+    assert sum(layer.self_macs for layer in profile.layers) == profile.macs
+    assert sum(layer.self_bytes for layer in profile.layers) == profile.bytes_moved
 
 
 @pytest.mark.parametrize("factor", [0.5, 2, 10])
@@ -332,6 +353,6 @@ def test_memory_is_that_of_the_recording():
 
 def test_buffers_are_no_parameters_but_take_memory():
     profile = example_profile()
-    assert profile.parameter_count == 250
-    assert profile.parameter_bytes == 1040
-    assert profile.layer("").parameters == 250
+    assert profile.parameter_count == profile.layer("").parameters == 250
+    assert profile.parameter_bytes == profile.layer("").parameter_bytes == 1000
+    assert profile.buffer_bytes == 40

@@ -1,8 +1,15 @@
-import dataclasses
 import math
 
 import pytest
-from example_profiles import CALLS, MS, example_profile, layer_calls, training_profile
+from example_profiles import (
+    CALLS,
+    MS,
+    empty_profile,
+    example_profile,
+    layer_calls,
+    moving_profile,
+    training_profile,
+)
 
 from tinytorch.measure.samples import Samples
 from tinytorch.workloads.profile import BACKWARD, Hotspot
@@ -16,6 +23,7 @@ def test_the_bottleneck_is_what_takes_most_time_itself():
     assert found.share == pytest.approx(0.4)
     assert found.self_s == pytest.approx(4 * MS)
     assert not found.is_model
+    assert found.is_leaf
 
 
 def test_the_bottleneck_stands_under_the_roof():
@@ -43,6 +51,13 @@ def test_speedups_follow_amdahl():
 def test_a_share_outside_of_the_whole_has_no_speedup():
     odd = Hotspot("x", "Linear", ("x",), -1e-9, -1e-6, None)
     assert set(speedups(odd).values()) == {None}
+    odd = Hotspot("x", "Linear", ("x",), 1.1, 1.1, None)
+    assert set(speedups(odd).values()) == {None}
+
+
+def test_a_share_of_one_but_for_rounding_is_the_whole():
+    whole = Hotspot("x", "Linear", ("x",), 1.0, 1 + 1e-15, None)
+    assert speedups(whole) == {2.0: 2.0, 4.0: 4.0, 10.0: 10.0, math.inf: math.inf}
 
 
 def test_time_between_layers_is_told_from_time_outside():
@@ -87,15 +102,16 @@ def test_the_backward_pass_has_a_bound_of_its_own():
     assert found.intensity == pytest.approx(5000 / 1200)
 
 
+def test_what_only_moves_bytes_is_judged_by_the_bandwidth():
+    facts = find_facts(moving_profile())
+    assert (facts.bound, facts.intensity, facts.flops_per_s) == ("memory", 0.0, 0.0)
+    # 400 bytes of the 100 kB/s of the memory: in 10 ms as a call, in 4 ms as a layer
+    assert facts.of_attainable == pytest.approx(0.4)
+    assert facts.bottleneck.of_attainable == pytest.approx(1.0)
+
+
 def test_a_model_without_layers_has_no_bottleneck():
-    base = example_profile()
-    empty = example_profile(
-        kinds={"": "function"},
-        runs=((),) * 4,
-        recording=dataclasses.replace(base.recording, operations=()),
-        parameters=(),
-    )
-    facts = find_facts(empty)
+    facts = find_facts(empty_profile())
     assert facts.bottleneck is None
     assert facts.unattributed_share == pytest.approx(1.0)
     assert facts.families == {}
@@ -106,6 +122,7 @@ def test_the_model_itself_can_be_the_bottleneck():
     slow = example_profile(runs=(layer_calls(calls),) * 4, watched=Samples("watched", (0.030,) * 4))
     found = find_facts(slow).bottleneck
     assert (found.is_model, found.name, found.kind) == (True, "", "Net")
+    assert not found.is_leaf
 
 
 def test_on_a_gpu_waiting_is_told_from_working():

@@ -1,18 +1,13 @@
 import dataclasses
 import json
 
-import numpy as np
 import pytest
-from example_profiles import example_profile, training_profile
-from hypothesis import given
-from hypothesis import strategies as st
+from example_profiles import empty_profile, example_profile, moving_profile, training_profile
 
-from tinytorch.adapters.records import Allocation
 from tinytorch.measure.ceilings import Ceilings
 from tinytorch.measure.counters import Counters
 from tinytorch.measure.samples import Samples
-from tinytorch.workloads.memory_timeline import MemoryTimeline
-from tinytorch.workloads.profile_summary import SCHEMA_VERSION, memory_levels, summarise_profile
+from tinytorch.workloads.profile_summary import SCHEMA_VERSION, summarise_profile
 
 PLAIN = (dict, list, str, bool, int, float, type(None))
 
@@ -31,8 +26,14 @@ def every_value(value):
 
 @pytest.mark.parametrize(
     "profile",
-    [example_profile(), example_profile(ceilings=None, examples=None), training_profile()],
-    ids=["inference", "without ceilings", "training"],
+    [
+        example_profile(),
+        example_profile(ceilings=None, examples=None),
+        training_profile(),
+        moving_profile(),
+        empty_profile(),
+    ],
+    ids=["inference", "without ceilings", "training", "without FLOPs", "without anything"],
 )
 def test_it_is_plain_json(profile):
     summary = summarise_profile(profile)
@@ -116,7 +117,7 @@ def test_memory_has_its_peak_and_its_course(summary):
 def test_parameters_are_counted_without_buffers(summary):
     parameters = summary["parameters"]
     assert (parameters["count"], parameters["trainable_count"]) == (250, 250)
-    assert parameters["bytes"] == 1040
+    assert (parameters["bytes"], parameters["buffer_bytes"]) == (1000, 40)
     assert len(parameters["tensors"]) == 4
 
 
@@ -144,53 +145,30 @@ def test_the_backward_pass_has_its_costs():
     assert layers["<backward>"]["macs"] == 2500
 
 
+def test_the_backward_pass_and_the_update_are_under_the_roof():
+    summary = summarise_profile(training_profile())
+    points = {point["name"]: point for point in summary["roofline"]["points"]}
+    assert points["<backward>"]["intensity"] == pytest.approx(5000 / 1200)
+    assert points["<backward>"]["achieved"] == pytest.approx(5000 / 0.006)
+    assert points["<update>"]["bound"] == "memory"
+    first = summary["hotspots"][0]
+    assert (first["name"], first["roofline"]["bound"]) == ("<backward>", first["bound"])
+
+
+def test_what_has_no_flops_has_a_share_of_the_bandwidth_and_no_point():
+    summary = summarise_profile(moving_profile())
+    assert [point["name"] for point in summary["roofline"]["points"]] == []
+    first = summary["hotspots"][0]
+    assert (first["bound"], first["intensity"]) == ("memory", 0.0)
+    # 400 bytes in 4 ms, of the 100 kB/s of the memory
+    assert first["of_attainable"] == first["roofline"]["of_attainable"] == pytest.approx(1.0)
+    assert summary["layers"][0]["bound"]["of_attainable"] == pytest.approx(1.0)
+    assert summary["costs"]["bound"]["of_attainable"] == pytest.approx(0.4)
+
+
 def test_a_profile_gives_its_summary():
     profile = example_profile()
     assert profile.to_dict() == summarise_profile(profile)
-
-
-@given(
-    st.lists(
-        st.tuples(st.integers(1, 100), st.floats(0, 1), st.one_of(st.none(), st.floats(0.001, 1))),
-        min_size=1,
-        max_size=12,
-    ),
-    st.integers(1, 20),
-    st.booleans(),
-)
-def test_levels_reach_the_peak_and_never_exceed_it(buffers, buckets, from_first_change):
-    timeline = MemoryTimeline(
-        tuple(
-            Allocation(size, "activations", None, "forward", born, lived and born + lived)
-            for size, born, lived in buffers
-        )
-    )
-    levels = memory_levels(timeline, buckets, from_first_change=from_first_change)
-    assert len(levels) == buckets
-    assert max(levels) == timeline.peak_bytes
-    assert min(levels) >= 0
-
-
-def test_levels_are_at_most_the_sum_of_the_categories():
-    memory = training_profile().memory
-    series = memory.series(7)["categories"].values()
-    sums = np.sum(list(series), axis=0)
-    assert all(level <= total for level, total in zip(memory_levels(memory, 7), sums, strict=True))
-
-
-def test_the_time_before_the_first_change_can_be_left_out():
-    timeline = MemoryTimeline(
-        (
-            Allocation(10, "parameters", None, "resident", 0.0, None),
-            Allocation(5, "activations", None, "forward", 0.9, 1.0),
-        )
-    )
-    assert memory_levels(timeline, 4) == [10, 10, 10, 15]
-    assert memory_levels(timeline, 2, from_first_change=True) == [15, 15]
-
-
-def test_no_buffers_have_no_levels():
-    assert memory_levels(MemoryTimeline(()), 5) == []
 
 
 def test_counters_are_given_per_call():

@@ -13,6 +13,7 @@ from itertools import pairwise
 from tinytorch.adapters.records import Call, TensorSpec
 
 __all__ = [
+    "added_product",
     "attention",
     "attention_backward",
     "causal_pairs",
@@ -25,14 +26,28 @@ __all__ = [
     "linear",
     "multi_head_attention",
     "packed_attention",
+    "packed_attention_backward",
     "product",
+    "recomputed_packed_scores",
+    "recomputed_scores",
     "recurrent_layer",
     "recurrent_network",
     "squared_distances",
     "summed_batch_product",
     "time_first_convolution",
     "trilinear",
+    "visible_to_causal",
 ]
+
+PACKED_ATTENTION = {
+    "aten._flash_attention_forward",
+    "aten._efficient_attention_forward",
+    "aten._flash_attention_backward",
+    "aten._efficient_attention_backward",
+}
+LAST_SEES_ALL = {"attention", "attention_backward"}
+FROM_BOTTOM_RIGHT = 2
+"""The `custom_mask_type` of PyTorch's efficient attention in which the last query sees all keys."""
 
 
 # ---------------------------------------------------------------- products
@@ -48,6 +63,11 @@ def product(call: Call, first: int = 0) -> int:
         columns = call.outputs[0].shape[-1] if len(call.outputs[0].shape) > 1 else 1
         return left.stored * columns
     return call.outputs[0].size * left.shape[-1]
+
+
+def added_product(call: Call) -> int:
+    """addmm and its kin take what is added first."""
+    return product(call, first=1)
 
 
 def linear(call: Call) -> int:
@@ -172,17 +192,53 @@ def causal_pairs(queries: int, keys: int, *, last_sees_all: bool) -> int:
     return sum(max(0, min(keys, row + 1 + ahead)) for row in range(queries))
 
 
+def visible_to_causal(call: Call, macs: int) -> int:
+    """Give the part of an attention's products that its causal mask leaves: all without a mask."""
+    mask_type = call.settings.get("custom_mask_type")
+    is_causal = call.settings.get("causal") or call.settings.get("is_causal") or mask_type
+    if not is_causal or not macs:
+        return macs
+    first = 1 if "backward" in call.kind else 0
+    if call.kind in PACKED_ATTENTION:
+        lengths = _packed_lengths(call, first)
+    else:
+        lengths = [(call.shape(first)[-2], call.shape(first + 1)[-2])]
+    last_sees_all = call.kind in LAST_SEES_ALL or mask_type == FROM_BOTTOM_RIGHT
+    pairs = sum(causal_pairs(q, k, last_sees_all=last_sees_all) for q, k in lengths)
+    return macs * pairs // sum(q * k for q, k in lengths)
+
+
 def packed_attention(call: Call, first: int = 0) -> int:
     """Attention on (batch, time, heads, d), or on sequences laid end to end with their bounds."""
-    query, key, value = (call.shape(first + position) for position in range(3))
-    width = query[-2] * (query[-1] + value[-1])
+    heads, width = call.shape(first)[-2:]
+    return _packed_pairs(call, first) * heads * (width + call.shape(first + 2)[-1])
+
+
+def packed_attention_backward(call: Call) -> int:
+    """(grad, query, key, value, ...): each of the two products has two gradients."""
+    return 2 * packed_attention(call, first=1)
+
+
+def recomputed_packed_scores(call: Call) -> int:
+    """The product that a fused backward kernel does again: query @ key^T."""
+    heads, width = call.shape(1)[-2:]
+    return _packed_pairs(call, first=1) * heads * width
+
+
+def _packed_pairs(call: Call, first: int) -> int:
+    return sum(queries * keys for queries, keys in _packed_lengths(call, first))
+
+
+def _packed_lengths(call: Call, first: int) -> list[tuple[int, int]]:
+    """Give the numbers of queries and of keys of every sequence."""
     starts = [
         next((call.settings[name] for name in names if call.settings.get(name) is not None), None)
         for names in (("cum_seq_q", "cu_seqlens_q"), ("cum_seq_k", "cu_seqlens_k"))
     ]
     if starts[0] is None or starts[1] is None:
-        return query[0] * query[1] * key[1] * width
-    return width * sum(q * k for q, k in zip(_lengths(starts[0]), _lengths(starts[1]), strict=True))
+        batch, queries = call.shape(first)[:2]
+        return [(queries, call.shape(first + 1)[1])] * batch
+    return list(zip(_lengths(starts[0]), _lengths(starts[1]), strict=True))
 
 
 def _lengths(starts: Sequence[int]) -> list[int]:

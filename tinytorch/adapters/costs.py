@@ -5,163 +5,48 @@ operators, without their overload and without the underscore of in-place variant
 
 Conventions. The headline is the multiply-accumulates of contractions; a FLOP count is twice that.
 Everything else that computes is listed separately as `other_flops`, where each elementary function
-(also an exponential) counts once per element. Bytes are those of the tensors that go in and come
-out, each once: what an ideal cache would leave to memory. A kind that is not in the table, and
-that its framework does not mark as elementwise, has no cost: it is named in ``not_counted``.
+(also an exponential) counts once per element. Bytes are those that are read and written, each once;
+:mod:`tinytorch.adapters.cost_rules` says how. A kind that is not in the table, and that its
+framework does not mark as elementwise, has no cost: it is named in ``not_counted``.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
-from dataclasses import dataclass
-
 from tinytorch.adapters import contractions as of
-from tinytorch.adapters.records import Call, Cost, TensorSpec
+from tinytorch.adapters.cost_rules import (
+    COPY,
+    CREATION,
+    DRAWN,
+    GATHER,
+    MOVEMENT,
+    PICKED_LOSS,
+    PICKED_LOSS_BACKWARD,
+    POINTWISE,
+    POOLING,
+    RANDOM,
+    UNPOOLING,
+    UNPOOLING_BY_SHAPE,
+    VIEW,
+    Rule,
+    contraction,
+    normalisation,
+    on_list,
+    placed,
+    pointwise,
+    reduction,
+    twice,
+    update,
+)
+from tinytorch.adapters.records import Call, Cost
 
 __all__ = ["COSTS", "POINTWISE", "VIEW", "Rule", "cost_of"]
-
-Count = Callable[[Call], int]
-
-
-@dataclass(frozen=True)
-class Rule:
-    """How one kind of operation is counted.
-
-    `macs` and `other` give numbers of operations. `reads_output` is for gathers: they read as many
-    bytes as they write, not the whole table that they pick from. `written` counts bytes where it is
-    not the outputs that are written.
-    """
-
-    family: str
-    macs: Count | None = None
-    other: Count | None = None
-    recomputed: Count | None = None
-    written: Count | None = None
-    reads_output: bool = False
-    is_free: bool = False
 
 
 def cost_of(call: Call, rule: Rule | None = None) -> Cost | None:
     """Give the cost of a call, or None when there is no formula for its kind."""
     rule = rule or COSTS.get(call.kind)
-    if rule is None:
-        return None
-    if rule.is_free or (call.outputs and all(spec.is_view for spec in call.outputs)):
-        return Cost("view")
-    written = sum(spec.nbytes for spec in call.outputs if not spec.is_view)
-    written = rule.written(call) if rule.written else written
-    read = written if rule.reads_output else sum(spec.nbytes for spec in call.tensors)
-    macs = rule.macs(call) if rule.macs else 0
-    return Cost(
-        family=rule.family,
-        macs=macs,
-        causal_macs=_causal(call, macs),
-        recomputed_macs=rule.recomputed(call) if rule.recomputed else 0,
-        other_flops=rule.other(call) if rule.other else 0,
-        bytes_read=read,
-        bytes_written=written,
-    )
+    return rule.cost_of(call) if rule else None
 
-
-def _causal(call: Call, macs: int) -> int:
-    """Give the part of an attention's products that its causal mask leaves."""
-    if not (call.settings.get("causal") or call.settings.get("is_causal")) or not macs:
-        return macs
-    first = 1 if "backward" in call.kind else 0
-    # PyTorch's packed kernels have (batch, time, heads, d), all others (..., time, d)
-    axis = 1 if call.kind in PACKED_ATTENTION else -2
-    queries, keys = call.shape(first)[axis], call.shape(first + 1)[axis]
-    pairs = of.causal_pairs(queries, keys, last_sees_all=call.kind in LAST_SEES_ALL)
-    return macs * pairs // (queries * keys)
-
-
-# ---------------------------------------------------------------- the kinds of rules
-
-
-def contraction(macs: Count, recomputed: Count | None = None) -> Rule:
-    return Rule("contraction", macs=macs, recomputed=recomputed)
-
-
-def pointwise(per_element: int = 1) -> Rule:
-    """So many operations for each element of the output."""
-    return Rule("elementwise", other=lambda call: per_element * _largest(call))
-
-
-def reduction(per_element: int = 1) -> Rule:
-    """So many operations for each element of the input."""
-    return Rule("reduction", other=lambda call: per_element * call.tensor(0).size)
-
-
-def normalisation(per_element: int) -> Rule:
-    return Rule("normalisation", other=lambda call: per_element * call.tensor(0).size)
-
-
-def window(call: Call) -> int:
-    """Pooling: each output element looks at a whole window."""
-    sides = call.settings.get("kernel") or call.settings.get("kernel_size") or (1,)
-    rank = int(call.kind.partition("_pool")[2][0])  # max_pool2d: one side may stand for both
-    return call.outputs[0].size * math.prod(sides if len(sides) == rank else sides * rank)
-
-
-def _largest(call: Call) -> int:
-    # An optimizer step has no output; an in-place one has its own input.
-    return max((spec.size for spec in call.outputs or call.tensors), default=0)
-
-
-def _all_but_gradient(call: Call) -> int:
-    """An optimizer step takes (parameter, gradient, *state) and changes all but the gradient."""
-    return sum(spec.nbytes for spec in call.tensors) - call.tensor(1).nbytes
-
-
-def _first_list(call: Call) -> tuple[TensorSpec, ...]:
-    """Operators on lists of tensors work on the first list, often in place."""
-    first = call.inputs[0]
-    return first if isinstance(first, tuple) else ()
-
-
-def on_list(per_element: int = 1) -> Rule:
-    """So many operations for each element of each tensor of a list."""
-    return Rule(
-        "update",
-        other=lambda call: per_element * sum(spec.size for spec in _first_list(call)),
-        written=lambda call: sum(spec.nbytes for spec in _first_list(call)),
-    )
-
-
-VIEW = Rule("view", is_free=True)
-POINTWISE = pointwise()
-MOVEMENT = Rule("movement")
-GATHER = Rule("movement", reads_output=True)
-CREATION = Rule("creation")
-RANDOM = Rule("random", other=lambda call: _largest(call))
-POOLING = Rule("pooling", other=window)
-UNPOOLING = Rule("pooling", other=lambda call: _largest(call))
-
-LAST_SEES_ALL = {"attention"}
-PACKED_ATTENTION = {
-    "aten._flash_attention_forward",
-    "aten._efficient_attention_forward",
-    "aten._flash_attention_backward",
-    "aten._efficient_attention_backward",
-}
-
-
-def twice(count: Count) -> Count:
-    """Give the gradient of the input and that of the weight: each as much as forward."""
-    return lambda call: 2 * count(call)
-
-
-def after_bias(call: Call) -> int:
-    """addmm and its kin take what is added first."""
-    return of.product(call, first=1)
-
-
-def packed_backward(call: Call) -> int:
-    return 2 * of.packed_attention(call, first=1)
-
-
-# ---------------------------------------------------------------- the table
 
 FORWARD_PRODUCTS: dict[str, Rule] = {
     # matrix products: (..., m, k) @ (..., k, n) = m n k
@@ -173,10 +58,10 @@ FORWARD_PRODUCTS: dict[str, Rule] = {
     "aten.dot": contraction(of.product),
     "aten.vdot": contraction(of.product),
     "aten.linear": contraction(of.linear),
-    "aten.addmm": contraction(after_bias),
-    "aten._addmm_activation": contraction(after_bias),
-    "aten.baddbmm": contraction(after_bias),
-    "aten.addmv": contraction(after_bias),
+    "aten.addmm": contraction(of.added_product),
+    "aten._addmm_activation": contraction(of.added_product),
+    "aten.baddbmm": contraction(of.added_product),
+    "aten.addmv": contraction(of.added_product),
     "aten.addbmm": contraction(of.summed_batch_product),
     "aten._int_mm": contraction(of.product),
     "aten._scaled_mm": contraction(of.product),
@@ -184,7 +69,7 @@ FORWARD_PRODUCTS: dict[str, Rule] = {
     "aten._scaled_grouped_mm": contraction(of.grouped_product),
     "aten._trilinear": contraction(of.trilinear),
     "aten._euclidean_dist": contraction(of.squared_distances),
-    "aten._sparse_addmm": contraction(after_bias),
+    "aten._sparse_addmm": contraction(of.added_product),
     "aten._sparse_mm": contraction(of.product),
     "aten._weight_int8pack_mm": contraction(of.product),
     "aten._weight_int4pack_mm": contraction(of.product),
@@ -242,8 +127,10 @@ BACKWARD_PRODUCTS: dict[str, Rule] = {
         ),
         contraction(of.attention_backward, recomputed=of.recomputed_scores),
     ),
-    "aten._flash_attention_backward": contraction(packed_backward),
-    "aten._efficient_attention_backward": contraction(packed_backward),
+    **dict.fromkeys(
+        ("aten._flash_attention_backward", "aten._efficient_attention_backward"),
+        contraction(of.packed_attention_backward, recomputed=of.recomputed_packed_scores),
+    ),
     "aten.mkldnn_rnn_layer_backward": contraction(twice(of.recurrent_layer)),
     "aten._cudnn_rnn_backward": contraction(twice(of.recurrent_network)),
 }
@@ -312,19 +199,16 @@ ELEMENTWISE: dict[str, Rule] = {
             "aten._foreach_pow",
             "aten._foreach_maximum",
             "aten._foreach_reciprocal",
-            "aten._foreach_copy",
-            "aten._foreach_zero",
         ),
         on_list(),
     ),
-    **dict.fromkeys(("aten._foreach_norm",), on_list(2)),
+    "aten._foreach_norm": on_list(2),
+    "aten._amp_foreach_non_finite_check_and_unscale": on_list(2),
     **dict.fromkeys(
         ("aten._foreach_addcmul", "aten._foreach_addcdiv", "aten._foreach_lerp"), on_list(3)
     ),
-    **dict.fromkeys(("aten._fused_adam", "aten._fused_adamw"), on_list(14)),
-    "aten._fused_sgd": on_list(6),
-    "sgd_step": Rule("update", other=lambda c: 6 * c.tensor(0).size, written=_all_but_gradient),
-    "adam_step": Rule("update", other=lambda c: 14 * c.tensor(0).size, written=_all_but_gradient),
+    **dict.fromkeys(("adam_step", "aten._fused_adam", "aten._fused_adamw"), update(14)),
+    **dict.fromkeys(("sgd_step", "aten._fused_sgd"), update(6)),
 }
 
 REDUCTIONS: dict[str, Rule] = {
@@ -359,10 +243,8 @@ REDUCTIONS: dict[str, Rule] = {
     **dict.fromkeys(("log_softmax_backward", "aten._log_softmax_backward_data"), reduction(4)),
     "cross_entropy": reduction(6),
     "cross_entropy_backward": pointwise(2),
-    "aten.nll_loss_forward": Rule("reduction", other=lambda c: c.tensor(1).size),
-    "aten.nll_loss2d_forward": Rule("reduction", other=lambda c: c.tensor(1).size),
-    "aten.nll_loss_backward": Rule("reduction", other=lambda c: c.tensor(2).size),
-    "aten.nll_loss2d_backward": Rule("reduction", other=lambda c: c.tensor(2).size),
+    **dict.fromkeys(("aten.nll_loss_forward", "aten.nll_loss2d_forward"), PICKED_LOSS),
+    **dict.fromkeys(("aten.nll_loss_backward", "aten.nll_loss2d_backward"), PICKED_LOSS_BACKWARD),
     "aten.mse_loss": reduction(3),
     "aten.mse_loss_backward": pointwise(3),
     **dict.fromkeys(("binary_cross_entropy", "aten.binary_cross_entropy"), reduction(7)),
@@ -408,13 +290,17 @@ NORMALISATIONS: dict[str, Rule] = {
     ),
     **dict.fromkeys(("max_pool2d", "avg_pool2d", "aten.max_pool2d_with_indices"), POOLING),
     **dict.fromkeys(("aten.avg_pool1d", "aten.avg_pool2d", "aten.avg_pool3d"), POOLING),
-    **dict.fromkeys(("aten.max_pool3d_with_indices",), POOLING),
+    "aten.max_pool3d_with_indices": POOLING,
     **dict.fromkeys(("max_pool2d_backward", "avg_pool2d_backward"), UNPOOLING),
     **dict.fromkeys(
-        ("aten.max_pool2d_with_indices_backward", "aten.avg_pool2d_backward"), UNPOOLING
+        (
+            "aten.max_pool2d_with_indices_backward",
+            "aten.avg_pool2d_backward",
+            "aten._adaptive_avg_pool2d_backward",
+        ),
+        UNPOOLING_BY_SHAPE,
     ),
     **dict.fromkeys(("aten._adaptive_avg_pool2d", "aten._adaptive_avg_pool3d"), reduction()),
-    **dict.fromkeys(("aten._adaptive_avg_pool2d_backward",), UNPOOLING),
     **dict.fromkeys(("aten.upsample_nearest2d", "aten.upsample_nearest1d"), GATHER),
     "aten.upsample_bilinear2d": pointwise(7),
 }
@@ -426,7 +312,6 @@ DATA_MOVEMENT: dict[str, Rule] = {
     **dict.fromkeys(
         (
             "aten.clone",
-            "aten.copy",
             "aten._to_copy",
             "aten.contiguous",
             "aten.cat",
@@ -439,43 +324,35 @@ DATA_MOVEMENT: dict[str, Rule] = {
             "aten.triu",
             "aten.im2col",
             "aten.col2im",
-            "aten.scatter",
-            "aten.scatter_add",
-            "aten.index_put",
-            "aten._index_put_impl",
-            "aten.index_add",
-            "aten.index_copy",
             "aten.embedding_dense_backward",
             "aten.select_backward",
             "aten.slice_backward",
             "aten.slice_scatter",
             "aten.select_scatter",
-            "aten.unsafe_split",
-            "aten.unsafe_split_with_sizes",
             "aten.reflection_pad2d",
             "aten.to_padded_tensor",
             "aten._nested_tensor_from_mask",
             "aten._pack_padded_sequence",
             "aten._local_scalar_dense",
-            "aten._amp_foreach_non_finite_check_and_unscale",
+            "aten.one_hot",
         ),
         MOVEMENT,
     ),
+    **dict.fromkeys(("aten.copy", "aten._foreach_copy"), COPY),
+    **dict.fromkeys(
+        ("aten.index_put", "aten._index_put_impl", "aten.index_copy", "aten.scatter"), placed()
+    ),
+    **dict.fromkeys(("aten.index_add", "aten.scatter_add"), placed(adds=True)),
     **dict.fromkeys(
         ("aten.embedding", "aten.index", "aten.index_select", "aten.gather", "aten.take"), GATHER
     ),
-    **dict.fromkeys(
-        (
-            "aten.empty",
-            "aten.empty_like",
-            "aten.empty_strided",
-            "aten.new_empty",
-            "aten.new_empty_strided",
-            "aten._nested_tensor_from_mask_left_aligned",
-        ),
-        VIEW,  # memory is reserved and nothing is written
-    ),
+    # memory is reserved and nothing is written
+    **dict.fromkeys(("aten.empty", "aten.empty_like", "aten.empty_strided"), VIEW),
+    **dict.fromkeys(("aten.new_empty", "aten.new_empty_strided"), VIEW),
+    "aten._nested_tensor_from_mask_left_aligned": VIEW,
+    # memory is looked at in another way
     **dict.fromkeys(("aten._unsafe_view", "aten._reshape_alias", "aten.lift_fresh"), VIEW),
+    **dict.fromkeys(("aten.unsafe_split", "aten.unsafe_split_with_sizes"), VIEW),
     **dict.fromkeys(
         ("profiler._record_function_enter_new", "profiler._record_function_exit"), VIEW
     ),
@@ -492,28 +369,18 @@ DATA_MOVEMENT: dict[str, Rule] = {
             "aten.new_full",
             "aten.fill",
             "aten.zero",
+            "aten._foreach_zero",
             "aten.arange",
             "aten.linspace",
             "aten.eye",
             "aten.scalar_tensor",
             "aten.tril_indices",
-            "aten.one_hot",
         ),
         CREATION,
     ),
-    **dict.fromkeys(
-        (
-            "aten.rand",
-            "aten.randn",
-            "aten.rand_like",
-            "aten.randn_like",
-            "aten.randint",
-            "aten.bernoulli",
-            "aten.uniform",
-            "aten.normal",
-        ),
-        RANDOM,
-    ),
+    **dict.fromkeys(("aten.rand", "aten.randn", "aten.randint", "aten.uniform"), RANDOM),
+    **dict.fromkeys(("aten.rand_like", "aten.randn_like"), RANDOM),
+    **dict.fromkeys(("aten.bernoulli", "aten.normal"), DRAWN),
 }
 
 COSTS: dict[str, Rule] = {

@@ -157,15 +157,19 @@ class _Recorder(TorchDispatchMode):
             if unfolded is not NotImplemented:
                 return unfolded
         path, phase = self._places.now()
-        inputs, settings = _arguments(func, kind, args, kwargs)
+        inputs, settings, changed = _arguments(func, kind, args, kwargs)
+        changed_ids = {id(tensor) for tensor in flat_tensors(changed)}
         is_view = rule is VIEW or _is_view(func)
         begin = None if is_view else self.mark()
         start = perf_counter() - self._began
         result = func(*args, **kwargs)
         duration = perf_counter() - self._began - start
         end = None if is_view else self.mark()
-        outputs = tuple(as_spec(tensor, is_view=is_view) for tensor in flat_tensors(result))
-        call = Call(kind, inputs, outputs, settings)
+        outputs = tuple(
+            as_spec(tensor, is_view=is_view or id(tensor) in changed_ids)
+            for tensor in flat_tensors(result)
+        )
+        call = Call(kind, inputs, outputs, settings, tuple(changed))
         cost = _cost(call, rule)
         arithmetic = self._arithmetic(kind, outputs) if cost is not None and cost.macs else ""
         record = OpRecord(kind, path, phase, inputs, outputs, cost, start, duration, arithmetic)
@@ -284,13 +288,18 @@ def _decompose(mode: Any, func: Any, args: tuple[Any, ...], kwargs: Any) -> Any:
 
 def _arguments(
     func: Any, kind: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]
-) -> tuple[tuple[Argument, ...], dict[str, Any]]:
-    """Split the arguments of an operator into tensors, by position, and settings, by name."""
+) -> tuple[tuple[Argument, ...], dict[str, Any], dict[int, Any]]:
+    """Split the arguments of an operator into tensors, by position, and settings, by name.
+
+    The third are the tensors among them that it changes in place, by position. Where tensors are
+    indices of axes, the axes are a setting: indices that are absent leave no gap in a tuple.
+    """
     schema = getattr(func, "_schema", None)
     if schema is None:  # a higher-order operator
-        return tuple(as_spec(tensor) for tensor in flat_tensors(args)), dict(kwargs)
+        return tuple(as_spec(tensor) for tensor in flat_tensors(args)), dict(kwargs), {}
     inputs: list[Argument] = []
     settings: dict[str, Any] = {}
+    changed: dict[int, Any] = {}
     wanted = VALUES_NEEDED.get(kind, ())
     for index, argument in enumerate(schema.arguments):
         if argument.is_out:
@@ -300,10 +309,14 @@ def _arguments(
         if name in wanted:
             settings[name] = None if value is None else value.tolist()
         elif "Tensor" in str(argument.type):
+            if argument.alias_info is not None and argument.alias_info.is_write:
+                changed[len(inputs)] = value
+            if str(argument.type) == "List[Optional[Tensor]]":
+                settings[name] = [axis for axis, item in enumerate(value) if item is not None]
             inputs.append(_as_argument(value))
         else:
             settings[name] = value
-    return tuple(inputs), settings
+    return tuple(inputs), settings, changed
 
 
 def _as_argument(value: Any) -> Argument:

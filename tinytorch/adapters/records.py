@@ -42,13 +42,15 @@ class Call:
     """One executed operation, before anybody has asked what it costs.
 
     `inputs` are the tensors in the order of the operation's signature: None where one is absent, a
-    tuple where it takes several. `settings` are its other arguments by name.
+    tuple where it takes several. `settings` are its other arguments by name. `changed` are the
+    positions of inputs that it writes to in place; as an output, such a tensor is a view.
     """
 
     kind: str
     inputs: tuple[Argument, ...]
     outputs: tuple[TensorSpec, ...]
     settings: Mapping[str, Any]
+    changed: tuple[int, ...] = ()
 
     @property
     def tensors(self) -> tuple[TensorSpec, ...]:

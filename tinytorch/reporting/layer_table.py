@@ -25,7 +25,7 @@ def layer_table(
     rows = layer_rows(profile, depth=depth, expand=expand)
     total = seconds_text(profile.total_s)
     sums = {"share": _share_text(1.0), "time": total, "self": total}
-    hottest = set(profile.hotspots[0].layers) if profile.hotspots else set()
+    hottest = set(profile.bottleneck.layers) if profile.bottleneck else set()
     return FittingTable(
         "layer",
         [*(_label(row) for row in rows), Text("total")],

@@ -31,7 +31,13 @@ from tinytorch.reporting.quantities import (
 )
 from tinytorch.reporting.roofline import roofline_view
 from tinytorch.workloads.profile import BACKWARD, UPDATE, Profile
-from tinytorch.workloads.profile_facts import FACTORS, DeviceFacts, ProfileFacts, find_facts
+from tinytorch.workloads.profile_facts import (
+    FACTORS,
+    BottleneckFacts,
+    DeviceFacts,
+    ProfileFacts,
+    find_facts,
+)
 
 __all__ = ["profile_html", "render_profile", "render_profiles"]
 
@@ -125,7 +131,8 @@ def render_profiles(profiles: Sequence[Profile]) -> RenderableType:
 def _title(profile: Profile, facts: ProfileFacts) -> Text:
     batch = [] if facts.batch is None else [f"batch {facts.batch}"]
     model = profile.kinds.get("", "")
-    words = [model, profile.framework, profile.device, profile.mode, facts.dtype, *batch]
+    kind = [] if model == profile.name else [model]
+    words = [*kind, profile.framework, profile.device, profile.mode, facts.dtype, *batch]
     return Text.assemble((profile.name, "bold"), "  ", (", ".join(filter(None, words)), "dim"))
 
 
@@ -146,6 +153,28 @@ def _head_rows(profile: Profile, facts: ProfileFacts) -> Iterator[tuple[str, Tex
     yield "latency", Text.assemble((seconds_text(latency.median), "bold"), f"  median; {doubt}")
     if profile.throughput is not None:
         yield "throughput", f"{count_text(profile.throughput)} examples/s"
+    yield from _work_rows(profile, facts)
+    held = bytes_text(profile.parameter_bytes)
+    if profile.buffer_bytes:
+        held += f", with buffers {bytes_text(profile.parameter_bytes + profile.buffer_bytes)}"
+    yield "parameters", f"{count_text(profile.parameter_count)}, {held}"
+    if profile.operations:
+        made = f"the call itself made {bytes_text(profile.memory.peak_activation_bytes)}"
+        yield "peak memory", f"{bytes_text(facts.peak_bytes)}; {made}"
+    elif facts.peak_bytes:
+        unseen = "what the call itself makes was not seen"
+        yield "peak memory", f"{bytes_text(facts.peak_bytes)}; {unseen}"
+
+
+def _work_rows(profile: Profile, facts: ProfileFacts) -> Iterator[tuple[str, str]]:
+    """Give what a call computes and how fast, or what it moves if it computes nothing."""
+    if not profile.operations:
+        yield "work", "not known: no operation was recorded"
+        return
+    if not facts.flops_per_s and profile.bytes_moved:
+        yield "work", f"no FLOP; {bytes_text(profile.bytes_moved)} moved"
+        yield "reached", _bandwidth_text(profile, facts)
+        return
     yield (
         "work",
         f"{rate_text(profile.flops, 'FLOP')} ({count_text(profile.macs)} multiply-accumulates of "
@@ -160,11 +189,16 @@ def _head_rows(profile: Profile, facts: ProfileFacts) -> Iterator[tuple[str, Tex
         share = percent_text(facts.of_peak)
         reached += f", {share} of the {facts.dtype} peak measured here, {peak}"
     yield "reached", reached
-    held = bytes_text(profile.parameter_bytes)
-    held += " with buffers" if any(each.is_buffer for each in profile.parameters) else ""
-    yield "parameters", f"{count_text(profile.parameter_count)}, {held}"
-    made = bytes_text(profile.memory.peak_activation_bytes)
-    yield "peak memory", f"{bytes_text(facts.peak_bytes)}; the call itself made {made}"
+
+
+def _bandwidth_text(profile: Profile, facts: ProfileFacts) -> str:
+    reached = rate_text(profile.bytes_moved / profile.latency.median, "B/s")
+    if facts.of_attainable is None or profile.ceilings is None:
+        return reached
+    size = profile.working_set_bytes
+    level, most = profile.ceilings.level(size), profile.ceilings.bandwidth(size)
+    share = f"{percent_text(facts.of_attainable)} of the bandwidth of {level}"
+    return f"{reached}, {share} measured here, {rate_text(most, 'B/s')}"
 
 
 def _reasons(profile: Profile, facts: ProfileFacts) -> Iterator[str]:
@@ -192,25 +226,39 @@ def _reasons(profile: Profile, facts: ProfileFacts) -> Iterator[str]:
 def _bottleneck_sentence(profile: Profile, facts: ProfileFacts) -> str:
     found = facts.bottleneck
     if found is None:
-        return "No layer ran: everything that this model does is code outside of layers."
-    many = f"{len(found.layers)}x " if len(found.layers) > 1 else ""
-    where = "What the model does outside of its layers" if found.is_model else found.name
-    if found.layers == (BACKWARD,):
-        where = "The whole backward pass"
-    elif found.layers == (UPDATE,):
-        where = "The optimizer's update"
-    else:
-        where = f"{where} ({many}{found.kind})"
-    start = f"{where} takes {percent_text(found.share)} of the time itself"
+        text = "No layer ran: everything that this model does is code outside of layers."
+        if facts.bound is None:
+            return text
+        return f"{text} As a whole it is {_limit(facts.bound, facts.of_attainable)}"
+    start = f"{_place(found)} takes {percent_text(found.share)} of the time"
+    start += "" if found.is_model and found.is_leaf else " itself"
     if found.bound is None:
         reason = "nothing that it does has a counted cost"
         if profile.ceilings is None:
             reason = "the ceilings of this machine were not measured"
         return f"{start}; what limits it is not known: {reason}."
-    limit = "computing" if found.bound == "compute" else "moving bytes"
-    reached = f"{percent_text(found.of_attainable)} of what this machine allows there"
-    text = f"{start}. It is {found.bound}-bound: {limit} is the limit, and it reaches {reached}"
-    if found.of_attainable is not None and found.of_attainable < FAR_BELOW:
+    return f"{start}. It is {_limit(found.bound, found.of_attainable)}"
+
+
+def _place(found: BottleneckFacts) -> str:
+    """Name a bottleneck as the subject of a sentence."""
+    if found.layers == (BACKWARD,):
+        return "The whole backward pass"
+    if found.layers == (UPDATE,):
+        return "The optimizer's update"
+    many = f"{len(found.layers)}x " if len(found.layers) > 1 else ""
+    name = found.name
+    if found.is_model:
+        name = "The model itself" if found.is_leaf else "What the model does outside of its layers"
+    return f"{name} ({many}{found.kind})"
+
+
+def _limit(bound: str, of_attainable: float | None) -> str:
+    """Say what is in the way, and whether it is: the end of a sentence."""
+    limit = "computing" if bound == "compute" else "moving bytes"
+    reached = f"{percent_text(of_attainable)} of what this machine allows there"
+    text = f"{bound}-bound: {limit} is the limit, and it reaches {reached}"
+    if of_attainable is not None and of_attainable < FAR_BELOW:
         reasons = "small sizes, calls, Python, a busy machine"
         return f"{text}, so something else takes most of its time: {reasons}."
     return f"{text}."

@@ -10,6 +10,7 @@ from tinytorch.measure.counters import Counters
 from tinytorch.perf.profiling.cache import cache_fits
 from tinytorch.reporting.bars import share_bar
 from tinytorch.reporting.fitting_table import Column, FittingTable
+from tinytorch.reporting.hotspot_label import hotspot_label
 from tinytorch.reporting.quantities import (
     bytes_text,
     count_text,
@@ -26,7 +27,6 @@ from tinytorch.workloads.profile_facts import (
     ProfileFacts,
     describe_hotspot,
 )
-from tinytorch.workloads.profile_summary import memory_levels
 
 __all__ = [
     "amdahl_table",
@@ -59,7 +59,7 @@ def amdahl_table(profile: Profile, top: int) -> RenderableType:
     ]
     return FittingTable(
         "if it were faster",
-        [_name(each) for each in found],
+        [hotspot_label(each) for each in found],
         [
             Column("share", [percent_text(each.share) for each in found]),
             *gains,
@@ -96,7 +96,7 @@ def operation_table(profile: Profile, top: int) -> RenderableType:
 
 def memory_view(profile: Profile, facts: ProfileFacts) -> RenderableType:
     """Show what was alive at the peak, and the level over the recorded call."""
-    levels = memory_levels(profile.memory, TIMELINE_WIDTH, from_first_change=True)
+    levels = profile.memory.series(TIMELINE_WIDTH, from_first_change=True)["total"]
     if not levels:
         return Text("no buffer was seen", style="dim")
     shares = facts.peak_composition
@@ -127,7 +127,7 @@ def cache_view(profile: Profile, top: int) -> RenderableType:
         return Text("the ceilings of this machine were not measured", style="dim")
     levels, home = ceilings.bandwidths, ceilings.level(size)
     ridges = [ceilings.ridge(profile.dtype, each.capacity_bytes) for each in levels]
-    here = f"<- a call touches {bytes_text(size)}"
+    here = f"<- a call touches {bytes_text(size)}" if size else ""
     table = FittingTable(
         "level",
         [Text(each.level) for each in levels],
@@ -137,21 +137,19 @@ def cache_view(profile: Profile, top: int) -> RenderableType:
             Column("compute-bound from", [_ridge_text(ridge) for ridge in ridges], 1),
             Column("", [here if each.level == home else "" for each in levels], 2, "left"),
         ],
-        ["yellow" if each.level == home else "" for each in levels],
+        ["yellow" if here and each.level == home else "" for each in levels],
     )
     return Group(table, Text(""), _fit_table(profile, top))
 
 
 def _fit_table(profile: Profile, top: int) -> RenderableType:
     """Lay out the largest operation of each of the slowest layers: where it fits, what it moves."""
-    fits = {fit.path: fit for fit in cache_fits(profile)}
-    slowest = [each for each in profile.hotspots if each.layers[0] in fits][:top]
-    if not slowest:
+    found = cache_fits(profile)[:top]
+    if not found:
         return Text("no layer moved bytes that were counted", style="dim")
-    found = [fits[hotspot.layers[0]] for hotspot in slowest]
     return FittingTable(
         "largest operation of",
-        [_name(describe_hotspot(profile, hotspot)) for hotspot in slowest],
+        [hotspot_label(describe_hotspot(profile, fit.hotspot)) for fit in found],
         [
             Column("touches", [bytes_text(fit.working_set_bytes) for fit in found]),
             Column("fits in", [fit.level for fit in found], 1, "left"),
@@ -191,7 +189,12 @@ def caveats(profile: Profile, facts: ProfileFacts) -> RenderableType:
         f"The recorded call took {seconds_text(profile.recording.duration)}; times of operations "
         "are from there, and say how these relate to each other.",
     ]
-    if profile.not_counted:
+    if not profile.operations:
+        lines.append(
+            "No operation was recorded: nothing of this model ran in TinyTorch's framework or in "
+            "PyTorch in this thread."
+        )
+    elif profile.not_counted:
         share = percent_text(facts.not_counted_share)
         lines.append(f"Not counted in any total, {share} of the time of operations:")
     else:
@@ -203,13 +206,6 @@ def caveats(profile: Profile, facts: ProfileFacts) -> RenderableType:
     for doubt in _doubts(profile):
         grid.add_row("-", doubt, style="yellow")
     return grid
-
-
-def _name(found: BottleneckFacts) -> Text:
-    many = f" ({len(found.layers)}x)" if len(found.layers) > 1 else ""
-    name = "(the model itself)" if found.is_model else found.name
-    kind = "" if found.kind == name.strip("<>") else f" {found.kind}"
-    return Text.assemble(name, many, (kind, "dim"))
 
 
 def _attained(found: BottleneckFacts) -> str:

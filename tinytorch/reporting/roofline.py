@@ -21,6 +21,7 @@ from rich.text import Text
 from tinytorch.errors import SettingError
 from tinytorch.measure.ceilings import Bandwidth
 from tinytorch.reporting.fitting_table import Column, FittingTable
+from tinytorch.reporting.hotspot_label import hotspot_label
 from tinytorch.reporting.quantities import bytes_text, count_text, percent_text, rate_text
 from tinytorch.reporting.text_graphics import braille_image
 from tinytorch.workloads.profile_facts import BottleneckFacts, describe_hotspot
@@ -275,12 +276,14 @@ def _axis_labels(frame: _Frame, columns: int) -> str:
 def roofline_view(profile: Profile, top: int = MOST_POINTS) -> RenderableType | None:
     """Show the slowest layers, at most six, below the roof of the profile's dtype.
 
-    None without ceilings, and where no layer has a bound.
+    None without ceilings, and where no layer has a bound. Layers without FLOPs have no place on
+    logarithmic axes.
     """
     ceilings = profile.ceilings
     peak = ceilings.peak_flops(profile.dtype) if ceilings else None
     found = (describe_hotspot(profile, hotspot) for hotspot in profile.hotspots)
-    drawn = tuple(islice((each for each in found if each.bound), min(top, MOST_POINTS)))
+    placed = (each for each in found if each.bound and each.intensity)
+    drawn = tuple(islice(placed, min(top, MOST_POINTS)))
     if ceilings is None or peak is None or not drawn:
         return None
     size = profile.working_set_bytes
@@ -336,7 +339,10 @@ class _RooflineView:
         rates = [rate_text((each.of_peak or 0) * self.peak) for each in self.found]
         return FittingTable(
             "",
-            [_label(*each) for each in zip(ascii_uppercase, self.found, strict=False)],
+            [
+                Text.assemble((letter, "bold cyan"), "  ", hotspot_label(each))
+                for letter, each in zip(ascii_uppercase, self.found, strict=False)
+            ],
             [
                 Column("time", [percent_text(each.share) for each in self.found]),
                 Column("FLOP/B", [count_text(each.intensity) for each in self.found], 2),
@@ -364,10 +370,3 @@ class _RooflineView:
                 "What is above the line had its bytes in a faster level, or a ceiling or a count "
                 "is wrong."
             )
-
-
-def _label(letter: str, found: BottleneckFacts) -> Text:
-    many = f" ({len(found.layers)}x)" if len(found.layers) > 1 else ""
-    name = "(the model itself)" if found.is_model else found.name
-    kind = "" if found.kind == name.strip("<>") else f" {found.kind}"
-    return Text.assemble((letter, "bold cyan"), f"  {name}{many}", (kind, "dim"))

@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tinytorch import __version__
-from tinytorch.workloads.call_stack import Span, layer_spans, layers_around
+from tinytorch.workloads.call_stack import Span, layer_spans
+from tinytorch.workloads.layer_paths import layers_around
 from tinytorch.workloads.profile import Profile
 
 __all__ = ["speedscope"]

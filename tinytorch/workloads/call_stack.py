@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tinytorch.adapters.records import Argument, OpRecord, TensorSpec
-from tinytorch.workloads.layer_tree import with_phase_costs
+from tinytorch.workloads.layer_paths import layers_around
 
 if TYPE_CHECKING:
     from tinytorch.workloads.profile import Profile
 
-__all__ = ["Span", "layer_spans", "layers_around", "operation_spans", "typical_run"]
+__all__ = ["Span", "layer_spans", "operation_spans", "typical_run"]
 
 NANOSECONDS = 1_000_000_000
 
@@ -106,15 +106,6 @@ def _nested(
     return spans
 
 
-def layers_around(path: str | None, kinds: Mapping[str, str]) -> list[str]:
-    """Give the layers around an operation, the outermost first."""
-    if path is None:
-        return []
-    parts = path.split(".") if path else []
-    prefixes = [".".join(parts[:length]) for length in range(len(parts) + 1)]
-    return [prefix for prefix in prefixes if prefix in kinds]
-
-
 def _facts_of_layers(profile: Profile) -> dict[str, dict[str, Any]]:
     shapes: dict[str, Any] = {}
     for record in profile.operations:
@@ -128,7 +119,7 @@ def _facts_of_layers(profile: Profile) -> dict[str, dict[str, Any]]:
             "parameters": layer.parameters,
             "first input": shapes.get(layer.path, []),
         }
-        for layer in (with_phase_costs(profile, each) for each in profile.layers)
+        for layer in profile.layers
     }
 
 

@@ -13,15 +13,13 @@ from functools import reduce
 from typing import TYPE_CHECKING, Literal
 
 from tinytorch.errors import SettingError
+from tinytorch.workloads.layer_paths import ancestors
 from tinytorch.workloads.layers import Layer, group_name
 
 if TYPE_CHECKING:
     from tinytorch.workloads.profile import Profile
 
-__all__ = ["PHASES", "LayerRow", "layer_rows", "shared_name", "with_phase_costs"]
-
-PHASES = {"<backward>": "backward", "<update>": "update"}
-"""Rows of a training step that are no layers, and the phase of the operations in them."""
+__all__ = ["LayerRow", "layer_rows", "shared_name"]
 
 LONGEST_PATTERN = 6
 """Repetition is looked for in patterns of up to so many layers (convolution, norm, ReLU, ...)."""
@@ -94,34 +92,13 @@ def layer_rows(
     """
     if depth is not None and depth < 0:
         raise SettingError(f"depth={depth}; it is a number of levels, from 0 on")
-    roots = _build([with_phase_costs(profile, layer) for layer in profile.layers])
+    roots = _build(profile.layers)
     if not expand:
         roots = tuple(_fold(root) for root in roots)
     rows = [row for root in roots for row in _rows(root, 0, depth)]
     rest_s = profile.unattributed_s
     rest = Layer("", "", 0, is_leaf=True, calls=0.0, time_s=rest_s, self_s=rest_s)
     return (*rows, LayerRow("(unattributed)", 0, "unattributed", rest, (), rest_s))
-
-
-def with_phase_costs(profile: Profile, layer: Layer) -> Layer:
-    """Give the backward pass and the update, which are no layers, the costs of all they did."""
-    if layer.path not in PHASES:
-        return layer
-    records = [each for each in profile.operations if each.phase == PHASES[layer.path]]
-    costs = [record.cost for record in records if record.cost is not None]
-    macs, other = sum(cost.macs for cost in costs), sum(cost.other_flops for cost in costs)
-    moved = sum(record.bytes_moved for record in records)
-    return replace(
-        layer,
-        macs=macs,
-        self_macs=macs,
-        causal_macs=sum(cost.causal_macs for cost in costs),
-        other_flops=other,
-        bytes_moved=moved,
-        self_flops=2 * macs + other,
-        self_bytes=moved,
-        largest_operation_bytes=max((record.bytes_moved for record in records), default=0),
-    )
 
 
 def shared_name(paths: Sequence[str]) -> str:
@@ -140,7 +117,8 @@ def _build(layers: Sequence[Layer]) -> tuple[_Node, ...]:
     known = {layer.path for layer in layers}
     inside: dict[str | None, list[Layer]] = {}
     for layer in layers:
-        inside.setdefault(_parent(layer.path, known), []).append(layer)
+        around = (outer for outer in ancestors(layer.path)[1:] if outer in known)
+        inside.setdefault(next(around, None), []).append(layer)
 
     def node(layer: Layer, parent: str | None) -> _Node:
         label = layer.path.removeprefix(f"{parent}.") if parent else layer.path
@@ -148,17 +126,6 @@ def _build(layers: Sequence[Layer]) -> tuple[_Node, ...]:
         return _Node(label or layer.kind, layer, (layer.path,), children)
 
     return tuple(node(layer, None) for layer in inside.get(None, ()))
-
-
-def _parent(path: str, known: set[str]) -> str | None:
-    """Give the innermost layer around a path; rows such as <backward> and the model have none."""
-    if not path or path in PHASES:
-        return None
-    while "." in path:
-        path = path.rpartition(".")[0]
-        if path in known:
-            return path
-    return "" if "" in known else None
 
 
 # ---------------------------------------------------------------- folding
@@ -219,8 +186,8 @@ def _label(nodes: Sequence[_Node]) -> str:
 def _sum(layers: Sequence[Layer]) -> Layer:
     def add(total: Layer, layer: Layer) -> Layer:
         sums = {name: getattr(total, name) + getattr(layer, name) for name in SUMMED}
-        largest = max(total.largest_operation_bytes, layer.largest_operation_bytes)
-        return replace(total, **sums, largest_operation_bytes=largest)
+        largest = max(total.self_largest_bytes, layer.self_largest_bytes)
+        return replace(total, **sums, self_largest_bytes=largest)
 
     return reduce(add, layers)
 

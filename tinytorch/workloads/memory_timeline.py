@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -14,8 +15,8 @@ from tinytorch.adapters.records import Allocation
 
 __all__ = ["MemoryTimeline"]
 
-RESIDENT = ("parameters", "buffers", "inputs", "optimizer state")
-"""What is there before the model runs."""
+LASTING = ("parameters", "buffers", "inputs", "optimizer state")
+"""The categories of what is there for longer than a call."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +62,7 @@ class MemoryTimeline:
     def peak_activation_bytes(self) -> int:
         """Most bytes alive at once of what the call itself made: no parameters, no inputs."""
         totals = [
-            sum(size for category, size in held.items() if category not in RESIDENT)
+            sum(size for category, size in held.items() if category not in LASTING)
             for _, held in self.points
         ]
         return max(totals, default=0)
@@ -88,36 +89,40 @@ class MemoryTimeline:
     @property
     def allocated_bytes(self) -> int:
         """Bytes of everything that the call made, whether it was freed on the way or not."""
-        return sum(each.nbytes for each in self.allocations if each.category not in RESIDENT)
+        return sum(each.nbytes for each in self.allocations if each.category not in LASTING)
 
     def allocated_by_path(self) -> dict[str | None, int]:
         """Bytes that each layer made in the forward pass."""
         made = [each for each in self.allocations if each.phase == "forward"]
         return _total(made, lambda each: each.path)
 
-    def series(self, buckets: int = 200) -> dict[str, Any]:
-        """Give the highest level in each of `buckets` spans of time, by category, for pictures."""
+    def series(self, buckets: int = 200, *, from_first_change: bool = False) -> dict[str, Any]:
+        """Give the highest level in each of `buckets` spans of time, for pictures.
+
+        `seconds` are the ends of the spans. The highest `total` may be less than the sum of the
+        `categories`, which peak at different times. `from_first_change` leaves out the time in
+        which the recorder itself is starting.
+        """
         if not self.points:
-            return {"seconds": [], "categories": {}}
-        moments = np.array([moment for moment, _ in self.points])
-        edges = np.linspace(moments[0], moments[-1], buckets + 1)
-        indices = np.clip(np.searchsorted(edges, moments, side="right") - 1, 0, buckets - 1)
-        if edges[0] == edges[-1]:
-            indices[:] = 0  # no time passes: what is there is there from the start
-        names = sorted({category for _, held in self.points for category in held})
-        levels = {name: np.zeros(buckets) for name in names}
-        latest: dict[str, int] = {}
-        filled = -1
-        for index, (_, held) in zip(indices, self.points, strict=True):
-            for name in names:
-                levels[name][filled + 1 : index + 1] = latest.get(name, 0)
-                levels[name][index] = max(levels[name][index], held.get(name, 0))
-            filled, latest = int(index), held
-        for name in names:
-            levels[name][filled + 1 :] = latest.get(name, 0)
+            return {"seconds": [], "categories": {}, "total": []}
+        latest = dict(self.points)  # of the points of one moment the last, which is the highest
+        moments = np.array(list(latest))
+        names = sorted({category for held in latest.values() for category in held})
+        levels = np.array([[h.get(name, 0) for name in names] for h in latest.values()])
+        levels = np.column_stack([levels, levels.sum(axis=1)])  # (moments, categories + 1)
+        changes = moments[moments > 0] if from_first_change and moments[-1] > 0 else moments
+        edges = np.linspace(changes[0], changes[-1], buckets + 1)
+        stops = np.searchsorted(moments, edges)
+        stops[-1] = len(moments)
+        # A span begins with the level before it.
+        highest = np.array(
+            [levels[max(begin - 1, 0) : max(end, 1)].max(axis=0) for begin, end in pairwise(stops)]
+        )
+        columns = highest.T.tolist()
         return {
             "seconds": edges[1:].tolist(),
-            "categories": {name: values.tolist() for name, values in levels.items()},
+            "categories": dict(zip(names, columns[:-1], strict=True)),
+            "total": columns[-1],
         }
 
 

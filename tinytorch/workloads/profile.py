@@ -19,6 +19,7 @@ from tinytorch.measure.counters import Counters
 from tinytorch.measure.environment import Environment
 from tinytorch.measure.roofline import Bound, classify_bound
 from tinytorch.measure.samples import Samples
+from tinytorch.workloads.layer_paths import BACKWARD, PHASES, UPDATE
 from tinytorch.workloads.layers import Layer, build_layers, layer_times
 from tinytorch.workloads.memory_timeline import MemoryTimeline
 
@@ -26,9 +27,6 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
 __all__ = ["BACKWARD", "UPDATE", "Hotspot", "NotCounted", "OperationGroup", "Profile"]
-
-BACKWARD, UPDATE = "<backward>", "<update>"
-"""Rows of a training step that are no layers."""
 
 
 @dataclass(frozen=True)
@@ -74,8 +72,7 @@ class Hotspot:
 
     def speedup_if(self, factor: float) -> float:
         """Give the speedup of the whole model if these layers were so many times faster."""
-        # The times of layers that fill a call add up to it, but for the rounding of the sum.
-        return amdahl(min(self.share, 1.0), factor)
+        return amdahl(self.share, factor)
 
 
 @dataclass(frozen=True, repr=False)
@@ -129,7 +126,7 @@ class Profile:
         """The layer table, in the order of the model's own tree."""
         times = layer_times([self.runs[index] for index in self._kept_runs])
         kinds = dict(self.kinds)
-        kinds |= {path: path.strip("<>") for path in (BACKWARD, UPDATE) if path in times}
+        kinds |= {path: phase for path, phase in PHASES.items() if path in times}
         return build_layers(
             kinds,
             times,
@@ -201,9 +198,9 @@ class Profile:
         return tuple(sorted(found, key=lambda hotspot: -hotspot.self_s))
 
     @property
-    def bottleneck(self) -> Hotspot:
-        """The layers that take most of the time themselves."""
-        return self.hotspots[0]
+    def bottleneck(self) -> Hotspot | None:
+        """The layers that take most of the time themselves; None when no layer took any."""
+        return next((hotspot for hotspot in self.hotspots if hotspot.self_s > 0), None)
 
     # ------------------------------------------------------------ costs
 
@@ -303,7 +300,12 @@ class Profile:
 
     @property
     def parameter_bytes(self) -> int:
-        return sum(each.nbytes for each in self.parameters)
+        return sum(each.nbytes for each in self.parameters if not each.is_buffer)
+
+    @property
+    def buffer_bytes(self) -> int:
+        """Bytes of what a model keeps beside its parameters, such as running means."""
+        return sum(each.nbytes for each in self.parameters if each.is_buffer)
 
     @property
     def working_set_bytes(self) -> int:

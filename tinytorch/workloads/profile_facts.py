@@ -8,12 +8,23 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from tinytorch.workloads.layer_tree import PHASES, shared_name, with_phase_costs
+from tinytorch.measure.amdahl import ROUNDING
+from tinytorch.measure.roofline import Bound
+from tinytorch.workloads.layer_tree import shared_name
 
 if TYPE_CHECKING:
     from tinytorch.workloads.profile import Hotspot, Profile
 
-__all__ = ["FACTORS", "BottleneckFacts", "DeviceFacts", "ProfileFacts", "find_facts", "speedups"]
+__all__ = [
+    "FACTORS",
+    "BottleneckFacts",
+    "DeviceFacts",
+    "ProfileFacts",
+    "describe_hotspot",
+    "find_facts",
+    "share_of_possible",
+    "speedups",
+]
 
 FACTORS = (2.0, 4.0, 10.0, math.inf)
 """How many times faster a part might become, for Amdahl's law."""
@@ -21,18 +32,22 @@ FACTORS = (2.0, 4.0, 10.0, math.inf)
 
 @dataclass(frozen=True)
 class BottleneckFacts:
-    """Layers of one name and size: what they cost and what limits them.
+    """Layers of one name and size: what they cost themselves and what limits them.
 
-    `of_attainable` is the share of what the roofline allows at their intensity, `of_peak` the share
-    of the machine's peak; None where nothing was counted or the machine was not measured.
-    `speedups` maps a factor to what the whole would gain if they were so many times faster.
+    `of_attainable` is the share of what the roofline allows at their intensity, which is that of
+    the bandwidth where moving bytes is the limit; `of_peak` is the share of the machine's peak.
+    None where nothing was counted or the machine was not measured. `is_leaf` says that no layer was
+    timed inside of them. `speedups` maps a factor to what the whole would gain if they were so
+    many times faster.
     """
 
     name: str
     kind: str
     layers: tuple[str, ...]
+    is_leaf: bool
     self_s: float
     share: float
+    bytes_moved: int
     bound: str | None
     intensity: float | None
     of_attainable: float | None
@@ -41,7 +56,7 @@ class BottleneckFacts:
 
     @property
     def is_model(self) -> bool:
-        """Whether it is the model's own code outside of all layers."""
+        """Whether it is the model itself: its code outside of all layers, if it has any."""
         return self.layers == ("",)
 
 
@@ -97,19 +112,20 @@ class ProfileFacts:
 
 def find_facts(profile: Profile) -> ProfileFacts:
     """Draw the facts from a profile."""
+    latency = profile.latency.median
     model = profile.model_bound
     memory = profile.memory
     work = profile.flops + profile.other_flops
     spent = sum(record.duration for record in profile.operations)
-    outside = 1 - spent / profile.latency.median
+    outside = 1 - spent / latency
     missed = sum(each.seconds for each in profile.not_counted)
-    slowest = [hotspot for hotspot in profile.hotspots[:1] if hotspot.self_s > 0]
+    slowest = profile.bottleneck
     return ProfileFacts(
-        bottleneck=describe_hotspot(profile, slowest[0]) if slowest else None,
-        flops_per_s=work / profile.latency.median,
+        bottleneck=describe_hotspot(profile, slowest) if slowest else None,
+        flops_per_s=work / latency,
         intensity=work / profile.bytes_moved if profile.bytes_moved else None,
         bound=model.bound if model else None,
-        of_attainable=_finite(model.of_attainable) if model else None,
+        of_attainable=share_of_possible(model, profile.bytes_moved, latency),
         of_peak=model.efficiency if model else None,
         unattributed_share=profile.unattributed_s / profile.total_s,
         container_share=sum(x.self_s for x in profile.layers if not x.is_leaf) / profile.total_s,
@@ -127,30 +143,41 @@ def find_facts(profile: Profile) -> ProfileFacts:
 
 def describe_hotspot(profile: Profile, hotspot: Hotspot) -> BottleneckFacts:
     """Give what a row of the hotspots says about time, limits and possible gains."""
-    members = [layer for layer in profile.layers if layer.path in set(hotspot.layers)]
+    paths = set(hotspot.layers)
+    members = [layer for layer in profile.layers if layer.path in paths]
     bound = hotspot.bound
-    if hotspot.layers[0] in PHASES:
-        members = [with_phase_costs(profile, layer) for layer in members]
-        bound = profile.bound(members[0])
     moved = sum(layer.self_bytes for layer in members)
     return BottleneckFacts(
         name=shared_name(hotspot.layers),
         kind=hotspot.kind,
         layers=hotspot.layers,
+        is_leaf=all(layer.is_leaf for layer in members),
         self_s=hotspot.self_s,
         share=hotspot.share,
+        bytes_moved=moved,
         bound=bound.bound if bound else None,
         intensity=sum(layer.self_flops for layer in members) / moved if moved else None,
-        of_attainable=_finite(bound.of_attainable) if bound else None,
+        of_attainable=share_of_possible(bound, moved, hotspot.self_s),
         of_peak=bound.efficiency if bound else None,
         speedups=speedups(hotspot),
     )
 
 
+def share_of_possible(bound: Bound | None, moved: int, seconds: float) -> float | None:
+    """Give the share of what the roof allows that work of so many bytes and seconds reached.
+
+    Where moving bytes is the limit, that is its share of the bandwidth: the same number as the one
+    in FLOP/s, and one that work without any FLOPs, such as looking up embeddings, has as well.
+    """
+    if bound is None:
+        return None
+    return moved / seconds / bound.bandwidth if bound.is_memory_bound else bound.efficiency
+
+
 def speedups(hotspot: Hotspot) -> dict[float, float | None]:
     """Give the speedup of the whole for each factor by which these layers might become faster."""
     # Clocks of a GPU are coarse: a share may come out below 0, and then there is nothing to say.
-    if not 0 <= hotspot.share <= 1:
+    if not 0 <= hotspot.share <= 1 + ROUNDING:
         return dict.fromkeys(FACTORS)
     return {factor: hotspot.speedup_if(factor) for factor in FACTORS}
 
@@ -178,7 +205,3 @@ def _shares(totals: Mapping[str, float]) -> dict[str, float]:
     whole = sum(totals.values())
     ordered = sorted(totals.items(), key=lambda item: -item[1])
     return {name: value / whole for name, value in ordered if value} if whole else {}
-
-
-def _finite(number: float) -> float | None:
-    return number if math.isfinite(number) else None

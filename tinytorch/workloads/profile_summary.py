@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import asdict
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,20 +12,19 @@ import numpy as np
 from tinytorch.measure.counters import Counters
 from tinytorch.measure.roofline import Bound
 from tinytorch.measure.samples import Samples
-from tinytorch.workloads.layer_tree import with_phase_costs
 from tinytorch.workloads.layers import Layer
-from tinytorch.workloads.memory_timeline import MemoryTimeline
 from tinytorch.workloads.profile_facts import (
     DeviceFacts,
     ProfileFacts,
     describe_hotspot,
     find_facts,
+    share_of_possible,
 )
 
 if TYPE_CHECKING:
     from tinytorch.workloads.profile import Hotspot, Profile
 
-__all__ = ["SCHEMA_VERSION", "memory_levels", "summarise_profile"]
+__all__ = ["SCHEMA_VERSION", "summarise_profile"]
 
 SCHEMA = "tinytorch.profile"
 SCHEMA_VERSION = 1
@@ -60,7 +58,7 @@ def summarise_profile(profile: Profile) -> dict[str, Any]:
         "total_s": profile.total_s,
         "unattributed_s": profile.unattributed_s,
         "costs": _costs(profile),
-        "layers": [_layer(profile, with_phase_costs(profile, x)) for x in profile.layers],
+        "layers": [_layer(profile, layer) for layer in profile.layers],
         "hotspots": [_hotspot(profile, hotspot) for hotspot in profile.hotspots],
         "top_operations": [asdict(group) for group in profile.top_operations],
         "not_counted": [asdict(each) for each in profile.not_counted],
@@ -106,7 +104,7 @@ def _costs(profile: Profile) -> dict[str, Any]:
         "bytes_moved": profile.bytes_moved,
         "macs_by_phase": {phase: profile.macs_in(phase) for phase in phases},
         "flops_per_s": profile.flops / profile.latency.median,
-        "bound": _bound(profile.model_bound),
+        "bound": _bound(profile.model_bound, profile.bytes_moved, profile.latency.median),
     }
 
 
@@ -118,15 +116,17 @@ def _layer(profile: Profile, layer: Layer) -> dict[str, Any]:
         "all_flops": layer.all_flops,
         "intensity": layer.intensity,
         "flops_per_s": layer.flops_per_s,
-        "bound": _bound(profile.bound(layer)),
+        "bound": _bound(profile.bound(layer), layer.bytes_moved, layer.time_s),
     }
 
 
 def _hotspot(profile: Profile, hotspot: Hotspot) -> dict[str, Any]:
-    return {**asdict(describe_hotspot(profile, hotspot)), "roofline": _bound(hotspot.bound)}
+    found = describe_hotspot(profile, hotspot)
+    roofline = _bound(hotspot.bound, found.bytes_moved, hotspot.self_s)
+    return {**asdict(found), "roofline": roofline}
 
 
-def _bound(bound: Bound | None) -> dict[str, Any] | None:
+def _bound(bound: Bound | None, moved: int, seconds: float) -> dict[str, Any] | None:
     if bound is None:
         return None
     return {
@@ -134,17 +134,22 @@ def _bound(bound: Bound | None) -> dict[str, Any] | None:
         "bound": bound.bound,
         "ridge": bound.ridge,
         "attainable": bound.attainable,
-        "of_attainable": bound.of_attainable,
+        "of_attainable": share_of_possible(bound, moved, seconds),
         "of_peak": bound.efficiency,
     }
 
 
 def _roofline(profile: Profile) -> dict[str, Any]:
-    """Give the roof, and under it the model and its hotspots by what they do themselves."""
-    points = [("model", "", profile.total_s, profile.model_bound)]
-    for hotspot in profile.hotspots:
-        name = describe_hotspot(profile, hotspot).name
-        points.append(("layers", name, hotspot.self_s, hotspot.bound))
+    """Give the roof, and under it the model and its hotspots by what they do themselves.
+
+    Its axes are logarithmic: what has no FLOPs, and so is limited by the bandwidth alone, has no
+    place there.
+    """
+    points = [("model", "", profile.latency.median, _costs(profile)["bound"])]
+    points += [
+        ("layers", each["name"], each["self_s"], each["roofline"])
+        for each in (_hotspot(profile, hotspot) for hotspot in profile.hotspots)
+    ]
     ceilings, size = profile.ceilings, profile.working_set_bytes
     return {
         "dtype": profile.dtype,
@@ -154,9 +159,9 @@ def _roofline(profile: Profile) -> dict[str, Any]:
         "bandwidth": ceilings.bandwidth(size) if ceilings else None,
         "ridge": ceilings.ridge(profile.dtype, size) if ceilings else None,
         "points": [
-            {"of": of, "name": name, "seconds": seconds, **(_bound(bound) or {})}
+            {"of": of, "name": name, "seconds": seconds, **bound}
             for of, name, seconds, bound in points
-            if bound is not None
+            if bound is not None and bound["intensity"] > 0
         ],
     }
 
@@ -172,10 +177,7 @@ def _memory(profile: Profile) -> dict[str, Any]:
         "working_set_bytes": profile.working_set_bytes,
         "device_peak_bytes": profile.recording.device_peak_bytes,
         "traced_peak_bytes": profile.traced_peak_bytes,
-        "timeline": {
-            **memory.series(TIMELINE_BUCKETS),
-            "total": memory_levels(memory, TIMELINE_BUCKETS),
-        },
+        "timeline": memory.series(TIMELINE_BUCKETS),
     }
 
 
@@ -187,34 +189,12 @@ def _counters(counters: Counters) -> dict[str, Any]:
     }
 
 
-def memory_levels(
-    memory: MemoryTimeline, buckets: int, *, from_first_change: bool = False
-) -> list[int]:
-    """Give the most bytes alive in each of so many spans of the recorded call.
-
-    That may be less than the sum of the highest levels of the categories, which peak at different
-    times. `from_first_change` leaves out the time in which the recorder itself is starting.
-    """
-    points = memory.points
-    if not points:
-        return []
-    moments = np.array([moment for moment, _ in points])
-    totals = np.array([sum(held.values()) for _, held in points])
-    changes = moments[moments > 0] if from_first_change and moments[-1] > 0 else moments
-    edges = np.linspace(changes[0], changes[-1], buckets + 1)
-    levels = []
-    for begin, end in pairwise(edges):
-        before = int(np.searchsorted(moments, begin, side="left")) - 1
-        until = int(np.searchsorted(moments, end, side="right"))
-        levels.append(int(totals[max(before, 0) : max(until, before + 1)].max()))
-    return levels
-
-
 def _parameters(profile: Profile) -> dict[str, Any]:
     trainable = [each for each in profile.parameters if each.is_trainable]
     return {
         "count": profile.parameter_count,
         "bytes": profile.parameter_bytes,
+        "buffer_bytes": profile.buffer_bytes,
         "trainable_count": sum(each.size for each in trainable),
         "tensors": [asdict(each) for each in profile.parameters],
     }

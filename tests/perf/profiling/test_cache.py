@@ -17,7 +17,7 @@ def profile():
 
 
 def test_the_working_set_is_that_of_the_largest_operation(profile):
-    fits = {fit.path: fit for fit in cache_fits(profile)}
+    fits = {fit.hotspot.name: fit for fit in cache_fits(profile)}
     assert fits["layers.0"].working_set_bytes == 4 * (4 * 32 + 32 * 2048 + 2048 + 4 * 2048)
     assert fits["layers.1"].working_set_bytes == 4 * (4 * 2048 + 2048 * 8 + 8 + 4 * 8)
 
@@ -29,10 +29,18 @@ def test_the_level_holds_the_working_set(profile):
         assert (fit.achieved or 0) > 0
 
 
-def test_the_largest_comes_first(profile):
-    sizes = [fit.working_set_bytes for fit in cache_fits(profile)]
-    assert sizes == sorted(sizes, reverse=True)
-    assert len(sizes) == 2  # the container has no operation of its own
+def test_a_container_without_operations_has_no_place(profile):
+    assert {fit.hotspot.name for fit in cache_fits(profile)} == {"layers.0", "layers.1"}
+
+
+def test_repeated_layers_move_their_bytes_in_their_time():
+    x = Tensor(np.ones((4, 32), np.float32))
+    model = Sequential(Linear(32, 32, rng=0), Linear(32, 32, rng=1))
+    (fit,) = cache_fits(profile_model(model, x, runs=3))
+    assert len(fit.hotspot.layers) == 2
+    one = 4 * (4 * 32 + 32 * 32 + 32 + 4 * 32)
+    assert fit.working_set_bytes == one
+    assert fit.achieved == pytest.approx(2 * one / fit.hotspot.self_s)
 
 
 def test_without_ceilings_there_is_nothing_to_compare_with(profile):
