@@ -135,11 +135,7 @@ def test_a_model_that_does_nothing_has_tables_that_say_so():
     assert "no operation was seen" in shown(operation_table(profile, 8))
     assert "no buffer was seen" in shown(memory_view(profile, facts))
     assert "no layer moved bytes" in shown(cache_view(profile, 8))
-    text = " ".join(shown(caveats(profile, facts)).split())
-    assert (
-        "No operation was recorded: nothing of this model ran in TinyTorch's framework or in "
-        "PyTorch in this thread." in text
-    )
+    text = shown(caveats(profile, facts))
     assert "Every operation" not in text
 
 

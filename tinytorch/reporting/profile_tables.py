@@ -189,15 +189,10 @@ def caveats(profile: Profile, facts: ProfileFacts) -> RenderableType:
         f"The recorded call took {seconds_text(profile.recording.duration)}; times of operations "
         "are from there, and say how these relate to each other.",
     ]
-    if not profile.operations:
-        lines.append(
-            "No operation was recorded: nothing of this model ran in TinyTorch's framework or in "
-            "PyTorch in this thread."
-        )
-    elif profile.not_counted:
+    if profile.not_counted:
         share = percent_text(facts.not_counted_share)
         lines.append(f"Not counted in any total, {share} of the time of operations:")
-    else:
+    elif profile.operations:
         lines.append("Every operation that ran was counted.")
     for line in lines:
         grid.add_row("-", line, style="dim")

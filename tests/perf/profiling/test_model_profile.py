@@ -311,7 +311,7 @@ def test_work_in_another_thread_is_noted_as_not_seen():
 
 def test_what_nobody_can_see_is_said():
     profile = quick(lambda x: Tensor(np.sqrt(x.data)), X)
-    assert "no operation was recorded: nothing that ran here is counted" in profile.notes
+    assert any("no operation was recorded" in note for note in profile.notes)
 
 
 def test_a_model_that_fails_later_is_an_error_that_says_so():

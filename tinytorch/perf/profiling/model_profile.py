@@ -156,7 +156,11 @@ def _blind_spots(
     if len(task.adapter.watchable_modules(model)) < len(task.adapter.modules(model)):
         notes.append("the layers inside of a compiled module are not timed one by one")
     if not recording.operations:
-        return (*notes, "no operation was recorded: nothing that ran here is counted")
+        return (
+            *notes,
+            "no operation was recorded: nothing of this model ran in TinyTorch's framework or in "
+            "PyTorch, in this thread",
+        )
     seen = {record.path for record in recording.operations}
     called = {call.path for run in timing.runs for call in run}
     silent = sorted({each.path for each in parameters} & called - seen)
