@@ -49,7 +49,7 @@ def test_the_places_of_marks_are_named_below():
 
 
 def test_names_that_do_not_fit_give_way_to_the_largest():
-    ticks = plot([Mark(x, x, "o") for x in range(1000, 1040)], width=12)[-1].split()
+    ticks = plot([Mark(x, x, "o") for x in range(1000, 1040)], width=18)[-1].split()
     assert ticks[-1] == "1039"
     assert len(ticks) <= 3
 
@@ -60,7 +60,14 @@ def test_marks_without_extent_can_be_drawn(marks):
     assert sum(line.count("o") for line in lines) == len(marks)
 
 
-def test_the_picture_has_its_size():
-    lines = plot([Mark(x, x, "o") for x in SIZES], width=30, height=7)
+@pytest.mark.parametrize("width", [30, 44, 66])
+def test_the_picture_has_its_size(width):
+    marks = [*(Mark(x, x, "o") for x in SIZES), Mark(10**9, 32, "P")]
+    lines = plot(marks, width=width, height=7)
     assert len(lines) == 9
-    assert all(len(line) <= 30 + 20 for line in lines)
+    assert max(map(len, lines)) == width
+
+
+def test_a_picture_without_room_is_small_but_there():
+    lines = plot([Mark(x, x, "o") for x in SIZES], width=1)
+    assert sum(line.count("o") for line in lines) == 4

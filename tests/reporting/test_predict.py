@@ -5,7 +5,7 @@ from rich.console import Console
 
 from tinytorch.measure.samples import Samples
 from tinytorch.perf.profiling.size_scaling import SizeScaling
-from tinytorch.perf.profiling.size_trends import SizePoint, fit_trend
+from tinytorch.perf.profiling.size_trends import NOT_RESOLVED, SizePoint, fit_trend
 from tinytorch.reporting.predict import render_scaling
 
 
@@ -54,8 +54,17 @@ def test_the_prediction_has_an_interval_an_exponent_and_words():
     assert "between linear and quadratic" in line
 
 
+def test_what_was_counted_is_exact():
+    text = shown(scaling_of(lambda size: 1e-5 * size))
+    (line,) = [line for line in text.splitlines() if line.startswith("FLOPs")]
+    assert line.split()[:4] == ["FLOPs", "25.6k", "exact", "1.00"]
+    assert "- FLOPs follow 100 n exactly at all 4 sizes" in text
+
+
 def test_parameters_are_told_from_what_grows():
-    assert "3.91 KiB of the memory are parameters" in shown(scaling_of(lambda size: size))
+    text = shown(scaling_of(lambda size: size))
+    assert "- memory follows 4,000 + 8 n bytes exactly at all 4 sizes" in text
+    assert "- 4,000 bytes of the memory are parameters, whatever the size" in text
 
 
 def test_a_prediction_that_holds_is_said_to_hold():
@@ -67,18 +76,27 @@ def test_a_prediction_that_holds_is_said_to_hold():
 
 def test_a_prediction_that_fails_is_said_to_fail():
     text = shown(scaling_of(lambda size: 1e-5 * size, truth=9e-3), 140)
-    assert "time 9.00 ms is outside its interval, FLOPs 25.6k is inside its interval" in text
+    assert "time 9.00 ms is outside its interval, FLOPs 25.6k is exactly as predicted" in text
 
 
 def test_two_sizes_show_nothing():
     text = shown(scaling_of(lambda size: 1e-5 * size, sizes=(8, 16), truth=2.56e-3))
-    assert "two sizes give no interval to compare the check with: nothing is shown" in text.lower()
-    assert "inf" in text
+    assert "time 2.56 ms is not shown to fit (no interval)" in text
+    (line,) = [line for line in text.splitlines() if line.startswith("time")]
+    assert line.split() == ["time", "2.56", "ms", "-", "2.56", "ms", "1.00", "not", "resolved"]
+    assert "inf" not in text
 
 
-def test_sizes_outside_of_the_fit_are_named():
-    text = shown(scaling_of(lambda size: 1.0 + 0.1 * size, sizes=(1, 2, 64, 128, 256), at=512))
-    assert "fixed costs still weigh at 1, 2: not in the fit of time" in text
+def uneven(size):
+    return {8: 1.0, 16: 9.0, 32: 2.0, 64: 8.0}[size]
+
+
+def test_a_wide_interval_shows_nothing():
+    text = shown(scaling_of(uneven, truth=10.0))
+    assert "time 10.0 s is not shown to fit (the interval is too wide)" in text
+    assert "inside" not in text
+    assert "│" not in text
+    assert f"- time: the exponent is {NOT_RESOLVED}" in text
 
 
 def test_doubts_are_repeated():
@@ -87,7 +105,24 @@ def test_doubts_are_repeated():
     )
 
 
-@pytest.mark.parametrize("width", [70, 80, 120])
+@pytest.mark.parametrize("width", [40, 60, 70, 80, 120])
 def test_no_line_is_longer_than_the_terminal(width):
     text = shown(scaling_of(lambda size: 1e-5 * size, truth=2.5e-3), width)
     assert all(len(line) <= width for line in text.splitlines())
+
+
+def noisy(size):
+    return 1e-5 * size * {8: 1.1, 16: 0.9, 32: 1.05, 64: 0.95}[size]
+
+
+@pytest.mark.parametrize("law", [noisy, lambda size: 1e-5 * size**1.5, uneven])
+def test_the_exponent_stays_at_eighty_columns(law):
+    lines = shown(scaling_of(law, truth=2.5e-3), 80).splitlines()
+    (head,) = [line for line in lines if line.startswith("at 256")]
+    assert head.split()[2:7] == ["predicted", "95%", "interval", "measured", "exponent"]
+
+
+def test_the_picture_is_as_wide_as_the_terminal():
+    lines = shown(scaling_of(noisy), 60).splitlines()
+    (axis,) = [line for line in lines if "└" in line]
+    assert len(axis) == 60

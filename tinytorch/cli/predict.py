@@ -22,7 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--sizes",
         metavar="N,N,...",
-        help="the sizes to measure (default: powers of two below the predicted one)",
+        help="the sizes to measure (default: some from a sixteenth to half of the predicted one)",
     )
     parser.add_argument(
         "--check", action="store_true", help="measure the predicted size too, and compare"

@@ -6,7 +6,12 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-__all__ = ["Mark", "log_plot"]
+__all__ = ["WIDTH", "Mark", "log_plot"]
+
+WIDTH = 66
+BESIDE = " ┤"
+LEAST_COLUMNS = 12
+"""A smaller canvas shows nothing; rather is the picture too wide."""
 
 HEADROOM = 0.06
 """The part of the height that is left free above and below."""
@@ -29,11 +34,12 @@ def log_plot(
     *,
     x_text: Callable[[float], str],
     y_text: Callable[[float], str],
-    width: int = 56,
+    width: int = WIDTH,
     height: int = 11,
 ) -> str:
     """Draw marks and the line of a law, with the ends of both axes and the places of marks named.
 
+    `width` is that of the whole picture with the numbers beside it, `height` that of the canvas.
     Marks that come later cover earlier ones.
     """
     xs = [math.log(mark.x) for mark in marks]
@@ -42,16 +48,18 @@ def log_plot(
     margin = HEADROOM * (high - low) or 0.5
     low, high = low - margin, high + margin
     left, right = min(xs), max(xs)
+    labels = y_text(math.exp(high)), y_text(math.exp(low))
+    columns = max(LEAST_COLUMNS, width - max(map(len, labels)) - len(BESIDE))
 
     def column(x: float) -> int:
-        return round((math.log(x) - left) / ((right - left) or 1.0) * (width - 1))
+        return round((math.log(x) - left) / ((right - left) or 1.0) * (columns - 1))
 
     def row(y: float) -> int:
         return round((high - math.log(y)) / (high - low) * (height - 1))
 
-    grid = [[" "] * width for _ in range(height)]
-    for index in range(width):
-        y = law(math.exp(left + index / (width - 1) * (right - left)))
+    grid = [[" "] * columns for _ in range(height)]
+    for index in range(columns):
+        y = law(math.exp(left + index / (columns - 1) * (right - left)))
         if y > 0 and 0 <= row(y) < height:
             grid[row(y)][index] = "·"
     for mark in marks:
@@ -60,16 +68,15 @@ def log_plot(
                 grid[line][column(mark.x)] = "│"
     for mark in marks:
         grid[row(mark.y)][column(mark.x)] = mark.letter
-    return _framed(
-        grid, (y_text(math.exp(high)), y_text(math.exp(low))), _ticks(marks, column, x_text, width)
-    )
+    return _framed(grid, labels, _ticks(marks, column, x_text, columns))
 
 
 def _framed(grid: list[list[str]], ends: tuple[str, str], ticks: str) -> str:
     label_width = max(map(len, ends))
     labels = [ends[0], *[""] * (len(grid) - 2), ends[1]]
     lines = [
-        f"{label:>{label_width}} ┤{''.join(line)}" for label, line in zip(labels, grid, strict=True)
+        f"{label:>{label_width}}{BESIDE}{''.join(line)}"
+        for label, line in zip(labels, grid, strict=True)
     ]
     axis = f"{'':>{label_width}} └{'─' * len(grid[0])}"
     return "\n".join(line.rstrip() for line in (*lines, axis, f"{'':>{label_width}}  {ticks}"))
@@ -79,11 +86,11 @@ def _ticks(
     marks: Sequence[Mark],
     column: Callable[[float], int],
     x_text: Callable[[float], str],
-    width: int,
+    columns: int,
 ) -> str:
     """Write the places of the marks below the axis, the last one in any case."""
-    line = [" "] * (width + 8)
-    taken = len(line)
+    line = [" "] * columns
+    taken = len(line) + 1
     for x in sorted({mark.x for mark in marks}, reverse=True):
         text = x_text(x)
         start = max(0, min(column(x) - len(text) // 2, len(line) - len(text)))

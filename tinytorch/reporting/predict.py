@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 
-from rich.console import Group, RenderableType
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.text import Text
 
 from tinytorch.perf.profiling.size_scaling import SizeScaling
-from tinytorch.perf.profiling.size_trends import Trend
+from tinytorch.perf.profiling.size_trends import NOT_RESOLVED, Trend
 from tinytorch.reporting.fitting_table import Column, FittingTable
-from tinytorch.reporting.log_plot import Mark, log_plot
-from tinytorch.reporting.quantities import bytes_text, count_text, seconds_text
+from tinytorch.reporting.log_plot import WIDTH, Mark, log_plot
+from tinytorch.reporting.quantities import UNKNOWN, bytes_text, count_text, seconds_text
 
 __all__ = ["render_scaling"]
 
@@ -30,13 +31,13 @@ def render_scaling(scaling: SizeScaling) -> RenderableType:
         Text(""),
         _points(scaling),
         Text(""),
-        Text(_picture(scaling)),
+        _Picture(scaling),
         Text(f"  {MEASURED} measured  {_legend(scaling)}", style="dim"),
         Text(""),
         _trends(scaling),
         Text(""),
         *_verdict(scaling),
-        *(Text(f"- {note}", style="yellow") for note in _notes(scaling)),
+        *(Text(f"- {note}", style="yellow") for note in scaling.all_notes),
     )
 
 
@@ -60,24 +61,33 @@ def _points(scaling: SizeScaling) -> FittingTable:
     )
 
 
-def _picture(scaling: SizeScaling) -> str:
-    law = scaling.time.prediction
-    marks = [Mark(point.size, point.latency.median, MEASURED) for point in scaling.points]
-    marks.append(
-        Mark(scaling.at, law.value, PREDICTED, low=law.interval.low, high=law.interval.high)
-    )
-    if scaling.check is not None:
-        marks.append(Mark(scaling.at, scaling.check.latency.median, CHECKED))
-    return log_plot(
-        marks,
-        lambda size: law.factor * size**law.exponent,
-        x_text=lambda size: f"{size:g}",
-        y_text=seconds_text,
-    )
+@dataclass(frozen=True)
+class _Picture:
+    """Time over the size, as wide as the terminal allows."""
+
+    scaling: SizeScaling
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        time, at, check = self.scaling.time, self.scaling.at, self.scaling.check
+        marks = [Mark(point.size, point.latency.median, MEASURED) for point in self.scaling.points]
+        # A bar for an interval that shows nothing would leave no room for what was measured.
+        ends = time.interval if time.is_shown else None
+        low, high = (ends.low, ends.high) if ends else (None, None)
+        marks.append(Mark(at, time.value, PREDICTED, low=low, high=high))
+        if check is not None:
+            marks.append(Mark(at, check.latency.median, CHECKED))
+        picture = log_plot(
+            marks,
+            time.value_at,
+            x_text=lambda size: f"{size:g}",
+            y_text=seconds_text,
+            width=min(WIDTH, options.max_width),
+        )
+        yield Text(picture, no_wrap=True, overflow="crop")
 
 
 def _legend(scaling: SizeScaling) -> str:
-    bar = "" if math.isinf(scaling.time.interval.high) else " with its interval"
+    bar = " with its interval" if scaling.time.is_shown else ""
     check = f"  {CHECKED} measured for the check" if scaling.check else ""
     return f"{PREDICTED} predicted{bar}{check}"
 
@@ -99,16 +109,20 @@ def _trends(scaling: SizeScaling) -> FittingTable:
         [Text(trend.quantity) for trend, _ in rows],
         [
             Column("predicted", [write(trend.value) for trend, write in rows]),
-            Column("95% interval", [_range(trend, write) for trend, write in rows], 1),
-            Column("measured", [_truth(trend, write) for trend, write in rows], 4),
-            Column("exponent", [_exponent(trend) for trend, _ in rows], 3),
-            Column("grows", [trend.words for trend, _ in rows], 2, "left"),
+            Column("95% interval", [_range(trend, write) for trend, write in rows], 2),
+            Column("measured", [_truth(trend, write) for trend, write in rows], 3),
+            Column("exponent", [_exponent(trend) for trend, _ in rows], 1),
+            Column("grows", [_words(trend) for trend, _ in rows], 4, "left"),
         ],
     )
 
 
 def _range(trend: Trend, write: Write) -> str:
-    return f"{write(max(0.0, trend.interval.low))} to {write(trend.interval.high)}"
+    if trend.interval is None:
+        return UNKNOWN
+    if trend.law.is_exact:
+        return "exact"
+    return f"{write(trend.interval.low)} to {write(trend.interval.high)}"
 
 
 def _truth(trend: Trend, write: Write) -> str:
@@ -116,35 +130,33 @@ def _truth(trend: Trend, write: Write) -> str:
 
 
 def _exponent(trend: Trend) -> str:
-    found = trend.prediction
-    reach = found.exponent_interval.high - found.exponent
-    return f"{found.exponent:.2f}" + (f" ± {reach:.2f}" if math.isfinite(reach) else "")
+    exponent, reach = f"{trend.law.exponent:.2f}", trend.exponent_reach
+    is_open = trend.law.is_exact or not math.isfinite(reach)
+    return exponent if is_open else f"{exponent} ± {reach:.2f}"
+
+
+def _words(trend: Trend) -> str:
+    # A note has the whole sentence, for which a table has no room.
+    return "not resolved" if trend.words == NOT_RESOLVED else trend.words
 
 
 def _verdict(scaling: SizeScaling) -> list[Text]:
     """Say for each quantity whether the check found it where it was predicted."""
     if scaling.check is None:
         return []
-    if scaling.holds is None:
-        words = "two sizes give no interval to compare the check with: nothing is shown"
-        return [Text(f"{words[0].upper()}{words[1:]}.", style="yellow")]
-    where = {True: "inside", False: "outside", None: "without"}
     parts = [
-        f"{trend.quantity} {write(trend.measured)} is {where[trend.holds]} its interval"
+        f"{trend.quantity} {write(trend.measured)} {_finding(trend)}"
         for trend, write in _written(scaling)
     ]
-    text = f"Checked at {scaling.at}: {', '.join(parts)}."
-    return [Text(text, style="green" if scaling.holds else "red")]
+    style = {True: "green", False: "red", None: "yellow"}[scaling.holds]
+    return [Text(f"Checked at {scaling.at}: {', '.join(parts)}.", style=style)]
 
 
-def _notes(scaling: SizeScaling) -> list[str]:
-    constant = scaling.memory.constant if scaling.memory else 0.0
-    resident = [f"{bytes_text(constant)} of the memory are parameters, whatever the size"]
-    outside = [str(p.size) for p in scaling.points if p.size not in scaling.time.fitted]
-    bend = [f"fixed costs still weigh at {', '.join(outside)}: not in the fit of time"]
-    return [
-        *(resident if constant else ()),
-        *(bend if outside else ()),
-        *scaling.time.prediction.notes,
-        *scaling.notes,
-    ]
+def _finding(trend: Trend) -> str:
+    if trend.interval is None:
+        return "is not shown to fit (no interval)"
+    if trend.holds is None:
+        return "is not shown to fit (the interval is too wide)"
+    if trend.law.is_exact:
+        return "is exactly as predicted" if trend.holds else "is not as predicted"
+    return "is inside its interval" if trend.holds else "is outside its interval"

@@ -6,7 +6,13 @@ from parts import require_part
 
 from tinytorch.core.tensor import Tensor
 from tinytorch.errors import SettingError
-from tinytorch.perf.profiling.resizing import axis_length, axis_number, resize_inputs
+from tinytorch.perf.profiling.resizing import (
+    axis_length,
+    axis_number,
+    resize_inputs,
+    resize_workload,
+)
+from tinytorch.workloads.workload import Workload
 
 
 class Pair(NamedTuple):
@@ -58,6 +64,23 @@ def test_inputs_inside_of_containers_change_too():
     assert named["flag"] is True
     assert listed[0].shape == (3, 2)
     assert pair.right.shape == (3, 1)
+
+
+def test_inputs_given_by_name_change_too():
+    workload = Workload(
+        "named", print, (np.ones((2, 8)),), keywords={"mask": np.ones((2, 8)), "scale": 2.0}
+    )
+    resized = resize_workload(workload, 1, 16)
+    assert resized.inputs[0].shape == (2, 16)
+    assert resized.keywords["mask"].shape == (2, 16)
+    assert resized.keywords["scale"] == 2.0
+    assert workload.keywords["mask"].shape == (2, 8)
+
+
+def test_a_workload_may_have_all_of_its_inputs_by_name():
+    resized = resize_workload(Workload("named", print, (), keywords={"x": np.ones((2, 8))}), 0, 5)
+    assert resized.inputs == ()
+    assert resized.keywords["x"].shape == (5, 8)
 
 
 def test_the_inputs_given_are_left_alone():

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from tinytorch.core.tensor import Tensor
 from tinytorch.errors import SettingError
+from tinytorch.workloads.workload import Workload
 
-__all__ = ["AXES", "axis_length", "axis_number", "resize_inputs"]
+__all__ = ["AXES", "axis_length", "axis_number", "resize_inputs", "resize_workload"]
 
 AXES = {"batch": 0, "sequence": 1}
 
@@ -42,6 +44,13 @@ def resize_inputs(inputs: tuple[Any, ...], axis: int, size: int) -> tuple[Any, .
     """
     length = axis_length(inputs, axis)
     return tuple(_resized(value, axis, length, size) for value in inputs)
+
+
+def resize_workload(workload: Workload, axis: int, size: int) -> Workload:
+    """Give the workload with example inputs of another size, those given by name included."""
+    given = (workload.inputs, dict(workload.keywords))
+    inputs, keywords = resize_inputs(given, axis, size)
+    return replace(workload, inputs=inputs, keywords=keywords)
 
 
 def _resized(value: Any, axis: int, length: int, size: int) -> Any:

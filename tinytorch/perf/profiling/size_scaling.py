@@ -13,17 +13,21 @@ from tinytorch.errors import SettingError, TinyTorchError
 from tinytorch.measure.disturbance import observe
 from tinytorch.measure.samples import Samples
 from tinytorch.measure.timing import gc_paused
-from tinytorch.perf.profiling.resizing import axis_length, axis_number, resize_inputs
-from tinytorch.perf.profiling.size_trends import LEAST_SIZES, SizePoint, Trend, fit_trend
+from tinytorch.perf.profiling.resizing import axis_length, axis_number, resize_workload
+from tinytorch.perf.profiling.size_trends import SizePoint, Trend, fit_trend
 from tinytorch.workloads.memory_timeline import MemoryTimeline
-from tinytorch.workloads.workload import Workload, call_model
+from tinytorch.workloads.workload import Workload
 
 __all__ = ["SizePoint", "SizeScaling", "Trend", "measure_scaling"]
 
 BLOCK_S = 1e-3
 """Calls are timed in blocks of about this length; shorter ones mostly show the clock."""
 MIN_ROUNDS, MAX_ROUNDS = 5, 50
-MOST_SIZES = 5
+ENOUGH_SIZES = 4
+MANY_STEPS = (1, 3 / 4, 1 / 2, 3 / 8, 1 / 4, 3 / 16, 1 / 8)
+"""The sizes to measure by default, as parts of the largest of them."""
+FEW_STEPS = MANY_STEPS[::2]
+"""These, where the budget does not allow more."""
 
 
 class Progress(Protocol):
@@ -53,9 +57,26 @@ class SizeScaling:
     notes: tuple[str, ...] = ()
 
     @property
+    def trends(self) -> tuple[Trend, ...]:
+        """The trends that there are."""
+        return tuple(each for each in (self.time, self.flops, self.memory) if each is not None)
+
+    @property
     def holds(self) -> bool | None:
-        """Whether the measured time lies in the predicted interval; None without a check."""
-        return self.time.holds
+        """Whether every trend holds: False if one does not, None if one is not shown."""
+        verdicts = {trend.holds for trend in self.trends}
+        return False if False in verdicts else None if None in verdicts else True
+
+    @property
+    def all_notes(self) -> tuple[str, ...]:
+        """Notes on the laws, and on the measurement."""
+        resident = self.memory.constant if self.memory else 0
+        fixed = f"{resident:,} bytes of the memory are parameters, whatever the size"
+        return (
+            *(note for trend in self.trends for note in trend.notes),
+            *([fixed] if resident else ()),
+            *self.notes,
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """Give everything, ready for JSON but for numbers that are not finite."""
@@ -64,6 +85,7 @@ class SizeScaling:
             **asdict(self),
             **{name: trend.to_dict() if trend else None for name, trend in trends.items()},
             "holds": self.holds,
+            "notes": list(self.all_notes),
         }
 
 
@@ -79,9 +101,9 @@ def measure_scaling(
 ) -> SizeScaling:
     """Measure a model at several sizes of an axis, and predict what it takes at a larger one.
 
-    `axis` is `batch` (0), `sequence` (1) or a number. Without `sizes` it takes powers of two below
-    `at`, the largest that `budget_s` allows. Sizes take turns, so that noise meets all alike.
-    `check` measures `at` too and says whether the prediction holds.
+    `axis` is `batch` (0), `sequence` (1) or a number. Without `sizes` it takes some from a
+    sixteenth to half of `at`, or smaller ones if `budget_s` does not allow these. Sizes take turns,
+    so that noise meets all alike. `check` measures `at` too and says whether the prediction holds.
     """
     chosen = _check(workload, at, sizes, budget_s)
     trial = _Trial(workload, axis_number(axis), progress)
@@ -116,16 +138,17 @@ def _conclude(
     left_out = [f"not in the FLOPs, for want of a formula: {', '.join(missing)}"] if missing else []
     counted = all(point.flops for point in points)
     grown = all(point.peak_bytes > point.resident_bytes for point in points)
+    flops = fit_trend("FLOPs", points, at, truth) if counted else None
     return SizeScaling(
         name=workload.name,
         framework=trial.adapter.name,
         device=trial.device,
         axis=str(axis),
-        usual=axis_length(workload.inputs, trial.axis),
+        usual=trial.usual,
         points=points,
         at=at,
-        time=fit_trend("time", points, at, truth),
-        flops=fit_trend("FLOPs", points, at, truth) if counted else None,
+        time=fit_trend("time", points, at, truth, flops=flops),
+        flops=flops,
         memory=fit_trend("memory", points, at, truth) if grown else None,
         check=truth,
         notes=(*trial.notes, *left_out, *doubts),
@@ -144,14 +167,16 @@ class _Trial:
     progress: Progress | None = None
     adapter: Adapter = field(init=False)
     device: str = field(init=False)
-    inputs: dict[int, tuple[Any, ...]] = field(default_factory=dict)
+    usual: int = field(init=False)
+    resized: dict[int, Workload] = field(default_factory=dict)
     seconds: dict[int, float] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        axis_length(self.workload.inputs, self.axis)
-        self.adapter = adapter_for(self.workload.model)
-        self.device = self.adapter.device(self.workload.model, self.workload.inputs)
+        model, arguments = self.workload.model, self.workload.arguments
+        self.usual = axis_length(arguments, self.axis)
+        self.adapter = adapter_for(model, arguments)
+        self.device = self.adapter.device(model, arguments)
 
     @contextmanager
     def environment(self) -> Iterator[None]:
@@ -165,47 +190,77 @@ class _Trial:
     def run_as_it_is(self) -> None:
         """Call the model with its own inputs: if that fails, the size is not to blame."""
         with self.adapter.naming_failures(self.workload.model):
-            call_model(self.workload.model, *self.workload.inputs)
+            self.workload.run()
 
     def admit(self, size: int) -> None:
         """Try a size; one that the model refuses is an error that says so."""
         self.tell(f"trying size {size}")
-        self.inputs[size] = resize_inputs(self.workload.inputs, self.axis, size)
+        resized = resize_workload(self.workload, self.axis, size)
         try:
             with self.adapter.naming_failures(self.workload.model):
-                call_model(self.workload.model, *self.inputs[size])
+                resized.run()
         except TinyTorchError as error:
-            del self.inputs[size]
             raise SettingError(
                 f"{self.workload.name} refuses size {size} on axis {self.axis}: {error}"
             ) from error
+        self.resized[size] = resized
         self.seconds[size] = self.time_block(size, 1)
 
     def choose(self, at: int, budget_s: float) -> tuple[int, ...]:
-        """Give the largest powers of two below `at` that can be measured often enough."""
-        admitted: list[int] = []
-        too_small: SettingError | None = None
-        for size in (2**power for power in range((at - 1).bit_length())):
-            try:
-                self.admit(size)
-            except SettingError as error:
-                if admitted:
-                    raise
-                too_small = error
-                continue
-            admitted.append(size)
-            in_a_round = sum(max(BLOCK_S, self.seconds[each]) for each in admitted[-MOST_SIZES:])
-            # The next size takes about twice as long, and every size needs its turns.
-            if len(admitted) >= LEAST_SIZES and 2 * in_a_round * MIN_ROUNDS > budget_s:
-                break
-        if too_small is not None:
-            self.notes.append(f"smaller sizes are left out: {too_small}")
-        if len(admitted) < 2:
-            raise SettingError(
-                f"a trend needs two sizes below at={at}, and there are {len(admitted)}; ask for a "
-                f"larger one, or give the sizes to measure. {too_small or ''}".strip()
+        """Give sizes up to half of `at`, or up to the largest that the budget allows."""
+        limit = max(at // 2, min(ENOUGH_SIZES, at - 1))
+        if limit < 2:
+            raise SettingError(f"a trend needs two sizes below at={at}; ask for a larger one")
+        largest = self.climb(limit, budget_s)
+        if largest < limit:
+            self.notes.append(
+                f"a budget of {budget_s:g} s allows sizes up to {largest}; "
+                f"a larger one measures nearer to {at}"
             )
-        return tuple(admitted[-MOST_SIZES:])
+        many = self.round_s(self.seconds[largest], MANY_STEPS) * MIN_ROUNDS <= budget_s
+        refused: dict[int, SettingError] = {}
+        wanted = _spread_below(largest, MANY_STEPS if many else FEW_STEPS)
+        for size in wanted:
+            try:
+                if size not in self.seconds:
+                    self.admit(size)
+            except SettingError as error:
+                refused[size] = error
+        if refused:
+            sizes = ", ".join(map(str, refused))
+            self.notes.append(f"sizes {sizes} are left out: {next(iter(refused.values()))}")
+        chosen = tuple(size for size in wanted if size not in refused)
+        if len(chosen) < 2:
+            raise SettingError(
+                f"a trend needs two sizes below at={at}, and the model takes only {largest}; give "
+                f"the sizes to measure. {next(iter(refused.values()))}"
+            )
+        return chosen
+
+    def climb(self, limit: int, budget_s: float) -> int:
+        """Go from the usual size to the largest one that can be measured often enough."""
+
+        def is_affordable(seconds: float) -> bool:
+            return self.round_s(seconds, FEW_STEPS) * MIN_ROUNDS <= budget_s
+
+        size = min(limit, max(self.usual, ENOUGH_SIZES))
+        self.admit(size)
+        while size > ENOUGH_SIZES and not is_affordable(self.seconds[size]):
+            size = max(ENOUGH_SIZES, size // 2)
+            self.admit(size)
+        while size < limit:
+            following = min(2 * size, limit)
+            if not is_affordable(self.seconds[size] * following / size):
+                break
+            self.admit(following)
+            if not is_affordable(self.seconds[following]):
+                break
+            size = following
+        return size
+
+    def round_s(self, seconds: float, steps: Sequence[float]) -> float:
+        """Estimate a round of turns, if the largest size takes so long, and others their part."""
+        return sum(max(BLOCK_S, seconds * step) for step in steps)
 
     def time_in_turns(self, sizes: Sequence[int], budget_s: float) -> dict[int, list[float]]:
         """Give seconds per call for each size; in every round all sizes have a turn."""
@@ -223,13 +278,13 @@ class _Trial:
         return values
 
     def time_block(self, size: int, loops: int) -> float:
-        inputs, model = self.inputs[size], self.workload.model
+        call = self.resized[size].run
         self.adapter.synchronize(self.device)
         self.adapter.forget_marks()
         stamp = self.adapter.stamp(self.device)
         begin = stamp()
         for _ in range(loops):
-            call_model(model, *inputs)
+            call()
         end = stamp()
         self.adapter.synchronize(self.device)
         return self.adapter.seconds(begin, end) / loops
@@ -237,9 +292,9 @@ class _Trial:
     def count(self, size: int, values: Sequence[float]) -> SizePoint:
         """Record one call for its FLOPs and memory, and put them to the times."""
         self.tell(f"counting at size {size}")
-        inputs, model = self.inputs[size], self.workload.model
+        resized = self.resized[size]
         recording = self.adapter.record(
-            model, lambda: call_model(model, *inputs), device=self.device, inputs=inputs
+            resized.model, resized.run, device=self.device, inputs=resized.arguments
         )
         memory = MemoryTimeline(recording.allocations)
         held = memory.peak_by_category
@@ -254,11 +309,22 @@ class _Trial:
         )
 
 
+def _spread_below(largest: int, steps: Sequence[float]) -> tuple[int, ...]:
+    """Give sizes up to the largest one by these steps, and more where these are too few."""
+    sizes = {max(1, round(largest * step)) for step in steps}
+    for size in range(largest, 0, -1):
+        if len(sizes) >= ENOUGH_SIZES:
+            break
+        sizes.add(size)
+    # A size of one is often a case of its own, with other kernels.
+    return tuple(sorted(sizes - {1} if len(sizes) > ENOUGH_SIZES else sizes))
+
+
 def _check(
     workload: Workload, at: int, sizes: Sequence[int] | None, budget_s: float
 ) -> tuple[int, ...] | None:
     """Refuse what cannot work; give the sizes in order."""
-    if not workload.inputs:
+    if not workload.arguments:
         raise SettingError(
             f"workload {workload.name!r} has no example inputs; give the model something to run on"
         )
