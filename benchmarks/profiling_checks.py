@@ -28,7 +28,7 @@ from torch import nn
 from tinytorch import profile_model
 from tinytorch.workloads.profile import Profile
 
-console = Console()
+console = Console(width=110)
 
 
 class TinyLayers(nn.Module):
@@ -119,7 +119,7 @@ def check_overhead(quick: bool) -> None:
     gpt2 = transformers.GPT2LMHeadModel(transformers.GPT2Config()).eval()
     tokens = torch.randint(0, 50257, (1, 128))
     cases: list[tuple[str, nn.Module, torch.Tensor, float, int]] = [
-        ("GPT-2 small, 1x128", gpt2, tokens, 4.0 if quick else 20.0, 3 if quick else 11),
+        ("GPT-2 small, 1x128", gpt2, tokens, 4.0 if quick else 40.0, 3 if quick else 15),
         ("100 tiny layers", TinyLayers().eval(), torch.randn(1, 16), 2.0, 51),
     ]
     with torch.no_grad():

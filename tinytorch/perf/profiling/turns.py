@@ -23,8 +23,8 @@ from tinytorch.workloads.workload import Workload
 
 __all__ = ["Task", "Timing", "time_in_turns"]
 
-TURNS = 8
-"""Turns of unwatched and watched calls: enough for noise to meet both alike."""
+TURNS, TURN_S = 8, 0.05
+"""At least so many turns of unwatched and watched calls; more, where calls are long."""
 MIN_CALLS, MAX_CALLS = 5, 500
 PLAUSIBLE = (0.8, 1.6)
 """What watching may do to the time of a call; anything else is the machine."""
@@ -103,8 +103,8 @@ def time_in_turns(
 ) -> Timing:
     """Call the model unwatched and watched in turns, so that noise meets both alike.
 
-    Who begins changes from turn to turn, and the first call after a change does not count: it
-    finds the caches full of something else.
+    Who begins changes from turn to turn. Where a turn has several calls, the first one does not
+    count: it finds the caches full of something else.
     """
     tally, name = _Tally(), task.workload.name
     runs_behind = task.adapter.hold_back(task.device, 0.0) is not None
@@ -136,7 +136,8 @@ class _Tally:
 
     def time_plain(self, task: Task, count: int) -> None:
         """Time calls of the model as it is."""
-        _call_once(task)
+        if count > 1:
+            _call_once(task)
         for _ in range(count):
             seconds, wall_s = _call_once(task)
             self.plain.append(seconds)
@@ -152,7 +153,8 @@ class _Tally:
         """Time calls and each of their layers; on a GPU queued up first."""
         self._find_wait(task)
         with task.stamping_layers() as stamps:
-            _call_watched(task, stamps, self.wait_s)
+            if count > 1:
+                _call_watched(task, stamps, self.wait_s)
             for _ in range(count):
                 seconds, calls, had_gaps = _call_watched(task, stamps, self.wait_s)
                 self.watched.append(seconds)
@@ -160,8 +162,8 @@ class _Tally:
                 self.gaps += had_gaps
 
     def _find_wait(self, task: Task) -> None:
-        """See how long the program takes to hand a call in; a device is held back much longer."""
-        self.wait_s = 4 * _call_once(task)[1]
+        """See once how long a call takes; a device is held back much longer than that."""
+        self.wait_s = self.wait_s or 4 * _call_once(task)[1]
 
     def finished(self, name: str, turns: list[int], notes: tuple[str, ...]) -> Timing:
         if self.gaps:
@@ -221,12 +223,14 @@ def _call_watched(
 
 
 def _calls_per_turn(task: Task, runs: int | None, budget_s: float) -> list[int]:
-    """Warm up, then share out the calls that the budget allows over the turns."""
+    """Warm up, then share out the calls that the budget allows over the turns.
+
+    Long calls take turns one by one, so that neighbours can be compared. Short ones do so in groups
+    that last a while.
+    """
+    seconds = min(_call_once(task)[1] for _ in range(3 if runs is None else 1))
     if runs is None:
-        seconds = [_call_once(task)[1] for _ in range(3)]
-        runs = int(budget_s / 2 / max(min(seconds), 1e-6))
+        runs = int(budget_s / 2 / max(seconds, 1e-6))
         runs = max(MIN_CALLS, min(MAX_CALLS, runs))
-    else:
-        _call_once(task)
-    turns = min(TURNS, runs)
+    turns = min(runs, max(TURNS, int(runs * seconds / TURN_S)))
     return [runs // turns + (turn < runs % turns) for turn in range(turns)]
