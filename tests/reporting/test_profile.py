@@ -53,6 +53,12 @@ def test_an_interval_with_enough_values_is_of_95_percent():
     assert "95% interval" in shown(render_profile(profile))
 
 
+def test_one_call_has_no_interval():
+    one = Samples("latency", (0.01,))
+    profile = example_profile(latency=one, watched=one, turns=(1,), runs=(layer_calls(CALLS),))
+    assert "10.0 ms  of one call; how much it varies is not known" in shown(render_profile(profile))
+
+
 def test_why_names_the_bottleneck_its_limit_and_what_it_would_bring():
     assert why(example_profile()) == (
         "blocks.*.fc (2x Linear) takes 40.0% of the time itself. It is memory-bound: moving bytes "

@@ -60,7 +60,7 @@ def test_flops_say_how_they_are_counted(summary):
     assert "two FLOPs per multiply-accumulate" in costs["convention"]
     assert (costs["macs"], costs["flops"], costs["other_flops"]) == (2500, 5000, 80)
     assert costs["macs_by_phase"] == {"forward": 2500}
-    assert costs["flops_per_s"] == pytest.approx(5000 / 0.010)
+    assert costs["contraction_flops_per_s"] == pytest.approx(5000 / 0.010)
 
 
 def test_layers_add_up_to_the_watched_call(summary):

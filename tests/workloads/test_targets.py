@@ -77,3 +77,18 @@ def test_a_file_that_does_not_import_is_named_with_the_reason(tmp_path):
     path.write_text("import no_such_package\n")
     with pytest.raises(TargetError, match=r"broken\.py does not import: ModuleNotFoundError"):
         load_workload(f"{path}:make")
+
+
+def test_of_many_functions_some_are_named(tmp_path):
+    file = tmp_path / "many.py"
+    file.write_text("\n".join(f"def f{number}(): pass" for number in range(40)))
+    with pytest.raises(TargetError, match=r"it has f0, f1, .*, f9 and 30 more$"):
+        load_workload(f"{file}:missing")
+
+
+def test_inputs_in_a_dictionary_go_in_by_name(tmp_path):
+    file = tmp_path / "named.py"
+    file.write_text("def make(): return (lambda *, x: x + 1), {'x': 2}")
+    workload = load_workload(f"{file}:make")
+    assert workload.inputs == ()
+    assert workload.run() == 3

@@ -149,8 +149,10 @@ def _head_rows(profile: Profile, facts: ProfileFacts) -> Iterator[tuple[str, Tex
     latency = profile.latency
     interval = latency.median_interval(USUAL_CONFIDENCE)
     confidence = min(interval.confidence, USUAL_CONFIDENCE)
-    doubt = f"{confidence:.0%} interval {_interval_text(interval)}, n={latency.count}"
-    yield "latency", Text.assemble((seconds_text(latency.median), "bold"), f"  median; {doubt}")
+    doubt = f"median; {confidence:.0%} interval {_interval_text(interval)}, n={latency.count}"
+    if latency.count == 1:
+        doubt = "of one call; how much it varies is not known"
+    yield "latency", Text.assemble((seconds_text(latency.median), "bold"), f"  {doubt}")
     if profile.throughput is not None:
         yield "throughput", f"{count_text(profile.throughput)} examples/s"
     yield from _work_rows(profile, facts)

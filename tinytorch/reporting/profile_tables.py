@@ -231,5 +231,6 @@ def _doubts(profile: Profile) -> list[str]:
     stability = profile.latency.stability
     unstable = [] if stability.is_stable else [f"The latency is {stability.note}."]
     disturbances = profile.ceilings.disturbances if profile.ceilings else ()
-    disturbed = [f"While the ceilings were measured, {'; '.join(disturbances)}."]
+    causes = "; ".join(each.removesuffix(" meanwhile") for each in disturbances)
+    disturbed = [f"While the ceilings were measured, {causes}."]
     return [*profile.notes, *profile.latency.notes, *unstable, *(disturbed if disturbances else ())]

@@ -103,7 +103,7 @@ def _costs(profile: Profile) -> dict[str, Any]:
         "other_flops": profile.other_flops,
         "bytes_moved": profile.bytes_moved,
         "macs_by_phase": {phase: profile.macs_in(phase) for phase in phases},
-        "flops_per_s": profile.flops / profile.latency.median,
+        "contraction_flops_per_s": profile.flops / profile.latency.median,
         "bound": _bound(profile.model_bound, profile.bytes_moved, profile.latency.median),
     }
 

@@ -17,6 +17,7 @@ from tinytorch.workloads.zoo import ZOO, load_zoo
 
 __all__ = ["load_workload"]
 
+NAMES_SHOWN = 10
 FORMS = f"a built-in name ({', '.join(ZOO)}), file.py:factory or package.module:factory"
 
 
@@ -84,8 +85,13 @@ def _find_factory(target: str, module: ModuleType, name: str) -> Callable[[], An
     ]
     raise TargetError(
         f"{target}: {module.__name__} has no function {name!r}; "
-        f"it has {', '.join(functions) or 'none'}"
+        f"it has {_listed(functions) or 'none'}"
     )
+
+
+def _listed(names: list[str]) -> str:
+    more = f" and {len(names) - NAMES_SHOWN} more" if len(names) > NAMES_SHOWN else ""
+    return ", ".join(names[:NAMES_SHOWN]) + more
 
 
 def _as_workload(target: str, made: Any) -> Workload:
