@@ -1,5 +1,6 @@
 import inspect
 from itertools import count
+from threading import Event, Thread
 
 import pytest
 
@@ -201,3 +202,30 @@ def test_a_failure_while_wrapping_undoes_what_was_wrapped():
     with pytest.raises(RuntimeError), stamping_layers({"a": layer, "b": Odd()}, lambda: 0):
         pass
     assert vars(layer) == {}
+
+
+def test_a_second_thread_waits_and_nothing_stays_patched():
+    net = Net(Layer(), Layer())
+    inside, leave = Event(), Event()
+    order = []
+
+    def first():
+        with stamping_layers(modules(net), lambda: 0):
+            inside.set()
+            leave.wait(5)
+            order.append("first is done")
+
+    def second():
+        inside.wait(5)
+        with stamping_layers(modules(net), lambda: 0):
+            order.append("second begins")
+
+    threads = [Thread(target=first), Thread(target=second)]
+    for thread in threads:
+        thread.start()
+    inside.wait(5)
+    leave.set()
+    for thread in threads:
+        thread.join(5)
+    assert order == ["first is done", "second begins"]
+    assert is_untouched(net)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import wraps
+from threading import RLock
 from typing import Any
 
 __all__ = ["entering_layers", "stamping_layers"]
@@ -15,6 +16,7 @@ __all__ = ["entering_layers", "stamping_layers"]
 Stamps = list[tuple[str, Any, Any]]
 Methods = Sequence[str | tuple[str, ...]]
 """Names of methods; of several in a tuple it is the first that a layer has."""
+_watching = RLock()
 Wrapper = Callable[[str, Callable[..., Any]], Callable[..., Any]]
 
 
@@ -72,9 +74,14 @@ def entering_layers(
 
 @contextmanager
 def _replaced(modules: Mapping[str, Any], methods: Methods, wrapper: Wrapper) -> Iterator[None]:
-    """Put wrappers in front of methods, and take away exactly these in the end."""
+    """Put wrappers in front of methods, and take away exactly these in the end.
+
+    Blocks of one thread may be nested; another thread waits until they end, since what it finds
+    and puts back would be ours.
+    """
     absent = object()
     replaced: list[tuple[dict[str, Any], str, Any]] = []
+    _watching.acquire()
     try:
         for path, module in modules.items():
             for choice in methods:
@@ -93,3 +100,4 @@ def _replaced(modules: Mapping[str, Any], methods: Methods, wrapper: Wrapper) ->
                 attributes.pop(name, None)
             else:
                 attributes[name] = before
+        _watching.release()
