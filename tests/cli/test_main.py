@@ -145,7 +145,9 @@ def test_ctrl_c_is_a_short_word(add_command, capsys):
 
 @pytest.mark.skipif(os.name == "nt", reason="signals work differently there")
 def test_a_real_ctrl_c_ends_with_130():
-    code = probe_program('print("ready", flush=True); time.sleep(600)')
+    # In the background of a shell SIGINT is ignored, and programs inherit that from us.
+    listening = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+    code = listening + probe_program('print("ready", flush=True); time.sleep(600)')
     with start_python(code) as process:
         assert process.stdout.readline() == "ready\n"
         process.send_signal(signal.SIGINT)
