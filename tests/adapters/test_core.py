@@ -6,11 +6,10 @@ from types import MappingProxyType
 
 import numpy as np
 import pytest
+from core_steps import ADAPTER, forward, record, training
 
-from tinytorch.adapters.core import CoreAdapter
 from tinytorch.core import dispatch
 from tinytorch.core.attention import MultiHeadAttention
-from tinytorch.core.autograd import no_grad
 from tinytorch.core.backends import BACKENDS, DEFAULT, Backend
 from tinytorch.core.dispatch import state, use_backend
 from tinytorch.core.layers import Dropout, Linear, ReLU, Sequential
@@ -22,36 +21,9 @@ from tinytorch.core.transformers import GPT
 from tinytorch.errors import GraphError, SettingError
 from tinytorch.perf.profiling.flops import record_call
 
-ADAPTER = CoreAdapter()
-
 
 def normal(*shape):
     return Tensor(np.random.default_rng(0).standard_normal(shape).astype(np.float32))
-
-
-def record(model, step, *inputs, optimizer=None):
-    return ADAPTER.record(model, step, device="cpu", inputs=inputs, optimizer=optimizer)
-
-
-def forward(model, *inputs):
-    def step():
-        with no_grad():
-            return model(*inputs)
-
-    return step
-
-
-def training(model, optimizer, *inputs):
-    def step():
-        ADAPTER.drop_gradients(model)
-        output = model(*inputs)
-        loss = (output * output).mean()
-        loss.backward()
-        if optimizer is not None:
-            optimizer.step()
-        return loss
-
-    return step
 
 
 # ---------------------------------------------------------------- paths

@@ -7,10 +7,9 @@ from types import MappingProxyType
 
 import numpy as np
 import pytest
+from core_steps import ADAPTER, forward, record, training
 
-from tinytorch.adapters.core import CoreAdapter
 from tinytorch.core import dispatch
-from tinytorch.core.autograd import no_grad
 from tinytorch.core.backends import BACKENDS, DEFAULT
 from tinytorch.core.dispatch import use_backend
 from tinytorch.core.embeddings import Embedding
@@ -22,8 +21,6 @@ from tinytorch.core.spatial import BatchNorm2d, Conv2d, MaxPool2d
 from tinytorch.core.tensor import Parameter, Tensor
 from tinytorch.core.transformers import GPT
 from tinytorch.workloads.memory_timeline import MemoryTimeline
-
-ADAPTER = CoreAdapter()
 
 
 def normal(*shape):
@@ -39,31 +36,6 @@ class Scaled(Module):
 
     def forward(self, x):
         return x * self.scale + self.shift["deep"][0]
-
-
-def record(model, step, *inputs, optimizer=None):
-    return ADAPTER.record(model, step, device="cpu", inputs=inputs, optimizer=optimizer)
-
-
-def forward(model, *inputs):
-    def step():
-        with no_grad():
-            return model(*inputs)
-
-    return step
-
-
-def training(model, optimizer, *inputs):
-    def step():
-        ADAPTER.drop_gradients(model)
-        output = model(*inputs)
-        loss = (output * output).mean()
-        loss.backward()
-        if optimizer is not None:
-            optimizer.step()
-        return loss
-
-    return step
 
 
 def bytes_by_category(recording):

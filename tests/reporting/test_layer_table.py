@@ -21,7 +21,7 @@ def row(lines, name):
 def test_a_wide_terminal_gets_every_column():
     head = shown(example_profile())[0]
     assert " ".join(head.split()) == (
-        "layer share time self calls MACs FLOP/s bytes FLOP/B bound of peak params activ."
+        "layer share time self calls MACs FLOP/s bytes FLOP/B bound of peak params activ. peak mem"
     )
 
 
@@ -63,6 +63,7 @@ def test_the_numbers_of_a_layer_stand_in_its_row():
         "50",
         "160",
         "B",
+        "0.0%",
     ]
 
 
@@ -104,3 +105,10 @@ def test_training_shows_the_backward_pass():
 @pytest.mark.parametrize("make", [example_profile, training_profile])
 def test_every_width_is_respected(make, width):
     assert all(len(line) <= width for line in shown(make(), width=width))
+
+
+def test_a_layer_has_its_share_of_the_memory_at_the_peak():
+    profile = example_profile()
+    lines = shown(profile)
+    held = sum(size for path, size in profile.memory.peak_by_path.items() if path is not None)
+    assert row(lines, "Net")[-1] == f"{held / profile.memory.peak_bytes:.1%}"

@@ -1,5 +1,4 @@
 import dataclasses
-import io
 
 import pytest
 from example_profiles import (
@@ -11,17 +10,11 @@ from example_profiles import (
     moving_profile,
     training_profile,
 )
-from rich.console import Console
+from terminal import shown
 
 from tinytorch.errors import SettingError
 from tinytorch.measure.samples import Samples
 from tinytorch.reporting.profile import render_profile, render_profiles
-
-
-def shown(renderable, width=140):
-    console = Console(file=io.StringIO(), width=width, markup=False)
-    console.print(renderable)
-    return console.file.getvalue()
 
 
 def why(profile):
@@ -31,7 +24,7 @@ def why(profile):
 
 
 def test_the_head_says_what_was_measured():
-    lines = shown(render_profile(example_profile())).splitlines()
+    lines = shown(render_profile(example_profile()), 140).splitlines()
     assert lines[0] == "example  Net, core, cpu, inference, float32, batch 4"
     head = "\n".join(line.rstrip() for line in lines[1:7])
     assert head.split("\n") == [
@@ -50,13 +43,15 @@ def test_an_interval_with_enough_values_is_of_95_percent():
     profile = example_profile(
         latency=many, watched=many, turns=(40,), runs=(layer_calls(CALLS),) * 40
     )
-    assert "95% interval" in shown(render_profile(profile))
+    assert "95% interval" in shown(render_profile(profile), 140)
 
 
 def test_one_call_has_no_interval():
     one = Samples("latency", (0.01,))
     profile = example_profile(latency=one, watched=one, turns=(1,), runs=(layer_calls(CALLS),))
-    assert "10.0 ms  of one call; how much it varies is not known" in shown(render_profile(profile))
+    assert "10.0 ms  of one call; how much it varies is not known" in shown(
+        render_profile(profile), 140
+    )
 
 
 def test_why_names_the_bottleneck_its_limit_and_what_it_would_bring():
@@ -105,7 +100,7 @@ def test_a_gpu_that_waits_is_mentioned():
 
 
 def test_every_section_is_there():
-    text = shown(render_profile(example_profile()))
+    text = shown(render_profile(example_profile()), 140)
     for title in (
         "Why",
         "Layers",
@@ -119,14 +114,14 @@ def test_every_section_is_there():
 
 
 def test_a_profile_without_layers_can_be_shown():
-    text = shown(render_profile(empty_profile()))
+    text = shown(render_profile(empty_profile()), 140)
     assert why(empty_profile()).startswith("No layer ran")
     assert "throughput" not in text
 
 
 def head(profile):
     """Give the lines of the head by their names."""
-    lines = shown(render_profile(profile)).split("\n\n")[0].splitlines()[1:]
+    lines = shown(render_profile(profile), 140).split("\n\n")[0].splitlines()[1:]
     return {name: text.strip() for name, text in (line.split("  ", 1) for line in lines)}
 
 
@@ -134,7 +129,7 @@ def test_what_nobody_saw_is_not_called_nothing():
     found = head(empty_profile())
     assert found["work"] == "not known: no operation was recorded"
     assert found.keys() == {"latency", "work", "parameters"}
-    assert "a call touches" not in shown(render_profile(empty_profile()))
+    assert "a call touches" not in shown(render_profile(empty_profile()), 140)
     held = dataclasses.replace(empty_profile().recording, allocations=allocations()[:2])
     found = head(dataclasses.replace(empty_profile(), recording=held))
     assert found["peak memory"] == "1.17 KiB; what the call itself makes was not seen"
@@ -148,7 +143,7 @@ def test_a_function_without_layers_is_judged_as_a_whole():
         "memory-bound: moving bytes is the limit, and it reaches 200.0% of what this machine "
         "allows there."
     )
-    assert shown(render_profile(function)).count("(unattributed)") == 1
+    assert shown(render_profile(function), 140).count("(unattributed)") == 1
 
 
 def test_a_single_layer_is_the_model_itself():
@@ -161,7 +156,7 @@ def test_a_single_layer_is_the_model_itself():
 def test_a_compiled_model_has_the_work_of_the_layers_that_nobody_could_watch():
     compiled = example_profile(runs=(layer_calls([("", 1.0, 9.0)]),) * 4)
     assert why(compiled).startswith("The model itself (Net) takes 80.0% of the time. It is memory")
-    layers = shown(render_profile(compiled)).split("\nLayers\n")[1].split("\n\n")[0]
+    layers = shown(render_profile(compiled), 140).split("\nLayers\n")[1].split("\n\n")[0]
     assert [line.split()[0] for line in layers.splitlines()] == [
         "layer",
         "Net",
@@ -178,7 +173,7 @@ def test_what_only_moves_bytes_is_compared_with_the_bandwidth():
     assert "It is memory-bound: moving bytes is the limit, and it reaches 100.0%" in why(
         moving_profile()
     )
-    text = shown(render_profile(moving_profile()))
+    text = shown(render_profile(moving_profile()), 140)
     assert "nan" not in text
     assert "\nRoofline\n" not in text
     without = head(dataclasses.replace(moving_profile(), ceilings=None))
@@ -186,7 +181,7 @@ def test_what_only_moves_bytes_is_compared_with_the_bandwidth():
 
 
 def test_a_model_that_is_called_like_its_kind_is_named_once():
-    lines = shown(render_profile(example_profile(name="Net"))).splitlines()
+    lines = shown(render_profile(example_profile(name="Net")), 140).splitlines()
     assert lines[0] == "Net  core, cpu, inference, float32, batch 4"
 
 
@@ -197,9 +192,9 @@ def test_no_line_is_longer_than_the_terminal(make, width):
 
 
 def test_depth_and_expansion_reach_the_layers():
-    assert "(+2 inside)" not in shown(render_profile(example_profile()))
-    assert "(2x) +2 Block" in shown(render_profile(example_profile(), depth=1))
-    assert "blocks.1 Block" in shown(render_profile(example_profile(), expand=True))
+    assert "(+2 inside)" not in shown(render_profile(example_profile()), 140)
+    assert "(2x) +2 Block" in shown(render_profile(example_profile(), depth=1), 140)
+    assert "blocks.1 Block" in shown(render_profile(example_profile(), expand=True), 140)
 
 
 def test_no_rows_are_refused():
@@ -209,12 +204,12 @@ def test_no_rows_are_refused():
 
 def test_a_profile_shows_itself():
     profile = example_profile()
-    assert shown(profile) == shown(render_profile(profile))
+    assert shown(profile, 140) == shown(render_profile(profile), 140)
 
 
 def test_profiles_stand_side_by_side():
     other = example_profile(name="other", latency=Samples("latency", (0.005,) * 4))
-    lines = shown(render_profiles([example_profile(), other])).splitlines()
+    lines = shown(render_profiles([example_profile(), other]), 140).splitlines()
     assert " ".join(lines[0].split()) == (
         "model latency 95% interval examples/s params MACs FLOP/B peak mem bottleneck bound"
     )
@@ -231,7 +226,7 @@ def test_side_by_side_fits_a_narrow_terminal():
 
 def test_notes_of_each_are_repeated():
     noisy = example_profile(name="noisy", notes=("the machine is busy",))
-    assert "- noisy: the machine is busy" in shown(render_profiles([example_profile(), noisy]))
+    assert "- noisy: the machine is busy" in shown(render_profiles([example_profile(), noisy]), 140)
 
 
 def test_nothing_side_by_side_is_refused():

@@ -1,9 +1,8 @@
 import dataclasses
-import io
 
 import pytest
 from example_profiles import example_profile, moving_profile, training_profile
-from rich.console import Console
+from terminal import shown
 
 from tinytorch.measure.counters import Counters
 from tinytorch.reporting.profile_tables import (
@@ -15,12 +14,6 @@ from tinytorch.reporting.profile_tables import (
     operation_table,
 )
 from tinytorch.workloads.profile_facts import find_facts
-
-
-def shown(renderable, width=120):
-    console = Console(file=io.StringIO(), width=width, markup=False)
-    console.print(renderable)
-    return console.file.getvalue()
 
 
 def without_operations(profile):

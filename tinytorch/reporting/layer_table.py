@@ -60,6 +60,7 @@ def _columns(profile: Profile, rows: Sequence[LayerRow]) -> Iterator[tuple[str, 
         yield "of peak", 7, [percent_text(b.efficiency) if b else "" for b in bounds]
     yield "params", 8, each(lambda row: count_text(row.layer.parameters))
     yield "activ.", 9, each(lambda row: bytes_text(row.layer.activation_bytes))
+    yield "peak mem", 13, each(lambda row: percent_text(profile.peak_share(row.layer)))
 
 
 def _share_text(share: float) -> str:

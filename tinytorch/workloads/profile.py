@@ -174,6 +174,10 @@ class Profile:
         """Give the part of a call that is spent in a layer and below it."""
         return layer.time_s / self.total_s
 
+    def peak_share(self, layer: Layer) -> float | None:
+        """Give the part of the memory at the peak that a layer and those below made or hold."""
+        return layer.peak_bytes / self.memory.peak_bytes if self.memory.peak_bytes else None
+
     @cached_property
     def hotspots(self) -> tuple[Hotspot, ...]:
         """Layers by the time that they spend themselves, repeated ones together, slowest first."""

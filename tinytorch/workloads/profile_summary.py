@@ -112,6 +112,7 @@ def _layer(profile: Profile, layer: Layer) -> dict[str, Any]:
     return {
         **asdict(layer),
         "share": profile.share(layer),
+        "peak_share": profile.peak_share(layer),
         "flops": layer.flops,
         "all_flops": layer.all_flops,
         "intensity": layer.intensity,
