@@ -18,9 +18,11 @@ hypothesis.settings.load_profile("steady")
 
 @pytest.fixture(scope="session", autouse=True)
 def _measure_this_machine_once(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Keep ceilings in a folder of this run: measured for real, and nobody's cache is touched."""
+    """Keep ceilings and records in folders of this run: measured for real, nobody's are touched."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TINYTORCH_CACHE", str(tmp_path_factory.mktemp("cache")))
+        records = tmp_path_factory.mktemp("records") / "records.sqlite"
+        patch.setenv("TINYTORCH_RECORDS", str(records))
         yield
 
 

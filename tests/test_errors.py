@@ -18,7 +18,9 @@ EXPECTED_BUILT_IN = {
     "BackendError": ValueError,
     "TargetError": ValueError,
     "MissingPartError": ImportError,
+    "MeasurementError": RuntimeError,
     "ModelError": RuntimeError,
+    "RecordError": RuntimeError,
 }
 
 

@@ -7,6 +7,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from tinytorch.comparison.compare import compare
+    from tinytorch.comparison.comparison import Comparison
+    from tinytorch.comparison.processes import Isolated
     from tinytorch.core.autograd import no_grad
     from tinytorch.core.dispatch import set_backend, use_backend
     from tinytorch.core.tensor import Tensor
@@ -18,10 +21,13 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "Comparison",
+    "Isolated",
     "Profile",
     "Tensor",
     "Workload",
     "__version__",
+    "compare",
     "load_workload",
     "no_grad",
     "profile_model",
@@ -32,9 +38,12 @@ __all__ = [
 
 # Public name -> the module that holds it.
 _HOMES = {
+    "Comparison": "tinytorch.comparison.comparison",
+    "Isolated": "tinytorch.comparison.processes",
     "Profile": "tinytorch.workloads.profile",
     "Tensor": "tinytorch.core.tensor",
     "Workload": "tinytorch.workloads.workload",
+    "compare": "tinytorch.comparison.compare",
     "load_workload": "tinytorch.workloads.targets",
     "no_grad": "tinytorch.core.autograd",
     "profile_model": "tinytorch.perf.profiling.model_profile",

@@ -64,5 +64,13 @@ class ModelError(TinyTorchError, RuntimeError):
     """A model that raised, or gave what cannot be worked with; the message names the layer."""
 
 
+class MeasurementError(TinyTorchError, RuntimeError):
+    """A measurement that cannot be trusted or did not end; it gives no verdict."""
+
+
+class RecordError(TinyTorchError, RuntimeError):
+    """A record that cannot be read, or a store of records that cannot be read or written."""
+
+
 class MissingPartError(TinyTorchError, ImportError):
     """An optional part that is not installed; the message names the extra to install."""

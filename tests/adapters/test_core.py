@@ -11,6 +11,7 @@ from core_steps import ADAPTER, forward, record, training
 from tinytorch.core import dispatch
 from tinytorch.core.attention import MultiHeadAttention
 from tinytorch.core.backends import BACKENDS, DEFAULT, Backend
+from tinytorch.core.checkpoints import load_checkpoint, read_arrays
 from tinytorch.core.dispatch import state, use_backend
 from tinytorch.core.layers import Dropout, Linear, ReLU, Sequential
 from tinytorch.core.module import Module
@@ -18,7 +19,8 @@ from tinytorch.core.optimizers import SGD, Adam
 from tinytorch.core.spatial import BatchNorm2d, Conv2d
 from tinytorch.core.tensor import Parameter, Tensor
 from tinytorch.core.transformers import GPT
-from tinytorch.errors import GraphError, SettingError
+from tinytorch.errors import GraphError, ModelError, SettingError
+from tinytorch.measure.clocks import WALL
 from tinytorch.perf.profiling.flops import record_call
 
 
@@ -320,3 +322,37 @@ def test_a_causal_mask_hides_as_much_of_each_backward_product():
     )
     assert forward.causal_macs * 25 == forward.macs * 15  # of 5 x 5 pairs, 15 are visible
     assert backward.causal_macs == 2 * forward.causal_macs
+
+
+# ---------------------------------------------------------------- files and clocks
+
+
+def test_a_saved_module_can_be_loaded_again(tmp_path):
+    model, twin = (Sequential(Linear(3, 4, rng=seed), BatchNorm2d(4)) for seed in (0, 1))
+    ADAPTER.save(model, tmp_path / "file")
+    load_checkpoint(tmp_path / "file", twin)
+    assert twin.layers[0].weight.data.tolist() == model.layers[0].weight.data.tolist()
+
+
+def test_a_plain_object_is_saved_with_the_layers_that_it_holds(tmp_path):
+    class Holder:
+        def __init__(self):
+            self.net = Linear(3, 4, rng=0)
+            self.again = self.net
+
+        def forward(self, x):
+            return self.net(x)
+
+    ADAPTER.save(Holder(), tmp_path / "file")
+    arrays, _ = read_arrays(tmp_path / "file")
+    assert set(arrays) == {"net.weight", "net.bias"}
+
+
+def test_a_model_without_parameters_has_no_file(tmp_path):
+    for model in (ReLU(), lambda x: x):
+        with pytest.raises(ModelError, match="nothing to write"):
+            ADAPTER.save(model, tmp_path / "file")
+
+
+def test_calls_are_timed_by_the_wall():
+    assert ADAPTER.run_clock("cpu") is WALL

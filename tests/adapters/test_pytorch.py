@@ -14,6 +14,7 @@ from tinytorch.adapters.layer_watch import stamping_layers  # noqa: E402
 from tinytorch.adapters.pytorch import TorchAdapter, tensors_in  # noqa: E402
 from tinytorch.core.layers import Sequential as CoreSequential  # noqa: E402
 from tinytorch.errors import BackendError, GraphError, ModelError, SettingError  # noqa: E402
+from tinytorch.measure.clocks import WALL  # noqa: E402
 
 ADAPTER = TorchAdapter()
 
@@ -437,3 +438,14 @@ def test_a_graph_that_the_user_holds_still_runs_backwards(training):
                 parameter.add_(1)
     loss.backward()
     assert model[0].weight.grad is not None
+
+
+def test_every_device_has_its_clock():
+    assert ADAPTER.run_clock("cpu") is WALL
+    clock = ADAPTER.run_clock("cuda:1")
+    assert (clock.name, clock.device) == ("cuda events", torch.device("cuda:1"))
+
+
+def test_a_device_without_a_clock_is_not_timed_by_the_wall():
+    with pytest.raises(BackendError, match="no clock for device 'mps'"):
+        ADAPTER.run_clock("mps")

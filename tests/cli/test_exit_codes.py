@@ -34,6 +34,8 @@ def test_the_numbers_are_a_promise():
         (errors.TargetError, ExitCode.USAGE),
         (errors.BackendError, ExitCode.USAGE),
         (errors.MissingPartError, ExitCode.USAGE),
+        (errors.MeasurementError, ExitCode.INVALID),
+        (errors.RecordError, ExitCode.INVALID),
         (errors.ShapeError, ExitCode.FAILED),
         (errors.CheckpointError, ExitCode.FAILED),
         (TinyTorchError, ExitCode.FAILED),
@@ -45,7 +47,8 @@ def test_an_error_leaves_its_code(kind, code):
 
 @pytest.mark.parametrize("kind", ERRORS)
 def test_no_error_looks_like_success(kind):
-    assert exit_code_for(kind("message")) in (ExitCode.FAILED, ExitCode.USAGE)
+    verdicts = (ExitCode.FAILED, ExitCode.USAGE, ExitCode.INVALID)
+    assert exit_code_for(kind("message")) in verdicts
 
 
 def test_the_general_row_comes_last():

@@ -92,7 +92,12 @@ def test_an_unlike_word_gets_the_list_of_commands(capsys):
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_every_command_has_the_common_options(name):
-    needed = {"profile": ["mlp"], "predict": ["mlp", "--at", "8"]}.get(name, [])
+    needed = {
+        "profile": ["mlp"],
+        "predict": ["mlp", "--at", "8"],
+        "bench": ["suite.toml"],
+        "gate": ["--against", "main"],
+    }.get(name, [])
     options = build_parser(name).parse_args([name, *needed, "--json", "--quiet", "--seed", "7"])
     assert (options.command, options.json, options.quiet, options.seed) == (name, True, True, 7)
 

@@ -27,6 +27,7 @@ def tour_is(monkeypatch):
     return use
 
 
+@pytest.mark.slow
 def test_the_tour_shows_every_model(capsys, short_tour, tour_is):
     tour_is(short_tour)
     assert main(["tour"]) == 0
@@ -36,6 +37,7 @@ def test_the_tour_shows_every_model(capsys, short_tour, tour_is):
     assert "about a minute" in shown.err
 
 
+@pytest.mark.slow
 def test_the_tour_speaks_json_and_quiet_leaves_stderr_alone(capsys, short_tour, tour_is):
     tour_is(short_tour)
     assert main(["tour", "--json", "--quiet"]) == 0
@@ -48,6 +50,7 @@ def test_the_tour_speaks_json_and_quiet_leaves_stderr_alone(capsys, short_tour, 
     assert set(result["digits"][0]) == {"label", "predicted", "probability"}
 
 
+@pytest.mark.slow
 def test_a_tour_that_fails_says_so_in_its_exit_code(capsys, short_tour, tour_is):
     useless = dataclasses.replace(short_tour.models[0], fresh_score=0.0)
     tour_is(dataclasses.replace(short_tour, models=(useless,)))

@@ -29,6 +29,14 @@ RANK = {name: rank for rank, row in enumerate(LAYERS) for name in row}
 # (importing module, imported module or package) -> why it may.
 EXCEPTIONS: dict[tuple[str, str], str] = {
     (
+        "tinytorch.perf.benchmarking.performance_table",
+        "tinytorch.reporting.benchmarking_classics",
+    ): "plot_performance_comparison prints and draws, a table shows itself (__rich__)",
+    (
+        "tinytorch.perf.benchmarking.suite",
+        "tinytorch.reporting.benchmarking_classics",
+    ): "BenchmarkSuite.plot_* draw, generate_report writes Markdown",
+    (
         "tinytorch.perf.profiling.context",
         "tinytorch.reporting.profiling_classics",
     ): "the exit report of ProfilerContext is printed",
@@ -56,6 +64,10 @@ EXCEPTIONS: dict[tuple[str, str], str] = {
         "tinytorch.perf.profiling.timer",
         "tinytorch.reporting.profiling_classics",
     ): "Timer.print_report prints",
+    (
+        "tinytorch.comparison.comparison",
+        "tinytorch.reporting.comparison",
+    ): "a comparison shows itself in a terminal (__rich__)",
     (
         "tinytorch.workloads.profile",
         "tinytorch.reporting.profile",

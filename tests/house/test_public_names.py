@@ -7,16 +7,30 @@ from project_files import PACKAGE, dotted_name
 
 PUBLIC = {
     "tinytorch": {
+        "Comparison",
+        "Isolated",
         "Profile",
         "Tensor",
         "Workload",
         "__version__",
+        "compare",
         "load_workload",
         "no_grad",
         "profile_model",
         "profile_workload",
         "set_backend",
         "use_backend",
+    },
+    "tinytorch.perf.benchmarking": {
+        "Benchmark",
+        "BenchmarkResult",
+        "BenchmarkSuite",
+        "MLPerf",
+        "Performance",
+        "PerformanceTable",
+        "benchmark_suite",
+        "measure_performance",
+        "plot_performance_comparison",
     },
     "tinytorch.perf.profiling": {
         "FLOPCounter",
@@ -122,7 +136,7 @@ PUBLIC = {
     },
     "tinytorch.core.files": {"write_atomically"},
     "tinytorch.core.memory": {"keep_freed_memory"},
-    "tinytorch.workloads.targets": {"load_workload"},
+    "tinytorch.workloads.targets": {"import_place", "load_workload"},
     "tinytorch.workloads.workload": {"Scores", "Workload", "call_model"},
     "tinytorch.workloads.zoo": {
         "ZOO",

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from parts import require_part
 
 from tinytorch.errors import SettingError
-from tinytorch.measure.samples import Interval, Outliers, Samples
+from tinytorch.measure.samples import Interval, Outliers, Samples, values_needed
 
 stats = require_part("scipy.stats")
 
@@ -189,3 +189,97 @@ def test_values_become_plain_numbers(rng):
     samples = Samples("x", rng.standard_normal(3))
     assert all(type(value) is float for value in samples.values)
     assert hash(samples) == hash(Samples.from_dict(samples.to_dict()))
+
+
+# ---------------------------------------------------------------- intervals of percentiles
+
+PERCENTILES = st.floats(0.1, 99.9)
+
+
+@given(st.integers(1, 500), PERCENTILES, CONFIDENCES)
+def test_the_interval_of_a_percentile_is_the_narrowest_that_scipy_would_allow(count, q, confidence):
+    interval = Samples("x", tuple(range(count))).percentile_interval(q, confidence)
+    allowed, below = (1 - confidence) / 2, stats.binom(count, q / 100)
+    missed = 0.0
+    if interval.low > -math.inf:  # it misses when at most `low` values lie below
+        missed += below.cdf(interval.low)
+        assert below.cdf(interval.low) <= allowed * (1 + 1e-9)
+    assert below.cdf(max(interval.low, -1) + 1) > allowed * (1 - 1e-9)
+    if interval.high < math.inf:  # it misses when more than `high` values lie below
+        missed += below.sf(interval.high)
+        assert below.sf(interval.high) <= allowed * (1 + 1e-9)
+    assert below.sf(min(interval.high, count) - 1) > allowed * (1 - 1e-9)
+    assert interval.confidence == pytest.approx(1 - missed, abs=1e-9)
+    assert interval.confidence >= confidence - 1e-9
+
+
+@given(st.integers(6, 300), st.floats(0.5, 0.96))
+def test_the_interval_of_the_fiftieth_percentile_is_that_of_the_median(count, confidence):
+    samples = Samples("x", tuple(range(count)))
+    one, other = samples.percentile_interval(50, confidence), samples.median_interval(confidence)
+    assert (one.low, one.high) == (other.low, other.high)
+    assert one.confidence == pytest.approx(other.confidence, abs=1e-9)
+
+
+@given(st.integers(0, 2**32 - 1), PERCENTILES, st.integers(0, 200))
+def test_an_interval_holds_its_percentile_once_there_are_enough_values(seed, q, more):
+    values = np.random.default_rng(seed).lognormal(size=values_needed(q) + more)
+    samples = Samples("x", tuple(values))
+    interval = samples.percentile_interval(q)
+    assert interval.low <= samples.percentile(q) <= interval.high
+
+
+@pytest.mark.parametrize(("q", "needed"), [(99, 368), (99.9, 3688), (90, 36), (50, 6), (10, 36)])
+def test_an_end_is_infinite_until_there_are_enough_values(q, needed):
+    assert values_needed(q) == needed
+    for count, is_enough in ((needed, True), (needed - 1, False)):
+        interval = Samples("x", tuple(range(count))).percentile_interval(q)
+        assert (math.isfinite(interval.low) and math.isfinite(interval.high)) is is_enough
+
+
+@given(PERCENTILES, CONFIDENCES)
+def test_so_many_values_are_needed_and_no_fewer(q, confidence):
+    needed = values_needed(q, confidence)
+    rarer = min(q, 100 - q) / 100
+    assert (1 - rarer) ** needed <= (1 - confidence) / 2 * (1 + 1e-9)
+    assert needed == 1 or (1 - rarer) ** (needed - 1) > (1 - confidence) / 2 * (1 - 1e-9)
+
+
+@pytest.mark.parametrize(("count", "q"), [(50, 90), (400, 99), (1000, 99), (40, 25)])
+def test_the_interval_of_a_percentile_covers_the_truth_as_often_as_it_says(rng, count, q):
+    trials = 1000
+    draws = rng.lognormal(sigma=1.5, size=(trials, count))
+    intervals = [Samples("x", tuple(row)).percentile_interval(q) for row in draws]
+    truth = stats.lognorm(1.5).ppf(q / 100)
+    covered = np.mean([each.low <= truth <= each.high for each in intervals])
+    claimed = intervals[0].confidence
+    # Four standard errors of a share of 1000 trials.
+    assert abs(covered - claimed) < 4 * math.sqrt(claimed * (1 - claimed) / trials)
+
+
+def test_values_that_repeat_are_covered_at_least_as_often(rng):
+    draws = rng.integers(0, 5, size=(1000, 60))
+    intervals = [Samples("x", tuple(row)).percentile_interval(90) for row in draws]
+    assert np.mean([each.low <= 4 <= each.high for each in intervals]) >= 0.95
+
+
+def test_many_values_have_an_interval_too():
+    interval = Samples("x", tuple(range(200_000))).percentile_interval(99.9)
+    below = stats.binom(200_000, 0.999)
+    expected = below.sf(interval.low) - below.sf(interval.high)
+    assert interval.confidence == pytest.approx(expected, abs=1e-9)
+    assert 0.95 <= interval.confidence < 0.955
+
+
+@pytest.mark.parametrize("q", [0, 100, -1, math.nan])
+def test_the_ends_of_the_scale_have_no_interval(q):
+    for ask in (values_needed, Samples("x", (1.0,)).percentile_interval):
+        with pytest.raises(SettingError, match="between 0 and 100"):
+            ask(q)
+
+
+@pytest.mark.parametrize("confidence", [0, 1, math.nan])
+def test_no_percentile_has_a_confidence_that_nobody_can_have(confidence):
+    for ask in (values_needed, Samples("x", (1.0,)).percentile_interval):
+        with pytest.raises(SettingError, match="confidence"):
+            ask(99, confidence)

@@ -1,3 +1,5 @@
+import sys
+
 import pytest
 
 from tinytorch.errors import TargetError
@@ -92,3 +94,37 @@ def test_inputs_in_a_dictionary_go_in_by_name(tmp_path):
     workload = load_workload(f"{file}:make")
     assert workload.inputs == ()
     assert workload.run() == 3
+
+
+def test_files_of_two_folders_import_their_own_neighbours(tmp_path):
+    for name, width in (("old", 3), ("new", 5)):
+        folder = tmp_path / name
+        folder.mkdir()
+        (folder / "helper_of_target.py").write_text(f"WIDTH = {width}", "utf-8")
+        (folder / "model.py").write_text(
+            "from helper_of_target import WIDTH\n\n"
+            "def make():\n    return (lambda x: [x] * WIDTH), 1\n",
+            "utf-8",
+        )
+    widths = [
+        len(load_workload(f"{tmp_path / name}/model.py:make").run())
+        for name in ("old", "new", "old")
+    ]
+    assert widths == [3, 5, 3]
+
+
+def test_a_module_in_the_working_folder_is_found(tmp_path, monkeypatch):
+    (tmp_path / "bench_in_folder.py").write_text("def make():\n    return abs, -1\n", "utf-8")
+    monkeypatch.chdir(tmp_path)
+    before = list(sys.path)
+    assert load_workload("bench_in_folder:make").run() == 1
+    assert sys.path == before
+
+
+@pytest.mark.parametrize(
+    "source", ["import sys\nsys.exit(0)\n", "def make():\n    raise SystemExit(3)\n"]
+)
+def test_a_target_that_exits_is_an_error(tmp_path, source):
+    (tmp_path / "leaving.py").write_text(source, "utf-8")
+    with pytest.raises(TargetError, match="SystemExit"):
+        load_workload(f"{tmp_path}/leaving.py:make")

@@ -9,11 +9,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from tinytorch.adapters.layer_watch import Methods, entering_layers
 from tinytorch.adapters.records import Recording
+from tinytorch.adapters.values import Array, copied_plainly, leaves, plain_arrays, rebuilt
 from tinytorch.errors import ModelError, TinyTorchError
+from tinytorch.measure.clocks import WALL, Clock
 
 __all__ = ["Adapter", "ParameterSpec", "adapter_for", "held_by", "owner_of", "path_outside"]
 
@@ -53,6 +56,10 @@ class Adapter(ABC):
     def parameters(self, model: Any) -> tuple[ParameterSpec, ...]:
         """Give parameters and buffers, with the bytes that they really hold; shared ones once."""
 
+    def packed_layers(self, model: Any) -> tuple[str, ...]:
+        """Give the paths of layers that hold parameters which no tensor shows, so nobody counts."""
+        return ()
+
     @abstractmethod
     def device(self, model: Any, inputs: tuple[Any, ...]) -> str:
         """Give the device of the model: `cpu`, `cuda:0`; raise if an input is elsewhere."""
@@ -60,6 +67,10 @@ class Adapter(ABC):
     @abstractmethod
     def clone(self, model: Any) -> Any:
         """Copy a model, with its sharing and without its hooks."""
+
+    @abstractmethod
+    def save(self, model: Any, path: Path) -> None:
+        """Write the parameters and buffers of a model to one file, each once."""
 
     # ------------------------------------------------------------ running it
 
@@ -91,7 +102,42 @@ class Adapter(ABC):
     def drop_gradients(self, model: Any) -> None:
         """Free the gradients of the parameters, as a training step does before it begins."""
 
+    # ------------------------------------------------------------ what goes in and comes out
+
+    def arrays(self, output: Any) -> tuple[Array, ...]:
+        """Give every tensor, array and number in an output, in order, copied to the CPU.
+
+        Looked into are tuples, lists, mappings and dataclasses. Half precision becomes float32.
+        """
+        return tuple(array for leaf in leaves(output) for array in self._leaf_arrays(leaf))
+
+    def copy_inputs(self, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Give the arguments of a call again, every tensor and array in a buffer of its own.
+
+        Memory layout and sharing (one tensor in two places) stay. Looked into are tuples, lists
+        and dictionaries; objects of other kinds are given as they are.
+        """
+        twins: dict[int, Any] = {}
+
+        def twin(leaf: Any) -> Any:
+            if id(leaf) not in twins:
+                twins[id(leaf)] = self._leaf_copy(leaf)
+            return twins[id(leaf)]
+
+        copied: tuple[Any, ...] = rebuilt(arguments, twin)
+        return copied
+
+    def _leaf_arrays(self, leaf: Any) -> tuple[Array, ...]:
+        return plain_arrays(leaf)
+
+    def _leaf_copy(self, leaf: Any) -> Any:
+        return copied_plainly(leaf)
+
     # ------------------------------------------------------------ watching it
+
+    def run_clock(self, device: str) -> Clock:
+        """Give the clock for calls on a device: of the device itself where it runs on its own."""
+        return WALL
 
     @abstractmethod
     def stamp(self, device: str) -> Callable[[], Any]:

@@ -6,6 +6,7 @@ import copy
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
 from time import perf_counter
 from typing import Any
 
@@ -24,12 +25,13 @@ from tinytorch.adapters.layer_watch import entering_layers
 from tinytorch.adapters.ledger import Ledger
 from tinytorch.adapters.records import Call, OpRecord, Recording, TensorSpec
 from tinytorch.core.autograd import no_grad
+from tinytorch.core.checkpoints import save_checkpoint, write_arrays
 from tinytorch.core.dispatch import KernelCall, recording, state
 from tinytorch.core.embeddings import Embedding
 from tinytorch.core.module import Module, naming
 from tinytorch.core.optimizers import SGD, Adam, AdamW, Optimizer
 from tinytorch.core.tensor import Parameter, Tensor
-from tinytorch.errors import GraphError, SettingError
+from tinytorch.errors import GraphError, ModelError, SettingError
 
 __all__ = ["CoreAdapter"]
 
@@ -88,6 +90,16 @@ class CoreAdapter(Adapter):
 
     def clone(self, model: Any) -> Any:
         return copy.deepcopy(model)
+
+    def save(self, model: Any, path: Path) -> None:
+        state = {name: tensor.data for name, _, tensor, _ in self._tensors(model)}
+        if not state:
+            raise ModelError("the model holds no parameters: there is nothing to write to a file")
+        owner = owner_of(model)
+        if isinstance(owner, Module):
+            save_checkpoint(path, owner)
+        else:
+            write_arrays(path, state)
 
     # ------------------------------------------------------------ running it
 

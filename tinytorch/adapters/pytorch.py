@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import copy
-import dataclasses
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
 from time import perf_counter
 from typing import Any
 
@@ -26,8 +26,18 @@ from tinytorch.adapters.pytorch_recorder import (
     record_step,
 )
 from tinytorch.adapters.pytorch_tensors import held_bytes
+from tinytorch.adapters.pytorch_values import (
+    as_arrays,
+    copied_tensor,
+    is_packed,
+    merged_state,
+    single,
+    write_state,
+)
 from tinytorch.adapters.records import Recording
+from tinytorch.adapters.values import Array, leaves
 from tinytorch.errors import BackendError, GraphError, ModelError, SettingError
+from tinytorch.measure.clocks import WALL, Clock
 
 __all__ = ["TorchAdapter", "holds_torch_module", "tensors_in"]
 
@@ -85,6 +95,9 @@ class TorchAdapter(Adapter):
             for name, tensor, is_buffer in self._tensors(model)
         )
 
+    def packed_layers(self, model: Any) -> tuple[str, ...]:
+        return tuple(path for path, module in self.modules(model).items() if is_packed(module))
+
     def _tensors(self, model: Any) -> Iterator[tuple[str, torch.Tensor, bool]]:
         """Yield every parameter and buffer once, under its first name."""
         seen: set[int] = set()
@@ -125,6 +138,14 @@ class TorchAdapter(Adapter):
 
     def clone(self, model: Any) -> Any:
         return copy.deepcopy(model)
+
+    def save(self, model: Any, path: Path) -> None:
+        owner = owner_of(model)
+        is_module = isinstance(owner, torch.nn.Module)
+        state = merged_state([("", owner)] if is_module else held_by(owner, torch.nn.Module))
+        if not state:
+            raise ModelError("the model holds no parameters: there is nothing to write to a file")
+        write_state(state, path)
 
     # ------------------------------------------------------------ running it
 
@@ -199,7 +220,22 @@ class TorchAdapter(Adapter):
         dense = [part for part in parts if part.layout == torch.strided]
         return tuple(t.nansum(dtype=torch.float64).item() for t in dense if t.is_floating_point())
 
+    def _leaf_arrays(self, leaf: Any) -> tuple[Array, ...]:
+        return as_arrays(leaf) if isinstance(leaf, torch.Tensor) else super()._leaf_arrays(leaf)
+
+    def _leaf_copy(self, leaf: Any) -> Any:
+        return copied_tensor(leaf) if isinstance(leaf, torch.Tensor) else super()._leaf_copy(leaf)
+
     # ------------------------------------------------------------ watching it
+
+    def run_clock(self, device: str) -> Clock:
+        from tinytorch.measure.ceilings_torch import CudaEventClock
+
+        if device.startswith("cuda"):
+            return CudaEventClock(torch.device(device))
+        if device == "cpu":
+            return WALL
+        raise BackendError(f"no clock for device {device!r}; there are those of cpu and cuda")
 
     def stamp(self, device: str) -> Callable[[], Any]:
         if not device.startswith("cuda"):
@@ -267,15 +303,7 @@ def holds_torch_module(model: Any) -> bool:
 
 def tensors_in(value: Any) -> list[torch.Tensor]:
     """Find the tensors in an output: in tuples, lists, mappings and dataclasses."""
-    if isinstance(value, torch.Tensor):
-        return [value]
-    if isinstance(value, Mapping):
-        value = list(value.values())
-    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
-        value = [getattr(value, field.name) for field in dataclasses.fields(value)]
-    if isinstance(value, (list, tuple)):
-        return [tensor for item in value for tensor in tensors_in(item)]
-    return []
+    return [leaf for leaf in leaves(value) if isinstance(leaf, torch.Tensor)]
 
 
 class _Kept:
@@ -286,7 +314,7 @@ class _Kept:
         self.name = name
         self.tensor: torch.Tensor = registry[name]
         self.shape = self.tensor.shape
-        self.values = _single(self.tensor).clone()
+        self.values = single(self.tensor).clone()
         self.version = None if self.tensor.is_inference() else self.tensor._version
 
     def put_back(self) -> None:
@@ -295,7 +323,7 @@ class _Kept:
         if tensor.shape != self.shape:
             tensor.data = self.values
         else:
-            _single(tensor).data.copy_(self.values)
+            single(tensor).data.copy_(self.values)
         set_version = getattr(torch._C._autograd, "_unsafe_set_version_counter", None)
         if self.version is not None and set_version is not None:
             set_version((tensor,), (self.version,))
@@ -313,15 +341,6 @@ def _registered(
             for name, tensor in registry.items():
                 if isinstance(tensor, torch.Tensor):
                     yield registry, name
-
-
-def _single(tensor: torch.Tensor) -> torch.Tensor:
-    """Give a view without the axes along which memory repeats, so that it can be written to."""
-    tensor = tensor.detach()
-    if tensor.layout == torch.strided:
-        for axis, step in enumerate(tensor.stride()):
-            tensor = tensor.narrow(axis, 0, 1) if step == 0 and tensor.shape[axis] > 1 else tensor
-    return tensor
 
 
 def _generators(modules: Mapping[str, Any]) -> list[torch.Generator]:

@@ -4,7 +4,9 @@ from enum import IntEnum
 
 from tinytorch.errors import (
     BackendError,
+    MeasurementError,
     MissingPartError,
+    RecordError,
     SettingError,
     TargetError,
     TinyTorchError,
@@ -22,7 +24,7 @@ class ExitCode(IntEnum):
     NOT_SHOWN = 3
     """Not enough evidence for a verdict; never to be read as passed."""
     INVALID = 4
-    """The measurement itself cannot be trusted."""
+    """The measurement itself cannot be trusted, or records cannot be read or kept."""
     ACCURACY = 5
     """The accuracy limit was violated."""
     CRASHED = 70
@@ -39,6 +41,8 @@ CODE_OF_ERROR: dict[type[TinyTorchError], ExitCode] = {
     TargetError: ExitCode.USAGE,
     BackendError: ExitCode.USAGE,
     MissingPartError: ExitCode.USAGE,
+    MeasurementError: ExitCode.INVALID,
+    RecordError: ExitCode.INVALID,
     TinyTorchError: ExitCode.FAILED,
 }
 

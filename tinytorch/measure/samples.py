@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from tinytorch.errors import SettingError
 
-__all__ = ["Interval", "Outliers", "Samples", "Stability"]
+__all__ = ["Interval", "Outliers", "Samples", "Stability", "values_needed"]
 
 MILD_FENCE, SEVERE_FENCE = 1.5, 3.0
 """Tukey's fences, in interquartile ranges beyond the quartiles."""
@@ -22,6 +22,8 @@ MAD_TO_SIGMA = 1.4826
 SPREAD_LIMIT = 0.05
 DRIFT_LIMIT = 0.03
 """Relative spread and drift from which on values are called unstable."""
+ROUNDING = 1e-12
+"""Relative error of a sum of probabilities; a tail that is larger by less is not larger."""
 ENOUGH_TO_JUDGE = 4
 """Fewer values say nothing about stability: each half needs two."""
 
@@ -136,6 +138,22 @@ class Samples:
         ordered = self._sorted
         return Interval(float(ordered[rank]), float(ordered[-1 - rank]), coverage)
 
+    def percentile_interval(self, q: float, confidence: float = 0.95) -> Interval:
+        """Give a two-sided interval for the true q-th percentile, from order statistics.
+
+        It assumes independent values and nothing about their distribution, and each end misses in
+        at most half of what `confidence` leaves. Where there are too few values for an end, as for
+        the 99th percentile of less than 368 values, that end is infinite; :func:`values_needed`
+        says how many it takes. The interval for the 50th is :meth:`median_interval`, which in that
+        case spans all values instead, with less coverage.
+        """
+        _check_percentile(q, confidence)
+        below, upto, coverage = _percentile_ranks(self.count, q / 100, confidence)
+        ordered = self._sorted
+        low = float(ordered[below]) if below >= 0 else -math.inf
+        high = float(ordered[upto]) if upto < self.count else math.inf
+        return Interval(low, high, coverage)
+
     @property
     def outliers(self) -> Outliers:
         first, third = np.percentile(self._sorted, (25, 75))
@@ -188,6 +206,26 @@ class Samples:
         return cls(**{**fields, "values": tuple(fields["values"]), "notes": tuple(fields["notes"])})
 
 
+def values_needed(q: float, confidence: float = 0.95) -> int:
+    """Give how many values it takes for an interval of the q-th percentile with two finite ends.
+
+    >>> values_needed(99), values_needed(90), values_needed(50)
+    (368, 36, 6)
+    """
+    _check_percentile(q, confidence)
+    rarer = min(q, 100 - q) / 100
+    # All values may lie on one side of the percentile: the chance of that must be small enough.
+    needed = math.log((1 - confidence) / 2) / math.log1p(-rarer)
+    return max(1, math.ceil(needed * (1 - ROUNDING)))
+
+
+def _check_percentile(q: float, confidence: float) -> None:
+    if not 0 < q < 100:
+        raise SettingError(f"percentile {q}; an interval needs one between 0 and 100")
+    if not 0 < confidence < 1:
+        raise SettingError(f"confidence {confidence}; it must lie between 0 and 1")
+
+
 def _ratio(part: float, whole: float) -> float:
     if whole == 0:
         return 0.0 if part == 0 else math.copysign(math.inf, part)
@@ -213,3 +251,33 @@ def _median_ranks(count: int, confidence: float) -> tuple[int, float]:
         rank, coverage = below, reached
         ways = ways * (count - below) // (below + 1)
     return rank, max(0.0, coverage)
+
+
+@lru_cache(maxsize=256)
+def _percentile_ranks(count: int, share: float, confidence: float) -> tuple[int, int, float]:
+    """Give the positions of the ends among the sorted values, and the coverage between them.
+
+    The number of values below the percentile follows a binomial distribution. The end at a
+    position lies above the percentile when no more than so many values lie below that, and at or
+    below it otherwise; positions beyond the values stand for infinity.
+    """
+    chances = _binomial(count, share)
+    allowed = (1 - confidence) / 2 * (1 + ROUNDING)
+    lower_tails = np.cumsum(chances)  # at most k values below
+    upper_tails = np.cumsum(chances[::-1])[::-1]  # at least k values below
+    below = int(np.searchsorted(lower_tails, allowed, side="right")) - 1
+    # An end at a position misses when all values up to it, itself included, lie below.
+    upto = int(np.count_nonzero(upper_tails[1:] > allowed))
+    missed = (lower_tails[below] if below >= 0 else 0.0) + (
+        upper_tails[upto + 1] if upto < count else 0.0
+    )
+    return below, upto, max(0.0, 1 - float(missed))
+
+
+def _binomial(count: int, share: float) -> npt.NDArray[np.float64]:
+    """Give the binomial probabilities of 0 to `count`, from the ratios of neighbours."""
+    k = np.arange(count)
+    steps = np.log((count - k) / (k + 1)) + (math.log(share) - math.log1p(-share))
+    logarithms = np.concatenate([[0.0], np.cumsum(steps)])
+    weights: npt.NDArray[np.float64] = np.exp(logarithms - logarithms.max())
+    return weights / weights.sum()

@@ -5,7 +5,8 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from difflib import get_close_matches
 from pathlib import Path
 from types import ModuleType
@@ -15,7 +16,7 @@ from tinytorch.errors import TargetError, TinyTorchError
 from tinytorch.workloads.workload import Workload
 from tinytorch.workloads.zoo import ZOO, load_zoo
 
-__all__ = ["load_workload"]
+__all__ = ["import_place", "load_workload"]
 
 NAMES_SHOWN = 10
 FORMS = f"a built-in name ({', '.join(ZOO)}), file.py:factory or package.module:factory"
@@ -35,24 +36,26 @@ def load_workload(target: str) -> Workload:
         near = get_close_matches(target, ZOO, n=1)
         hint = f"did you mean {near[0]!r}?" if near else f"give {FORMS}"
         raise TargetError(f"{target!r} is no target: {hint}")
-    factory = _find_factory(target, _import(target, place), name)
+    factory = _find_factory(target, import_place(target, place), name)
     try:
         made = factory()
     except TinyTorchError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise TargetError(f"{target}: {name}() raised {type(error).__name__}: {error}") from error
     return _as_workload(target, made)
 
 
-def _import(target: str, place: str) -> ModuleType:
+def import_place(target: str, place: str) -> ModuleType:
+    """Import the file or module of a target, whose name errors bear."""
     try:
         if place.endswith(".py"):
             return _import_file(Path(place))
-        return importlib.import_module(place)
+        with _importing_from(Path.cwd()):
+            return importlib.import_module(place)
     except TargetError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise TargetError(
             f"{target}: {place} does not import: {type(error).__name__}: {error}"
         ) from error
@@ -65,13 +68,43 @@ def _import_file(path: Path) -> ModuleType:
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    folder = str(path.parent.resolve())
-    sys.path.insert(0, folder)  # so that the file can import its neighbours
-    try:
+    folder = path.parent.resolve()
+    _forget_namesakes(folder)
+    known = set(sys.modules)
+    with _importing_from(folder):
         spec.loader.exec_module(module)
-    finally:
-        sys.path.remove(folder)
+    for name in set(sys.modules) - known:
+        if _is_in(folder, sys.modules[name]):
+            _neighbours[name] = folder
     return module
+
+
+_neighbours: dict[str, Path] = {}
+"""Modules that targets in files have imported from their own folders."""
+
+
+def _forget_namesakes(folder: Path) -> None:
+    """Let a file import its own neighbours, not those of the same name of an earlier target."""
+    for name, home in list(_neighbours.items()):
+        top = name.partition(".")[0]
+        has_own = (folder / f"{top}.py").exists() or (folder / top).is_dir()
+        if home != folder and has_own:
+            del _neighbours[name]
+            sys.modules.pop(name, None)
+
+
+def _is_in(folder: Path, module: ModuleType) -> bool:
+    file = getattr(module, "__file__", None)
+    return file is not None and folder in Path(file).resolve().parents
+
+
+@contextmanager
+def _importing_from(folder: Path) -> Iterator[None]:
+    sys.path.insert(0, str(folder))
+    try:
+        yield
+    finally:
+        sys.path.remove(str(folder))
 
 
 def _find_factory(target: str, module: ModuleType, name: str) -> Callable[[], Any]:

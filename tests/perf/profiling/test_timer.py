@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from tinytorch.errors import SettingError
 from tinytorch.measure import timing
 from tinytorch.measure.clocks import WALL
+from tinytorch.measure.device_clock import DeviceClock
 from tinytorch.measure.samples import Samples
 from tinytorch.perf.profiling import (
     MemoryProfiler,
@@ -23,7 +24,6 @@ from tinytorch.perf.profiling import (
     Timer,
 )
 from tinytorch.perf.profiling import timer as timer_module
-from tinytorch.perf.profiling.device_clock import DeviceClock
 from tinytorch.perf.profiling.timer import TRACING_NOTE, bound_call, refuse_lazy, timing_stats
 
 CONTRACT = {"mean_ms", "std_ms", "min_ms", "max_ms", "p50_ms", "p95_ms", "p99_ms", "runs"}

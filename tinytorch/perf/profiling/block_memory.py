@@ -8,8 +8,8 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from tinytorch.measure.device_clock import used_devices
 from tinytorch.measure.memory import ProcessMemory, TracedMemory, process_memory, traced_memory
-from tinytorch.perf.profiling.device_clock import used_devices
 
 __all__ = ["MB", "BlockMemory", "metering"]
 

@@ -16,6 +16,7 @@ from tinytorch.measure.environment import describe_environment
 from tinytorch.measure.memory import traced_memory
 from tinytorch.perf.profiling.check_run import check_run
 from tinytorch.perf.profiling.turns import Task, Timing, time_in_turns
+from tinytorch.workloads.batch_size import batch_size
 from tinytorch.workloads.profile import Profile
 from tinytorch.workloads.workload import Workload
 
@@ -76,7 +77,7 @@ def profile_workload(
     with task.environment():
         tell(f"{workload.name}: checking")
         notes = check_run(adapter, workload.model, task)
-        examples = _batch_size(workload.arguments, task.forward())
+        examples = batch_size(workload.arguments, task.forward())
         if training and optimizer is not None:
             task.optimizer = adapter.make_optimizer(workload.model, optimizer)
         with _expecting_no_failure():
@@ -178,24 +179,6 @@ def _traced_peak(task: Task) -> int:
         kept = task()
     del kept
     return traced.peak_above_baseline_bytes
-
-
-def _batch_size(inputs: tuple[Any, ...], output: Any) -> int | None:
-    """Give the number of examples, if every input and the first output have as many on axis 0."""
-    first = [*_first_axes(inputs), *list(_first_axes(output))[:1]]
-    return first[0] if first and len(set(first)) == 1 else None
-
-
-def _first_axes(value: Any) -> Iterator[int | None]:
-    """Give the length of the first axis of every tensor, None for one that has no second axis."""
-    if isinstance(value, Mapping):
-        value = list(value.values())
-    if isinstance(value, (list, tuple)):
-        for item in value:
-            yield from _first_axes(item)
-    elif hasattr(value, "shape"):
-        shape = tuple(value.shape)
-        yield int(shape[0]) if len(shape) > 1 else None
 
 
 def _check(workload: Workload, runs: int | None, budget_s: float) -> None:

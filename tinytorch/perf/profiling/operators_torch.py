@@ -11,7 +11,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from tinytorch.adapters.pytorch_recorder import operator_kind, unfolds
-from tinytorch.perf.profiling.device_clock import used_devices, wait_for_devices
+from tinytorch.measure.device_clock import used_devices, wait_for_devices
 
 __all__ = ["OperatorClock", "OperatorMode", "load_dispatcher"]
 

@@ -8,9 +8,9 @@ from typing import Any, Self
 
 from tinytorch.adapters.adapter import adapter_for
 from tinytorch.errors import SettingError
+from tinytorch.measure.device_clock import fitting_clock
 from tinytorch.measure.samples import Samples
 from tinytorch.measure.timing import measure_time
-from tinytorch.perf.profiling.device_clock import fitting_clock
 from tinytorch.perf.profiling.example_inputs import as_inputs, check_model, example_inputs
 from tinytorch.perf.profiling.flops import record_call
 from tinytorch.perf.profiling.model_facts import (

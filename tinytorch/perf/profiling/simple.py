@@ -11,9 +11,9 @@ from typing import Any, ParamSpec, TypeVar, overload
 
 from tinytorch.errors import SettingError
 from tinytorch.measure.clocks import CPU_TIME
+from tinytorch.measure.device_clock import fitting_clock, used_devices, wait_for_devices
 from tinytorch.measure.timing import measure_time
 from tinytorch.perf.profiling.block_memory import MB, metering
-from tinytorch.perf.profiling.device_clock import fitting_clock, used_devices, wait_for_devices
 from tinytorch.perf.profiling.timer import bound_call, readable_name, refuse_lazy
 
 __all__ = ["CallProfile", "SimpleProfiler", "profile", "profile_function", "size_in_bytes"]

@@ -13,9 +13,9 @@ from tinytorch.errors import SettingError, TinyTorchError
 from tinytorch.measure.disturbance import observe
 from tinytorch.measure.samples import Samples
 from tinytorch.measure.timing import gc_paused
-from tinytorch.perf.profiling.resizing import axis_length, axis_number, resize_workload
 from tinytorch.perf.profiling.size_trends import SizePoint, Trend, fit_trend
 from tinytorch.workloads.memory_timeline import MemoryTimeline
+from tinytorch.workloads.resizing import axis_length, axis_number, resize_workload
 from tinytorch.workloads.workload import Workload
 
 __all__ = ["SizePoint", "SizeScaling", "Trend", "measure_scaling"]

@@ -17,7 +17,7 @@ import torch
 from torch.utils._python_dispatch import _get_current_dispatch_mode
 
 from tinytorch.adapters.pytorch_tensors import flat_tensors, parts_of, storage_of
-from tinytorch.perf.profiling.device_clock import used_devices
+from tinytorch.measure.device_clock import used_devices
 from tinytorch.perf.profiling.operators_torch import OperatorMode, load_dispatcher
 
 __all__ = ["DeviceMemory", "HostTensors", "metering_device", "metering_tensors"]

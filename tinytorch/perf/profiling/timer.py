@@ -13,9 +13,9 @@ from typing import Any, Self
 from tinytorch.core.progress import ProgressLine
 from tinytorch.errors import SettingError
 from tinytorch.measure.clocks import Clock, Function
+from tinytorch.measure.device_clock import fitting_clock, used_devices, wait_for_devices
 from tinytorch.measure.samples import Samples
 from tinytorch.measure.timing import gc_paused, measure_time
-from tinytorch.perf.profiling.device_clock import fitting_clock, used_devices, wait_for_devices
 
 __all__ = [
     "Timer",

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 import pytest
 
 from tinytorch.measure.clocks import WALL
-from tinytorch.perf.profiling.device_clock import (
+from tinytorch.measure.device_clock import (
     DeviceClock,
     fitting_clock,
     used_devices,

@@ -6,7 +6,7 @@ from parts import require_part
 
 from tinytorch.core.tensor import Tensor
 from tinytorch.errors import SettingError
-from tinytorch.perf.profiling.resizing import (
+from tinytorch.workloads.resizing import (
     axis_length,
     axis_number,
     resize_inputs,

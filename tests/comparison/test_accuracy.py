@@ -1,0 +1,292 @@
+import json
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from parts import require_part
+
+from tinytorch.comparison.accuracy import (
+    NOT_SHOWN,
+    NOT_WORSE,
+    WORSE,
+    AccuracyComparison,
+    compare_accuracy,
+)
+from tinytorch.comparison.paired_proportions import paired_difference_bounds
+from tinytorch.errors import SettingError
+
+stats = require_part("scipy.stats")
+
+SCORES = st.lists(st.floats(-100, 100, allow_subnormal=False), min_size=2, max_size=40)
+
+
+def shifted(baseline, rng, *, by, spread):
+    return baseline + rng.normal(by, spread, len(baseline))
+
+
+# ---------------------------------------------------------------- verdicts
+
+
+def test_a_candidate_with_the_same_mean_is_not_worse(rng):
+    baseline = rng.uniform(size=500)
+    found = compare_accuracy(baseline, shifted(baseline, rng, by=0, spread=0.05))
+    assert found.verdict == NOT_WORSE
+    assert -0.01 < found.low < found.difference < found.high
+    assert found.notes == ()
+
+
+def test_a_candidate_that_lost_much_is_worse(rng):
+    baseline = rng.uniform(size=500)
+    found = compare_accuracy(baseline, shifted(baseline, rng, by=-0.1, spread=0.05))
+    assert found.verdict == WORSE
+    assert found.difference == pytest.approx(found.candidate_mean - found.baseline_mean)
+
+
+def test_a_few_examples_show_nothing(rng):
+    baseline = rng.integers(0, 2, 50)
+    found = compare_accuracy(baseline, baseline)
+    assert found.verdict == NOT_SHOWN
+    assert "no score differs on these 50 examples" in found.notes[0]
+
+
+def test_a_wider_margin_is_easier_to_meet(rng):
+    baseline = rng.integers(0, 2, 50)
+    assert compare_accuracy(baseline, baseline, margin=0.1).verdict == NOT_WORSE
+
+
+def test_a_candidate_may_be_better_than_the_baseline(rng):
+    baseline = rng.uniform(size=200)
+    found = compare_accuracy(baseline, baseline + rng.uniform(0.1, 0.3, 200), margin=0)
+    assert found.verdict == NOT_WORSE
+    assert found.low > 0
+
+
+@given(SCORES, st.integers(0, 2**32 - 1))
+def test_exactly_one_verdict_follows_from_the_bounds(baseline, seed):
+    candidate = np.random.default_rng(seed).permutation(baseline)
+    found = compare_accuracy(baseline, candidate, margin=0.5)
+    assert found.low <= found.difference <= found.high
+    expected = NOT_WORSE if found.low > -0.5 else WORSE if found.high < -0.5 else NOT_SHOWN
+    assert found.verdict == expected
+
+
+@given(SCORES, st.integers(0, 2**32 - 1))
+def test_the_order_of_the_examples_does_not_matter(baseline, seed):
+    rng = np.random.default_rng(seed)
+    candidate, order = rng.permutation(baseline), rng.permutation(len(baseline))
+    one = compare_accuracy(baseline, candidate)
+    other = compare_accuracy(np.array(baseline)[order], candidate[order])
+    assert one.verdict == other.verdict
+    # Sums of the same numbers in another order, up to 100 large.
+    assert (one.low, one.high) == pytest.approx((other.low, other.high), abs=1e-9)
+
+
+# ---------------------------------------------------------------- scores of 0 and 1
+
+
+def test_scores_of_zero_and_one_are_counted(rng):
+    baseline = np.array([1] * 90 + [0] * 10)
+    candidate = np.array([1] * 85 + [0] * 5 + [1] * 2 + [0] * 8)
+    found = compare_accuracy(baseline, candidate)
+    assert (found.gained, found.lost, found.is_binary) == (2, 5, True)
+    assert found.difference == pytest.approx(-0.03)
+    assert (found.low, found.high) == paired_difference_bounds(2, 5, 100)
+
+
+def test_right_and_wrong_may_be_booleans():
+    found = compare_accuracy([True, False] * 20, [True, True] * 20)
+    assert (found.gained, found.lost, found.baseline_mean) == (20, 0, 0.5)
+
+
+def test_a_constant_model_scores_what_a_constant_scores(rng):
+    labels = rng.integers(0, 10, 2000)
+    found = compare_accuracy(np.ones(2000), labels == 3)
+    assert found.verdict == WORSE
+    # Four standard errors of a share of 2000.
+    assert found.candidate_mean == pytest.approx(0.1, abs=4 * math.sqrt(0.09 / 2000))
+
+
+def test_other_scores_have_no_counts_of_right_and_wrong():
+    found = compare_accuracy([0.5, 1.0], [0.5, 0.0])
+    assert (found.gained, found.lost, found.is_binary) == (None, None, False)
+
+
+# ---------------------------------------------------------------- other scores
+
+
+def test_even_differences_get_the_interval_of_student():
+    differences = np.array([-0.2, -0.1, 0.0, 0.1, 0.2] * 8)  # symmetric: no skewness to remove
+    found = compare_accuracy(np.linspace(2, 3, 40), np.linspace(2, 3, 40) + differences)
+    reach = stats.t.ppf(0.95, 39) * stats.sem(differences)
+    assert found.high == pytest.approx(reach, rel=1e-6)
+    assert found.low == pytest.approx(-reach, rel=1e-6)
+
+
+def test_scores_that_never_differ_are_no_certainty():
+    scores = np.linspace(0, 10, 50)
+    found = compare_accuracy(scores, scores)
+    # One example in fifty could have escaped, and lost up to the range of the scores.
+    assert found.low == pytest.approx(-10 * (1 - 0.05 ** (1 / 50)))
+    assert found.high == -found.low
+    assert "did not turn up" in found.notes[0]
+
+
+def test_one_constant_score_says_nothing_about_what_a_loss_would_be():
+    found = compare_accuracy([0.4] * 9, [0.4] * 9)
+    assert (found.low, found.high, found.verdict) == (-math.inf, math.inf, NOT_SHOWN)
+
+
+def test_one_example_shows_nothing():
+    found = compare_accuracy([0.4], [0.5])
+    assert (found.low, found.verdict) == (-math.inf, NOT_SHOWN)
+    assert "one example" in found.notes[0]
+
+
+def test_a_rare_large_loss_is_named():
+    baseline = np.full(300, 0.5)
+    candidate = baseline + np.linspace(-1e-4, 1e-4, 300)
+    candidate[7] = -0.5
+    found = compare_accuracy(baseline, candidate)
+    assert found.verdict == NOT_SHOWN  # Student's bound alone would be above -0.01
+    assert "few of the 300 examples" in found.notes[0]
+
+
+def test_few_examples_are_named():
+    found = compare_accuracy([0.1, 0.2, 0.3, 0.4], [0.2, 0.1, 0.4, 0.3])
+    assert "4 examples are few" in found.notes[0]
+
+
+def test_many_examples_are_no_trouble(rng):
+    baseline = rng.uniform(size=200_000)
+    found = compare_accuracy(baseline, shifted(baseline, rng, by=0, spread=0.1), margin=0.002)
+    assert found.verdict == NOT_WORSE
+    reach = stats.norm.ppf(0.95) * 0.1 / math.sqrt(200_000)
+    assert found.difference - found.low == pytest.approx(reach, rel=0.01)
+
+
+# ---------------------------------------------------------------- error rates
+
+TRIALS = 2000
+ALLOWED = stats.binom.ppf(0.9999, TRIALS, 0.05) / TRIALS
+"""More than this share is seen in one of 10,000 runs of a rule that errs in 5%: about 6.9%."""
+
+DIFFERENCES = {
+    "normal": (100, lambda rng, n: rng.normal(-0.01, 0.05, n)),
+    "a few": (10, lambda rng, n: rng.normal(-0.01, 0.05, n)),
+    "skewed losses": (100, lambda rng, n: -rng.exponential(0.01, n)),
+    "skewed gains": (100, lambda rng, n: rng.exponential(0.02, n) - 0.03),
+    "rare losses": (250, lambda rng, n: np.where(rng.random(n) < 0.01, -0.999, -1e-5)),
+    "heavy tails": (100, lambda rng, n: 0.02 * rng.standard_t(3, n) - 0.01),
+}
+
+
+@pytest.mark.parametrize("name", DIFFERENCES)
+def test_a_candidate_that_is_worse_by_the_margin_passes_in_at_most_a_twentieth(rng, name):
+    count, draw = DIFFERENCES[name]
+    baseline = rng.uniform(size=count)
+    passed = failed = 0
+    for _ in range(TRIALS):
+        verdict = compare_accuracy(baseline, baseline + draw(rng, count)).verdict
+        passed += verdict == NOT_WORSE
+        failed += verdict == WORSE
+    assert passed / TRIALS <= ALLOWED
+    assert failed / TRIALS <= ALLOWED
+
+
+def test_right_and_wrong_at_the_margin_pass_in_at_most_a_twentieth(rng):
+    passed = 0
+    for _ in range(TRIALS):
+        draws = rng.random(400)
+        baseline, candidate = draws < 0.83, (draws < 0.80) | (draws > 0.98)  # 3% lost, 2% gained
+        passed += compare_accuracy(baseline, candidate).verdict == NOT_WORSE
+    assert passed / TRIALS <= ALLOWED
+
+
+# ---------------------------------------------------------------- bad input
+
+
+@pytest.mark.parametrize("score", [math.nan, math.inf, -math.inf])
+def test_a_candidate_without_a_score_is_worse(rng, score):
+    baseline = rng.uniform(size=100)
+    candidate = baseline + 0.1
+    candidate[17] = score
+    found = compare_accuracy(baseline, candidate)
+    assert found.verdict == WORSE
+    assert found.failed == 1
+    assert math.isnan(found.candidate_mean)
+    assert "for example 17" in found.notes[0]
+
+
+def test_a_candidate_that_never_has_a_score_is_worse():
+    assert compare_accuracy([1, 0], [math.nan, math.nan]).verdict == WORSE
+
+
+def test_a_baseline_without_a_score_is_refused():
+    with pytest.raises(SettingError, match="baseline's score of example 1 is nan"):
+        compare_accuracy([1, math.nan], [1, 1])
+
+
+def test_scores_of_other_examples_are_refused():
+    with pytest.raises(SettingError, match="2 scores of the baseline but 3 of the candidate"):
+        compare_accuracy([1, 0], [1, 0, 1])
+
+
+@pytest.mark.parametrize(
+    ("scores", "message"),
+    [
+        ([], "has no scores"),
+        ([[1, 0]], r"shape \(1, 2\)"),
+        (0.93, r"shape \(\)"),
+        (["right"], "are no numbers"),
+        ([1, [0]], "are no numbers"),
+    ],
+)
+def test_what_is_no_list_of_scores_is_refused(scores, message):
+    with pytest.raises(SettingError, match=message):
+        compare_accuracy([1, 0], scores)
+
+
+def test_a_candidate_in_percent_is_refused():
+    with pytest.raises(SettingError, match="is one of them in percent"):
+        compare_accuracy([0.9, 0.8], [90, 80])
+
+
+def test_a_baseline_in_percent_is_named():
+    found = compare_accuracy([90, 80] * 20, [0.9, 0.8] * 20)
+    assert found.verdict == WORSE
+    assert "percent" in found.notes[-1]
+
+
+def test_a_candidate_that_diverged_is_worse(rng):
+    baseline = -rng.uniform(2, 3, 100)
+    assert compare_accuracy(baseline, baseline * 1e9).verdict == WORSE
+
+
+@pytest.mark.parametrize("margin", [-0.1, math.nan, math.inf])
+def test_a_margin_that_makes_no_sense_is_refused(margin):
+    with pytest.raises(SettingError, match="margin="):
+        compare_accuracy([1], [1], margin=margin)
+
+
+@pytest.mark.parametrize("confidence", [0.5, 1.0, math.nan])
+def test_a_confidence_that_nobody_can_have_is_refused(confidence):
+    with pytest.raises(SettingError, match="confidence="):
+        compare_accuracy([1], [1], confidence=confidence)
+
+
+# ---------------------------------------------------------------- storing
+
+
+def test_a_comparison_survives_json():
+    found = compare_accuracy([1, 0.5], [0.5, 0.25], margin=0.1, confidence=0.9, metric="F1")
+    assert AccuracyComparison.from_dict(json.loads(json.dumps(found.to_dict()))) == found
+
+
+def test_a_failed_comparison_survives_strict_json():
+    found = compare_accuracy([1, 1, 1], [math.nan, math.inf, 0])
+    text = json.dumps(found.to_dict(), allow_nan=False)
+    again = AccuracyComparison.from_dict(json.loads(text))
+    assert again.verdict == WORSE
+    assert again.to_dict() == found.to_dict()

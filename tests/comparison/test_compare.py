@@ -1,0 +1,426 @@
+import gc
+import json
+import math
+import time
+
+import numpy as np
+import psutil
+import pytest
+from parts import require_part
+
+from tinytorch import Comparison, Isolated, compare
+from tinytorch.comparison.compare import FLOOR, FLOOR_OF_FINISHED
+from tinytorch.comparison.comparison import FASTER, NOT_SHOWN, SAME, SLOWER
+from tinytorch.comparison.processes import THREAD_VARIABLES
+from tinytorch.core.layers import Linear, ReLU, Sequential
+from tinytorch.core.spatial import BatchNorm2d
+from tinytorch.core.tensor import Tensor
+from tinytorch.errors import SettingError, TargetError
+from tinytorch.workloads.workload import Workload
+
+torch = require_part("torch")
+nn = torch.nn
+
+SHORT = {"budget_s": 0.05}
+TIME_ALONE = {"budget_s": 0.05, "evidence": False}
+"""Far more work is found in the six rounds that are always taken, on any machine."""
+
+
+def work(amount):
+    return lambda: sum(range(amount))
+
+
+LITTLE, MUCH = work(1000), work(30_000)
+
+WIDE = 60_000
+
+
+def core_model(width=16):
+    return Sequential(Linear(8, width, rng=0), ReLU(), Linear(width, 4, rng=0))
+
+
+def torch_model(width=16):
+    return nn.Sequential(nn.Linear(8, width), nn.ReLU(), nn.Linear(width, 4))
+
+
+CORE_X, TORCH_X = Tensor(np.ones((2, 8), np.float32)), torch.ones(2, 8)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _quick_collections():
+    """Spare the collector what was imported: it is asked before every comparison."""
+    gc.collect()
+    gc.freeze()
+    yield
+    gc.unfreeze()
+
+
+def children():
+    return {child.pid for child in psutil.Process().children(recursive=True)}
+
+
+# ---------------------------------------------------------------- verdicts
+
+
+def test_much_more_work_is_slower_and_much_less_is_faster():
+    slower = compare(LITTLE, MUCH, **SHORT)
+    assert slower.verdict == SLOWER
+    assert slower.time_ratio_low > 3
+    faster = compare(MUCH, LITTLE, **SHORT)
+    assert faster.verdict == FASTER
+    assert faster.speedup_low > 3
+
+
+def test_a_function_against_itself_does_not_differ_by_half():
+    found = compare(LITTLE, LITTLE, floor=0.5, band=0.4, budget_s=0.2, evidence=False)
+    assert found.verdict in (SAME, NOT_SHOWN)
+    assert found.time_ratio_low < 1.5
+    assert found.time_ratio_high > 1 / 1.5
+
+
+def test_waiting_counts_as_time():
+    found = compare(lambda: time.sleep(0.0005), lambda: time.sleep(0.005), **TIME_ALONE)
+    assert found.verdict == SLOWER
+    assert found.time_ratio_low > 2
+
+
+def test_functions_that_do_nothing_have_a_time_too():
+    found = compare(lambda: None, lambda: None, **SHORT)
+    assert found.pace.loops[0] > 100
+    assert 0 < found.baseline.median < 1e-5
+    assert math.isfinite(found.time_ratio_high)
+
+
+# ---------------------------------------------------------------- what can be compared
+
+FORMS = {
+    "functions": ((LITTLE, MUCH), {}),
+    "factories": ((lambda: LITTLE, lambda: MUCH), {"factories": True}),
+    "core models": ((core_model(), core_model(WIDE)), {"inputs": CORE_X}),
+    "torch models": ((torch_model(), torch_model(WIDE)), {"inputs": TORCH_X}),
+    "inputs in a tuple": ((core_model(), core_model(WIDE)), {"inputs": (CORE_X,)}),
+    "inputs by name": ((core_model(), core_model(WIDE)), {"inputs": {"x": CORE_X}}),
+    "pairs": (((core_model(), CORE_X), (core_model(WIDE), (CORE_X,))), {}),
+    "workloads": (
+        (Workload("a", core_model(), (CORE_X,)), Workload("b", core_model(WIDE), (CORE_X,))),
+        {},
+    ),
+    "two frameworks": (((core_model(), CORE_X), (torch_model(WIDE), TORCH_X)), {}),
+    "a function and a model": ((lambda: None, (torch_model(WIDE), TORCH_X)), {}),
+    "functions with inputs": ((len, sum), {"inputs": ([1] * 3000,)}),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_many_things_can_be_compared(form):
+    pair, settings = FORMS[form]
+    found = compare(*pair, **TIME_ALONE, **settings)
+    assert found.verdict == SLOWER
+    assert (found.baseline_name, found.candidate_name) == ("baseline", "candidate")
+
+
+def test_files_and_built_in_names_are_targets(tmp_path):
+    file = tmp_path / "mine.py"
+    file.write_text("def slow():\n    return (lambda n: sum(range(n))), 300_000\n", "utf-8")
+    found = compare("mlp", f"{file}:slow", **TIME_ALONE)
+    assert found.verdict == SLOWER
+
+
+def test_an_object_with_nothing_but_forward_is_a_model():
+    class Plain:
+        def __init__(self, amount):
+            self.amount = amount
+
+        def forward(self, x):
+            return x + sum(range(self.amount))
+
+    assert compare(Plain(10), Plain(10_000), inputs=1, **TIME_ALONE).verdict == SLOWER
+
+
+def test_isolated_targets_are_compared(tmp_path):
+    (tmp_path / "mine.py").write_text(
+        "def fast():\n    return (lambda n: sum(range(n))), 10_000\n"
+        "def slow():\n    return (lambda n: sum(range(n))), 200_000\n",
+        "utf-8",
+    )
+    (tmp_path / "tinytorch").mkdir()  # hidden: processes that import nothing start fast
+    (tmp_path / "tinytorch/__init__.py").write_text("raise ImportError", "utf-8")
+    before = children()
+    pair = [
+        Isolated(target, folder=tmp_path, variables=dict.fromkeys(THREAD_VARIABLES, "1"))
+        for target in ("mine:fast", "mine:slow")
+    ]
+    found = compare(*pair, **SHORT)
+    assert found.verdict == SLOWER
+    assert found.outputs.equal_share == 0  # sums of other numbers
+    assert found.not_measured["resources"] == "the sides run in processes of their own"
+    assert set(children()) <= set(before)
+
+
+@pytest.mark.slow
+def test_an_isolated_target_and_one_in_this_process_are_compared():
+    found = compare("mlp", Isolated("mlp"), floor=0.9, band=0.89, **SHORT)
+    assert found.outputs.max_error == 0
+    assert found.accuracy.verdict == "not worse"
+    assert found.accuracy.metric == "accuracy"
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (3, "the candidate is a int; give a function"),
+        (None, "the candidate is a NoneType"),
+        (core_model(), r"the candidate is a model \(Sequential\); say what to call it with"),
+        (torch_model(), r"the candidate is a model \(Sequential\); say what to call it with"),
+    ],
+)
+def test_what_cannot_be_compared_is_refused(given, message):
+    with pytest.raises(SettingError, match=message):
+        compare(LITTLE, given, **TIME_ALONE)
+
+
+def test_a_target_that_is_none_is_refused():
+    with pytest.raises(TargetError, match="did you mean 'mlp'"):
+        compare("mlp", "mlpp", **TIME_ALONE)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"budget_s": 0},
+        {"band": 0},
+        {"floor": 2},
+        {"confidence": 1},
+        {"precision": -1},
+        {"margin": -0.1},
+        {"margin": math.nan},
+        {"timeout_s": 0},
+        {"timeout_s": -1},
+        {"timeout_s": math.nan},
+        {"seed": -1},
+        {"names": ("a", "a")},
+        {"names": "ab"},
+        {"names": ("a",)},
+    ],
+)
+def test_wrong_settings_are_refused_before_anything_runs(settings):
+    ran = []
+    with pytest.raises(SettingError, match=next(iter(settings))):
+        compare(lambda: ran.append(1), LITTLE, **settings)
+    assert ran == []
+
+
+# ---------------------------------------------------------------- settings
+
+
+def test_names_are_used_everywhere():
+    found = compare(LITTLE, MUCH, names=("old", "new"), **SHORT)
+    assert str(found).startswith("new against old: slower")
+    assert (found.baseline.name, found.candidate.name) == ("old", "new")
+    assert found.calls[1].name == "new"
+
+
+def test_finished_functions_have_a_larger_floor_and_a_note():
+    finished = compare(LITTLE, MUCH, **TIME_ALONE)
+    assert finished.floor == FLOOR_OF_FINISHED
+    assert any("baseline and candidate kept the same memory" in note for note in finished.notes)
+    built = compare(lambda: LITTLE, lambda: MUCH, factories=True, **TIME_ALONE)
+    assert built.floor == FLOOR
+    assert not any("kept the same memory" in note for note in built.notes)
+    mixed = compare(LITTLE, (core_model(WIDE), CORE_X), **TIME_ALONE)
+    assert mixed.floor == FLOOR_OF_FINISHED
+    assert any(note.startswith("baseline kept the same memory") for note in mixed.notes)
+    assert compare(LITTLE, MUCH, floor=0.2, **TIME_ALONE).floor == 0.2
+
+
+def test_a_rule_of_ones_own_says_when_to_stop():
+    seen = []
+
+    def never(ratio):
+        seen.append(ratio)
+        return False
+
+    found = compare(LITTLE, MUCH, is_known=never, budget_s=0.3, evidence=False)
+    assert all(ratio.low <= ratio.value <= ratio.high for ratio in seen)
+    early = compare(LITTLE, MUCH, is_known=lambda ratio: True, budget_s=30.0, evidence=False)
+    assert early.n <= found.n or len(seen) == 0
+
+
+def test_a_rule_that_is_content_with_open_ends_does_not_fail():
+    found = compare(
+        LITTLE, MUCH, is_known=lambda ratio: True, confidence=0.999999, budget_s=1.0, evidence=False
+    )
+    assert found.n >= 6
+    assert json.dumps(found.to_dict(), allow_nan=False)
+
+
+def test_precision_asks_for_more_than_a_verdict():
+    quick = compare(LITTLE, MUCH, budget_s=0.6, evidence=False)
+    # Nobody can reach this: it ends with the budget.
+    exact = compare(LITTLE, MUCH, budget_s=0.6, evidence=False, precision=1e-9)
+    assert exact.verdict == quick.verdict == SLOWER
+    assert exact.n >= quick.n
+
+
+def test_a_watcher_is_told_what_is_done():
+    told = []
+
+    class Watcher:
+        def describe(self, text):
+            told.append(text)
+
+        def advance(self, steps=1):
+            pass
+
+    found = compare(LITTLE, MUCH, progress=Watcher(), **SHORT)
+    assert told[0] == "candidate against baseline: checking"
+    assert f"candidate against baseline: round {found.n}" in told
+    assert told[-1].endswith("memory, size, single calls")
+
+
+def test_the_seed_says_who_is_built_first():
+    def first_round(seed):
+        log = []
+        compare(
+            lambda: log.append("a") or LITTLE,
+            lambda: log.append("b") or LITTLE,
+            factories=True,
+            seed=seed,
+            **TIME_ALONE,
+        )
+        return "".join(log[2:4])  # both are built once before, to find the pace
+
+    orders = [first_round(seed) for seed in range(4)]
+    assert set(orders) == {"ab", "ba"}
+    assert [first_round(seed) for seed in range(4)] == orders
+
+
+# ---------------------------------------------------------------- the result
+
+
+def test_a_comparison_of_models_survives_strict_json():
+    found = compare(torch_model(), torch_model(WIDE), inputs=TORCH_X, **SHORT)
+    again = Comparison.from_dict(json.loads(json.dumps(found.to_dict(), allow_nan=False)))
+    assert again == found
+    assert again.verdict == SLOWER
+
+
+def test_models_have_evidence_beside_time():
+    model = core_model()
+    found = compare(model, model, inputs=CORE_X, **SHORT)
+    assert found.outputs.is_identical
+    assert found.resources[0].parameter_bytes == (8 * 16 + 16 + 16 * 4 + 4) * 4
+    assert found.throughputs[0] > 0
+    assert found.tails[0].p50.value > 0
+    assert "evaluate" in found.not_measured["accuracy"]
+    assert found.environment["python"]
+    assert found.seconds_used > 0
+
+
+def test_a_candidate_that_is_worse_is_told():
+    good, bad = core_model(), core_model(WIDE)
+
+    def evaluate(model):
+        return np.resize([1.0, 1.0, 0.0] if model is good else [0.0, 1.0, 0.0], 300)
+
+    found = compare(
+        Workload("good", good, (CORE_X,), evaluate=evaluate, metric="top-1"),
+        Workload("bad", bad, (CORE_X,)),
+        **SHORT,
+    )
+    assert found.accuracy.verdict == "worse"
+    assert found.accuracy.metric == "top-1"
+    assert found.is_accurate is False
+
+
+# ---------------------------------------------------------------- nothing is changed
+
+
+class Noisy(nn.Module):
+    """Everything that a call of a model may change."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear, self.norm, self.dropout = nn.Linear(8, 8), nn.BatchNorm1d(8), nn.Dropout(0.5)
+        self.register_buffer("calls", torch.zeros(()))
+
+    def forward(self, x):
+        self.calls += 1
+        return self.dropout(self.norm(self.linear(x)))
+
+
+def test_a_torch_model_is_as_it_was_before():
+    model, x = Noisy().train(), torch.randn(4, 8)
+    hooked = []
+    handle = model.linear.register_forward_hook(lambda *args: hooked.append(1))
+    model(x).sum().backward()
+    state = {name: value.clone() for name, value in model.state_dict().items()}
+    gradient, other = model.linear.weight.grad, Noisy()
+    values, random, given = gradient.clone(), torch.get_rng_state(), x.clone()
+    compare(model, other, inputs=x, **SHORT)
+    after = model.state_dict()
+    assert all(torch.equal(state[name], after[name]) for name in state)
+    assert model.linear.weight.grad is gradient
+    assert torch.equal(gradient, values)
+    assert torch.equal(torch.get_rng_state(), random)
+    assert torch.equal(x, given)
+    assert model.training
+    assert torch.is_grad_enabled()
+    before = len(hooked)
+    model(x)
+    assert len(hooked) == before + 1
+    handle.remove()
+
+
+def test_a_core_model_is_as_it_was_before():
+    model = Sequential(Linear(4, 4, rng=0), BatchNorm2d(3))
+    model.train()
+    x = Tensor(np.random.default_rng(0).standard_normal((2, 3, 4, 4)).astype(np.float32))
+    model(x).sum().backward()
+    norm = model.layers[1]
+    held = [tensor for tensor in vars(norm).values() if isinstance(tensor, Tensor)]
+    before = [tensor.data.copy() for tensor in held]
+    gradients = [parameter.grad.copy() for parameter in model.parameters()]
+    given = x.data.copy()
+    compare(model, model, inputs=x, **SHORT)
+    assert all(np.array_equal(old, new.data) for old, new in zip(before, held, strict=True))
+    for old, parameter in zip(gradients, model.parameters(), strict=True):
+        np.testing.assert_array_equal(old, parameter.grad)
+    np.testing.assert_array_equal(x.data, given)
+    assert model.training
+
+
+def test_a_model_that_cannot_be_copied_is_timed_as_it_is():
+    class Single(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.linear = nn.Linear(8, 8)
+            self.register_buffer("calls", torch.zeros(()))
+
+        def __deepcopy__(self, memo):
+            raise TypeError("there can be only one")
+
+        def forward(self, x):
+            self.calls += 1
+            return self.linear(x)
+
+    single = Single()
+    found = compare(single, torch_model(WIDE), inputs=TORCH_X, **SHORT)
+    assert found.verdict == SLOWER
+    assert any("there can be only one" in note for note in found.notes)
+    assert found.floor == FLOOR_OF_FINISHED
+    assert single.calls == 0
+    assert found.resources[0].parameter_bytes > 0
+
+
+@pytest.mark.parametrize(("threads", "is_named"), [(1, False), (2, True)])
+def test_idle_threads_of_two_frameworks_are_named(monkeypatch, threads, is_named):
+    monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
+    monkeypatch.setattr("tinytorch.measure.threads.usable_cores", lambda: 8)
+    found = compare((core_model(), CORE_X), (torch_model(WIDE), TORCH_X), **SHORT)
+    assert any("two frameworks" in note for note in found.notes) is is_named
+
+
+def test_inputs_beside_something_that_has_its_own_are_refused():
+    with pytest.raises(SettingError, match="inputs= is for models; the baseline"):
+        compare((core_model(), CORE_X), core_model(), inputs=CORE_X)

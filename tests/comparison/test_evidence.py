@@ -1,0 +1,341 @@
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from parts import require_part
+
+from tinytorch.comparison import evidence
+from tinytorch.comparison.evidence import Evidence, gather_evidence
+from tinytorch.comparison.processes import Isolated, ProcessSide
+from tinytorch.comparison.sides import LocalSide, WorkloadSide
+from tinytorch.core.layers import Linear
+from tinytorch.core.tensor import Tensor
+from tinytorch.errors import MeasurementError, ModelError
+from tinytorch.measure.clocks import WALL
+from tinytorch.measure.samples import Samples
+from tinytorch.workloads.workload import Workload
+
+torch = require_part("torch")
+
+X = Tensor(np.ones((2, 4), np.float32))
+
+
+def function_side(function, name="baseline", **settings):
+    return LocalSide(name, lambda: function, can_rebuild=False, **settings)
+
+
+def model_side(seed=0, name="baseline", model=None, **settings):
+    model = model or Linear(4, 3, rng=seed)
+    return WorkloadSide(Workload("w", model, (X,), **settings), name=name)
+
+
+def scores(*pattern):
+    return lambda model: np.resize(np.array(pattern, float), 300)
+
+
+def gathered(first, second, margin=0.01):
+    return gather_evidence(first, second, margin=margin)
+
+
+def completed(first, second, known=None):
+    for side in (first, second):
+        side.build()
+    rng = np.random.default_rng(0)
+    return (known or Evidence()).completed(first, second, budget_s=0.02, rng=rng)
+
+
+# ---------------------------------------------------------------- before the time
+
+
+def test_the_same_weights_give_the_same_outputs():
+    found = gathered(model_side(), model_side(name="candidate"))
+    assert found.outputs.is_identical
+    assert found.notes == ()
+
+
+def test_other_weights_give_other_outputs():
+    found = gathered(model_side(), model_side(1, name="candidate"))
+    assert found.outputs.max_error > 0
+    assert 0 <= found.outputs.top1_agreement <= 1
+
+
+def test_outputs_of_two_frameworks_are_compared():
+    ours = Linear(4, 3, rng=0)
+    theirs = torch.nn.Linear(4, 3)
+    with torch.no_grad():
+        theirs.weight.copy_(torch.from_numpy(ours.weight.data.T.copy()))
+        theirs.bias.copy_(torch.from_numpy(ours.bias.data))
+    workload = Workload("w", theirs, (torch.ones(2, 4),))
+    found = gathered(model_side(model=ours), WorkloadSide(workload, name="candidate"))
+    # Three products and a bias in float32.
+    assert found.outputs.max_error < 1e-5
+
+
+def test_results_that_differ_from_call_to_call_are_told():
+    rng = np.random.default_rng(0)
+    found = gathered(function_side(lambda: 1.0), function_side(rng.standard_normal, "candidate"))
+    assert found.notes == ("candidate gives different results for the same inputs",)
+
+
+def test_nan_is_no_different_result():
+    nan = function_side(lambda: np.full(3, np.nan))
+    assert gathered(nan, function_side(lambda: np.full(3, np.nan), "candidate")).notes == ()
+
+
+@pytest.mark.parametrize("result", [None, "text", object()])
+def test_functions_without_numbers_have_no_outputs(result):
+    found = gathered(function_side(lambda: result), function_side(lambda: 1.0, "candidate"))
+    assert found.outputs is None
+    assert found.not_measured["outputs"] == "a side returns no array or number"
+
+
+def test_scores_are_compared_example_by_example():
+    found = gathered(
+        model_side(evaluate=scores(1, 1, 0), metric="top-1"),
+        model_side(name="candidate", evaluate=scores(1, 0, 0), metric="top-1"),
+    )
+    assert found.accuracy.verdict == "worse"
+    assert (found.accuracy.n, found.accuracy.metric) == (300, "top-1")
+
+
+def test_a_candidate_without_a_measure_is_judged_by_the_baselines():
+    found = gathered(model_side(evaluate=scores(1, 1, 0)), model_side(name="candidate"))
+    assert found.accuracy.verdict == "not worse"
+
+
+def test_a_measure_of_the_candidate_alone_compares_nothing():
+    found = gathered(model_side(), model_side(name="candidate", evaluate=scores(1, 0)))
+    assert found.accuracy is None
+    assert "there is no evaluate" in found.not_measured["accuracy"]
+
+
+@pytest.mark.parametrize(
+    ("evaluate", "reason"),
+    [
+        (lambda model: 1 / 0, "candidate could not be evaluated: ZeroDivisionError"),
+        (lambda model: np.ones(299), "300 scores of the baseline but 299"),
+    ],
+)
+def test_scores_that_cannot_be_compared_have_a_reason(evaluate, reason):
+    found = gathered(
+        model_side(evaluate=scores(1, 1, 0)), model_side(name="candidate", evaluate=evaluate)
+    )
+    assert found.accuracy is None
+    assert reason in found.not_measured["accuracy"]
+
+
+def test_a_candidate_without_numbers_for_scores_is_worse():
+    found = gathered(
+        model_side(evaluate=scores(1, 1, 0)),
+        model_side(name="candidate", evaluate=lambda model: np.full(300, np.nan)),
+    )
+    assert found.accuracy.verdict == "worse"
+    assert json.dumps(found.accuracy.to_dict(), allow_nan=False)
+
+
+def test_a_side_that_raises_is_no_evidence():
+    with pytest.raises(ModelError, match="candidate raised"):
+        gathered(function_side(lambda: 1.0), function_side(lambda: 1 / 0, "candidate"))
+
+
+def test_sides_in_processes_are_compared_in_outputs_and_scores(tmp_path):
+    (tmp_path / "mine.py").write_text(
+        "import numpy as np\n"
+        "class Workload:\n"
+        "    metric = 'exact match'\n"
+        "    def __init__(self, value): self.value = value\n"
+        "    def model(self): return self.value\n"
+        "    def evaluate(self, model): return np.resize([1.0, self.value], 100)\n"
+        "    keywords, inputs, arguments = {}, (), ()\n"
+        "    def run(self): return self.value\n"
+        "def one(): return Workload(1.0)\n"
+        "def none(): return Workload(0.0)\n",
+        "utf-8",
+    )
+    package = tmp_path / "tinytorch"
+    (package / "workloads").mkdir(parents=True)
+    (package / "adapters").mkdir()
+    for folder in (package, package / "workloads", package / "adapters"):
+        (folder / "__init__.py").write_text("", "utf-8")
+    (package / "workloads" / "targets.py").write_text(
+        "import mine\ndef load_workload(target): return getattr(mine, target)()\n", "utf-8"
+    )
+    # An adapter of a version that cannot give arrays yet.
+    (package / "adapters" / "adapter.py").write_text(
+        "from contextlib import nullcontext\n"
+        "class Old:\n"
+        "    def without_gradients(self): return nullcontext()\n"
+        "def adapter_for(model, inputs=()): return Old()\n",
+        "utf-8",
+    )
+    pair = [
+        ProcessSide(Isolated(target, folder=tmp_path), name=name)
+        for target, name in (("one", "baseline"), ("none", "candidate"))
+    ]
+    try:
+        found = gathered(*pair)
+    finally:
+        for side in pair:
+            side.close()
+    assert found.outputs.max_error == 1
+    assert found.accuracy.verdict == "worse"
+    assert found.accuracy.metric == "exact match"
+    after = found.completed(*pair, budget_s=0.1, rng=np.random.default_rng(0))
+    assert set(after.not_measured) == {"calls", "resources", "energy"}
+    assert after.accuracy == found.accuracy
+
+
+# ---------------------------------------------------------------- after the time
+
+
+def test_functions_have_single_calls_and_no_resources():
+    found = completed(function_side(lambda: 1.0), function_side(lambda: 2.0, "candidate"))
+    assert [each.name for each in found.calls] == ["baseline", "candidate"]
+    assert found.resources is None
+    assert "does not say what it holds" in found.not_measured["resources"]
+
+
+def test_models_have_resources():
+    found = completed(model_side(), model_side(name="candidate"))
+    assert [each.parameter_bytes for each in found.resources] == [60, 60]
+    assert "resources" not in found.not_measured
+
+
+def test_what_was_known_before_is_kept():
+    known = Evidence(not_measured={"accuracy": "a reason"}, notes=("a note",))
+    found = completed(function_side(lambda: 1.0), function_side(lambda: 2.0), known)
+    assert found.not_measured["accuracy"] == "a reason"
+    assert found.notes == ("a note",)
+
+
+def test_a_call_that_fails_after_the_time_is_named():
+    broken = function_side(lambda: 1 / 0, "candidate")
+    with pytest.raises(ModelError, match="candidate raised: ZeroDivisionError"):
+        completed(function_side(lambda: 1.0), broken)
+
+
+# ---------------------------------------------------------------- energy
+
+
+class Meter:
+    """A counter that goes up by the joules of each call."""
+
+    name = "told"
+
+    def __init__(self):
+        self.joules = 0.0
+
+    def read(self):
+        return self.joules
+
+    def joules_between(self, before, after):
+        return after - before
+
+    def spend(self, joules):
+        self.joules += joules
+
+
+def test_energy_is_joules_per_call_of_each_side(monkeypatch):
+    meter = Meter()
+    monkeypatch.setattr(evidence, "find_energy_meters", lambda device: ((meter,), ()))
+    found = completed(
+        function_side(lambda: meter.spend(2.0)),
+        function_side(lambda: meter.spend(5.0), "candidate"),
+    )
+    first, second = found.energy
+    assert first.values == pytest.approx([2.0] * evidence.ENERGY_TURNS)
+    assert second.values == pytest.approx([5.0] * evidence.ENERGY_TURNS)
+    assert (first.unit, first.name, second.name) == ("J", "baseline", "candidate")
+    assert len(first.notes) == len(set(first.notes))
+    assert "energy" not in found.not_measured
+
+
+def test_without_a_meter_there_is_a_reason(monkeypatch):
+    monkeypatch.setattr(evidence, "find_energy_meters", lambda device: ((), ("no counters",)))
+    found = completed(function_side(lambda: 1.0), function_side(lambda: 2.0))
+    assert found.energy is None
+    assert found.not_measured["energy"] == "no counters"
+
+
+def test_a_meter_that_fails_is_a_reason(monkeypatch):
+    def fail(*args, **settings):
+        raise MeasurementError("the counters did not move")
+
+    monkeypatch.setattr(evidence, "find_energy_meters", lambda device: ((Meter(),), ()))
+    monkeypatch.setattr(evidence, "measure_energy", fail)
+    found = completed(function_side(lambda: 1.0), function_side(lambda: 2.0))
+    assert found.not_measured["energy"] == "the counters did not move"
+
+
+def test_the_turns_of_energy_alternate(monkeypatch):
+    order = []
+
+    def told(function, *, name, **settings):
+        order.append(name)
+        return Samples(name, (1.0,), unit="J")
+
+    monkeypatch.setattr(evidence, "find_energy_meters", lambda device: ((Meter(),), ()))
+    monkeypatch.setattr(evidence, "measure_energy", told)
+    completed(function_side(lambda: 1.0, "a"), function_side(lambda: 2.0, "b"))
+    assert order == ["a", "b", "b", "a"] * (evidence.ENERGY_TURNS // 2)
+
+
+# ---------------------------------------------------------------- what cannot be compared
+
+
+def test_scores_of_two_kinds_are_not_compared():
+    first = model_side(evaluate=scores(1, 0), metric="accuracy")
+    second = model_side(name="candidate", evaluate=scores(1, 0), metric="perplexity")
+    found = gathered(first, second)
+    assert found.accuracy is None
+    reason = "the baseline is scored by accuracy, the candidate by perplexity"
+    assert found.not_measured["accuracy"] == reason
+
+
+def test_the_baselines_measure_keeps_its_name():
+    first = model_side(evaluate=scores(1, 0), metric="likelihood")
+    assert gathered(first, model_side(name="candidate")).accuracy.metric == "likelihood"
+
+
+def test_inputs_of_other_shapes_are_named():
+    wide = Workload("w", Linear(4, 3, rng=0), (Tensor(np.ones((5, 4), np.float32)),))
+    found = gathered(model_side(), WorkloadSide(wide, name="candidate"))
+    assert found.notes == ("the sides get different inputs: [(2, 4)] against [(5, 4)]",)
+
+
+def test_sides_on_two_devices_have_no_common_clock(monkeypatch):
+    first, second = model_side(), model_side(name="candidate")
+    elsewhere = replace(WALL, name="cuda events")
+    monkeypatch.setattr(type(second), "clock", property(lambda side: side.own_clock))
+    first.own_clock, second.own_clock = WALL, elsewhere
+    found = completed(first, second)
+    assert (found.calls, found.energy) == (None, None)
+    assert found.not_measured["calls"] == found.not_measured["energy"] == evidence.OTHER_DEVICES
+
+
+@pytest.mark.parametrize("name", ["baseline", "candidate"])
+def test_an_evaluation_that_hangs_is_given_up_after_many_calls(name, monkeypatch):
+    monkeypatch.setattr(evidence, "CALLS_OF_STAGE", 0.01)
+
+    def hang(model):
+        while True:
+            pass
+
+    sides = [
+        WorkloadSide(
+            Workload("w", Linear(4, 3, rng=0), (X,), evaluate=hang if each == name else scores(1)),
+            name=each,
+            timeout_s=20.0,
+        )
+        for each in ("baseline", "candidate")
+    ]
+    found = gathered(*sides)
+    assert found.accuracy is None
+    assert found.not_measured["accuracy"].startswith(f"{name} (evaluate) did not return within 0.2")
+
+
+def test_a_candidate_that_lost_its_measure_is_told_from_sides_without_any():
+    found = gathered(model_side(evaluate=scores(1, 0)), function_side(lambda: 1.0, "candidate"))
+    assert found.not_measured["accuracy"] == evidence.NO_EVALUATE_ANY_MORE
+    assert gathered(model_side(), model_side()).not_measured["accuracy"] == evidence.NO_EVALUATE

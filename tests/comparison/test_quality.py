@@ -1,0 +1,88 @@
+import math
+
+import numpy as np
+import pytest
+from example_comparisons import comparison, with_evidence
+
+from tinytorch.comparison.accuracy import compare_accuracy
+from tinytorch.comparison.evidence import NO_EVALUATE, NO_EVALUATE_ANY_MORE
+from tinytorch.comparison.outputs import compare_outputs
+from tinytorch.comparison.quality import failed_evaluation, quality_doubt, quality_loss
+
+WORSE = compare_accuracy([1] * 400, [1, 0] * 200)
+UNDECIDED = compare_accuracy([1, 1, 0, 1] * 3, [1, 0, 0, 1] * 3)
+FEW = compare_accuracy([1, 1, 0, 1] * 3, [1, 1, 0, 1] * 3)
+IDENTICAL = compare_outputs([np.ones(3)], [np.ones(3)])
+BROKEN = compare_outputs([np.ones(3)], [np.full(3, math.nan)])
+
+
+def without_accuracy(reason, **changes):
+    return comparison(not_measured={"accuracy": reason}, **changes)
+
+
+@pytest.mark.parametrize(
+    "found",
+    [
+        comparison(),
+        with_evidence(),
+        comparison(outputs=IDENTICAL),
+        without_accuracy(NO_EVALUATE),
+        comparison(accuracy=FEW, outputs=IDENTICAL),
+    ],
+)
+def test_nothing_is_lost_or_doubted_where_nothing_speaks_against_it(found):
+    assert (quality_loss(found), quality_doubt(found)) == ("", "")
+
+
+def test_a_loss_of_accuracy_is_a_loss():
+    found = comparison(accuracy=WORSE)
+    assert quality_loss(found) == "candidate is less accurate than baseline: 0.5 against 1"
+    assert quality_doubt(found) == ""
+
+
+def test_broken_outputs_are_a_loss_whatever_the_accuracy():
+    found = with_evidence(outputs=BROKEN)
+    assert quality_loss(found).startswith("candidate gives broken outputs: 3 of 3 values are not")
+
+
+@pytest.mark.parametrize("more", [" could not be evaluated: X: y", " raised X: y", ": its process"])
+def test_a_candidate_that_cannot_be_evaluated_is_a_loss(more):
+    assert quality_loss(without_accuracy(f"candidate{more}")) == f"candidate{more}"
+    assert quality_doubt(without_accuracy(f"candidate{more}")) == ""
+
+
+@pytest.mark.parametrize(
+    "reason",
+    [
+        "baseline could not be evaluated: OSError: no data",
+        "300 scores of the baseline but 299 of the candidate; score both on the same examples",
+        NO_EVALUATE_ANY_MORE,
+    ],
+)
+def test_an_accuracy_that_could_not_be_compared_is_a_doubt(reason):
+    found = without_accuracy(reason)
+    assert quality_loss(found) == ""
+    assert quality_doubt(found) == f"accuracy could not be compared: {reason}"
+
+
+@pytest.mark.parametrize(
+    ("baseline", "candidate", "failed", "is_loss"),
+    [
+        ("gpt", "gpt small", "gpt", False),
+        ("gpt", "gpt small", "gpt small", True),
+        ("gpt small", "gpt", "gpt small", False),
+        ("gpt small", "gpt", "gpt", True),
+    ],
+)
+def test_names_that_begin_alike_are_told_apart(baseline, candidate, failed, is_loss):
+    found = without_accuracy(f"{failed} could not be evaluated: X").named(baseline, candidate)
+    assert bool(failed_evaluation(found)) is is_loss
+
+
+@pytest.mark.parametrize("accuracy", [UNDECIDED, FEW])
+def test_an_accuracy_that_is_not_shown_is_a_doubt(accuracy):
+    found = comparison(accuracy=accuracy)
+    assert found.is_accurate is None
+    assert quality_loss(found) == ""
+    assert quality_doubt(found).startswith("accuracy is not shown to be kept: 0.75 to ")
+    assert "12 examples" in quality_doubt(found)

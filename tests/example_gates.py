@@ -1,0 +1,70 @@
+"""Results of imaginary gates, for tests. Run as a file, it rebuilds the golden summary."""
+
+from pathlib import Path
+
+from tinytorch.comparison.accuracy import compare_accuracy
+from tinytorch.comparison.comparison import Comparison
+from tinytorch.comparison.outputs import compare_outputs
+from tinytorch.comparison.rounds import Pace, Round
+from tinytorch.comparison.sequential import Rule, TimeRatio
+from tinytorch.records.gate_result import GateResult, TargetResult
+from tinytorch.reporting.gate import gate_markdown
+
+GOLDEN = Path(__file__).parent / "reporting" / "golden_gate.md"
+
+
+def comparison(ratio=1.0, *, spread=0.002, n=9, **changes):
+    """Give a comparison whose rounds lie around a ratio, some above and some below."""
+    rounds = tuple(
+        Round((0.001,), (0.001 * ratio * (1 + spread * (index - n // 2) / n),))
+        for index in range(n)
+    )
+    fields = {
+        "baseline_name": "baseline",
+        "candidate_name": "candidate",
+        "rounds": rounds,
+        "rule": Rule(),
+        "floor": 0.005,
+        "alpha": 0.05,
+        "pace": Pace((1, 1), 1, 0, 0.1, (0.001, 0.001)),
+        "clock": "wall",
+        "seconds_used": 2.5,
+        "environment": {"fingerprint": "9ba07db284f245d2"},
+    }
+    return Comparison(**(fields | changes))
+
+
+def timed(target="bench.py:make", ratio=1.0, *, tolerance=0.05, spread=0.002, **changes):
+    """Give the result of a target that was measured."""
+    found = comparison(ratio, spread=spread)
+    fields = {"ratio": found.ratio, "comparison": found, "seconds_used": 2.5}
+    return TargetResult(target, tolerance, **(fields | changes))
+
+
+def every_verdict():
+    """Give a gate with one target of each verdict."""
+    better = compare_accuracy([1, 0] * 500, [1, 0] * 500)
+    worse = compare_accuracy([1, 0] * 500, [0, 0] * 500)
+    rows = (
+        TargetResult("failed", 0.05, candidate_error="raised ValueError: a | b\n<c> `d`"),
+        timed("bench.py:slower", 1.5, record="a1b2c3d4e5f6a1b2"),
+        timed("less_accurate", 1.0, accuracy=worse),
+        TargetResult("broken", 0.05, candidate_error="fails: A: x", baseline_error="fails: A: y"),
+        timed("doubtful", 1.05, spread=0.05, notes=("much noise here",)),
+        timed("faster", 0.5, accuracy=better, outputs="outputs differ by up to 0.1"),
+        TargetResult("fresh", 0.05, is_new=True),
+    )
+    return GateResult("main (0123456789ab)", "the working tree", rows, ("both are_odd",))
+
+
+def same_outputs():
+    """Give what comparing an output with itself shows."""
+    return compare_outputs([[1.0]], [[1.0]])
+
+
+def interval(value, low, high):
+    return TimeRatio(value, low, high)
+
+
+if __name__ == "__main__":
+    GOLDEN.write_text(gate_markdown(every_verdict()), "utf-8")

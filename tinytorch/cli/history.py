@@ -1,0 +1,198 @@
+"""``tinytorch history``: what was measured, how it went over time, and where it changed."""
+
+import argparse
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from tinytorch.cli.console import Output
+from tinytorch.cli.exit_codes import ExitCode
+from tinytorch.errors import RecordError, SettingError
+
+if TYPE_CHECKING:
+    from tinytorch.records.overview import SeriesOverview
+    from tinytorch.records.store import RecordStore
+
+HOW_TO_FILL = "`tinytorch bench` and `tinytorch compare --save` fill it"
+DEFAULT_LIMIT = 20
+SHOWN_REFUSALS = 5
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add what to look at, and what to do with it."""
+    parser.add_argument(
+        "name", nargs="?", metavar="NAME", help="show the trend of this one; without, list all"
+    )
+    parser.add_argument(
+        "--metric",
+        metavar="METRIC",
+        help="such as latency or 'peak memory' (default: latency, or what there is)",
+    )
+    parser.add_argument("--kind", metavar="KIND", help="only records of this kind")
+    parser.add_argument(
+        "--limit",
+        type=_positive,
+        default=DEFAULT_LIMIT,
+        metavar="N",
+        help=f"how many series to list, or records to show (default {DEFAULT_LIMIT})",
+    )
+    parser.add_argument(
+        "--store",
+        metavar="FILE",
+        help="the file with the records (default: $TINYTORCH_RECORDS, or this project's)",
+    )
+    action = parser.add_mutually_exclusive_group()
+    action.add_argument("--export", metavar="FILE", help="write the records as JSON lines")
+    action.add_argument(
+        "--import",
+        dest="import_from",
+        metavar="FILE",
+        help="add records from JSON lines, or from the JSON of pytest-benchmark",
+    )
+    action.add_argument(
+        "--check", action="store_true", help="verify every record; exit 1 when one is damaged"
+    )
+    action.add_argument("--show", metavar="HASH", help="show one record in full")
+
+
+def run(options: argparse.Namespace, output: Output) -> ExitCode:
+    """Open the store, do what is asked for, and say what was skipped."""
+    from tinytorch.records.location import store_path
+    from tinytorch.records.store import open_store
+
+    path = store_path(options.store)
+    if not path.exists() and not options.import_from:
+        if options.export or options.show:
+            raise RecordError(f"there is no {path} yet; {HOW_TO_FILL}")
+        output.result(_empty(options, str(path)), f"No records yet in {path}; {HOW_TO_FILL}.")
+        return ExitCode.FINE
+    with open_store(options.store) as store:
+        code = _act(options, output, store)
+        if store.damaged:
+            skipped = _counted(len(store.damaged), "damaged record")
+            output.say(f"{skipped} skipped; `tinytorch history --check` says why")
+        return code
+
+
+def _act(options: argparse.Namespace, output: Output, store: "RecordStore") -> ExitCode:
+    if options.import_from:
+        return _import(options, output, store)
+    if options.export:
+        return _export(options, output, store)
+    if options.check:
+        return _check(output, store)
+    if options.show:
+        return _show(options, output, store)
+    return _trend(options, output, store) if options.name else _list(options, output, store)
+
+
+def _list(options: argparse.Namespace, output: Output, store: "RecordStore") -> ExitCode:
+    from tinytorch.records.overview import overview
+    from tinytorch.reporting.history import render_overview
+
+    # One more than asked for tells whether there are more.
+    found = overview(store, kind=options.kind, metric=options.metric, limit=options.limit + 1)
+    if not found:
+        asked = [f"{word} {text!r}" for word, text in _filters(options) if text]
+        words = f"No records with {' and '.join(asked)}" if asked else "No records yet"
+        output.result(_empty(options, str(store.path)), f"{words} in {store.path}; {HOW_TO_FILL}.")
+        return ExitCode.FINE
+    rows, has_more = found[: options.limit], len(found) > options.limit
+    payload = {"store": store.path, "series": [row.to_dict() for row in rows], "more": has_more}
+    shown = [_with_usual_metric(row) for row in rows]
+    output.result(payload, render_overview(shown, has_more=has_more))
+    return ExitCode.FINE
+
+
+def _with_usual_metric(row: "SeriesOverview") -> "SeriesOverview":
+    """Leave one metric of a series: the one to look at when nobody says which."""
+    from tinytorch.records.overview import FIRST_CHOICE
+
+    preferred = [each for name in FIRST_CHOICE for each in row.recent if each.metric == name]
+    return replace(row, recent=(*preferred, *row.recent)[:1])
+
+
+def _trend(options: argparse.Namespace, output: Output, store: "RecordStore") -> ExitCode:
+    from tinytorch.records.overview import records_named, usual_metric
+    from tinytorch.records.trends import trends
+    from tinytorch.reporting.history import render_trends
+
+    records = records_named(store, options.name, kind=options.kind)
+    metric = options.metric or usual_metric(records)
+    found = trends(records, metric)
+    if not found:
+        known = sorted({each for record in records for each in record.samples})
+        raise SettingError(
+            f"{options.name!r} has no metric {metric!r}; there are: {', '.join(known) or 'none'}"
+        )
+    payload = {"store": store.path, "trends": [each.to_dict() for each in found]}
+    output.result(payload, render_trends(found, limit=options.limit))
+    return ExitCode.FINE
+
+
+def _show(options: argparse.Namespace, output: Output, store: "RecordStore") -> ExitCode:
+    from tinytorch.reporting.history import render_record
+
+    record = store.get(options.show)
+    output.result({"store": store.path, "record": record.to_dict()}, render_record(record))
+    return ExitCode.FINE
+
+
+def _check(output: Output, store: "RecordStore") -> ExitCode:
+    damaged, count = store.check(), store.count_rows()
+    lines = [f"{each.hash[:12] or 'the file'}: {each.reason}" for each in damaged]
+    counted = "an unknown number of records" if count is None else _counted(count, "record")
+    verdict = _counted(len(damaged), "problem") if damaged else "every hash fits"
+    lines.append(f"{store.path}: {counted}, {verdict}.")
+    payload = {"store": store.path, "checked": count, "damaged": damaged}
+    output.result(payload, "\n".join(lines))
+    return ExitCode.FAILED if damaged else ExitCode.FINE
+
+
+def _export(options: argparse.Namespace, output: Output, store: "RecordStore") -> ExitCode:
+    from tinytorch.records.exchange import export_jsonl
+
+    done = export_jsonl(store, options.export, kind=options.kind, name=options.name)
+    payload = {"store": store.path, "file": options.export, "exported": done.count}
+    output.result(
+        {**payload, "damaged": done.damaged},
+        f"{_counted(done.count, 'record')} written to {options.export}.",
+    )
+    return ExitCode.FAILED if done.damaged else ExitCode.FINE
+
+
+def _import(options: argparse.Namespace, output: Output, store: "RecordStore") -> ExitCode:
+    from tinytorch.records.exchange import import_file
+
+    done = import_file(store, options.import_from)
+    for each in done.refused[:SHOWN_REFUSALS]:
+        output.say(f"{options.import_from}, {each.line}: {each.reason}")
+    if len(done.refused) > SHOWN_REFUSALS:
+        output.say(f"and {len(done.refused) - SHOWN_REFUSALS} more; --json lists all")
+    added = _counted(done.added, "record")
+    words = f"{added} added, {done.known} known already, {len(done.refused)} refused."
+    refused = [each._asdict() for each in done.refused]
+    output.result({"store": store.path, **vars(done), "refused": refused}, words)
+    return ExitCode.FAILED if done.refused else ExitCode.FINE
+
+
+def _empty(options: argparse.Namespace, path: str) -> dict[str, object]:
+    """Give the payload of a store without records, in the form that was asked for."""
+    if options.check:
+        return {"store": path, "checked": 0, "damaged": []}
+    if options.name:
+        return {"store": path, "trends": []}
+    return {"store": path, "series": [], "more": False}
+
+
+def _counted(number: int, thing: str) -> str:
+    return f"{number} {thing}" if number == 1 else f"{number} {thing}s"
+
+
+def _filters(options: argparse.Namespace) -> list[tuple[str, str | None]]:
+    return [("kind", options.kind), ("metric", options.metric)]
+
+
+def _positive(text: str) -> int:
+    if not text.isdecimal() or int(text) == 0:
+        raise argparse.ArgumentTypeError(f"give a whole number from 1 on, not {text!r}")
+    return int(text)

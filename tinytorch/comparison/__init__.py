@@ -1,0 +1,1 @@
+"""The one comparer: is the candidate faster, as accurate, smaller? With intervals."""

@@ -1,0 +1,332 @@
+"""Is a candidate as accurate as the baseline? Paired non-inferiority on scores per example."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tinytorch.comparison.paired_proportions import (
+    paired_difference_bounds,
+    untouched_share_bound,
+)
+from tinytorch.errors import SettingError
+from tinytorch.measure.scaling import student_t_quantile
+
+__all__ = ["NOT_SHOWN", "NOT_WORSE", "WORSE", "AccuracyComparison", "compare_accuracy"]
+
+NOT_WORSE, WORSE, NOT_SHOWN = "not worse", "worse", "not shown"
+
+SKEW_FACTOR = 25
+"""Cochran's rule: a mean is as good as normal from 25 times its squared skewness values on."""
+MOST_FREEDOM = 2000
+"""Beyond, Student's quantile changes by less than 0.1%; the larger one is used."""
+FEW_EXAMPLES = 30
+"""With fewer, a long tail of the differences may hide."""
+ALIKE = 1e-6
+"""Differences that spread by less than this share of the range of the scores are the same."""
+OTHER_SCALE = 20
+"""From this factor on, scores beside ones between 0 and 1 are likely percentages."""
+
+
+@dataclass(frozen=True)
+class AccuracyComparison:
+    """The scores of two models on the same examples, higher is better, and what follows.
+
+    The candidate is *not worse* when `low`, the one-sided lower bound of its mean score minus the
+    baseline's, lies above ``-margin``; *worse* when the upper bound `high` lies below; otherwise
+    nothing is shown. Each bound holds with `confidence` on its own. `margin` is in the unit of the
+    scores: 0.01 is one percentage point for scores of 0 and 1.
+    """
+
+    baseline_scores: tuple[float, ...]
+    candidate_scores: tuple[float, ...]
+    margin: float = 0.01
+    confidence: float = 0.95
+    metric: str = "accuracy"
+
+    def __post_init__(self) -> None:
+        baseline = _as_scores("baseline", self.baseline_scores)
+        candidate = _as_scores("candidate", self.candidate_scores)
+        object.__setattr__(self, "baseline_scores", tuple(baseline.tolist()))
+        object.__setattr__(self, "candidate_scores", tuple(candidate.tolist()))
+        if len(baseline) != len(candidate):
+            raise SettingError(
+                f"{len(baseline)} scores of the baseline but {len(candidate)} of the candidate; "
+                "score both on the same examples, in the same order"
+            )
+        if not (math.isfinite(self.margin) and self.margin >= 0):
+            raise SettingError(f"margin={self.margin}; it must be zero or a positive number")
+        if not 0.5 < self.confidence < 1:
+            raise SettingError(f"confidence={self.confidence}; it must lie between 0.5 and 1")
+        _check_baseline(baseline)
+        _check_scale(baseline, candidate)
+
+    # ------------------------------------------------------------ what was observed
+
+    @property
+    def n(self) -> int:
+        """Number of examples."""
+        return len(self.baseline_scores)
+
+    @property
+    def baseline_mean(self) -> float:
+        return _mean(self.baseline_scores)
+
+    @property
+    def candidate_mean(self) -> float:
+        """Mean score of the candidate; NaN when one of its scores is no finite number."""
+        return _mean(self.candidate_scores) if self.failed == 0 else math.nan
+
+    @property
+    def difference(self) -> float:
+        """Mean score of the candidate minus that of the baseline."""
+        return _mean(self._differences.tolist()) if self.failed == 0 else math.nan
+
+    @cached_property
+    def failed(self) -> int:
+        """Examples for which the candidate's score is no finite number."""
+        return int((~np.isfinite(self.candidate_scores)).sum())
+
+    @cached_property
+    def is_binary(self) -> bool:
+        """Whether every score is 0 or 1."""
+        return set(self.baseline_scores) | set(self.candidate_scores) <= {0.0, 1.0}
+
+    @property
+    def gained(self) -> int | None:
+        """Examples that only the candidate has right; None unless scores are 0 and 1."""
+        return int((self._differences > 0).sum()) if self.is_binary else None
+
+    @property
+    def lost(self) -> int | None:
+        """Examples that only the baseline has right; None unless scores are 0 and 1."""
+        return int((self._differences < 0).sum()) if self.is_binary else None
+
+    @cached_property
+    def _differences(self) -> npt.NDArray[np.float64]:
+        return np.array(self.candidate_scores) - np.array(self.baseline_scores)
+
+    # ------------------------------------------------------------ what follows
+
+    @property
+    def low(self) -> float:
+        """One-sided lower bound of the difference."""
+        return self._bounds[0]
+
+    @property
+    def high(self) -> float:
+        """One-sided upper bound of the difference."""
+        return self._bounds[1]
+
+    @cached_property
+    def _bounds(self) -> tuple[float, float]:
+        if self.failed:
+            return -math.inf, -math.inf
+        if self.is_binary:
+            gained, lost = self.gained or 0, self.lost or 0
+            return paired_difference_bounds(gained, lost, self.n, confidence=self.confidence)
+        return (
+            _lower_bound_of_mean(self._differences, self._score_range, self.confidence),
+            -_lower_bound_of_mean(-self._differences, self._score_range, self.confidence),
+        )
+
+    @property
+    def _score_range(self) -> float:
+        both = self.baseline_scores + self.candidate_scores
+        return max(both) - min(both)
+
+    @property
+    def verdict(self) -> str:
+        """`not worse`, `worse` or `not shown`; a candidate without a score is worse."""
+        if self.failed or self.high < -self.margin:
+            return WORSE
+        return NOT_WORSE if self.low > -self.margin else NOT_SHOWN
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What to know before believing the numbers."""
+        if self.failed:
+            first = int(np.flatnonzero(~np.isfinite(self.candidate_scores))[0])
+            return (
+                f"{self.failed} of {self.n} scores of the candidate are not finite, the first "
+                f"({self.candidate_scores[first]}) for example {first}; that counts as worse",
+            )
+        alike = ALIKE * self._score_range
+        notes = [_about_differences(self._differences, alike=alike, is_binary=self.is_binary)]
+        notes.append(_about_smaller_scale(self.baseline_scores, self.candidate_scores))
+        return tuple(note for note in notes if note)
+
+    # ------------------------------------------------------------ storing
+
+    def to_dict(self) -> dict[str, Any]:
+        """Give what was observed, ready for JSON; everything else is computed again from it."""
+        return {
+            "metric": self.metric,
+            "margin": self.margin,
+            "confidence": self.confidence,
+            "baseline_scores": list(self.baseline_scores),
+            "candidate_scores": [
+                score if math.isfinite(score) else str(score) for score in self.candidate_scores
+            ],
+        }
+
+    @classmethod
+    def from_dict(cls, fields: Mapping[str, Any]) -> AccuracyComparison:
+        """Give back what :meth:`to_dict` wrote."""
+        candidate = tuple(float(score) for score in fields["candidate_scores"])
+        baseline = tuple(fields["baseline_scores"])
+        return cls(**{**fields, "baseline_scores": baseline, "candidate_scores": candidate})
+
+
+def compare_accuracy(
+    baseline_scores: npt.ArrayLike,
+    candidate_scores: npt.ArrayLike,
+    *,
+    margin: float = 0.01,
+    confidence: float = 0.95,
+    metric: str = "accuracy",
+) -> AccuracyComparison:
+    """Compare scores per example of two models, higher is better; see AccuracyComparison.
+
+    Scores of 0 and 1 get a score interval for paired shares, which never takes a few examples
+    without a difference for certainty. Others get Student's interval for the mean difference.
+
+    >>> found = compare_accuracy([1, 0, 1, 1] * 100, [1, 0, 1, 1] * 100)
+    >>> found.verdict, round(found.low, 4)
+    ('not worse', -0.0075)
+    """
+    baseline = _as_scores("baseline", baseline_scores)
+    candidate = _as_scores("candidate", candidate_scores)
+    return AccuracyComparison(
+        tuple(baseline.tolist()), tuple(candidate.tolist()), margin, confidence, metric
+    )
+
+
+# ---------------------------------------------------------------- bounds of a mean
+
+
+def _lower_bound_of_mean(
+    differences: npt.NDArray[np.float64], score_range: float, confidence: float
+) -> float:
+    """Give a one-sided lower bound of the mean of differences.
+
+    It is Student's, or the one that also knows about skewness (P. Hall, "On the removal of
+    skewness by transformation", J. R. Statist. Soc. B 54, 1992) where that is lower. Where all
+    examples differ alike, or few large losses make up the mean, both would be too close: then the
+    examples that may not have turned up count as well, as losses of the whole range of the scores,
+    or of the largest loss that was seen.
+    """
+    count, mean = len(differences), float(differences.mean())
+    unseen = untouched_share_bound(count, confidence)
+    if count == 1 or score_range == 0:
+        return -math.inf
+    if np.ptp(differences) <= ALIKE * score_range:
+        return mean - unseen * score_range
+    reach = _student(confidence, min(count - 1, MOST_FREEDOM)) / math.sqrt(count)
+    skewness = _skewness(differences)
+    if skewness < 0:
+        inner = 1 + skewness * (reach - skewness / (6 * count))
+        reach = max(reach, 3 / skewness * (float(np.cbrt(inner)) - 1))
+    bound = mean - reach * float(differences.std(ddof=1))
+    if skewness < 0 and _is_too_skewed(differences):
+        bound = min(bound, mean + unseen * min(0.0, float(differences.min())))
+    return bound
+
+
+@lru_cache(maxsize=64)
+def _student(confidence: float, freedom: int) -> float:
+    return student_t_quantile(confidence, freedom)
+
+
+def _is_too_skewed(differences: npt.NDArray[np.float64]) -> bool:
+    return len(differences) < SKEW_FACTOR * _skewness(differences) ** 2
+
+
+def _skewness(values: npt.NDArray[np.float64]) -> float:
+    centred = values - values.mean()
+    spread = float(np.abs(centred).max())
+    if spread == 0:
+        return 0.0
+    scaled = centred / spread
+    return float((scaled**3).mean() / (scaled**2).mean() ** 1.5)
+
+
+# ---------------------------------------------------------------- checks and notes
+
+
+def _as_scores(side: str, scores: npt.ArrayLike) -> npt.NDArray[np.float64]:
+    try:
+        array = np.asarray(scores, dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise SettingError(f"the scores of the {side} are no numbers: {error}") from error
+    if array.ndim != 1:
+        raise SettingError(
+            f"the scores of the {side} have shape {array.shape}; one number per example is needed"
+        )
+    if not len(array):
+        raise SettingError(f"the {side} has no scores; evaluate it on at least one example")
+    return array
+
+
+def _check_baseline(baseline: npt.NDArray[np.float64]) -> None:
+    wrong = np.flatnonzero(~np.isfinite(baseline))
+    if len(wrong):
+        raise SettingError(
+            f"the baseline's score of example {wrong[0]} is {baseline[wrong[0]]}; there is nothing "
+            "to compare with: mend the evaluation, or leave the example out for both"
+        )
+
+
+def _check_scale(baseline: npt.NDArray[np.float64], candidate: npt.NDArray[np.float64]) -> None:
+    """Refuse a candidate in percent beside a baseline in fractions: it would always pass."""
+    finite = candidate[np.isfinite(candidate)]
+    is_fraction = bool((baseline >= 0).all() and (baseline <= 1).all() and baseline.any())
+    if is_fraction and len(finite) and finite.max() >= OTHER_SCALE * baseline.max():
+        raise SettingError(
+            f"the scores are on different scales: up to {baseline.max():g} for the baseline, up "
+            f"to {finite.max():g} for the candidate; is one of them in percent?"
+        )
+
+
+def _about_smaller_scale(baseline: tuple[float, ...], candidate: tuple[float, ...]) -> str:
+    is_fraction = min(candidate) >= 0 and 0 < max(candidate) <= 1
+    if is_fraction and max(baseline) >= OTHER_SCALE * max(candidate):
+        return (
+            f"the scores of the baseline go up to {max(baseline):g}, those of the candidate to "
+            f"{max(candidate):g}; is one of them in percent?"
+        )
+    return ""
+
+
+def _about_differences(
+    differences: npt.NDArray[np.float64], *, alike: float, is_binary: bool
+) -> str:
+    count = len(differences)
+    if count == 1:
+        return "one example shows next to nothing; score more of them"
+    if np.ptp(differences) <= alike:
+        seen = "all scores differ alike" if differences.any() else "no score differs"
+        return (
+            f"{seen} on these {count} examples; the bounds allow for examples that did not turn "
+            "up among them"
+        )
+    if is_binary:
+        return ""
+    if _is_too_skewed(differences):
+        return (
+            f"few of the {count} examples make up the mean difference, so the bounds are rough; "
+            "score more examples"
+        )
+    if count < FEW_EXAMPLES:
+        return f"{count} examples are few: a long tail of losses may hide; score more of them"
+    return ""
+
+
+def _mean(scores: Any) -> float:
+    return math.fsum(scores) / len(scores)

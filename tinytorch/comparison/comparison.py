@@ -1,0 +1,314 @@
+"""Comparison: baseline against candidate, what was observed and the verdict that follows."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from tinytorch.comparison.accuracy import AccuracyComparison
+from tinytorch.comparison.outputs import OutputDifference
+from tinytorch.comparison.resources import Resources
+from tinytorch.comparison.rounds import Pace, Round
+from tinytorch.comparison.sequential import Rule, TimeRatio, estimate_ratio
+from tinytorch.comparison.tails import Tail
+from tinytorch.errors import SettingError
+from tinytorch.measure.samples import Interval, Samples
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+__all__ = ["FASTER", "NOT_SHOWN", "SAME", "SLOWER", "Comparison", "verdict_of"]
+
+FASTER, SLOWER, SAME, NOT_SHOWN = "faster", "slower", "same", "not shown"
+SCHEMA = 1
+FAR_APART = 1.2
+"""A mean so many times off the typical time contradicts it even before that is shown."""
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Baseline against candidate, measured in turns.
+
+    `verdict` is about time: `faster` or `slower` when the interval of the ratio lies beyond the
+    floor, else `same` when it lies inside of the band, else `not shown`. Beside it stand, where
+    they could be measured, accuracy, outputs, memory, size on disk, single calls and energy.
+    Ratios are candidate over baseline: below 1 is less.
+    """
+
+    baseline_name: str
+    candidate_name: str
+    rounds: tuple[Round, ...]
+    rule: Rule
+    floor: float
+    alpha: float
+    pace: Pace
+    clock: str
+    seconds_used: float
+    notes: tuple[str, ...] = ()
+    accuracy: AccuracyComparison | None = None
+    outputs: OutputDifference | None = None
+    resources: tuple[Resources, Resources] | None = None
+    calls: tuple[Samples, Samples] | None = None
+    energy: tuple[Samples, Samples] | None = None
+    not_measured: Mapping[str, str] = field(default_factory=dict)
+    environment: Mapping[str, Any] = field(default_factory=dict)
+
+    # ------------------------------------------------------------ time
+
+    @property
+    def verdict(self) -> str:
+        """Say what is shown about the time of a typical call, whatever else became of the model.
+
+        Where the mean of all calls shows something else, nothing is shown.
+        """
+        return NOT_SHOWN if self.contradiction else self._typical_verdict
+
+    @property
+    def _typical_verdict(self) -> str:
+        return self._verdict_of(self.ratio)
+
+    def _verdict_of(self, ratio: TimeRatio) -> str:
+        return verdict_of(ratio, floor=self.floor, band=self.rule.band)
+
+    @cached_property
+    def ratio(self) -> TimeRatio:
+        """Give the ratio of typical times: medians within rounds, and over the rounds."""
+        return estimate_ratio([each.log_ratio for each in self.rounds], self.alpha)
+
+    @cached_property
+    def mean_ratio(self) -> TimeRatio:
+        """Give the ratio of mean times, in which rare slow calls count too."""
+        return estimate_ratio([each.log_mean_ratio for each in self.rounds], self.alpha)
+
+    @property
+    def contradiction(self) -> str:
+        """Say when typical calls and the mean of all calls do not agree, or nothing."""
+        typical, mean = self.ratio, self.mean_ratio
+        are_apart = mean.low > typical.high or mean.high < typical.low
+        of_mean = self._verdict_of(mean)
+        is_shown = are_apart and of_mean not in (NOT_SHOWN, self._typical_verdict)
+        # Too few slow calls for an interval, but enough to be far from what is typical.
+        one, other = self.baseline, self.candidate
+        pooled = other.mean / one.mean
+        is_far = abs(math.log(pooled / typical.value)) > math.log(FAR_APART)
+        is_far = is_far and max(_slow_turns(one), _slow_turns(other)) > 1
+        is_likely = is_far and self._typical_verdict != self._verdict_of(TimeRatio(*[pooled] * 3))
+        if not is_shown and not is_likely:
+            return ""
+        return (
+            f"typical calls of {self.candidate_name} take {typical.value:.3g} of the baseline's "
+            f"time, but on average {pooled:.3g}: some calls take far longer, so no verdict is "
+            "given; look at single calls"
+        )
+
+    @property
+    def time_ratio(self) -> float:
+        """Give the candidate's time over the baseline's; below 1 is faster."""
+        return self.ratio.value
+
+    @property
+    def time_ratio_low(self) -> float:
+        return self.ratio.low
+
+    @property
+    def time_ratio_high(self) -> float:
+        return self.ratio.high
+
+    @property
+    def speedup(self) -> float:
+        """Give the baseline's time over the candidate's; above 1 is faster."""
+        return 1 / self.ratio.value
+
+    @property
+    def speedup_low(self) -> float:
+        return 1 / self.ratio.high
+
+    @property
+    def speedup_high(self) -> float:
+        return 1 / self.ratio.low if self.ratio.low > 0 else float("inf")
+
+    @property
+    def speedup_interval(self) -> Interval:
+        return Interval(self.speedup_low, self.speedup_high, self.rule.confidence)
+
+    @property
+    def n(self) -> int:
+        """Give the number of rounds, the unit of analysis."""
+        return len(self.rounds)
+
+    @property
+    def pairs(self) -> int:
+        """Give the number of pairs of turns in all rounds."""
+        return sum(len(each.baseline) for each in self.rounds)
+
+    @property
+    def displaced_share(self) -> float:
+        """Give the share of turns that lost time to other processes."""
+        return sum(each.displaced for each in self.rounds) / sum(each.turns for each in self.rounds)
+
+    @property
+    def baseline(self) -> Samples:
+        """Give the baseline's seconds per call, turn by turn."""
+        return self._samples(0, [each.baseline for each in self.rounds])
+
+    @property
+    def candidate(self) -> Samples:
+        """Give the candidate's seconds per call, turn by turn."""
+        return self._samples(1, [each.candidate for each in self.rounds])
+
+    def _samples(self, side: int, rounds: list[tuple[float, ...]]) -> Samples:
+        name = (self.baseline_name, self.candidate_name)[side]
+        values = tuple(value for each in rounds for value in each)
+        return Samples(name, values, loops=self.pace.loops[side])
+
+    # ------------------------------------------------------------ beside time
+
+    @property
+    def throughputs(self) -> tuple[float, float] | None:
+        """Give the examples per second of both; None when nobody knows the batch size."""
+        if self.resources is None:
+            return None
+        first, second = (each.examples for each in self.resources)
+        if first is None or second is None:
+            return None
+        return first / self.baseline.median, second / self.candidate.median
+
+    @property
+    def tails(self) -> tuple[Tail, Tail] | None:
+        """Give percentiles of single calls."""
+        return None if self.calls is None else (Tail(self.calls[0]), Tail(self.calls[1]))
+
+    @property
+    def is_accurate(self) -> bool | None:
+        """Say whether the candidate is shown to be as accurate; None when that is not known."""
+        if self.accuracy is None or self.accuracy.verdict == "not shown":
+            return None
+        return self.accuracy.verdict == "not worse"
+
+    def with_notes(self, *notes: str) -> Comparison:
+        """Give the same comparison with more notes."""
+        return replace(self, notes=(*self.notes, *notes))
+
+    def named(self, baseline: str, candidate: str) -> Comparison:
+        """Give the same comparison under other names."""
+        return replace(self, baseline_name=baseline, candidate_name=candidate)
+
+    # ------------------------------------------------------------ showing and keeping
+
+    def __str__(self) -> str:
+        return (
+            f"{self.candidate_name} against {self.baseline_name}: {self.verdict}, "
+            f"{self.time_ratio:.4f} of its time "
+            f"({self.time_ratio_low:.4f} to {self.time_ratio_high:.4f}, n={self.n})"
+        )
+
+    def __rich__(self) -> RenderableType:
+        from tinytorch.reporting.comparison import render_comparison
+
+        return render_comparison(self)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Give what was observed, and the conclusions for those who read only these.
+
+        An end of an interval that nothing is known about is None.
+        """
+        return {
+            "schema": SCHEMA,
+            "baseline_name": self.baseline_name,
+            "candidate_name": self.candidate_name,
+            "verdict": self.verdict,
+            "time_ratio": self.time_ratio,
+            "time_ratio_low": self.time_ratio_low,
+            "time_ratio_high": _finite(self.time_ratio_high),
+            "speedup": self.speedup,
+            "speedup_low": self.speedup_low,
+            "speedup_high": _finite(self.speedup_high),
+            "n": self.n,
+            "rounds": [
+                {
+                    "baseline": list(each.baseline),
+                    "candidate": list(each.candidate),
+                    "displaced": each.displaced,
+                }
+                for each in self.rounds
+            ],
+            "rule": asdict(self.rule),
+            "floor": self.floor,
+            "alpha": self.alpha,
+            "pace": {
+                name: list(value) if isinstance(value, tuple) else value
+                for name, value in asdict(self.pace).items()
+            },
+            "clock": self.clock,
+            "seconds_used": self.seconds_used,
+            "notes": list(self.notes),
+            "accuracy": self.accuracy and self.accuracy.to_dict(),
+            "outputs": self.outputs and self.outputs.to_dict(),
+            "resources": self.resources and [each.to_dict() for each in self.resources],
+            "calls": self.calls and [each.to_dict() for each in self.calls],
+            "energy": self.energy and [each.to_dict() for each in self.energy],
+            "not_measured": dict(self.not_measured),
+            "environment": dict(self.environment),
+        }
+
+    @classmethod
+    def from_dict(cls, fields: Mapping[str, Any]) -> Comparison:
+        """Give back what :meth:`to_dict` wrote; conclusions are drawn again."""
+        if fields.get("schema") != SCHEMA:
+            raise SettingError(
+                f"a comparison of schema {fields.get('schema')!r}; this version reads {SCHEMA}"
+            )
+        accuracy, outputs = fields["accuracy"], fields["outputs"]
+        pace: dict[str, Any] = {
+            name: tuple(value) if isinstance(value, list) else value
+            for name, value in fields["pace"].items()
+        }
+        return cls(
+            baseline_name=fields["baseline_name"],
+            candidate_name=fields["candidate_name"],
+            rounds=tuple(
+                Round(tuple(each["baseline"]), tuple(each["candidate"]), each["displaced"])
+                for each in fields["rounds"]
+            ),
+            rule=Rule(**fields["rule"]),
+            floor=fields["floor"],
+            alpha=fields["alpha"],
+            pace=Pace(**pace),
+            clock=fields["clock"],
+            seconds_used=fields["seconds_used"],
+            notes=tuple(fields["notes"]),
+            accuracy=accuracy and AccuracyComparison.from_dict(accuracy),
+            outputs=outputs and OutputDifference.from_dict(outputs),
+            resources=_both(fields["resources"], Resources.from_dict),
+            calls=_both(fields["calls"], Samples.from_dict),
+            energy=_both(fields["energy"], Samples.from_dict),
+            not_measured=fields["not_measured"],
+            environment=fields["environment"],
+        )
+
+
+def verdict_of(ratio: TimeRatio, *, floor: float, band: float) -> str:
+    """Say what an interval shows about the candidate's time."""
+    if ratio.low > 1 + floor:
+        return SLOWER
+    if ratio.high < 1 / (1 + floor):
+        return FASTER
+    if ratio.low >= 1 / (1 + band) and ratio.high <= 1 + band:
+        return SAME
+    return NOT_SHOWN
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+def _slow_turns(samples: Samples) -> int:
+    limit = 2 * samples.median
+    return sum(value > limit for value in samples.values)
+
+
+def _both(pair: Any, read: Any) -> Any:
+    return pair and (read(pair[0]), read(pair[1]))

@@ -1,0 +1,208 @@
+"""What speaks for and against a candidate beside its time."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tinytorch.adapters.adapter import adapter_for
+from tinytorch.comparison.accuracy import AccuracyComparison, compare_accuracy
+from tinytorch.comparison.outputs import OutputDifference, compare_outputs
+from tinytorch.comparison.processes import ProcessSide
+from tinytorch.comparison.resources import Resources, measure_resources
+from tinytorch.comparison.sides import LocalSide, WorkloadSide
+from tinytorch.comparison.tails import measure_tails
+from tinytorch.comparison.time_limit import time_limit
+from tinytorch.errors import MeasurementError, TinyTorchError
+from tinytorch.measure.energy import find_energy_meters, measure_energy
+from tinytorch.measure.samples import Samples
+
+__all__ = ["Evidence", "gather_evidence"]
+
+TAILS_SHARE, ENERGY_SHARE = 0.5, 1.0
+"""Single calls and energy may take these shares of the budget on top of it."""
+ENERGY_TURNS = 4
+OTHER_DEVICES = "the sides run on different devices, which have different clocks and counters"
+CALLS_OF_STAGE = 30
+"""Measuring single calls, or memory, takes about so many calls however small the budget is."""
+NO_EVALUATE = "there is no evaluate to tell how good a model is"
+NO_EVALUATE_ANY_MORE = "the candidate has no evaluate, the baseline has one"
+
+AnySide = LocalSide | ProcessSide
+Arrays = tuple[npt.NDArray[Any], ...]
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """Everything that is compared beside time; what is None has its reason in `not_measured`."""
+
+    outputs: OutputDifference | None = None
+    accuracy: AccuracyComparison | None = None
+    resources: tuple[Resources, Resources] | None = None
+    calls: tuple[Samples, Samples] | None = None
+    energy: tuple[Samples, Samples] | None = None
+    not_measured: Mapping[str, str] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+    def completed(
+        self, first: AnySide, second: AnySide, *, budget_s: float, rng: np.random.Generator
+    ) -> Evidence:
+        """Add what is measured after the time: single calls, memory, size on disk."""
+        if not (isinstance(first, LocalSide) and isinstance(second, LocalSide)):
+            reason = "the sides run in processes of their own"
+            missing = dict.fromkeys(("calls", "resources", "energy"), reason)
+            return replace(self, not_measured={**missing, **self.not_measured})
+        calls = None
+        missing = {"resources": "a function does not say what it holds", "calls": OTHER_DEVICES}
+        if first.clock.name == second.clock.name:
+            del missing["calls"]
+            with _limited(first, second, seconds=budget_s):
+                calls = measure_tails(
+                    first.call_untested,
+                    second.call_untested,
+                    clock=first.clock,
+                    budget_s=budget_s * TAILS_SHARE,
+                    rng=rng,
+                    names=(first.name, second.name),
+                )
+        resources = None
+        if isinstance(first, WorkloadSide) and isinstance(second, WorkloadSide):
+            with _limited(first, second):
+                resources = (measure_resources(first.workload), measure_resources(second.workload))
+            del missing["resources"]
+        energy, reason = _energy(first, second, budget_s * ENERGY_SHARE)
+        if energy is None:
+            missing["energy"] = reason
+        return replace(
+            self,
+            calls=calls,
+            resources=resources,
+            energy=energy,
+            not_measured={**self.not_measured, **missing},
+        )
+
+
+def gather_evidence(first: AnySide, second: AnySide, *, margin: float) -> Evidence:
+    """Call both sides and compare what they give, before anybody asks which one is faster."""
+    missing: dict[str, str] = {}
+    notes = []
+    outputs: list[Arrays] = []
+    for side in (first, second):
+        once, again = _output(side), _output(side)
+        outputs.append(once)
+        if once and not compare_outputs(once, again).is_identical:
+            notes.append(f"{side.name} gives different results for the same inputs")
+    notes += _about_inputs(first, second)
+    difference = compare_outputs(*outputs) if all(outputs) else None
+    if difference is None:
+        missing["outputs"] = "a side returns no array or number"
+    accuracy = None
+    try:
+        (one, metric), (other, its_metric) = (_scores(side, first) for side in (first, second))
+        if one is not None and other is not None and metric != its_metric:
+            missing["accuracy"] = (
+                f"the baseline is scored by {metric}, the candidate by {its_metric}"
+            )
+        elif one is None or other is None:
+            missing["accuracy"] = NO_EVALUATE if one is None else NO_EVALUATE_ANY_MORE
+        else:
+            accuracy = compare_accuracy(one, other, margin=margin, metric=metric)
+    except TinyTorchError as error:
+        missing["accuracy"] = str(error)
+    return Evidence(difference, accuracy, not_measured=missing, notes=tuple(notes))
+
+
+def _about_inputs(first: AnySide, second: AnySide) -> list[str]:
+    """Name inputs of other shapes: such sides do not do the same work."""
+    if not (isinstance(first, WorkloadSide) and isinstance(second, WorkloadSide)):
+        return []
+    shapes = [
+        [each.shape for each in side.adapter.arrays(side.workload.arguments)]
+        for side in (first, second)
+    ]
+    if shapes[0] == shapes[1]:
+        return []
+    return [f"the sides get different inputs: {shapes[0]} against {shapes[1]}"]
+
+
+def _energy(
+    first: LocalSide, second: LocalSide, seconds: float
+) -> tuple[tuple[Samples, Samples] | None, str]:
+    """Give joules per call of both, in turns, or the reason why there are none."""
+    if first.clock.name != second.clock.name:
+        return None, OTHER_DEVICES
+    device = first.device if isinstance(first, WorkloadSide) else "cpu"
+    meters, reasons = find_energy_meters(device)
+    if not meters:
+        return None, "; ".join(reasons)
+    found: tuple[list[Samples], list[Samples]] = ([], [])
+    try:
+        for turn in range(ENERGY_TURNS):
+            order = (0, 1) if turn % 2 == 0 else (1, 0)
+            for index in order:
+                side = (first, second)[index]
+                found[index].append(
+                    measure_energy(
+                        side.call_untested,
+                        meters=meters,
+                        seconds=seconds / ENERGY_TURNS / 2,
+                        windows=1,
+                        wait=side.wait_for_device,
+                        name=side.name,
+                    )
+                )
+    except MeasurementError as error:
+        return None, str(error)
+    return (_joined(found[0]), _joined(found[1])), ""
+
+
+def _joined(parts: list[Samples]) -> Samples:
+    values = tuple(value for each in parts for value in each.values)
+    notes = tuple(dict.fromkeys(note for each in parts for note in each.notes))
+    return replace(parts[0], values=values, notes=notes)
+
+
+def _output(side: AnySide) -> Arrays:
+    if isinstance(side, ProcessSide):
+        _, found = side.arrays("outputs")
+        return tuple(found[str(index)] for index in range(len(found)))
+    side.build()
+    output = side.call()
+    return adapter_for(None, (output,)).arrays(output)
+
+
+def _scores(side: AnySide, baseline: AnySide) -> tuple[npt.NDArray[Any] | None, str]:
+    """Give the score of each held-out example, and what the mean of these scores is called.
+
+    A side without a measure of its own has the baseline's.
+    """
+    if isinstance(side, ProcessSide):
+        metric, found = side.arrays("evaluate")
+        return found.get("scores"), metric or ""
+    if not isinstance(side, WorkloadSide):
+        return None, ""
+    measured_by = side.workload
+    if measured_by.evaluate is None and isinstance(baseline, WorkloadSide):
+        measured_by = baseline.workload
+    evaluate = measured_by.evaluate
+    if evaluate is None:
+        return None, ""
+    # All held-out examples take longer than one call.
+    limit_s = None if side.timeout_s is None else CALLS_OF_STAGE * side.timeout_s
+    limit = time_limit(limit_s, f"{side.name} (evaluate)")
+    with side.naming_failures("could not be evaluated"), limit:
+        return np.asarray(evaluate(side.workload.model)), measured_by.metric
+
+
+def _limited(
+    first: LocalSide, second: LocalSide, *, seconds: float = 0.0
+) -> AbstractContextManager[None]:
+    """Give up on a stage when a call in it does not return, as far as somebody set a limit."""
+    allowed = max(first.timeout_s or 0.0, second.timeout_s or 0.0)
+    limit_s = seconds + CALLS_OF_STAGE * allowed if allowed else None
+    return time_limit(limit_s, f"{first.name} or {second.name}")

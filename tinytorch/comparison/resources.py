@@ -1,0 +1,139 @@
+"""What a model needs beside time: memory, and room on a disk."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+from tinytorch.adapters.adapter import Adapter, adapter_for
+from tinytorch.adapters.records import Recording
+from tinytorch.errors import ModelError, TinyTorchError
+from tinytorch.workloads.batch_size import batch_size
+from tinytorch.workloads.memory_timeline import MemoryTimeline
+from tinytorch.workloads.workload import Workload
+
+__all__ = ["Resources", "measure_resources"]
+
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True)
+class Resources:
+    """Bytes that a model holds and needs. What is None has its reason in `not_measured`.
+
+    `parameter_bytes` are those of parameters and buffers, each counted once. `peak_bytes` is the
+    most that was alive at once during a call: live buffers with parameters and inputs, without the
+    scratch memory inside of operators. `device_peak_bytes` is what a GPU's allocator gave out at
+    most on top of what was there before the call, scratch memory included. `file_bytes` is the size
+    of a file that was really written. `examples` is how many the call works on.
+    """
+
+    parameter_bytes: int | None = None
+    peak_bytes: int | None = None
+    device_peak_bytes: int | None = None
+    file_bytes: int | None = None
+    examples: int | None = None
+    not_measured: Mapping[str, str] = field(default_factory=dict)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Give everything, ready for JSON."""
+        return asdict(self) | {"not_measured": dict(self.not_measured)}
+
+    @classmethod
+    def from_dict(cls, fields: Mapping[str, Any]) -> Resources:
+        """Give back what :meth:`to_dict` wrote."""
+        return cls(**fields)
+
+
+def measure_resources(workload: Workload, *, device: str | None = None) -> Resources:
+    """Measure what a workload needs, by calling its model twice and writing it to a file.
+
+    The model is left as it was, and the file is gone afterwards. Without `device` it is the one
+    that the model is on. What fails is None, with the reason.
+    """
+    reasons = _Reasons()
+    adapter = adapter_for(workload.model, workload.arguments)
+    parameters = reasons.attempt("parameter_bytes", lambda: _held_bytes(adapter, workload.model))
+    file_bytes = reasons.attempt("file_bytes", lambda: _file_bytes(adapter, workload.model))
+    recorded = reasons.attempt("peak_bytes", lambda: _recorded_call(adapter, workload, device))
+    recording, examples = recorded or (None, None)
+    peak = on_device = None
+    if recording is None:
+        called = reasons.found["peak_bytes"]
+        reasons.found |= {"device_peak_bytes": called, "examples": called}
+    else:
+        peak = reasons.attempt(
+            "peak_bytes", lambda: _peak_bytes(adapter, workload.model, recording)
+        )
+        on_device = recording.device_peak_bytes
+        if on_device is None:
+            reasons.found["device_peak_bytes"] = "the model runs on a processor"
+        if examples is None:
+            reasons.found["examples"] = "inputs and output do not agree in the length of an axis 0"
+    return Resources(parameters, peak, on_device, file_bytes, examples, reasons.found)
+
+
+class _Reasons:
+    """Why something was not measured, by its name."""
+
+    def __init__(self) -> None:
+        self.found: dict[str, str] = {}
+
+    def attempt(self, name: str, measure: Callable[[], Result]) -> Result | None:
+        try:
+            return measure()
+        except Exception as error:  # whatever a model or a disk may raise is a reason
+            first_line = (str(error).splitlines() or ["no message"])[0]
+            ours = isinstance(error, TinyTorchError)
+            self.found[name] = first_line if ours else f"{type(error).__name__}: {first_line}"
+            return None
+
+
+def _held_bytes(adapter: Adapter, model: Any) -> int:
+    _check_countable(adapter, model)
+    return sum(each.nbytes for each in adapter.parameters(model))
+
+
+def _check_countable(adapter: Adapter, model: Any) -> None:
+    packed = adapter.packed_layers(model)
+    if packed:
+        raise ModelError(f"{packed[0]!r} holds packed parameters, whose bytes nobody can count")
+
+
+def _file_bytes(adapter: Adapter, model: Any) -> int:
+    with tempfile.TemporaryDirectory(prefix="tinytorch-") as folder:
+        path = Path(folder) / "model"
+        adapter.save(model, path)
+        return path.stat().st_size
+
+
+def _recorded_call(
+    adapter: Adapter, workload: Workload, device: str | None
+) -> tuple[Recording, int | None]:
+    """Record the second call, since a first one may allocate what stays; count its examples."""
+    model, examples = workload.model, None
+
+    def step() -> Any:
+        nonlocal examples
+        output = workload.run()
+        examples = batch_size(workload.arguments, output)
+        return output
+
+    place = device or adapter.device(model, workload.arguments)
+    with adapter.preserving(model), adapter.without_gradients():
+        workload.run()
+        recording = adapter.record(model, step, device=place, inputs=workload.arguments)
+    return recording, examples
+
+
+def _peak_bytes(adapter: Adapter, model: Any, recording: Recording) -> int:
+    _check_countable(adapter, model)
+    if not recording.operations:
+        raise ModelError(
+            "no operation was recorded: nothing of this model ran in TinyTorch's framework or in "
+            "PyTorch, in this thread"
+        )
+    return MemoryTimeline(recording.allocations).peak_bytes

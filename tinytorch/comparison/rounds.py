@@ -1,0 +1,295 @@
+"""Timing two sides in rounds: build both anew, then let them take turns, neighbours in pairs."""
+
+from __future__ import annotations
+
+import gc
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from time import perf_counter
+from typing import Protocol
+
+import numpy as np
+
+from tinytorch.errors import MeasurementError
+
+__all__ = ["Pace", "Reading", "Round", "Side", "find_pace", "refine_pace", "take_round"]
+
+TURN_S = 1e-4
+"""A turn takes about so long: many calls of a fast function, one of a slow one. Short turns, since
+most of what disturbs lasts longer: it then meets both neighbours, and their ratio does not move.
+With turns of a millisecond the ratio of a round spread three to ten times as much."""
+ROUND_S = 0.01
+"""Both sides are built anew after so much measuring. Where the parts of a model happen to lie in
+memory moves its speed by one or two percent; only building again averages over that."""
+ROUND_OF_FINISHED_S = 0.006
+"""What cannot be built anew needs rounds only to tell noise from difference."""
+LONG_CALL_S, VERY_LONG_CALL_S = 0.05, 1.0
+"""Calls longer than the first are made no more often than they must be; one that took longer than
+the second is believed to take so long."""
+COLD_SHARE, COLD_TRIES, COLD_OFTEN = 0.015, 15, 12
+"""Where the caches, which the other side has emptied, make a turn longer by more than this share,
+one call that is not timed fills them again before each turn. It must show in so many tries out of
+so many, since it doubles the time that a comparison takes."""
+SETTLING_S = 5e-4
+"""So long, or for a turn, is what was just built called before it counts."""
+MEDIAN_LOSS = math.pi / 2
+"""The variance of a median over that of a mean, for normal noise."""
+QUARTILES_TO_SIGMA = 1.349
+LOPSIDED = 4.0
+"""Both sides make as many calls in a turn, unless one is so many times slower than the other."""
+CALIBRATION_TRIES, MOST_GROWTH, AGREEMENT = 30, 10.0, 0.1
+MOST_ROUNDS = 1000
+"""Rounds for which there is time; more would only make the estimate slow to compute."""
+DIGITS = 7
+"""Seconds are kept with so many digits; clocks are not better."""
+GARBAGE_ALLOWED = 20_000
+"""Objects that wait for the collector, which is off while timing, before it runs between rounds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """Seconds of some calls together, and the part of it that others had the core (0: unknown)."""
+
+    seconds: float
+    lost_s: float = 0.0
+
+
+class Side(Protocol):
+    """One of the two things that are compared."""
+
+    @property
+    def name(self) -> str:
+        """Give the word that reports use."""
+
+    @property
+    def can_rebuild(self) -> bool:
+        """Say whether :meth:`build` makes new buffers; a finished function has what it has."""
+
+    @property
+    def runs_here(self) -> bool:
+        """Say whether it runs in this process and on its processor."""
+
+    @property
+    def warms_itself(self) -> bool:
+        """Say whether it makes a call that is not timed before each turn in any case."""
+
+    @property
+    def least_turn_s(self) -> float:
+        """Give the shortest turn that hides the cost of timing it."""
+
+    def release(self) -> None:
+        """Free what was built, if it can be built anew."""
+
+    def build(self) -> None:
+        """Make what is timed, in other places of the memory than before."""
+
+    def time(self, loops: int, *, before: int = 0) -> Reading:
+        """Call it `loops` times, after some calls `before` that are not timed."""
+
+
+@dataclass(frozen=True)
+class Round:
+    """Both sides, built once, timed in turns: seconds per call, neighbours at the same position.
+
+    What a turn lost because another process was given its core is taken off; `displaced` counts
+    these turns.
+    """
+
+    baseline: tuple[float, ...]
+    candidate: tuple[float, ...]
+    displaced: int = 0
+
+    @property
+    def log_ratios(self) -> list[float]:
+        """Give the log-ratios of neighbours: candidate over baseline."""
+        ratios: list[float] = np.log(np.array(self.candidate) / np.array(self.baseline)).tolist()
+        return ratios
+
+    @cached_property
+    def log_ratio(self) -> float:
+        """Give the median of the log-ratios of neighbours."""
+        return float(np.median(self.log_ratios))
+
+    @cached_property
+    def log_mean_ratio(self) -> float:
+        """Give the log-ratio of the mean times."""
+        return math.log(np.mean(self.candidate) / np.mean(self.baseline))
+
+    @property
+    def turns(self) -> int:
+        return 2 * len(self.baseline)
+
+
+@dataclass(frozen=True)
+class Pace:
+    """How many calls a turn has, how many pairs of turns a round, and how long a round takes.
+
+    `loops` and `call_s`, the seconds of one call, are of the baseline and of the candidate;
+    `calls_before` are made before each turn and not timed; `fixed_s` is what building and settling
+    take in each round.
+    """
+
+    loops: tuple[int, int]
+    pairs: int
+    calls_before: int
+    round_s: float
+    call_s: tuple[float, float]
+    fixed_s: float = 0.0
+
+    @property
+    def pair_s(self) -> float:
+        """Give the seconds of a pair of turns."""
+        calls = (loops + self.calls_before for loops in self.loops)
+        return sum(count * seconds for count, seconds in zip(calls, self.call_s, strict=True))
+
+    def with_pairs(self, pairs: int) -> Pace:
+        """Give the same pace with another number of pairs in a round."""
+        return replace(self, pairs=pairs, round_s=self.fixed_s + pairs * self.pair_s)
+
+
+def find_pace(baseline: Side, candidate: Side, *, budget_s: float) -> Pace:
+    """Build both sides once, warm them up, and see how long building and calling takes."""
+    sides = (baseline, candidate)
+    turn_s = max(TURN_S, baseline.least_turn_s, candidate.least_turn_s)
+    started = perf_counter()
+    for side in sides:
+        side.release()
+    for side in sides:
+        side.build()
+    build_s = perf_counter() - started
+    call_s = [_seconds_per_call(side, turn_s) for side in sides]
+    fast, slow = min(call_s), max(call_s)
+    loops = [max(1, math.ceil(turn_s / seconds)) for seconds in call_s]
+    if slow < LOPSIDED * fast:
+        loops = [max(loops)] * 2
+    can_be_cold = slow < LONG_CALL_S and not all(side.warms_itself for side in sides)
+    calls_before = 1 if can_be_cold and _coldness(sides, loops) > COLD_SHARE else 0
+    both = (loops[0], loops[1])
+    pace = Pace(both, 1, calls_before, round_s=0.0, call_s=(call_s[0], call_s[1]))
+    if not (baseline.can_rebuild or candidate.can_rebuild):
+        wanted_s = max(ROUND_OF_FINISHED_S, budget_s / MOST_ROUNDS)
+        return pace.with_pairs(max(_least_pairs(pace), round(wanted_s / pace.pair_s)))
+    pace = replace(pace, fixed_s=build_s + max(2 * SETTLING_S, pace.pair_s))
+    # Measuring should take at least as long as building, until more is known.
+    wanted_s = max(ROUND_S, min(build_s, budget_s / 20))
+    return pace.with_pairs(max(_least_pairs(pace), round(wanted_s / pace.pair_s)))
+
+
+def refine_pace(pace: Pace, rounds: Sequence[Round], *, budget_s: float) -> Pace:
+    """Choose the number of pairs that makes the estimate sharpest for the time that it takes.
+
+    Many pairs in a round average over noise, many rounds over the layout of memory, and every round
+    costs what building takes. Which one is the larger, the rounds so far tell.
+    """
+    if not pace.fixed_s:
+        return pace
+    noise = [_spread(each.log_ratios) ** 2 for each in rounds]  # of one pair
+    of_noise = float(
+        np.mean([one / len(each.baseline) for one, each in zip(noise, rounds, strict=True)])
+    )
+    of_rounds = _spread([each.log_ratio for each in rounds]) ** 2
+    of_layout = max(of_rounds - MEDIAN_LOSS * of_noise, of_rounds / 10)
+    if not of_layout > 0:
+        return pace
+    best = math.sqrt(pace.fixed_s / pace.pair_s * MEDIAN_LOSS * float(np.mean(noise)) / of_layout)
+    least = max(_least_pairs(pace), (budget_s / MOST_ROUNDS - pace.fixed_s) / pace.pair_s)
+    most = max(least, (budget_s / 40 - pace.fixed_s) / pace.pair_s)
+    return pace.with_pairs(round(min(max(best, least), most)))
+
+
+def _least_pairs(pace: Pace) -> int:
+    """Two pairs, A B B A, cancel what changes after building; long calls cannot afford that."""
+    return 2 if pace.pair_s < LONG_CALL_S else 1
+
+
+def _spread(values: Sequence[float]) -> float:
+    """Give the standard deviation that a normal distribution with these quartiles would have."""
+    low, high = np.percentile(values, (25, 75))
+    return float(high - low) / QUARTILES_TO_SIGMA
+
+
+def take_round(baseline: Side, candidate: Side, *, pace: Pace, rng: np.random.Generator) -> Round:
+    """Build both sides anew and let them take turns."""
+    sides = (baseline, candidate)
+    if gc.get_count()[0] > GARBAGE_ALLOWED:
+        gc.collect()
+    # Both give their memory back before either takes some: what lies well is then anyone's.
+    for side in sides:
+        side.release()
+    for index in rng.permutation(2):
+        if sides[index].can_rebuild:
+            sides[index].build()
+    for index in rng.permutation(2):
+        if sides[index].can_rebuild:
+            _settle(sides[index], pace.loops[index], pace.call_s[index], rng)
+    seconds: tuple[list[float], list[float]] = ([], [])
+    displaced = 0
+    for first in _first_sides(pace.pairs, rng):
+        for index in (first, 1 - first):
+            side, loops = sides[index], pace.loops[index]
+            reading = side.time(loops, before=pace.calls_before)
+            displaced += reading.lost_s > 0
+            own_s = reading.seconds - reading.lost_s
+            if not 0 < own_s < math.inf:
+                raise MeasurementError(
+                    f"the clock showed {reading.seconds} s for {loops} calls of "
+                    f"{side.name}: it was set back or is too coarse; nothing can be compared"
+                )
+            seconds[index].append(own_s / loops)
+    return Round(_rounded(seconds[0]), _rounded(seconds[1]), displaced)
+
+
+def _rounded(seconds: list[float]) -> tuple[float, ...]:
+    return tuple(float(f"{value:.{DIGITS}g}") for value in seconds)
+
+
+def _first_sides(pairs: int, rng: np.random.Generator) -> Iterator[int]:
+    """Say who begins each pair: A B B A or B A A B, so that a drift meets both alike."""
+    first = 0
+    for position in range(pairs):
+        first = int(rng.integers(2)) if position % 2 == 0 else 1 - first
+        yield first
+
+
+def _seconds_per_call(side: Side, turn_s: float) -> float:
+    """Call a side more and more often until a turn is long enough; two readings must agree."""
+    loops, previous, call_s = 1, math.inf, math.inf
+    side.time(1)
+    for _ in range(CALIBRATION_TRIES):
+        seconds = side.time(loops).seconds
+        shorter = max(min(seconds, previous), 1e-9)
+        call_s = shorter / loops
+        if seconds < turn_s:
+            loops = max(loops + 1, math.ceil(loops * min(MOST_GROWTH, turn_s / shorter)))
+            previous = math.inf
+        elif abs(seconds - previous) <= AGREEMENT * shorter or seconds > VERY_LONG_CALL_S:
+            break
+        else:
+            previous = seconds
+    return call_s
+
+
+def _coldness(sides: tuple[Side, Side], loops: list[int]) -> float:
+    """Give the share of a turn that its first call takes longer because the other side ran before.
+
+    The larger one of both sides; 0 when it does not show in the noise.
+    """
+    shares = np.empty((2, COLD_TRIES))
+    for attempt in range(COLD_TRIES):
+        for index, side in enumerate(sides):
+            first, again = side.time(1), side.time(1)
+            cold_s, warm_s = (each.seconds - each.lost_s for each in (first, again))
+            shares[index, attempt] = cold_s / max(warm_s, 1e-9) - 1
+    is_shown = (shares > 0).sum(axis=1) >= COLD_OFTEN
+    return float((is_shown * np.median(shares, axis=1) / loops).max())
+
+
+def _settle(side: Side, loops: int, call_s: float, rng: np.random.Generator) -> None:
+    """Call what was just built for a turn, or a millisecond: it has to touch its memory.
+
+    A few calls more or less, so that what happens every so many calls does not always happen here.
+    """
+    least = max(loops, min(1000, math.ceil(SETTLING_S / call_s)))
+    side.time(least + (int(rng.integers(5)) if call_s < LONG_CALL_S else 0))

@@ -1,0 +1,205 @@
+"""A against A: what the comparer shows on this machine where there is nothing to show."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tinytorch.comparison.compare import FLOOR, compare
+from tinytorch.comparison.comparison import NOT_SHOWN, SAME
+from tinytorch.core.files import write_atomically
+from tinytorch.errors import SettingError
+from tinytorch.measure.ceilings import Progress
+from tinytorch.measure.ceilings_store import cache_folder
+from tinytorch.measure.environment import describe_environment
+
+__all__ = ["SelfCheck", "Trial", "known_floor", "self_check"]
+
+SCHEMA = 1
+TARGET = "mlp"
+ENOUGH_TRIALS = 10
+"""With fewer, a check does not replace one that has more."""
+NOT_KEPT = "not kept: "
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One comparison of a thing with itself."""
+
+    verdict: str
+    ratio: float
+    low: float
+    high: float
+    seconds: float
+
+    @property
+    def claimed(self) -> float:
+        """Give the difference that the interval claims at least, as a share; 0 for none."""
+        return max(0.0, self.low - 1, 1 / self.high - 1)
+
+
+@dataclass(frozen=True)
+class SelfCheck:
+    """Comparisons of a target with itself. `kept` says where the result lies, or why not.
+
+    `budget_s` is what each of them was allowed to take.
+    """
+
+    target: str
+    trials: tuple[Trial, ...]
+    fingerprint: str
+    kept: str = ""
+    budget_s: float = 0.0
+
+    @property
+    def is_kept(self) -> bool:
+        return bool(self.kept) and not self.kept.startswith(NOT_KEPT)
+
+    @property
+    def false_alarms(self) -> int:
+        return sum(trial.verdict not in (SAME, NOT_SHOWN) for trial in self.trials)
+
+    @property
+    def undecided(self) -> int:
+        return sum(trial.verdict == NOT_SHOWN for trial in self.trials)
+
+    @property
+    def floor(self) -> float:
+        """Give the difference below which nothing should be believed here: never below 0.5%.
+
+        It is the largest that was claimed of identical code. Where trials were not decided, it is
+        at least as far as intervals usually reach: smaller differences are not found here.
+        """
+        noise = self.reach if self.undecided else 0.0
+        return max(FLOOR, noise, *(trial.claimed for trial in self.trials))
+
+    @property
+    def largest_difference(self) -> float:
+        """Give the estimate that was farthest from 1, as a share."""
+        return max(max(trial.ratio, 1 / trial.ratio) - 1 for trial in self.trials)
+
+    @property
+    def reach(self) -> float:
+        """Give how far intervals reach from their estimate in the median, as a share."""
+        return float(np.median([trial.high / trial.ratio - 1 for trial in self.trials]))
+
+    @property
+    def median_seconds(self) -> float:
+        return float(np.median([trial.seconds for trial in self.trials]))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Give what was observed and concluded, ready for JSON."""
+        return {
+            "schema": SCHEMA,
+            "target": self.target,
+            "fingerprint": self.fingerprint,
+            "false_alarms": self.false_alarms,
+            "undecided": self.undecided,
+            "floor": self.floor,
+            "largest_difference": self.largest_difference,
+            "reach": self.reach,
+            "median_seconds": self.median_seconds,
+            "budget_s": self.budget_s,
+            "trials": [asdict(trial) for trial in self.trials],
+            "kept": self.kept,
+        }
+
+    @classmethod
+    def from_dict(cls, fields: Mapping[str, Any]) -> SelfCheck:
+        """Give back what :meth:`to_dict` wrote."""
+        trials = tuple(Trial(**each) for each in fields["trials"])
+        budget_s = fields.get("budget_s", 0.0)
+        return cls(fields["target"], trials, fields["fingerprint"], fields["kept"], budget_s)
+
+
+def self_check(
+    target: Any = None,
+    *,
+    trials: int = 20,
+    budget_s: float = 2.0,
+    seed: int = 0,
+    progress: Progress | None = None,
+) -> SelfCheck:
+    """Compare a target with itself, again and again, and keep what that says about this machine.
+
+    Without a target it is the zoo's `mlp`. Anything that :func:`compare` takes will do; what is not
+    a target by name is not kept, because nobody else has it. A check of few trials, or with less
+    time for each, does not replace a better one.
+    """
+    if trials < 1:
+        raise SettingError(f"trials={trials}; it must be at least 1")
+    given = TARGET if target is None else target
+    done = []
+    for number in range(trials):
+        found = compare(given, given, budget_s=budget_s, evidence=False, seed=seed + number)
+        done.append(
+            Trial(
+                found.verdict,
+                found.time_ratio,
+                found.time_ratio_low,
+                found.time_ratio_high,
+                found.seconds_used,
+            )
+        )
+        if progress:
+            progress.advance()
+    name = given if isinstance(given, str) else type(given).__name__
+    fingerprint = describe_environment().fingerprint
+    check = SelfCheck(name, tuple(done), fingerprint, budget_s=budget_s)
+    return _keep(check) if isinstance(given, str) else check
+
+
+def known_floor() -> float | None:
+    """Give the floor that the self-check of this machine has found; None when there was none."""
+    check = _known(describe_environment().fingerprint)
+    return None if check is None else check.floor
+
+
+def _known(fingerprint: str) -> SelfCheck | None:
+    try:
+        fields = json.loads(_file(fingerprint).read_text("utf-8"))
+        return SelfCheck.from_dict(fields) if fields["schema"] == SCHEMA else None
+    except (OSError, ValueError, LookupError, TypeError):  # it can be checked again
+        return None
+
+
+def _keep(check: SelfCheck) -> SelfCheck:
+    path = _file(check.fingerprint)
+    obstacle = _why_not(check, _known(check.fingerprint), path)
+    if obstacle:
+        return replace(check, kept=f"{NOT_KEPT}{obstacle}")
+    kept = replace(check, kept=str(path))
+    try:
+        with write_atomically(path) as temporary:
+            temporary.write_text(json.dumps(kept.to_dict(), indent=1), "utf-8")
+    except OSError as error:
+        reason = f"{NOT_KEPT}{path.parent} cannot be written ({error.strerror})"
+        return replace(check, kept=reason)
+    return kept
+
+
+def _why_not(check: SelfCheck, known: SelfCheck | None, path: Path) -> str:
+    """Say why a check should not be what is known about this machine, or nothing."""
+    if not math.isfinite(check.floor):
+        return "most intervals have no end; give each comparison more time"
+    if known is None:
+        return ""
+    count, had = len(check.trials), len(known.trials)
+    has_few = count < min(ENOUGH_TRIALS, had)
+    is_short = check.budget_s < known.budget_s and had >= min(ENOUGH_TRIALS, count)
+    if not has_few and not is_short:
+        return ""
+    return (
+        f"there is one of {had} trials of {known.budget_s:g} s, this one has {count} of "
+        f"{check.budget_s:g} s; remove {path} to replace it all the same"
+    )
+
+
+def _file(fingerprint: str) -> Path:
+    return cache_folder() / f"selfcheck-{fingerprint}.json"

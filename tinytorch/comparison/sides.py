@@ -1,0 +1,291 @@
+"""What can be compared: finished functions, functions that build them, models with inputs."""
+
+from __future__ import annotations
+
+import inspect
+import os
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from tinytorch.adapters.adapter import Adapter, adapter_for
+from tinytorch.comparison.displacement import Stopwatch
+from tinytorch.comparison.rounds import Reading
+from tinytorch.comparison.time_limit import can_limit_time, time_limit
+from tinytorch.errors import MeasurementError, ModelError, TinyTorchError
+from tinytorch.measure.clocks import Clock, reading_overhead
+from tinytorch.measure.device_clock import fitting_clock, used_devices, wait_for_devices
+from tinytorch.workloads.workload import Workload, call_model
+
+__all__ = ["LocalSide", "WorkloadSide", "function_name"]
+
+HIDES_CLOCK = 1000
+"""A turn is at least so many times longer than reading the clock takes."""
+PADS, PAD_BYTES = 8, (64, 1 << 17)
+"""So many blocks, of sizes between these, are allocated before building: without them freed memory
+would be given out again in the same places."""
+
+LAZY = (inspect.isawaitable, inspect.isgenerator, inspect.isasyncgen)
+
+Function = Callable[[], object]
+
+
+class LocalSide:
+    """A function in this process, finished or built anew for every round."""
+
+    warms_itself = False
+
+    def __init__(
+        self,
+        name: str,
+        make: Callable[[], Function],
+        *,
+        can_rebuild: bool,
+        clock: Clock | None = None,
+        rng: np.random.Generator | None = None,
+        timeout_s: float | None = None,
+    ) -> None:
+        self.name = name
+        self.timeout_s = timeout_s
+        self.can_rebuild = can_rebuild
+        self.notes: list[str] = []
+        self._make = make
+        self._function: Function | None = None
+        self._watch = Stopwatch(clock or fitting_clock())
+        self._rng = rng or np.random.default_rng()
+        self._pads: list[Any] = []
+        self._process = os.getpid()
+        self._is_proven = False
+        self._is_forking = False
+        if timeout_s is not None and not can_limit_time():
+            self.notes.append(
+                f"{name} could not be interrupted: timeout_s works in the main thread, on Unix"
+            )
+
+    @property
+    def clock(self) -> Clock:
+        return self._watch.clock
+
+    @property
+    def runs_here(self) -> bool:
+        return self.clock.is_disturbed_by_host
+
+    @property
+    def least_turn_s(self) -> float:
+        return HIDES_CLOCK * reading_overhead(self.clock)
+
+    def release(self) -> None:
+        """Free what was built, if it can be built anew."""
+        if self.can_rebuild:
+            self._function = None
+            self._pads.clear()
+
+    def build(self) -> None:
+        """Make the function, unless it is finished already."""
+        if self._function is not None and not self.can_rebuild:
+            return
+        self.release()
+        limit = time_limit(self.timeout_s, f"{self.name} (building)")
+        with self.naming_failures("could not be built"), limit:
+            if self.can_rebuild:
+                low, high = np.log2(PAD_BYTES)
+                sizes = 2 ** self._rng.uniform(low, high, PADS)
+                self._pads = [np.empty(int(size), np.uint8) for size in sizes]
+            self._function = self._make()
+        if not callable(self._function):
+            raise ModelError(
+                f"{self.name} built a {type(self._function).__name__}, which cannot be called; "
+                "a factory returns the function that is to be timed"
+            )
+        if self._is_forking:
+            self._function = _ending_copies(self._function, self._process)
+
+    def call(self) -> Any:
+        """Call it once and give what it returns."""
+        if self._function is None:
+            self.build()
+        result = self._called()
+        if any(is_lazy(result) for is_lazy in LAZY):
+            if inspect.iscoroutine(result):
+                result.close()
+            raise ModelError(
+                f"{self.name} returned a {type(result).__name__}, which has computed nothing yet; "
+                "compare functions that run it to the end"
+            )
+        return result
+
+    def _called(self) -> Any:
+        assert self._function is not None
+        limit = time_limit(self.timeout_s, self.name)
+        with self.naming_failures("raised"), limit, self._watching_forks():
+            return self._function()
+
+    def call_untested(self) -> Any:
+        """Call it once without the checks that take longer than some functions."""
+        assert self._function is not None
+        try:
+            return self._function()
+        except (Exception, SystemExit) as error:
+            raise self._failure("raised", error) from error
+
+    def time(self, loops: int, *, before: int = 0) -> Reading:
+        """Call it `loops` times, after some calls `before` that are not timed."""
+        if not self._is_proven:
+            self.call()
+            self._is_proven = True
+        function = self._function
+        assert function is not None
+        if self.timeout_s is not None:
+            with time_limit(self.timeout_s, self.name):
+                return self._timed(function, loops, before)
+        return self._timed(function, loops, before)
+
+    def _timed(self, function: Function, loops: int, before: int) -> Reading:
+        """Time calls, guarded without context managers: these take as long as some functions."""
+        forks = _forks.count
+        try:
+            for _ in range(before):
+                function()
+            reading = self._watch.time(function, loops)
+        except (Exception, SystemExit) as error:
+            raise self._failure("raised", error) from error
+        finally:
+            if os.getpid() != self._process:
+                os._exit(0)
+        if _forks.count > forks:
+            self._note_forks()
+        return reading
+
+    def wait_for_device(self) -> None:
+        """Return when every device has done what it was given."""
+        wait_for_devices(used_devices())
+
+    @contextmanager
+    def naming_failures(self, what: str) -> Iterator[None]:
+        try:
+            yield
+        except (Exception, SystemExit) as error:
+            raise self._failure(what, error) from error
+
+    def _failure(self, what: str, error: BaseException) -> TinyTorchError:
+        """Give the error that names the side; what has run too long is no failure of a model."""
+        if isinstance(error, MeasurementError):
+            return error
+        kind = "" if isinstance(error, ModelError) else f"{type(error).__name__}: "
+        return ModelError(f"{self.name} {what}: {kind}{error}")
+
+    @contextmanager
+    def _watching_forks(self) -> Iterator[None]:
+        """End a copy of this process that a function leaves behind: it would measure as well."""
+        before = _forks.count
+        try:
+            yield
+        finally:
+            if os.getpid() != self._process:
+                os._exit(0)
+        if _forks.count > before:
+            self._note_forks()
+
+    def _note_forks(self) -> None:
+        if not self._is_forking:
+            self._is_forking = True
+            self.notes.append(
+                f"{self.name} starts processes of its own; only what it waits for is in its time"
+            )
+            self._function = _ending_copies(self._function, self._process)
+
+
+class WorkloadSide(LocalSide):
+    """A workload in this process: its model and inputs are copied for every round."""
+
+    def __init__(
+        self,
+        workload: Workload,
+        *,
+        name: str,
+        rng: np.random.Generator | None = None,
+        timeout_s: float | None = None,
+    ) -> None:
+        self.workload = workload
+        self.adapter: Adapter = adapter_for(workload.model, workload.arguments)
+        self.device = self.adapter.device(workload.model, workload.arguments)
+        super().__init__(
+            name,
+            self._copied,
+            can_rebuild=True,
+            clock=self.adapter.run_clock(self.device),
+            rng=rng,
+            timeout_s=timeout_s,
+        )
+
+    def stay_as_it_is(self, reason: str) -> None:
+        """Time the model itself from now on, not copies of it."""
+        self.release()
+        self.can_rebuild = False
+        self.notes.append(f"{self.name} is not built anew for every round: {reason}")
+        self._make = lambda: self.workload.run
+
+    @contextmanager
+    def environment(self) -> Iterator[None]:
+        """Build no graph, and leave the model as it was."""
+        with ExitStack() as stack:
+            stack.enter_context(self.adapter.preserving(self.workload.model))
+            stack.enter_context(self.adapter.without_gradients())
+            yield
+
+    def _called(self) -> Any:
+        """Call the model once; when it raises, say in which layer."""
+        try:
+            return super()._called()
+        except ModelError:
+            limit = time_limit(self.timeout_s, self.name)
+            naming_layers = self.adapter.naming_failures(self.workload.model)
+            with self.naming_failures("raised"), limit, naming_layers:
+                self.workload.run()
+            raise
+
+    def _copied(self) -> Function:
+        workload = self.workload
+        model = self.adapter.clone(workload.model)
+        inputs = self.adapter.copy_inputs(workload.inputs)
+        names, values = tuple(workload.keywords), tuple(workload.keywords.values())
+        keywords = dict(zip(names, self.adapter.copy_inputs(values), strict=True))
+        return partial(call_model, model, *inputs, **keywords)
+
+
+def function_name(function: Any, otherwise: str) -> str:
+    """Give the name of a function, or another word for those without a telling one."""
+    while isinstance(function, partial):
+        function = function.func
+    name = getattr(function, "__qualname__", None) or type(function).__name__
+    return otherwise if name in ("<lambda>", "function", "method") or "<lambda>" in name else name
+
+
+class _Forks:
+    """How often this process was copied."""
+
+    count = 0
+
+    def add(self) -> None:
+        self.count += 1
+
+
+_forks = _Forks()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_parent=_forks.add)
+
+
+def _ending_copies(function: Function | None, process: int) -> Function:
+    assert function is not None
+
+    def guarded() -> object:
+        try:
+            return function()
+        finally:
+            if os.getpid() != process:
+                os._exit(0)
+
+    return guarded

@@ -1,0 +1,260 @@
+"""One side of a comparison, in a process and environment of its own.
+
+Run as a file, by any Python that can import what the target needs: it needs the standard library
+alone until it is told to build a target. Requests and answers are lines of JSON; what the target
+prints goes to stderr.
+"""
+
+import gc
+import importlib
+import importlib.util
+import json
+import os
+import random
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any, TextIO
+
+PADS = 8
+LARGEST_PAD = 1 << 17
+DISPLACED_SHARE = 0.02
+OTHERS_SHARE = 0.01
+PARENT_CHECKED_EVERY_S = 1.0
+
+
+def main() -> None:
+    """Answer requests until there are no more."""
+    # The folder of this file is no place to import from; the one that we were started in is.
+    own = os.path.dirname(os.path.abspath(__file__))
+    sys.path[:] = [os.getcwd(), *(each for each in sys.path if os.path.abspath(each) != own)]
+    requests, answers = private_channels()
+    worker, process = Worker(), os.getpid()
+    threading.Thread(target=end_with_parent, args=(os.getppid(),), daemon=True).start()
+    for line in requests:
+        request = json.loads(line)
+        try:
+            answer = {"answer": getattr(worker, request.pop("do"))(**request)}
+        except BaseException as error:  # whatever a target does is an answer
+            answer = {"error": type(error).__name__ + ": " + str(error)}
+        if os.getpid() != process:  # a copy that the target has left behind has nothing to say
+            os._exit(0)
+        answers.write(json.dumps(answer) + "\n")
+        answers.flush()
+
+
+def private_channels() -> tuple[TextIO, TextIO]:
+    """Take stdin and stdout for ourselves: a target reads nothing, and what it prints is stderr."""
+    requests = os.fdopen(os.dup(0), "r", encoding="utf-8")
+    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    os.close(nothing)
+    os.dup2(2, 1)
+    return requests, answers
+
+
+def end_with_parent(parent: int) -> None:
+    """End this process, and those that it has started, when the one that asks is gone."""
+    while os.getppid() == parent:
+        time.sleep(PARENT_CHECKED_EVERY_S)
+    os.killpg(os.getpgid(0), signal.SIGKILL)
+
+
+class Worker:
+    """What a request may ask for."""
+
+    def build(self, target: str) -> dict[str, object]:
+        """Import a target and make what is to be timed."""
+        self.pads = [
+            bytearray(int(64 * (LARGEST_PAD / 64) ** random.random())) for _ in range(PADS)
+        ]
+        self.workload = load(target)
+        function, self.context = runner(self.workload)
+        self.context.__enter__()
+        self.function = ending_copies(function)
+        forks = Forks.count
+        self.function()
+        if Forks.count == forks:
+            self.function = function  # the check takes longer than some functions
+        gc.collect()
+        gc.disable()
+        return {"pid": os.getpid(), "python": sys.version.split()[0]}
+
+    def time(self, loops: int, before: int) -> dict[str, float]:
+        """Call the function, after some calls that are not timed."""
+        for _ in range(before):
+            self.function()
+        self.wait_for_device()
+        waits, of_all, computing = voluntary_waits(), time.process_time(), time.thread_time()
+        start = time.perf_counter()
+        for _ in range(loops):
+            self.function()
+        self.wait_for_device()
+        seconds = time.perf_counter() - start
+        computing = time.thread_time() - computing
+        by_others = time.process_time() - of_all - computing
+        lost = seconds - computing
+        # A call that waited, or may have waited for threads of its own, has lost nothing to others.
+        waited = by_others > OTHERS_SHARE * seconds or not voluntary_waits() == waits is not None
+        return {
+            "seconds": seconds,
+            "lost_s": 0.0 if waited or lost < DISPLACED_SHARE * seconds else lost,
+        }
+
+    def wait_for_device(self) -> None:
+        """Return when CUDA, if the target uses it, has done what it was given."""
+        torch = sys.modules.get("torch")
+        if torch is not None and torch.cuda.is_available() and torch.cuda.is_initialized():
+            torch.cuda.synchronize()
+
+    def outputs(self, file: str) -> int:
+        """Write what one call gives to a file of arrays."""
+        import numpy
+
+        arrays = arrays_in(self.function())
+        named: dict[str, Any] = {str(index): array for index, array in enumerate(arrays)}
+        numpy.savez(file, **named)
+        return len(named)
+
+    def evaluate(self, file: str) -> str | None:
+        """Write the score of every held-out example to a file."""
+        import numpy
+
+        if getattr(self.workload, "evaluate", None) is None:
+            return None
+        scores = numpy.asarray(self.workload.evaluate(self.workload.model), dtype=numpy.float64)
+        numpy.savez(file, scores=scores)
+        metric: str = self.workload.metric
+        return metric
+
+    def environment(self) -> dict[str, Any]:
+        """Describe the machine and software that this process sees."""
+        from tinytorch.measure.environment import describe_environment
+
+        described: dict[str, Any] = describe_environment(os.getcwd()).to_dict()
+        return described
+
+
+def load(target: str) -> Any:
+    """Give the workload of a target: as tinytorch does, or without it."""
+    try:
+        from tinytorch.workloads.targets import load_workload
+    except ImportError:
+        return load_alone(target)
+    return load_workload(target)
+
+
+def arrays_in(output: Any) -> list[Any]:
+    """Give every tensor, array and number in an output: as tinytorch does, or without it."""
+    try:
+        from tinytorch.adapters.adapter import adapter_for
+
+        return list(adapter_for(None, (output,)).arrays(output))
+    except (ImportError, AttributeError):  # none, or one from before it could do that
+        return [array for leaf in leaves_of(output) for array in as_arrays(leaf)]
+
+
+def leaves_of(value: Any) -> Iterator[Any]:
+    """Yield what lies in tuples, lists and mappings, in order."""
+    if isinstance(value, Mapping):
+        value = list(value.values())
+    if isinstance(value, (list, tuple)):
+        for item in value:
+            yield from leaves_of(item)
+    else:
+        yield value
+
+
+def as_arrays(leaf: Any) -> list[Any]:
+    """Give a tensor or a number as an array; nothing for anything else."""
+    import numpy
+
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(leaf, torch.Tensor):
+        leaf = leaf.detach().cpu()
+        leaf = (leaf.float() if leaf.dtype == torch.bfloat16 else leaf).numpy()
+    data = getattr(leaf, "data", None)
+    array = numpy.asarray(data if isinstance(data, numpy.ndarray) else leaf)
+    return [array] if array.dtype.kind in "biufc" else []
+
+
+def load_alone(target: str) -> tuple[Any, Any]:
+    """Give a model and its inputs from a factory, where tinytorch is not installed."""
+    place, _, name = target.rpartition(":")
+    if not place:
+        raise ImportError(f"{target!r} needs tinytorch, which cannot be imported here")
+    if place.endswith(".py"):
+        spec = importlib.util.spec_from_file_location(Path(place).stem, place)
+        assert spec is not None
+        assert spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        sys.path.insert(0, str(Path(place).resolve().parent))
+        spec.loader.exec_module(module)
+    else:
+        module = importlib.import_module(place)
+    model, inputs = getattr(module, name)()
+    return model, inputs if isinstance(inputs, (tuple, dict)) else (inputs,)
+
+
+def runner(workload: Any) -> tuple[Callable[[], object], Any]:
+    """Give a function that calls the model once, and the context that it runs in."""
+    if not isinstance(workload, tuple):
+        from tinytorch.adapters.adapter import adapter_for
+
+        adapter = adapter_for(workload.model, (*workload.inputs, *workload.keywords.values()))
+        return workload.run, adapter.without_gradients()
+    model, inputs = workload
+    model = model if callable(model) else model.forward
+    torch = sys.modules.get("torch")
+    context = torch.no_grad() if torch is not None else nullcontext()
+    if isinstance(inputs, dict):
+        return lambda: model(**inputs), context
+    return lambda: model(*inputs), context
+
+
+class Forks:
+    """How often this process was copied."""
+
+    count = 0
+
+    @classmethod
+    def add(cls) -> None:
+        cls.count += 1
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_parent=Forks.add)
+
+
+def ending_copies(function: Callable[[], object]) -> Callable[[], object]:
+    """Let a copy of this process end where the function returns: it would answer as well."""
+    process = os.getpid()
+
+    def guarded() -> object:
+        try:
+            return function()
+        finally:
+            if os.getpid() != process:
+                os._exit(0)
+
+    return guarded
+
+
+def voluntary_waits() -> int | None:
+    """Give how often this thread has waited by its own will; None where nobody counts."""
+    try:
+        import resource
+
+        waits: int = resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw
+        return waits
+    except (ImportError, AttributeError):
+        return None
+
+
+if __name__ == "__main__":
+    main()

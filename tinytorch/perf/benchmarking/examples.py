@@ -1,0 +1,275 @@
+"""Examples to measure models on, from the many forms in which people hold them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tinytorch.core.dataloader import DataLoader
+from tinytorch.core.tensor import Tensor
+from tinytorch.errors import SettingError
+
+__all__ = ["Batch", "Examples", "read_examples"]
+
+EVALUATION_BATCH = 250
+"""Whole arrays are evaluated so many examples at a time."""
+TIMED_EXAMPLES = 32
+"""A timed call on whole arrays has so many examples, unless asked otherwise."""
+FORMS = (
+    "(inputs, targets), a TensorDataset, a DataLoader, a list of batches, or a dictionary with "
+    '"inputs" and "targets"'
+)
+
+Array = npt.NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Batch:
+    """The arguments of one call of a model, and what it should give."""
+
+    inputs: tuple[Any, ...]
+    targets: Array | None
+
+    @property
+    def size(self) -> int | None:
+        """Number of examples; None where the inputs have no axis in common."""
+        lengths = {_length(value) for value in self.inputs}
+        return lengths.pop() if len(lengths) == 1 else None
+
+    def part(self, start: int, stop: int) -> Batch:
+        """Give some of the examples."""
+        targets = None if self.targets is None else self.targets[start:stop]
+        return Batch(tuple(_rows(value, start, stop) for value in self.inputs), targets)
+
+
+@dataclass(frozen=True)
+class Examples:
+    """Batches of examples, always the same ones in the same order.
+
+    `is_one_piece` tells that they came as whole arrays and were cut here.
+    """
+
+    batches: tuple[Batch, ...]
+    is_one_piece: bool = False
+
+    @property
+    def has_targets(self) -> bool:
+        return all(batch.targets is not None for batch in self.batches)
+
+    def timed_inputs(self, batch_size: int | None = None) -> tuple[Any, ...]:
+        """Give the arguments of the call that is timed.
+
+        That is the first batch, and of whole arrays the first 32 examples; `batch_size` takes so
+        many of the first batch instead.
+        """
+        first = self.batches[0]
+        if batch_size is None:
+            batch_size = TIMED_EXAMPLES if self.is_one_piece else None
+        elif first.size is None or batch_size > first.size:
+            raise SettingError(
+                f"batch_size={batch_size}, but the first batch has {first.size or 'no'} examples"
+            )
+        return first.inputs if batch_size is None else first.part(0, batch_size).inputs
+
+
+def read_examples(source: Any) -> Examples:
+    """Read examples in any of these forms.
+
+    - ``(inputs, targets)``: arrays, tensors or lists; `inputs` may be a tuple for several arguments
+    - a `TensorDataset`, of TinyTorch or PyTorch: the last tensor holds the targets
+    - a `DataLoader`, of either, or any iterable of such batches or of single examples
+    - a dictionary with ``"inputs"`` and, where there are any, ``"targets"``
+    - an array, a tensor or a nested list of numbers alone: inputs without targets
+
+    A loader is gone through once, and what it gives is kept, so that every model sees the same.
+    """
+    if isinstance(source, Examples):
+        return source
+    examples = _read(source)
+    if not examples.batches or not all(batch.size != 0 for batch in examples.batches):
+        raise SettingError("the data holds no example; there is nothing to measure on")
+    for batch in examples.batches:
+        _check_lengths(batch)
+    if len({batch.targets is None for batch in examples.batches}) > 1:
+        raise SettingError("some batches have targets and some have none; give all or none")
+    return examples
+
+
+def _read(source: Any) -> Examples:
+    tensors = getattr(source, "tensors", None)
+    if isinstance(source, Mapping):
+        return _whole(*_parts_of_mapping(source))
+    if isinstance(tensors, (tuple, list)) and tensors:
+        inputs, targets = tuple(tensors[:-1]), tensors[-1]
+        return _whole(inputs, targets) if inputs else _whole(targets, None)
+    if _is_array(source) or _is_nested_list(source):
+        return Examples((_batch(source, None),))
+    if _is_pair(source):
+        return _whole(source[0], source[1])
+    return _from_items(_items_of(source))
+
+
+def _is_pair(source: Any) -> bool:
+    """Tell inputs and targets from two batches, which are tuples themselves."""
+    if not isinstance(source, (tuple, list)) or len(source) != 2:
+        return False
+    if isinstance(source, list):
+        return all(_is_array(each) for each in source)
+    return not all(isinstance(each, (tuple, Mapping)) for each in source)
+
+
+def _parts_of_mapping(source: Mapping[Any, Any]) -> tuple[Any, Any]:
+    if "inputs" not in source:
+        raise SettingError(
+            f'a dictionary of data needs "inputs" and "targets"; this one has '
+            f"{', '.join(map(repr, source)) or 'nothing'}"
+        )
+    return source["inputs"], source.get("targets")
+
+
+def _items_of(source: Any) -> list[Any]:
+    if isinstance(source, (str, bytes)):
+        raise SettingError(f"{source!r} is a text and no data; give {FORMS}")
+    if not hasattr(source, "__iter__") and hasattr(source, "__getitem__"):
+        return [source[index] for index in range(len(source))]
+    try:
+        with _keeping_epoch(source):
+            return list(source)
+    except TypeError as error:
+        raise SettingError(
+            f"a {type(source).__name__} holds no examples ({error}); give {FORMS}"
+        ) from None
+
+
+@contextmanager
+def _keeping_epoch(source: Any) -> Iterator[None]:
+    """Let a loader of ours go on with the order that it would have had."""
+    epoch = source.epoch if isinstance(source, DataLoader) else None
+    try:
+        yield
+    finally:
+        if epoch is not None:
+            source.epoch = epoch
+
+
+def _from_items(items: list[Any]) -> Examples:
+    batches = [_batch(*_parts_of_item(item)) for item in items]
+    are_single = [batch.targets is not None and batch.targets.ndim == 0 for batch in batches]
+    if batches and all(are_single):
+        return _stacked(batches)
+    return Examples(tuple(batches))
+
+
+def _parts_of_item(item: Any) -> tuple[Any, Any]:
+    if isinstance(item, Mapping):
+        return _parts_of_mapping(item)
+    if isinstance(item, (tuple, list)):
+        if not item:
+            raise SettingError(f"an empty batch; give {FORMS}")
+        return (tuple(item[:-1]), item[-1]) if len(item) > 1 else (tuple(item), None)
+    if _is_array(item):
+        return item, None
+    raise SettingError(f"a batch is a {type(item).__name__}; give (inputs, targets) for each")
+
+
+def _stacked(examples: list[Batch]) -> Examples:
+    """Put single examples into batches."""
+    try:
+        columns = zip(*(batch.inputs for batch in examples), strict=True)
+        inputs = tuple(np.stack([_as_array(value) for value in column]) for column in columns)
+    except ValueError as error:
+        raise SettingError(
+            f"the examples differ in shape, so they make no batch: {error}"
+        ) from None
+    return _whole(
+        inputs, np.stack([batch.targets for batch in examples if batch.targets is not None])
+    )
+
+
+def _whole(inputs: Any, targets: Any) -> Examples:
+    """Cut whole arrays into batches."""
+    everything = _batch(inputs, targets)
+    _check_lengths(everything)
+    count = everything.size
+    if count is None or targets is None:
+        return Examples((everything,))
+    starts = range(0, count, EVALUATION_BATCH)
+    return Examples(
+        tuple(everything.part(start, start + EVALUATION_BATCH) for start in starts),
+        is_one_piece=True,
+    )
+
+
+def _batch(inputs: Any, targets: Any) -> Batch:
+    arguments = inputs if isinstance(inputs, tuple) else (inputs,)
+    values = tuple(each if _is_array(each) else _as_array(each) for each in arguments)
+    return Batch(values, None if targets is None else _checked_targets(targets))
+
+
+def _checked_targets(targets: Any) -> Array:
+    array = _as_array(targets)
+    if array.dtype.kind not in "biuf":
+        raise SettingError(
+            f"targets of dtype {array.dtype} cannot be scored; give class numbers or values"
+        )
+    return array
+
+
+def _check_lengths(batch: Batch) -> None:
+    if batch.targets is None:
+        return
+    lengths = [_length(value) for value in batch.inputs]
+    wanted = len(batch.targets) if batch.targets.ndim else None
+    if any(length != wanted for length in lengths):
+        shapes = [tuple(getattr(value, "shape", ())) for value in batch.inputs]
+        raise SettingError(
+            f"inputs {shapes} and targets {batch.targets.shape} differ in the number of examples"
+        )
+
+
+def _is_array(value: Any) -> bool:
+    return hasattr(value, "shape") and hasattr(value, "dtype")
+
+
+def _is_nested_list(value: Any) -> bool:
+    """Tell rows of plain numbers from a list of arrays or batches."""
+    first = value
+    while isinstance(first, list) and first:
+        first = first[0]
+    return isinstance(value, list) and isinstance(first, (int, float))
+
+
+def _length(value: Any) -> int | None:
+    shape = tuple(value.shape)
+    return int(shape[0]) if shape else None
+
+
+def _rows(value: Any, start: int, stop: int) -> Any:
+    return Tensor(value.data[start:stop]) if isinstance(value, Tensor) else value[start:stop]
+
+
+def _as_array(value: Any) -> Array:
+    """Give the numbers of a tensor, an array or a list; Python's own floats become float32."""
+    if isinstance(value, Tensor):
+        return value.data
+    if hasattr(value, "detach"):  # PyTorch, also on another device
+        value = value.detach().cpu()
+        value = value.float() if str(value.dtype) == "torch.bfloat16" else value
+        return np.asarray(value)
+    try:
+        is_list = isinstance(value, (list, tuple)) and any(_is_array(each) for each in value)
+        array = np.stack([_as_array(each) for each in value]) if is_list else np.asarray(value)
+    except ValueError as error:
+        raise SettingError(f"the data makes no array: {error}") from None
+    if array.dtype.kind == "O":
+        raise SettingError(
+            f"the data makes no array: it holds {type(value).__name__}; give {FORMS}"
+        )
+    has_dtype = is_list or isinstance(value, (np.ndarray, np.generic))
+    is_python_float = array.dtype == np.float64 and not has_dtype
+    return array.astype(np.float32) if is_python_float else array

@@ -1,0 +1,308 @@
+"""What one run of pytest has measured: collected, kept, compared with an earlier run, written."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+import pytest
+
+from tinytorch import __version__
+from tinytorch.errors import TinyTorchError
+from tinytorch.pytest_plugin.options import LAST, settings_of
+
+if TYPE_CHECKING:
+    from tinytorch.comparison.comparison import Comparison
+    from tinytorch.measure.samples import Samples
+    from tinytorch.records.store import RecordStore
+    from tinytorch.workloads.record import Record
+
+__all__ = ["REPORT_FIELD", "Against", "Compared", "Measured", "PerfSession"]
+
+REPORT_FIELD = "tinytorch_perf"
+SCHEMA = 1
+KIND = "test"
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A function that a test has measured."""
+
+    name: str
+    group: str
+    file: str
+    function: str
+    samples: Samples
+    settings: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Compared:
+    """Two things that a test has compared; `open` says what the test could not show.
+
+    What a test has compared that did not pass is shown, but not kept.
+    """
+
+    name: str
+    group: str
+    file: str
+    function: str
+    comparison: Comparison
+    open: str = ""
+    has_passed: bool = True
+
+
+@dataclass(frozen=True)
+class Against:
+    """A test of this run against the stored one; `reason` says why they cannot be compared.
+
+    `ratio` is of medians, this run's over the stored one's. Between two runs anything may have
+    changed, so there is no verdict.
+    """
+
+    name: str
+    ratio: float | None = None
+    stored: float | None = None
+    created_at: str = ""
+    hash: str = ""
+    commit: str | None = None
+    reason: str = ""
+
+
+@dataclass
+class PerfSession:
+    """The plugin object of one run, in the process that writes the summary."""
+
+    config: pytest.Config
+    measured: dict[str, Measured] = field(default_factory=dict)
+    compared: dict[str, Compared] = field(default_factory=dict)
+    left_out: list[str] = field(default_factory=list)
+    against: list[Against] = field(default_factory=list)
+    messages: list[str] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.settings = settings_of(self.config)
+        self.run = f"{datetime.now(UTC):%Y%m%dT%H%M%S}-{uuid4().hex[:8]}"
+        self._kept = 0
+        if self.settings.compare_with not in (None, LAST):
+            self._check_stored_run()
+
+    @cached_property
+    def environment(self) -> dict[str, Any]:
+        from tinytorch.measure.environment import describe_environment
+
+        return describe_environment(self.config.rootpath).to_dict()
+
+    # ------------------------------------------------------------ hooks
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Take in what a test has measured, and keep it at once: a killed run loses little."""
+        for line in getattr(report, REPORT_FIELD, ()):
+            fields = json.loads(line)
+            entry: Compared | Measured
+            if "comparison" in fields:
+                entry = _compared(fields, has_passed=report.passed)
+                self.compared[entry.name] = entry
+            else:
+                entry = _measured(fields)
+                if report.passed:
+                    self.measured[entry.name] = entry
+                else:
+                    self.left_out.append(entry.name)
+            if self.settings.save and report.passed:
+                self._save(entry)
+
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        """Look up the stored run and write the file."""
+        try:
+            if self.settings.compare_with is not None:
+                self.against = list(self._compare_with_stored(self.settings.compare_with))
+            if self.settings.json_file is not None:
+                self._write_json()
+        except (TinyTorchError, OSError) as error:
+            self.problems.append(str(error))
+            if session.exitstatus == pytest.ExitCode.OK:
+                session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        """Show the tables."""
+        if not (self.measured or self.compared or self.left_out or self.problems):
+            return
+        from tinytorch.pytest_plugin.summary import write_summary
+
+        if self._kept:
+            found = "record" if self._kept == 1 else "records"
+            self.messages.append(f"{self._kept} {found} kept, run {self.run}")
+        write_summary(self, terminalreporter)
+
+    # ------------------------------------------------------------ records
+
+    def record(self, entry: Measured | Compared) -> Record:
+        """Make the record of a test."""
+        from tinytorch.records.comparison_record import comparison_record
+        from tinytorch.workloads.record import Record
+
+        if isinstance(entry, Compared):
+            return comparison_record(
+                entry.comparison,
+                name=entry.name,
+                kind=KIND,
+                run=self.run,
+                settings={"measured by": "tinytorch"},
+                folder=self.config.rootpath,
+            )
+        return Record(
+            kind=KIND,
+            name=entry.name,
+            samples={"latency": entry.samples},
+            environment=self.environment,
+            settings={"measured by": "tinytorch", **entry.settings},
+            details={"group": entry.group},
+            run=self.run,
+            notes=entry.samples.notes,
+        )
+
+    def _save(self, entry: Measured | Compared) -> None:
+        from tinytorch.records.store import keep
+
+        try:
+            kept = keep(self.record(entry), self.settings.store)
+        except TinyTorchError as error:
+            self.problems.append(f"{entry.name}: {error}")
+            return
+        self._kept += 1
+        if kept.note and kept.note not in self.messages:
+            self.messages.append(kept.note)
+
+    def _check_stored_run(self) -> None:
+        """Refuse a record that is not there before anything is measured."""
+        from tinytorch.records.location import store_path
+
+        assert self.settings.compare_with is not None
+        path = store_path(self.settings.store)
+        if not path.exists():
+            raise pytest.UsageError(f"--perf-compare: there is no {path}; --perf-save fills it")
+        try:
+            with self._store() as store:
+                store.get(self.settings.compare_with)
+        except TinyTorchError as error:
+            raise pytest.UsageError(f"--perf-compare: {error}") from error
+
+    def _store(self) -> RecordStore:
+        from tinytorch.records.store import open_store
+
+        return open_store(self.settings.store)
+
+    def _compare_with_stored(self, which: str) -> Iterator[Against]:
+        from tinytorch.records.location import store_path
+
+        path = store_path(self.settings.store)
+        if not path.exists():
+            self.messages.append(
+                f"nothing to compare with: there is no {path}; --perf-save fills it"
+            )
+            return
+        with self._store() as store:
+            chosen = None if which == LAST else store.get(which)
+            for entry in self.measured.values():
+                yield _against(self.record(entry), self._earlier(store, entry.name, chosen))
+
+    def _earlier(self, store: RecordStore, name: str, chosen: Record | None) -> list[Record]:
+        """Give the stored records of a test, newest first: of the chosen run, or of all others."""
+        if chosen is not None and not chosen.run:
+            return [chosen] if chosen.name == name else []
+        run = None if chosen is None else chosen.run
+        found = store.find(kind=KIND, name=name, run=run, newest_first=True)
+        return [record for record in found if record.run != self.run]
+
+    # ------------------------------------------------------------ for programs
+
+    def to_dict(self) -> dict[str, Any]:
+        """Give everything, ready for JSON."""
+        return {
+            "schema": SCHEMA,
+            "tinytorch": __version__,
+            "run": self.run,
+            "environment": self.environment,
+            "tests": [
+                {**vars(each), "samples": each.samples.to_dict(), "median": each.samples.median}
+                for each in self.measured.values()
+            ],
+            "comparisons": [
+                {**vars(each), "comparison": each.comparison.to_dict()}
+                for each in self.compared.values()
+            ],
+            "left_out": self.left_out,
+            "against": [vars(each) for each in self.against],
+        }
+
+    def _write_json(self) -> None:
+        from tinytorch.core.files import write_atomically
+
+        assert self.settings.json_file is not None
+        with write_atomically(self.settings.json_file.absolute()) as temporary:
+            text = json.dumps(_finite(self.to_dict()), indent=1, allow_nan=False)
+            temporary.write_text(text + "\n", "utf-8")
+        self.messages.append(f"wrote {self.settings.json_file}")
+
+
+def _finite(value: Any) -> Any:
+    """Write null for what is no finite number: JSON has no other form for it."""
+    if isinstance(value, Mapping):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _measured(fields: Mapping[str, Any]) -> Measured:
+    from tinytorch.measure.samples import Samples
+
+    return Measured(
+        **_place(fields),
+        samples=Samples.from_dict(fields["samples"]),
+        settings={**fields["settings"], "clock": fields["clock"]},
+    )
+
+
+def _compared(fields: Mapping[str, Any], *, has_passed: bool) -> Compared:
+    from tinytorch.comparison.comparison import Comparison
+
+    return Compared(
+        **_place(fields),
+        comparison=Comparison.from_dict(fields["comparison"]),
+        open=fields.get("open", ""),
+        has_passed=has_passed,
+    )
+
+
+def _place(fields: Mapping[str, Any]) -> dict[str, str]:
+    return {name: fields[name] for name in ("name", "group", "file", "function")}
+
+
+def _against(now: Record, earlier: list[Record]) -> Against:
+    """Compare with the newest record that may be compared, or say what differs from the newest."""
+    from tinytorch.records.trends import comparable
+
+    if not earlier:
+        return Against(now.name, reason="no stored record of this test")
+    reasons = [comparable(record, now, "latency") for record in earlier]
+    stored = next((r for r, why in zip(earlier, reasons, strict=True) if why is None), None)
+    if stored is None:
+        return Against(now.name, reason=f"not comparable: {reasons[0]}", hash=earlier[0].hash)
+    before, after = stored.samples["latency"].median, now.samples["latency"].median
+    return Against(
+        now.name,
+        ratio=after / before if before else None,
+        stored=before,
+        created_at=stored.created_at,
+        hash=stored.hash,
+        commit=stored.commit,
+    )

@@ -1,0 +1,1 @@
+"""Records on disk: the store, its exchange format, trends and change points."""

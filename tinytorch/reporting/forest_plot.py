@@ -1,0 +1,207 @@
+"""Ratios with their intervals as a forest plot made of letters: right of 1 is faster."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.text import Text
+
+from tinytorch.reporting.quantities import UNKNOWN
+
+__all__ = ["ForestPlot", "ForestRow", "ratio_text"]
+
+WIDEST = 100
+LEAST_CANVAS = 16
+LONGEST_LABEL = 28
+GAP = 2
+MARGIN = 0.05
+"""The part of the width that is left free at each end."""
+OUTER_SHARE = 0.05
+"""So many of the points at each end may lie outside of the picture; one wild point must not
+squeeze the rest."""
+
+
+@dataclass(frozen=True)
+class _Letters:
+    one: str
+    floor: str
+    band: str
+    line: str
+    ends: str
+    value: str
+    beyond: str
+    heights: str
+
+
+LETTERS = _Letters("│", "┊", "░", "─", "├┤", "●", "◄►", "▁▂▃▄▅▆▇█")
+PLAIN_LETTERS = _Letters("|", ":", ".", "-", "[]", "o", "<>", ".-=+*%#@")
+
+
+def ratio_text(ratio: float | None) -> str:
+    """Write how many times, with one digit more near 1, where it matters.
+
+    >>> ratio_text(1.3149), ratio_text(0.9968), ratio_text(0.0412), ratio_text(None)
+    ('1.31x', '0.997x', '0.041x', '-')
+    """
+    if ratio is None or math.isnan(ratio):
+        return UNKNOWN
+    if math.isinf(ratio):
+        return "inf"
+    if 0.9 <= ratio <= 1.1:
+        return f"{ratio:.3f}x"
+    if ratio < 0.1:
+        return f"{ratio:.3f}x" if ratio >= 0.01 else f"{ratio:.2g}x"
+    return f"{ratio:.2f}x" if ratio < 99.995 else f"{ratio:,.0f}x"
+
+
+@dataclass(frozen=True)
+class ForestRow:
+    """One ratio with its interval; `text` stands beside it."""
+
+    label: str
+    value: float
+    low: float
+    high: float
+    text: str = ""
+    style: str = ""
+
+
+@dataclass(frozen=True)
+class ForestPlot:
+    """Rows over one logarithmic axis, with the floor and the band around 1.
+
+    `points`, such as the ratios of single rounds, are drawn below as a strip, the higher the more
+    of them lie at a place.
+    """
+
+    rows: Sequence[ForestRow]
+    floor: float
+    band: float
+    points: Sequence[float] = ()
+    points_label: str = "rounds"
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        letters = PLAIN_LETTERS if options.ascii_only else LETTERS
+        for line in self.lines(min(WIDEST, options.max_width), letters):
+            line.no_wrap, line.overflow = True, "ellipsis"
+            yield line
+
+    def lines(self, width: int, letters: _Letters = LETTERS) -> list[Text]:
+        """Draw the plot in so many columns."""
+        labels = [row.label for row in self.rows] + ([self.points_label] if self.points else [])
+        label_width = min(LONGEST_LABEL, max(map(len, labels)))
+        text_width = max((len(row.text) for row in self.rows), default=0)
+        columns = width - label_width - GAP - (text_width + GAP if text_width else 0)
+        if columns < LEAST_CANVAS:  # the numbers matter more than the picture
+            return [
+                Text(f"{_cut(row.label, label_width)}  {row.text}", row.style) for row in self.rows
+            ]
+        axis = self._axis(columns)
+        lines = []
+        for row in self.rows:
+            canvas = [" "] * axis.columns
+            canvas[axis.place(1)] = letters.one
+            _draw(row, axis, canvas, letters)
+            beside = f"{'':{GAP}}{row.text}" if row.text else ""
+            lines.append(_line(row.label, label_width, "".join(canvas), beside, row.style))
+        if self.points:
+            strip = _strip(self.points, axis, letters)
+            lines.append(_line(self.points_label, label_width, strip, "", ""))
+        indent = " " * (label_width + GAP)
+        lines.append(Text(indent + self._ruler(axis, letters), "dim"))
+        lines.append(Text(indent + axis.labels(), "dim"))
+        legend = self._legend(letters)
+        lines.append(Text(f"{indent}{legend}" if len(legend) <= columns else legend[:width], "dim"))
+        return lines
+
+    def _axis(self, columns: int) -> _Axis:
+        known = [1 / (1 + self.band) ** 2, (1 + self.band) ** 2, *_inner(self.points)]
+        known += [end for row in self.rows for end in (row.value, row.low, row.high)]
+        logs = [math.log(each) for each in known if 0 < each < math.inf]
+        low, high = min(logs), max(logs)
+        spare = MARGIN * (high - low)
+        return _Axis(low - spare, high + spare, columns)
+
+    def _ruler(self, axis: _Axis, letters: _Letters) -> str:
+        """Draw 1 with floor and band around it, on a line of their own: intervals hide them."""
+        canvas = [" "] * axis.columns
+        for place in range(axis.place(1 / (1 + self.band)), axis.place(1 + self.band) + 1):
+            canvas[place] = letters.band
+        for edge in (1 / (1 + self.floor), 1 + self.floor):
+            canvas[axis.place(edge)] = letters.floor
+        canvas[axis.place(1)] = letters.one
+        return "".join(canvas)
+
+    def _legend(self, letters: _Letters) -> str:
+        parts = [
+            f"{letters.one} equal",
+            f"{letters.floor} floor {100 * self.floor:.3g}%",
+            f"{letters.band} band {100 * self.band:.3g}%",
+            "slower < 1x < faster",
+        ]
+        return "  ".join(parts)
+
+
+@dataclass(frozen=True)
+class _Axis:
+    """Logarithms from `low` to `high` over so many columns."""
+
+    low: float
+    high: float
+    columns: int
+
+    def place(self, ratio: float) -> int:
+        """Give the column of a ratio; what lies outside is put at the end."""
+        if ratio <= 0:
+            return 0
+        share = (math.log(ratio) - self.low) / (self.high - self.low) if ratio < math.inf else 1.0
+        return min(max(round(share * (self.columns - 1)), 0), self.columns - 1)
+
+    def labels(self) -> str:
+        """Write the ends, and 1 where it is."""
+        first, last = ratio_text(math.exp(self.low)), ratio_text(math.exp(self.high))
+        line = [" "] * self.columns
+        line[: len(first)] = first
+        line[self.columns - len(last) :] = last
+        start = self.place(1) - 1
+        if len(first) < start < self.columns - len(last) - 2:
+            line[start : start + 2] = "1x"
+        return "".join(line)
+
+
+def _draw(row: ForestRow, axis: _Axis, canvas: list[str], letters: _Letters) -> None:
+    left, right, middle = axis.place(row.low), axis.place(row.high), axis.place(row.value)
+    for place in range(left, right + 1):
+        canvas[place] = letters.line
+    canvas[left] = letters.ends[0] if row.low > 0 else letters.beyond[0]
+    canvas[right] = letters.ends[1] if row.high < math.inf else letters.beyond[1]
+    canvas[middle] = letters.value
+
+
+def _strip(points: Sequence[float], axis: _Axis, letters: _Letters) -> str:
+    counts = [0] * axis.columns
+    for point in points:
+        counts[axis.place(point)] += 1
+    most, top = max(counts), len(letters.heights) - 1
+    return "".join(letters.heights[round(count / most * top)] if count else " " for count in counts)
+
+
+def _inner(points: Sequence[float]) -> list[float]:
+    """Give the ends of what is left without the outermost points."""
+    if not points:
+        return []
+    ordered = sorted(points)
+    outer = int(OUTER_SHARE * len(ordered))
+    return [ordered[outer], ordered[-1 - outer]]
+
+
+def _line(label: str, width: int, canvas: str, beside: str, style: str) -> Text:
+    return Text.assemble(f"{_cut(label, width):<{width}}{'':{GAP}}", (canvas, style), beside)
+
+
+def _cut(label: str, width: int) -> str:
+    """Shorten a label from the left: the end of a path tells more than its start."""
+    return label if len(label) <= width else f"…{label[len(label) - width + 1 :]}"
