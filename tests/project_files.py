@@ -2,6 +2,7 @@
 
 import ast
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -18,6 +19,7 @@ def project_files() -> Iterator[Path]:
     return _files_below(ROOT)
 
 
+@cache
 def package_modules() -> dict[str, ast.Module]:
     """Give the syntax tree of every module of the package, by its dotted name."""
     return {

@@ -114,12 +114,12 @@ SHAPES = {
 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_intervals_miss_no_more_often_than_they_may(shape, rng):
-    trials, alpha = 1000, 0.05
+    trials, alpha = 300, 0.05
     missed = 0
     for count in rng.integers(7, 40, trials):
         low, high = signed_rank_interval(SHAPES[shape](rng, int(count)), alpha)
         missed += not low <= 0 <= high
-    # Of 1000 trials that miss with 5% each, so many come up in one of a million runs.
+    # Of 300 trials that miss with 5% each, so many come up in one of a million runs.
     assert missed <= stats.binom.isf(1e-6, trials, alpha)
 
 

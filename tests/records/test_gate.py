@@ -76,6 +76,7 @@ def test_ten_times_the_work_is_a_regression(folder):
     assert kept.commit == git(folder, "rev-parse", "HEAD")
 
 
+@pytest.mark.slow
 def test_identical_code_never_is_a_regression(folder):
     # Six rounds may all be disturbed, but not by that much.
     gate = run_gate("HEAD", QUICK.changed(tolerance=0.9), folder=folder, save=False)
@@ -93,6 +94,7 @@ def test_identical_code_passes_a_wide_tolerance_between_commits(folder):
     assert {row.verdict for row in gate.results} <= {"passed", "not shown"}
 
 
+@pytest.mark.slow
 def test_worse_scores_are_lost_accuracy(folder):
     write(folder, bench=BENCH.replace("[1.0, 0.0]", "[0.0, 0.0]"))
     settings = GateSettings(("bench.py:scored",), tolerance=0.9, budget_s=0.01)

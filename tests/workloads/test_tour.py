@@ -20,6 +20,7 @@ def short_tour():
         return take_tour(seed=1, watch=lambda *what: seen.append(what)), seen
 
 
+@pytest.mark.slow
 def test_every_model_learns_more_than_a_constant(short_tour):
     result, _ = short_tour
     assert [model.name for model in result.models] == ["mlp", "cnn", "gpt"]
@@ -28,12 +29,14 @@ def test_every_model_learns_more_than_a_constant(short_tour):
         assert model.without_learning < model.fresh_score < model.shipped_score
 
 
+@pytest.mark.slow
 def test_losses_are_those_of_every_step(short_tour):
     result, _ = short_tour
     assert [len(model.losses) for model in result.models] == [60, 40, 100]
     assert all(model.losses[-1] < model.losses[0] for model in result.models)
 
 
+@pytest.mark.slow
 def test_the_shown_digits_are_held_out_ones(short_tour):
     result, _ = short_tour
     known = {image.tobytes() for image in zoo.digit_data(held_out=True, flat=False).tensors[0].data}
@@ -41,12 +44,14 @@ def test_the_shown_digits_are_held_out_ones(short_tour):
     assert all(0.1 <= digit.probability <= 1 for digit in result.digits)
 
 
+@pytest.mark.slow
 def test_text_continues_the_prompt(short_tour):
     result, _ = short_tour
     assert len(result.fresh_text) == len(result.shipped_text) == tour.NEW_CHARACTERS
     assert result.fresh_text != result.shipped_text
 
 
+@pytest.mark.slow
 def test_the_watcher_hears_of_every_step(short_tour):
     _, seen = short_tour
     assert ("training mlp", 60, 200) in seen
@@ -55,6 +60,7 @@ def test_the_watcher_hears_of_every_step(short_tour):
     assert done == sorted(done)
 
 
+@pytest.mark.slow
 def test_a_model_that_learned_nothing_does_not_work(short_tour):
     result, _ = short_tour
     useless = dataclasses.replace(result.models[0], fresh_score=0.1)

@@ -20,6 +20,7 @@ def test_the_same_seed_gives_the_same_weights_bit_for_bit(name):
     assert not all(np.array_equal(array, states[2][key]) for key, array in states[0].items())
 
 
+@pytest.mark.slow
 def test_the_recipe_teaches_the_mlp():
     model, history = train.train_model("mlp", seed=0)
     scores = zoo.is_correct(model, zoo.digit_data(held_out=True, flat=True))
@@ -43,7 +44,9 @@ def test_a_short_run_teaches_gpt_more_than_single_characters():
     assert loss < 0.75 * unigram_entropy(split_corpus(load_corpus())[1])
 
 
-@pytest.mark.parametrize(("name", "least"), [("mlp", 0.96), ("cnn", 0.98)])
+@pytest.mark.parametrize(
+    ("name", "least"), [("mlp", 0.96), pytest.param("cnn", 0.98, marks=pytest.mark.slow)]
+)
 def test_the_same_code_reads_real_digits(name, least):
     """Train the zoo's networks on scikit-learn's scanned 8x8 digits, a fifth held out."""
     digits = require_part("sklearn.datasets").load_digits()
