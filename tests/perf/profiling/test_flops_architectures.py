@@ -31,6 +31,7 @@ def test_the_formulas_give_the_published_numbers():
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ARCHITECTURES)
 def test_a_model_costs_what_its_configuration_says(name):
     case = ARCHITECTURES[name]()
@@ -49,6 +50,7 @@ def test_with_a_cache_only_new_tokens_are_projected(attn):
     assert count_flops(case.model, *case.inputs, **case.options) == case.flops
 
 
+@pytest.mark.slow
 def test_resnet50_on_a_real_image():
     case = resnet50(1, 224)
     assert count_flops(case.model, *case.inputs) == case.flops == 2 * 4_089_184_256
