@@ -1,5 +1,6 @@
 """What every test may use."""
 
+import gc
 from collections.abc import Iterator
 
 import hypothesis
@@ -24,6 +25,14 @@ def _measure_this_machine_once(tmp_path_factory: pytest.TempPathFactory) -> Iter
         records = tmp_path_factory.mktemp("records") / "records.sqlite"
         patch.setenv("TINYTORCH_RECORDS", str(records))
         yield
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _quick_collections() -> Iterator[None]:
+    """Keep what was made so far out of the collector, which every measurement runs first."""
+    gc.freeze()
+    yield
+    gc.unfreeze()
 
 
 @pytest.fixture

@@ -2,41 +2,20 @@
 
 from pathlib import Path
 
+from example_comparisons import comparison
+
 from tinytorch.comparison.accuracy import compare_accuracy
-from tinytorch.comparison.comparison import Comparison
 from tinytorch.comparison.outputs import compare_outputs
-from tinytorch.comparison.rounds import Pace, Round
-from tinytorch.comparison.sequential import Rule, TimeRatio
+from tinytorch.comparison.sequential import TimeRatio
 from tinytorch.records.gate_result import GateResult, TargetResult
 from tinytorch.reporting.gate import gate_markdown
 
 GOLDEN = Path(__file__).parent / "reporting" / "golden_gate.md"
 
 
-def comparison(ratio=1.0, *, spread=0.002, n=9, **changes):
-    """Give a comparison whose rounds lie around a ratio, some above and some below."""
-    rounds = tuple(
-        Round((0.001,), (0.001 * ratio * (1 + spread * (index - n // 2) / n),))
-        for index in range(n)
-    )
-    fields = {
-        "baseline_name": "baseline",
-        "candidate_name": "candidate",
-        "rounds": rounds,
-        "rule": Rule(),
-        "floor": 0.005,
-        "alpha": 0.05,
-        "pace": Pace((1, 1), 1, 0, 0.1, (0.001, 0.001)),
-        "clock": "wall",
-        "seconds_used": 2.5,
-        "environment": {"fingerprint": "9ba07db284f245d2"},
-    }
-    return Comparison(**(fields | changes))
-
-
 def timed(target="bench.py:make", ratio=1.0, *, tolerance=0.05, spread=0.002, **changes):
     """Give the result of a target that was measured."""
-    found = comparison(ratio, spread=spread)
+    found = comparison(ratio, spread=spread, n=9, seconds_used=2.5)
     fields = {"ratio": found.ratio, "comparison": found, "seconds_used": 2.5}
     return TargetResult(target, tolerance, **(fields | changes))
 

@@ -7,7 +7,7 @@ from tinytorch.workloads.record import Record
 
 START = datetime(2026, 3, 1, tzinfo=UTC)
 ENVIRONMENT = {
-    "fingerprint": "9ba07db284f245d2",
+    "fingerprint": "c0ffee5eed15600d",
     "cpu_model": "AMD EPYC",
     "python": "3.11.4",
     "libraries": {"numpy": "2.4.6"},

@@ -9,58 +9,29 @@ import tempfile
 import time
 
 import numpy as np
-import psutil
 import pytest
-from parts import require_part
+from two_sides import (
+    CORE_X,
+    LITTLE,
+    MUCH,
+    SHORT,
+    TIME_ALONE,
+    TORCH_X,
+    WIDE,
+    children,
+    core_model,
+    nn,
+    torch,
+    torch_model,
+    work,
+)
 
 from tinytorch import Isolated, compare
 from tinytorch.comparison import evidence, sides
 from tinytorch.comparison.comparison import NOT_SHOWN, SLOWER
-from tinytorch.core.layers import Linear, ReLU, Sequential
-from tinytorch.core.tensor import Tensor
 from tinytorch.errors import MeasurementError, ModelError
 from tinytorch.measure.clocks import StandardClock
 from tinytorch.workloads.workload import Workload
-
-torch = require_part("torch")
-nn = torch.nn
-
-SHORT = {"budget_s": 0.05}
-TIME_ALONE = {"budget_s": 0.05, "evidence": False}
-"""Far more work is found in the six rounds that are always taken, on any machine."""
-
-
-def work(amount):
-    return lambda: sum(range(amount))
-
-
-LITTLE, MUCH = work(1000), work(30_000)
-
-WIDE = 60_000
-
-
-def core_model(width=16):
-    return Sequential(Linear(8, width, rng=0), ReLU(), Linear(width, 4, rng=0))
-
-
-def torch_model(width=16):
-    return nn.Sequential(nn.Linear(8, width), nn.ReLU(), nn.Linear(width, 4))
-
-
-CORE_X, TORCH_X = Tensor(np.ones((2, 8), np.float32)), torch.ones(2, 8)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _quick_collections():
-    """Spare the collector what was imported: it is asked before every comparison."""
-    gc.collect()
-    gc.freeze()
-    yield
-    gc.unfreeze()
-
-
-def children():
-    return {child.pid for child in psutil.Process().children(recursive=True)}
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import psutil
 import pytest
+from two_sides import are_gone, children
 
 from tinytorch.comparison.processes import THREAD_VARIABLES, Isolated, ProcessSide
 from tinytorch.errors import MeasurementError, ModelError, SettingError
@@ -137,17 +138,6 @@ def side(folder):
     for each in made:
         each.close()
     assert are_gone(before)
-
-
-def children():
-    return {child.pid for child in psutil.Process().children(recursive=True)}
-
-
-def are_gone(before):
-    end = time.monotonic() + 10
-    while children() - before and time.monotonic() < end:
-        time.sleep(0.01)
-    return not children() - before
 
 
 def process_of(side):

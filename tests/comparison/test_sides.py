@@ -6,13 +6,12 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from functools import partial
 
 import numpy as np
-import psutil
 import pytest
 from parts import require_part
+from two_sides import are_gone, children
 
 from tinytorch.comparison.rounds import Reading
 from tinytorch.comparison.sides import LocalSide, WorkloadSide, function_name
@@ -279,18 +278,6 @@ def test_a_model_that_only_promises_a_result_is_refused():
 
 
 # ---------------------------------------------------------------- processes of its own
-
-
-def children():
-    return {child.pid for child in psutil.Process().children(recursive=True)}
-
-
-def are_gone(before):
-    """Say whether the processes since then have ended; a moment is theirs."""
-    end = time.monotonic() + 10
-    while children() - before and time.monotonic() < end:
-        time.sleep(0.01)
-    return not children() - before
 
 
 @forks

@@ -139,7 +139,7 @@ def test_equal_circumstances_are_comparable():
         ),
         (
             {"environment": machine()},
-            "machine: 9ba07db284f245d2 against 0000000000000000",
+            "machine: c0ffee5eed15600d against 0000000000000000",
         ),
         ({"metric": "accuracy"}, "metrics: latency against accuracy"),
     ],

@@ -58,7 +58,7 @@ def test_the_overview_has_a_line_for_each_metric_of_a_series(store):
         "machine",
     ]
     (gpt,) = [line for line in lines if line.startswith("gpt")]
-    for words in ("latency", " 3 ", "3.00 ms", "+20.0%", "▁▅█", "2026-03-01 02:00", "9ba07db2"):
+    for words in ("latency", " 3 ", "3.00 ms", "+20.0%", "▁▅█", "2026-03-01 02:00", "c0ffee5e"):
         assert words in gpt
     (bare,) = [line for line in lines if line.startswith("bare [x]")]
     assert "pytest-benchmark-01234567" in bare
@@ -79,7 +79,7 @@ def test_a_narrow_terminal_shows_the_most_important(store):
 def test_a_trend_shows_its_picture_its_changes_and_its_last_records():
     values = [0.002] * 12 + [0.003] * 12
     text = shown(render_trends(trends(series(values)), limit=5), width=100)
-    assert "gpt  latency, measurement, machine 9ba07db2, batch 8, device cpu" in text
+    assert "gpt  latency, measurement, machine c0ffee5e, batch 8, device cpu" in text
     assert "●" in text
     assert "┊" in text
     assert "Change on 2026-03-01 12:00 at adbfef06a945: 2.00 ms to 3.00 ms (1.50x), p = " in text

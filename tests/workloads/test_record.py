@@ -84,7 +84,7 @@ def test_every_field_counts_in_the_hash():
 
 def test_a_record_knows_its_series():
     made = record()
-    assert made.machine == "9ba07db284f245d2"
+    assert made.machine == "c0ffee5eed15600d"
     assert made.series == SeriesKey("measurement", "gpt", made.machine, made.settings_key)
 
 

@@ -1,7 +1,5 @@
 """Models that are right, constant or broken, and real digits to try them on."""
 
-import gc
-
 import numpy as np
 import pytest
 from parts import require_part
@@ -31,14 +29,6 @@ class Broken:
         if self.good_calls < 0:
             raise ValueError("the wires are crossed")
         return x
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _quick_collections():
-    """Keep what the imports have made out of the collector: every measurement runs it first."""
-    gc.freeze()
-    yield
-    gc.unfreeze()
 
 
 @pytest.fixture
