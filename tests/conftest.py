@@ -7,6 +7,8 @@ import hypothesis
 import numpy as np
 import pytest
 
+from tinytorch.core import dispatch
+
 # No test depends on how fast the machine is, or on luck.
 hypothesis.settings.register_profile(
     "steady",
@@ -15,6 +17,15 @@ hypothesis.settings.register_profile(
     suppress_health_check=[hypothesis.HealthCheck.too_slow],
 )
 hypothesis.settings.load_profile("steady")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _compute_with_numpy() -> Iterator[None]:
+    """Use the backend that is there everywhere and compiles nothing; others are asked for."""
+    dispatch.set_backend("numpy")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TINYTORCH_BACKEND", "numpy")  # for the processes that tests start
+        yield
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -9,6 +9,9 @@ from typing import Any
 import numpy as np
 from oracles import laid_out
 
+from tinytorch.core.backends.int4_packing import pack_int4
+from tinytorch.core.backends.int8_packing import pack_int8
+
 IN_PLACE = {"sgd_step": (0, 2), "adam_step": (0, 2, 3)}
 """Kernels that change arguments, and which."""
 
@@ -63,6 +66,7 @@ def kernel_calls(dtype: Any) -> dict[str, list[Call]]:
     calls = _elementwise(normal, positive)
     calls |= _activations(normal, positive)
     calls |= _reductions_and_products(normal, positive)
+    calls |= _int8_products(normal)
     calls |= _normalisations(normal, positive)
     calls |= _spatial(normal)
     calls |= _shapes(normal)
@@ -160,14 +164,75 @@ def _reductions_and_products(normal: Draw, positive: Draw) -> dict[str, list[Cal
     }
 
 
+def _int8_products(normal: Draw) -> dict[str, list[Call]]:
+    rng = np.random.default_rng(8)
+
+    def packed(inputs: int, outputs: int) -> tuple[np.ndarray, ...]:
+        weight = rng.integers(-128, 128, (inputs, outputs)).astype(np.int8)
+        return pack_int8(weight, rng.uniform(0.001, 0.01, outputs).astype(np.float32)).arrays
+
+    shapes = [((2, 5), 7), ((5,), 7), ((4, 2, 8), 64), ((0, 5), 7), ((9, 130), 70)]
+    layers = [(shape, packed(shape[-1], outputs)) for shape, outputs in shapes]
+    some = [(normal(*shape), weight, normal(weight[1].size)) for shape, weight in layers]
+    plain = [Call((x, *weight), terms=130) for x, weight, _ in some]
+    full = [
+        Call((x, *weight, bias), {"activation": activation}, 130)
+        for x, weight, bias in some
+        for activation in (None, "gelu_tanh")
+    ]
+    given = {"scale": 0.02, "zero_point": 7}
+    whole = [
+        (rng.integers(np.iinfo(kind).min, np.iinfo(kind).max + 1, shape).astype(kind), weight)
+        for shape, weight in layers
+        for kind in (np.int8, np.uint8)
+    ]
+    grouped = [
+        pack_int4(
+            rng.integers(-8, 8, (inputs, 70)).astype(np.int8),
+            rng.uniform(0.01, 0.1, (-(-inputs // 16), 70)).astype(np.float32),
+            group_size=16,
+        )
+        for inputs in (130, 32, 5)
+    ]
+    whole_bias = [rng.integers(-999, 999, weight[1].size).astype(np.int32) for _, weight in whole]
+    return {
+        "int8_matmul": [Call((x, weight[0], weight[2])) for x, weight in whole],
+        "int8_linear_weight_only": plain + full,
+        "int8_linear_dynamic": plain + full,
+        "int4_linear_weight_only": [
+            Call((normal(*rows, weight.shape[0]), *weight.arrays, bias), settings, 130)
+            for weight in grouped
+            for rows in ((), (1,), (2, 3), (0,))
+            for bias, settings in (
+                (None, {"group_size": 16}),
+                (normal(70), {"group_size": 16, "activation": "relu"}),
+            )
+        ],
+        "int8_linear_static": [
+            *(replace(call, settings={**call.settings, **given}) for call in plain + full),
+            *(
+                Call((x, *weight, bias), given, 130)
+                for (x, weight), bias in zip(whole, whole_bias, strict=True)
+            ),
+        ],
+    }
+
+
 def _normalisations(normal: Draw, positive: Draw) -> dict[str, list[Call]]:
     eps = {"eps": 1e-5}
     rows = [(3, 5), (2, 3, 5), (5,), (0, 5)]
     images = [(2, 3, 4, 5), (4, 3, 1, 1), (1, 3, 7, 2)]
     return {
         "layer_norm": [Call((normal(*shape), normal(5), normal(5)), eps, 10) for shape in rows],
+        "add_layer_norm": [
+            Call((normal(*shape), normal(*shape), normal(5), normal(5)), eps, 10) for shape in rows
+        ],
         "layer_norm_backward": [
-            Call((normal(*s), normal(5), normal(*s), positive(*s[:-1], 1)), terms=30) for s in rows
+            Call(
+                (normal(*s), normal(*s), normal(5), normal(*s[:-1], 1), positive(*s[:-1], 1)),
+                terms=30,
+            )
+            for s in rows
         ],
         "batch_norm": [Call((normal(*shape), normal(3), normal(3)), eps, 40) for shape in images],
         "batch_norm_backward": [

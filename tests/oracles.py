@@ -96,12 +96,16 @@ def tolerance(expected: np.ndarray, terms: int) -> float:
 
 
 def assert_close(computed: Any, expected: Any, *, terms: int = 1) -> None:
-    """Check shape, dtype and values against an array, or a tensor of PyTorch."""
+    """Check shape, dtype and values against an array, or a tensor of PyTorch.
+
+    Whole numbers and truth values must be equal, floats within their rounding.
+    """
     if not isinstance(expected, np.ndarray | np.generic):
         expected = expected.detach().numpy()
     assert computed.shape == expected.shape
     assert computed.dtype == expected.dtype
-    np.testing.assert_allclose(computed, expected, rtol=0, atol=tolerance(expected, terms))
+    bound = tolerance(expected, terms) if expected.dtype.kind == "f" else 0
+    np.testing.assert_allclose(computed, expected, rtol=0, atol=bound)
 
 
 def check_against_torch(case: Case, *, dtype: Any, backend: str, layout: str) -> None:

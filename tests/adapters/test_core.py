@@ -10,7 +10,7 @@ from core_steps import ADAPTER, forward, record, training
 
 from tinytorch.core import dispatch
 from tinytorch.core.attention import MultiHeadAttention
-from tinytorch.core.backends import BACKENDS, DEFAULT, Backend
+from tinytorch.core.backends import BACKENDS, NUMPY, Backend
 from tinytorch.core.checkpoints import load_checkpoint, read_arrays
 from tinytorch.core.dispatch import state, use_backend
 from tinytorch.core.layers import Dropout, Linear, ReLU, Sequential
@@ -129,7 +129,7 @@ def test_times_count_from_the_beginning_of_the_step():
 
 
 def test_an_unknown_kernel_has_no_cost_and_its_place(monkeypatch):
-    kernels = {**DEFAULT.kernels, "frobnicate": lambda x: x + 1}
+    kernels = {**NUMPY.kernels, "frobnicate": lambda x: x + 1}
     odd = Backend("odd", MappingProxyType(kernels))
     monkeypatch.setattr(dispatch, "BACKENDS", MappingProxyType({**BACKENDS, "odd": odd}))
 

@@ -10,7 +10,7 @@ import pytest
 from core_steps import ADAPTER, forward, record, training
 
 from tinytorch.core import dispatch
-from tinytorch.core.backends import BACKENDS, DEFAULT
+from tinytorch.core.backends import BACKENDS, NUMPY
 from tinytorch.core.dispatch import use_backend
 from tinytorch.core.embeddings import Embedding
 from tinytorch.core.kv_cache import KVCache
@@ -57,7 +57,7 @@ def live_bytes(step, monkeypatch):
 
         return run
 
-    traced = DEFAULT.extended("traced", {k: watched(f) for k, f in DEFAULT.kernels.items()})
+    traced = NUMPY.extended("traced", {k: watched(f) for k, f in NUMPY.kernels.items()})
     monkeypatch.setattr(dispatch, "BACKENDS", MappingProxyType({**BACKENDS, "traced": traced}))
     with use_backend("traced"):
         step()  # what is made once and stays is no activation

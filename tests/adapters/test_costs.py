@@ -13,6 +13,7 @@ from tinytorch.core import tensor as core
 from tinytorch.core.activations import GELU, LogSoftmax, ReLU, Sigmoid, Softmax, Tanh
 from tinytorch.core.attention import scaled_dot_product_attention
 from tinytorch.core.backends import BACKENDS
+from tinytorch.core.backends.int8_packing import pack_int8
 from tinytorch.core.dispatch import run
 from tinytorch.core.embeddings import Embedding
 from tinytorch.core.layers import Linear
@@ -172,6 +173,24 @@ def test_a_product_reads_both_factors_and_writes_the_result():
     bytes_moved = (4 * (3 * 5 + 5 * 7), 4 * 3 * 7)
     assert moved(costs_of(lambda: run("matmul", a, b)), "matmul") == bytes_moved
     assert moved(torch_costs_of(lambda: one(3, 5) @ one(5, 7)), "aten.mm") == bytes_moved
+
+
+@pytest.mark.parametrize(
+    ("kind", "columns", "settings"),
+    [
+        ("int8_linear_weight_only", 4 * 7, {}),  # scales
+        ("int8_linear_dynamic", 8 * 7, {}),  # scales and sums
+        ("int8_linear_static", 8 * 7, {"scale": 0.1}),
+    ],
+)
+def test_an_int8_product_reads_one_byte_for_each_weight(kind, columns, settings):
+    packed = pack_int8(np.ones((8, 7), np.int8), np.ones(7, np.float32))
+    x, bias = np.ones((3, 8), np.float32), np.ones(7, np.float32)
+    ((_, cost),) = costs_of(lambda: run(kind, x, *packed.arrays, bias, **settings))
+    assert cost.macs == 3 * 8 * 7
+    assert packed.values.nbytes == 8 * 7 + 36  # the last register reads further
+    assert cost.bytes_read == x.nbytes + packed.values.nbytes + columns + bias.nbytes
+    assert cost.bytes_written == 4 * 3 * 7
 
 
 def test_an_embedding_reads_the_rows_that_it_gives_and_not_the_table():

@@ -9,12 +9,12 @@ from parts import require_part
 torch = require_part("torch")
 nn = torch.nn
 
-from tinytorch.adapters.adapter import adapter_for  # noqa: E402 - only once torch is there
-from tinytorch.adapters.layer_watch import stamping_layers  # noqa: E402
-from tinytorch.adapters.pytorch import TorchAdapter, tensors_in  # noqa: E402
-from tinytorch.core.layers import Sequential as CoreSequential  # noqa: E402
-from tinytorch.errors import BackendError, GraphError, ModelError, SettingError  # noqa: E402
-from tinytorch.measure.clocks import WALL  # noqa: E402
+from tinytorch.adapters.adapter import adapter_for
+from tinytorch.adapters.layer_watch import stamping_layers
+from tinytorch.adapters.pytorch import TorchAdapter, tensors_in
+from tinytorch.core.layers import Sequential as CoreSequential
+from tinytorch.errors import BackendError, GraphError, ModelError, SettingError
+from tinytorch.measure.clocks import WALL
 
 ADAPTER = TorchAdapter()
 

@@ -11,9 +11,9 @@ from tinytorch.workloads.memory_timeline import MemoryTimeline
 torch = require_part("torch")
 nn = torch.nn
 
-from torch.utils.checkpoint import checkpoint  # noqa: E402 - only once torch is there
+from torch.utils.checkpoint import checkpoint
 
-from tinytorch.adapters.pytorch import TorchAdapter  # noqa: E402
+from tinytorch.adapters.pytorch import TorchAdapter
 
 ADAPTER = TorchAdapter()
 

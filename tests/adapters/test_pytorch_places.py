@@ -5,11 +5,11 @@ from parts import require_part
 
 torch = require_part("torch")
 nn = torch.nn
-from torch.utils.checkpoint import checkpoint  # noqa: E402 - only once torch is there
+from torch.utils.checkpoint import checkpoint
 
-from tinytorch.adapters.layer_watch import entering_layers  # noqa: E402
-from tinytorch.adapters.pytorch import TorchAdapter  # noqa: E402
-from tinytorch.adapters.pytorch_places import Places  # noqa: E402
+from tinytorch.adapters.layer_watch import entering_layers
+from tinytorch.adapters.pytorch import TorchAdapter
+from tinytorch.adapters.pytorch_places import Places
 
 ADAPTER = TorchAdapter()
 X = torch.ones(3, 4)

@@ -7,9 +7,9 @@ torch = require_part("torch")
 nn = torch.nn
 F = nn.functional
 
-from tinytorch.adapters.adapter import adapter_for  # noqa: E402 - only once torch is there
-from tinytorch.adapters.records import Cost  # noqa: E402
-from tinytorch.core.layers import Sequential as CoreSequential  # noqa: E402
+from tinytorch.adapters.adapter import adapter_for
+from tinytorch.adapters.records import Cost
+from tinytorch.core.layers import Sequential as CoreSequential
 
 ROWS = 4
 

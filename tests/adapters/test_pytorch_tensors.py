@@ -3,7 +3,7 @@ from parts import require_part
 
 torch = require_part("torch")
 
-from tinytorch.adapters.pytorch_tensors import (  # noqa: E402 - only once torch is there
+from tinytorch.adapters.pytorch_tensors import (
     as_spec,
     flat_tensors,
     held_bytes,

@@ -5,11 +5,11 @@ from parts import require_part
 torch = require_part("torch")
 nn = torch.nn
 
-from safetensors import safe_open  # noqa: E402
-from safetensors.torch import load_file  # noqa: E402
+from safetensors import safe_open
+from safetensors.torch import load_file
 
-from tinytorch.adapters.pytorch import TorchAdapter  # noqa: E402 - only once torch is there
-from tinytorch.adapters.pytorch_values import (  # noqa: E402
+from tinytorch.adapters.pytorch import TorchAdapter
+from tinytorch.adapters.pytorch_values import (
     as_arrays,
     copied_tensor,
     is_packed,
@@ -17,8 +17,8 @@ from tinytorch.adapters.pytorch_values import (  # noqa: E402
     single,
     write_state,
 )
-from tinytorch.core.tensor import Tensor  # noqa: E402
-from tinytorch.errors import BackendError, CheckpointError, ModelError  # noqa: E402
+from tinytorch.core.tensor import Tensor
+from tinytorch.errors import BackendError, CheckpointError, ModelError
 
 ADAPTER = TorchAdapter()
 

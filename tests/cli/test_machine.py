@@ -120,3 +120,23 @@ def test_this_machine_can_be_measured(capsys, monkeypatch, tmp_path):
     shown = capsys.readouterr()
     assert json.loads(shown.out)["ceilings"] == first["ceilings"]
     assert shown.err == ""
+
+
+# ---------------------------------------------------------------- kernels
+
+
+@pytest.mark.parametrize("refresh", [False, True])
+def test_it_shows_which_kernels_win(capsys, refresh):
+    assert main(["machine", "--kernels", "mlp", *(["--refresh"] if refresh else []), "--json"]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert "linear" in {row["op"] for row in shown["rows"]}
+    assert main(["machine", "--kernels", "mlp"]) == 0
+    assert "linear" in capsys.readouterr().out
+
+
+def test_kernels_of_another_framework_are_an_error(capsys, tmp_path):
+    (tmp_path / "other.py").write_text(
+        "class Model:\n    def forward(self, x): return x\ndef make(): return Model(), 1.0\n"
+    )
+    assert main(["machine", "--kernels", f"{tmp_path}/other.py:make"]) == 2
+    assert "--kernels needs a TinyTorch model" in capsys.readouterr().err

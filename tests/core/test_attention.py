@@ -2,12 +2,19 @@
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from parts import require_part
 from torch_twins import assert_same, check_twins, randomise
 
-from tinytorch.core.attention import KVCache, MultiHeadAttention, scaled_dot_product_attention
+from tinytorch.core.attention import (
+    KVCache,
+    MultiHeadAttention,
+    _window_bias,
+    scaled_dot_product_attention,
+)
 from tinytorch.core.autograd import no_grad
-from tinytorch.core.dispatch import use_backend
+from tinytorch.core.dispatch import recording, use_backend
 from tinytorch.core.tensor import Tensor
 from tinytorch.errors import DTypeError, SettingError, ShapeError
 
@@ -284,3 +291,129 @@ def test_a_mask_with_a_gradient_is_refused():
     x = Tensor(np.ones((1, 3, 2)))
     with pytest.raises(SettingError, match="a mask has no gradient here"):
         scaled_dot_product_attention(x, x, x, Tensor(np.zeros((3, 3)), requires_grad=True))
+
+
+# ---------------------------------------------------------------- windows
+
+
+def band(queries, keys, window):
+    """Give which keys a causal query sees through a window."""
+    position = np.arange(keys - queries, keys)[:, None]
+    key = np.arange(keys)
+    return (key <= position) & (key > position - window)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("window", [1, 2, TIME - 1, TIME, TIME + 3])
+def test_a_window_is_the_mask_that_hides_what_lies_before_it(window, backend, rng):
+    ours, theirs = twins(rng, causal=True, window=window)
+    hidden = torch.tensor(~band(TIME, TIME, window))
+    with use_backend(backend):
+        check_twins(
+            ours,
+            theirs,
+            rng.standard_normal((BATCH, TIME, WIDTH)),
+            rng,
+            translate=translate,
+            their_call=lambda x: theirs(x, x, x, attn_mask=hidden, need_weights=False)[0],
+            factor=10,
+        )
+
+
+def test_a_window_and_a_given_mask_hold_together(rng):
+    windowed = MultiHeadAttention(WIDTH, HEADS, causal=True, window=3, rng=0)
+    plain = MultiHeadAttention(WIDTH, HEADS, rng=0)
+    x = Tensor(rng.standard_normal((BATCH, TIME, WIDTH)).astype(np.float32))
+    both = BY_EXAMPLE & band(TIME, TIME, 3)
+    # The same sums; hidden scores are -inf in one and -inf twice in the other.
+    np.testing.assert_array_equal(windowed(x, BY_EXAMPLE).data, plain(x, both).data)
+
+
+@pytest.mark.parametrize("queries", [1, 2, 6])
+def test_the_window_of_the_function_ends_at_the_last_key(queries, rng):
+    key, value = (Tensor(rng.standard_normal((6, 3))) for _ in range(2))
+    query = Tensor(rng.standard_normal((queries, 3)))
+    found = scaled_dot_product_attention(query, key, value, causal=True, window=4)
+    wanted = scaled_dot_product_attention(query, key, value, band(queries, 6, 4))
+    np.testing.assert_allclose(found.data, wanted.data, atol=1e-14)
+
+
+@given(
+    st.integers(1, 7),
+    st.lists(st.integers(1, 9), min_size=1, max_size=6),
+    st.sampled_from(BACKENDS),
+)
+@settings(max_examples=40)
+def test_cached_attention_through_a_window_is_the_plain_one(window, chunks, backend):
+    layer = MultiHeadAttention(WIDTH, HEADS, causal=True, window=window, rng=0)
+    drawn = np.random.default_rng(1).standard_normal((2, sum(chunks), WIDTH))
+    x = Tensor(drawn.astype(np.float32))
+    cache, pieces, start = None, [], 0
+    with use_backend(backend):
+        for length in chunks:
+            piece, cache = layer.forward_with_cache(x[:, start : start + length], cache)
+            pieces.append(piece.data)
+            start += length
+        wanted = layer(x).data
+    # Equal but for the order of sums of at most eight terms.
+    np.testing.assert_allclose(np.concatenate(pieces, axis=1), wanted, rtol=0, atol=1e-6)
+
+
+def test_a_windowed_layer_keeps_no_more_than_its_window(rng):
+    layer = MultiHeadAttention(WIDTH, HEADS, causal=True, window=4, rng=rng)
+    x = Tensor(rng.standard_normal((1, 300, WIDTH)).astype(np.float32))
+    cache = None
+    for position in range(300):
+        last, cache = layer.forward_with_cache(x[:, position : position + 1], cache)
+    assert cache.get_memory_usage()["total_elements"] == 2 * 4 * WIDTH
+    np.testing.assert_allclose(last.data, layer(x).data[:, -1:], rtol=0, atol=1e-6)
+
+
+def test_a_window_needs_a_causal_layer_and_a_token():
+    with pytest.raises(SettingError, match="window=3 is of the tokens before each one, so it need"):
+        MultiHeadAttention(WIDTH, HEADS, window=3)
+    with pytest.raises(SettingError, match="a window must be at least 1 token, got 0"):
+        MultiHeadAttention(WIDTH, HEADS, causal=True, window=0)
+    x = Tensor(np.ones((3, 2)))
+    with pytest.raises(SettingError, match="it needs causal=True"):
+        scaled_dot_product_attention(x, x, x, window=2)
+
+
+def test_a_cache_of_another_window_is_an_error_that_shows_both():
+    layer = MultiHeadAttention(WIDTH, HEADS, causal=True, window=3)
+    cache = KVCache(1, 10, 1, HEADS, WIDTH // HEADS)
+    with pytest.raises(SettingError, match="the cache has window=None, the layer window=3"):
+        layer.forward_with_cache(Tensor(np.zeros((1, 5, WIDTH), np.float32)), cache)
+
+
+def test_a_layer_inside_of_a_model_takes_one_sequence_too(rng):
+    layer = MultiHeadAttention(WIDTH, HEADS, causal=True, rng=rng)
+    x = Tensor(rng.standard_normal((TIME, WIDTH)).astype(np.float32))
+    cache = KVCache(1, 10, 1, HEADS, WIDTH // HEADS)
+    with no_grad():
+        found, _ = layer.forward_with_cache(x, cache, 0)
+    assert cache.seq_pos == 0  # the model advances it
+    np.testing.assert_allclose(found.data, layer(x).data, rtol=0, atol=1e-6)
+
+
+def test_the_last_axis_that_the_kernel_gets_is_contiguous(rng):
+    strides = []
+    layer = MultiHeadAttention(WIDTH, HEADS, causal=True, rng=rng)
+    cache = KVCache(2, 10, 1, HEADS, WIDTH // HEADS)
+
+    def note(inputs, outputs):
+        if len(inputs) == 3 and inputs[0].ndim == 4:
+            strides.extend(array.strides[-1] for array in inputs)
+
+    with recording(lambda call: None, arrays=note):
+        for time in (3, 1):
+            layer.forward_with_cache(Tensor(np.ones((2, time, WIDTH), np.float32)), cache)
+    assert strides == [4] * 6
+
+
+def test_the_layers_of_a_model_share_the_band_of_a_window():
+    one, other = (_window_bias(5, 7, 3, np.dtype(np.float32)) for _ in range(2))
+    assert one is other
+    assert not one.flags.writeable
+    assert _window_bias(5, 7, 3, np.dtype(np.float64)).dtype == np.float64
+    np.testing.assert_array_equal(one[-1], [-np.inf] * 4 + [0] * 3)

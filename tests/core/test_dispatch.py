@@ -4,14 +4,14 @@ import subprocess
 import sys
 import threading
 import weakref
-from types import MappingProxyType
+from importlib.util import find_spec
 
 import numpy as np
 import pytest
 
 from tinytorch.core import dispatch
 from tinytorch.core.autograd import no_grad
-from tinytorch.core.backends import BACKENDS, DEFAULT
+from tinytorch.core.backends import BACKENDS, NUMPY
 from tinytorch.core.dispatch import (
     ArraySpec,
     active_backend,
@@ -262,10 +262,10 @@ def test_a_block_computes_with_its_backend(name):
     assert active_backend() is before
 
 
-def test_run_uses_the_kernels_of_the_active_backend(monkeypatch):
-    odd = DEFAULT.extended("odd", {"add": lambda a, b: np.asarray(42.0)})
-    monkeypatch.setattr(dispatch, "BACKENDS", MappingProxyType({**BACKENDS, "odd": odd}))
-    with use_backend("odd"):
+def test_run_uses_the_kernels_of_the_active_backend():
+    odd = NUMPY.extended("odd", {"add": lambda a, b: np.asarray(42.0)})
+    with use_backend(odd) as used:
+        assert used is odd
         assert (Tensor([1.0]) + 2).item() == 42
     assert (Tensor([1.0]) + 2).item() == 3
 
@@ -313,8 +313,45 @@ SHOW_BACKEND = "from tinytorch.core.dispatch import active_backend; print(active
 
 
 def test_a_variable_chooses_the_backend_of_the_process():
-    assert run_python(SHOW_BACKEND).stdout.strip() == DEFAULT.name
+    assert run_python(SHOW_BACKEND, TINYTORCH_BACKEND="numpy").stdout.strip() == "numpy"
     assert run_python(SHOW_BACKEND, TINYTORCH_BACKEND="reference").stdout.strip() == "reference"
+
+
+def test_the_compiled_backend_is_the_default_where_it_is_installed():
+    expected = "numba" if find_spec("numba") else "numpy"
+    assert run_python(SHOW_BACKEND).stdout.strip() == expected
+
+
+BROKEN = """
+import sys
+from importlib.machinery import ModuleSpec
+class Broken:
+    def find_spec(self, name, path=None, target=None):
+        return ModuleSpec(name, self) if name == "numba" else None
+    def create_module(self, spec):
+        raise ImportError("needs another NumPy")
+    def exec_module(self, module): ...
+sys.meta_path.insert(0, Broken())
+"""
+
+
+def test_without_numba_everything_is_computed_with_numpy():
+    ran = run_python(f"import importlib.util as u; u.find_spec = lambda name: None\n{SHOW_BACKEND}")
+    assert (ran.stdout.strip(), ran.stderr) == ("numpy", "")
+
+
+def test_a_numba_that_cannot_be_imported_is_told_and_worked_without():
+    ran = run_python(BROKEN + SHOW_BACKEND)
+    assert ran.stdout.strip() == "numpy"
+    assert "numba is installed but cannot be used (needs another NumPy)" in ran.stderr
+    chosen = run_python(BROKEN + SHOW_BACKEND, TINYTORCH_BACKEND="numba")
+    assert chosen.returncode != 0
+    assert "the backend 'numba' cannot be loaded: needs another NumPy" in chosen.stderr
+
+
+def test_importing_the_framework_imports_no_compiler():
+    code = "import sys, tinytorch; from tinytorch import Tensor; print('numba' in sys.modules)"
+    assert run_python(code).stdout.strip() == "False"
 
 
 def test_a_variable_that_names_no_backend_is_an_error():

@@ -6,7 +6,13 @@ from parts import require_part
 from torch_twins import assert_same
 
 from tinytorch.core.dispatch import use_backend
-from tinytorch.core.embeddings import Embedding, PositionalEmbedding, SinusoidalEncoding, token_ids
+from tinytorch.core.embeddings import (
+    CheckedIds,
+    Embedding,
+    PositionalEmbedding,
+    SinusoidalEncoding,
+    token_ids,
+)
 from tinytorch.core.tensor import Tensor
 from tinytorch.errors import SettingError, ShapeError, TokenError
 
@@ -149,3 +155,56 @@ def test_positions_for_another_width_are_an_error_that_shows_it(layer, shape):
 def test_positions_need_sizes_of_at_least_one(kind, sizes):
     with pytest.raises(SettingError, match=f"{kind.__name__} needs sizes of at least 1, got"):
         kind(*sizes)
+
+
+# ---------------------------------------------------------------- checked once
+
+
+def test_what_was_checked_is_not_checked_again():
+    wrong = CheckedIds.of(np.array([9, 9]), 4)  # believed
+    found = token_ids(wrong, 4)
+    assert type(found) is np.ndarray
+    assert found.tolist() == [9, 9]
+
+
+def test_a_smaller_vocabulary_checks_again():
+    with pytest.raises(TokenError, match=r"3 is outside of the vocabulary 0\.\.2"):
+        token_ids(CheckedIds.of(np.array([0, 3]), 4), 3)
+
+
+@pytest.mark.parametrize(
+    "derive", [lambda ids: ids + 9, lambda ids: ids[:1], lambda ids: ids.copy(), np.negative]
+)
+def test_what_is_computed_from_checked_ids_is_not_believed(derive):
+    derived = derive(CheckedIds.of(np.array([1, 2]), 4))
+    assert derived.limit is None
+    checked = np.asarray(derived)
+    if (checked < 0).any() or (checked >= 4).any():
+        with pytest.raises(TokenError):
+            token_ids(derived, 4)
+    else:
+        np.testing.assert_array_equal(token_ids(derived, 4), checked)
+
+
+# ---------------------------------------------------------------- padding
+
+
+@pytest.mark.parametrize("layer", [PositionalEmbedding(9, 4, rng=0), SinusoidalEncoding(9, 4)])
+def test_rows_count_from_their_own_first_token(layer, rng):
+    x = Tensor(rng.standard_normal((2, 5, 4)).astype(np.float32))
+    found = layer(x, 1, np.array([3, 0])).data
+    np.testing.assert_array_equal(found[1], layer(x[1], 1).data)
+    np.testing.assert_array_equal(found[0, 2:], layer(x[0, 2:], 0).data)  # position 3 is its first
+
+
+def test_padding_of_another_batch_is_an_error():
+    x = Tensor(np.zeros((2, 5, 4), np.float32))
+    with pytest.raises(ShapeError, match=r"padding of 3 rows does not fit x \(2, 5, 4\)"):
+        PositionalEmbedding(9, 4)(x, 0, np.array([1, 2, 3]))
+
+
+def test_positions_after_padding_learn(rng):
+    layer = PositionalEmbedding(9, 4, rng=0)
+    layer(Tensor(np.zeros((2, 3, 4), np.float32)), 0, np.array([2, 0])).sum().backward()
+    # Row 0 has position 0 three times (two are empty), row 1 has 0, 1 and 2.
+    assert layer.weight.grad[:, 0].tolist() == [4, 1, 1, 0, 0, 0, 0, 0, 0]

@@ -1,13 +1,24 @@
-"""Atomic writing: the old file or the new one, whatever happens in between."""
+"""Folders, and atomic writing: the old file or the new one, whatever happens in between."""
 
 import os
 import stat
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
-from tinytorch.core.files import write_atomically
+from tinytorch.core.files import cache_folder, write_atomically
+
+
+def test_the_own_variable_comes_first(monkeypatch, tmp_path):
+    monkeypatch.setenv("TINYTORCH_CACHE", str(tmp_path / "own"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "shared"))
+    assert cache_folder() == tmp_path / "own"
+    monkeypatch.delenv("TINYTORCH_CACHE")
+    assert cache_folder() == tmp_path / "shared" / "tinytorch"
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    assert cache_folder() == Path.home() / ".cache" / "tinytorch"
 
 
 def test_the_new_file_replaces_the_old_one_and_nothing_else_is_left(tmp_path):
@@ -90,7 +101,7 @@ import resource, sys
 import numpy as np
 from pathlib import Path
 from tinytorch.core.checkpoints import read_arrays, write_arrays
-from tinytorch.core.files import write_atomically
+from tinytorch.core.files import cache_folder, write_atomically
 from tinytorch.errors import CheckpointError
 
 folder = Path(sys.argv[1])

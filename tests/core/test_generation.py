@@ -6,9 +6,11 @@ from parts import require_part
 from torch_twins import randomise
 
 from tinytorch.core.autograd import is_grad_enabled
+from tinytorch.core.dispatch import use_backend
+from tinytorch.core.kv_cache import KVCache
 from tinytorch.core.sampling import Sampler
 from tinytorch.core.transformers import GPT
-from tinytorch.errors import CacheFullError, ShapeError, TokenError
+from tinytorch.errors import CacheFullError, DTypeError, SettingError, ShapeError, TokenError
 
 torch = require_part("torch")
 
@@ -187,3 +189,132 @@ def test_an_error_while_generating_leaves_the_mode_as_it_was(rng, monkeypatch):
 def test_no_new_tokens_give_the_prompt(rng):
     prompt = tokens(rng, 2, 3)
     np.testing.assert_array_equal(small_gpt().generate(prompt, 0).data, prompt)
+
+
+# ---------------------------------------------------------------- a cache to use again
+
+
+@pytest.mark.parametrize("window", [None, 3])
+def test_a_cache_may_be_used_again(window, rng):
+    model = small_gpt(window=window)
+    cache = model.make_cache(2)
+    prompts = [tokens(rng, 2, 3), tokens(rng, 2, 7), [[1], [2, 3]], tokens(rng, 2, 1)]
+    for prompt in prompts:
+        found, wanted = model.generate(prompt, 5, cache=cache), model.generate(prompt, 5)
+        for row, other in zip(found, wanted, strict=True):
+            np.testing.assert_array_equal(row.data, other.data)
+    assert cache.seq_pos == 5  # all but the last token, which nobody has looked at
+
+
+@pytest.mark.parametrize(
+    ("sizes", "message"),
+    [
+        ((3, 12, 2, 4, 4), r"batch_size=3 instead of 2; make_cache\(2\) gives one that does"),
+        ((2, 12, 1, 4, 4), "num_layers=1 instead of 2"),
+        ((2, 12, 2, 2, 8), "num_heads=2 instead of 4, head_dim=8 instead of 4"),
+    ],
+)
+def test_a_cache_that_does_not_fit_the_model_is_an_error(sizes, message, rng):
+    model, cache = small_gpt(), KVCache(*sizes)
+    with pytest.raises(ShapeError, match=message):
+        model.generate(tokens(rng, 2, 3), 2, cache=cache)
+    with pytest.raises(ShapeError, match=message):
+        model.forward_with_cache(tokens(rng, 2, 3), cache)
+
+
+def test_a_cache_of_another_window_or_dtype_is_an_error(rng):
+    model, prompt = small_gpt(), tokens(rng, 1, 3)
+    with pytest.raises(ShapeError, match="window=5 instead of None"):
+        model.generate(prompt, 2, cache=KVCache(1, 12, 2, 4, 4, window=5))
+    with pytest.raises(DTypeError, match="the cache holds float64, the model computes in float32"):
+        model.generate(prompt, 2, cache=KVCache(1, 12, 2, 4, 4, dtype=np.float64))
+
+
+def test_a_prompt_longer_than_the_cache_is_an_error_that_counts(rng):
+    model = small_gpt()
+    cache = model.make_cache(1, 4)
+    with pytest.raises(
+        CacheFullError, match=r"a prompt of 5 tokens is longer than the cache, .* 4"
+    ):
+        model.generate(tokens(rng, 1, 5), 1, cache=cache)
+    with pytest.raises(CacheFullError, match="a prompt of 3 and 3 new ones need 5; make a longer"):
+        model.generate(tokens(rng, 1, 3), 3, cache=cache)
+    assert model.generate(tokens(rng, 1, 3), 2, cache=cache).shape == (1, 5)
+
+
+def test_a_cache_that_may_not_be_used_is_an_error(rng):
+    model = small_gpt()
+    with pytest.raises(SettingError, match="a cache was given with use_cache=False"):
+        model.generate(tokens(rng, 3), 2, cache=model.make_cache(), use_cache=False)
+
+
+# ---------------------------------------------------------------- steps
+
+
+def test_only_the_logits_of_the_last_token_are_computed_on_demand(rng):
+    model, ids = small_gpt().eval(), tokens(rng, 2, 5)
+    logits, cache = model.forward_with_cache(ids, last_only=True)
+    assert logits.shape == (2, 1, VOCABULARY)
+    assert cache.seq_pos == 5
+    np.testing.assert_allclose(logits.data[:, 0], model(ids).data[:, -1], atol=1e-5)
+    assert model.forward_with_cache(ids[0], last_only=True)[0].shape == (1, VOCABULARY)
+
+
+@pytest.mark.parametrize("use_cache", [True, False])
+def test_each_token_is_told_when_it_is_chosen(use_cache, rng):
+    model, told = small_gpt(), []
+    prompt = tokens(rng, 2, 3)
+    found = model.generate(prompt, 6, use_cache=use_cache, on_token=told.append)
+    np.testing.assert_array_equal(np.stack(told, axis=1), found.data[:, 3:])
+
+
+def test_what_a_listener_does_to_its_tokens_changes_nothing(rng):
+    model, prompt = small_gpt(), tokens(rng, 2, 3)
+    found = model.generate(prompt, 6, on_token=lambda chosen: chosen.fill(0))
+    np.testing.assert_array_equal(found.data, model.generate(prompt, 6).data)
+
+
+@pytest.mark.parametrize("use_cache", [True, False])
+def test_tokens_that_were_chosen_are_not_checked_again(use_cache, rng):
+    model, limits = small_gpt(), []
+    model.token_embedding.register_forward_pre_hook(
+        lambda module, inputs: limits.append(inputs[0].limit)
+    )
+    model.generate(tokens(rng, 1, 3), 4, use_cache=use_cache)
+    assert limits == [VOCABULARY] * 4  # known to lie below it
+
+
+@pytest.mark.parametrize("use_cache", [True, False])
+def test_weights_that_are_no_numbers_are_an_error_and_give_no_token(use_cache, rng):
+    model = small_gpt()
+    model.norm.bias.data = np.full_like(model.norm.bias.data, np.nan)
+    with pytest.raises(SettingError, match="the logits hold NaN"):
+        model.generate(tokens(rng, 3), 2, use_cache=use_cache)
+
+
+@pytest.mark.parametrize("count", [-1, 2.5, None])
+def test_a_number_of_tokens_is_a_whole_number(count):
+    with pytest.raises(SettingError, match=f"max_new_tokens must be at least 0, got {count}"):
+        small_gpt().generate([1], count)
+
+
+def test_a_stop_token_outside_of_the_vocabulary_is_an_error():
+    with pytest.raises(TokenError, match="17 is outside of the vocabulary"):
+        small_gpt().generate([1], 3, stop_token=VOCABULARY)
+
+
+def test_a_hook_sees_every_step_of_every_block(rng):
+    model, seen = small_gpt(), []
+    for block in model.blocks:
+        block.register_forward_hook(lambda module, inputs, output: seen.append(output.shape))
+    model.generate(tokens(rng, 2, 3), 3)
+    assert seen == [(2, 3, 16)] * 2 + [(2, 1, 16)] * 4
+
+
+@pytest.mark.parametrize("backend", ["numpy", "reference"])
+def test_tokens_do_not_depend_on_the_cache_in_any_backend(backend, rng):
+    model, prompt = small_gpt(window=5), [tokens(rng, 3), tokens(rng, 7)]
+    with use_backend(backend):
+        cached, plain = (model.generate(prompt, 9, use_cache=each) for each in (True, False))
+    for row, other in zip(cached, plain, strict=True):
+        np.testing.assert_array_equal(row.data, other.data)

@@ -9,7 +9,7 @@ import pytest
 from tinytorch.core.dataloader import DataLoader, TensorDataset
 from tinytorch.core.layers import Dropout, Linear, ReLU, Sequential
 from tinytorch.core.losses import MSELoss
-from tinytorch.core.module import Module
+from tinytorch.core.module import Execution, Module, entry_point
 from tinytorch.core.optimizers import SGD
 from tinytorch.core.spatial import BatchNorm2d
 from tinytorch.core.tensor import Parameter, Tensor
@@ -385,3 +385,46 @@ def test_fit_takes_validation_data_and_settings_of_the_trainer():
 
 def test_training_mode_may_be_a_number():
     assert Linear(1, 1).train(0).training is False
+
+
+# ---------------------------------------------------------------- how a module is run
+
+
+class Doubling(Module):
+    def forward(self, x, *, times=1):
+        return x * (2 * times)
+
+    @entry_point
+    def again(self, x):
+        return x * 2
+
+
+def test_the_forward_pass_can_be_run_by_another_function_and_other_entry_points_are_not():
+    calls = []
+
+    def around(module, forward, *inputs, **settings):
+        calls.append((module, inputs, settings))
+        return forward(*inputs, **settings) + 1
+
+    layer, x = Doubling(), Tensor([1.0])
+    layer._execution = Execution(around_forward=around)
+    assert layer(x, times=2).data.tolist() == [5.0]
+    assert layer.again(x).data.tolist() == [2.0]
+    assert calls == [(layer, (x,), {"times": 2})]
+
+
+def test_hooks_see_the_result_of_the_function_around():
+    layer, seen = Doubling(), []
+    layer._execution = Execution(around_forward=lambda module, forward, x: forward(x) + 1)
+    layer.register_forward_hook(lambda module, inputs, output: seen.append(output.item()))
+    layer(Tensor([1.0]))
+    assert seen == [3.0]
+
+
+def test_how_a_module_is_run_goes_with_copies_and_not_with_files():
+    layer = Doubling()
+    layer._execution = Execution(around_forward=lambda module, forward, x: forward(x) + 1)
+    assert copy.copy(layer)._execution is layer._execution
+    assert copy.deepcopy(layer)._execution is layer._execution
+    assert pickle.loads(pickle.dumps(layer))._execution is None
+    assert (layer.state_dict(), list(layer.named_children())) == ({}, [])

@@ -131,3 +131,18 @@ def test_a_tiny_temperature_takes_the_likeliest():
 def test_logits_that_are_no_numbers_are_an_error(temperature):
     with pytest.raises(SettingError, match="the logits hold NaN"):
         Sampler(temperature).choose(np.array([[0.0, np.nan]]), np.random.default_rng(0))
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize("wrong", [np.nan, np.inf])
+def test_one_row_that_is_no_choice_is_an_error_wherever_it_stands(temperature, wrong, rng):
+    logits = rng.standard_normal((4, 7))
+    logits[2, 5] = wrong
+    with pytest.raises(SettingError, match="so no token can be chosen; check the weights"):
+        Sampler(temperature).choose(logits, rng)
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_a_row_without_a_possible_token_is_an_error(temperature, rng):
+    with pytest.raises(SettingError, match="the largest logit is -inf, so no token can be chosen"):
+        Sampler(temperature).choose(np.full((1, 5), -np.inf), rng)

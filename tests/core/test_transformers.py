@@ -11,6 +11,7 @@ from torch_twins import (
     randomise,
 )
 
+from tinytorch.core.autograd import no_grad
 from tinytorch.core.dispatch import recording, use_backend
 from tinytorch.core.losses import CrossEntropyLoss
 from tinytorch.core.tensor import Tensor
@@ -341,7 +342,7 @@ def test_kernels_of_cached_generation_belong_to_the_layers_that_ran_them():
     with recording(calls.append):
         model.forward_with_cache([[1, 2, 3]])
     paths = {call.path for call in calls}
-    assert "" in paths  # the output matrix belongs to the model itself
+    assert "head" in paths
     assert {"token_embedding", "blocks.0.attention", "blocks.0.attention.q_proj", "norm"} <= paths
     assert {call.path for call in calls if call.kind == "attention"} == {
         f"blocks.{index}.attention" for index in range(model.num_layers)
@@ -353,3 +354,60 @@ def test_an_error_in_cached_generation_names_the_layer():
     model.blocks[0].attention.q_proj.in_features = 1
     with pytest.raises(ShapeError, match=r"^blocks\.0\.attention\.q_proj: Linear"):
         model.forward_with_cache([[1, 2]])
+
+
+def test_a_window_is_a_setting_of_every_layer():
+    model = small_gpt(window=3)
+    assert [block.attention.window for block in model.blocks] == [3, 3]
+    assert "window=3" in repr(model)
+    assert model.make_cache().window == 3
+    with pytest.raises(SettingError, match="a window must be at least 1 token, got 0"):
+        small_gpt(window=0)
+
+
+def test_a_window_that_holds_everything_changes_nothing(rng):
+    ids = tokens(rng, 2, MAX_TIME)
+    wide, plain = (small_gpt(window=window)(ids).data for window in (MAX_TIME, None))
+    np.testing.assert_array_equal(wide, plain)
+
+
+# ---------------------------------------------------------------- the sum before a layer norm
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_adding_before_a_layer_norm_gives_the_sum_and_its_norm(backend, rng):
+    norm = LayerNorm(6)
+    x, added = (Tensor(rng.standard_normal((2, 3, 6)).astype(np.float32)) for _ in range(2))
+    kinds = []
+    with use_backend(backend):
+        expected = (x + added).data, norm(x + added).data
+        results = [norm(x, added)]
+        with no_grad(), recording(lambda call: kinds.append(call.kind)):
+            results.append(norm(x, added))
+    assert kinds == ["add_layer_norm"]  # in one kernel
+    for total, output in results:
+        np.testing.assert_allclose(total.data, expected[0], rtol=1e-6)
+        np.testing.assert_allclose(output.data, expected[1], rtol=1e-5, atol=1e-6)
+
+
+def test_gradients_pass_through_the_sum_before_a_layer_norm(rng):
+    norm = LayerNorm(4)
+    pairs = []
+    for fused in (True, False):
+        x, added = (
+            Tensor(np.random.default_rng(seed).standard_normal((3, 4)), requires_grad=True)
+            for seed in (1, 2)
+        )
+        total, output = norm(x, added) if fused else (x + added, norm(x + added))
+        (total * 2 + output**2).sum().backward()
+        pairs.append((x.grad, added.grad))
+    np.testing.assert_allclose(pairs[0], pairs[1], rtol=1e-12)
+
+
+def test_what_is_added_may_broadcast(rng):
+    norm = LayerNorm(4)
+    x, row = Tensor(rng.standard_normal((3, 4))), Tensor(rng.standard_normal(4))
+    with no_grad():
+        total, output = norm(x, row)
+        np.testing.assert_array_equal(output.data, norm(x + row).data)
+    np.testing.assert_array_equal(total.data, x.data + row.data)

@@ -29,6 +29,10 @@ RANK = {name: rank for rank, row in enumerate(LAYERS) for name in row}
 # (importing module, imported module or package) -> why it may.
 EXCEPTIONS: dict[tuple[str, str], str] = {
     (
+        "tinytorch.perf.acceleration.kernel_choice",
+        "tinytorch.reporting.kernel_choices",
+    ): "a report of choices shows itself in a terminal and a notebook",
+    (
         "tinytorch.perf.benchmarking.performance_table",
         "tinytorch.reporting.benchmarking_classics",
     ): "plot_performance_comparison prints and draws, a table shows itself (__rich__)",
@@ -36,6 +40,10 @@ EXCEPTIONS: dict[tuple[str, str], str] = {
         "tinytorch.perf.benchmarking.suite",
         "tinytorch.reporting.benchmarking_classics",
     ): "BenchmarkSuite.plot_* draw, generate_report writes Markdown",
+    (
+        "tinytorch.perf.memoization.tradeoff",
+        "tinytorch.reporting.cache_tradeoff",
+    ): "a trade-off shows itself in a terminal and a notebook",
     (
         "tinytorch.perf.profiling.context",
         "tinytorch.reporting.profiling_classics",

@@ -3,7 +3,7 @@ from parts import require_part
 
 numba = require_part("numba")
 
-from tinytorch.measure.ceilings_numba import (  # noqa: E402
+from tinytorch.measure.ceilings_numba import (
     _compiled,
     _copy,
     _read,

@@ -1,25 +1,13 @@
 import json
-from pathlib import Path
 
 import pytest
 from measure.imaginary import ceilings
 
 from tinytorch.measure.ceilings_store import (
-    cache_folder,
     ceilings_file,
     load_ceilings,
     save_ceilings,
 )
-
-
-def test_the_own_variable_comes_first(monkeypatch, tmp_path):
-    monkeypatch.setenv("TINYTORCH_CACHE", str(tmp_path / "own"))
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "shared"))
-    assert cache_folder() == tmp_path / "own"
-    monkeypatch.delenv("TINYTORCH_CACHE")
-    assert cache_folder() == tmp_path / "shared" / "tinytorch"
-    monkeypatch.delenv("XDG_CACHE_HOME")
-    assert cache_folder() == Path.home() / ".cache" / "tinytorch"
 
 
 def test_every_device_and_fingerprint_has_its_file(monkeypatch, tmp_path):

@@ -3,10 +3,10 @@ from parts import require_part
 
 torch = require_part("torch")
 
-from tinytorch.errors import BackendError  # noqa: E402
-from tinytorch.measure import ceilings_torch  # noqa: E402
-from tinytorch.measure.ceilings import Ceilings  # noqa: E402
-from tinytorch.measure.ceilings_torch import (  # noqa: E402
+from tinytorch.errors import BackendError
+from tinytorch.measure import ceilings_torch
+from tinytorch.measure.ceilings import Ceilings
+from tinytorch.measure.ceilings_torch import (
     CudaEventClock,
     identify_cuda,
     measure_cuda,

@@ -28,6 +28,7 @@ from tinytorch.adapters.cost_rules import (
     UNPOOLING_BY_SHAPE,
     VIEW,
     Rule,
+    all_but,
     contraction,
     normalisation,
     on_list,
@@ -52,6 +53,12 @@ FORWARD_PRODUCTS: dict[str, Rule] = {
     # matrix products: (..., m, k) @ (..., k, n) = m n k
     "matmul": contraction(of.product),
     "linear": contraction(of.linear),
+    # the same with weights of a byte, or half of one; floats need no sums of their columns
+    **dict.fromkeys(
+        ("int8_matmul", "int8_linear_dynamic", "int8_linear_static", "int4_linear_weight_only"),
+        contraction(of.linear),
+    ),
+    "int8_linear_weight_only": Rule("contraction", macs=of.linear, read=all_but(3)),
     "aten.mm": contraction(of.product),
     "aten.bmm": contraction(of.product),
     "aten.mv": contraction(of.product),
@@ -264,6 +271,7 @@ REDUCTIONS: dict[str, Rule] = {
 NORMALISATIONS: dict[str, Rule] = {
     # mean, centre, square, sum, scale, weight, bias
     **dict.fromkeys(("layer_norm", "aten.native_layer_norm"), normalisation(7)),
+    "add_layer_norm": normalisation(8),  # the sum before it
     **dict.fromkeys(("batch_norm", "aten.native_batch_norm"), normalisation(7)),
     **dict.fromkeys(
         (

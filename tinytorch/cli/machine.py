@@ -6,7 +6,7 @@ from importlib import import_module
 
 from tinytorch.cli.console import Output, Progress
 from tinytorch.cli.exit_codes import ExitCode
-from tinytorch.errors import MissingPartError
+from tinytorch.errors import MissingPartError, SettingError
 from tinytorch.measure.ceilings import Ceilings, machine_ceilings, measuring_steps
 from tinytorch.measure.environment import Environment, describe_environment
 
@@ -24,18 +24,46 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--torch", action="store_true", help="measure PyTorch's matrix products too"
     )
+    parser.add_argument(
+        "--kernels",
+        metavar="TARGET",
+        help="show instead which backend computes each operation of a TinyTorch model fastest here",
+    )
 
 
 def run(options: argparse.Namespace, output: Output) -> ExitCode:
     """Describe the machine, measure what is not known yet, and show both."""
     from tinytorch.reporting.machine import render_machine
 
+    if options.kernels:
+        return _show_kernels(options, output)
     if options.torch:
         _import_torch()
     ceilings = _measure(options, output)
     environment = describe_environment()
     shown = render_machine(environment, ceilings, plain=not _shows_braille())
     output.result(_payload(environment, ceilings), shown)
+    return ExitCode.FINE
+
+
+def _show_kernels(options: argparse.Namespace, output: Output) -> ExitCode:
+    """Measure the implementations of what a model runs, and show which one won where."""
+    from tinytorch.core.module import Module
+    from tinytorch.perf.acceleration import OptimizedBackend
+    from tinytorch.reporting.kernel_choices import render_kernel_choices
+    from tinytorch.workloads.targets import load_workload
+
+    backend = OptimizedBackend()
+    if options.refresh:
+        backend.forget()
+    workload = load_workload(options.kernels)
+    if not isinstance(workload.model, Module):
+        raise SettingError(
+            f"--kernels needs a TinyTorch model, {options.kernels} is a "
+            f"{type(workload.model).__name__}; its operations are not computed by our backends"
+        )
+    report = backend.tune(workload)
+    output.result(report.to_dict(), render_kernel_choices(report))
     return ExitCode.FINE
 
 

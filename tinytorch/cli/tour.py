@@ -19,7 +19,7 @@ def run(options: argparse.Namespace, output: Output) -> ExitCode:
     from tinytorch.reporting.tour import render_tour
 
     keep_freed_memory()
-    output.say("Training three small models with NumPy alone: about a minute.")
+    output.say("Training three small models from scratch: about a minute.")
     with output.progress("tour", total=sum(STEPS.values())) as progress:
         shown, doing = 0, ""
 

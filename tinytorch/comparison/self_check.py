@@ -13,10 +13,9 @@ import numpy as np
 
 from tinytorch.comparison.compare import FLOOR, compare
 from tinytorch.comparison.comparison import NOT_SHOWN, SAME
-from tinytorch.core.files import write_atomically
+from tinytorch.core.files import cache_folder, write_atomically
 from tinytorch.errors import SettingError
 from tinytorch.measure.ceilings import Progress
-from tinytorch.measure.ceilings_store import cache_folder
 from tinytorch.measure.environment import describe_environment
 
 __all__ = ["SelfCheck", "Trial", "known_floor", "self_check"]

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from tinytorch.core.backends import BACKENDS, DEFAULT, Backend
+from tinytorch.core.backends import BACKENDS, Backend, default_backend
 from tinytorch.errors import BackendError
 
 __all__ = [
@@ -89,12 +89,12 @@ class _State(threading.local):
 
 
 state = _State()
-_process_backend = DEFAULT
+_process_backend: Backend | None = None  # not chosen yet: the default is loaded when first used
 
 
 def run(kind: str, *arguments: Any, **settings: Any) -> Any:
     """Compute the operation `kind` with the active backend."""
-    kernel = (state.backend or _process_backend).kernels[kind]
+    kernel = (state.backend or _process_backend or active_backend()).kernels[kind]
     if state.recorders:
         return _run_recorded(kind, kernel, arguments, settings)
     return kernel(*arguments, **settings)
@@ -146,19 +146,26 @@ def _output_spec(array: Any, inputs: list[Any]) -> ArraySpec:
 
 def active_backend() -> Backend:
     """Give the backend that computes in this thread."""
+    global _process_backend
+    if _process_backend is None:
+        _process_backend = default_backend()
     return state.backend or _process_backend
 
 
-def set_backend(name: str) -> None:
-    """Choose the backend of the whole process. The variable TINYTORCH_BACKEND does the same."""
+def set_backend(backend: str | Backend) -> None:
+    """Choose the backend of the whole process, by its name or as an object.
+
+    The variable TINYTORCH_BACKEND does the same. Where nothing is chosen it is `numba` if that is
+    installed, and else `numpy`.
+    """
     global _process_backend
-    _process_backend = _find_backend(name)
+    _process_backend = _find_backend(backend)
 
 
 @contextmanager
-def use_backend(name: str) -> Iterator[Backend]:
+def use_backend(backend: str | Backend) -> Iterator[Backend]:
     """Choose the backend of this thread for a block of code."""
-    previous, state.backend = state.backend, _find_backend(name)
+    previous, state.backend = state.backend, _find_backend(backend)
     try:
         yield state.backend
     finally:
@@ -192,10 +199,16 @@ def phase(name: str) -> Iterator[None]:
         state.phase = previous
 
 
-def _find_backend(name: str) -> Backend:
-    if name not in BACKENDS:
-        raise BackendError(f"unknown backend {name!r}; available: {', '.join(BACKENDS)}")
-    return BACKENDS[name]
+def _find_backend(backend: str | Backend) -> Backend:
+    if isinstance(backend, Backend):
+        return backend
+    if backend not in BACKENDS:
+        hint = "; `pip install numba` adds it" if backend == "numba" else ""
+        raise BackendError(f"unknown backend {backend!r}; available: {', '.join(BACKENDS)}{hint}")
+    try:
+        return BACKENDS[backend]
+    except Exception as error:
+        raise BackendError(f"the backend {backend!r} cannot be loaded: {error}") from error
 
 
 if "TINYTORCH_BACKEND" in os.environ:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -13,11 +13,29 @@ from tinytorch.core.operations import shaping
 from tinytorch.core.tensor import Parameter, Tensor, apply
 from tinytorch.errors import SettingError, ShapeError, TokenError
 
-__all__ = ["Embedding", "PositionalEmbedding", "SinusoidalEncoding", "token_ids"]
+__all__ = ["CheckedIds", "Embedding", "PositionalEmbedding", "SinusoidalEncoding", "token_ids"]
+
+
+class CheckedIds(np.ndarray[Any, Any]):
+    """Token ids that need no second check, because they are known to lie below `limit`.
+
+    What is computed from them is not known to, and has no limit.
+    """
+
+    limit: int | None = None
+
+    @classmethod
+    def of(cls, ids: Array, vocab_size: int) -> Self:
+        """Mark integers that were checked, or that were chosen from the vocabulary."""
+        checked = ids.view(cls)
+        checked.limit = vocab_size
+        return checked
 
 
 def token_ids(tokens: Any, vocab_size: int) -> Array:
     """Check tokens and give them as integers; floats are accepted when they are whole numbers."""
+    if type(tokens) is CheckedIds and tokens.limit is not None and tokens.limit <= vocab_size:
+        return tokens.view(np.ndarray)
     try:
         array = tokens.data if isinstance(tokens, Tensor) else np.asarray(tokens)
     except ValueError as error:
@@ -63,9 +81,12 @@ class PositionalEmbedding(Module):
         draw = np.random.default_rng(rng).standard_normal((max_seq_len, embed_dim))
         self.weight = Parameter((0.02 * draw).astype(np.float32))
 
-    def forward(self, x: Tensor, start: int = 0) -> Tensor:
-        """Add the vectors of the positions from `start` on."""
-        return x + self.weight[_positions(self, self.weight, x, start)]
+    def forward(self, x: Tensor, start: int = 0, padding: Array | None = None) -> Tensor:
+        """Add the vectors of the positions from `start` on.
+
+        With `padding` (batch,), each row counts from its own first token after so many empty ones.
+        """
+        return x + self.weight[_positions(self, self.weight, x, start, padding)]
 
     def extra_repr(self) -> str:
         return "{}, {}".format(*self.weight.shape)
@@ -82,9 +103,9 @@ class SinusoidalEncoding(Module):
         waves = np.where(np.arange(embed_dim) % 2 == 0, np.sin(angle), np.cos(angle))
         self.table = Tensor(waves.astype(np.float32))
 
-    def forward(self, x: Tensor, start: int = 0) -> Tensor:
-        """Add the waves of the positions from `start` on."""
-        return x + self.table[_positions(self, self.table, x, start)]
+    def forward(self, x: Tensor, start: int = 0, padding: Array | None = None) -> Tensor:
+        """Add the waves of the positions from `start` on; `padding` as for learned positions."""
+        return x + self.table[_positions(self, self.table, x, start, padding)]
 
     def extra_repr(self) -> str:
         return "{}, {}".format(*self.table.shape)
@@ -95,10 +116,18 @@ def _check_sizes(layer: Module, rows: int, width: int) -> None:
         raise SettingError(f"{type(layer).__name__} needs sizes of at least 1, got {rows, width}")
 
 
-def _positions(layer: Module, table: Tensor, x: Tensor, start: int) -> slice:
-    if x.ndim < 2 or x.shape[-1] != table.shape[1]:
+def _positions(
+    layer: Module, table: Tensor, x: Tensor, start: int, padding: Array | None
+) -> slice | Array:
+    """Give the rows of the table to add: the same for all, or (batch, time) of them."""
+    shape = x.data.shape
+    if len(shape) < 2 or shape[-1] != table.shape[1]:
         raise ShapeError(f"{layer!r} needs (..., time, {table.shape[1]}), got {x.shape}")
-    stop = start + x.shape[-2]
+    stop = start + shape[-2]
     if stop > len(table):
         raise ShapeError(f"{layer!r} has {len(table)} positions, the sequence needs {stop}")
-    return slice(start, stop)
+    if padding is None:
+        return slice(start, stop)
+    if len(shape) != 3 or len(padding) != shape[0]:
+        raise ShapeError(f"padding of {len(padding)} rows does not fit x {shape}")
+    return np.maximum(np.arange(start, stop) - padding[:, None], 0)  # empty ones are not seen

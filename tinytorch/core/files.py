@@ -1,4 +1,4 @@
-"""Writing files so that a reader sees the old one or the new one, never half of either."""
+"""Where files go, and writing them so that a reader sees the old one or the new one, never half."""
 
 from __future__ import annotations
 
@@ -8,7 +8,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-__all__ = ["write_atomically"]
+__all__ = ["cache_folder", "write_atomically"]
+
+
+def cache_folder() -> Path:
+    """Give the folder for what can be made again: TINYTORCH_CACHE, or the user's cache."""
+    own = os.environ.get("TINYTORCH_CACHE")
+    if own:
+        return Path(own).expanduser()
+    shared = os.environ.get("XDG_CACHE_HOME")
+    return (Path(shared) if shared else Path("~/.cache").expanduser()) / "tinytorch"
 
 
 @contextmanager

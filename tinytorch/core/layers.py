@@ -29,6 +29,7 @@ __all__ = [
     "Tanh",
 ]
 
+Product = tuple[str, tuple[Any, ...]]
 Seed = np.random.Generator | int | None
 """Where random numbers come from: a generator, a seed for one, or None for a fresh one."""
 
@@ -60,6 +61,10 @@ class Linear(Module):
         if self.bias is None:
             return apply(products.Linear(), x, self.weight)
         return apply(products.Linear(), x, self.weight, self.bias)
+
+    def product(self) -> Product:
+        """Give the kernel that computes this layer, and what it takes after x."""
+        return "linear", (self.weight.data, None if self.bias is None else self.bias.data)
 
     def extra_repr(self) -> str:
         return f"{self.in_features}, {self.out_features}, bias={self.bias is not None}"

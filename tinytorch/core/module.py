@@ -11,6 +11,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial, wraps
 from itertools import count
 from reprlib import recursive_repr
@@ -18,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
 
 import numpy as np
 
-from tinytorch.core.backends import Array
+from tinytorch.core.backends import Array, Backend
 from tinytorch.core.dispatch import state
 from tinytorch.core.tensor import Parameter, Tensor
 from tinytorch.errors import CheckpointError, DTypeError, TinyTorchError
@@ -27,7 +28,15 @@ if TYPE_CHECKING:
     from tinytorch.core.dataloader import DataLoader
     from tinytorch.core.training import History
 
-__all__ = ["HookHandle", "Module", "check_floating_point", "entry_point", "keeping_modes", "naming"]
+__all__ = [
+    "Execution",
+    "HookHandle",
+    "Module",
+    "check_floating_point",
+    "entry_point",
+    "keeping_modes",
+    "naming",
+]
 
 PreHook = Callable[["Module", tuple[Any, ...]], Any]
 Hook = Callable[["Module", tuple[Any, ...], Any], Any]
@@ -48,10 +57,41 @@ class HookHandle:
         self._hooks.pop(self._key, None)
 
 
+@dataclass(frozen=True)
+class Execution:
+    """How a module is run, where that is not plainly.
+
+    `backend` computes it and what is below it. `around_forward(module, forward, *inputs)` runs its
+    forward pass; other entry points have effects, such as a cache, that it could not know.
+    """
+
+    backend: Backend | None = None
+    around_forward: Callable[..., Any] | None = None
+
+    def wrapped(
+        self, module: Module, method: Callable[..., Any], *, is_forward: bool
+    ) -> Callable[..., Any]:
+        """Give the method as it is to be called."""
+        if is_forward and self.around_forward is not None:
+            method = partial(self.around_forward, module, method)
+        return method if self.backend is None else partial(self._on_backend, method)
+
+    def _on_backend(self, method: Callable[..., Any], *inputs: Any, **settings: Any) -> Any:
+        previous, state.backend = state.backend, self.backend
+        try:
+            return method(*inputs, **settings)
+        finally:
+            state.backend = previous
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Execution:
+        return self  # a backend is a table of functions
+
+
 class Module:
     """Base class of layers and models; a subclass defines `forward`."""
 
     training: bool = True
+    _execution: Execution | None = None
     _pre_hooks: Mapping[int, PreHook] = {}
     _hooks: Mapping[int, Hook] = {}
 
@@ -60,12 +100,20 @@ class Module:
 
     def __call__(self, *inputs: Any, **settings: Any) -> Any:
         try:
+            forward, execution = self.forward, self._execution
+            if execution is not None:
+                forward = execution.wrapped(self, forward, is_forward=True)
             if state.recorders or self._pre_hooks or self._hooks:
-                return self._watched(self.forward, inputs, settings)
-            return self.forward(*inputs, **settings)
+                return self._watched(forward, inputs, settings)
+            return forward(*inputs, **settings)
         except TinyTorchError as error:
             self._locate(error)
             raise
+
+    @property
+    def is_watched(self) -> bool:
+        """Whether somebody wants to see, or has changed, how this module is called."""
+        return bool(self._pre_hooks or self._hooks or self._execution or "forward" in self.__dict__)
 
     # ------------------------------------------------------------ the tree
 
@@ -242,6 +290,15 @@ class Module:
                 setattr(twin, name, copy.deepcopy(value, memo))
         return twin
 
+    def __copy__(self) -> Self:
+        twin = type(self).__new__(type(self))
+        vars(twin).update(vars(self))
+        return twin
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Give what a pickle holds: how a model is run is a matter of the machine it runs on."""
+        return {name: value for name, value in vars(self).items() if name != "_execution"}
+
     def extra_repr(self) -> str:
         """Give the settings to show between the brackets of `repr`."""
         return ""
@@ -262,9 +319,12 @@ def entry_point(method: Method) -> Method:
     @wraps(method)
     def call(module: Module, *inputs: Any, **settings: Any) -> Any:
         try:
+            run: Callable[..., Any] = partial(method, module)
+            if module._execution is not None:
+                run = module._execution.wrapped(module, run, is_forward=False)
             if state.recorders or module._pre_hooks or module._hooks:
-                return module._watched(partial(method, module), inputs, settings)
-            return method(module, *inputs, **settings)
+                return module._watched(run, inputs, settings)
+            return run(*inputs, **settings)
         except TinyTorchError as error:
             module._locate(error)
             raise

@@ -34,10 +34,13 @@ class Sampler:
 
     def choose(self, logits: Array, rng: np.random.Generator) -> Array:
         """Choose one token per row of logits (batch, vocabulary)."""
-        if np.isnan(logits).any():
-            raise SettingError("the logits hold NaN, so no token can be chosen; check the weights")
+        likeliest = logits.argmax(axis=-1)
+        # NaN counts as the largest, so looking at the largest is enough.
+        highest = logits[np.arange(len(logits)), likeliest]
+        if not np.isfinite(highest).all():
+            raise _not_a_choice(highest)
         if self.temperature == 0:
-            return logits.argmax(axis=-1)
+            return likeliest
         probabilities = self.probabilities(logits)
         cumulative = probabilities.cumsum(axis=-1)
         draws = rng.random((len(logits), 1)) * cumulative[:, -1:]
@@ -61,3 +64,12 @@ class Sampler:
             np.put_along_axis(probabilities, order, ranked, axis=-1)
             probabilities /= probabilities.sum(axis=-1, keepdims=True)
         return probabilities
+
+
+def _not_a_choice(highest: Array) -> SettingError:
+    if np.isnan(highest).any():
+        return SettingError("the logits hold NaN, so no token can be chosen; check the weights")
+    wrong = highest[~np.isfinite(highest)][0]
+    return SettingError(
+        f"the largest logit is {wrong}, so no token can be chosen; check the weights"
+    )

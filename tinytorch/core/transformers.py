@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Self
 
@@ -11,8 +13,17 @@ import numpy as np
 from tinytorch.core.activations import GELU
 from tinytorch.core.attention import KVCache, MultiHeadAttention
 from tinytorch.core.autograd import no_grad
-from tinytorch.core.backends import Array
-from tinytorch.core.embeddings import Embedding, PositionalEmbedding, token_ids
+from tinytorch.core.backends import Array, Kernel
+from tinytorch.core.dispatch import active_backend, run, state
+from tinytorch.core.embeddings import CheckedIds, Embedding, PositionalEmbedding, token_ids
+from tinytorch.core.generation import (
+    OnToken,
+    cache_for,
+    check_count,
+    continue_prompts,
+    read_prompts,
+    without_attached_cache,
+)
 from tinytorch.core.gpt2_checkpoint import read_gpt2
 from tinytorch.core.layers import Dropout, Linear, Seed, Sequential
 from tinytorch.core.module import Module, check_floating_point, entry_point, keeping_modes
@@ -35,11 +46,23 @@ class LayerNorm(Module):
         self.weight = Parameter(np.ones(normalized_shape, np.float32))
         self.bias = Parameter(np.zeros(normalized_shape, np.float32))
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor, added: Tensor | None = None) -> Any:
+        """Normalise x; with something `added` to it, give the sum and the normalised sum.
+
+        Without a graph that is one kernel, which walks over the sum while it is in the cache.
+        """
         check_floating_point(self, x)
-        if x.ndim == 0 or x.shape[-1] != self.normalized_shape:
+        if x.data.ndim == 0 or x.data.shape[-1] != self.normalized_shape:
             raise ShapeError(f"{self!r} needs input (..., {self.normalized_shape}), got {x.shape}")
-        return apply(normalization.LayerNorm(self.eps), x, self.weight, self.bias)
+        if added is None:
+            return apply(normalization.LayerNorm(self.eps), x, self.weight, self.bias)
+        if state.grad_enabled or x.data.shape != added.data.shape:
+            total = x + added
+            return total, apply(normalization.LayerNorm(self.eps), total, self.weight, self.bias)
+        total, output = run(
+            "add_layer_norm", x.data, added.data, self.weight.data, self.bias.data, eps=self.eps
+        )
+        return Tensor(total), Tensor(output)
 
     def extra_repr(self) -> str:
         return f"{self.normalized_shape}, eps={self.eps}"
@@ -56,6 +79,7 @@ class TransformerBlock(Module):
         hidden_dim: int | None = None,
         dropout: float = 0.0,
         causal: bool = False,
+        window: int | None = None,
         eps: float = 1e-5,
         approximate: str = "tanh",
         rng: Seed = None,
@@ -63,7 +87,9 @@ class TransformerBlock(Module):
         rng = np.random.default_rng(rng)
         hidden_dim = 4 * embed_dim if hidden_dim is None else hidden_dim
         self.norm1 = LayerNorm(embed_dim, eps)
-        self.attention = MultiHeadAttention(embed_dim, num_heads, causal=causal, rng=rng)
+        self.attention = MultiHeadAttention(
+            embed_dim, num_heads, causal=causal, window=window, rng=rng
+        )
         self.norm2 = LayerNorm(embed_dim, eps)
         self.mlp = Sequential(
             Linear(embed_dim, hidden_dim, rng=rng),
@@ -73,14 +99,78 @@ class TransformerBlock(Module):
         self.dropout = Dropout(dropout, rng=rng)
 
     def forward(self, x: Tensor, mask: Any = None) -> Tensor:
-        x = x + self.dropout(self.attention(self.norm1(x), mask))
-        return x + self.dropout(self.mlp(self.norm2(x)))
+        x, normalised = self.norm2(x, self.dropout(self.attention(self.norm1(x), mask)))
+        return x + self.dropout(self.mlp(normalised))
 
     @entry_point
     def forward_with_cache(self, x: Tensor, cache: KVCache, layer_idx: int) -> Tensor:
+        if x.data.shape[1] == 1 and cache.padding is None and self._is_plain():
+            return Tensor(self._decode(x.data, cache, layer_idx))
         attended, _ = self.attention.forward_with_cache(self.norm1(x), cache, layer_idx)
-        x = x + attended
-        return x + self.mlp(self.norm2(x))
+        x, normalised = self.norm2(x, attended)
+        return x + self.mlp(normalised)
+
+    def _is_plain(self) -> bool:
+        """Tell whether nobody watches this block, and its layers are what :meth:`_decode` knows."""
+        attention, layers = self.attention, self.mlp.layers
+        if state.recorders or state.grad_enabled or attention.window is not None:
+            return False
+        if len(layers) != 3:
+            return False
+        products: tuple[Any, ...] = (
+            attention.q_proj, attention.k_proj, attention.v_proj, attention.out_proj,
+            layers[0], layers[2],
+        )  # fmt: skip
+        others = (self.norm1, self.norm2, attention, self.mlp, layers[1])
+        return (
+            tuple(map(type, others)) == DECODED_TYPES
+            and all(map(_is_product, map(type, products)))
+            and not any(layer.is_watched for layer in (*others, *products))
+        )
+
+    def _decode(self, x: Array, cache: KVCache, layer_idx: int) -> Array:
+        """Do what :meth:`forward_with_cache` does for one new token (batch, 1, width), on arrays.
+
+        The work of a token is small, so the way through layers and tensors would take a good part
+        of its time.
+        """
+        kernels = active_backend().kernels
+        attention, (up, activation, down) = self.attention, self.mlp.layers
+        normalised = kernels["layer_norm"](
+            x, self.norm1.weight.data, self.norm1.bias.data, eps=self.norm1.eps
+        )[0]
+        split = (len(x), 1, attention.num_heads, attention.head_dim)
+        query, key, value = (
+            _multiply(kernels, layer, normalised).reshape(split).swapaxes(1, 2)
+            for layer in (attention.q_proj, attention.k_proj, attention.v_proj)
+        )
+        keys, values = cache.extend(layer_idx, key, value)
+        scale = 1 / math.sqrt(attention.head_dim)
+        mix, _ = kernels["attention"](
+            query, keys, values, None, scale=scale, causal=False, keep_weights=False
+        )
+        attended = _multiply(kernels, attention.out_proj, mix.swapaxes(1, 2).reshape(x.shape))
+        total, normalised = kernels["add_layer_norm"](
+            x, attended, self.norm2.weight.data, self.norm2.bias.data, eps=self.norm2.eps
+        )
+        fused = "gelu_tanh" if activation.approximate == "tanh" else "gelu"
+        hidden = _multiply(kernels, up, normalised, activation=fused)
+        return kernels["add"](total, _multiply(kernels, down, hidden))
+
+
+DECODED_TYPES = (LayerNorm, LayerNorm, MultiHeadAttention, Sequential, GELU)
+
+
+@lru_cache
+def _is_product(layer: Any) -> bool:
+    """Tell whether the class whose forward pass a layer has also says that it is one product."""
+    home = next(each for each in layer.__mro__ if "forward" in vars(each))
+    return "product" in vars(home)
+
+
+def _multiply(kernels: Mapping[str, Kernel], layer: Any, x: Array, **settings: Any) -> Array:
+    kind, arrays = layer.product()
+    return kernels[kind](x, *arrays, **settings)
 
 
 class TiedHead(Module):
@@ -96,7 +186,8 @@ class TiedHead(Module):
 class GPT(Module):
     """A GPT-2 style language model: token ids (batch, time) -> logits (batch, time, vocabulary).
 
-    The token embedding is also the output matrix (tied weights).
+    The token embedding is also the output matrix (tied weights). With a `window`, a token sees
+    itself and the `window` - 1 tokens before it, in every layer.
     """
 
     def __init__(
@@ -109,6 +200,7 @@ class GPT(Module):
         *,
         hidden_dim: int | None = None,
         dropout: float = 0.0,
+        window: int | None = None,
         eps: float = 1e-5,
         approximate: str = "tanh",
         rng: Seed = None,
@@ -120,6 +212,7 @@ class GPT(Module):
         self.embed_dim = embed_dim
         self.num_heads = num_heads
         self.max_seq_len = max_seq_len
+        self.window = window
         rng = np.random.default_rng(rng)
         self.token_embedding = Embedding(vocab_size, embed_dim, rng=rng)
         self.position_embedding = PositionalEmbedding(max_seq_len, embed_dim, rng=rng)
@@ -131,6 +224,7 @@ class GPT(Module):
                 hidden_dim=hidden_dim,
                 dropout=dropout,
                 causal=True,
+                window=window,
                 eps=eps,
                 approximate=approximate,
                 rng=rng,
@@ -159,7 +253,7 @@ class GPT(Module):
         return len(self.blocks)
 
     def forward(self, tokens: Any) -> Tensor:
-        ids = self._check(tokens, past=0)
+        ids = CheckedIds.of(self._check(tokens, past=0), self.vocab_size)
         x = self.dropout(self.position_embedding(self.token_embedding(ids)))
         for block in self.blocks:
             x = block(x)
@@ -167,20 +261,31 @@ class GPT(Module):
 
     @entry_point
     def forward_with_cache(
-        self, tokens: Any, cache: KVCache | None = None
+        self, tokens: Any, cache: KVCache | None = None, *, last_only: bool = False
     ) -> tuple[Tensor, KVCache]:
-        """Give the logits of new tokens that follow those in the cache, without a graph."""
+        """Give the logits of new tokens that follow those in the cache, without a graph.
+
+        `last_only` asks for those of the last token alone, (batch, 1, vocabulary): the others take
+        time, and nobody needs them to continue a prompt.
+        """
         ids = self._check(tokens, past=0 if cache is None else cache.seq_pos)
         batch = ids if ids.ndim == 2 else ids[None]
         if cache is None:
             cache = self.make_cache(len(batch))
+        else:
+            self.check_cache(cache, len(batch))
         with no_grad():
-            x = self.position_embedding(self.token_embedding(batch), cache.seq_pos)
+            x = self.token_embedding(CheckedIds.of(batch, self.vocab_size))
+            x = self.position_embedding(x, cache.seq_pos, cache.padding)
             for index, block in enumerate(self.blocks):
                 x = block.forward_with_cache(x, cache, index)
+            if last_only and x.data.shape[1] > 1:
+                x = x[:, -1:]
             logits = self.head(self.norm(x))
+            if ids.ndim == 1:
+                logits = logits[0]
         cache.advance()
-        return logits.reshape(*ids.shape, self.vocab_size), cache
+        return logits, cache
 
     def make_cache(self, batch_size: int = 1, max_seq_len: int | None = None) -> KVCache:
         """Give an empty cache that fits this model."""
@@ -191,6 +296,31 @@ class GPT(Module):
             self.num_heads,
             self.embed_dim // self.num_heads,
             dtype=self.norm.weight.dtype,
+            window=self.window,
+        )
+
+    def check_cache(self, cache: KVCache, batch_size: int) -> None:
+        """Raise unless a cache fits this model and this number of sequences."""
+        names = ("batch_size", "num_layers", "num_heads", "head_dim", "window")
+        head_dim = self.embed_dim // self.num_heads
+        wanted = (batch_size, len(self.blocks), self.num_heads, head_dim, self.window)
+        found = (
+            cache.batch_size,
+            cache.num_layers,
+            cache.num_heads,
+            cache.head_dim,
+            cache.window,
+        )
+        if found == wanted:
+            return
+        wrong = [
+            f"{name}={seen} instead of {needed}"
+            for name, seen, needed in zip(names, found, wanted, strict=True)
+            if seen != needed
+        ]
+        raise ShapeError(
+            f"the cache does not fit: {', '.join(wrong)}; make_cache({batch_size}) gives one "
+            "that does"
         )
 
     def generate(
@@ -204,53 +334,40 @@ class GPT(Module):
         seed: int | np.random.Generator | None = None,
         stop_token: int | None = None,
         use_cache: bool = True,
-    ) -> Tensor:
-        """Continue prompts (time,) or (batch, time): greedily, or by drawing at a temperature.
+        cache: KVCache | None = None,
+        on_token: OnToken | None = None,
+    ) -> Any:
+        """Continue prompts: greedily, or by drawing at a temperature.
+
+        A prompt (time,) or prompts (batch, time) give prompt and continuation as an integer tensor
+        with the same axes; rows that have produced `stop_token` are filled up with it. A list of
+        prompts of different lengths gives a list of tensors (time,), each up to its own end.
 
         Past `max_seq_len` tokens the model sees the last ones only. Generation ends early when
-        every row has produced `stop_token`. Returns prompt and continuation as integers.
+        every row has produced `stop_token`. `cache` brings memory to use again (it is reset);
+        `on_token` is called with each new token of all rows, an array (batch,).
         """
-        if max_new_tokens < 0:
-            raise SettingError(f"max_new_tokens must be at least 0, got {max_new_tokens}")
+        check_count(max_new_tokens)
         sampler = Sampler(temperature, top_k, top_p)
-        rng = np.random.default_rng(seed)
-        given = token_ids(prompt, self.vocab_size)
-        if given.ndim not in (1, 2) or given.shape[-1] == 0:
-            raise ShapeError(
-                f"a prompt is (time,) or (batch, time) with a token, got {given.shape}"
-            )
-        ids = given.reshape(-1, given.shape[-1]).astype(np.int64)
-        with keeping_modes(self):
+        prompts = read_prompts(prompt, self.vocab_size)
+        if stop_token is not None:
+            token_ids(stop_token, self.vocab_size)
+        if cache is not None and not use_cache:
+            raise SettingError("a cache was given with use_cache=False; leave out one of them")
+        if use_cache:
+            cache = cache_for(self, prompts, max_new_tokens, cache)
+        with keeping_modes(self), without_attached_cache(self):
             self.eval()
-            ids = self._continue(ids, max_new_tokens, sampler, rng, stop_token, use_cache)
-        return Tensor(ids if given.ndim == 2 else ids[0])
-
-    def _continue(
-        self,
-        ids: Array,
-        count: int,
-        sampler: Sampler,
-        rng: np.random.Generator,
-        stop_token: int | None,
-        use_cache: bool,
-    ) -> Array:
-        cache: KVCache | None = None
-        stopped = np.zeros(len(ids), bool)
-        for _ in range(count):
-            if use_cache and ids.shape[1] <= self.max_seq_len:
-                unseen = ids if cache is None else ids[:, cache.seq_pos :]
-                logits, cache = self.forward_with_cache(unseen, cache)
-            else:
-                with no_grad():
-                    logits = self(ids[:, -self.max_seq_len :])
-            chosen = sampler.choose(logits.data[:, -1], rng)
-            if stop_token is not None:
-                chosen = np.where(stopped, stop_token, chosen)
-                stopped |= chosen == stop_token
-            ids = np.concatenate([ids, chosen[:, None]], axis=1)
-            if stopped.all():
-                break
-        return ids
+            return continue_prompts(
+                self,
+                prompts,
+                max_new_tokens,
+                sampler=sampler,
+                rng=np.random.default_rng(seed),
+                stop_token=stop_token,
+                cache=cache,
+                on_token=on_token,
+            )
 
     def _check(self, tokens: Any, past: int) -> Array:
         ids = token_ids(tokens, self.vocab_size)
@@ -276,7 +393,8 @@ class GPT(Module):
         return model.eval()
 
     def extra_repr(self) -> str:
-        return f"vocab_size={self.vocab_size}, max_seq_len={self.max_seq_len}"
+        window = "" if self.window is None else f", window={self.window}"
+        return f"vocab_size={self.vocab_size}, max_seq_len={self.max_seq_len}{window}"
 
 
 TinyGPT = GPT

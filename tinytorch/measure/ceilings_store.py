@@ -3,26 +3,16 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 from pathlib import Path
 
-from tinytorch.core.files import write_atomically
+from tinytorch.core.files import cache_folder, write_atomically
 from tinytorch.measure.ceilings import Ceilings
 
-__all__ = ["cache_folder", "ceilings_file", "load_ceilings", "save_ceilings"]
+__all__ = ["ceilings_file", "load_ceilings", "save_ceilings"]
 
 SCHEMA = 1
 """Raise it when the meaning of a field changes; files of another version are measured again."""
-
-
-def cache_folder() -> Path:
-    """Give the folder for what can be measured again: TINYTORCH_CACHE, or the user's cache."""
-    own = os.environ.get("TINYTORCH_CACHE")
-    if own:
-        return Path(own).expanduser()
-    shared = os.environ.get("XDG_CACHE_HOME")
-    return (Path(shared) if shared else Path("~/.cache").expanduser()) / "tinytorch"
 
 
 def ceilings_file(device: str, fingerprint: str) -> Path:

@@ -2,7 +2,7 @@ import dataclasses
 
 import pytest
 
-from tinytorch.core.backends import BACKENDS, DEFAULT, NUMPY, REFERENCE, Backend
+from tinytorch.core.backends import BACKENDS, REFERENCE, Backend
 
 SMALL = Backend("small", {"double": lambda x: 2 * x, "negate": lambda x: -x})
 
@@ -41,4 +41,6 @@ def test_every_backend_has_every_kernel(backend):
 def test_backends_are_found_by_their_names():
     assert all(backend.name == name for name, backend in BACKENDS.items())
     assert {"reference", "numpy"} <= BACKENDS.keys()
-    assert DEFAULT is NUMPY
+    assert len(BACKENDS) == len(list(BACKENDS))
+    with pytest.raises(KeyError):
+        BACKENDS["abacus"]

@@ -7,12 +7,12 @@ from project_files import ROOT
 
 torch = require_part("torch")
 
-from tinytorch.perf.profiling.operators_torch import (  # noqa: E402
+from tinytorch.perf.profiling.operators_torch import (
     OperatorClock,
     OperatorMode,
     load_dispatcher,
 )
-from tinytorch.perf.profiling.tensor_memory_torch import metering_tensors  # noqa: E402
+from tinytorch.perf.profiling.tensor_memory_torch import metering_tensors
 
 
 def kinds_in(block):

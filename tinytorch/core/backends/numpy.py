@@ -1,4 +1,4 @@
-"""The default backend: the same kernels as `reference`, made fast with NumPy alone.
+"""The backend that is always there: the same kernels as `reference`, made fast with NumPy alone.
 
 The tools are few: matrix products go to BLAS as large two-dimensional products, temporaries are
 written in place, long elementwise chains run over blocks that stay in the cache, and reductions of
@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from tinytorch.core.backends import numpy_int8 as int8
 from tinytorch.core.backends import numpy_spatial as spatial
 from tinytorch.core.backends import reference
 from tinytorch.core.backends.backend import Array
@@ -152,11 +153,23 @@ def softmax_backward(grad: Array, output: Array, *, axis: int) -> Array:
 # ---------------------------------------------------------------- products
 
 
-def linear(x: Array, weight: Array, bias: Array | None = None) -> Array:
+ACTIVATIONS = {
+    **reference.ACTIVATIONS,
+    "gelu_tanh": lambda x: gelu(x, approximate="tanh"),
+    "gelu": lambda x: gelu(x, approximate="none"),
+    "sigmoid": sigmoid,
+}
+
+
+def linear(
+    x: Array, weight: Array, bias: Array | None = None, *, activation: str | None = None
+) -> Array:
     rows = x if x.ndim == 2 else x.reshape(-1, x.shape[-1])
     result: Array = np.matmul(rows, weight)
     if bias is not None:
         result += bias
+    if activation is not None:
+        result = ACTIVATIONS[activation](result)
     return result if x.ndim == 2 else result.reshape(*x.shape[:-1], weight.shape[1])
 
 
@@ -257,27 +270,37 @@ def attention_backward(
 
 
 def layer_norm(x: Array, weight: Array, bias: Array, *, eps: float) -> tuple[Array, Array, Array]:
-    width = x.shape[-1]
-    normalised: Array = x - x.mean(axis=-1, keepdims=True)
-    variance = np.einsum("...i,...i->...", normalised, normalised)[..., None] / width
+    mean: Array = x.mean(axis=-1, keepdims=True)
+    output: Array = x - mean
+    variance = np.einsum("...i,...i->...", output, output)[..., None] / x.shape[-1]
     inverse: Array = 1 / np.sqrt(variance + eps)
-    normalised *= inverse
-    output: Array = normalised * weight
+    output *= inverse
+    output *= weight
     output += bias
-    return output, normalised, inverse
+    return output, mean, inverse
+
+
+def add_layer_norm(
+    x: Array, residual: Array, weight: Array, bias: Array, *, eps: float
+) -> tuple[Array, Array]:
+    total: Array = x + residual
+    return total, layer_norm(total, weight, bias, eps=eps)[0]
 
 
 def layer_norm_backward(
-    grad: Array, weight: Array, normalised: Array, inverse: Array
+    grad: Array, x: Array, weight: Array, mean: Array, inverse: Array
 ) -> tuple[Array, Array, Array]:
     width = grad.shape[-1]
+    normalised: Array = x - mean
+    normalised *= inverse
     flat_grad = grad.reshape(-1, width)
     flat_normalised = normalised.reshape(-1, width)
     grad_weight = np.einsum("ij,ij->j", flat_grad, flat_normalised)
     result: Array = grad * weight
     projection = np.einsum("...i,...i->...", result, normalised)[..., None] / width
     result -= result.mean(axis=-1, keepdims=True)
-    result -= normalised * projection
+    normalised *= projection
+    result -= normalised
     result *= inverse
     return result, grad_weight, flat_grad.sum(axis=0)
 
@@ -406,6 +429,7 @@ NUMPY = reference.REFERENCE.extended(
         "attention_backward": attention_backward,
         "layer_norm": layer_norm,
         "layer_norm_backward": layer_norm_backward,
+        "add_layer_norm": add_layer_norm,
         "batch_norm": spatial.batch_norm,
         "batch_norm_backward": spatial.batch_norm_backward,
         "conv2d": spatial.conv2d,
@@ -422,5 +446,6 @@ NUMPY = reference.REFERENCE.extended(
         "cross_entropy_backward": cross_entropy_backward,
         "sgd_step": sgd_step,
         "adam_step": adam_step,
+        **int8.KERNELS,
     },
 )

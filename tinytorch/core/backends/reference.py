@@ -8,11 +8,14 @@ results returns a tuple. ``*_backward`` kernels take the gradient of the output 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
+from tinytorch.core.backends import reference_int4 as int4
+from tinytorch.core.backends import reference_int8 as int8
 from tinytorch.core.backends import reference_spatial as spatial
 from tinytorch.core.backends.backend import Array, Backend
 
@@ -85,9 +88,23 @@ def log_softmax_backward(grad: Array, output: Array, *, axis: int) -> Array:
 # ---------------------------------------------------------------- products
 
 
-def linear(x: Array, weight: Array, bias: Array | None = None) -> Array:
+ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
+    "relu": relu,
+    "gelu_tanh": lambda x: gelu(x, approximate="tanh"),
+    "gelu": lambda x: gelu(x, approximate="none"),
+    "tanh": np.tanh,
+    "sigmoid": sigmoid,
+}
+"""What may follow a product in the same kernel."""
+
+
+def linear(
+    x: Array, weight: Array, bias: Array | None = None, *, activation: str | None = None
+) -> Array:
     product = np.matmul(x, weight)
-    return product if bias is None else product + bias
+    if bias is not None:
+        product = product + bias
+    return product if activation is None else ACTIVATIONS[activation](product)
 
 
 def attention(
@@ -147,21 +164,28 @@ def attention_backward(
 
 
 def layer_norm(x: Array, weight: Array, bias: Array, *, eps: float) -> tuple[Array, Array, Array]:
-    """Normalise the last axis. Returns the output, the normalised input and 1/deviation."""
-    centred = x - x.mean(axis=-1, keepdims=True)
-    inverse = 1 / np.sqrt((centred**2).mean(axis=-1, keepdims=True) + eps)
-    normalised = centred * inverse
-    return normalised * weight + bias, normalised, inverse
+    """Normalise the last axis. Returns the output, and the mean and 1/deviation of each row."""
+    mean = x.mean(axis=-1, keepdims=True)
+    inverse = 1 / np.sqrt(((x - mean) ** 2).mean(axis=-1, keepdims=True) + eps)
+    return (x - mean) * inverse * weight + bias, mean, inverse
+
+
+def add_layer_norm(
+    x: Array, residual: Array, weight: Array, bias: Array, *, eps: float
+) -> tuple[Array, Array]:
+    """Give x + residual, and that normalised along the last axis; nothing is kept for gradients."""
+    total = x + residual
+    return total, layer_norm(total, weight, bias, eps=eps)[0]
 
 
 def layer_norm_backward(
-    grad: Array, weight: Array, normalised: Array, inverse: Array
+    grad: Array, x: Array, weight: Array, mean: Array, inverse: Array
 ) -> tuple[Array, Array, Array]:
     rows = tuple(range(grad.ndim - 1))
-    grad_normalised = grad * weight
-    mean = grad_normalised.mean(axis=-1, keepdims=True)
-    projection = (grad_normalised * normalised).mean(axis=-1, keepdims=True)
-    grad_x = (grad_normalised - mean - normalised * projection) * inverse
+    normalised = (x - mean) * inverse
+    slope = grad * weight
+    projection = (slope * normalised).mean(axis=-1, keepdims=True)
+    grad_x = (slope - slope.mean(axis=-1, keepdims=True) - normalised * projection) * inverse
     return grad_x, (grad * normalised).sum(axis=rows), grad.sum(axis=rows)
 
 
@@ -320,9 +344,16 @@ REFERENCE = Backend(
             "linear": linear,
             "attention": attention,
             "attention_backward": attention_backward,
+            # products with packed INT8 and INT4 weights
+            "int8_matmul": int8.int8_matmul,
+            "int8_linear_weight_only": int8.int8_linear_weight_only,
+            "int8_linear_dynamic": int8.int8_linear_dynamic,
+            "int8_linear_static": int8.int8_linear_static,
+            "int4_linear_weight_only": int4.int4_linear_weight_only,
             # normalisation
             "layer_norm": layer_norm,
             "layer_norm_backward": layer_norm_backward,
+            "add_layer_norm": add_layer_norm,
             "batch_norm": spatial.batch_norm,
             "batch_norm_backward": spatial.batch_norm_backward,
             # convolution and pooling

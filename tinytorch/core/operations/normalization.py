@@ -12,8 +12,8 @@ class LayerNorm(Operation):
         self.eps = eps
 
     def forward(self, x: Array, weight: Array, bias: Array) -> Array:
-        output, normalised, inverse = run("layer_norm", x, weight, bias, eps=self.eps)
-        self.saved = weight, normalised, inverse
+        output, mean, inverse = run("layer_norm", x, weight, bias, eps=self.eps)
+        self.saved = x, weight, mean, inverse
         return output
 
     def backward(self, grad: Array) -> Gradients:

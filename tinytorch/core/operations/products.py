@@ -34,16 +34,29 @@ class Matmul(Operation):
 
 
 class Linear(Operation):
-    """x @ weight + bias, where x (..., in) is seen as one tall matrix."""
+    """x @ weight + bias, where x (..., in) is seen as one tall matrix, and then an activation."""
+
+    def __init__(self, activation: str | None = None) -> None:
+        self.activation = activation
 
     def forward(self, x: Array, weight: Array, bias: Array | None = None) -> Array:
-        self.saved = x, weight
-        if bias is None:
-            return run("linear", x, weight)
-        return run("linear", x, weight, bias)
+        given = (x, weight) if bias is None else (x, weight, bias)
+        if self.activation is None or not self.tracked:
+            self.saved = x, weight, None, None
+            settings = {} if self.activation is None else {"activation": self.activation}
+            return run("linear", *given, **settings)
+        product = run("linear", *given)  # which the derivative of the activation needs
+        kind, options = ACTIVATION_KINDS[self.activation]
+        output = run(kind, product, **options)
+        self.saved = x, weight, product, output
+        return output
 
     def backward(self, grad: Array) -> Gradients:
-        x, weight = self.saved
+        x, weight, product, output = self.saved
+        if self.activation is not None:
+            kind, options = ACTIVATION_KINDS[self.activation]
+            known = product if kind == "gelu" else output
+            grad = run(f"{kind}_backward", grad, known, **options)
         rows = grad.reshape(-1, grad.shape[-1])
         grad_x = grad_weight = grad_bias = None
         if self.wants(0):
@@ -53,6 +66,16 @@ class Linear(Operation):
         if self.wants(2):
             grad_bias = run("sum", rows, axis=0)
         return (grad_x, grad_weight, grad_bias)[: len(self.inputs)]
+
+
+# An activation that may follow a product -> its kernel and that kernel's settings.
+ACTIVATION_KINDS: dict[str, tuple[str, dict[str, str]]] = {
+    "relu": ("relu", {}),
+    "gelu_tanh": ("gelu", {"approximate": "tanh"}),
+    "gelu": ("gelu", {"approximate": "none"}),
+    "tanh": ("tanh", {}),
+    "sigmoid": ("sigmoid", {}),
+}
 
 
 class Attention(Operation):

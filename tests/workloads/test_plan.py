@@ -1,0 +1,65 @@
+import json
+import math
+
+import pytest
+
+from tinytorch.errors import SettingError
+from tinytorch.workloads.plan import Gain, Plan, Skipped, Step, Transform
+
+UNKNOWN = {"speedup": "not measured", "shrinkage": "stays the same"}
+STEP = Step("layers.0", "Linear in int8", "it holds most of the bytes", {"bits": 8})
+PLAN = Plan(
+    "Quantize", {"bits": 8}, (STEP,), (Skipped("head", "too small"),), not_predicted=UNKNOWN
+)
+
+
+def test_layers_come_once_and_in_order():
+    steps = (STEP, Step("a", "x", "y"), Step("layers.0", "z", "y"))
+    plan = Plan("T", {}, steps, not_predicted=UNKNOWN)
+    assert (plan.layers, plan.is_empty) == (("layers.0", "a"), False)
+    assert Plan("T", {}, (), not_predicted=UNKNOWN).is_empty
+
+
+@pytest.mark.parametrize(("given", "missing"), [({}, "speedup"), ({"speedup": "why"}, "shrinkage")])
+def test_a_gain_is_predicted_or_its_absence_has_a_reason(given, missing):
+    with pytest.raises(SettingError, match=f"either a {missing} or the reason"):
+        Plan("T", {}, (), not_predicted=given)
+
+
+def test_a_gain_with_a_reason_for_its_absence_is_refused():
+    with pytest.raises(SettingError, match="either a speedup or"):
+        Plan("T", {}, (), speedup=Gain(2, 1, 3, "measured"), not_predicted=UNKNOWN)
+
+
+@pytest.mark.parametrize("numbers", [(2, 3, 4), (2, 1, 1.5), (0, 0, 1), (math.nan, 1, 2)])
+def test_a_gain_lies_in_its_interval(numbers):
+    with pytest.raises(SettingError, match="inside of its interval"):
+        Gain(*numbers, basis="guessed")
+
+
+def test_a_plan_of_another_transform_is_refused():
+    with pytest.raises(
+        SettingError, match=r"made by Quantize\(bits=8\), not by Quantize\(bits=4\)"
+    ):
+        PLAN.check_made_by("Quantize", {"bits": 4})
+    assert PLAN.check_made_by("Quantize", {"bits": 8}) is None
+
+
+def test_a_plan_goes_through_json():
+    unknown = {"shrinkage": "stays the same"}
+    plan = Plan("T", {}, (STEP,), speedup=Gain(2, 1, math.inf, "one round"), not_predicted=unknown)
+    fields = json.loads(json.dumps(plan.to_dict(), allow_nan=False))
+    assert fields["speedup"] == {"value": 2, "low": 1, "high": None, "basis": "one round"}
+    assert fields["steps"][0]["settings"] == {"bits": 8}
+
+
+def test_whatever_plans_and_applies_is_a_transform():
+    class Nothing:
+        def plan(self, workload, profile=None):
+            return PLAN
+
+        def apply(self, workload, plan):
+            return workload.model
+
+    assert isinstance(Nothing(), Transform)
+    assert not isinstance(object(), Transform)

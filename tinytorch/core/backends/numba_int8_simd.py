@@ -1,0 +1,305 @@
+"""Vector registers for INT8: tiles of products with packed weights, written once for all sizes.
+
+:func:`packed_tile` walks down the lines of a panel (:mod:`int8_packing`) and keeps a tile of sums
+in registers. Each lane of a register belongs to one output and gets the four values of a line at
+once.
+
+- Bytes of a row are multiplied by ``vpdpbusd``, one instruction for four products and their sum on
+  processors with AVX-512 VNNI or AVX-VNNI. It takes one factor without and one with sign, and its
+  sums do not saturate (those of the older ``vpmaddubsw`` do). Other processors separate the bytes
+  by shifts and multiply them as 32-bit numbers, which gives the same sums.
+- For floats the bytes are separated too, and turned into floats.
+
+The argument `way` of a tile is None for the fastest way of this processor and PORTABLE for the way
+of all processors: numba compiles for the *type* of an argument, and so for one of both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import llvmlite.binding as llvm
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+from numba.extending import intrinsic
+
+from tinytorch.core.backends.int8_packing import STEP
+from tinytorch.core.backends.numba_simd import (
+    FLOAT,
+    INT32,
+    LANES,
+    VECTOR,
+    VECTORS,
+    broadcast,
+    element,
+    load_vector,
+    multiply_add,
+    store_vector,
+)
+
+__all__ = ["HAS_VNNI", "PORTABLE", "add_scaled", "packed_tile", "scale_integers"]
+
+PORTABLE = False
+INTEGERS = ir.VectorType(INT32, LANES)
+BYTES = ir.VectorType(ir.IntType(8), LANES * STEP)
+BYTE_BITS, LANE_BITS = 8, 32
+FETCH_AHEAD = 4096  # bytes
+
+
+def _has_vnni() -> bool:
+    """Tell whether registers of our size have the instruction."""
+    features = llvm.get_host_cpu_features()
+    return bool(features.get({16: "avx512vnni", 8: "avxvnni"}.get(LANES, "")))
+
+
+HAS_VNNI = _has_vnni()
+
+
+def _best_dot(way: Any) -> Callable[..., Any]:
+    return _dot_in_one if HAS_VNNI and isinstance(way, types.NoneType) else _dot_in_steps
+
+
+# ---------------------------------------------------------------- what happens to one line
+
+
+def _separate(builder: Any, line: Any, which: int, bits: int = BYTE_BITS) -> Any:
+    """Give one of the bytes (or of other groups of bits) of each lane as a number with sign."""
+
+    def by(count: int) -> Any:
+        return ir.Constant(INTEGERS, [count] * LANES)
+
+    left = LANE_BITS - bits * (which + 1)
+    shifted = builder.shl(line, by(left)) if left else line
+    return builder.ashr(shifted, by(LANE_BITS - bits))
+
+
+def _leave_on_top(builder: Any, line: Any, which: int, bits: int) -> Any:
+    """Give one of the values of each lane in its highest bits: 2**(32 - bits) times as large."""
+    left = LANE_BITS - bits * (which + 1)
+    shifted = builder.shl(line, ir.Constant(INTEGERS, [left] * LANES)) if left else line
+    mask = ir.Constant(INTEGERS, [-(1 << (LANE_BITS - bits))] * LANES)
+    return builder.and_(shifted, mask) if which else shifted
+
+
+def _look_up(builder: Any, line: Any, which: int) -> Any:
+    """Give one of the eight values of 4 bits of each lane as a float.
+
+    A register of AVX-512 holds all sixteen floats that 4 bits can mean, and the instruction that
+    picks some of them ignores all higher bits.
+    """
+    table = ir.Constant(VECTOR, [float(value) for value in (*range(8), *range(-8, 0))])
+    name = "llvm.x86.avx512.permvar.sf.512"
+    function = builder.module.globals.get(name) or ir.Function(
+        builder.module, ir.FunctionType(VECTOR, [VECTOR, INTEGERS]), name
+    )
+    shift = ir.Constant(INTEGERS, [4 * which] * LANES)
+    return builder.call(function, [table, builder.lshr(line, shift)])
+
+
+def _dot_in_one(builder: Any, total: Any, factors: Any, line: Any) -> Any:
+    """Add to each lane the products of its four bytes and those of the row, by ``vpdpbusd``."""
+    # LLVM calls the factors bytes since its version 22
+    kind = BYTES if llvm.llvm_version_info[0] >= 22 else INTEGERS
+    name = f"llvm.x86.avx512.vpdpbusd.{LANES * LANE_BITS}"
+    function = builder.module.globals.get(name) or ir.Function(
+        builder.module, ir.FunctionType(INTEGERS, [INTEGERS, kind, kind]), name
+    )
+    spread = broadcast(builder, factors, INTEGERS)
+    return builder.call(
+        function, [total, builder.bitcast(spread, kind), builder.bitcast(line, kind)]
+    )
+
+
+def _dot_in_steps(builder: Any, total: Any, factors: Any, line: Any) -> Any:
+    """Do the same byte by byte."""
+    for which in range(STEP):
+        shift = ir.Constant(INT32, BYTE_BITS * which)
+        factor = builder.and_(builder.lshr(factors, shift), ir.Constant(INT32, 255))
+        product = builder.mul(broadcast(builder, factor, INTEGERS), _separate(builder, line, which))
+        total = builder.add(total, product)
+    return total
+
+
+def _add_integers(
+    builder: Any, sums: Any, lines: list[Any], rows: list[Any], at: Any, dot: Callable[..., Any]
+) -> None:
+    """Add the products of four bytes of each row."""
+    for row, start in enumerate(rows):
+        pointer = builder.bitcast(builder.gep(start, [at]), INT32.as_pointer())
+        factors = builder.load(pointer)
+        factors.align = 1
+        for vector, line in enumerate(lines):
+            total = dot(builder, builder.load(sums[row, vector]), factors, line)
+            builder.store(total, sums[row, vector])
+
+
+def _add_floats(
+    builder: Any, sums: Any, lines: list[Any], rows: list[Any], at: Any, bits: int
+) -> None:
+    """Add the products of four floats (for weights of 4 bits: eight) of each row.
+
+    Shifts take longest. With one row it is faster to leave values on top and to scale the row.
+    """
+    is_on_top = len(rows) == 1
+    for which in range(LANE_BITS // bits):
+        if bits == 4 and LANES == 16:
+            is_on_top = False
+            numbers = [_look_up(builder, line, which) for line in lines]
+        else:
+            separate = _leave_on_top if is_on_top else _separate
+            integers = [separate(builder, line, which, bits) for line in lines]
+            numbers = [builder.sitofp(each, VECTOR) for each in integers]
+        place = builder.add(at, ir.Constant(at.type, which))
+        for row, start in enumerate(rows):
+            factor = builder.load(builder.gep(start, [place]))
+            if is_on_top:
+                factor = builder.fmul(factor, ir.Constant(FLOAT, 2.0 ** (bits - LANE_BITS)))
+            factor = broadcast(builder, factor)
+            for vector, number in enumerate(numbers):
+                total = multiply_add(builder, factor, number, builder.load(sums[row, vector]))
+                builder.store(total, sums[row, vector])
+
+
+def _fetch_ahead(builder: Any, line: Any) -> None:
+    """Ask memory for what will be read soon.
+
+    One row of floats computes just long enough for memory to wait for it; bytes are so quick that
+    they gain nothing. Behind the last panel such a hint has no effect.
+    """
+    pointer = ir.IntType(8).as_pointer()
+    name = "llvm.prefetch.p0"
+    function = builder.module.globals.get(name) or ir.Function(
+        builder.module, ir.FunctionType(ir.VoidType(), [pointer, INT32, INT32, INT32]), name
+    )
+    to_read, keep, from_memory = (ir.Constant(INT32, flag) for flag in (0, 3, 1))
+    for vector in range(VECTORS):
+        ahead = ir.Constant(ir.IntType(64), FETCH_AHEAD + vector * LANES * STEP)
+        place = builder.bitcast(builder.gep(line, [ahead]), pointer)
+        builder.call(function, [place, to_read, keep, from_memory])
+
+
+# ---------------------------------------------------------------- the tile
+
+
+def packed_tile(rows: int, *, bits: int = BYTE_BITS) -> Callable[..., None]:
+    """Make the function that computes one tile of a product with a packed weight.
+
+    out[i, j] = sum over k of a[i, k] * w[k, j], for i < rows and j < TILE_COLUMNS
+
+    `a` is uint8 and `out` int32, or both are float32, which also takes weights of 4 bits. Steps and
+    offsets count elements. `lines` is the number of lines of the panel, `line_step` the bytes of
+    one, and `last` the byte of a line at which the last register begins that holds a column of the
+    matrix: registers behind it read the same, what they add up is never used, and nothing is read
+    from behind the panel.
+    """
+
+    @intrinsic
+    def multiply(
+        typing, a, a_offset, a_row, values, offset, line_step, last, lines,
+        out, out_offset, out_row, way,
+    ):  # fmt: skip
+        count = types.int64
+        signature = types.void(
+            a, count, count, values, count, count, count, count, out, count, count, way
+        )
+        is_float = a.dtype == types.float32
+        assert is_float or bits == BYTE_BITS, "whole numbers of 4 bits cannot be multiplied yet"
+        add = (
+            partial(_add_floats, bits=bits)
+            if is_float
+            else partial(_add_integers, dot=_best_dot(way))
+        )
+        zero = ir.Constant(VECTOR if is_float else INTEGERS, [0] * LANES)
+
+        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            a, a_offset, a_row, values, offset, line_step, last, lines = arguments[:8]
+            out, out_offset, out_row, _ = arguments[8:]
+            a_start = element(context, builder, signature.args[0], a, a_offset)
+            panel = element(context, builder, signature.args[3], values, offset)
+            out_start = element(context, builder, signature.args[8], out, out_offset)
+
+            def constant(value: int) -> Any:
+                return ir.Constant(lines.type, value)
+
+            tile = [(row, vector) for row in range(rows) for vector in range(VECTORS)]
+            sums = {spot: cgutils.alloca_once(builder, zero.type) for spot in tile}
+            for spot in tile:
+                builder.store(zero, sums[spot])
+            places = [constant(vector * LANES * STEP) for vector in range(VECTORS)]
+            places = [
+                builder.select(builder.icmp_signed("<", place, last), place, last)
+                for place in places
+            ]
+            row_starts = [
+                builder.gep(a_start, [builder.mul(a_row, constant(row))]) for row in range(rows)
+            ]
+            with cgutils.for_range(builder, lines) as loop:
+                line = builder.gep(panel, [builder.mul(loop.index, line_step)])
+                if is_float and rows == 1:
+                    _fetch_ahead(builder, line)
+                weights = [
+                    load_vector(builder, builder.gep(line, [place]), INTEGERS) for place in places
+                ]
+                at = builder.mul(loop.index, constant(LANE_BITS // bits))
+                add(builder, sums, weights, row_starts, at)
+            for row, vector in tile:
+                place = builder.mul(out_row, constant(row))
+                place = builder.add(place, constant(vector * LANES))
+                value = builder.load(sums[row, vector])
+                store_vector(builder, value, builder.gep(out_start, [place]))
+            return context.get_dummy_value()
+
+        return signature, generate
+
+    return multiply
+
+
+@intrinsic
+def scale_integers(typing, totals, place, sums, scales, first, offset, step, out, at):
+    """Give LANES results: out[at + j] = (totals[place + j] - offset * sums[j]) * step * scales[j]
+
+    where j counts from `first`. LLVM would ask before each such short loop whether the five arrays
+    share memory.
+    """
+    count = types.int64
+    signature = types.void(
+        totals, count, sums, scales, count, types.int32, types.float32, out, count
+    )
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        totals, place, sums, scales, first, offset, step, out, at = arguments
+
+        def pointer(position: int, array: Any, start: Any) -> Any:
+            return element(context, builder, signature.args[position], array, start)
+
+        total = load_vector(builder, pointer(0, totals, place), INTEGERS)
+        column_sum = load_vector(builder, pointer(2, sums, first), INTEGERS)
+        scale = load_vector(builder, pointer(3, scales, first))
+        excess = builder.mul(broadcast(builder, offset, INTEGERS), column_sum)
+        exact = builder.sitofp(builder.sub(total, excess), VECTOR)
+        result = builder.fmul(exact, builder.fmul(broadcast(builder, step), scale))
+        store_vector(builder, result, pointer(7, out, at))
+        return context.get_dummy_value()
+
+    return signature, generate
+
+
+@intrinsic
+def add_scaled(typing, totals, place, scales, first, out, at):
+    """Add LANES results: out[at + j] += totals[place + j] * scales[first + j]."""
+    count = types.int64
+    signature = types.void(totals, count, scales, count, out, count)
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        totals, place, scales, first, out, at = arguments
+        total = load_vector(builder, element(context, builder, signature.args[0], totals, place))
+        scale = load_vector(builder, element(context, builder, signature.args[2], scales, first))
+        target = element(context, builder, signature.args[4], out, at)
+        before = load_vector(builder, target)
+        store_vector(builder, multiply_add(builder, total, scale, before), target)
+        return context.get_dummy_value()
+
+    return signature, generate

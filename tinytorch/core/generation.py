@@ -1,0 +1,237 @@
+"""Continuing prompts token by token, with or without a key-value cache."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from tinytorch.core.autograd import no_grad
+from tinytorch.core.backends import Array
+from tinytorch.core.embeddings import CheckedIds, token_ids
+from tinytorch.core.kv_cache import KVCache
+from tinytorch.core.sampling import Sampler
+from tinytorch.core.tensor import Tensor
+from tinytorch.errors import CacheFullError, DTypeError, SettingError, ShapeError
+
+if TYPE_CHECKING:
+    from tinytorch.core.transformers import GPT
+
+__all__ = [
+    "Continuation",
+    "OnToken",
+    "Prompts",
+    "cache_for",
+    "check_count",
+    "continue_prompts",
+    "read_prompts",
+    "without_attached_cache",
+]
+
+OnToken = Callable[[Array], Any]
+
+
+# ---------------------------------------------------------------- prompts
+
+
+@dataclass(frozen=True)
+class Prompts:
+    """Token ids (batch, time). Shorter rows stand at the right, after so much `padding` (batch,).
+
+    `form` is what was given: one `row`, a `batch` of equal rows, or a `list` of unequal ones.
+    """
+
+    ids: Array
+    padding: Array
+    form: Literal["row", "batch", "list"]
+
+    @property
+    def is_ragged(self) -> bool:
+        return bool(self.padding.any())
+
+
+def read_prompts(prompt: Any, vocab_size: int) -> Prompts:
+    """Check a prompt (time,), prompts (batch, time), or a list of prompts of any lengths."""
+    if isinstance(prompt, (list, tuple)) and prompt and all(map(_is_row, prompt)):
+        return _from_rows([token_ids(row, vocab_size) for row in prompt])
+    ids = token_ids(prompt, vocab_size)
+    if ids.ndim not in (1, 2) or 0 in ids.shape:
+        raise ShapeError(
+            f"a prompt is (time,) or (batch, time) with a token, got {ids.shape}; "
+            "prompts of different lengths come as a list"
+        )
+    rows = ids.reshape(-1, ids.shape[-1]).astype(np.int64)
+    return Prompts(rows, np.zeros(len(rows), np.int64), "row" if ids.ndim == 1 else "batch")
+
+
+def _is_row(item: Any) -> bool:
+    if isinstance(item, (Tensor, np.ndarray)):
+        return item.ndim == 1
+    return isinstance(item, (list, tuple)) and not any(
+        isinstance(inner, (list, tuple, np.ndarray)) for inner in item
+    )
+
+
+def _from_rows(rows: list[Array]) -> Prompts:
+    lengths = np.array([len(row) for row in rows])
+    if not lengths.all():
+        number = int(np.flatnonzero(lengths == 0)[0])
+        raise ShapeError(f"prompt {number} of {len(rows)} is empty; it needs at least one token")
+    longest = int(lengths.max())
+    ids = np.zeros((len(rows), longest), np.int64)
+    for number, row in enumerate(rows):
+        ids[number, longest - len(row) :] = row
+    padding = longest - lengths
+    return Prompts(ids, padding, "list" if padding.any() else "batch")
+
+
+# ---------------------------------------------------------------- generating
+
+
+def continue_prompts(
+    model: GPT,
+    prompts: Prompts,
+    count: int,
+    *,
+    sampler: Sampler,
+    rng: np.random.Generator,
+    stop_token: int | None = None,
+    cache: KVCache | None = None,
+    on_token: OnToken | None = None,
+) -> Tensor | list[Tensor]:
+    """Add up to `count` tokens to each prompt, in the form in which the prompts were given."""
+    text = Continuation(model, prompts, count, cache)
+    running = np.ones(len(prompts.ids), bool)
+    for _ in range(count):
+        chosen = sampler.choose(text.next_logits(), rng)
+        if stop_token is not None:
+            chosen = np.where(running, chosen, stop_token)
+        text.append(chosen, running)
+        if on_token is not None:
+            on_token(chosen.copy())
+        if stop_token is not None:
+            running &= chosen != stop_token
+            if not running.any():
+                break
+    return text.result()
+
+
+class Continuation:
+    """Prompts, and what a model has added to them so far.
+
+    Past the `max_seq_len` tokens of the model, positions begin anew with every token. Nothing of a
+    cache holds then, and the last tokens that fit are computed afresh.
+    """
+
+    def __init__(
+        self, model: GPT, prompts: Prompts, count: int, cache: KVCache | None = None
+    ) -> None:
+        rows, time = prompts.ids.shape
+        self.model = model
+        self.prompts = prompts
+        self.cache = cache
+        self.length = time
+        self._ids = np.zeros((rows, time + count), np.int64)
+        self._ids[:, :time] = prompts.ids
+        self._ends = np.full(rows, time)
+        self._unseen = prompts.ids
+        if cache is not None:
+            cache.reset(prompts.padding)
+
+    def next_logits(self) -> Array:
+        """Give the logits (batch, vocabulary) of the token to come."""
+        if self.cache is None or self.length > self.model.max_seq_len:
+            return self._plain_logits()
+        unseen = CheckedIds.of(self._unseen, self.model.vocab_size)
+        logits, _ = self.model.forward_with_cache(unseen, self.cache, last_only=True)
+        return logits.data[:, -1]
+
+    def _plain_logits(self) -> Array:
+        """Compute everything again; rows of one length together, so that none needs padding."""
+        seen = np.minimum(self.length - self.prompts.padding, self.model.max_seq_len)
+        lengths = np.unique(seen).tolist()
+        found: list[tuple[Array, Array]] = []
+        for length in lengths:
+            rows = np.flatnonzero(seen == length)
+            ids = self._ids[rows, self.length - length : self.length]
+            with no_grad():
+                logits = self.model(CheckedIds.of(ids, self.model.vocab_size))
+            found.append((rows, logits.data[:, -1]))
+        if len(found) == 1:
+            return found[0][1]
+        joint = np.empty((len(seen), self.model.vocab_size), found[0][1].dtype)
+        for rows, logits in found:
+            joint[rows] = logits
+        return joint
+
+    def append(self, tokens: Array, running: Array) -> None:
+        """Add a token (batch,) to every row; those that are not running end before it."""
+        self._ids[:, self.length] = tokens
+        self.length += 1
+        self._ends[running] = self.length
+        self._unseen = tokens[:, None]
+
+    def result(self) -> Tensor | list[Tensor]:
+        """Give prompts and continuations; rows of a list without padding, each to its own end."""
+        if self.prompts.form == "row":
+            return Tensor(self._ids[0, : self.length])
+        if self.prompts.form == "batch":
+            return Tensor(self._ids[:, : self.length])
+        return [
+            Tensor(row[start:end].copy())
+            for row, start, end in zip(self._ids, self.prompts.padding, self._ends, strict=True)
+        ]
+
+
+def cache_for(model: GPT, prompts: Prompts, count: int, given: KVCache | None) -> KVCache | None:
+    """Give a cache with room for a generation: the given one if it fits, or a new one.
+
+    None means that no cache is of use, because the prompt alone fills the model.
+    """
+    batch, time = prompts.ids.shape
+    if given is not None:
+        model.check_cache(given, batch)
+        if given.dtype != model.norm.weight.dtype:
+            raise DTypeError(
+                f"the cache holds {given.dtype}, the model computes in {model.norm.weight.dtype}; "
+                "make_cache() gives one that fits"
+            )
+        if time > given.max_seq_len:
+            raise CacheFullError(
+                f"a prompt of {time} tokens is longer than the cache, which has room for "
+                f"{given.max_seq_len}; make a longer one"
+            )
+    if time > model.max_seq_len or count == 0:
+        return None
+    needed = min(time + count - 1, model.max_seq_len)  # nobody looks at the last token
+    if given is None:
+        return model.make_cache(batch, needed)
+    if needed > given.max_seq_len:
+        raise CacheFullError(
+            f"the cache has room for {given.max_seq_len} tokens; a prompt of {time} and "
+            f"{count} new ones need {needed}; make a longer one, or ask for fewer tokens"
+        )
+    return given
+
+
+def check_count(max_new_tokens: Any) -> None:
+    """Raise unless it is a number of tokens."""
+    if not isinstance(max_new_tokens, (int, np.integer)) or max_new_tokens < 0:
+        raise SettingError(f"max_new_tokens must be at least 0, got {max_new_tokens!r}")
+
+
+@contextmanager
+def without_attached_cache(model: GPT) -> Iterator[None]:
+    """Let a model compute plainly, although somebody attached a cache to its `forward`."""
+    attached = vars(model).get("attached_cache")
+    if attached is None:
+        yield
+        return
+    was_paused, attached.is_paused = attached.is_paused, True
+    try:
+        yield
+    finally:
+        attached.is_paused = was_paused

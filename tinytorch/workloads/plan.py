@@ -1,0 +1,125 @@
+"""Plan: what a transform would do to a model, where and why, before anything is done."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+
+from tinytorch.errors import SettingError
+from tinytorch.workloads.workload import Workload
+
+if TYPE_CHECKING:
+    from tinytorch.workloads.profile import Profile
+
+__all__ = ["Gain", "Plan", "Skipped", "Step", "Transform"]
+
+
+@dataclass(frozen=True)
+class Gain:
+    """How many times better something is predicted to become: the value and its interval.
+
+    2 means half the time, half the bytes. `basis` says what the prediction rests on.
+    """
+
+    value: float
+    low: float
+    high: float
+    basis: str
+
+    def __post_init__(self) -> None:
+        if not 0 < self.low <= self.value <= self.high:
+            raise SettingError(
+                f"a gain is a positive factor inside of its interval, got {self.value} in "
+                f"{self.low} to {self.high}"
+            )
+
+
+@dataclass(frozen=True)
+class Step:
+    """One layer that changes: what is done to it, and why. The layer "" is the model itself."""
+
+    layer: str
+    what: str
+    why: str
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Skipped:
+    """One layer that a transform leaves alone. The layer "" is the model itself."""
+
+    layer: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a transform is about to do.
+
+    `speedup` and `shrinkage` are how many times less time a call takes and how many times fewer
+    bytes the model holds, as predicted; None where nobody can tell, and then `not_predicted` has
+    the reason under the same name.
+    """
+
+    transform: str
+    settings: Mapping[str, Any]
+    steps: tuple[Step, ...]
+    skipped: tuple[Skipped, ...] = ()
+    speedup: Gain | None = None
+    shrinkage: Gain | None = None
+    not_predicted: Mapping[str, str] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        for name in ("speedup", "shrinkage"):
+            if (getattr(self, name) is None) is not (name in self.not_predicted):
+                raise SettingError(
+                    f"the plan of {self.transform} needs either a {name} or the reason why there "
+                    f"is none: not_predicted={{{name!r}: '...'}}"
+                )
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing to do."""
+        return not self.steps
+
+    @property
+    def layers(self) -> tuple[str, ...]:
+        """Give the layers that change, each once."""
+        return tuple(dict.fromkeys(step.layer for step in self.steps))
+
+    def check_made_by(self, transform: str, settings: Mapping[str, Any]) -> None:
+        """Raise unless this is a plan of the transform that is asked to carry it out."""
+        if (self.transform, dict(self.settings)) != (transform, dict(settings)):
+            raise SettingError(
+                f"this plan was made by {_call(self.transform, self.settings)}, not by "
+                f"{_call(transform, settings)}; make one with its own plan()"
+            )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Give everything, ready for JSON; an end of an interval that is not known is None."""
+        fields = asdict(self)
+        for name in ("speedup", "shrinkage"):
+            if fields[name] and math.isinf(fields[name]["high"]):
+                fields[name]["high"] = None
+        return fields
+
+
+@runtime_checkable
+class Transform(Protocol):
+    """An optimization: a small frozen configuration that can plan and carry out a plan.
+
+    Neither method changes the workload: `apply` gives a changed copy of the model.
+    """
+
+    def plan(self, workload: Workload, profile: Profile | None = None) -> Plan:
+        """Say what would be done, where and why, what it should gain, and what is left alone."""
+
+    def apply(self, workload: Workload, plan: Plan) -> Any:
+        """Carry out exactly this plan on a copy of the model, and give the copy."""
+
+
+def _call(name: str, settings: Mapping[str, Any]) -> str:
+    return f"{name}({', '.join(f'{key}={value!r}' for key, value in settings.items())})"
