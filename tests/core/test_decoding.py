@@ -64,14 +64,13 @@ def test_who_records_sees_every_layer():
 
 
 def test_a_hook_on_any_layer_is_called():
-    for name, module in small().named_modules():
+    for name, _ in small().named_modules():
         if not name.startswith("blocks.0.") or name.endswith("dropout"):
             continue
         model, seen = small(), []
         dict(model.named_modules())[name].register_forward_hook(lambda *_, log=seen: log.append(1))
         model.forward_with_cache(np.array([[1]]), None)
         assert seen == [1], name
-        assert type(module).__name__
 
 
 class Doubled(Linear):
