@@ -44,7 +44,7 @@ from generation_tables import INTERVAL, Target, against, header, interval, milli
 from interleaving import REPLICATES, Side, side
 
 BACKENDS = ("numba", "numpy")
-INT8_KINDS = ("int8_linear_weight_only", "int8_linear_dynamic")
+INT8_MODES = ("weight_only", "dynamic")
 # llama.cpp rounds keys and values to 16 bits, and takes GELU from a table of such numbers.
 LIMITS = {"PyTorch": 1e-3, "llama.cpp f32": 1e-2}
 LLAMA_MISSING = "llama-cpp-python is not installed (see --peer-python)"
@@ -158,25 +158,23 @@ class Benchmark:
             llama = self._llama(stack, "q8_0", "q4_0")
             for _ in range(self.plan.replicates):
                 self._start(llama, "decode", self.prompt, self.decoded)
-                packed = sides.packed_weights(self.model)
+                models = {mode: sides.int8_gpt(self.model, mode) for mode in INT8_MODES}
                 ours = {
-                    kind: sides.OurDecoding(
-                        sides.int8_gpt(self.model, packed, kind), "numba", self.prompt, self.decoded
-                    )
-                    for kind in INT8_KINDS
+                    mode: sides.OurDecoding(model, "numba", self.prompt, self.decoded)
+                    for mode, model in models.items()
                 }
                 for name, decoding in ours.items():
                     quality[name] = judge(name, exact, decoding.check(), least_db=20)
                 for name, peer in llama.items():
                     quality[name] = judge(name, exact, peer.built(), least_db=5)
                 here = {name: Here(decoding) for name, decoding in ours.items()}
-                arrays = [each.values for each in packed.values()]
+                arrays = sides.whole_numbers(models[INT8_MODES[0]])
                 turns = {**here, "read": Here(sides.reading(arrays)), **llama}
                 replicates.append(self._per_token(sides.take_turns(turns, self.plan.rounds)))
         self.raw["INT8 decode"] = replicates
         read = sum(array.nbytes for array in arrays)
         self._show_decoding(replicates, read, reference="llama.cpp q8_0", more=quality)
-        best = min(INT8_KINDS, key=lambda name: median_s(name, replicates))
+        best = min(INT8_MODES, key=lambda name: median_s(name, replicates))
         self._target("INT8 decode", best, "llama.cpp q8_0", 1.1, replicates)
 
     def prefill(self) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import time
 from collections.abc import Callable, Mapping
 from functools import lru_cache
@@ -13,13 +12,12 @@ from interleaving import Ratio, Run, Side
 from numba import prange
 
 from tinytorch.core.autograd import no_grad
-from tinytorch.core.backends.int8_packing import PackedInt8, pack_int8
 from tinytorch.core.backends.numba_compile import THREADS, compiled
-from tinytorch.core.dispatch import run, use_backend
-from tinytorch.core.layers import Linear, Product, Sequential
-from tinytorch.core.module import Module
+from tinytorch.core.dispatch import use_backend
 from tinytorch.core.tensor import Tensor
 from tinytorch.core.transformers import GPT
+from tinytorch.perf.quantization import Quantize, QuantizedLinear
+from tinytorch.workloads.workload import Workload
 
 Shape = tuple[int, int, int, int, int]
 """Vocabulary, width, layers, heads, context."""
@@ -184,57 +182,17 @@ def next_token_steps(model: GPT, backend: str, ids: np.ndarray) -> dict[str, Run
 # ---------------------------------------------------------------- INT8
 
 
-class Int8Linear(Module):
-    """x @ weight + bias with an INT8 weight."""
-
-    def __init__(self, kind: str, packed: PackedInt8, bias: np.ndarray | None) -> None:
-        self.kind = kind
-        self.packed = packed
-        self.bias = bias
-
-    def forward(self, x: Tensor) -> Tensor:
-        kind, arrays = self.product()
-        return Tensor(run(kind, x.data, *arrays))
-
-    def product(self) -> Product:
-        return self.kind, (*self.packed.arrays, self.bias)
+def int8_gpt(model: GPT, mode: str) -> GPT:
+    """Give an INT8 copy of a model."""
+    workload = Workload("gpt", model, (Tensor(np.zeros((1, 4), np.int64)),))
+    transform = Quantize(mode)
+    return transform.apply(workload, transform.plan(workload))
 
 
-def packed_weights(model: GPT) -> dict[str, PackedInt8]:
-    """Quantize the weight of every linear layer, and of the head, with a scale for each output."""
-    matrices = {
-        name: module.weight.data
-        for name, module in model.named_modules()
-        if isinstance(module, Linear)
-    }
-    matrices["head"] = model.token_embedding.weight.data.T
-    return {name: _packed(matrix) for name, matrix in matrices.items()}
-
-
-def _packed(matrix: np.ndarray) -> PackedInt8:
-    scales = np.maximum(np.abs(matrix).max(axis=0) / 127, np.finfo(np.float32).tiny)
-    return pack_int8(np.rint(matrix / scales).astype(np.int8), scales)
-
-
-def int8_gpt(model: GPT, packed: Mapping[str, PackedInt8], kind: str) -> GPT:
-    """Give a copy of a model that computes with these INT8 weights."""
-    twin = copy.deepcopy(model)
-
-    def layer(name: str, linear: Linear) -> Int8Linear:
-        return Int8Linear(kind, packed[name], linear.bias.data)
-
-    for index, block in enumerate(twin.blocks):
-        for part in ("q_proj", "k_proj", "v_proj", "out_proj"):
-            name = f"blocks.{index}.attention.{part}"
-            setattr(block.attention, part, layer(name, getattr(block.attention, part)))
-        up, activation, down = block.mlp
-        block.mlp = Sequential(
-            layer(f"blocks.{index}.mlp.layers.0", up),
-            activation,
-            layer(f"blocks.{index}.mlp.layers.2", down),
-        )
-    twin.head = Int8Linear(kind, packed["head"], None)
-    return twin.eval()
+def whole_numbers(model: GPT) -> list[np.ndarray]:
+    """Give the arrays of INT8 that every step reads whole, each once."""
+    layers = [each for each in model.modules() if isinstance(each, QuantizedLinear)]
+    return [layer.values.data for layer in layers]
 
 
 # ---------------------------------------------------------------- memory

@@ -10,7 +10,7 @@ import numpy as np
 from oracles import laid_out
 
 from tinytorch.core.backends.int4_packing import pack_int4
-from tinytorch.core.backends.int8_packing import pack_int8
+from tinytorch.core.backends.int8_packing import PackedInt8, pack_int8
 
 IN_PLACE = {"sgd_step": (0, 2), "adam_step": (0, 2, 3)}
 """Kernels that change arguments, and which."""
@@ -67,6 +67,7 @@ def kernel_calls(dtype: Any) -> dict[str, list[Call]]:
     calls |= _activations(normal, positive)
     calls |= _reductions_and_products(normal, positive)
     calls |= _int8_products(normal)
+    calls |= _int8_convolutions(normal)
     calls |= _normalisations(normal, positive)
     calls |= _spatial(normal)
     calls |= _shapes(normal)
@@ -215,6 +216,41 @@ def _int8_products(normal: Draw) -> dict[str, list[Call]]:
                 for (x, weight), bias in zip(whole, whole_bias, strict=True)
             ),
         ],
+    }
+
+
+def _int8_convolutions(normal: Draw) -> dict[str, list[Call]]:
+    rng = np.random.default_rng(8)
+
+    def packed(inputs: int, outputs: int) -> PackedInt8:
+        weight = rng.integers(-128, 128, (inputs, outputs)).astype(np.int8)
+        return pack_int8(weight, rng.uniform(0.001, 0.01, outputs).astype(np.float32))
+
+    plain, odd = CONVOLUTIONS
+    shapes = [  # images, output channels, kernel and settings
+        ((2, 4, 6, 5), 6, (3, 2), plain),
+        ((2, 4, 6, 5), 6, (3, 2), odd),
+        ((1, 5, 3, 3), 3, (1, 1), plain),
+        ((2, 9, 8, 9), 70, (3, 3), {**plain, "padding": (1, 1)}),
+        ((0, 4, 6, 5), 6, (3, 2), plain),
+    ]
+    calls = []
+    for images, outputs, kernel, settings in shapes:
+        inputs = images[1] // settings["groups"] * kernel[0] * kernel[1]
+        arguments = (normal(*images), *packed(inputs, outputs).arrays)
+        settings = {"kernel_size": kernel, **settings}
+        calls += [Call((*arguments, bias), settings, inputs) for bias in (None, normal(outputs))]
+    given = {"scale": 0.03, "zero_point": -9}
+    static = [replace(call, settings={**call.settings, **given}) for call in calls]
+    whole = rng.integers(-999, 999, 6).astype(np.int32)
+    static.append(replace(static[0], arguments=(*static[0].arguments[:4], whole)))
+    table = packed(9, 70)
+    ids = [np.array(69), np.array([[3, 0, 69], [64, 63, 3]], np.int32), np.zeros((0, 2), np.int64)]
+    return {
+        "int8_conv2d_weight_only": calls,
+        "int8_conv2d_dynamic": calls,
+        "int8_conv2d_static": static,
+        "int8_embedding": [Call((each, table.values, table.scales), {"width": 9}) for each in ids],
     }
 
 

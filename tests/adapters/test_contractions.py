@@ -113,6 +113,16 @@ def test_every_output_meets_every_tap_also_on_padding(batch, groups, kernel, str
     assert gradients == [result.sum()] * 2
 
 
+@given(lengths, lengths, st.integers(1, 3), st.tuples(lengths, lengths), st.integers(0, 2))
+def test_a_packed_weight_tells_no_shape_and_counts_the_same(batch, inputs, groups, kernel, padding):
+    images, weight = (batch, inputs * groups, 5, 5), (2 * groups, inputs, *kernel)
+    how = {"stride": (1, 2), "padding": (padding, padding), "dilation": (1, 1), "groups": groups}
+    result = KERNELS["conv2d"](ones(images), ones(weight), **how)
+    plain = of.convolution(call(images, weight, output=result.shape, **how))
+    packed = call(images, (math.prod(weight),), output=result.shape, kernel_size=kernel, **how)
+    assert of.packed_convolution(packed) == plain
+
+
 @pytest.mark.parametrize("mask", [(True, True, False), (False, True, True), (False, False, True)])
 @pytest.mark.parametrize("transposed", [False, True])
 def test_a_backward_pass_costs_a_forward_pass_for_each_gradient_that_is_wanted(mask, transposed):

@@ -22,6 +22,7 @@ from tinytorch.core.transformers import GPT
 from tinytorch.errors import GraphError, ModelError, SettingError
 from tinytorch.measure.clocks import WALL
 from tinytorch.perf.profiling.flops import record_call
+from tinytorch.perf.quantization import QuantizedLinear
 
 
 def normal(*shape):
@@ -356,3 +357,11 @@ def test_a_model_without_parameters_has_no_file(tmp_path):
 
 def test_calls_are_timed_by_the_wall():
     assert ADAPTER.run_clock("cpu") is WALL
+
+
+@pytest.mark.parametrize(("mode", "dtype"), [("weight_only", "float32"), ("dynamic", "int8")])
+def test_products_of_whole_numbers_are_judged_as_such(mode, dtype):
+    model = QuantizedLinear(Linear(8, 4, rng=0), mode)
+    x = Tensor(np.ones((2, 8), np.float32))
+    recorded = ADAPTER.record(model, lambda: model(x), device="cpu", inputs=(x,))
+    assert [(each.macs, each.dtype) for each in recorded.operations] == [(64, dtype)]

@@ -193,6 +193,49 @@ def test_an_int8_product_reads_one_byte_for_each_weight(kind, columns, settings)
     assert cost.bytes_written == 4 * 3 * 7
 
 
+@pytest.mark.parametrize(
+    ("kind", "columns", "settings"),
+    [
+        ("int8_conv2d_weight_only", 4 * 6, {}),  # scales
+        ("int8_conv2d_dynamic", 8 * 6, {}),  # scales and sums
+        ("int8_conv2d_static", 8 * 6, {"scale": 0.1}),
+    ],
+)
+def test_an_int8_convolution_costs_the_products_of_its_patches(kind, columns, settings):
+    patch = 2 * 3 * 2  # two channels of a group, and the kernel
+    packed = pack_int8(np.ones((patch, 6), np.int8), np.ones(6, np.float32))
+    x, bias = np.ones((5, 4, 7, 9), np.float32), np.ones(6, np.float32)
+    window = {"stride": (2, 1), "padding": (1, 0), "dilation": (1, 1), "groups": 2}
+    ((_, cost),) = costs_of(
+        lambda: run(kind, x, *packed.arrays, bias, kernel_size=(3, 2), **window, **settings)
+    )
+    results = 5 * 6 * 4 * 8
+    assert (cost.family, cost.macs) == ("contraction", results * patch)
+    assert packed.values.nbytes == patch * 6 + 40  # the last register reads further
+    assert cost.bytes_read == x.nbytes + packed.values.nbytes + columns + bias.nbytes
+    assert cost.bytes_written == 4 * results
+
+
+def test_an_int8_convolution_is_of_one_group_unless_told():
+    packed = pack_int8(np.ones((8, 3), np.int8), np.ones(3, np.float32))
+    window = {"kernel_size": (2, 2), "stride": (1, 1), "padding": (0, 0), "dilation": (1, 1)}
+    x = np.ones((1, 2, 3, 3), np.float32)
+    ((_, cost),) = costs_of(lambda: run("int8_conv2d_dynamic", x, *packed.arrays, **window))
+    assert cost.macs == 3 * 4 * 8
+
+
+@pytest.mark.parametrize(("ids", "read"), [([[3, 1, 3]], 3 * 8), ([2] * 2000, 8 * 1000 + 32)])
+def test_an_int8_embedding_reads_a_byte_for_each_number_and_a_scale_for_each_row(ids, read):
+    packed = pack_int8(np.ones((8, 1000), np.int8), np.ones(1000, np.float32))
+    ids = np.array(ids)
+    ((_, cost),) = costs_of(
+        lambda: run("int8_embedding", ids, packed.values, packed.scales, width=8)
+    )
+    scales = 4 * min(ids.size, 1000)
+    assert (cost.bytes_read, cost.bytes_written) == (read + scales + ids.nbytes, 4 * 8 * ids.size)
+    assert (cost.family, cost.macs, cost.other_flops) == ("movement", 0, 8 * ids.size)
+
+
 def test_an_embedding_reads_the_rows_that_it_gives_and_not_the_table():
     table, ids = Embedding(1000, 8, rng=0), np.array([[3, 1, 3]])
     rows = 3 * 8 * 4

@@ -12,7 +12,6 @@ from tinytorch.adapters.pytorch import TorchAdapter
 from tinytorch.adapters.pytorch_values import (
     as_arrays,
     copied_tensor,
-    is_packed,
     merged_state,
     single,
     write_state,
@@ -213,14 +212,6 @@ def test_half_a_number_takes_half_the_bytes(tmp_path):
         write_state({"w": torch.zeros(10_000, dtype=dtype)}, tmp_path / "file")
         sizes.append((tmp_path / "file").stat().st_size)
     assert sizes[0] - sizes[1] == pytest.approx(20_000, abs=8)  # the header is padded to 8 bytes
-
-
-@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore:.*deprecated:UserWarning")
-def test_packed_weights_are_seen_where_they_are():
-    model = nn.Sequential(nn.Linear(2, 2), torch.ao.nn.quantized.dynamic.Linear(2, 2))
-    assert ADAPTER.packed_layers(model) == ("1._packed_params",)
-    assert ADAPTER.packed_layers(Tied()) == ()
-    assert not is_packed(torch.jit.trace(nn.Linear(2, 2), torch.ones(1, 2)))
 
 
 def test_a_model_without_parameters_has_no_file(tmp_path):

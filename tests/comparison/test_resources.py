@@ -113,9 +113,23 @@ def test_code_of_no_framework_is_not_measured():
 def test_packed_parameters_are_not_taken_for_none():
     model = nn.Sequential(nn.Linear(32, 64), torch.ao.nn.quantized.dynamic.Linear(64, 4))
     found = measure_resources(Workload("packed", model, (torch.zeros(8, 32),)))
-    assert (found.parameter_bytes, found.peak_bytes) == (None, None)
-    assert "'1._packed_params' holds packed" in found.not_measured["parameter_bytes"]
+    # The values, a scale and a zero point, and the bias.
+    assert found.parameter_bytes == (32 * 64 + 64) * 4 + 64 * 4 + 8 + 4 * 4
+    assert found.peak_bytes > found.parameter_bytes
     assert found.file_bytes > (32 * 64 + 64) * 4 + 64 * 4
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore:.*deprecated:UserWarning")
+def test_packed_parameters_that_nobody_can_unpack_are_not_counted(monkeypatch):
+    model = nn.Sequential(nn.Linear(32, 64), torch.ao.nn.quantized.dynamic.Linear(64, 4))
+
+    def fail(module):
+        raise RuntimeError("no unpacking")
+
+    monkeypatch.setattr("tinytorch.adapters.pytorch.packed_weights", fail)
+    found = measure_resources(Workload("packed", model, (torch.zeros(8, 32),)))
+    assert (found.parameter_bytes, found.peak_bytes) == (None, None)
+    assert "holds packed" in found.not_measured["parameter_bytes"]
 
 
 def test_a_stop_of_the_user_is_no_reason():

@@ -118,8 +118,8 @@ def test_a_layer_with_its_own_product_takes_the_short_way():
             return Tensor(super().forward(x).data * np.float32(0.5))
 
         def product(self):
-            kind, (weight, bias) = super().product()
-            return kind, (weight * np.float32(0.5), bias * np.float32(0.5))
+            kind, (weight, bias), settings = super().product()
+            return kind, (weight * np.float32(0.5), bias * np.float32(0.5)), settings
 
     model = small()
     model.blocks[0].attention.k_proj = Halved(8, 8, rng=3)

@@ -16,7 +16,14 @@ from tinytorch.cli.main import build_parser
 PAGES = sorted(
     [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *ROOT.glob("docs/*.md")]
 )
-BY_NAME = {"argvalues": PAGES, "ids": lambda page: str(page.relative_to(ROOT))}
+NAMES = [str(page.relative_to(ROOT)) for page in PAGES]
+BY_NAME = {"argvalues": PAGES, "ids": NAMES}
+SLOW = ("docs/acceleration.md", "docs/quantization.md")
+"""Pages that measure and train for more than a few seconds."""
+RUNS = [
+    pytest.param(page, marks=pytest.mark.slow) if name in SLOW else page
+    for name, page in zip(NAMES, PAGES, strict=True)
+]
 
 FENCE = re.compile(r"(?P<indent> *)(?P<marks>```+|~~~+) *(?P<language>[\w-]*)")
 NOT_RUN = re.compile(r"<!-- *not run:(?P<reason>.*?)-->")
@@ -120,7 +127,7 @@ def links_of(text: str) -> list[str]:
     return [each for each in targets if not re.match(r"\w+:|#", each)]
 
 
-@pytest.mark.parametrize("page", **BY_NAME)
+@pytest.mark.parametrize("page", RUNS, ids=NAMES)
 def test_the_python_of_a_page_runs(page, tmp_path):
     source = python_of(page.read_text("utf-8"))
     ran = subprocess.run(

@@ -73,9 +73,21 @@ EXCEPTIONS: dict[tuple[str, str], str] = {
         "tinytorch.reporting.profiling_classics",
     ): "Timer.print_report prints",
     (
+        "tinytorch.perf.quantization.calibration_result",
+        "tinytorch.reporting.quantization",
+    ): "a calibration shows itself in a terminal and a notebook",
+    (
+        "tinytorch.perf.quantization.sensitivity",
+        "tinytorch.reporting.quantization",
+    ): "a sensitivity shows itself in a terminal and a notebook",
+    (
         "tinytorch.comparison.comparison",
         "tinytorch.reporting.comparison",
     ): "a comparison shows itself in a terminal (__rich__)",
+    (
+        "tinytorch.workloads.plan",
+        "tinytorch.reporting.plan",
+    ): "a plan shows itself in a terminal and a notebook",
     (
         "tinytorch.workloads.profile",
         "tinytorch.reporting.profile",

@@ -2,6 +2,7 @@ import json
 import math
 
 import pytest
+from terminal import shown
 
 from tinytorch.errors import SettingError
 from tinytorch.workloads.plan import Gain, Plan, Skipped, Step, Transform
@@ -51,6 +52,36 @@ def test_a_plan_goes_through_json():
     fields = json.loads(json.dumps(plan.to_dict(), allow_nan=False))
     assert fields["speedup"] == {"value": 2, "low": 1, "high": None, "basis": "one round"}
     assert fields["steps"][0]["settings"] == {"bits": 8}
+
+
+def test_steps_are_grouped_by_what_is_done_and_why():
+    steps = [Step(f"h.{n}.{name}", "int8", "large") for n in range(3) for name in ("q", "k")]
+    steps[2] = Step("h.1.q", "int4", "large")
+    plan = Plan("T", {}, (*steps, Step("h.3.q", "int8", "tied")), not_predicted=UNKNOWN)
+    groups = plan.step_groups
+    assert [group.layers.name for group in groups] == ["h.{0,2}.q", "h.{0..2}.k", "h.1.q", "h.3.q"]
+    assert [(group.what, group.why) for group in groups[2:]] == [
+        ("int4", "large"),
+        ("int8", "tied"),
+    ]
+    assert sum(len(group.layers) for group in groups) == len(plan.layers)
+
+
+def test_settings_of_steps_do_not_keep_them_apart():
+    steps = tuple(Step(f"h.{n}", "int8", "large", {"scale": n}) for n in range(3))
+    (group,) = Plan("T", {}, steps, not_predicted=UNKNOWN).step_groups
+    assert group.layers.paths == ("h.0", "h.1", "h.2")
+
+
+def test_skipped_layers_are_found_by_their_reason():
+    skipped = tuple(Skipped(*each) for each in [("a", "x"), ("b", "y"), ("c", "x"), ("a", "x")])
+    plan = Plan("T", {}, (), skipped, not_predicted=UNKNOWN)
+    assert plan.skipped_by_reason == {"x": ("a", "c"), "y": ("b",)}
+
+
+def test_a_plan_shows_itself():
+    assert "Plan of Quantize" in shown(PLAN)
+    assert "Plan of Quantize" in PLAN._repr_html_()
 
 
 def test_whatever_plans_and_applies_is_a_transform():

@@ -45,3 +45,11 @@ def test_a_workload_does_not_change():
 def test_evaluate_is_a_function():
     with pytest.raises(SettingError, match="evaluate of workload 'x' must be a function"):
         Workload("x", len, ("abc",), evaluate=3)
+
+
+def test_calibration_data_is_kept_as_a_tuple_of_arguments():
+    x = Tensor([1.0])
+    work = Workload("model", Linear(1, 1), (x,), calibration=((x,) for _ in range(2)))
+    assert work.calibration == ((x,), (x,))
+    with pytest.raises(SettingError, match=r"batch 0 .* must be a tuple of arguments, such as"):
+        Workload("model", Linear(1, 1), (x,), calibration=(x, x))

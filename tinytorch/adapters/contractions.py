@@ -27,6 +27,7 @@ __all__ = [
     "multi_head_attention",
     "packed_attention",
     "packed_attention_backward",
+    "packed_convolution",
     "product",
     "recomputed_packed_scores",
     "recomputed_scores",
@@ -133,6 +134,12 @@ def convolution(call: Call) -> int:
     weight = call.shape(1)  # (out, in / groups, *kernel), transposed: (in, out / groups, *kernel)
     positions = call.tensor(0) if call.settings.get("transposed") else call.outputs[0]
     return positions.size * math.prod(weight[1:])
+
+
+def packed_convolution(call: Call) -> int:
+    """The same for weights that are packed, so that only the settings tell the size of a patch."""
+    inputs = call.shape(0)[1] // call.settings.get("groups", 1)
+    return call.outputs[0].size * inputs * math.prod(call.settings["kernel_size"])
 
 
 def time_first_convolution(call: Call) -> int:

@@ -27,7 +27,6 @@ from tinytorch.adapters.records import Call, OpRecord, Recording, TensorSpec
 from tinytorch.core.autograd import no_grad
 from tinytorch.core.checkpoints import save_checkpoint, write_arrays
 from tinytorch.core.dispatch import KernelCall, recording, state
-from tinytorch.core.embeddings import Embedding
 from tinytorch.core.module import Module, naming
 from tinytorch.core.optimizers import SGD, Adam, AdamW, Optimizer
 from tinytorch.core.tensor import Parameter, Tensor
@@ -40,6 +39,14 @@ OPTIMIZERS: dict[str, Callable[[list[Tensor]], Optimizer]] = {
     "adam": lambda parameters: Adam(parameters, lr=1e-3),
     "adamw": lambda parameters: AdamW(parameters, lr=1e-3),
 }
+
+
+INTEGER_PRODUCTS = frozenset(
+    f"int8_{operation}_{mode}"
+    for operation in ("linear", "conv2d")
+    for mode in ("dynamic", "static")
+) | {"int8_matmul"}
+"""Kernels that take floats and multiply whole numbers: judged by the rate of these."""
 
 
 class CoreAdapter(Adapter):
@@ -64,11 +71,12 @@ class CoreAdapter(Adapter):
         return found
 
     def parameters(self, model: Any) -> tuple[ParameterSpec, ...]:
+        modules = self.modules(model)
         return tuple(
             ParameterSpec(
                 name=name,
                 path=path,
-                size=int(tensor.data.size),
+                size=_weights_in(modules[path], tensor),
                 nbytes=_held_bytes(tensor.data),
                 is_trainable=bool(tensor.requires_grad),
                 is_buffer=is_buffer,
@@ -163,7 +171,7 @@ class CoreAdapter(Adapter):
     def example(self, shape: tuple[int, ...], model: Any) -> Tensor:
         rng = np.random.default_rng(0)
         modules = self.modules(model).values()
-        vocabularies = [len(m.weight.data) for m in modules if isinstance(m, Embedding)]
+        vocabularies = [m.num_embeddings for m in modules if hasattr(m, "num_embeddings")]
         if vocabularies and len(shape) <= 2:
             return Tensor(rng.integers(0, min(vocabularies), shape))
         return Tensor(rng.standard_normal(shape).astype(np.float32))
@@ -285,6 +293,7 @@ class _Recorder:
                 cost=cost_of(Call(call.kind, inputs, outputs, call.settings)),
                 start=call.start - self._began,
                 duration=call.duration,
+                arithmetic="int8" if call.kind in INTEGER_PRODUCTS else "",
             )
         )
 
@@ -327,7 +336,17 @@ def _own_tensors(module: Any) -> Iterator[tuple[str, Tensor, bool]]:
     """Yield the tensors that a layer holds itself, with whether they are buffers."""
     for name, item in held_by(module, (Tensor, Module)):
         if isinstance(item, Tensor) and item.creator is None:
-            yield name, item, not (item.requires_grad or isinstance(item, Parameter))
+            learned = item.requires_grad or isinstance(item, Parameter)
+            # a layer that says how many weights it has holds them in another form
+            learned = learned or (hasattr(module, "weight_size") and name in ("values", "bias"))
+            yield name, item, not learned
+
+
+def _weights_in(module: Any, tensor: Tensor) -> int:
+    """Give how many numbers a tensor stands for."""
+    if tensor is getattr(module, "values", None) and hasattr(module, "weight_size"):
+        return int(module.weight_size)
+    return int(tensor.data.size)
 
 
 def _slots(optimizer: Any) -> list[Any]:

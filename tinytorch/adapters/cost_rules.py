@@ -22,6 +22,7 @@ __all__ = [
     "DRAWN",
     "GATHER",
     "MOVEMENT",
+    "PACKED_GATHER",
     "PICKED_LOSS",
     "PICKED_LOSS_BACKWARD",
     "POINTWISE",
@@ -132,6 +133,12 @@ def with_index_arrays(count: Count) -> Count:
 def _gathered(call: Call) -> int:
     """As much as is given, but no table twice; and the indices."""
     return min(call.tensor(0).nbytes, all_out(call)) + all_but(0)(call)
+
+
+def _gathered_bytes(call: Call) -> int:
+    """A byte for each number that is given, but no table twice; scales of the rows, and the ids."""
+    ids, table, scales = (call.tensor(position) for position in range(3))
+    return min(call.outputs[0].size, table.nbytes) + _of(scales, ids.size) + ids.nbytes
 
 
 def _picked(call: Call) -> int:
@@ -272,6 +279,8 @@ COPY = Rule("movement", read=all_but(0))
 """(target, source): the target is not read."""
 GATHER = Rule("movement", read=with_index_arrays(_gathered))
 """(table, indices): not the whole table is read."""
+PACKED_GATHER = Rule("movement", other=_largest, read=_gathered_bytes)
+"""(ids, table, scales): rows of a table of bytes, each times its scale."""
 CREATION = Rule("creation", read=all_but(0))
 """An example or a target, if there is one, is not read; the value may be a tensor."""
 RANDOM = Rule("random", other=_largest, read=lambda call: 0)

@@ -19,6 +19,7 @@ from tinytorch.adapters.cost_rules import (
     DRAWN,
     GATHER,
     MOVEMENT,
+    PACKED_GATHER,
     PICKED_LOSS,
     PICKED_LOSS_BACKWARD,
     POINTWISE,
@@ -92,6 +93,10 @@ FORWARD_PRODUCTS: dict[str, Rule] = {
     "onednn.qlinear_pointwise": contraction(of.linear),
     # convolution: every output (transposed: input) position times every tap
     "conv2d": contraction(of.convolution),
+    **dict.fromkeys(
+        ("int8_conv2d_dynamic", "int8_conv2d_static"), contraction(of.packed_convolution)
+    ),
+    "int8_conv2d_weight_only": Rule("contraction", macs=of.packed_convolution, read=all_but(3)),
     "aten.convolution": contraction(of.convolution),
     "aten._convolution": contraction(of.convolution),
     "aten.convolution_overrideable": contraction(of.convolution),
@@ -316,6 +321,7 @@ NORMALISATIONS: dict[str, Rule] = {
 DATA_MOVEMENT: dict[str, Rule] = {
     **dict.fromkeys(("reshape", "transpose", "broadcast_to"), MOVEMENT),
     **dict.fromkeys(("getitem", "embedding"), GATHER),
+    "int8_embedding": PACKED_GATHER,
     **dict.fromkeys(("concatenate", "getitem_backward", "embedding_backward"), MOVEMENT),
     **dict.fromkeys(
         (

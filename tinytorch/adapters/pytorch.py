@@ -19,6 +19,7 @@ from tinytorch.adapters.adapter import (
     owner_of,
     path_outside,
 )
+from tinytorch.adapters.pytorch_packed import PackedWeight, packed_weights
 from tinytorch.adapters.pytorch_recorder import (
     Resident,
     hold_back,
@@ -29,7 +30,6 @@ from tinytorch.adapters.pytorch_tensors import held_bytes
 from tinytorch.adapters.pytorch_values import (
     as_arrays,
     copied_tensor,
-    is_packed,
     merged_state,
     single,
     write_state,
@@ -83,7 +83,8 @@ class TorchAdapter(Adapter):
         }
 
     def parameters(self, model: Any) -> tuple[ParameterSpec, ...]:
-        return tuple(
+        """Give every tensor with the bytes that it holds, packed weights by their unpacked size."""
+        tensors = tuple(
             ParameterSpec(
                 name=name,
                 path=name.rpartition(".")[0],
@@ -94,9 +95,23 @@ class TorchAdapter(Adapter):
             )
             for name, tensor, is_buffer in self._tensors(model)
         )
+        packed = tuple(
+            ParameterSpec(f"{path}.{name}" if path else name, path, size, nbytes, False)
+            for path, weights in self._packed(model)
+            for name, size, nbytes in weights or ()
+        )
+        return tensors + packed
 
     def packed_layers(self, model: Any) -> tuple[str, ...]:
-        return tuple(path for path, module in self.modules(model).items() if is_packed(module))
+        return tuple(path for path, weights in self._packed(model) if weights is None)
+
+    def _packed(self, model: Any) -> Iterator[tuple[str, list[PackedWeight] | None]]:
+        """Yield what each layer keeps in objects of C++; None where that cannot be unpacked."""
+        for path, module in self.modules(model).items():
+            try:
+                yield path, packed_weights(module)
+            except (RuntimeError, TypeError):
+                yield path, None
 
     def _tensors(self, model: Any) -> Iterator[tuple[str, torch.Tensor, bool]]:
         """Yield every parameter and buffer once, under its first name."""
@@ -279,6 +294,12 @@ class TorchAdapter(Adapter):
         residents: list[Resident] = [
             (tensor, "buffers" if is_buffer else "parameters", name.rpartition(".")[0])
             for name, tensor, is_buffer in self._tensors(model)
+        ]
+        # Untouched memory costs nothing: it stands for the packed weights, which no tensor shows.
+        residents += [
+            (torch.empty(nbytes, dtype=torch.uint8), "parameters", path)
+            for path, weights in self._packed(model)
+            for _, _, nbytes in weights or ()
         ]
         residents += [(tensor, "inputs", None) for tensor in tensors_in(inputs)]
         residents += [(tensor, "optimizer state", None) for tensor in optimizer_state(optimizer)]

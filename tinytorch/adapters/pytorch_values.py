@@ -13,7 +13,7 @@ from tinytorch.adapters.values import Array
 from tinytorch.core.files import write_atomically
 from tinytorch.errors import BackendError, CheckpointError
 
-__all__ = ["as_arrays", "copied_tensor", "is_packed", "merged_state", "single", "write_state"]
+__all__ = ["as_arrays", "copied_tensor", "merged_state", "single", "write_state"]
 
 PLAIN_CLASSES = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
 """What a safetensors file can hold; other classes keep their numbers somewhere else."""
@@ -61,15 +61,6 @@ def single(tensor: torch.Tensor) -> torch.Tensor:
         for axis, step in enumerate(tensor.stride()):
             tensor = tensor.narrow(axis, 0, 1) if step == 0 and tensor.shape[axis] > 1 else tensor
     return tensor
-
-
-def is_packed(module: Any) -> bool:
-    """Tell whether a layer keeps parameters in an object of C++, as quantized layers do."""
-    held = getattr(module, "__dict__", {}).values()
-    return any(
-        isinstance(value, torch.ScriptObject) and not isinstance(value, torch._C.ScriptModule)
-        for value in held
-    )
 
 
 # ---------------------------------------------------------------- files

@@ -49,6 +49,10 @@ def rebuilt(value: Any, change: Callable[[Any], Any]) -> Any:
         parts = [rebuilt(item, change) for item in value]
         if all(new is old for new, old in zip(parts, value, strict=True)):
             return value
+        if isinstance(value, list):
+            rows = copy.copy(value)  # lists of other classes may be made in another way
+            rows[:] = parts
+            return rows
         return type(value)(*parts) if hasattr(value, "_fields") else type(value)(parts)
     return change(value)
 

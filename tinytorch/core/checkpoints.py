@@ -18,6 +18,8 @@ from tinytorch.errors import CheckpointError
 __all__ = ["load_checkpoint", "read_arrays", "save_checkpoint", "write_arrays"]
 
 OPTIMIZER_PREFIX = "optimizer/"
+KEY = "__tinytorch"
+"""Marks the files of ``tinytorch.formats``, which hold more than plain arrays."""
 
 
 def save_checkpoint(
@@ -57,7 +59,8 @@ def load_checkpoint(
             optimizer.load_state_dict(moments)
     except CheckpointError as error:
         model.load_state_dict(before)
-        raise CheckpointError(f"{path}: {error}") from error
+        hint = "; it is a file of write_weights() or save_quantized()" if KEY in metadata else ""
+        raise CheckpointError(f"{path}: {error}{hint}") from error
     return metadata
 
 

@@ -86,7 +86,7 @@ class PositionalEmbedding(Module):
 
         With `padding` (batch,), each row counts from its own first token after so many empty ones.
         """
-        return x + self.weight[_positions(self, self.weight, x, start, padding)]
+        return x + self.weight[position_rows(self, self.weight, x, start, padding)]
 
     def extra_repr(self) -> str:
         return "{}, {}".format(*self.weight.shape)
@@ -105,7 +105,7 @@ class SinusoidalEncoding(Module):
 
     def forward(self, x: Tensor, start: int = 0, padding: Array | None = None) -> Tensor:
         """Add the waves of the positions from `start` on; `padding` as for learned positions."""
-        return x + self.table[_positions(self, self.table, x, start, padding)]
+        return x + self.table[position_rows(self, self.table, x, start, padding)]
 
     def extra_repr(self) -> str:
         return "{}, {}".format(*self.table.shape)
@@ -116,7 +116,7 @@ def _check_sizes(layer: Module, rows: int, width: int) -> None:
         raise SettingError(f"{type(layer).__name__} needs sizes of at least 1, got {rows, width}")
 
 
-def _positions(
+def position_rows(
     layer: Module, table: Tensor, x: Tensor, start: int, padding: Array | None
 ) -> slice | Array:
     """Give the rows of the table to add: the same for all, or (batch, time) of them."""

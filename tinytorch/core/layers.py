@@ -29,7 +29,8 @@ __all__ = [
     "Tanh",
 ]
 
-Product = tuple[str, tuple[Any, ...]]
+Product = tuple[str, tuple[Any, ...], dict[str, Any]]
+"""The kernel of a layer that is one product, what it takes after x, and its settings."""
 Seed = np.random.Generator | int | None
 """Where random numbers come from: a generator, a seed for one, or None for a fresh one."""
 
@@ -64,7 +65,7 @@ class Linear(Module):
 
     def product(self) -> Product:
         """Give the kernel that computes this layer, and what it takes after x."""
-        return "linear", (self.weight.data, None if self.bias is None else self.bias.data)
+        return "linear", (self.weight.data, None if self.bias is None else self.bias.data), {}
 
     def extra_repr(self) -> str:
         return f"{self.in_features}, {self.out_features}, bias={self.bias is not None}"

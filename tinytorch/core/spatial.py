@@ -28,7 +28,7 @@ def _pair(value: int | Pair, name: str, least: int) -> Pair:
     return first, second
 
 
-def _on_batch(
+def on_batch(
     layer: Module, x: Tensor, channels: int | None, run: Callable[[Tensor], Tensor]
 ) -> Tensor:
     """Run on a batch of images; a single image is made a batch of one and taken out again."""
@@ -45,7 +45,8 @@ def _on_batch(
     return result.reshape(*result.shape[1:])
 
 
-def _check_window(layer: Module, x: Tensor, size: Pair) -> None:
+def check_window(layer: Module, x: Tensor, size: Pair) -> None:
+    """Raise unless a layer whose output has this size fits into the images."""
     if min(size) < 1:
         raise ShapeError(f"{layer!r} does not fit into images of {x.shape[-2]}x{x.shape[-1]}")
 
@@ -89,11 +90,11 @@ class Conv2d(Module):
         self.bias = Parameter(uniform((out_channels,), fan_in, rng)) if bias else None
 
     def forward(self, x: Tensor) -> Tensor:
-        return _on_batch(self, x, self.in_channels, self._convolve)
+        return on_batch(self, x, self.in_channels, self._convolve)
 
     def _convolve(self, x: Tensor) -> Tensor:
         size = output_size(x.shape[2:], self.kernel_size, self.stride, self.padding, self.dilation)
-        _check_window(self, x, size)
+        check_window(self, x, size)
         operation = convolution.Conv2d(self.stride, self.padding, self.dilation, self.groups)
         if self.bias is None:
             return apply(operation, x, self.weight)
@@ -123,11 +124,11 @@ class _Pool2d(Module):
             )
 
     def forward(self, x: Tensor) -> Tensor:
-        return _on_batch(self, x, None, self._pool)
+        return on_batch(self, x, None, self._pool)
 
     def _pool(self, x: Tensor) -> Tensor:
         size = output_size(x.shape[2:], self.kernel_size, self.stride, self.padding, (1, 1))
-        _check_window(self, x, size)
+        check_window(self, x, size)
         return apply(self.operation(self.kernel_size, self.stride, self.padding), x)
 
     def extra_repr(self) -> str:
@@ -163,7 +164,7 @@ class BatchNorm2d(Module):
 
     def forward(self, x: Tensor) -> Tensor:
         by_batch = self._by_batch if self.training else self._by_running_statistics
-        return _on_batch(self, x, self.num_features, by_batch)
+        return on_batch(self, x, self.num_features, by_batch)
 
     def _by_batch(self, x: Tensor) -> Tensor:
         count = x.size // self.num_features

@@ -169,8 +169,8 @@ def _is_product(layer: Any) -> bool:
 
 
 def _multiply(kernels: Mapping[str, Kernel], layer: Any, x: Array, **settings: Any) -> Array:
-    kind, arrays = layer.product()
-    return kernels[kind](x, *arrays, **settings)
+    kind, arrays, own_settings = layer.product()
+    return kernels[kind](x, *arrays, **own_settings, **settings)
 
 
 class TiedHead(Module):

@@ -8,9 +8,12 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from tinytorch.errors import SettingError
+from tinytorch.workloads.layer_groups import StepGroup, group_layers
 from tinytorch.workloads.workload import Workload
 
 if TYPE_CHECKING:
+    from rich.console import RenderableType
+
     from tinytorch.workloads.profile import Profile
 
 __all__ = ["Gain", "Plan", "Skipped", "Step", "Transform"]
@@ -90,6 +93,30 @@ class Plan:
         """Give the layers that change, each once."""
         return tuple(dict.fromkeys(step.layer for step in self.steps))
 
+    @property
+    def step_groups(self) -> tuple[StepGroup, ...]:
+        """Put steps together that differ only in a number in the names of their layers.
+
+        What their settings hold may differ, such as ranges that were calibrated.
+        """
+        places: dict[tuple[str, str], dict[str, int]] = {}
+        for place, step in enumerate(self.steps):
+            places.setdefault((step.what, step.why), {}).setdefault(step.layer, place)
+        groups = [
+            (found[layers.paths[0]], StepGroup(layers, what, why))
+            for (what, why), found in places.items()
+            for layers in group_layers(found)
+        ]
+        return tuple(group for _, group in sorted(groups, key=lambda item: item[0]))
+
+    @property
+    def skipped_by_reason(self) -> dict[str, tuple[str, ...]]:
+        """Give the layers that are left alone by the reason, each once."""
+        layers: dict[str, dict[str, None]] = {}
+        for each in self.skipped:
+            layers.setdefault(each.reason, {})[each.layer] = None
+        return {reason: tuple(found) for reason, found in layers.items()}
+
     def check_made_by(self, transform: str, settings: Mapping[str, Any]) -> None:
         """Raise unless this is a plan of the transform that is asked to carry it out."""
         if (self.transform, dict(self.settings)) != (transform, dict(settings)):
@@ -105,6 +132,16 @@ class Plan:
             if fields[name] and math.isinf(fields[name]["high"]):
                 fields[name]["high"] = None
         return fields
+
+    def __rich__(self) -> RenderableType:
+        from tinytorch.reporting.plan import render_plan
+
+        return render_plan(self)
+
+    def _repr_html_(self) -> str:
+        from tinytorch.reporting.plan import plan_html
+
+        return plan_html(self)
 
 
 @runtime_checkable

@@ -52,6 +52,14 @@ class Workload:
                 f"got {type(self.inputs).__name__}"
             )
 
+        object.__setattr__(self, "calibration", tuple(self.calibration))
+        for number, batch in enumerate(self.calibration):
+            if not isinstance(batch, tuple):
+                raise SettingError(
+                    f"batch {number} of the calibration of workload {self.name!r} must be a tuple "
+                    f"of arguments, such as (x,), got {type(batch).__name__}"
+                )
+
     def run(self) -> Any:
         """Call the model once on the example inputs."""
         return call_model(self.model, *self.inputs, **self.keywords)

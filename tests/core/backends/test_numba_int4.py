@@ -40,6 +40,7 @@ def test_whole_numbers_are_exact(rows, inputs, outputs, group_size):
     np.testing.assert_array_equal(ours, exact)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rows", [1, 70])
 def test_large_products_are_shared_among_threads(rows, rng):
     weight = rng.integers(-8, 8, (512, 900)).astype(np.int8)

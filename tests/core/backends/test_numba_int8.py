@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from compiled_checks import signatures_of
 from hypothesis import given
 from hypothesis import strategies as st
 from kernel_calls import kernel_calls
@@ -11,17 +12,20 @@ from parts import require_part
 require_part("numba")
 
 from tinytorch.core.backends import numba_int8
-from tinytorch.core.backends.int8_packing import pack_int8
-from tinytorch.core.backends.numba_compile import PARALLEL_WORK
+from tinytorch.core.backends.int8_packing import PANEL_COLUMNS, pack_int8
+from tinytorch.core.backends.numba_compile import PARALLEL_WORK, THREADS
+from tinytorch.core.backends.numba_int8_products import TILE_ROWS
 from tinytorch.core.backends.numba_int8_simd import PORTABLE
 from tinytorch.core.backends.numpy import NUMPY
 from tinytorch.core.backends.reference import REFERENCE
+from tinytorch.core.backends.reference_int8 import quantize_by, quantize_rows
 from tinytorch.core.dispatch import run, use_backend
 from tinytorch.errors import ShapeError
 
 KERNELS = numba_int8.KERNELS
 CALLS = {dtype: kernel_calls(dtype) for dtype in (np.float32, np.float64)}
 LAYERS = ("int8_linear_weight_only", "int8_linear_dynamic")
+PACKED = pack_int8(np.ones((8, 5), np.int8), np.ones(5, np.float32))
 EXTREMES = (-128, -127, -1, 0, 1, 127, 128, 255)
 
 
@@ -83,31 +87,60 @@ def test_the_largest_sums_fit(way):
     assert product.tolist() == [[-128 * 255 * inputs]] * 2
 
 
-@pytest.mark.parametrize("rows", [1, 2, 5, 64])
+@pytest.mark.slow
+@pytest.mark.parametrize("rows", [1, 2, 5, 64, 128])
 def test_many_threads_compute_what_one_does(rows, rng, monkeypatch):
     weight = rng.integers(-128, 128, (300, 900)).astype(np.int8)
     packed = pack_int8(weight, np.full(900, 0.01, np.float32))
     assert packed.values.size // 4 > PARALLEL_WORK
+    assert (300 * rows > PARALLEL_WORK) == (rows == 128)  # where rows are quantized in parallel too
     x = rng.normal(size=(rows, 300)).astype(np.float32)
     together = [KERNELS[kind](x, *packed.arrays) for kind in LAYERS]
-    monkeypatch.setattr(numba_int8.multiply_packed, "parallel", numba_int8.multiply_packed.serial)
+    for kernel in (numba_int8.multiply_packed, numba_int8.quantize_and_multiply):
+        monkeypatch.setattr(kernel, "parallel", kernel.serial)
     alone = [KERNELS[kind](x, *packed.arrays) for kind in LAYERS]
     np.testing.assert_array_equal(together, alone)
+
+
+@given(st.integers(1, 3000), st.integers(1, 5000))
+def test_blocks_are_whole_tiles_and_enough_for_all_threads(rows, columns):
+    block = numba_int8.choose_block_rows(rows, columns)
+    assert block % TILE_ROWS == 0
+    assert TILE_ROWS <= block <= numba_int8.BLOCK_ROWS
+    tasks = -(-rows // block) * -(-columns // PANEL_COLUMNS)
+    most = -(-rows // TILE_ROWS) * -(-columns // PANEL_COLUMNS)
+    assert tasks >= min(THREADS, most)
 
 
 # ---------------------------------------------------------------- quantization
 
 
+IDENTITY = pack_int8(np.eye(37, dtype=np.int8), np.ones(37, np.float32))
+
+
 @given(st.integers(0, 999), st.integers(-20, 20))
-def test_rows_become_the_same_bytes_as_in_the_reference(seed, exponent):
+def test_rows_become_the_same_whole_numbers_as_in_the_reference(seed, exponent):
     x = np.random.default_rng(seed).normal(size=(3, 37)) * 10.0**exponent
     x = x.astype(np.float32)
     x[0, :9] = x[0, 10] * np.arange(-4, 5) / 8  # also some ties
-    rows, steps = np.empty((3, 37), np.uint8), np.empty(3, np.float32)
-    numba_int8.quantize_rows(x, rows, steps, work=x.size)
-    expected, expected_steps = numba_int8.plain.reference.quantize_rows(x)
-    np.testing.assert_array_equal(rows.astype(int) - 128, expected)
-    np.testing.assert_array_equal(steps, expected_steps[:, 0])
+    found = numba_int8.int8_linear_dynamic(x, *IDENTITY.arrays)
+    np.testing.assert_array_equal(found, np.multiply(*quantize_rows(x)))
+    scale, zero_point = float(np.float32(10.0**exponent / 50)), seed % 256 - 128
+    found = numba_int8.int8_linear_static(x, *IDENTITY.arrays, scale=scale, zero_point=zero_point)
+    whole, steps = quantize_by(x, scale, zero_point)
+    np.testing.assert_array_equal(found, (whole.astype(np.float32) - zero_point) * steps)
+
+
+@given(st.integers(1, 5), st.integers(1, 140), st.booleans())
+def test_a_whole_bias_is_added_exactly(rows, outputs, has_activation):
+    rng = np.random.default_rng(outputs)
+    packed = pack_int8(rng.integers(-128, 128, (24, outputs)).astype(np.int8), np.ones(outputs))
+    bias = rng.integers(-(2**20), 2**20, outputs).astype(np.int32)
+    x = rng.normal(size=(rows, 24)).astype(np.float32)
+    settings = {"scale": 0.5, "zero_point": 7, "activation": "relu" if has_activation else None}
+    found = KERNELS["int8_linear_static"](x, *packed.arrays, bias, **settings)
+    expected = REFERENCE.kernels["int8_linear_static"](x, *packed.arrays, bias, **settings)
+    np.testing.assert_array_equal(found, expected)  # whole numbers, and halves of them
 
 
 def test_ties_go_to_the_even_step():
@@ -164,12 +197,22 @@ def test_arrays_that_cannot_be_written_need_no_other_kernel(rng):
     packed = pack_int8(rng.integers(-9, 9, (8, 5)).astype(np.int8), np.ones(5, np.float32))
     x = rng.normal(size=(2, 8)).astype(np.float32)
     expected = [KERNELS[kind](x, *packed.arrays) for kind in LAYERS]
-    compiled = len(numba_int8.multiply_packed.serial.signatures)
+    compiled = signatures_of(numba_int8)
     for array in (x, *packed.arrays):
         array.flags.writeable = False
     for kind, result in zip(LAYERS, expected, strict=True):
         np.testing.assert_array_equal(KERNELS[kind](x, *packed.arrays), result)
-    assert len(numba_int8.multiply_packed.serial.signatures) == compiled
+    assert signatures_of(numba_int8) == compiled
+
+
+def test_given_steps_and_those_of_rows_share_a_kernel(rng):
+    packed = pack_int8(rng.integers(-9, 9, (8, 5)).astype(np.int8), np.ones(5, np.float32))
+    x = rng.normal(size=(2, 8)).astype(np.float32)
+    numba_int8.int8_linear_dynamic(x, *packed.arrays)
+    compiled = signatures_of(numba_int8)
+    for bias in (None, np.ones(5, np.float32), np.ones(5, np.int32)):
+        numba_int8.int8_linear_static(x, *packed.arrays, bias, scale=0.1, zero_point=np.int8(3))
+    assert signatures_of(numba_int8) == compiled
 
 
 @pytest.mark.parametrize("kind", LAYERS)
@@ -178,6 +221,21 @@ def test_a_bias_that_is_broadcast_is_left_to_numpy(kind, rng):
     x, bias = rng.normal(size=(2, 8)).astype(np.float32), np.ones((2, 1), np.float32)
     expected = REFERENCE.kernels[kind](x, *packed.arrays, bias)
     assert_close(KERNELS[kind](x, *packed.arrays, bias), expected, terms=8)
+
+
+@pytest.mark.parametrize("kind", [*LAYERS, "int8_linear_static"])
+@pytest.mark.parametrize("wrong", ["scales", "bias", "sums"])
+def test_columns_that_do_not_match_are_never_read(kind, wrong):
+    """Loops know no bounds, so arrays that are too short must not get there."""
+    arrays = dict(zip(("values", "scales", "sums"), PACKED.arrays, strict=True))
+    arrays["bias"] = np.ones(5, np.float32)
+    arrays[wrong] = arrays[wrong][:3]
+    settings = {"scale": 0.1} if kind.endswith("static") else {}
+    if (kind, wrong) == ("int8_linear_weight_only", "sums"):  # which it does not need
+        assert KERNELS[kind](np.ones((2, 8), np.float32), **arrays).shape == (2, 5)
+        return
+    with pytest.raises(ValueError, match=r"shape|broadcast|dimension|packed"):
+        KERNELS[kind](np.ones((2, 8), np.float32), **arrays, **settings)
 
 
 @pytest.mark.parametrize("kind", LAYERS)

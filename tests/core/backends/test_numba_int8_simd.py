@@ -12,12 +12,15 @@ from tinytorch.core.backends import numba_int8_simd
 from tinytorch.core.backends.int4_packing import pack_int4
 from tinytorch.core.backends.int8_packing import pack_int8
 from tinytorch.core.backends.numba_int8_simd import (
+    HAS_VNNI,
     PORTABLE,
     add_scaled,
+    expect_writes,
     packed_tile,
     scale_integers,
+    scale_integers_and_add,
 )
-from tinytorch.core.backends.numba_simd import LANES, TILE_COLUMNS
+from tinytorch.core.backends.numba_simd import LANES, TILE_COLUMNS, VECTORS
 
 
 def run_tile(rows, a, weight, out, way):
@@ -40,6 +43,26 @@ def test_a_tile_of_bytes_is_exact(rows, outputs, way, rng):
     out = np.empty((rows, TILE_COLUMNS), np.int32)
     run_tile(rows, a, weight, out.reshape(-1), way)
     np.testing.assert_array_equal(out[:, :outputs], a.astype(int) @ weight.astype(int))
+
+
+def test_no_lines_add_up_to_zero():
+    out = np.ones(TILE_COLUMNS, np.int32)
+    run_tile(1, np.empty((1, 0), np.uint8), np.empty((0, 2), np.int8), out, None)
+    assert not out[:2].any()
+
+
+@pytest.mark.skipif(not HAS_VNNI, reason="counts an instruction that this processor has not")
+def test_the_loop_over_lines_is_not_unrolled():
+    """Unrolled it would need more pointers than there are registers."""
+    multiply = packed_tile(1)
+
+    @njit
+    def run(a, values, out, lines, line_step):
+        multiply(a, 0, 0, values, 0, line_step, 192, lines, out, 0, TILE_COLUMNS, None)
+
+    run(np.zeros(4, np.uint8), np.zeros(256, np.int8), np.empty(TILE_COLUMNS, np.int32), 1, 256)
+    (code,) = run.inspect_asm().values()
+    assert code.count("vpdpbusd") == VECTORS
 
 
 def test_sums_do_not_saturate():
@@ -86,19 +109,34 @@ def test_a_vector_is_scaled_and_added():
     assert out.tolist() == [1, 1, 1, *expected.tolist(), 1]
 
 
-def test_a_vector_is_corrected_and_scaled(rng):
-    @njit
-    def run(totals, sums, scales, out):
-        scale_integers(totals, 1, sums, scales, 2, np.int32(-7), np.float32(0.5), out, 3)
+@pytest.mark.parametrize("adds_bias", [False, True])
+def test_a_vector_is_corrected_and_scaled(adds_bias, rng):
+    scale = scale_integers_and_add if adds_bias else scale_integers
 
-    totals, sums = (rng.integers(-999, 999, LANES + 5).astype(np.int32) for _ in range(2))
-    scales = rng.integers(1, 9, LANES + 5).astype(np.float32)
+    @njit
+    def run(totals, excess, scales, bias, out):
+        scale(totals, 1, excess, scales, bias, 2, np.float32(0.5), out, 3)
+
+    totals, excess = (rng.integers(-999, 999, LANES + 5).astype(np.int32) for _ in range(2))
+    scales, bias = (rng.integers(1, 9, LANES + 5).astype(np.float32) for _ in range(2))
     out = np.zeros(LANES + 5, np.float32)
-    run(totals, sums, scales, out)
-    expected = (totals[1 : LANES + 1] + 7 * sums[2 : LANES + 2]) * 0.5 * scales[2 : LANES + 2]
-    np.testing.assert_array_equal(out[3 : LANES + 3], expected)
+    run(totals, excess, scales, bias, out)
+    columns = slice(2, LANES + 2)
+    expected = (totals[1 : LANES + 1] - excess[columns]) * 0.5 * scales[columns]
+    np.testing.assert_array_equal(out[3 : LANES + 3], expected + adds_bias * bias[columns])
     assert not out[:3].any()
     assert not out[LANES + 3 :].any()
+
+
+def test_to_expect_writes_changes_nothing():
+    @njit
+    def run(out):
+        expect_writes(out, 0)
+        expect_writes(out, out.size)  # behind the end, where nobody may write
+
+    out = np.arange(5, dtype=np.float32)
+    run(out)
+    assert out.tolist() == [0, 1, 2, 3, 4]
 
 
 @pytest.mark.parametrize(

@@ -125,6 +125,7 @@ def test_the_same_product_is_the_same_bit_for_bit():
     assert all((matmul(a, b) == first).all() for _ in range(5))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("threads", [("4", "2"), ("2", "1"), ("4", "3")])
 def test_fewer_threads_than_cores_stay_within_their_memory(threads, tmp_path):
     code = """

@@ -35,6 +35,8 @@ def test_work_counts_in_powers_of_two():
         ("int8_matmul", [(4, 8), (2, 8, 16)], "2^10"),
         ("conv2d", [(2, 4, 8, 8), (8, 4, 1, 1)], "2^12"),
         ("embedding", [(1000, 8), (4,)], "2^5"),
+        ("int8_conv2d_static", [(2, 4, 8, 8), (32,), (8,), (8,)], "2^12"),
+        ("int8_embedding", [(4,), (8032,), (1000,)], "2^5"),
         ("relu", [(4, 8)], "2^5"),
     ],
 )
@@ -128,6 +130,15 @@ def test_the_group_size_of_four_bit_weights_makes_classes():
     }
     assert len(classes) == 2
     assert all("work 2^11 " in each for each in classes)
+
+
+def test_an_int8_convolution_has_the_work_of_the_one_with_floats():
+    images, weight, window = (2, 4, 8, 8), (8, 4, 3, 3), {"kernel_size": (3, 3), "groups": 1}
+    floats = size_class("conv2d", [images, weight], [F], {})
+    packed = size_class("int8_conv2d_dynamic", [images, (8 * 4 * 9,), (8,), (8,)], [F], window)
+    assert "work 2^15 " in floats
+    assert "work 2^15 " in packed
+    assert "kernel_size=(3, 3)" in packed
 
 
 class Named(np.ndarray):

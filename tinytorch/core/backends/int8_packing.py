@@ -28,6 +28,7 @@ __all__ = [
     "PANEL_COLUMNS",
     "STEP",
     "PackedInt8",
+    "aligned",
     "pack_int8",
     "packed_length",
     "unpack_int8",
@@ -82,7 +83,7 @@ def pack_int8(weight: Array, scales: Array) -> PackedInt8:
             f"sums of {inputs:,} products may not fit into 32 bits; "
             f"split the layer into parts of at most {MOST_INPUTS:,} inputs"
         )
-    values = _aligned(packed_length(inputs, outputs))
+    values = _room(packed_length(inputs, outputs))
     lines = -(-inputs // STEP)
     filled = np.zeros((lines, STEP, outputs), np.int8)
     filled.reshape(lines * STEP, outputs)[:inputs] = weight
@@ -129,7 +130,16 @@ def packed_length(inputs: int, outputs: int) -> int:
     return size + -(outputs * STEP) % WIDEST_REGISTER if size else 0
 
 
-def _aligned(size: int) -> Array:
+def aligned(values: Array) -> Array:
+    """Give packed values that begin where kernels read them best: the same, or a copy."""
+    if values.ctypes.data % WIDEST_REGISTER == 0:
+        return values
+    room = _room(values.size)
+    room[...] = values
+    return room
+
+
+def _room(size: int) -> Array:
     """Reserve bytes from a multiple of 64 on, so that no register is read from two cache lines."""
     room = np.empty(size + WIDEST_REGISTER, np.int8)
     start = -room.ctypes.data % WIDEST_REGISTER

@@ -17,6 +17,8 @@ from tinytorch.core.backends import (
     numba_elements,
     numba_int4,
     numba_int8,
+    numba_int8_convolution,
+    numba_int8_embedding,
     numba_norms,
     numba_products,
     numba_rows,
@@ -59,6 +61,8 @@ COMPILED: dict[str, Kernel] = {
     **numba_steps.KERNELS,
     **numba_spatial.KERNELS,
     **numba_int8.KERNELS,
+    **numba_int8_convolution.KERNELS,
+    **numba_int8_embedding.KERNELS,
     **numba_int4.KERNELS,
 }
 

@@ -15,13 +15,8 @@ from tinytorch.core.backends.int4_packing import STEP_INT4, packed_length_int4
 from tinytorch.core.backends.int8_packing import PANEL_COLUMNS, STEP
 from tinytorch.core.backends.numba_arrays import FLOAT32, readable, rows_of
 from tinytorch.core.backends.numba_compile import compiled, inlined
-from tinytorch.core.backends.numba_int8 import (
-    FLOAT_TILE,
-    INT8,
-    NO_BIAS,
-    TILE_ROWS,
-    choose_block_rows,
-)
+from tinytorch.core.backends.numba_int8 import INT8, NO_BIAS, choose_block_rows
+from tinytorch.core.backends.numba_int8_products import TILE_ROWS, TILE_SIZE
 from tinytorch.core.backends.numba_int8_simd import add_scaled, packed_tile
 from tinytorch.core.backends.numba_math import ZERO
 from tinytorch.core.backends.numba_products import ACTIVATION_CODES, finish_row
@@ -69,7 +64,7 @@ def multiply_groups(a, lines, group_lines, values, scales, bias, activation, out
         first_row = task // panels * block_rows
         first = task % panels * PANEL_COLUMNS
         width = min(PANEL_COLUMNS, columns - first)
-        tile = np.empty_like(FLOAT_TILE)
+        tile = np.empty(TILE_SIZE, np.float32)
         for row in range(first_row, min(first_row + block_rows, rows), TILE_ROWS):
             height = min(TILE_ROWS, first_row + block_rows - row, rows - row)
             out[row : row + height, first : first + width] = ZERO

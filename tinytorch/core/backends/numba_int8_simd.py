@@ -16,7 +16,8 @@ of all processors: numba compiles for the *type* of an argument, and so for one 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -26,7 +27,7 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from tinytorch.core.backends.int8_packing import STEP
+from tinytorch.core.backends.int8_packing import PANEL_COLUMNS, STEP
 from tinytorch.core.backends.numba_simd import (
     FLOAT,
     INT32,
@@ -40,13 +41,23 @@ from tinytorch.core.backends.numba_simd import (
     store_vector,
 )
 
-__all__ = ["HAS_VNNI", "PORTABLE", "add_scaled", "packed_tile", "scale_integers"]
+__all__ = [
+    "HAS_VNNI",
+    "PORTABLE",
+    "add_scaled",
+    "expect_writes",
+    "packed_tile",
+    "scale_integers",
+    "scale_integers_and_add",
+]
 
 PORTABLE = False
 INTEGERS = ir.VectorType(INT32, LANES)
 BYTES = ir.VectorType(ir.IntType(8), LANES * STEP)
 BYTE_BITS, LANE_BITS = 8, 32
 FETCH_AHEAD = 4096  # bytes
+CACHE_LINE = 16  # floats
+KEEP_IN_ALL_CACHES, OF_DATA = 3, 1  # how LLVM numbers these
 
 
 def _has_vnni() -> bool:
@@ -163,25 +174,55 @@ def _add_floats(
                 builder.store(total, sums[row, vector])
 
 
-def _fetch_ahead(builder: Any, line: Any) -> None:
-    """Ask memory for what will be read soon.
-
-    One row of floats computes just long enough for memory to wait for it; bytes are so quick that
-    they gain nothing. Behind the last panel such a hint has no effect.
-    """
+def _prefetch(builder: Any, place: Any, *, to_write: bool = False) -> None:
+    """Ask for the cache line of a place. Where there is no memory this has no effect."""
     pointer = ir.IntType(8).as_pointer()
     name = "llvm.prefetch.p0"
     function = builder.module.globals.get(name) or ir.Function(
         builder.module, ir.FunctionType(ir.VoidType(), [pointer, INT32, INT32, INT32]), name
     )
-    to_read, keep, from_memory = (ir.Constant(INT32, flag) for flag in (0, 3, 1))
+    flags = (ir.Constant(INT32, flag) for flag in (int(to_write), KEEP_IN_ALL_CACHES, OF_DATA))
+    builder.call(function, [builder.bitcast(place, pointer), *flags])
+
+
+def _fetch_ahead(builder: Any, line: Any) -> None:
+    """Ask memory for what will be read soon.
+
+    One row of floats computes just long enough for memory to wait for it; bytes are so quick that
+    they gain nothing.
+    """
     for vector in range(VECTORS):
         ahead = ir.Constant(ir.IntType(64), FETCH_AHEAD + vector * LANES * STEP)
-        place = builder.bitcast(builder.gep(line, [ahead]), pointer)
-        builder.call(function, [place, to_read, keep, from_memory])
+        _prefetch(builder, builder.gep(line, [ahead]))
 
 
 # ---------------------------------------------------------------- the tile
+
+
+@contextmanager
+def _each_line(builder: Any, lines: Any) -> Iterator[Any]:
+    """Loop over the numbers of lines, one by one.
+
+    Left to itself LLVM would do several at once, with a pointer to each vector of each of them:
+    more pointers than there are registers, which can make a row take twice as long.
+    """
+    before, body = builder.block, builder.append_basic_block("line")
+    after = builder.append_basic_block("after_lines")
+    zero, one = ir.Constant(lines.type, 0), ir.Constant(lines.type, 1)
+    builder.cbranch(builder.icmp_signed(">", lines, zero), body, after)
+    builder.position_at_end(body)
+    number = builder.phi(lines.type)
+    number.add_incoming(zero, before)
+    yield number
+    following = builder.add(number, one)
+    number.add_incoming(following, builder.block)
+    back = builder.cbranch(builder.icmp_signed("<", following, lines), body, after)
+    rule = builder.module.add_metadata(["llvm.loop.unroll.disable"])
+    # each loop has a node of its own, which begins with itself
+    loop = ir.MDValue(builder.module, (), name=str(len(builder.module.metadata)))
+    loop.operands = (loop, rule)
+    back.set_metadata("llvm.loop", loop)
+    builder.position_at_end(after)
 
 
 def packed_tile(rows: int, *, bits: int = BYTE_BITS) -> Callable[..., None]:
@@ -236,14 +277,14 @@ def packed_tile(rows: int, *, bits: int = BYTE_BITS) -> Callable[..., None]:
             row_starts = [
                 builder.gep(a_start, [builder.mul(a_row, constant(row))]) for row in range(rows)
             ]
-            with cgutils.for_range(builder, lines) as loop:
-                line = builder.gep(panel, [builder.mul(loop.index, line_step)])
+            with _each_line(builder, lines) as number:
+                line = builder.gep(panel, [builder.mul(number, line_step)])
                 if is_float and rows == 1:
                     _fetch_ahead(builder, line)
                 weights = [
                     load_vector(builder, builder.gep(line, [place]), INTEGERS) for place in places
                 ]
-                at = builder.mul(loop.index, constant(LANE_BITS // bits))
+                at = builder.mul(number, constant(LANE_BITS // bits))
                 add(builder, sums, weights, row_starts, at)
             for row, vector in tile:
                 place = builder.mul(out_row, constant(row))
@@ -257,31 +298,62 @@ def packed_tile(rows: int, *, bits: int = BYTE_BITS) -> Callable[..., None]:
     return multiply
 
 
-@intrinsic
-def scale_integers(typing, totals, place, sums, scales, first, offset, step, out, at):
-    """Give LANES results: out[at + j] = (totals[place + j] - offset * sums[j]) * step * scales[j]
+def _scaling(*, adds_bias: bool) -> Callable[..., None]:
+    """Make the function that turns LANES sums of whole numbers into results.
 
-    where j counts from `first`. LLVM would ask before each such short loop whether the five arrays
-    share memory.
+    out[at + j] = (totals[place + j] - excess[j]) * (step * scales[j]) + bias[j]
+
+    where j counts from `first`. LLVM would ask before each such short loop whether the arrays share
+    memory.
     """
-    count = types.int64
-    signature = types.void(
-        totals, count, sums, scales, count, types.int32, types.float32, out, count
-    )
+
+    @intrinsic
+    def scale(typing, totals, place, excess, scales, bias, first, step, out, at):
+        count = types.int64
+        signature = types.void(
+            totals, count, excess, scales, bias, count, types.float32, out, count
+        )
+
+        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            totals, place, excess, scales, bias, first, step, out, at = arguments
+
+            def load(position: int, array: Any, start: Any, kind: Any = VECTOR) -> Any:
+                pointer = element(context, builder, signature.args[position], array, start)
+                return load_vector(builder, pointer, kind)
+
+            too_much = load(2, excess, first, INTEGERS)
+            whole = builder.sub(load(0, totals, place, INTEGERS), too_much)
+            number = builder.sitofp(whole, VECTOR)
+            factor = builder.fmul(broadcast(builder, step), load(3, scales, first))
+            if adds_bias:
+                result = multiply_add(builder, number, factor, load(4, bias, first))
+            else:
+                result = builder.fmul(number, factor)
+            store_vector(builder, result, element(context, builder, signature.args[7], out, at))
+            return context.get_dummy_value()
+
+        return signature, generate
+
+    return scale
+
+
+scale_integers, scale_integers_and_add = _scaling(adds_bias=False), _scaling(adds_bias=True)
+
+
+@intrinsic
+def expect_writes(typing, out, at):
+    """Ask for the memory of a panel's results out[at:] early, so that it is there to be written.
+
+    Rows of a wide result lie far apart, where the processor does not foresee them.
+    """
+    signature = types.void(out, types.int64)
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        totals, place, sums, scales, first, offset, step, out, at = arguments
-
-        def pointer(position: int, array: Any, start: Any) -> Any:
-            return element(context, builder, signature.args[position], array, start)
-
-        total = load_vector(builder, pointer(0, totals, place), INTEGERS)
-        column_sum = load_vector(builder, pointer(2, sums, first), INTEGERS)
-        scale = load_vector(builder, pointer(3, scales, first))
-        excess = builder.mul(broadcast(builder, offset, INTEGERS), column_sum)
-        exact = builder.sitofp(builder.sub(total, excess), VECTOR)
-        result = builder.fmul(exact, builder.fmul(broadcast(builder, step), scale))
-        store_vector(builder, result, pointer(7, out, at))
+        out, at = arguments
+        start = element(context, builder, signature.args[0], out, at)
+        for first in range(0, PANEL_COLUMNS, CACHE_LINE):
+            place = builder.gep(start, [ir.Constant(at.type, first)])
+            _prefetch(builder, place, to_write=True)
         return context.get_dummy_value()
 
     return signature, generate

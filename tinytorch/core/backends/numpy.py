@@ -15,6 +15,8 @@ from typing import Any
 import numpy as np
 
 from tinytorch.core.backends import numpy_int8 as int8
+from tinytorch.core.backends import numpy_int8_convolution as int8_convolution
+from tinytorch.core.backends import numpy_int8_embedding as int8_embedding
 from tinytorch.core.backends import numpy_spatial as spatial
 from tinytorch.core.backends import reference
 from tinytorch.core.backends.backend import Array
@@ -447,5 +449,7 @@ NUMPY = reference.REFERENCE.extended(
         "sgd_step": sgd_step,
         "adam_step": adam_step,
         **int8.KERNELS,
+        **int8_convolution.KERNELS,
+        **int8_embedding.KERNELS,
     },
 )

@@ -16,8 +16,10 @@ import numpy as np
 
 from tinytorch.core.backends import reference_int4 as int4
 from tinytorch.core.backends import reference_int8 as int8
+from tinytorch.core.backends import reference_int8_convolution as int8_convolution
 from tinytorch.core.backends import reference_spatial as spatial
 from tinytorch.core.backends.backend import Array, Backend
+from tinytorch.core.backends.reference_int8_embedding import int8_embedding
 
 GELU_SCALE = math.sqrt(2.0 / math.pi)
 GELU_CUBIC = 0.044715
@@ -350,6 +352,10 @@ REFERENCE = Backend(
             "int8_linear_dynamic": int8.int8_linear_dynamic,
             "int8_linear_static": int8.int8_linear_static,
             "int4_linear_weight_only": int4.int4_linear_weight_only,
+            "int8_conv2d_weight_only": int8_convolution.int8_conv2d_weight_only,
+            "int8_conv2d_dynamic": int8_convolution.int8_conv2d_dynamic,
+            "int8_conv2d_static": int8_convolution.int8_conv2d_static,
+            "int8_embedding": int8_embedding,
             # normalisation
             "layer_norm": layer_norm,
             "layer_norm_backward": layer_norm_backward,

@@ -80,6 +80,11 @@ def activate(x: Array, activation: str | None) -> Array:
     return x if activation is None else ACTIVATIONS[activation](x)
 
 
+def _at_least_float32(x: Array) -> Array:
+    """Widen half precision, which sums of whole numbers and small steps do not fit into."""
+    return x.astype(np.float32) if x.dtype == np.float16 else x
+
+
 # ---------------------------------------------------------------- the kernels
 
 
@@ -99,6 +104,7 @@ def int8_linear_weight_only(
     activation: str | None = None,
 ) -> Array:
     """Multiply floats with the weight, scale, and add the bias; the sums are not needed."""
+    x = _at_least_float32(x)
     weight = unpack_values(values, x.shape[-1], scales.size).astype(x.dtype)
     product = np.matmul(x, weight) * scales
     return activate(product if bias is None else product + bias, activation)
@@ -115,7 +121,7 @@ def int8_linear_dynamic(
     product: Product = int8_matmul,
 ) -> Array:
     """Quantize each row by its largest element, multiply whole numbers, and scale the result."""
-    rows, steps = quantize_rows(x)
+    rows, steps = quantize_rows(_at_least_float32(x))
     return dequantize(product(rows, values, sums), steps, scales, bias, activation)
 
 
@@ -140,7 +146,7 @@ def int8_linear_static(
     if x.dtype in (np.int8, np.uint8):
         rows, steps = x, np.full((1,), scale, np.float32)
     else:
-        rows, steps = quantize_by(x, scale, zero_point)
+        rows, steps = quantize_by(_at_least_float32(x), scale, zero_point)
     total = product(rows, values, sums) - np.int32(zero_point) * sums
     if bias is not None and bias.dtype == np.int32:
         total, bias = total + bias, None

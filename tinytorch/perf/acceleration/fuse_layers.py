@@ -30,6 +30,7 @@ class FuseLayers:
 
     The activation is applied to a part of the result while that is still in a cache, where the
     backend can. Names and parameters stay; in the place of the activation stays an empty layer.
+    Layers that offer `with_activation`, as quantized ones do, are fused by it.
     """
 
     def plan(self, workload: Workload, profile: Profile | None = None) -> Plan:
@@ -63,27 +64,38 @@ class FuseLayers:
             container, _, index = layer.rpartition("layers.")
             owner, place = modules[container.removesuffix(".")], int(index)
             linear, after = owner.layers[place : place + 2]
-            owner.layers[place : place + 2] = [FusedLinear(linear, after), InFront()]
+            owner.layers[place : place + 2] = [_fused(linear, after), InFront()]
         return model
 
 
-def _pairs(model: Module) -> Iterator[tuple[str, Linear, Module | None]]:
+def _pairs(model: Module) -> Iterator[tuple[str, Module, Module | None]]:
     """Yield the linear layers of plain Sequentials, with their names and what follows them."""
     for prefix, module in model.named_modules():
         if type(module).forward is not Sequential.forward or not isinstance(module, Sequential):
             continue
         for place, layer in enumerate(module.layers):
-            if isinstance(layer, Linear):
+            if isinstance(layer, Linear) or _fuses_itself(layer):
                 after = module.layers[place + 1] if place + 1 < len(module.layers) else None
                 yield (f"{prefix}." if prefix else "") + f"layers.{place}", layer, after
 
 
-def _why_not(linear: Linear, after: Module | None) -> str:
+def _fuses_itself(layer: Any) -> bool:
+    return isinstance(layer, Module) and hasattr(layer, "with_activation")
+
+
+def _fused(layer: Any, after: Module) -> Module:
+    if _fuses_itself(layer):
+        fused: Module = layer.with_activation(activation_word(after))
+        return fused
+    return FusedLinear(layer, after)
+
+
+def _why_not(linear: Any, after: Module | None) -> str:
     if after is None:
         return "no activation follows in its Sequential"
     if not activation_word(after):
         return f"the {type(after).__name__} that follows is not fused"
-    if type(linear) is not Linear:
+    if type(linear) is not Linear and not _fuses_itself(linear):
         return f"it is a {type(linear).__name__}, which may compute something else than a Linear"
     if linear._execution or after._execution:
         return "it or its activation has a backend or checkpoint of its own"

@@ -41,6 +41,10 @@ DECIDING_SETTINGS: dict[str, tuple[str, ...]] = {
     "conv2d": ("stride", "padding", "dilation", "groups"),
     "conv2d_backward_input": ("stride", "padding", "dilation", "groups"),
     "conv2d_backward_weight": ("stride", "padding", "dilation", "groups"),
+    **dict.fromkeys(
+        ("int8_conv2d_weight_only", "int8_conv2d_dynamic", "int8_conv2d_static"),
+        ("kernel_size", "stride", "padding", "dilation", "groups"),
+    ),
     "max_pool2d": ("kernel", "stride", "padding"),
     "max_pool2d_backward": ("kernel", "stride", "padding"),
     "avg_pool2d": ("kernel", "stride", "padding"),
@@ -146,6 +150,18 @@ def _of_convolution_backward(shapes: Sequence[Shape]) -> int:
     return math.prod(grad) * math.prod(weight[1:])
 
 
+def _of_packed_convolution(shapes: Sequence[Shape]) -> int:
+    """Positions of the images times all that is packed."""
+    images, packed = shapes[0], shapes[1]
+    return math.prod(images) // max(1, images[1]) * math.prod(packed)
+
+
+def _of_packed_embedding(shapes: Sequence[Shape]) -> int:
+    """Ids times what is packed for each token."""
+    ids, packed, scales = shapes[:3]
+    return math.prod(ids) * (math.prod(packed) // max(1, math.prod(scales)))
+
+
 def _of_embedding(shapes: Sequence[Shape]) -> int:
     """Rows that are looked up; how long the table is says little."""
     table, ids = shapes[0], shapes[1]
@@ -165,7 +181,11 @@ WORK: dict[str, Callable[[Sequence[Shape]], int]] = {
     "conv2d": _of_convolution,
     "conv2d_backward_input": _of_convolution_backward,
     "conv2d_backward_weight": _of_convolution_backward,
+    "int8_conv2d_weight_only": _of_packed_convolution,
+    "int8_conv2d_dynamic": _of_packed_convolution,
+    "int8_conv2d_static": _of_packed_convolution,
     "embedding": _of_embedding,
+    "int8_embedding": _of_packed_embedding,
 }
 
 
