@@ -9,7 +9,7 @@ from tinytorch.core.tensor import Tensor
 from tinytorch.core.transformers import GPT
 from tinytorch.workloads.workload import Workload
 
-__all__ = ["Branches", "Shared", "workload"]
+__all__ = ["workload"]
 
 
 class Branches(Module):

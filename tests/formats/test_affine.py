@@ -4,9 +4,9 @@ import tracemalloc
 
 import numpy as np
 import pytest
+from drawn_schemes import BITS, MATRICES, NUMBERS, ROWS, TAME, arrays_and_schemes
 from hypothesis import assume, given
 from hypothesis import strategies as st
-from hypothesis.extra import numpy as arrays_of
 from parts import require_part
 
 from tinytorch.errors import DTypeError, SettingError, ShapeError
@@ -24,28 +24,6 @@ from tinytorch.formats.affine import (
 # rounded to float32: off by 2**-16 steps at most.
 HALF_STEP = 0.5 + 2**-15
 
-NUMBERS = st.floats(width=32, allow_nan=False, allow_infinity=False)
-TAME = st.floats(-1e3, 1e3, width=32)
-ARRAYS = arrays_of.arrays(
-    np.float32, arrays_of.array_shapes(min_dims=0, max_dims=3), elements=NUMBERS
-)
-MATRICES = arrays_of.arrays(
-    np.float32, st.tuples(st.integers(1, 12), st.integers(1, 6)), elements=NUMBERS
-)
-ROWS = arrays_of.arrays(np.float32, st.integers(1, 40), elements=NUMBERS)
-BITS = st.sampled_from([8, 4])
-
-
-@st.composite
-def arrays_and_schemes(draw, arrays=ARRAYS):
-    array = draw(arrays)
-    axis = draw(st.none() | st.integers(-array.ndim, array.ndim - 1)) if array.ndim else None
-    group_size = None
-    if array.ndim == 2 and axis in (1, -1):
-        divisors = [n for n in range(1, len(array) + 1) if len(array) % n == 0]
-        group_size = draw(st.none() | st.sampled_from(divisors))
-    return array, Scheme(draw(BITS), draw(st.booleans()), axis, group_size)
-
 
 def spread(quantized, parameters):
     """Give one parameter for each element."""
@@ -62,10 +40,6 @@ def steps_off(array, quantized):
     """Give how many steps each element of a round trip is off."""
     difference = quantized.dequantize().astype(np.float64) - np.asarray(array, np.float64)
     return np.abs(difference) / spread(quantized, quantized.scale).astype(np.float64)
-
-
-def squared_error(array, quantized):
-    return np.square(quantized.dequantize().astype(np.float64) - array).sum()
 
 
 # ---------------------------------------------------------------- properties
@@ -173,20 +147,6 @@ def test_every_scale_belongs_to_its_elements_alone(case):
         np.testing.assert_array_equal(alone.values, quantized.values[owner == index])
 
 
-@given(
-    arrays_and_schemes(
-        arrays_of.arrays(
-            np.float32, st.tuples(st.integers(1, 12), st.integers(1, 6)), elements=TAME
-        )
-    )
-)
-def test_the_least_squares_fit_is_never_worse_than_the_range(case):
-    array, scheme = case
-    by_range = quantize_array(array, scheme)
-    fitted = quantize_array(array, scheme, fit="mse")
-    assert squared_error(array, fitted) <= squared_error(array, by_range)
-
-
 @given(arrays_and_schemes(), st.integers(1, 7))
 def test_the_size_of_the_blocks_does_not_matter(case, block):
     whole = quantize_array(*case)
@@ -195,19 +155,6 @@ def test_the_size_of_the_blocks_does_not_matter(case, block):
         in_blocks = quantize_array(*case)
         np.testing.assert_array_equal(in_blocks.dequantize(), whole.dequantize())
     np.testing.assert_array_equal(in_blocks.values, whole.values)
-
-
-@pytest.mark.parametrize("axis", [0, 1])
-def test_the_least_squares_fit_of_a_scale_does_not_depend_on_the_others(axis, rng, monkeypatch):
-    matrix = rng.laplace(size=(40, 30)).astype(np.float32)
-    scheme = Scheme(4, axis=axis)
-    together = quantize_array(matrix, scheme, fit="mse")
-    monkeypatch.setattr(affine, "PART", 100)
-    in_parts = quantize_array(matrix, scheme, fit="mse")
-    # Where all of a part is hopeless its search ends earlier, and so may miss a distant range.
-    assert squared_error(matrix, in_parts) == pytest.approx(
-        squared_error(matrix, together), rel=0.01
-    )
 
 
 # ---------------------------------------------------------------- single cases
@@ -354,38 +301,6 @@ def test_limits_may_be_given_for_each_scale(rng):
     assert steps_off(bounded, quantized).max() <= HALF_STEP
     one_low = quantize_array(matrix, Scheme(axis=1), limits=(-1, high))
     assert one_low.scale.shape == (3,)
-
-
-def test_clipping_saves_squared_error_with_four_bits(rng):
-    weight = rng.normal(size=(512, 64)).astype(np.float32)
-    for scheme in (Scheme(4, True, axis=1), Scheme(4, axis=1, group_size=128)):
-        by_range, fitted = quantize_array(weight, scheme), quantize_array(weight, scheme, fit="mse")
-        assert squared_error(weight, fitted) < 0.92 * squared_error(weight, by_range)
-        assert (fitted.scale <= by_range.scale).all()
-
-
-@pytest.mark.parametrize("symmetric", [True, False])
-def test_the_least_squares_fit_is_near_the_best_of_a_fine_search(symmetric, rng):
-    row = rng.laplace(size=4000).astype(np.float32)
-    scheme = Scheme(4, symmetric)
-    fitted = squared_error(row, quantize_array(row, scheme, fit="mse"))
-    ends = np.linspace(0.05, 1, 60)
-    pairs = [(end, end) for end in ends] if symmetric else [(a, b) for a in ends for b in ends]
-    best = min(
-        squared_error(row, quantize_array(row, scheme, limits=(a * row.min(), b * row.max())))
-        for a, b in pairs
-    )
-    assert fitted < 1.03 * best
-
-
-@pytest.mark.parametrize("symmetric", [True, False])
-@pytest.mark.parametrize(("count", "outlier"), [(2_000, 30), (200_000, 300)])
-def test_one_outlier_does_not_take_the_precision_of_all_others(count, outlier, symmetric, rng):
-    row = rng.normal(size=count).astype(np.float32)
-    row[77] = outlier  # on one side only
-    scheme = Scheme(4, symmetric)
-    by_range, fitted = quantize_array(row, scheme), quantize_array(row, scheme, fit="mse")
-    assert squared_error(row, fitted) < 0.6 * squared_error(row, by_range)
 
 
 # ---------------------------------------------------------------- PyTorch

@@ -16,14 +16,16 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from tinytorch.core.backends.backend import Array
 from tinytorch.errors import DTypeError, SettingError, ShapeError
+from tinytorch.formats.narrowing import narrowed_ranges
 
 __all__ = [
     "BITS",
@@ -47,14 +49,6 @@ SMALLEST_SCALE = float(np.finfo(np.float32).tiny)
 
 BLOCK = 1 << 16
 """Elements that are worked on at once: what is in between stays small, and in the cache."""
-
-MOST_HALVINGS = 10
-FINER_STEPS = (1 / 2, 1 / 4, 1 / 8, 1 / 16, 1 / 32)
-"""Powers of two by which a range is made longer and shorter to find the best one."""
-
-WORTHWHILE = 1 - 1e-3
-"""Clipping must save so much of the squared error: the half-step bound is given up for it, and
-what rounding errors could feign is far less."""
 
 PART = 16 * BLOCK
 """Elements whose ranges are searched for at once."""
@@ -215,8 +209,10 @@ def quantize_array(
         low, high = _checked_limits(limits, layout.shape)
     elif fit == "mse":
         for place, part in layout.parts():
-            narrowing = _Narrowing(part, scheme, low[place], high[place])
-            low[place], high[place] = narrowing.run()
+            error = partial(part.squared_error, scheme=scheme)
+            low[place], high[place] = narrowed_ranges(
+                error, low[place], high[place], is_symmetric=scheme.symmetric
+            )
     scale, zero_point = affine_parameters(low, high, bits=scheme.bits, symmetric=scheme.symmetric)
     values = np.empty(array.shape, np.int8)
     target = values.reshape(layout.view.shape)
@@ -372,52 +368,3 @@ class _Layout:
             kept = tuple(part for axis, part in enumerate(block) if axis not in self.axes)
             total[kept] += whole.sum(axis=self.axes)
         return np.asarray(total * np.square(parameters[0].astype(np.float64)))
-
-
-class _Narrowing:
-    """A search for the range of each scale that has the least sum of squared errors.
-
-    A narrower range must be worth giving up the half-step bound; what is not, stays as wide.
-    """
-
-    def __init__(self, layout: _Layout, scheme: Scheme, low: Array, high: Array) -> None:
-        self.layout, self.scheme = layout, scheme
-        self.widest = self.low, self.high = low, high
-        self.error = layout.squared_error(low, high, scheme)
-
-    def run(self) -> tuple[Array, Array]:
-        """Clip both sides at the same distance from zero and then, without symmetry, each alone."""
-        self.search(_within)
-        if not self.scheme.symmetric:
-            self.search(lambda low, high, factor: (low, high * factor))
-            self.search(lambda low, high, factor: (low * factor, high))
-        return self.low, self.high
-
-    def search(self, moved: Callable[[Array, Array, float], tuple[Array, Array]]) -> None:
-        """Halve what is moved until that is hopeless, then look about the best."""
-        start = self.low, self.high
-        for halvings in range(1, MOST_HALVINGS + 1):
-            error = self.attempt(*moved(*start, 0.5**halvings))
-            if (error >= 2 * self.error).all():
-                break  # What is clipped only grows.
-        for step in FINER_STEPS:
-            start = self.low, self.high
-            self.attempt(*moved(*start, 2**-step))
-            self.attempt(*moved(*start, 2**step))
-
-    def attempt(self, low: Array, high: Array) -> Array:
-        """Keep these ends for the scales that they are better for, and give all their errors."""
-        low, high = np.maximum(low, self.widest[0]), np.minimum(high, self.widest[1])
-        if (low == self.low).all() and (high == self.high).all():
-            return self.error
-        error = self.layout.squared_error(low, high, self.scheme)
-        is_better = error < WORTHWHILE * self.error
-        self.low = np.where(is_better, low, self.low)
-        self.high = np.where(is_better, high, self.high)
-        self.error = np.where(is_better, error, self.error)
-        return error
-
-
-def _within(low: Array, high: Array, factor: float) -> tuple[Array, Array]:
-    reach = factor * np.maximum(-low, high)
-    return -reach, reach

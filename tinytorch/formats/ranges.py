@@ -61,6 +61,17 @@ class RangeStatistics:
     bin_width: float
 
     @property
+    def summary(self) -> dict[str, float]:
+        """What a plan tells of it."""
+        return {
+            "values": self.count,
+            "low": self.low,
+            "high": self.high,
+            "mean": self.mean,
+            "std": self.std,
+        }
+
+    @property
     def edges(self) -> Array:
         """The ends of the bins: one more than there are bins."""
         return (self.first_bin + np.arange(len(self.histogram) + 1)) * self.bin_width

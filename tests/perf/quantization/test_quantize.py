@@ -6,13 +6,12 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from small_models import Branches, Shared, workload
+from small_models import workload
 
 from tinytorch.adapters.adapter import adapter_for
 from tinytorch.core.autograd import no_grad
 from tinytorch.core.layers import Linear, ReLU, Sequential
 from tinytorch.core.tensor import Tensor
-from tinytorch.core.transformers import GPT
 from tinytorch.errors import SettingError
 from tinytorch.perf.acceleration import FuseLayers, model_backend, set_model_backend
 from tinytorch.perf.quantization import Quantize
@@ -240,12 +239,6 @@ def test_a_plain_object_with_layers_inside_can_be_quantized():
     np.testing.assert_allclose(
         model.forward(*work.inputs).data, work.model.forward(*work.inputs).data, atol=0.02
     )
-
-
-def test_branches_and_gpts_are_what_they_seem():
-    assert isinstance(workload("gpt").model, GPT)
-    assert isinstance(workload("branches").model, Branches)
-    assert isinstance(workload("shared").model, Shared)
 
 
 @pytest.mark.parametrize("wrong", ["mlp", Linear(2, 2)])

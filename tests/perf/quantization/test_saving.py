@@ -168,7 +168,7 @@ def test_a_quantized_array_is_no_bias(tmp_path):
     path = foreign(
         tmp_path, lambda arrays, _: arrays.update({"layers.0.bias": arrays["layers.0.weight"]})
     )
-    with pytest.raises(CheckpointError, match=r"'layers.0\.?b?i?a?s?'"):
+    with pytest.raises(CheckpointError, match=r"layers\.0"):
         load_quantized(path, workload("mlp").model)
 
 

@@ -37,13 +37,7 @@ class Seen:
             "input_range": choose_range(seen, ranges, symmetric=symmetric),
             "output_range": choose_range(self.outputs.statistics, ranges),
             "input_axes": tuple(sorted(self.axes)),
-            "seen": {
-                "values": seen.count,
-                "low": seen.low,
-                "high": seen.high,
-                "mean": seen.mean,
-                "std": seen.std,
-            },
+            "seen": seen.summary,
         }
 
 

@@ -248,13 +248,7 @@ def _fix_inputs(settings: dict[str, Any], seen: RangeStatistics, ranges: str) ->
         "input_scale": float(scale),
         "input_zero_point": int(zero_point),
         "input_range": (low, high),
-        "seen": {
-            "values": seen.count,
-            "low": seen.low,
-            "high": seen.high,
-            "mean": seen.mean,
-            "std": seen.std,
-        },
+        "seen": seen.summary,
     }
     return ""
 
