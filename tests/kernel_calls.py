@@ -11,6 +11,8 @@ from oracles import laid_out
 
 from tinytorch.core.backends.int4_packing import pack_int4
 from tinytorch.core.backends.int8_packing import PackedInt8, pack_int8
+from tinytorch.core.backends.reference_codebook import pack_codes
+from tinytorch.core.backends.reference_sparse import pack_sparse
 
 IN_PLACE = {"sgd_step": (0, 2), "adam_step": (0, 2, 3)}
 """Kernels that change arguments, and which."""
@@ -71,6 +73,8 @@ def kernel_calls(dtype: Any) -> dict[str, list[Call]]:
     calls |= _normalisations(normal, positive)
     calls |= _spatial(normal)
     calls |= _shapes(normal)
+    calls |= _codebooks(normal)
+    calls |= _sparse_products(normal)
     calls |= _losses(normal, positive)
     calls |= _steps(normal, positive)
     return calls
@@ -348,6 +352,42 @@ def _shapes(normal: Draw) -> dict[str, list[Call]]:
             Call((normal(2, 3, 5), ids), {"count": 4}, 6),
             Call((normal(0, 3, 5), ids[:0]), {"count": 4}),
         ],
+    }
+
+
+def _codebooks(normal: Draw) -> dict[str, list[Call]]:
+    rng = np.random.default_rng(8)
+    shapes = [(16, 6), (16, 7), (3, 1), (17, 5), (256, 300), (16, 0), (5, 9000)]
+    coded = [(pack_codes(rng.integers(0, n, size), n), n, size) for n, size in shapes]
+    return {
+        "codebook_lookup": [Call((codes, normal(n)), {"size": size}) for codes, n, size in coded],
+        "codebook_lookup_backward": [
+            Call((normal(size), codes), {"entries": n}, size) for codes, n, size in coded
+        ],
+    }
+
+
+def _sparse_products(normal: Draw) -> dict[str, list[Call]]:
+    rng = np.random.default_rng(8)
+
+    def packed(inputs: int, outputs: int, sparsity: float) -> tuple[np.ndarray, ...]:
+        weight = rng.normal(size=(inputs, outputs)).astype(np.float32)
+        weight[rng.random(weight.shape) < sparsity] = 0
+        return pack_sparse(weight)
+
+    shapes = [((2, 5), 7), ((5,), 7), ((4, 2, 8), 64), ((0, 5), 7), ((9, 130), 70), ((70, 300), 33)]
+    some = [
+        (normal(*shape), packed(shape[-1], outputs, sparsity), normal(outputs))
+        for shape, outputs in shapes
+        for sparsity in (0.0, 0.8, 1.0)
+    ]
+    return {
+        "sparse_linear": [Call((x, *weight), terms=300) for x, weight, _ in some]
+        + [
+            Call((x, *weight, bias), {"activation": activation}, 300)
+            for x, weight, bias in some
+            for activation in (None, "gelu_tanh")
+        ]
     }
 
 

@@ -365,3 +365,27 @@ def test_products_of_whole_numbers_are_judged_as_such(mode, dtype):
     x = Tensor(np.ones((2, 8), np.float32))
     recorded = ADAPTER.record(model, lambda: model(x), device="cpu", inputs=(x,))
     assert [(each.macs, each.dtype) for each in recorded.operations] == [(64, dtype)]
+
+
+SHARED = Linear(3, 3, rng=0)
+
+
+def uses_a_global(x):
+    return SHARED(x)
+
+
+def test_the_clone_of_a_function_has_layers_of_its_own():
+    layer, layers = Linear(3, 3, rng=1), {"a": [Linear(3, 3, rng=2)]}
+
+    def nested(x):
+        return layer(layers["a"][0](layer(x)))
+
+    x = Tensor(np.ones((1, 3), np.float32))
+    for function, owned in ((nested, [layer, layers["a"][0]]), (uses_a_global, [SHARED])):
+        twin = ADAPTER.clone(function)
+        assert np.array_equal(twin(x).data, function(x).data)
+        copies = [each for path, each in ADAPTER.modules(twin).items() if path]
+        assert len(copies) == len(owned)
+        assert not {id(each) for each in copies} & {id(each) for each in owned}
+        copies[0].weight.data = np.zeros((3, 3), np.float32)
+        assert not np.array_equal(twin(x).data, function(x).data)

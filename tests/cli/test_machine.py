@@ -125,6 +125,7 @@ def test_this_machine_can_be_measured(capsys, monkeypatch, tmp_path):
 # ---------------------------------------------------------------- kernels
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("refresh", [False, True])
 def test_it_shows_which_kernels_win(capsys, refresh):
     assert main(["machine", "--kernels", "mlp", *(["--refresh"] if refresh else []), "--json"]) == 0

@@ -169,6 +169,7 @@ def test_a_function_that_runs_a_program_is_compared():
     assert found.verdict == SLOWER
 
 
+@pytest.mark.slow
 def test_a_function_that_leaks_is_told():
     leaked = []
 

@@ -133,6 +133,7 @@ def test_a_copy_of_the_process_ends_where_the_function_returns(raises):
     assert worker.Forks.count == before + 1
 
 
+@pytest.mark.slow
 def test_it_ends_with_the_process_that_asks(tmp_path):
     (tmp_path / "hanging.py").write_text(
         "import os, time\n"

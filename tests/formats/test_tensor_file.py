@@ -24,6 +24,7 @@ from tinytorch.formats.tensor_file import (
     json_object,
     opened,
     read_header,
+    read_tensor,
     read_tensors,
     write_tensors,
 )
@@ -99,7 +100,35 @@ def test_the_payload_begins_at_a_whole_word():
 
 def test_the_header_begins_with_version_and_checksum():
     assert header_bytes(TENSORS, {"a": "b"})[8:].startswith(START + b"0" * 16 + b'"')
-    assert FORMAT_VERSION == 1
+    newer = header_bytes(TENSORS, {"a": "b"}, version=FORMAT_VERSION)
+    assert newer[8:].startswith(START.replace(b"1 ", b"2 ") + b"0" * 16 + b'"')
+
+
+@pytest.mark.parametrize("version", [1, FORMAT_VERSION])
+def test_each_version_is_written_and_read(version, tmp_path):
+    write_tensors(tmp_path / "a", TENSORS, {"text": "é"}, version=version)
+    with opened(tmp_path / "a") as file:
+        header = read_header(file)
+        assert (header.version, header.texts) == (version, {"text": "é"})
+        np.testing.assert_array_equal(read_tensors(file, header)["words"], WORDS)
+
+
+def test_one_tensor_is_read_without_the_others(tmp_path):
+    write_tensors(tmp_path / "a", TENSORS, {})
+    with opened(tmp_path / "a") as file:
+        header = read_header(file)
+        np.testing.assert_array_equal(read_tensor(file, header, "bytes"), BYTES)
+        np.testing.assert_array_equal(read_tensor(file, header, "words"), WORDS)
+
+
+def test_a_tensor_that_was_cut_off_meanwhile_is_noticed(tmp_path):
+    long = Tensor("long", TensorSpec("U8", (1_000_000,)), [np.zeros(1_000_000, np.uint8)])
+    write_tensors(tmp_path / "a", [long], {})
+    with opened(tmp_path / "a") as file:
+        header = read_header(file)
+        os.truncate(tmp_path / "a", header.file_bytes - 1)
+        with pytest.raises(CheckpointError, match="ends within tensor 'long'"):
+            read_tensor(file, header, "long")
 
 
 def test_the_file_is_the_one_that_the_documentation_describes(tmp_path):
@@ -189,7 +218,7 @@ def test_other_files_are_no_weights_files(content, tmp_path):
 def test_a_file_of_a_newer_version_asks_for_an_update(tmp_path):
     raw = b'{"__metadata__":{"__tinytorch":"12 something new"}}'
     (tmp_path / "a").write_bytes(len(raw).to_bytes(8, "little") + raw)
-    with pytest.raises(CheckpointError, match=r"version 12 .* reads up to 1; update TinyTorch"):
+    with pytest.raises(CheckpointError, match=r"version 12 .* reads up to 2; update TinyTorch"):
         read(tmp_path / "a")
 
 
@@ -265,3 +294,10 @@ def test_json_is_compact_and_an_object():
     assert json_object('{"a":1}') == {"a": 1}
     with pytest.raises(TypeError, match="list where an object should be"):
         json_object("[]")
+
+
+def test_a_file_that_is_too_large_for_the_memory_is_said_to_be(tmp_path):
+    write_tensors(tmp_path / "a", TENSORS, {})
+    wanted = pytest.raises(CheckpointError, match="more than the memory has room for")
+    with wanted, opened(tmp_path / "a"):
+        raise MemoryError("Unable to allocate 9.0 TiB")

@@ -14,6 +14,7 @@ from tinytorch.errors import CheckpointError, DTypeError, SettingError
 from tinytorch.formats import weights_file
 from tinytorch.formats.affine import QuantizedArray, Scheme, quantize_array, scale_shape
 from tinytorch.formats.encodings import ENCODINGS, MAIN, Encoded, Encoding
+from tinytorch.formats.packed_texts import unpack_texts
 from tinytorch.formats.tensor_file import DTYPES, Tensor, TensorSpec, code_of, write_tensors
 from tinytorch.formats.weights_file import (
     StoredArray,
@@ -135,22 +136,27 @@ def folder(tmp_path_factory):
     ),
     metadata=st.dictionaries(st.text(), JSON, max_size=3),
     share=st.sampled_from([0, 0.015, 10**9]),
+    compact=st.booleans(),
 )
-def test_everything_comes_back_bit_for_bit(arrays, metadata, share, folder):
+def test_everything_comes_back_bit_for_bit(arrays, metadata, share, compact, folder):
     path = folder / "any"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(weights_file, "LARGEST_HEADER_SHARE", share)
-        size = write_weights(path, arrays, metadata)
+        size = write_weights(path, arrays, metadata, compact=compact)
     found = read_weights(path)
+    assert found.version == 1 or compact
     assert_same_arrays(found.arrays, arrays)
     assert found.metadata == metadata
     assert size == path.stat().st_size
     summary = describe_weights(path)
     assert [each.name for each in summary.arrays] == sorted(arrays)
-    assert (summary.metadata, summary.version, summary.file_bytes) == (metadata, 1, size)
+    assert (summary.metadata, summary.file_bytes) == (metadata, size)
+    assert summary.version == found.version
     with path.open("rb") as file:
         header = 8 + int.from_bytes(file.read(8), "little")
-    assert header + sum(each.nbytes for each in summary.arrays) == size
+        file.seek(header)
+        packed = unpack_texts(file.read())[1] if found.version == 2 else 0
+    assert header + packed + sum(each.nbytes for each in summary.arrays) == size
 
 
 @pytest.mark.parametrize("share", [0, 10**9])
@@ -304,12 +310,13 @@ def test_a_new_encoding_needs_only_a_row(tmp_path, monkeypatch):
 # ---------------------------------------------------------------- what is wrong with a file
 
 
-@pytest.mark.parametrize("share", [0, 10**9])
-def test_any_changed_byte_is_noticed(share, tmp_path, monkeypatch):
+@pytest.mark.parametrize(("share", "compact"), [(0, False), (10**9, False), (0, True)])
+def test_any_changed_byte_is_noticed(share, compact, tmp_path, monkeypatch):
     monkeypatch.setattr(weights_file, "LARGEST_HEADER_SHARE", share)
     rng = np.random.default_rng(1)
-    quantized = random_quantized(rng, (3, 3), Scheme(4, False, 1, 3))
-    write_weights(tmp_path / "a", {"w": quantized, "b": np.ones(2, np.float16)}, {"k": "v"})
+    arrays = {"b": np.ones(2, np.float16), "w": random_quantized(rng, (3, 3), Scheme(4, False, 1))}
+    arrays |= {"z": np.zeros((9, 9)), "y": np.arange(200) % 3} if compact else {}
+    write_weights(tmp_path / "a", arrays, {"k": "v"}, compact=compact)
     good = (tmp_path / "a").read_bytes()
     for place, byte in enumerate(good):
         for other in {byte ^ 1, byte ^ 255, int(rng.integers(256))} - {byte}:
@@ -318,8 +325,10 @@ def test_any_changed_byte_is_noticed(share, tmp_path, monkeypatch):
                 read_weights(tmp_path / "b")
 
 
-def test_a_file_cut_anywhere_is_noticed(tmp_path):
-    write_weights(tmp_path / "a", {"w": np.arange(4), "b": np.ones(2, np.float16)}, {"k": "v"})
+@pytest.mark.parametrize("compact", [False, True])
+def test_a_file_cut_anywhere_is_noticed(compact, tmp_path):
+    arrays = {"w": np.zeros(400), "b": np.ones(2, np.float16)}
+    write_weights(tmp_path / "a", arrays, {"k": "v"}, compact=compact)
     good = (tmp_path / "a").read_bytes()
     for length in range(len(good)):
         (tmp_path / "b").write_bytes(good[:length])

@@ -41,6 +41,14 @@ EXCEPTIONS: dict[tuple[str, str], str] = {
         "tinytorch.reporting.benchmarking_classics",
     ): "BenchmarkSuite.plot_* draw, generate_report writes Markdown",
     (
+        "tinytorch.perf.compression.compression_result",
+        "tinytorch.reporting.compression",
+    ): "a result of compression shows itself in a terminal and a notebook",
+    (
+        "tinytorch.perf.compression.deployment",
+        "tinytorch.reporting.compression",
+    ): "a deployment report shows itself in a terminal and a notebook",
+    (
         "tinytorch.perf.memoization.tradeoff",
         "tinytorch.reporting.cache_tradeoff",
     ): "a trade-off shows itself in a terminal and a notebook",

@@ -61,6 +61,7 @@ def quick(monkeypatch):
     return asked
 
 
+@pytest.mark.slow
 def test_ten_times_the_work_is_a_regression(folder):
     write(folder, bench=SLOW)
     seen = []

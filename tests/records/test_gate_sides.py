@@ -92,6 +92,7 @@ def test_a_process_that_dies_is_an_error_with_its_last_words(folder):
     assert not seen.is_missing
 
 
+@pytest.mark.slow
 def test_a_target_that_hangs_is_given_up_with_what_it_started(folder):
     marker = folder / "pid"
     (folder / "hangs.py").write_text(

@@ -268,6 +268,7 @@ def check_each_exactly_once(names, found):
     assert runs
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(os.name == "nt", reason="signals work differently there")
 def test_a_killed_suite_goes_on_and_has_every_entry_once(tmp_path):
     names, found = kill_and_resume(tmp_path, kills=3, sizes=[1, 2], longest_s=1.2)

@@ -10,6 +10,7 @@ from tinytorch.workloads import train, zoo
 from tinytorch.workloads.corpus import load_corpus, split_corpus, unigram_entropy
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", train.RECIPES)
 def test_the_same_seed_gives_the_same_weights_bit_for_bit(name):
     first, _ = train.train_model(name, seed=3, steps=4)

@@ -1,7 +1,8 @@
 """Multiply-accumulates of contractions, from the shapes of what was executed.
 
 The convention: dense. Every tap of a kernel counts, also on padding; every pair of a query and a
-key counts, also under a mask. Biases are not products and do not count.
+key counts, also under a mask; of a sparse weight only what is held. Biases are not products and do
+not count.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ __all__ = [
     "recomputed_scores",
     "recurrent_layer",
     "recurrent_network",
+    "sparse_linear",
     "squared_distances",
     "summed_batch_product",
     "time_first_convolution",
@@ -75,6 +77,12 @@ def linear(call: Call) -> int:
     """Each output element is a sum over the last axis of the input, which may be ragged."""
     x = call.tensor(0)
     return call.outputs[0].size * (x.shape or x.parts[0])[-1]
+
+
+def sparse_linear(call: Call) -> int:
+    """Each row meets the weights that are held; zeros are not multiplied."""
+    x, values = call.tensor(0), call.tensor(1)
+    return x.size // max(1, x.shape[-1]) * values.size
 
 
 def summed_batch_product(call: Call) -> int:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import copy
+import inspect
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from time import perf_counter
+from types import CellType, FunctionType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -97,7 +99,7 @@ class CoreAdapter(Adapter):
         return "cpu"
 
     def clone(self, model: Any) -> Any:
-        return copy.deepcopy(model)
+        return _copied_function(model) if inspect.isfunction(model) else copy.deepcopy(model)
 
     def save(self, model: Any, path: Path) -> None:
         state = {name: tensor.data for name, _, tensor, _ in self._tensors(model)}
@@ -330,6 +332,36 @@ def _held_bytes(array: Any) -> int:
     """Give the bytes of an array that are really there: one that is broadcast has fewer."""
     owner = _owner(array)
     return int(array.nbytes if owner is None else min(array.nbytes, owner.nbytes))
+
+
+def _copied_function(function: Any) -> Any:
+    """Copy a function together with the layers that it uses, which Python's own copy shares."""
+    memo: dict[int, Any] = {}
+
+    def copied(value: Any) -> Any:
+        is_holder = isinstance(value, (dict, list, tuple)) or hasattr(value, "forward")
+        if isinstance(value, type) or not (is_holder or isinstance(value, (Module, Tensor))):
+            return value
+        found = held_by(SimpleNamespace(value=value), (Module, Tensor))
+        return copy.deepcopy(value, memo) if any(found) else value
+
+    def copied_cell(cell: CellType) -> CellType:
+        try:
+            return CellType(copied(cell.cell_contents))
+        except ValueError:  # a name that nothing was given to so far
+            return cell
+
+    names = inspect.getclosurevars(function).globals
+    twin = FunctionType(
+        function.__code__,
+        {**function.__globals__, **{name: copied(value) for name, value in names.items()}},
+        function.__name__,
+        function.__defaults__,
+        tuple(map(copied_cell, function.__closure__ or ())),
+    )
+    twin.__kwdefaults__ = function.__kwdefaults__
+    vars(twin).update(vars(function))
+    return twin
 
 
 def _own_tensors(module: Any) -> Iterator[tuple[str, Tensor, bool]]:

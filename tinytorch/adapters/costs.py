@@ -60,6 +60,8 @@ FORWARD_PRODUCTS: dict[str, Rule] = {
         contraction(of.linear),
     ),
     "int8_linear_weight_only": Rule("contraction", macs=of.linear, read=all_but(3)),
+    # a sparse weight: only what is not zero is multiplied, and counted
+    "sparse_linear": contraction(of.sparse_linear),
     "aten.mm": contraction(of.product),
     "aten.bmm": contraction(of.product),
     "aten.mv": contraction(of.product),
@@ -322,6 +324,7 @@ DATA_MOVEMENT: dict[str, Rule] = {
     **dict.fromkeys(("reshape", "transpose", "broadcast_to"), MOVEMENT),
     **dict.fromkeys(("getitem", "embedding"), GATHER),
     "int8_embedding": PACKED_GATHER,
+    **dict.fromkeys(("codebook_lookup", "codebook_lookup_backward"), MOVEMENT),
     **dict.fromkeys(("concatenate", "getitem_backward", "embedding_backward"), MOVEMENT),
     **dict.fromkeys(
         (

@@ -104,7 +104,8 @@ def _check_mask(bias: Array, scores: tuple[int, ...]) -> None:
 class MultiHeadAttention(Module):
     """Self-attention with several heads over x (batch, time, embed_dim) or (time, embed_dim).
 
-    With a `window` (and `causal`), a token sees itself and the `window` - 1 tokens before it.
+    With a `window` (and `causal`), a token sees itself and the `window` - 1 tokens before it. Heads
+    may be removed later: then `num_heads` times `head_dim` is less than `embed_dim`.
     """
 
     def __init__(
@@ -202,7 +203,8 @@ class MultiHeadAttention(Module):
             causal=not is_single,
             keep_weights=False,
         )
-        merged = Tensor(run("reshape", mixed.swapaxes(1, 2), shape=shape))
+        width = self.num_heads * self.head_dim
+        merged = Tensor(run("reshape", mixed.swapaxes(1, 2), shape=(*shape[:2], width)))
         return self.out_proj(merged)
 
     def _check_input(self, x: Tensor) -> None:
@@ -213,14 +215,14 @@ class MultiHeadAttention(Module):
             )
 
     def _split(self, x: Tensor) -> Tensor:
-        """(..., time, embed_dim) -> (..., heads, time, head_dim)"""
+        """(..., time, heads * head_dim) -> (..., heads, time, head_dim)"""
         parts = x.reshape(*x.shape[:-1], self.num_heads, self.head_dim)
         return parts.transpose(-3, -2)
 
     def _merge(self, x: Tensor) -> Tensor:
-        """(..., heads, time, head_dim) -> (..., time, embed_dim)"""
+        """(..., heads, time, head_dim) -> (..., time, heads * head_dim)"""
         parts = x.transpose(-3, -2)
-        return parts.reshape(*parts.shape[:-2], self.embed_dim)
+        return parts.reshape(*parts.shape[:-2], self.num_heads * self.head_dim)
 
     def extra_repr(self) -> str:
         causal = ", causal=True" if self.causal else ""

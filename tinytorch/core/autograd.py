@@ -21,7 +21,13 @@ from tinytorch.errors import DTypeError, GraphError, ShapeError
 if TYPE_CHECKING:
     from tinytorch.core.tensor import Tensor
 
-__all__ = ["backward", "check_gradients", "enable_autograd", "is_grad_enabled", "no_grad"]
+__all__ = [
+    "backward",
+    "check_gradients",
+    "enable_autograd",
+    "is_grad_enabled",
+    "no_grad",
+]
 
 
 class _GradMode(ContextDecorator):
@@ -72,7 +78,7 @@ def backward(root: Tensor, gradient: Array | None = None, *, retain_graph: bool 
     path, backend = state.path, state.backend
     try:
         with phase("backward"):
-            for tensor in reversed(_topological_order(root)):
+            for tensor in reversed(topological_order(root)):
                 grad = gradients.pop(id(tensor), None)
                 if grad is not None:
                     _step_back(tensor, grad, gradients, retain_graph)
@@ -123,7 +129,7 @@ def _seed(root: Tensor, gradient: Array | None) -> Array:
     return gradient.copy()
 
 
-def _topological_order(root: Tensor) -> list[Tensor]:
+def topological_order(root: Tensor) -> list[Tensor]:
     """List the tensors behind `root`, each after everything that it was computed from."""
     order: list[Tensor] = []
     seen = {id(root)}

@@ -149,7 +149,8 @@ class TransformerBlock(Module):
         mix, _ = kernels["attention"](
             query, keys, values, None, scale=scale, causal=False, keep_weights=False
         )
-        attended = _multiply(kernels, attention.out_proj, mix.swapaxes(1, 2).reshape(x.shape))
+        mix = mix.swapaxes(1, 2).reshape(len(x), 1, -1)
+        attended = _multiply(kernels, attention.out_proj, mix)
         total, normalised = kernels["add_layer_norm"](
             x, attended, self.norm2.weight.data, self.norm2.bias.data, eps=self.norm2.eps
         )
@@ -210,7 +211,6 @@ class GPT(Module):
             raise SettingError(f"every size of a GPT must be at least 1, got {sizes}")
         self.vocab_size = vocab_size
         self.embed_dim = embed_dim
-        self.num_heads = num_heads
         self.max_seq_len = max_seq_len
         self.window = window
         rng = np.random.default_rng(rng)
@@ -251,6 +251,15 @@ class GPT(Module):
     @property
     def num_layers(self) -> int:
         return len(self.blocks)
+
+    @property
+    def num_heads(self) -> int:
+        """Heads of each layer."""
+        return self.blocks[0].attention.num_heads
+
+    @property
+    def head_dim(self) -> int:
+        return self.blocks[0].attention.head_dim
 
     def forward(self, tokens: Any) -> Tensor:
         ids = CheckedIds.of(self._check(tokens, past=0), self.vocab_size)
@@ -294,7 +303,7 @@ class GPT(Module):
             self.max_seq_len if max_seq_len is None else max_seq_len,
             self.num_layers,
             self.num_heads,
-            self.embed_dim // self.num_heads,
+            self.head_dim,
             dtype=self.norm.weight.dtype,
             window=self.window,
         )
@@ -302,8 +311,7 @@ class GPT(Module):
     def check_cache(self, cache: KVCache, batch_size: int) -> None:
         """Raise unless a cache fits this model and this number of sequences."""
         names = ("batch_size", "num_layers", "num_heads", "head_dim", "window")
-        head_dim = self.embed_dim // self.num_heads
-        wanted = (batch_size, len(self.blocks), self.num_heads, head_dim, self.window)
+        wanted = (batch_size, len(self.blocks), self.num_heads, self.head_dim, self.window)
         found = (
             cache.batch_size,
             cache.num_layers,

@@ -28,6 +28,7 @@ from tinytorch.errors import CheckpointError
 __all__ = [
     "DTYPES",
     "FORMAT_VERSION",
+    "LARGEST_HEADER_BYTES",
     "Header",
     "Tensor",
     "TensorSpec",
@@ -38,11 +39,13 @@ __all__ = [
     "json_object",
     "opened",
     "read_header",
+    "read_tensor",
     "read_tensors",
     "write_tensors",
 ]
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
+"""The newest one that can be read; files that need nothing new are written as version 1."""
 
 DTYPES: dict[str, np.dtype[Any]] = {
     "F64": np.dtype("<f8"),
@@ -108,14 +111,16 @@ class Header:
     file_bytes: int
 
 
-def write_tensors(path: str | Path, tensors: list[Tensor], texts: dict[str, str]) -> int:
+def write_tensors(
+    path: str | Path, tensors: list[Tensor], texts: dict[str, str], *, version: int = 1
+) -> int:
     """Write tensors and texts atomically; returns the bytes written."""
-    header = header_bytes(tensors, texts)
+    header = header_bytes(tensors, texts, version=version)
     digest = hashlib.sha256(header)
     pieces = [_little_endian(piece) for tensor in tensors for piece in tensor.pieces]
     for piece in pieces:
         digest.update(piece)
-    start = LENGTH_BYTES + _checksum_start(FORMAT_VERSION)
+    start = LENGTH_BYTES + _checksum_start(version)
     checksum = digest.hexdigest()[:CHECKSUM_DIGITS].encode()
     try:
         with write_atomically(Path(path)) as temporary, temporary.open("wb") as file:
@@ -127,9 +132,9 @@ def write_tensors(path: str | Path, tensors: list[Tensor], texts: dict[str, str]
     return len(header) + sum(piece.nbytes for piece in pieces)
 
 
-def header_bytes(tensors: Iterable[Tensor], texts: dict[str, str]) -> bytes:
+def header_bytes(tensors: Iterable[Tensor], texts: dict[str, str], *, version: int = 1) -> bytes:
     """Give the length and the JSON, padded to whole words, with zeros for the checksum."""
-    signature = {SIGNATURE_KEY: f"{FORMAT_VERSION} {'0' * CHECKSUM_DIGITS}"}
+    signature = {SIGNATURE_KEY: f"{version} {'0' * CHECKSUM_DIGITS}"}
     table: dict[str, Any] = {"__metadata__": signature | texts}
     end = 0
     for name, spec, _ in tensors:
@@ -152,6 +157,11 @@ def opened(path: str | Path) -> Iterator[BufferedReader]:
         raise CheckpointError(f"{path} {error}") from error
     except OSError as error:
         raise CheckpointError(f"{path} cannot be read: {error}") from error
+    except MemoryError as error:
+        raise CheckpointError(
+            f"{path} holds more than the memory has room for ({error}); close other programs, or "
+            "read it on a larger machine"
+        ) from error
     except (ValueError, TypeError, KeyError, OverflowError, RecursionError) as error:
         raise CheckpointError(f"{path} {_damaged(f'its header is wrong ({error})')}") from error
 
@@ -195,6 +205,21 @@ def read_tensors(file: BufferedReader, header: Header) -> dict[str, Array]:
             _damaged(f"its checksum is {header.checksum}, but its bytes give {found}")
         )
     return tensors
+
+
+def read_tensor(file: BufferedReader, header: Header, name: str) -> Array:
+    """Read one tensor, without the others; the checksum is not checked."""
+    start = len(header.zeroed)
+    for other, spec in header.tensors.items():
+        if other == name:
+            break
+        start += spec.nbytes
+    file.seek(start)
+    tensor = header.tensors[name].empty()
+    target = tensor.reshape(-1).view(np.uint8).data
+    if file.readinto(target) != target.nbytes:
+        raise CheckpointError(_damaged(f"it ends within tensor {name!r}"))
+    return tensor
 
 
 def _signature(raw: bytes) -> tuple[int, str]:

@@ -19,6 +19,7 @@ from tinytorch.core.backends.backend import Array
 from tinytorch.errors import CheckpointError, SettingError, TinyTorchError
 from tinytorch.formats.affine import QuantizedArray
 from tinytorch.formats.encodings import ENCODINGS, MAIN, Encoded
+from tinytorch.formats.packed_texts import pack_texts, unpack_texts
 from tinytorch.formats.tensor_file import (
     DTYPES,
     Header,
@@ -30,6 +31,7 @@ from tinytorch.formats.tensor_file import (
     json_object,
     opened,
     read_header,
+    read_tensor,
     read_tensors,
     write_tensors,
 )
@@ -47,6 +49,9 @@ RESERVED = "__"
 ESCAPE = "__/"
 GATHERED = "__gathered"
 USER_KEY = "__user"
+
+PACKED_VERSION = 2
+"""From this version of the format on, the texts stand packed before the bytes that are gathered."""
 
 LARGEST_HEADER_SHARE = 0.015
 GATHER_BELOW_BYTES = 16384
@@ -95,17 +100,25 @@ def write_weights(
     path: str | Path,
     arrays: Mapping[str, Array | QuantizedArray],
     metadata: Mapping[str, Any] | None = None,
+    *,
+    compact: bool = False,
 ) -> int:
     """Write named arrays atomically; returns the bytes written.
+
+    `compact` gives each array the encoding that takes the fewest bytes, and the whole file its
+    shortest form. What is read is the same; writing and reading take more time.
 
     `metadata` must fit into JSON, and comes back as JSON has it (a tuple is a list then). The order
     of arrays and metadata does not matter: the same contents give the same bytes.
     """
-    entries, parts = _encoded(arrays)
+    entries, parts = _encoded(arrays, compact)
     user = _metadata_text(metadata or {})
-    tensors = _arranged(entries, parts)
-    texts = _texts(entries, tensors) | ({USER_KEY: user} if user else {})
-    return write_tensors(path, tensors, texts)
+    user_text = {USER_KEY: user} if user else {}
+    if not compact:
+        tensors = _arranged(entries, parts)
+        return write_tensors(path, tensors, _texts(entries, tensors) | user_text)
+    form = min(_forms(entries, parts, user_text), key=lambda form: form.nbytes)
+    return write_tensors(path, form.tensors, form.texts, version=form.version)
 
 
 def read_weights(path: str | Path) -> WeightsFile:
@@ -114,17 +127,20 @@ def read_weights(path: str | Path) -> WeightsFile:
         header = read_header(file)
         tensors = read_tensors(file, header)
         arrays = {}
-        for entry, places in _placed(header):
+        contents = _contents(header, tensors.get(GATHERED))
+        for entry, places in _placed(contents):
             parts = {part: _taken(tensors, place) for part, place in places.items()}
             encoded = Encoded(entry.shape, entry.settings, parts)
             arrays[entry.name] = ENCODINGS[entry.encoding].decode(encoded)
-        return WeightsFile(arrays, _metadata(header), header.version)
+        return WeightsFile(arrays, contents.metadata, header.version)
 
 
 def describe_weights(path: str | Path) -> WeightsSummary:
-    """Give what is in a weights file from its header alone; the checksum is not checked."""
+    """Give what is in a weights file without reading the arrays; the checksum is not checked."""
     with opened(path) as file:
         header = read_header(file)
+        is_packed = header.version >= PACKED_VERSION and GATHERED in header.tensors
+        contents = _contents(header, read_tensor(file, header, GATHERED) if is_packed else None)
         arrays = tuple(
             StoredArray(
                 entry.name,
@@ -134,9 +150,9 @@ def describe_weights(path: str | Path) -> WeightsSummary:
                 DTYPES[places[MAIN].spec.code].name,
                 sum(place.spec.nbytes for place in places.values()),
             )
-            for entry, places in _placed(header)
+            for entry, places in _placed(contents)
         )
-        return WeightsSummary(arrays, _metadata(header), header.version, header.file_bytes)
+        return WeightsSummary(arrays, contents.metadata, header.version, header.file_bytes)
 
 
 class _Entry(NamedTuple):
@@ -171,21 +187,34 @@ class _Entry(NamedTuple):
 
 
 def _encoded(
-    arrays: Mapping[str, Array | QuantizedArray],
+    arrays: Mapping[str, Array | QuantizedArray], compact: bool
 ) -> tuple[list[_Entry], list[Tensor]]:
     """Give an entry for each array in the order of their names, and a tensor for each part."""
     entries, parts = [], []
     for name in sorted(map(_checked_name, arrays)):
-        key = next(key for key, row in ENCODINGS.items() if row.accepts(arrays[name]))
         try:
-            encoded = ENCODINGS[key].encode(arrays[name])
+            entry, encoded = _chosen(name, arrays[name], compact)
         except TinyTorchError as error:
             raise type(error)(f"array {name!r}: {error}") from error
-        entries.append(_Entry(name, key, encoded.shape, encoded.settings))
-        for part, spec in ENCODINGS[key].layout(encoded.shape, encoded.settings).items():
+        entries.append(entry)
+        for part, spec in ENCODINGS[entry.encoding].layout(entry.shape, entry.settings).items():
             assert encoded.parts[part].shape == spec.shape
             parts.append(Tensor(_tensor_name(name, part), spec, [encoded.parts[part]]))
     return entries, parts
+
+
+def _chosen(name: str, array: Any, compact: bool) -> tuple[_Entry, Encoded]:
+    """Encode an array in the first way that is for it, or in the one that takes fewest bytes."""
+    keys = [key for key, row in ENCODINGS.items() if row.accepts(array)]
+    found = []
+    for key in keys if compact else keys[:1]:
+        encoded = ENCODINGS[key].encode(array)
+        found.append((_Entry(name, key, encoded.shape, encoded.settings), encoded))
+    return min(found, key=lambda pair: _stored_bytes(*pair))
+
+
+def _stored_bytes(entry: _Entry, encoded: Encoded) -> int:
+    return len(entry.text) + sum(part.nbytes for part in encoded.parts.values())
 
 
 def _arranged(entries: list[_Entry], parts: list[Tensor]) -> list[Tensor]:
@@ -200,11 +229,38 @@ def _arranged(entries: list[_Entry], parts: list[Tensor]) -> list[Tensor]:
     return min(apart, _in_order(_gathered(parts)), key=header_length)
 
 
-def _gathered(parts: list[Tensor]) -> list[Tensor]:
+class _Form(NamedTuple):
+    """One way to write a file with the same contents."""
+
+    version: int
+    tensors: list[Tensor]
+    texts: dict[str, str]
+
+    @property
+    def nbytes(self) -> int:
+        header = header_bytes(self.tensors, self.texts, version=self.version)
+        return len(header) + sum(tensor.spec.nbytes for tensor in self.tensors)
+
+
+def _forms(entries: list[_Entry], parts: list[Tensor], user: dict[str, str]) -> list[_Form]:
+    """Give the forms that a compact file may have, the one that older readers know first."""
+    apart, gathered = _in_order(parts), _in_order(_gathered(parts))
+    packed = pack_texts(_texts(entries, gathered) | user)
+    front = np.frombuffer(packed, np.uint8)
+    return [
+        _Form(1, apart, _texts(entries, apart) | user),
+        _Form(1, gathered, _texts(entries, gathered) | user),
+        _Form(PACKED_VERSION, _in_order(_gathered(parts, front)), {}),
+    ]
+
+
+def _gathered(parts: list[Tensor], *front: Array) -> list[Tensor]:
+    """Put small parts into one tensor, behind some bytes that come first."""
     large = [part for part in parts if part.spec.nbytes >= GATHER_BELOW_BYTES]
     small = [part for part in parts if part.spec.nbytes < GATHER_BELOW_BYTES]
-    spec = TensorSpec("U8", (sum(part.spec.nbytes for part in small),))
-    return [*large, Tensor(GATHERED, spec, [piece for part in small for piece in part.pieces])]
+    length = sum(part.spec.nbytes for part in small) + sum(piece.nbytes for piece in front)
+    pieces = [*front, *(piece for part in small for piece in part.pieces)]
+    return [*large, Tensor(GATHERED, TensorSpec("U8", (length,)), pieces)]
 
 
 def _in_order(tensors: list[Tensor]) -> list[Tensor]:
@@ -269,12 +325,34 @@ class _Place(NamedTuple):
     spec: TensorSpec
 
 
-def _placed(header: Header) -> Iterator[tuple[_Entry, dict[str, _Place]]]:
+@dataclass(frozen=True, eq=False)
+class _Contents:
+    """What a file says about its arrays: in its header, or packed into its gathered bytes."""
+
+    texts: dict[str, str]
+    tensors: dict[str, TensorSpec]
+    packed_bytes: int
+
+    @property
+    def metadata(self) -> dict[str, Any]:
+        return json_object(self.texts.get(USER_KEY, "{}"))
+
+
+def _contents(header: Header, gathered: Array | None) -> _Contents:
+    if header.version < PACKED_VERSION:
+        return _Contents(header.texts, header.tensors, 0)
+    if gathered is None or header.texts:
+        raise ValueError(f"its texts are not at the beginning of {GATHERED!r}")
+    texts, packed_bytes = unpack_texts(gathered.tobytes())
+    return _Contents(texts, header.tensors, packed_bytes)
+
+
+def _placed(contents: _Contents) -> Iterator[tuple[_Entry, dict[str, _Place]]]:
     """Give each array, in the order of their names, with the places of its parts."""
-    tensors = dict(header.tensors)
+    tensors = dict(contents.tensors)
     room = tensors.pop(GATHERED, TensorSpec("U8", (0,)))
-    used = 0
-    for entry in _entries(header):
+    used = contents.packed_bytes
+    for entry in _entries(contents):
         places = {}
         for part, spec in ENCODINGS[entry.encoding].layout(entry.shape, entry.settings).items():
             tensor = _tensor_name(entry.name, part)
@@ -292,10 +370,10 @@ def _placed(header: Header) -> Iterator[tuple[_Entry, dict[str, _Place]]]:
         raise ValueError(f"{len(tensors)} tensors, or bytes that were gathered, are of no array")
 
 
-def _entries(header: Header) -> list[_Entry]:
+def _entries(contents: _Contents) -> list[_Entry]:
     """Give the arrays by name: those with a text, and plain tensors, which need none."""
-    texts = {key: text for key, text in header.texts.items() if key != USER_KEY}
-    for key, (code, shape) in header.tensors.items():
+    texts = {key: text for key, text in contents.texts.items() if key != USER_KEY}
+    for key, (code, shape) in contents.tensors.items():
         if key not in texts and (key.startswith(ESCAPE) or not key.startswith(RESERVED)):
             texts[key] = _Entry("", "plain", shape, "" if code == "F32" else code).text
     named = {_array_name(key): text for key, text in texts.items()}
@@ -309,7 +387,3 @@ def _taken(tensors: dict[str, Array], place: _Place) -> Array:
     end = place.start + place.spec.nbytes
     array.reshape(-1).view(np.uint8)[:] = tensors[GATHERED][place.start : end]
     return array
-
-
-def _metadata(header: Header) -> dict[str, Any]:
-    return json_object(header.texts.get(USER_KEY, "{}"))

@@ -56,6 +56,7 @@ def test_a_kernel_computes_what_the_reference_computes(kind):
     assert max(signatures_of(compiled).values()) <= 1
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(
     shape=st.tuples(st.integers(1, 3), st.integers(1, 4)),
@@ -174,6 +175,7 @@ def test_large_scores_do_not_overflow(rng, queries):
     np.testing.assert_array_equal(mix, np.take_along_axis(key, nearest[..., None], 2))
 
 
+@pytest.mark.slow
 def test_the_context_of_few_heads_is_cut_into_parts(rng, monkeypatch):
     monkeypatch.setattr(compiled, "THREADS", 5)
     query, key = heads(rng, 1, 2, 2, 16), heads(rng, 1, 2, 2_000, 16, "cache")

@@ -41,6 +41,7 @@ def check_attention(arrays, *, causal):
         assert_close(ours, theirs.astype(F), terms=terms)
 
 
+@pytest.mark.slow
 @settings(max_examples=40, deadline=None)
 @given(
     lead=st.lists(st.integers(1, 3), max_size=3),

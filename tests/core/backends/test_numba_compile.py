@@ -15,6 +15,8 @@ require_part("numba")
 from tinytorch.core.backends import numba_compile
 from tinytorch.core.backends.numba_compile import PARALLEL_WORK, compiled
 
+pytestmark = pytest.mark.slow  # most of them start a process of their own
+
 KERNEL = """
 import os, sys, threading, warnings
 import numba

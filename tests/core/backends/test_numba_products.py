@@ -15,10 +15,11 @@ require_part("numba")
 
 from tinytorch.core.backends import REFERENCE, numba_products
 from tinytorch.core.backends.numba_products import DEPTH, KERNELS
-from tinytorch.core.backends.numba_simd import TILE_COLUMNS, TILE_ROWS
+from tinytorch.core.backends.numba_simd import LANES, TILE_COLUMNS, TILE_ROWS, VECTORS
 from tinytorch.core.backends.reference import ACTIVATIONS
 
 matmul, linear = KERNELS["matmul"], KERNELS["linear"]
+EDGES = [vectors * LANES + more for vectors in range(2 * VECTORS + 1) for more in (0, 1, LANES - 1)]
 SIZES = [1, 2, 3, TILE_ROWS, 17, TILE_COLUMNS - 1, TILE_COLUMNS, TILE_COLUMNS + 1, 3 * TILE_COLUMNS]
 
 
@@ -52,6 +53,91 @@ def _never_too_small(monkeypatch):
 def test_a_product_of_any_size_and_layout_is_right(rows, depth, columns, layouts):
     a, b = normal(rows, depth), normal(depth, columns, seed=1)
     assert_product(matmul(laid_out(a, layouts[0]), laid_out(b, layouts[1])), a, b)
+
+
+@pytest.mark.parametrize("layout", ["contiguous", "transposed", "strided"])
+@pytest.mark.parametrize("rows", [1, 2, TILE_ROWS + 5])
+@pytest.mark.parametrize("columns", EDGES[1:])
+def test_panels_of_any_number_of_vectors_give_the_product(columns, rows, layout):
+    for depth in (1, 5, DEPTH + 1):
+        a, b = normal(rows, depth), normal(depth, columns, seed=1)
+        assert_product(matmul(a, laid_out(b, layout)), a, b)
+
+
+@pytest.mark.parametrize("rows", [2, TILE_ROWS, 100])
+@pytest.mark.parametrize("columns", EDGES[1:])
+def test_a_column_does_not_depend_on_the_width_of_its_panel(columns, rows):
+    a, b = normal(rows, 70), normal(70, 3 * TILE_COLUMNS, seed=1)
+    whole = matmul(a, b)[:, :columns]
+    np.testing.assert_array_equal(matmul(a, np.ascontiguousarray(b[:, :columns])), whole)
+
+
+@pytest.mark.parametrize("columns", [3, LANES + 2, TILE_COLUMNS + 1, 2 * TILE_COLUMNS + 5])
+@pytest.mark.parametrize("rows", [1, 2, 30])
+def test_what_vectors_read_of_the_next_row_does_not_count(rows, columns):
+    x, weight = normal(rows, 40), normal(40, columns, seed=1)
+    weight[:, 0] = np.nan
+    result = linear(x, weight)
+    assert np.isnan(result[:, 0]).all()
+    assert_product(result[:, 1:], x, weight[:, 1:])
+
+
+def test_rows_are_counted_as_long_as_their_vectors_lie_within_the_array():
+    elements = np.zeros(30, np.float32)  # rows of 10
+    count = numba_products.rows_within.py_func
+    assert [count(elements, 0, 10, width, 3) for width in (10, 11, 16, 20, 21, 30, 31, 64)] == [
+        3, 2, 2, 2, 1, 1, 0, 0,
+    ]  # fmt: skip
+    assert count(elements, 8, 10, 2, 3) == 3
+    assert count(elements, 8, 10, 16, 3) == 1
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="pages are guarded by mprotect")
+def test_nothing_beyond_the_matrices_is_read():
+    code = """
+import ctypes, mmap
+import numpy as np
+from tinytorch.core.backends import numba_products as products
+from tinytorch.core.backends.numba_simd import LANES, TILE_COLUMNS
+products.SMALLEST_PRODUCT = products.NARROWEST_PRODUCT = 1
+libc = ctypes.CDLL(None, use_errno=True)
+
+def at_the_end(*shape):
+    size = 4 * int(np.prod(shape))
+    inside = -(-size // mmap.PAGESIZE) * mmap.PAGESIZE
+    memory = mmap.mmap(-1, inside + mmap.PAGESIZE)
+    start = ctypes.addressof(ctypes.c_char.from_buffer(memory))
+    assert libc.mprotect(ctypes.c_void_p(start + inside), mmap.PAGESIZE, 0) == 0
+    array = np.frombuffer(memory, np.float32, size // 4, inside - size).reshape(shape)
+    array[:] = 1
+    return array
+
+for columns in (1, 3, LANES, LANES + 1, TILE_COLUMNS - 1, TILE_COLUMNS + 1, 5 * TILE_COLUMNS + 2):
+    for depth in (1, 2, 40, products.DEPTH + 1):
+        b, turned = at_the_end(depth, columns), at_the_end(columns, depth).T
+        for rows in (1, 2, 13):
+            a = at_the_end(rows, depth)
+            assert (products.matmul(a, b) == depth).all()
+            assert (products.matmul(a, turned) == depth).all()
+print("done")
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout.strip()) == (0, "done"), done.stderr
+
+
+@pytest.mark.parametrize("columns", [3, LANES + 2, TILE_COLUMNS + 1, 2 * TILE_COLUMNS])
+@pytest.mark.parametrize("rows", [2, TILE_ROWS + 3])
+def test_nothing_beside_the_result_is_written(rows, columns):
+    a, b = normal(rows, 20), normal(20, columns, seed=1)
+    around, size = np.full(rows * columns + 200, 7, np.float32), rows * columns
+    scratch = np.empty((1, numba_products.PANEL_SCRATCH), np.float32)
+    numba_products.multiply(
+        a.reshape(-1), 0, 20, 1, b.reshape(-1), 0, columns, 1, around[100 : 100 + size],
+        1, rows, 20, columns, np.empty(0, np.float32), 0, TILE_ROWS, False, scratch, work=0,
+    )  # fmt: skip
+    assert_product(around[100 : 100 + size].reshape(rows, columns), a, b)
+    assert (np.delete(around, slice(100, 100 + size)) == 7).all()
 
 
 @pytest.mark.parametrize("turned", [(False, False), (True, False), (False, True), (True, True)])

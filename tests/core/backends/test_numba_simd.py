@@ -12,7 +12,9 @@ from tinytorch.core.backends import numba_simd
 from tinytorch.core.backends.numba_simd import (
     LANES,
     TILE_COLUMNS,
+    VECTORS,
     copy_vectors,
+    narrow_tile_product,
     tile_product,
     transpose_block,
 )
@@ -36,6 +38,25 @@ def test_a_tile_is_a_small_product(rows, add, rng):
     np.testing.assert_array_equal(grid[:, :TILE_COLUMNS], a @ panel + add)
     assert (grid[:, TILE_COLUMNS] == 1).all()  # nothing beside the tile was written
     assert (out[:2] == 1).all()
+
+
+@pytest.mark.parametrize("rows", [1, 6])
+def test_a_narrow_tile_is_as_wide_as_asked(rows, rng):
+    multiply = narrow_tile_product(rows)
+
+    @njit
+    def run(a, panel, out, add, vectors):
+        multiply(a, 0, 7, 1, panel, 0, TILE_COLUMNS, 7, out, 0, TILE_COLUMNS, add, vectors)
+
+    a = rng.integers(-9, 9, (rows, 7)).astype(np.float32)
+    panel = rng.integers(-9, 9, (7, TILE_COLUMNS)).astype(np.float32)
+    for add in (False, True):
+        for vectors in range(1, VECTORS + 1):
+            out = np.ones((rows, TILE_COLUMNS), np.float32)
+            run(a.ravel(), panel.ravel(), out.ravel(), add, vectors)
+            width = vectors * LANES
+            np.testing.assert_array_equal(out[:, :width], (a @ panel)[:, :width] + add)
+            assert (out[:, width:] == 1).all()
 
 
 def test_a_product_of_depth_0_is_0_or_what_was_there():

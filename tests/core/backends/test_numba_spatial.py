@@ -84,6 +84,7 @@ def test_pools_with_nan_and_infinities_are_those_of_the_reference(window, rng):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("window", [PAIRS, WIDE])
 def test_pools_are_those_of_pytorch_on_many_planes(window, rng):
     x = rng.normal(size=(4, 16, 32, 34)).astype(np.float32)

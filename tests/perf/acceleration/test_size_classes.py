@@ -108,7 +108,11 @@ def test_every_setting_of_the_table_is_one_of_the_operation(kind):
 
 
 def test_every_packed_product_and_every_convolution_has_its_work():
-    products = {kind for kind in REFERENCE.kernels if kind.startswith(("int4_", "int8_", "conv2d"))}
+    products = {
+        kind
+        for kind in REFERENCE.kernels
+        if kind.startswith(("int4_", "int8_", "conv2d", "sparse_"))
+    }
     assert products <= WORK.keys()
 
 

@@ -96,6 +96,7 @@ def test_an_exception_leaves_tracing_as_it_was():
     assert not tracemalloc.is_tracing()
 
 
+@pytest.mark.slow
 def test_objects_set_aside_by_somebody_else_stay_so():
     gc.unfreeze()
     detect_leak(lambda: None, calls=8)

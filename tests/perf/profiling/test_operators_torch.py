@@ -88,6 +88,7 @@ def test_loading_the_dispatcher_changes_nothing_that_shows():
     assert torch.equal(torch.get_rng_state(), before)
 
 
+@pytest.mark.slow
 def test_what_torch_loads_for_it_is_nobody_s_time_or_memory():
     code = """
 import torch

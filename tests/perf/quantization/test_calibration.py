@@ -8,11 +8,8 @@ from tinytorch.core.tensor import Tensor
 from tinytorch.core.transformers import GPT
 from tinytorch.errors import SettingError
 from tinytorch.perf.memoization import enable_kv_cache
-from tinytorch.perf.quantization.calibration import (
-    called_layers,
-    observe_inputs,
-    observe_layers,
-)
+from tinytorch.perf.quantization.calibration import observe_inputs, observe_layers
+from tinytorch.workloads.observing import called_layers
 from tinytorch.workloads.workload import Workload
 
 

@@ -35,12 +35,12 @@ def test_layers_come_in_order_and_those_of_one_weight_together():
 
 @pytest.mark.parametrize("pattern", ["0", "?", "[0]", "*"])
 def test_patterns_keep_layers_in_floats(pattern):
-    assert reasons(mlp(), (pattern,))["0"] == f"kept in floats by keep={pattern!r}"
+    assert reasons(mlp(), (pattern,))["0"] == f"kept by keep={pattern!r}"
 
 
 def test_whoever_shares_a_weight_that_is_kept_is_kept_too():
     found = reasons(Tied(), ("heads.*",))
-    assert found["heads.0"] == "kept in floats by keep='heads.*'"
+    assert found["heads.0"] == "kept by keep='heads.*'"
     assert found["table"] == "it shares its weight with 'heads.0', which stays in floats"
     assert found["body"] == ""
 

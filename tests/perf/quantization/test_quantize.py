@@ -108,8 +108,8 @@ def test_keep_leaves_layers_in_floats_with_the_reason():
     plan = Quantize(keep=("layers.7", "*.0")).plan(work)
     reasons = {each.layer: each.reason for each in plan.skipped}
     assert reasons == {
-        "layers.0": "kept in floats by keep='*.0'",
-        "layers.7": "kept in floats by keep='layers.7'",
+        "layers.0": "kept by keep='*.0'",
+        "layers.7": "kept by keep='layers.7'",
     }
     assert plan.layers == ("layers.3",)
 

@@ -90,7 +90,7 @@ def test_every_layer_with_floats_is_in_the_plan_once():
     case = MODELS["convolutions"](torch.float32)
     plan = Quantize(mode="static", keep=("head",)).plan(case)
     assert sorted([*plan.layers, *reasons(plan)]) == ["conv", "head", "norm", "stem"]
-    assert reasons(plan)["head"] == "kept in floats by keep='head'"
+    assert reasons(plan)["head"] == "kept by keep='head'"
     assert reasons(plan)["norm"].startswith("torch folds it into the convolution before it")
 
 

@@ -14,6 +14,7 @@ from numba.core.errors import NumbaError
 
 from tinytorch.core.backends import (
     numba_attention,
+    numba_codebook,
     numba_elements,
     numba_int4,
     numba_int8,
@@ -22,6 +23,7 @@ from tinytorch.core.backends import (
     numba_norms,
     numba_products,
     numba_rows,
+    numba_sparse,
     numba_spatial,
     numba_steps,
 )
@@ -64,6 +66,8 @@ COMPILED: dict[str, Kernel] = {
     **numba_int8_convolution.KERNELS,
     **numba_int8_embedding.KERNELS,
     **numba_int4.KERNELS,
+    **numba_sparse.KERNELS,
+    **numba_codebook.KERNELS,
 }
 
 NUMBA = NUMPY.extended(

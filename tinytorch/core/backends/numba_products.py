@@ -1,9 +1,10 @@
 """Matrix products of the compiled backend, with bias and activation while the result is hot.
 
-A product is cut into *panels* of TILE_COLUMNS columns. For each panel a micro-kernel walks down the
-rows, six at a time, and keeps a tile of sums in registers (:mod:`numba_simd`). A panel whose rows
-are no neighbours in memory is first copied together. One row alone is no product to speak of: there
-the matrix is read once from memory, and that is all that counts.
+A product is cut into *panels* of one to VECTORS vectors, as equal as can be. For each panel a
+micro-kernel walks down the rows, six at a time, and keeps a tile of sums in registers
+(:mod:`numba_simd`). A panel whose rows are no neighbours in memory is first copied together. One
+row alone is no product to speak of: there the matrix is read once from memory, and that is all that
+counts.
 """
 
 from __future__ import annotations
@@ -22,7 +23,9 @@ from tinytorch.core.backends.numba_simd import (
     LANES,
     TILE_COLUMNS,
     TILE_ROWS,
+    VECTORS,
     copy_vectors,
+    narrow_tile_product,
     tile_product,
     transpose_block,
 )
@@ -40,12 +43,14 @@ ROWS_WORTH_PACKING = 256
 WIDTH_WORTH_PACKING = 2048
 """A panel is copied together first when so many rows use it and its own rows are so far apart."""
 
-STREAMS, SHORT_ROW = 8, 1024
+STREAMS, SHORT_ROW, NARROW_ROW = 8, 1024, 2 * TILE_COLUMNS
+"""How many rows a vector takes at once where they are long; below NARROW_ROW it takes all."""
+
 SMALLEST_PRODUCT = 1 << 13
 """Multiply-accumulates below which BLAS is done before we have looked at our arguments."""
 
 NARROWEST_PRODUCT = TILE_COLUMNS // 2
-"""Columns below which most of a tile would be padding, so that BLAS is faster ..."""
+"""Columns below which tiles are so narrow that BLAS, which starts sooner, is faster ..."""
 
 LARGEST_FOR_BLAS = 1 << 18
 """... but never more work than this: it would start threads of its own, which then keep a core busy
@@ -54,54 +59,55 @@ for some time after they are done, and ours waiting."""
 ACTIVATION_CODES: dict[str | None, int] = {None: 0}
 ACTIVATION_CODES |= {name: code for code, name in enumerate(ACTIVATIONS, 1)}
 
-tile_of_6, tile_of_4, tile_of_2, tile_of_1 = (tile_product(rows) for rows in (6, 4, 2, 1))
+tile_of_6, tile_of_4, tile_of_2, tile_of_1 = (narrow_tile_product(n) for n in (6, 4, 2, 1))
+one_row, one_narrow_row = tile_product(1), narrow_tile_product(1, 2 * VECTORS)
 
 
 @inlined
 def multiply_rows(
     a, a_offset, a_row, a_step, rows, panel, panel_offset, panel_row, depth,
-    out, out_offset, out_row, add_to_out,
+    out, out_offset, out_row, add_to_out, vectors,
 ):  # fmt: skip
     """Multiply `rows` rows with a panel, in tiles of six rows and what is left in smaller ones."""
     row = 0
     while row + 6 <= rows:
         tile_of_6(
             a, a_offset + row * a_row, a_row, a_step, panel, panel_offset, panel_row, depth,
-            out, out_offset + row * out_row, out_row, add_to_out,
+            out, out_offset + row * out_row, out_row, add_to_out, vectors,
         )  # fmt: skip
         row += 6
     if row + 4 <= rows:
         tile_of_4(
             a, a_offset + row * a_row, a_row, a_step, panel, panel_offset, panel_row, depth,
-            out, out_offset + row * out_row, out_row, add_to_out,
+            out, out_offset + row * out_row, out_row, add_to_out, vectors,
         )  # fmt: skip
         row += 4
     if row + 2 <= rows:
         tile_of_2(
             a, a_offset + row * a_row, a_row, a_step, panel, panel_offset, panel_row, depth,
-            out, out_offset + row * out_row, out_row, add_to_out,
+            out, out_offset + row * out_row, out_row, add_to_out, vectors,
         )  # fmt: skip
         row += 2
     if row < rows:
         tile_of_1(
             a, a_offset + row * a_row, a_row, a_step, panel, panel_offset, panel_row, depth,
-            out, out_offset + row * out_row, out_row, add_to_out,
+            out, out_offset + row * out_row, out_row, add_to_out, vectors,
         )  # fmt: skip
 
 
 @inlined
-def pack_panel(b, b_offset, b_row, b_step, depth, columns, panel, panel_offset):
-    """Copy b[:depth, :columns] into a dense panel of TILE_COLUMNS columns, filled up with zeros."""
+def pack_panel(b, b_offset, b_row, b_step, depth, columns, panel, panel_row):
+    """Copy b[:depth, :columns] into a dense panel of `panel_row` columns, filled up with zeros."""
     if b_step == 1 and columns == TILE_COLUMNS:
         for k in range(depth):
-            copy_vectors(b, b_offset + k * b_row, panel, panel_offset + k * TILE_COLUMNS)
+            copy_vectors(b, b_offset + k * b_row, panel, k * TILE_COLUMNS)
         return
-    if columns < TILE_COLUMNS:
-        panel[panel_offset : panel_offset + depth * TILE_COLUMNS] = np.float32(0)
+    if columns < panel_row:
+        panel[: depth * panel_row] = np.float32(0)
     if b_step == 1:
         for k in range(depth):
             for column in range(columns):
-                panel[panel_offset + k * TILE_COLUMNS + column] = b[b_offset + k * b_row + column]
+                panel[k * panel_row + column] = b[b_offset + k * b_row + column]
         return
     # Columns are contiguous instead of rows: turn whole blocks around, and the rest by elements.
     blocks, column_blocks = depth // LANES * LANES, columns // LANES * LANES
@@ -109,12 +115,11 @@ def pack_panel(b, b_offset, b_row, b_step, depth, columns, panel, panel_offset):
         for column in range(0, column_blocks, LANES):
             transpose_block(
                 b, b_offset + column * b_step + first, b_step,
-                panel, panel_offset + first * TILE_COLUMNS + column, TILE_COLUMNS,
+                panel, first * panel_row + column, panel_row,
             )  # fmt: skip
     for column in range(columns):
         for k in range(0 if column >= column_blocks else blocks, depth):
-            at = panel_offset + k * TILE_COLUMNS + column
-            panel[at] = b[b_offset + column * b_step + k]
+            panel[k * panel_row + column] = b[b_offset + column * b_step + k]
 
 
 @inlined
@@ -149,7 +154,8 @@ def multiply(
 
     Each of the workers, which are as many as `scratch` has rows, does neighbouring tasks.
     """
-    panels = (columns + TILE_COLUMNS - 1) // TILE_COLUMNS
+    vectors = (columns + LANES - 1) // LANES
+    panels = (vectors + VECTORS - 1) // VECTORS
     blocks = (rows + block_rows - 1) // block_rows
     tasks, workers = stack * panels * blocks, len(scratch)
     share = (tasks + workers - 1) // workers
@@ -159,50 +165,60 @@ def multiply(
         first = np.int64(worker) * share
         for task in range(first, min(first + share, tasks)):
             item, place = divmod(task, panels * blocks)
-            first_column = place // blocks * TILE_COLUMNS
-            first_row = place % blocks * block_rows
+            panel, block = divmod(place, blocks)
+            first_vector, last_vector = panel * vectors // panels, (panel + 1) * vectors // panels
+            first_column, first_row = first_vector * LANES, block * block_rows
+            width = min(last_vector * LANES, columns) - first_column
             multiply_block(
                 a, item * a_stack + first_row * a_row, a_row, a_step,
                 b, item * b_stack + first_column * b_step, b_row, b_step,
                 out, (item * rows + first_row) * columns + first_column, columns,
-                min(block_rows, rows - first_row), depth,
-                min(TILE_COLUMNS, columns - first_column), packs, mine,
+                min(block_rows, rows - first_row), depth, width, last_vector - first_vector,
+                packs, mine,
             )  # fmt: skip
             for row in range(first_row, min(first_row + block_rows, rows)):
                 start = (item * rows + row) * columns + first_column
-                stop = start + min(TILE_COLUMNS, columns - first_column)
-                finish_row(out[start:stop], bias[first_column:], activation)
+                finish_row(out[start : start + width], bias[first_column:], activation)
+
+
+@inlined
+def rows_within(elements, offset, row, width, rows):
+    """Count the rows from which `width` elements can be read, even if the last are the next's."""
+    return max(0, min(rows, (elements.size - offset - width) // row + 1))
 
 
 @inlined
 def multiply_block(
     a, a_start, a_row, a_step, b, b_start, b_row, b_step, out, out_start, out_row,
-    height, depth, width, packs, scratch,
+    height, depth, width, vectors, packs, scratch,
 ):  # fmt: skip
     """Multiply some rows with one panel of b, DEPTH of its rows at a time."""
-    is_edge = width < TILE_COLUMNS
+    padded = vectors * LANES
+    is_ragged = width < padded
     edge = DEPTH * TILE_COLUMNS
-    # The micro-kernel writes whole tiles: at the edge it gets room beside the result.
-    target = scratch if is_edge else out
-    target_offset, target_row = (edge, TILE_COLUMNS) if is_edge else (out_start, out_row)
-    use_panel = packs or is_edge or b_step != 1
-    source, source_row = (scratch, TILE_COLUMNS) if use_panel else (b, b_row)
-    for start in range(0, depth, DEPTH):
-        taken = min(DEPTH, depth - start)
-        source_offset = b_start + start * b_row
-        if use_panel:
-            pack_panel(b, source_offset, b_row, b_step, taken, width, scratch, 0)
-            source_offset = 0
+    # The micro-kernel writes whole vectors: at the edge it gets room beside the result ...
+    target = scratch if is_ragged else out
+    target_offset, target_row = (edge, padded) if is_ragged else (out_start, out_row)
+    # ... and reads whole vectors, which end in the next row, except where there is none.
+    direct = 0 if packs or b_step != 1 else rows_within(b, b_start, b_row, padded, depth)
+    start = 0
+    while start < depth:
+        taken = min(DEPTH, (direct if start < direct else depth) - start)
+        source, source_offset, source_row = b, b_start + start * b_row, b_row
+        if start >= direct:
+            pack_panel(b, source_offset, b_row, b_step, taken, width, scratch, padded)
+            source, source_offset, source_row = scratch, 0, padded
         multiply_rows(
             a, a_start + start * a_step, a_row, a_step, height,
             source, source_offset, source_row, taken,
-            target, target_offset, target_row, start > 0,
+            target, target_offset, target_row, start > 0, vectors,
         )  # fmt: skip
-    if is_edge:
+        start += taken
+    if is_ragged:
         for row in range(height):
             at = out_start + row * out_row
             done = out[at : at + width]
-            tile = scratch[edge + row * TILE_COLUMNS : edge + (row + 1) * TILE_COLUMNS]
+            tile = scratch[edge + row * padded : edge + (row + 1) * padded]
             for j in range(width):
                 done[j] = tile[j]
 
@@ -211,28 +227,36 @@ def multiply_block(
 def multiply_vector_by_rows(x, matrix, out, partial, parts, bias, activation):
     """Give x @ matrix for a matrix in rows: each part reads neighbouring rows, once, in order.
 
-    Short rows are one stream, which the processor fetches ahead best. While a long row passes by,
-    the sums would leave the first-level cache; there eight rows at a time share a pass.
+    The sums of narrow rows stay in registers. Short rows are one stream, which the processor
+    fetches ahead best. While a long row passes by, the sums would leave the first-level cache;
+    there eight rows at a time share a pass.
     """
     rows, columns = matrix.shape
     elements = matrix.reshape(-1)
-    whole = columns // TILE_COLUMNS * TILE_COLUMNS
-    streams = 1 if columns <= SHORT_ROW else STREAMS
+    vectors = (columns + LANES - 1) // LANES
+    direct = rows_within(elements, 0, columns, vectors * LANES, rows)
+    streams = rows if columns <= NARROW_ROW else 1 if columns <= SHORT_ROW else STREAMS
+    whole = 0 if columns <= NARROW_ROW else vectors // VECTORS * TILE_COLUMNS
+    rest = vectors - whole // LANES
     share = (rows + parts - 1) // parts
     for part in prange(parts):
         sums = partial[part]
         sums[:] = fast.ZERO
         row, last = np.int64(part) * share, min(rows, np.int64(part + 1) * share)
         while row < last:
-            taken = min(streams, last - row)
-            for column in range(0, whole, TILE_COLUMNS):
-                at = row * columns + column
-                tile_of_1(x, row, 0, 1, elements, at, columns, taken, sums, column, 0, True)
-            rest = sums[whole:]
-            for k in range(row, row + taken):
-                line = matrix[k, whole:]
-                for j in range(rest.size):
-                    rest[j] += x[k] * line[j]
+            if row < direct:
+                taken = min(streams, min(last, direct) - row)
+                for column in range(0, whole, TILE_COLUMNS):
+                    at = row * columns + column
+                    one_row(x, row, 0, 1, elements, at, columns, taken, sums, column, 0, True)
+                at = row * columns + whole
+                one_narrow_row(
+                    x, row, 0, 1, elements, at, columns, taken, sums, whole, 0, True, rest
+                )
+            else:  # whole vectors would end beyond the matrix
+                taken = 1
+                for j in range(columns):
+                    sums[j] += x[row] * matrix[row, j]
             row += taken
     for j in range(columns):
         total = partial[0, j]
@@ -318,7 +342,7 @@ def _multiply_vector(x: Array, matrix: Array, out: Array, bias: Array, activatio
         columns = readable(matrix.T)
         multiply_vector_by_columns(x, columns, out, pieces, bias, activation, work=matrix.size)
         return
-    sums = _scratch.of(parts, len(out))
+    sums = _scratch.of(parts, -(-len(out) // LANES) * LANES)
     matrix = readable(matrix)
     multiply_vector_by_rows(x, matrix, out, sums, parts, bias, activation, work=matrix.size)
 

@@ -26,6 +26,7 @@ __all__ = [
     "TILE_ROWS",
     "VECTORS",
     "copy_vectors",
+    "narrow_tile_product",
     "tile_product",
     "transpose_block",
 ]
@@ -109,51 +110,87 @@ def tile_product(rows: int) -> Callable[..., None]:
         )
 
         def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-            a, a_offset, a_row, a_step, panel, panel_offset, panel_row, depth = arguments[:8]
-            out, out_offset, out_row, add_to_out = arguments[8:]
-            a_start = element(context, builder, signature.args[0], a, a_offset)
-            panel_start = element(context, builder, signature.args[4], panel, panel_offset)
-            out_start = element(context, builder, signature.args[8], out, out_offset)
-
-            def constant(value: int) -> Any:
-                return ir.Constant(depth.type, value)
-
-            def place(row: int, vector: int) -> Any:
-                offset = builder.mul(out_row, constant(row))
-                return builder.gep(out_start, [builder.add(offset, constant(vector * LANES))])
-
-            tile = [(row, vector) for row in range(rows) for vector in range(VECTORS)]
-            sums = {spot: cgutils.alloca_once(builder, VECTOR) for spot in tile}
-            for spot in tile:
-                builder.store(ir.Constant(VECTOR, [0.0] * LANES), sums[spot])
-            with builder.if_then(add_to_out):
-                for spot in tile:
-                    builder.store(load_vector(builder, place(*spot)), sums[spot])
-            row_starts = [
-                builder.gep(a_start, [builder.mul(a_row, constant(row))]) for row in range(rows)
-            ]
-            with cgutils.for_range(builder, depth) as loop:
-                line = builder.gep(panel_start, [builder.mul(loop.index, panel_row)])
-                columns = [
-                    load_vector(builder, builder.gep(line, [constant(vector * LANES)]))
-                    for vector in range(VECTORS)
-                ]
-                at = builder.mul(loop.index, a_step)
-                factors = [
-                    broadcast(builder, builder.load(builder.gep(start, [at])))
-                    for start in row_starts
-                ]
-                for row, vector in tile:
-                    total = builder.load(sums[row, vector])
-                    total = multiply_add(builder, factors[row], columns[vector], total)
-                    builder.store(total, sums[row, vector])
-            for spot in tile:
-                store_vector(builder, builder.load(sums[spot]), place(*spot))
+            _write_tile(context, builder, signature.args, arguments, (rows, VECTORS))
             return context.get_dummy_value()
 
         return signature, generate
 
     return multiply
+
+
+def narrow_tile_product(rows: int, widest: int = VECTORS) -> Callable[..., None]:
+    """Make the like of :func:`tile_product` for 1 to `widest` vectors, as its last argument says.
+
+    Each width has a loop of its own, since registers have no index. Choosing among the loops here
+    is compiled in half the time of choosing among functions.
+    """
+
+    @intrinsic
+    def multiply(
+        typing, a, a_offset, a_row, a_step, panel, panel_offset, panel_row, depth,
+        out, out_offset, out_row, add_to_out, vectors,
+    ):  # fmt: skip
+        count = types.int64
+        signature = types.void(
+            a, count, count, count, panel, count, count, count, out, count, count, types.boolean,
+            count,
+        )  # fmt: skip
+
+        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            *arguments, vectors = arguments
+            for width in range(1, widest + 1):
+                wanted = ir.Constant(vectors.type, width)
+                with builder.if_then(builder.icmp_signed("==", vectors, wanted)):
+                    _write_tile(context, builder, signature.args, arguments, (rows, width))
+            return context.get_dummy_value()
+
+        return signature, generate
+
+    return multiply
+
+
+def _write_tile(
+    context: Any, builder: Any, kinds: Any, arguments: Any, size: tuple[int, int]
+) -> None:
+    """Write the loop of a tile, `size` (rows, vectors), for arguments of these types."""
+    a, a_offset, a_row, a_step, panel, panel_offset, panel_row, depth = arguments[:8]
+    out, out_offset, out_row, add_to_out = arguments[8:]
+    a_start = element(context, builder, kinds[0], a, a_offset)
+    panel_start = element(context, builder, kinds[4], panel, panel_offset)
+    out_start = element(context, builder, kinds[8], out, out_offset)
+    rows, vectors = size
+
+    def constant(value: int) -> Any:
+        return ir.Constant(depth.type, value)
+
+    def place(row: int, vector: int) -> Any:
+        offset = builder.mul(out_row, constant(row))
+        return builder.gep(out_start, [builder.add(offset, constant(vector * LANES))])
+
+    tile = [(row, vector) for row in range(rows) for vector in range(vectors)]
+    sums = {spot: cgutils.alloca_once(builder, VECTOR) for spot in tile}
+    for spot in tile:
+        builder.store(ir.Constant(VECTOR, [0.0] * LANES), sums[spot])
+    with builder.if_then(add_to_out):
+        for spot in tile:
+            builder.store(load_vector(builder, place(*spot)), sums[spot])
+    row_starts = [builder.gep(a_start, [builder.mul(a_row, constant(row))]) for row in range(rows)]
+    with cgutils.for_range(builder, depth) as loop:
+        line = builder.gep(panel_start, [builder.mul(loop.index, panel_row)])
+        columns = [
+            load_vector(builder, builder.gep(line, [constant(vector * LANES)]))
+            for vector in range(vectors)
+        ]
+        at = builder.mul(loop.index, a_step)
+        factors = [
+            broadcast(builder, builder.load(builder.gep(start, [at]))) for start in row_starts
+        ]
+        for row, vector in tile:
+            total = builder.load(sums[row, vector])
+            total = multiply_add(builder, factors[row], columns[vector], total)
+            builder.store(total, sums[row, vector])
+    for spot in tile:
+        store_vector(builder, builder.load(sums[spot]), place(*spot))
 
 
 @intrinsic

@@ -14,9 +14,11 @@ from typing import Any
 
 import numpy as np
 
+from tinytorch.core.backends import numpy_codebook as codebook
 from tinytorch.core.backends import numpy_int8 as int8
 from tinytorch.core.backends import numpy_int8_convolution as int8_convolution
 from tinytorch.core.backends import numpy_int8_embedding as int8_embedding
+from tinytorch.core.backends import numpy_sparse as sparse
 from tinytorch.core.backends import numpy_spatial as spatial
 from tinytorch.core.backends import reference
 from tinytorch.core.backends.backend import Array
@@ -448,8 +450,10 @@ NUMPY = reference.REFERENCE.extended(
         "cross_entropy_backward": cross_entropy_backward,
         "sgd_step": sgd_step,
         "adam_step": adam_step,
+        **codebook.KERNELS,
         **int8.KERNELS,
         **int8_convolution.KERNELS,
         **int8_embedding.KERNELS,
+        **sparse.KERNELS,
     },
 )

@@ -14,12 +14,14 @@ from typing import Any
 
 import numpy as np
 
+from tinytorch.core.backends import reference_codebook as codebook
 from tinytorch.core.backends import reference_int4 as int4
 from tinytorch.core.backends import reference_int8 as int8
 from tinytorch.core.backends import reference_int8_convolution as int8_convolution
 from tinytorch.core.backends import reference_spatial as spatial
 from tinytorch.core.backends.backend import Array, Backend
 from tinytorch.core.backends.reference_int8_embedding import int8_embedding
+from tinytorch.core.backends.reference_sparse import sparse_linear
 
 GELU_SCALE = math.sqrt(2.0 / math.pi)
 GELU_CUBIC = 0.044715
@@ -356,6 +358,8 @@ REFERENCE = Backend(
             "int8_conv2d_dynamic": int8_convolution.int8_conv2d_dynamic,
             "int8_conv2d_static": int8_convolution.int8_conv2d_static,
             "int8_embedding": int8_embedding,
+            # products with sparse weights
+            "sparse_linear": sparse_linear,
             # normalisation
             "layer_norm": layer_norm,
             "layer_norm_backward": layer_norm_backward,
@@ -379,6 +383,8 @@ REFERENCE = Backend(
             "concatenate": concatenate,
             "embedding": embedding,
             "embedding_backward": embedding_backward,
+            "codebook_lookup": codebook.codebook_lookup,
+            "codebook_lookup_backward": codebook.codebook_lookup_backward,
             # losses, one value per example
             "cross_entropy": cross_entropy,
             "cross_entropy_backward": cross_entropy_backward,

@@ -36,6 +36,7 @@ DECIDING_SETTINGS: dict[str, tuple[str, ...]] = {
     "int8_linear_dynamic": ("activation",),
     "int8_linear_static": ("activation",),
     "int4_linear_weight_only": ("group_size", "activation"),
+    "sparse_linear": ("activation",),
     "attention": ("causal", "keep_weights"),
     "attention_backward": ("causal",),
     "conv2d": ("stride", "padding", "dilation", "groups"),
@@ -123,7 +124,7 @@ def _of_attention(shapes: Sequence[Shape]) -> int:
 
 
 def _of_packed_product(shapes: Sequence[Shape]) -> int:
-    """Rows of the first times all that is packed in the second."""
+    """Rows of the first times all that is packed in the second, without zeros if it is sparse."""
     return math.prod(shapes[0][:-1]) * math.prod(shapes[1])
 
 
@@ -178,6 +179,7 @@ WORK: dict[str, Callable[[Sequence[Shape]], int]] = {
     "int8_linear_dynamic": _of_packed_product,
     "int8_linear_static": _of_packed_product,
     "int4_linear_weight_only": _of_packed_pairs,
+    "sparse_linear": _of_packed_product,
     "conv2d": _of_convolution,
     "conv2d_backward_input": _of_convolution_backward,
     "conv2d_backward_weight": _of_convolution_backward,

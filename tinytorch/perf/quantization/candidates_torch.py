@@ -12,7 +12,6 @@ from torch import nn
 from tinytorch.adapters.pytorch_packed import packed_objects
 from tinytorch.errors import SettingError
 from tinytorch.perf.quantization.calibrate_torch import Seen
-from tinytorch.perf.quantization.kept_layers import why_kept
 from tinytorch.perf.quantization.layers_torch import (
     KINDS,
     QuantizedEmbedding,
@@ -22,6 +21,7 @@ from tinytorch.perf.quantization.layers_torch import (
 )
 from tinytorch.perf.quantization.quantizer_torch import Quantizer, weight_of
 from tinytorch.perf.quantization.quantizers_torch import choose_quantizer, version_of
+from tinytorch.workloads.kept_layers import why_kept
 from tinytorch.workloads.plan import Step
 
 __all__ = ["Candidate", "check_not_quantized", "find_candidates", "unknown_layers"]

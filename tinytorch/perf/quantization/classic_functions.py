@@ -14,7 +14,7 @@ from tinytorch.core.tensor import Tensor
 from tinytorch.errors import ModelError, SettingError
 from tinytorch.formats.affine import QuantizedArray, Scheme, quantize_array
 from tinytorch.perf.quantization.int8_quantizer import INT8Quantizer
-from tinytorch.perf.quantization.samples import as_batches
+from tinytorch.workloads.samples import as_batches
 from tinytorch.workloads.workload import call_model
 
 __all__ = [

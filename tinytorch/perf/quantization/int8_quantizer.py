@@ -8,8 +8,8 @@ from tinytorch.errors import SettingError
 from tinytorch.perf.quantization.calibration import observe_layers
 from tinytorch.perf.quantization.calibration_result import Calibration
 from tinytorch.perf.quantization.quantize import Quantize
-from tinytorch.perf.quantization.samples import Batches, as_batches
 from tinytorch.workloads.plan import Plan
+from tinytorch.workloads.samples import Batches, as_batches
 from tinytorch.workloads.workload import Workload
 
 __all__ = ["INT8Quantizer", "workload_of"]

@@ -16,8 +16,7 @@ from tinytorch.core.tensor import Tensor
 from tinytorch.errors import ModelError, SettingError
 from tinytorch.formats.affine import affine_parameters
 from tinytorch.formats.ranges import RangeStatistics, choose_range
-from tinytorch.perf.quantization.calibration import called_layers, observe_inputs, switch_to_eval
-from tinytorch.perf.quantization.kept_layers import idle_patterns, why_kept
+from tinytorch.perf.quantization.calibration import observe_inputs
 from tinytorch.perf.quantization.layer_catalog import (
     CATALOG,
     PackedWeights,
@@ -28,6 +27,8 @@ from tinytorch.perf.quantization.layer_catalog import (
 from tinytorch.perf.quantization.packed_weight import default_group
 from tinytorch.perf.quantization.quantized_layer import QuantizedLayer
 from tinytorch.perf.quantization.settings import Settings
+from tinytorch.workloads.kept_layers import idle_patterns, why_kept
+from tinytorch.workloads.observing import called_layers, switch_to_eval
 from tinytorch.workloads.plan import Gain, Plan, Skipped, Step
 from tinytorch.workloads.workload import Workload
 
@@ -79,7 +80,7 @@ def make_plan(workload: Workload, settings: Settings) -> Plan:
         tuple(skipped),
         shrinkage=gain,
         not_predicted=unknown,
-        notes=idle_patterns(settings.keep, candidates),
+        notes=idle_patterns(settings.keep, candidates, change="quantized"),
     )
 
 

@@ -23,7 +23,6 @@ from tinytorch.perf.quantization.candidates_torch import (
     find_candidates,
     unknown_layers,
 )
-from tinytorch.perf.quantization.kept_layers import idle_patterns
 from tinytorch.perf.quantization.layers_torch import (
     QuantizedEmbedding,
     as_linear,
@@ -40,6 +39,7 @@ from tinytorch.perf.quantization.packed_torch import (
 from tinytorch.perf.quantization.quantizer_torch import weight_of
 from tinytorch.perf.quantization.quantizers_torch import notes_on_gpu, quantizer_of
 from tinytorch.perf.quantization.torchao_torch import AO_INT4_CPU
+from tinytorch.workloads.kept_layers import idle_patterns
 from tinytorch.workloads.plan import Gain, Plan, Skipped, Step
 from tinytorch.workloads.workload import Workload
 
@@ -93,7 +93,8 @@ def plan_torch(workload: Workload, settings: Settings) -> Plan:
     steps = tuple(graph.step(each, settings) for each in chosen)
     skipped = [Skipped(path, reasons[path]) for path in modules if path in reasons]
     gain = _shrinkage(adapter, model, chosen, graph)
-    idle = idle_patterns(settings.keep, [path for each in candidates for path in each.paths])
+    paths = [path for each in candidates for path in each.paths]
+    idle = idle_patterns(settings.keep, paths, change="quantized")
     return _plan(settings, steps, skipped, gain, (*graph.notes, *_notes(chosen), *idle))
 
 

@@ -16,7 +16,7 @@ from tinytorch.errors import DTypeError, GraphError, SettingError
 from tinytorch.formats.affine import affine_parameters
 from tinytorch.formats.ranges import RangeObserver, choose_range
 from tinytorch.perf.quantization.packed_weight import PackedWeight
-from tinytorch.perf.quantization.samples import as_batches
+from tinytorch.workloads.samples import as_batches
 
 __all__ = ["MODES", "NO_SUMS", "QuantizedLayer", "QuantizedProduct", "check_kind"]
 

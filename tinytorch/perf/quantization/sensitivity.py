@@ -12,7 +12,7 @@ import numpy as np
 from tinytorch.adapters.adapter import Adapter, adapter_for
 from tinytorch.core.backends import Array
 from tinytorch.errors import SettingError
-from tinytorch.perf.quantization.calibration import calling_plainly, switch_to_eval
+from tinytorch.workloads.observing import calling_plainly, switch_to_eval
 from tinytorch.workloads.plan import Gain, Plan, Skipped, Step, Transform
 from tinytorch.workloads.workload import Workload, call_model
 

@@ -9,6 +9,7 @@ from tinytorch.errors import SettingError
 from tinytorch.formats.ranges import METHODS
 from tinytorch.perf.quantization.packed_weight import check_group_size
 from tinytorch.perf.quantization.quantized_layer import MODES
+from tinytorch.workloads.kept_layers import checked_patterns
 
 __all__ = ["Settings"]
 
@@ -47,9 +48,7 @@ class Settings:
             check_group_size(self.group_size, self.group_size)
         if self.ranges not in METHODS:
             raise SettingError(f"unknown ranges {self.ranges!r}; there are {', '.join(METHODS)}")
-        if not isinstance(self.keep, (tuple, list)):
-            raise SettingError(f"keep is a tuple of patterns: keep=({str(self.keep)!r},)")
-        object.__setattr__(self, "keep", tuple(self.keep))
+        object.__setattr__(self, "keep", checked_patterns(self.keep))
         if self.max_error is not None and not self.max_error > 0:
             raise SettingError(f"max_error must be above 0, got {self.max_error}")
 

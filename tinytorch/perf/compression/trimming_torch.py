@@ -1,0 +1,127 @@
+"""Taking indices out of the tensors of a PyTorch model, with what its layers know of their sizes.
+
+Imported after torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+from torch.nn.modules.batchnorm import _NormBase
+from torch.nn.modules.conv import _ConvNd
+
+from tinytorch.errors import SettingError
+from tinytorch.perf.compression.models_torch import is_transposed_linear
+
+__all__ = ["Place", "Removal", "is_depthwise", "joined", "set_sizes", "trim", "zero_out"]
+
+
+class Place(NamedTuple):
+    """An axis of a parameter or buffer."""
+
+    tensor: str
+    axis: int
+
+
+Removal = Mapping[Place, tuple[int, ...]]
+
+
+def joined(removals: Iterable[Removal]) -> dict[Place, tuple[int, ...]]:
+    """Give what is removed by any of several removals, in order."""
+    found: dict[Place, set[int]] = {}
+    for removal in removals:
+        for place, indices in removal.items():
+            found.setdefault(place, set()).update(indices)
+    return {place: tuple(sorted(indices)) for place, indices in found.items()}
+
+
+def trim(model: nn.Module, removal: Removal) -> None:
+    """Remove indices from tensors of a model, in place; its layers learn their new sizes."""
+    changed: dict[str, nn.Module] = {}
+    for place, indices in removal.items():
+        path, module, name = _find(model, place, indices)
+        registry: dict[str, Any] = (
+            module._parameters if name in module._parameters else module._buffers
+        )
+        old = registry[name]
+        gone = set(indices)
+        left = [index for index in range(old.shape[place.axis]) if index not in gone]
+        kept = old.detach().index_select(place.axis, torch.tensor(left, device=old.device))
+        new: torch.Tensor = kept
+        if isinstance(old, nn.Parameter):
+            new = nn.Parameter(kept, requires_grad=old.requires_grad)
+        registry[name] = new
+        changed[path] = module
+    for module in changed.values():
+        _fit(module)
+
+
+def zero_out(model: nn.Module, removal: Removal) -> None:
+    """Set the same indices to zero instead, in place."""
+    for place, indices in removal.items():
+        _, module, name = _find(model, place, indices)
+        tensor = getattr(module, name)
+        at = torch.tensor(indices, dtype=torch.long, device=tensor.device)
+        with torch.no_grad():
+            tensor.index_fill_(place.axis, at, 0)
+
+
+def set_sizes(model: nn.Module, sizes: Mapping[str, Mapping[str, int]]) -> None:
+    """Set numbers that layers keep beside their tensors, such as how many heads they have."""
+    for path, values in sizes.items():
+        module = model.get_submodule(path)
+        for name, value in values.items():
+            setattr(module, name, value)
+
+
+def is_depthwise(module: Any) -> bool:
+    """Tell whether each channel of a convolution has a kernel of its own and nothing else."""
+    return (
+        isinstance(module, _ConvNd)
+        and module.groups == module.out_channels == module.in_channels
+        and module.groups > 1
+    )
+
+
+def _find(model: nn.Module, place: Place, indices: Iterable[int]) -> tuple[str, nn.Module, str]:
+    path, _, name = place.tensor.rpartition(".")
+    try:
+        module = model.get_submodule(path)
+        tensor = {**module._parameters, **module._buffers}[name]
+    except (AttributeError, KeyError):
+        tensor = None
+    if tensor is None or tensor.dim() <= place.axis or tensor.shape[place.axis] <= max(indices):
+        raise SettingError(
+            f"the model has no tensor {place.tensor!r} with the indices of the plan; make a plan "
+            "for this model"
+        )
+    return path, module, name
+
+
+def _fit(module: nn.Module) -> None:
+    """Let a layer know the sizes that its tensors have."""
+    if isinstance(module, nn.Linear):
+        module.out_features, module.in_features = module.weight.shape
+    elif is_transposed_linear(module):
+        module.nx, module.nf = module.weight.shape  # type: ignore[misc, assignment]
+    elif isinstance(module, _ConvNd):
+        _fit_convolution(module)
+    elif isinstance(module, _NormBase):
+        weight = module._parameters.get("weight")
+        tensor: Any = module.running_mean if weight is None else weight
+        module.num_features = len(tensor)
+    elif isinstance(module, nn.PReLU):
+        module.num_parameters = len(module.weight)
+
+
+def _fit_convolution(conv: _ConvNd) -> None:
+    outputs, inputs = conv.weight.shape[:2]
+    if conv.transposed:
+        conv.in_channels, conv.out_channels = outputs, inputs * conv.groups
+    elif is_depthwise(conv):
+        conv.groups = conv.out_channels = conv.in_channels = outputs
+    else:
+        conv.out_channels, conv.in_channels = outputs, inputs * conv.groups
