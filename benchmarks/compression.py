@@ -11,18 +11,13 @@ and with 3 if one is not shown.
 
 from __future__ import annotations
 
-import argparse
-import json
 import os
-import platform
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
-from importlib.metadata import version
-from pathlib import Path
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 os.environ.setdefault("TINYTORCH_BENCHMARK_THREADS", "1")
-from interleaving import THREADS
+from sections import run_sections
 
 # isort: split
 import numpy as np
@@ -63,7 +58,6 @@ from quantization_tables import Target, accuracy_target, at_least, kept, perplex
 
 from tinytorch.comparison.compare import compare
 from tinytorch.comparison.comparison import Comparison
-from tinytorch.core.dispatch import set_backend
 from tinytorch.perf.compression import (
     LowRank,
     ModelCompressor,
@@ -346,54 +340,15 @@ SECTIONS = {
     "others": Benchmark.others,
 }
 
-# ---------------------------------------------------------------- running
 
-
-def _setting() -> dict[str, Any]:
-    return {
-        "threads": THREADS,
-        "machine": platform.processor() or platform.machine(),
-        "python": platform.python_version(),
-        **{name: version(name) for name in ("numpy", "numba")},
-        "load average before": round(os.getloadavg()[0], 1),
-    }
+def _make(is_quick: bool) -> Benchmark:
+    effort = QUICK if is_quick else Effort()
+    return Benchmark(effort, Candidates(effort.images, effort.windows))
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--only", nargs="+", choices=SECTIONS, default=list(SECTIONS))
-    parser.add_argument("--quick", action="store_true", help="less of everything; judges nothing")
-    parser.add_argument("--json", type=Path, help="write raw values here")
-    options = parser.parse_args()
-    setting = _setting()
-    print(", ".join(f"{name} {value}" for name, value in setting.items()))
-    if setting["load average before"] > 0.5:
-        print("\n**The machine is busy**: believe no time.")
-    if options.quick:
-        print(
-            "\n**Quick**: hardly any training, short measurements; accuracy and times mean nothing."
-        )
-    set_backend("numba")
-    effort = QUICK if options.quick else Effort()
-    benchmark = Benchmark(effort, Candidates(effort.images, effort.windows))
-    for name in options.only:
-        print(f"\n## {SECTIONS[name].__doc__.rstrip('.')}\n", flush=True)
-        SECTIONS[name](benchmark)
-    if benchmark.targets:
-        print("\n## Targets\n")
-        header("target", "promised", "found", "verdict")
-        for target in benchmark.targets:
-            row(*vars(target).values())
-    if options.json:
-        found = {
-            "quick": options.quick,
-            "effort": asdict(effort),
-            "targets": [asdict(target) for target in benchmark.targets],
-            "found": benchmark.raw,
-        }
-        options.json.write_text(json.dumps({**setting, **found}, indent=1))
-    verdicts = {target.verdict for target in benchmark.targets}
-    return 1 if "missed" in verdicts else 3 if verdicts - {"met"} else 0
+    warning = "hardly any training, short measurements; accuracy and times mean nothing."
+    return run_sections(SECTIONS, _make, about=__doc__, quick=("judges nothing", warning))
 
 
 if __name__ == "__main__":

@@ -11,18 +11,12 @@ Needs numba. Ends with 1 if a target is missed, and with 3 if one is not shown.
 
 from __future__ import annotations
 
-import argparse
-import json
 import math
-import os
-import platform
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
-from importlib.metadata import version
-from pathlib import Path
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from interleaving import THREADS
+from sections import run_sections
 
 # isort: split
 import numpy as np
@@ -56,7 +50,6 @@ from tinytorch.comparison.compare import compare
 from tinytorch.comparison.comparison import Comparison
 from tinytorch.core.backends.numba_int8_simd import HAS_VNNI
 from tinytorch.core.dataloader import DataLoader, TensorDataset
-from tinytorch.core.dispatch import set_backend
 from tinytorch.core.layers import Linear
 from tinytorch.core.optimizers import Adam
 from tinytorch.formats.affine import Scheme, quantize_array
@@ -336,52 +329,14 @@ def _training_batches(steps: int) -> DataLoader:
     return DataLoader(windows, batch_size=32, shuffle=True, seed=0)
 
 
-# ---------------------------------------------------------------- running
-
-
-def _setting() -> dict[str, Any]:
-    return {
-        "threads": THREADS,
-        "machine": platform.processor() or platform.machine(),
-        "VNNI": "yes" if HAS_VNNI else "no",
-        "python": platform.python_version(),
-        **{name: version(name) for name in ("numpy", "numba")},
-        "load average before": round(os.getloadavg()[0], 1),
-    }
-
-
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--only", nargs="+", choices=SECTIONS, default=list(SECTIONS))
-    parser.add_argument("--quick", action="store_true", help="less of everything; judges no time")
-    parser.add_argument("--json", type=Path, help="write raw values here")
-    options = parser.parse_args()
-    setting = _setting()
-    print(", ".join(f"{name} {value}" for name, value in setting.items()))
-    if setting["load average before"] > 0.5:
-        print("\n**The machine is busy**: believe no time.")
-    if options.quick:
-        print("\n**Quick**: smaller and shorter; times and fine-tuning mean nothing.")
-    set_backend("numba")
-    benchmark = Benchmark(QUICK if options.quick else Effort())
-    for name in options.only:
-        print(f"\n## {SECTIONS[name].__doc__.rstrip('.')}\n", flush=True)
-        SECTIONS[name](benchmark)
-    if benchmark.targets:
-        print("\n## Targets\n")
-        header("target", "promised", "found", "verdict")
-        for target in benchmark.targets:
-            row(*vars(target).values())
-    if options.json:
-        found = {
-            "quick": options.quick,
-            "effort": asdict(benchmark.effort),
-            "targets": [asdict(target) for target in benchmark.targets],
-            "found": benchmark.raw,
-        }
-        options.json.write_text(json.dumps({**setting, **found}, indent=1))
-    verdicts = {target.verdict for target in benchmark.targets}
-    return 1 if "missed" in verdicts else 3 if verdicts - {"met"} else 0
+    return run_sections(
+        SECTIONS,
+        lambda is_quick: Benchmark(QUICK if is_quick else Effort()),
+        about=__doc__,
+        quick=("judges no time", "smaller and shorter; times and fine-tuning mean nothing."),
+        setting={"VNNI": "yes" if HAS_VNNI else "no"},
+    )
 
 
 if __name__ == "__main__":

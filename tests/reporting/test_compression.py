@@ -1,13 +1,11 @@
 """Compressed models in the terminal."""
 
-import numpy as np
 import pytest
+from example_compressions import deployment, result
 from terminal import shown
 
 from tinytorch.comparison.accuracy import compare_accuracy
-from tinytorch.measure.samples import Samples
-from tinytorch.perf.compression.compression_result import CompressionResult, CompressionStage
-from tinytorch.perf.compression.deployment import Deployment
+from tinytorch.perf.compression.compression_result import CompressionStage
 from tinytorch.reporting.compression import (
     compression_html,
     deployment_html,
@@ -15,25 +13,6 @@ from tinytorch.reporting.compression import (
     render_deployment,
 )
 from tinytorch.workloads.plan import Skipped
-
-
-def result(**changes):
-    accuracy = compare_accuracy([1, 1, 0, 1] * 250, [1, 1, 0, 1] * 250)
-    fields = {
-        "name": "mlp",
-        "model": None,
-        "state": {"w": np.zeros((3, 2), np.float32)},
-        "stages": (
-            CompressionStage("original", 0.0, 4096, 3500),
-            CompressionStage("pruned", 0.75, 4096, 1100, accuracy),
-            CompressionStage("quantized", 0.8, 900, 256, accuracy),
-        ),
-        "bound_bytes": 200.0,
-        "header_bytes": 46,
-        "naive_parts": {"zeros": 4.0, "bits": 8.0},
-        "baseline_score": 0.75,
-    }
-    return CompressionResult(**fields | changes)
 
 
 def words(renderable, width=120):
@@ -117,24 +96,12 @@ def test_notes_and_skipped_layers_are_told():
     assert "layers.4 and 2 more" in text
 
 
-def deployment(budgets, **changes):
-    fields = {
-        "name": "mlp",
-        "file_bytes": 2**20,
-        "original_bytes": 10 * 2**20,
-        "load": Samples("load", tuple(0.001 * n for n in range(5, 16))),
-        "latency": Samples("latency", (0.002,) * 20),
-        "peak_bytes": None,
-        "accuracy": compare_accuracy([1, 1, 0, 1] * 250, [1, 1, 0, 1] * 250),
-        "not_measured": {"memory_mb": "nothing was recorded"},
-    }
-    return Deployment(budgets=budgets, **fields | changes)
-
-
 def test_every_quantity_has_its_row_and_its_budget():
-    lines = shown(render_deployment(deployment({"flash_mb": 10, "latency_ms": 1}))).splitlines()
-    assert "10.00x smaller than its checkpoint, 10 MiB" in lines[0]
-    assert lines[3].split() == ["file", "1", "MiB", "10", "MiB", "fits"]
+    budgets, unknown = {"flash_mb": 10, "latency_ms": 1}, {"memory_mb": "nothing was recorded"}
+    found = deployment(budgets, peak_bytes=None, not_measured=unknown)
+    lines = shown(render_deployment(found)).splitlines()
+    assert "10.00x smaller than its checkpoint, 30 MiB" in lines[0]
+    assert lines[3].split() == ["file", "3", "MiB", "10", "MiB", "fits"]
     assert lines[4].split()[:9] == [
         "file",
         "to",
@@ -149,23 +116,27 @@ def test_every_quantity_has_its_row_and_its_budget():
     assert lines[5].split() == ["latency", "2.00", "ms", "1.00", "ms", "does", "not", "fit"]
     assert lines[6].split() == ["peak", "memory", "-", "nothing", "was", "recorded"]
     assert lines[7].split()[:2] == ["lost", "score"]
-    assert "It does not fit: latency 2.00 ms over 1.00 ms." in words(
-        render_deployment(deployment({"flash_mb": 10, "latency_ms": 1}))
-    )
+    assert "It does not fit: latency 2.00 ms over 1.00 ms." in words(render_deployment(found))
 
 
 @pytest.mark.parametrize(
     ("budgets", "sentence"),
     [
         ({}, "No budget was given, so nothing is judged."),
-        ({"flash_mb": 1}, "It fits: the budget is kept."),
-        ({"flash_mb": 1, "latency_ms": 3}, "It fits: all 2 budgets are kept."),
+        ({"flash_mb": 3}, "It fits: the budget is kept."),
+        ({"flash_mb": 3, "latency_ms": 3}, "It fits: all 2 budgets are kept."),
         ({"load_ms": 10.5}, "not shown to fit: file to first answer cannot be told from the"),
-        ({"memory_mb": 5}, "It is not shown to fit: peak memory was not measured."),
     ],
 )
 def test_the_conclusion_is_one_sentence(budgets, sentence):
     assert sentence in words(render_deployment(deployment(budgets)))
+
+
+def test_what_was_not_measured_is_not_shown_to_fit():
+    unknown = {"memory_mb": "nothing was recorded"}
+    found = deployment({"memory_mb": 5}, peak_bytes=None, not_measured=unknown)
+    sentence = "It is not shown to fit: peak memory was not measured."
+    assert sentence in words(render_deployment(found))
 
 
 def test_an_accuracy_that_is_no_number_is_a_dash():

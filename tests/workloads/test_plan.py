@@ -24,12 +24,25 @@ def test_layers_come_once_and_in_order():
 @pytest.mark.parametrize(("given", "missing"), [({}, "speedup"), ({"speedup": "why"}, "shrinkage")])
 def test_a_gain_is_predicted_or_its_absence_has_a_reason(given, missing):
     with pytest.raises(SettingError, match=f"either a {missing} or the reason"):
-        Plan("T", {}, (), not_predicted=given)
+        Plan("T", {}, (STEP,), not_predicted=given)
 
 
 def test_a_gain_with_a_reason_for_its_absence_is_refused():
     with pytest.raises(SettingError, match="either a speedup or"):
-        Plan("T", {}, (), speedup=Gain(2, 1, 3, "measured"), not_predicted=UNKNOWN)
+        Plan("T", {}, (STEP,), speedup=Gain(2, 1, 3, "measured"), not_predicted=UNKNOWN)
+
+
+@pytest.mark.parametrize("given", [{}, UNKNOWN])
+def test_where_nothing_is_done_that_is_the_reason(given):
+    plan = Plan("T", {}, (), not_predicted=given)
+    assert plan.not_predicted == dict.fromkeys(UNKNOWN, "nothing changes")
+
+
+def test_fewer_bytes_are_exactly_so_many_times_smaller():
+    gain = Gain.counted(3000, 1200, "counted by hand")
+    assert gain.value == gain.low == gain.high == 2.5
+    assert gain.basis == "3,000 bytes before, 1,200 after, counted by hand"
+    assert Gain.counted(8, 0, "counted").value == 8  # nothing is left
 
 
 @pytest.mark.parametrize("numbers", [(2, 3, 4), (2, 1, 1.5), (0, 0, 1), (math.nan, 1, 2)])

@@ -5,7 +5,7 @@ import pytest
 from tinytorch.core.layers import Linear
 from tinytorch.core.tensor import Tensor
 from tinytorch.errors import SettingError
-from tinytorch.workloads.workload import Workload
+from tinytorch.workloads.workload import Workload, check_workload
 
 
 class OnlyForward:
@@ -53,3 +53,11 @@ def test_calibration_data_is_kept_as_a_tuple_of_arguments():
     assert work.calibration == ((x,), (x,))
     with pytest.raises(SettingError, match=r"batch 0 .* must be a tuple of arguments, such as"):
         Workload("model", Linear(1, 1), (x,), calibration=(x, x))
+
+
+def test_plans_and_reports_are_made_for_workloads():
+    assert check_workload(Workload("layer", Linear(2, 2), (Tensor([[1.0, 2.0]]),))) is None
+    with pytest.raises(SettingError, match=r"a plan is made for a Workload, got int; load_work"):
+        check_workload(3)
+    with pytest.raises(SettingError, match="a report is made for a Workload, got Linear"):
+        check_workload(Linear(2, 2), "a report")

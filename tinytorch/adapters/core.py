@@ -22,6 +22,7 @@ from tinytorch.adapters.adapter import (
     owner_of,
     path_outside,
 )
+from tinytorch.adapters.core_tensors import own_tensors
 from tinytorch.adapters.costs import cost_of
 from tinytorch.adapters.layer_watch import entering_layers
 from tinytorch.adapters.ledger import Ledger
@@ -90,7 +91,7 @@ class CoreAdapter(Adapter):
         """Yield name, path of the layer, tensor and whether it is a buffer, each tensor once."""
         seen: set[int] = set()
         for path, module in self.modules(model).items():
-            for name, tensor, is_buffer in _own_tensors(module):
+            for name, tensor, is_buffer in _kinds_of_tensors(module):
                 if id(tensor) not in seen:
                     seen.add(id(tensor))
                     yield (f"{path}.{name}" if path else name), path, tensor, is_buffer
@@ -364,14 +365,13 @@ def _copied_function(function: Any) -> Any:
     return twin
 
 
-def _own_tensors(module: Any) -> Iterator[tuple[str, Tensor, bool]]:
+def _kinds_of_tensors(module: Any) -> Iterator[tuple[str, Tensor, bool]]:
     """Yield the tensors that a layer holds itself, with whether they are buffers."""
-    for name, item in held_by(module, (Tensor, Module)):
-        if isinstance(item, Tensor) and item.creator is None:
-            learned = item.requires_grad or isinstance(item, Parameter)
-            # a layer that says how many weights it has holds them in another form
-            learned = learned or (hasattr(module, "weight_size") and name in ("values", "bias"))
-            yield name, item, not learned
+    for name, item in own_tensors(module):
+        learned = item.requires_grad or isinstance(item, Parameter)
+        # a layer that says how many weights it has holds them in another form
+        learned = learned or (hasattr(module, "weight_size") and name in ("values", "bias"))
+        yield name, item, not learned
 
 
 def _weights_in(module: Any, tensor: Tensor) -> int:

@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Gain", "Plan", "Skipped", "Step", "Transform"]
 
+PREDICTED = ("speedup", "shrinkage")
+NOTHING = "nothing changes"
+
 
 @dataclass(frozen=True)
 class Gain:
@@ -30,6 +33,12 @@ class Gain:
     low: float
     high: float
     basis: str
+
+    @classmethod
+    def counted(cls, before: int, after: int, how: str) -> Gain:
+        """Give what fewer bytes are: exactly so many times smaller, counted in this way."""
+        ratio = before / max(1, after)
+        return cls(ratio, ratio, ratio, f"{before:,} bytes before, {after:,} after, {how}")
 
     def __post_init__(self) -> None:
         if not 0 < self.low <= self.value <= self.high:
@@ -63,7 +72,7 @@ class Plan:
 
     `speedup` and `shrinkage` are how many times less time a call takes and how many times fewer
     bytes the model holds, as predicted; None where nobody can tell, and then `not_predicted` has
-    the reason under the same name.
+    the reason under the same name. Where there is nothing to do, the reason is that.
     """
 
     transform: str
@@ -76,7 +85,10 @@ class Plan:
     notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        for name in ("speedup", "shrinkage"):
+        if not self.steps:
+            unknown = [name for name in PREDICTED if getattr(self, name) is None]
+            object.__setattr__(self, "not_predicted", dict.fromkeys(unknown, NOTHING))
+        for name in PREDICTED:
             if (getattr(self, name) is None) is not (name in self.not_predicted):
                 raise SettingError(
                     f"the plan of {self.transform} needs either a {name} or the reason why there "
@@ -128,7 +140,7 @@ class Plan:
     def to_dict(self) -> dict[str, Any]:
         """Give everything, ready for JSON; an end of an interval that is not known is None."""
         fields = asdict(self)
-        for name in ("speedup", "shrinkage"):
+        for name in PREDICTED:
             if fields[name] and math.isinf(fields[name]["high"]):
                 fields[name]["high"] = None
         return fields

@@ -70,6 +70,15 @@ class Workload:
         return (*self.inputs, *self.keywords.values())
 
 
+def check_workload(workload: Any, what: str = "a plan") -> None:
+    """Raise unless this is what plans and reports are made for."""
+    if not isinstance(workload, Workload):
+        raise SettingError(
+            f"{what} is made for a Workload, got {type(workload).__name__}; "
+            "load_workload('mlp') or Workload(name, model, inputs) gives one"
+        )
+
+
 def call_model(model: Any, *inputs: Any, **settings: Any) -> Any:
     """Call a model, which may have nothing but `forward`."""
     call = model if callable(model) else model.forward

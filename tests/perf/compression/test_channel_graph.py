@@ -2,14 +2,15 @@ import numpy as np
 import pytest
 from small_models import workload
 
+from tinytorch.adapters.core_tensors import named_tensors
 from tinytorch.core.autograd import is_grad_enabled, no_grad
-from tinytorch.core.layers import Linear, ReLU, Sequential
+from tinytorch.core.layers import Linear
 from tinytorch.core.module import Module
 from tinytorch.core.spatial import BatchNorm2d, Conv2d
 from tinytorch.core.tensor import Tensor
 from tinytorch.core.transformers import GPT
 from tinytorch.errors import ModelError
-from tinytorch.perf.compression.channel_graph import named_tensors, trace_channels
+from tinytorch.perf.compression.channel_graph import trace_channels
 from tinytorch.perf.memoization import enable_kv_cache
 from tinytorch.workloads.workload import Workload
 
@@ -122,11 +123,3 @@ def test_a_model_without_a_computed_output_is_an_error():
 
     with pytest.raises(ModelError, match=r"output of nothing \(dict\) holds no tensor"):
         trace_channels(Workload("nothing", Constant(), (Tensor([1.0]),)))
-
-
-def test_a_tensor_with_two_names_has_the_first():
-    layer = Linear(2, 2)
-    assert list(named_tensors(Sequential(layer, ReLU(), layer))) == [
-        "layers.0.weight",
-        "layers.0.bias",
-    ]

@@ -2,9 +2,10 @@ import numpy as np
 import pytest
 from small_models import workload
 
+from tinytorch.adapters.core_tensors import named_tensors
 from tinytorch.core.tensor import Tensor
 from tinytorch.errors import SettingError
-from tinytorch.perf.compression.channel_graph import named_tensors, trace_channels
+from tinytorch.perf.compression.channel_graph import trace_channels
 from tinytorch.perf.compression.channel_importance import input_energies, unit_importance
 from tinytorch.workloads.workload import Workload
 

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from small_models import workload
 
 from tinytorch.adapters.adapter import adapter_for
+from tinytorch.adapters.core_tensors import named_tensors
 from tinytorch.core.attention import MultiHeadAttention
 from tinytorch.core.layers import Linear, ReLU, Sequential
 from tinytorch.core.module import Module
@@ -15,7 +16,7 @@ from tinytorch.core.tensor import Tensor, concatenate
 from tinytorch.errors import SettingError
 from tinytorch.perf.acceleration import FuseLayers
 from tinytorch.perf.compression import LowRank, Prune, ShareWeights, SparseLayers
-from tinytorch.perf.compression.channel_graph import Place, named_tensors, trace_channels
+from tinytorch.perf.compression.channel_graph import Place, trace_channels
 from tinytorch.perf.compression.channel_planning import apply_removal
 from tinytorch.perf.compression.multiply_accumulates import count_macs
 from tinytorch.perf.compression.remove_channels import RemoveChannels

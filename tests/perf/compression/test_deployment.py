@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from example_compressions import deployment
 from hypothesis import given
 from hypothesis import strategies as st
 from small_models import workload
@@ -15,7 +16,6 @@ from tinytorch.comparison.accuracy import compare_accuracy
 from tinytorch.core.layers import Dropout, Sequential
 from tinytorch.errors import CheckpointError, SettingError
 from tinytorch.measure import timing
-from tinytorch.measure.samples import Samples
 from tinytorch.perf.compression import deployment as deployment_module
 from tinytorch.perf.compression.compressed_model import save_compressed
 from tinytorch.perf.compression.deployment import (
@@ -24,7 +24,6 @@ from tinytorch.perf.compression.deployment import (
     FITS,
     NOT_MEASURED,
     NOT_SHOWN,
-    Deployment,
     budget_verdict,
     deployment_report,
 )
@@ -52,19 +51,6 @@ def test_a_larger_budget_never_fits_worse(ends, limit, more):
 @given(NUMBERS, NUMBERS)
 def test_what_is_known_exactly_is_always_decided(value, limit):
     assert budget_verdict(value, value, limit) in (FITS, DOES_NOT_FIT)
-
-
-def deployment(budgets, **changes):
-    fields = {
-        "name": "mlp",
-        "file_bytes": 3 * 2**20,
-        "original_bytes": 30 * 2**20,
-        "load": Samples("load", tuple(0.001 * n for n in range(5, 16))),
-        "latency": Samples("latency", (0.002,) * 20),
-        "peak_bytes": 2**20,
-        "accuracy": compare_accuracy([1, 1, 0, 1] * 500, [1, 1, 0, 1] * 499 + [1, 1, 0, 0]),
-    }
-    return Deployment(budgets=budgets, **fields | changes)
 
 
 def verdicts(found):
@@ -175,6 +161,8 @@ def test_a_workload_without_data_has_reasons():
     assert found.not_measured.keys() == set(BUDGETS) - {"flash_mb"}
     assert "no inputs" in found.not_measured["load_ms"]
     assert "no evaluate()" in found.not_measured["accuracy_drop"]
+    for reason in found.not_measured.values():
+        assert reason in shown(found, 100)  # whole, beside its row
 
 
 def test_unknown_budgets_are_refused_with_the_known_ones():
@@ -225,7 +213,8 @@ def test_a_file_that_loads_slowly_is_loaded_less_often(monkeypatch):
     slow_loads(monkeypatch, 10.0)
     found = deployment_report(digits_workload(), budget_s=1.0)
     assert (found.load.count, len(loads)) == (3, 4)
-    assert any("measured 3 times, not 11" in note for note in found.notes)
+    note = next(note for note in found.notes if "measured 3 times, not 11" in note)
+    assert "holds with a confidence of 75%, not 95%; a larger budget_s" in note  # 1 - 2 / 2**3
 
 
 def test_the_baseline_is_not_evaluated_in_training_mode():

@@ -1,6 +1,15 @@
+import numpy as np
 import pytest
 
-from tinytorch.perf.compression.missed_layers import choose_layers, staying_layers, steps_of
+from tinytorch.perf.compression.missed_layers import (
+    choose_layers,
+    is_part,
+    staying_layers,
+    steps_of,
+    why_no_stream,
+    why_part_kept,
+)
+from tinytorch.workloads.kept_layers import why_kept
 
 COSTS = {"a": 0.3, "b": 0.1, "c": 0.2, "d": 0.4}
 
@@ -58,3 +67,40 @@ def test_layers_that_stay_say_what_they_would_change():
     (last,) = staying_layers(AllButOne(), COSTS, ["a", "b", "c"])
     assert last.reason.endswith("; nothing else of its kind is in its list")
     assert not staying_layers(AllButOne(), {"a.x": 0.1}, ["a"])
+
+
+def test_parts_are_known_by_their_paths():
+    assert is_part("a.b", "a")
+    assert is_part("a", "a")
+    assert not is_part("ab", "a")
+    assert not is_part("a", "a.b")
+
+
+def test_nothing_but_the_model_is_part_of_a_layer_without_a_name():
+    assert is_part("", "")
+    assert not is_part("a", "")
+
+
+def test_a_layer_that_gives_what_it_takes_can_be_left_out():
+    assert why_no_stream(np.zeros((2, 3)), np.ones((2, 3)), np.ndarray) == ""
+
+
+@pytest.mark.parametrize(
+    ("first", "output", "reason"),
+    [
+        (None, np.zeros(2), "it takes or gives something else than one tensor"),
+        (np.zeros(2), (np.zeros(2),), "it takes or gives something else than one tensor"),
+        (np.zeros((2, 3)), np.zeros((2, 4)), "it makes (2, 4) of (2, 3), so others need it"),
+        (np.zeros(2), np.zeros(2, "f4"), "it makes float32 of float64, so others need it"),
+    ],
+)
+def test_what_others_need_cannot_be_left_out(first, output, reason):
+    assert why_no_stream(first, output, np.ndarray) == reason
+
+
+def test_a_layer_is_kept_with_a_part_of_it():
+    modules = ["", "a", "a.x", "ab", "ab.x"]
+    assert why_part_kept("a", modules, ()) == ""
+    assert why_part_kept("a", modules, ("ab*",)) == ""
+    assert why_part_kept("ab", modules, ("ab",)) == why_kept("ab", ("ab",)) != ""
+    assert why_part_kept("a", modules, ("*.x",)) == f"'a.x' in it is {why_kept('a.x', ('*.x',))}"

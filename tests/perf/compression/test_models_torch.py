@@ -18,29 +18,9 @@ from tinytorch.perf.compression.models_torch import (
     outputs_of,
     owners_of_tensors,
     relative_change,
-    replace_modules,
     watching,
-    why_no_module,
     without_fast_paths,
 )
-
-
-def test_plain_modules_can_be_changed():
-    assert why_no_module(mlp()) == ""
-
-
-@pytest.mark.parametrize(
-    ("model", "reason"),
-    [
-        (lambda x: x, "it is a function, and only the layers of a Module can be changed"),
-        (torch.compile(nn.Linear(2, 2), backend="eager"), "it is compiled; change it first"),
-        (nn.LazyLinear(3), "no shape yet; call the model once before"),
-        (nn.Linear(2, 2, device="meta"), "'weight' is on the meta device"),
-        (nn.DataParallel(nn.Linear(2, 2)), "change the model in its .module"),
-    ],
-)
-def test_others_have_a_reason(model, reason):
-    assert reason in why_no_module(model)
 
 
 def test_calls_are_the_inputs_and_the_calibration_data():
@@ -94,16 +74,6 @@ def test_encoder_layers_call_their_parts_without_fast_paths():
     with without_fast_paths():
         assert not torch.backends.mha.get_fastpath_enabled()
     assert torch.backends.mha.get_fastpath_enabled() is enabled
-
-
-def test_layers_are_replaced_wherever_they_are():
-    layer = nn.Linear(4, 4)
-    model = nn.Sequential(layer, nn.ReLU(), layer).eval()
-    new = nn.Identity()
-    assert replace_modules(model, {layer: new}) is model
-    assert model[0] is model[2] is new
-    assert not new.training
-    assert replace_modules(layer, {layer: new}) is new
 
 
 def test_shared_tensors_have_all_their_names():

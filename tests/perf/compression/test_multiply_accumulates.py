@@ -4,7 +4,7 @@ import torch
 from tinytorch.core.layers import Linear, Sequential
 from tinytorch.core.spatial import BatchNorm2d, Conv2d, Flatten
 from tinytorch.core.tensor import Tensor
-from tinytorch.perf.compression.multiply_accumulates import count_macs
+from tinytorch.perf.compression.multiply_accumulates import count_macs, macs_note
 from tinytorch.workloads.workload import Workload
 
 
@@ -19,3 +19,10 @@ def test_a_model_in_training_mode_is_counted_as_it_will_be_used():
     work = Workload("one", model, (Tensor(np.ones((1, 3, 6, 6), np.float32)),))
     assert count_macs(model, work) == 3 * 8 * 36 + 80
     assert all(module.training for module in model.modules())
+
+
+def test_what_remains_is_told_where_there_was_something():
+    assert macs_note(2000, 500) == (
+        "multiply-accumulates of a call: 2,000 before, 500 after (25.0% remain)"
+    )
+    assert macs_note(0, 0) == "multiply-accumulates of a call: 0 before, 0 after"

@@ -9,7 +9,6 @@ from torch_workloads import bits_of, is_unchanged, seeded, workload
 from tinytorch.errors import SettingError
 from tinytorch.perf.compression.removable_layers_torch import (
     OutputChange,
-    is_part,
     shorten,
     survey_layers,
 )
@@ -156,9 +155,3 @@ def test_outputs_without_floats_tell_nothing():
     case = workload(Rounded(1, 1), 4, 8)
     with pytest.raises(SettingError, match="no floating-point numbers"):
         OutputChange(case.model, case)
-
-
-def test_parts_are_known_by_their_paths():
-    assert is_part("a.b", "a")
-    assert is_part("a", "a")
-    assert not is_part("ab", "a")

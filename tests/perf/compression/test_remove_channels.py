@@ -2,9 +2,9 @@ import numpy as np
 import pytest
 from small_models import workload
 
+from tinytorch.adapters.core_tensors import named_tensors
 from tinytorch.core.layers import Linear
 from tinytorch.errors import SettingError
-from tinytorch.perf.compression.channel_graph import named_tensors
 from tinytorch.perf.compression.remove_channels import RemoveChannels
 from tinytorch.workloads.plan import Transform
 from tinytorch.workloads.workload import Workload

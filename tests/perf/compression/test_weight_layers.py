@@ -7,7 +7,6 @@ from tinytorch.core.tensor import Tensor
 from tinytorch.errors import SettingError
 from tinytorch.perf.compression.weight_layers import (
     carry_out,
-    check_workload,
     find_weight_layers,
 )
 from tinytorch.workloads.plan import Plan, Step
@@ -76,9 +75,3 @@ def test_a_function_without_layers_says_so():
 def test_a_layer_that_is_not_there_is_an_error():
     with pytest.raises(SettingError, match=r"no layer 'layers\.1' as the plan of Test knows it"):
         carry_out(workload("mlp"), plan_for("layers.1"), lambda layer, _: layer)
-
-
-def test_only_workloads_have_plans():
-    with pytest.raises(SettingError, match="got int"):
-        check_workload(3)
-    assert check_workload(workload("mlp")) is None

@@ -10,7 +10,6 @@ from tinytorch.perf.quantization.layers_torch import (
     QuantizedEmbedding,
     as_linear,
     kind_of,
-    replace_modules,
     weights_of,
 )
 
@@ -71,19 +70,3 @@ def test_rows_are_looked_up_in_integers():
     layer = QuantizedEmbedding(nn.Embedding(2, 2, padding_idx=1), weight)
     assert layer(torch.tensor([[1], [0]])).tolist() == [[[6.0, 8.0]], [[0.5, -1.0]]]
     assert (layer.num_embeddings, layer.padding_idx) == (2, 1)
-
-
-def test_a_layer_is_replaced_wherever_it_is():
-    shared, new, calls = nn.Linear(2, 2), nn.Linear(2, 2), []
-    shared.register_forward_hook(lambda *_: calls.append(1))
-    model = nn.Sequential(shared, nn.Sequential(nn.ReLU(), shared)).eval()
-    assert replace_modules(model, {shared: new}) is model
-    assert model[0] is model[1][1] is new
-    assert not new.training
-    model(torch.ones(1, 2))
-    assert calls == [1, 1]
-
-
-def test_the_model_itself_can_be_replaced():
-    old, new = nn.Linear(2, 2), nn.Linear(2, 2)
-    assert replace_modules(old, {old: new}) is new

@@ -82,9 +82,7 @@ class CompiledKernels:
         return model
 
     def _nothing(self, reason: str) -> Plan:
-        unknown = {"speedup": "nothing changes", "shrinkage": SAME_BYTES}
-        skipped = (Skipped("", reason),)
-        return Plan(NAME, asdict(self), (), skipped, not_predicted=unknown)
+        return Plan(NAME, asdict(self), (), (Skipped("", reason),))
 
 
 def _timed(workload: Workload) -> float:

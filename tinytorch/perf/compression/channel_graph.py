@@ -13,11 +13,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tinytorch.adapters.adapter import adapter_for, held_by
+from tinytorch.adapters.adapter import adapter_for
+from tinytorch.adapters.core_tensors import named_tensors
 from tinytorch.adapters.values import leaves
 from tinytorch.core.autograd import topological_order
 from tinytorch.core.dispatch import state
-from tinytorch.core.module import Module
 from tinytorch.core.tensor import Tensor
 from tinytorch.errors import ModelError
 from tinytorch.perf.compression.channel_labels import Labels
@@ -25,7 +25,7 @@ from tinytorch.perf.compression.channel_rules import Axes, rule_for
 from tinytorch.workloads.observing import calling_plainly, switch_to_eval
 from tinytorch.workloads.workload import Workload, call_model
 
-__all__ = ["ChannelGraph", "Family", "Place", "Unit", "named_tensors", "trace_channels"]
+__all__ = ["ChannelGraph", "Family", "Place", "Unit", "trace_channels"]
 
 IS_OUTPUT = "they are the outputs of the model"
 NOT_USED = "no weights that could shrink with it take it in"
@@ -76,21 +76,11 @@ class ChannelGraph:
     """The weights that took part."""
 
 
-def named_tensors(model: Any) -> dict[str, Tensor]:
-    """Give the tensors of a model that hold floats, each once, under its first name."""
-    found: dict[int, tuple[str, Tensor]] = {}
-    for path, module in adapter_for(model).modules(model).items():
-        for name, each in held_by(module, (Tensor, Module)):
-            if isinstance(each, Tensor) and each.creator is None and each.data.dtype.kind == "f":
-                found.setdefault(id(each), (f"{path}.{name}" if path else name, each))
-    return dict(found.values())
-
-
 def trace_channels(workload: Workload) -> ChannelGraph:
     """Call a copy of a workload's model, and follow the channels of its weights."""
     twin = adapter_for(workload.model, workload.arguments).clone(workload.model)
     switch_to_eval(adapter_for(twin).modules(twin))
-    tensors = named_tensors(twin)
+    tensors = {n: each for n, each in named_tensors(twin).items() if each.data.dtype.kind == "f"}
     for tensor in tensors.values():
         tensor.requires_grad = True  # statistics of batch norms are followed as weights are
     outputs = _call_with_graph(twin, workload)

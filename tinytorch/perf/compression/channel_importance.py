@@ -9,11 +9,12 @@ import numpy as np
 import numpy.typing as npt
 
 from tinytorch.adapters.adapter import adapter_for
+from tinytorch.adapters.core_tensors import named_tensors
 from tinytorch.core.layers import Linear
 from tinytorch.core.spatial import Conv2d
 from tinytorch.core.tensor import Tensor
 from tinytorch.errors import SettingError
-from tinytorch.perf.compression.channel_graph import Family, Place, named_tensors
+from tinytorch.perf.compression.channel_graph import Family, Place
 from tinytorch.workloads.observing import see_calibration, switch_to_eval
 from tinytorch.workloads.workload import Workload
 

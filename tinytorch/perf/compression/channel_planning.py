@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tinytorch.adapters.adapter import adapter_for, held_by
+from tinytorch.adapters.adapter import adapter_for
+from tinytorch.adapters.core_tensors import named_tensors, own_tensors
 from tinytorch.core.attention import MultiHeadAttention
-from tinytorch.core.module import Module
-from tinytorch.core.tensor import Tensor
 from tinytorch.errors import SettingError, TinyTorchError
 from tinytorch.perf.compression.channel_checks import why_broken
 from tinytorch.perf.compression.channel_graph import (
@@ -20,11 +19,10 @@ from tinytorch.perf.compression.channel_graph import (
     Family,
     Place,
     Unit,
-    named_tensors,
     trace_channels,
 )
 from tinytorch.perf.compression.channel_importance import input_energies, unit_importance
-from tinytorch.perf.compression.multiply_accumulates import count_macs
+from tinytorch.perf.compression.multiply_accumulates import count_macs, macs_note
 from tinytorch.perf.compression.trimming import Removal, joined, lengths_of, trim
 from tinytorch.workloads.kept_layers import idle_patterns, why_kept
 from tinytorch.workloads.observing import check_no_cache
@@ -183,8 +181,8 @@ def _fixed_layers(modules: Mapping[str, Any], graph: ChannelGraph) -> list[Skipp
     for path, module in modules.items():
         own = [
             f"{path}.{name}" if path else name
-            for name, each in held_by(module, (Tensor, Module))
-            if isinstance(each, Tensor) and each.creator is None and each.ndim > 1
+            for name, each in own_tensors(module)
+            if each.ndim > 1
         ]
         places = [place for place in graph.fixed if place.tensor in own]
         if _is_packed(module):
@@ -318,7 +316,6 @@ def _plan(
     skipped: list[Skipped],
     notes: tuple[str, ...],
 ) -> Plan:
-    unknown = {"speedup": NO_SPEEDUP if steps else "nothing changes"}
     gain = None
     if steps:
         adapter = adapter_for(workload.model, workload.arguments)
@@ -327,19 +324,15 @@ def _plan(
         held, macs = _bytes_of(twin), count_macs(twin, workload)
         trim(twin, joined(map(_removal_of, steps)))
         after, left = before + _bytes_of(twin) - held, count_macs(twin, workload)
-        basis = f"{before:,} bytes before, {after:,} after, counted on a copy"
-        gain = Gain(before / after, before / after, before / after, basis)
-        share = f" ({left / macs:.1%} remain)" if macs else ""
-        notes = (f"multiply-accumulates of a call: {macs:,} before, {left:,} after{share}", *notes)
-    else:
-        unknown["shrinkage"] = "nothing changes"
+        gain = Gain.counted(before, after, "counted on a copy")
+        notes = (macs_note(macs, left), *notes)
     return Plan(
         NAME,
         settings.to_dict(),
         steps,
         tuple(skipped),
         shrinkage=gain,
-        not_predicted=unknown,
+        not_predicted={"speedup": NO_SPEEDUP},
         notes=notes,
     )
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from tinytorch.perf.compression.channel_labels import Labels
+
 __all__ = ["Units"]
 
 
@@ -11,22 +13,15 @@ class Units:
     """Roots that have to go together, as sets that grow."""
 
     def __init__(self, count: int) -> None:
-        self._parents = list(range(count))
-
-    def _find(self, root: int) -> int:
-        while self._parents[root] != root:
-            self._parents[root] = root = self._parents[self._parents[root]]
-        return root
-
-    def _join(self, one: int, other: int) -> None:
-        first, second = sorted((self._find(one), self._find(other)))
-        self._parents[second] = first
+        self._labels = Labels()
+        self._roots = self._labels.fresh(count)
 
     def join_equal(self, pairs: Iterable[tuple[int, int]]) -> None:
         """Join the roots that have an index in common."""
         known: dict[int, int] = {}
         for index, root in pairs:
-            self._join(known.setdefault(index, root), root)
+            first = known.setdefault(index, root)
+            self._labels.tie_together(self._roots[[first, root]])
 
     def join_blocks(
         self, pairs: Iterable[tuple[int, int]], block: tuple[int, bool]
@@ -44,5 +39,5 @@ class Units:
         """Give for each root the number of its set, in order."""
         order: dict[int, int] = {}
         return [
-            order.setdefault(self._find(root), len(order)) for root in range(len(self._parents))
+            order.setdefault(each, len(order)) for each in self._labels.roots(self._roots).tolist()
         ]

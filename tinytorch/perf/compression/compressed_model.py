@@ -14,12 +14,13 @@ from typing import Any
 import numpy as np
 
 from tinytorch.adapters.adapter import adapter_for
+from tinytorch.adapters.core_tensors import named_tensors
 from tinytorch.core.backends import Array
 from tinytorch.core.tensor import Tensor
 from tinytorch.errors import CheckpointError, SettingError, TinyTorchError
 from tinytorch.formats.affine import QuantizedArray, Scheme, quantize_array, value_limits
 from tinytorch.formats.weights_file import read_weights, write_weights
-from tinytorch.perf.compression.prunable_layers import find_prunables, named_tensors
+from tinytorch.perf.compression.prunable_layers import find_prunables
 from tinytorch.perf.compression.pruning_plan import Prunable
 from tinytorch.perf.compression.resized_layers import why_not_resized
 from tinytorch.perf.compression.trimming import let_layers_know

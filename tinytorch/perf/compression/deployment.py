@@ -19,7 +19,7 @@ from tinytorch.measure.timing import measure_time
 from tinytorch.perf.compression.compressed_model import load_compressed, save_compressed
 from tinytorch.perf.compression.compression_result import CompressionResult
 from tinytorch.perf.compression.evaluation import scores_of
-from tinytorch.workloads.workload import Workload, call_model
+from tinytorch.workloads.workload import Workload, call_model, check_workload
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -45,7 +45,8 @@ LOADS, FEWEST_LOADS = 11, 3
 """How often the file is loaded: enough for an interval of the median that is not all of them, and
 the least where that would take too long."""
 DEFAULT_MARGIN = 0.01
-NO_INPUTS = "the workload has no inputs to call the model with"
+CONFIDENCE = 0.95
+NO_INPUTS = "there are no inputs"
 
 
 class Range(NamedTuple):
@@ -181,11 +182,7 @@ def deployment_report(
     times.
     """
     limits = _checked_budgets(budgets or {})
-    if not isinstance(workload, Workload):
-        raise SettingError(
-            f"a report is made for a Workload, got {type(workload).__name__}; "
-            "Workload(name, model, inputs, evaluate=...) gives one"
-        )
+    check_workload(workload, "a report")
     adapter = adapter_for(workload.model, workload.arguments)
     with tempfile.TemporaryDirectory(prefix="tinytorch-") as folder:
         path = _written(workload, compressed, Path(folder) / "compressed")
@@ -286,7 +283,7 @@ def _accuracy(
     workload: Workload, model: Any, limits: Mapping[str, float], reasons: dict[str, str]
 ) -> AccuracyComparison | None:
     if workload.evaluate is None:
-        reasons["accuracy_drop"] = "the workload has no evaluate()"
+        reasons["accuracy_drop"] = "there is no evaluate()"
         return None
     return compare_accuracy(
         scores_of(workload, workload.model),
@@ -301,9 +298,12 @@ def _notes(load: Samples | None, latency: Samples | None) -> tuple[str, ...]:
         [] if load is None else ["the file was read before: loading it the first time is slower"]
     )
     if load is not None and load.count < LOADS:
+        sure = load.median_interval(CONFIDENCE).confidence
+        doubt = f": its interval holds with a confidence of {sure:.0%}, not {CONFIDENCE:.0%}"
+        doubt = doubt if sure < CONFIDENCE else ""
         notes.append(
-            f"loading took so long that it was measured {load.count} times, not {LOADS}: a larger "
-            "budget_s gives a narrower interval"
+            f"loading took so long that it was measured {load.count} times, not {LOADS}{doubt}; a "
+            "larger budget_s gives a narrower interval"
         )
     for samples in (load, latency):
         notes += [] if samples is None else [f"{samples.name}: {note}" for note in samples.notes]
@@ -320,7 +320,7 @@ def _exactly(number: float | None) -> Range | None:
 def _median_ms(samples: Samples | None) -> Range | None:
     if samples is None:
         return None
-    interval = samples.median_interval()
+    interval = samples.median_interval(CONFIDENCE)
     return Range(samples.median / MS, interval.low / MS, interval.high / MS)
 
 

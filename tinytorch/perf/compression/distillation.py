@@ -15,6 +15,7 @@ from typing import Any, Self
 import numpy as np
 
 from tinytorch.adapters.adapter import owner_of
+from tinytorch.adapters.core_tensors import named_tensors
 from tinytorch.core.activations import LogSoftmax
 from tinytorch.core.backends import Array
 from tinytorch.core.dispatch import run
@@ -23,7 +24,6 @@ from tinytorch.core.module import Module, keeping_modes
 from tinytorch.core.tensor import Tensor
 from tinytorch.core.training import History
 from tinytorch.errors import DTypeError, ModelError, SettingError, ShapeError
-from tinytorch.perf.compression.prunable_layers import named_tensors
 from tinytorch.workloads.observing import calling_plainly
 from tinytorch.workloads.workload import call_model
 

@@ -9,6 +9,7 @@ from numbers import Integral
 from typing import Any
 
 from tinytorch.adapters.adapter import adapter_for
+from tinytorch.adapters.core_tensors import named_tensors
 from tinytorch.core.backends import Array
 from tinytorch.core.module import Module
 from tinytorch.core.optimizers import Adam, Optimizer
@@ -22,10 +23,10 @@ from tinytorch.perf.compression.constrained_training import (
 )
 from tinytorch.perf.compression.distillation import KnowledgeDistillation
 from tinytorch.perf.compression.masks import Masks, set_zero
-from tinytorch.perf.compression.prunable_layers import named_tensors
 from tinytorch.perf.compression.prune import Prune, planned_weight
 from tinytorch.perf.compression.sparsity_schedules import SparsitySchedule
 from tinytorch.workloads.plan import Plan, Step, Transform
+from tinytorch.workloads.training_checks import check_loader, check_optimizer
 from tinytorch.workloads.workload import Workload
 
 __all__ = ["fine_tune"]
@@ -108,16 +109,8 @@ def _check(workload: Any, loader: Any, transform: Any, optimizer: Any) -> None:
         raise SettingError(
             f"fine-tuning needs a transform such as Prune(sparsity=0.9), got {transform!r}"
         )
-    if not (optimizer is None or callable(optimizer)):
-        raise SettingError(
-            f"the optimizer is a function of the parameters of a copy, got "
-            f"{type(optimizer).__name__}; write lambda parameters: SGD(parameters, lr=0.01)"
-        )
-    if not hasattr(loader, "__len__"):
-        raise SettingError(
-            f"training goes over the data several times, which a {type(loader).__name__} cannot; "
-            "give a DataLoader or a list of batches"
-        )
+    check_optimizer(optimizer)
+    check_loader(loader)
 
 
 def _check_settings(settings: Mapping[str, Any], known: Sequence[str]) -> None:

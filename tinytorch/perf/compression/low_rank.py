@@ -22,13 +22,12 @@ from tinytorch.perf.compression.factored_layers import factored_layer
 from tinytorch.perf.compression.weight_layers import (
     WeightLayer,
     carry_out,
-    check_workload,
     find_weight_layers,
 )
 from tinytorch.workloads.kept_layers import checked_patterns, idle_patterns
 from tinytorch.workloads.plan import Plan
 from tinytorch.workloads.profile import Profile
-from tinytorch.workloads.workload import Workload
+from tinytorch.workloads.workload import Workload, check_workload
 
 __all__ = ["LowRank", "low_rank_approximate", "rank_for_energy"]
 
@@ -111,17 +110,13 @@ class LowRank:
             return plan_torch(workload, self)
         layers = find_weight_layers(workload, self.keep, verb="factored")
         layers.choose(self._choose_rank)
-        gain = layers.shrinkage
-        unknown = {"speedup": NO_SPEEDUP}
-        if gain is None:
-            unknown = dict.fromkeys(("speedup", "shrinkage"), "nothing changes")
         return Plan(
             NAME,
             self.to_dict(),
             layers.steps,
             layers.skipped,
-            shrinkage=gain,
-            not_predicted=unknown,
+            shrinkage=layers.shrinkage,
+            not_predicted={"speedup": NO_SPEEDUP},
             notes=idle_patterns(self.keep, layers.found, change="factored"),
         )
 

@@ -13,6 +13,7 @@ from torch import nn
 from torch.nn.modules.conv import _ConvNd
 
 from tinytorch.adapters.pytorch import TorchAdapter
+from tinytorch.adapters.pytorch_surgery import replace_modules, why_no_module
 from tinytorch.errors import SettingError
 from tinytorch.perf.compression.low_rank import NAME, NO_SPEEDUP, rank_for_energy
 from tinytorch.perf.compression.model_configs_torch import CONFIG_LACKS, has_config
@@ -22,9 +23,7 @@ from tinytorch.perf.compression.models_torch import (
     first_line,
     is_transposed_linear,
     outputs_of,
-    replace_modules,
     watching,
-    why_no_module,
 )
 from tinytorch.workloads.kept_layers import idle_patterns, why_kept
 from tinytorch.workloads.plan import Gain, Plan, Skipped, Step
@@ -102,16 +101,13 @@ def _plan(
     gain: Gain | None,
     notes: tuple[str, ...],
 ) -> Plan:
-    unknown = {"speedup": NO_SPEEDUP}
-    if gain is None:
-        unknown = dict.fromkeys(("speedup", "shrinkage"), "nothing changes")
     return Plan(
         NAME,
         settings.to_dict(),
         steps,
         skipped,
         shrinkage=gain,
-        not_predicted=unknown,
+        not_predicted={"speedup": NO_SPEEDUP},
         notes=notes,
     )
 
@@ -246,9 +242,7 @@ def _shrinkage(model: nn.Module, chosen: list[_Layer]) -> Gain | None:
     for each in {id(each.module.weight): each for each in chosen}.values():
         weight, matrix = each.module.weight, _as_matrix(each.module)
         after += (each.settings["rank"] * sum(matrix.shape) - weight.numel()) * weight.itemsize
-    ratio = before / after
-    basis = f"{before:,} bytes before, {after:,} after, counted from the shapes"
-    return Gain(ratio, ratio, ratio, basis)
+    return Gain.counted(before, after, "counted from the shapes")
 
 
 # ---------------------------------------------------------------- factors

@@ -10,11 +10,12 @@ from typing import Any, Self
 import numpy as np
 
 from tinytorch.adapters.adapter import adapter_for
+from tinytorch.adapters.core_tensors import named_tensors
 from tinytorch.core.backends import Array
 from tinytorch.core.checkpoints import read_arrays, write_arrays
 from tinytorch.core.tensor import Tensor
 from tinytorch.errors import CheckpointError, SettingError
-from tinytorch.perf.compression.prunable_layers import find_prunables, named_tensors
+from tinytorch.perf.compression.prunable_layers import find_prunables
 
 __all__ = ["Masks", "set_zero"]
 

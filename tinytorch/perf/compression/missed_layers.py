@@ -3,11 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Protocol
+from typing import Any, Protocol, cast
 
+from tinytorch.workloads.kept_layers import why_kept
 from tinytorch.workloads.plan import Skipped, Step
 
-__all__ = ["Judge", "Removed", "Survey", "choose_layers", "staying_layers", "steps_of"]
+__all__ = [
+    "Judge",
+    "Removed",
+    "Survey",
+    "choose_layers",
+    "is_part",
+    "staying_layers",
+    "steps_of",
+    "why_no_stream",
+    "why_part_kept",
+]
 
 Removed = Sequence[tuple[str, float]]
 """Layers in the order in which they go, each with how much the outputs change by then."""
@@ -72,5 +83,31 @@ def staying_layers(
             + ("" if path in removable else "; nothing else of its kind is in its list"),
         )
         for path, change in alone.items()
-        if not any(path == each or path.startswith(f"{each}.") for each in gone)
+        if not any(is_part(path, each) for each in gone)
     )
+
+
+def is_part(path: str, of: str) -> bool:
+    """Tell whether a layer is another one, or in it."""
+    return path == of or path.startswith(f"{of}.")
+
+
+def why_no_stream(first: Any, output: Any, tensor: type) -> str:
+    """Say why a layer that makes this output of this input cannot be left out, or nothing."""
+    if not isinstance(first, tensor) or not isinstance(output, tensor):
+        return "it takes or gives something else than one tensor"
+    before, after = cast("Any", first), cast("Any", output)
+    if before.shape != after.shape:
+        return f"it makes {tuple(after.shape)} of {tuple(before.shape)}, so others need it"
+    if before.dtype != after.dtype:
+        return f"it makes {after.dtype} of {before.dtype}, so others need it"
+    return ""
+
+
+def why_part_kept(path: str, modules: Iterable[str], keep: tuple[str, ...]) -> str:
+    """Say which pattern keeps a layer, or a part of it, which would go with it."""
+    for part in modules:
+        reason = why_kept(part, keep) if is_part(part, path) else ""
+        if reason:
+            return reason if part == path else f"{part!r} in it is {reason}"
+    return ""

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from tinytorch.adapters.adapter import Adapter, adapter_for
+from tinytorch.adapters.core_tensors import named_tensors
 from tinytorch.comparison.accuracy import AccuracyComparison, compare_accuracy
 from tinytorch.core.backends import Array
 from tinytorch.core.module import Module, keeping_modes
@@ -38,11 +39,11 @@ from tinytorch.perf.compression.compression_result import (
 from tinytorch.perf.compression.constrained_training import ConstrainedOptimizer, Project
 from tinytorch.perf.compression.evaluation import scores_of
 from tinytorch.perf.compression.fine_tuning import fine_tune
-from tinytorch.perf.compression.prunable_layers import named_tensors
 from tinytorch.perf.compression.prune import Prune
 from tinytorch.perf.compression.sparsity import sparsity_of
 from tinytorch.perf.compression.sparsity_schedules import CubicSchedule, SparsitySchedule
 from tinytorch.workloads.plan import Skipped
+from tinytorch.workloads.training_checks import check_loader
 from tinytorch.workloads.workload import Scores, Workload
 
 __all__ = ["ModelCompressor"]
@@ -239,12 +240,10 @@ class _Training:
     on_step: StepReport | None
 
     def __post_init__(self) -> None:
-        if self.loader is not None and not hasattr(self.loader, "__len__"):
-            raise SettingError(
-                f"training goes over the data several times, which a {type(self.loader).__name__} "
-                "cannot; give a DataLoader or a list of batches"
-            )
-        if self.loader is not None and not len(self.loader):
+        if self.loader is None:
+            return
+        check_loader(self.loader)
+        if not len(self.loader):
             raise SettingError(
                 "training needs batches, and the loader has none; leave it out to compress at once"
             )

@@ -9,7 +9,7 @@ from typing import Any
 from tinytorch.adapters.adapter import Adapter, adapter_for
 from tinytorch.workloads.workload import Workload, call_model
 
-__all__ = ["count_macs"]
+__all__ = ["count_macs", "macs_note"]
 
 
 def count_macs(model: Any, workload: Workload) -> int:
@@ -27,6 +27,12 @@ def count_macs(model: Any, workload: Workload) -> int:
             inputs=workload.arguments,
         )
     return sum(record.cost.macs for record in recording.operations if record.cost is not None)
+
+
+def macs_note(before: int, after: int) -> str:
+    """Say how many multiply-accumulates a call takes before and after a change."""
+    share = f" ({after / before:.1%} remain)" if before else ""
+    return f"multiply-accumulates of a call: {before:,} before, {after:,} after{share}"
 
 
 @contextmanager

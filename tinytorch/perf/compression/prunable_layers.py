@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from tinytorch.adapters.adapter import adapter_for, held_by
+from tinytorch.adapters.adapter import adapter_for
+from tinytorch.adapters.core_tensors import named_tensors, own_tensors
 from tinytorch.core.backends import Array
 from tinytorch.core.embeddings import Embedding, PositionalEmbedding
 from tinytorch.core.layers import Linear
@@ -27,7 +28,6 @@ __all__ = [
     "check_rankable",
     "find_prunables",
     "kind_of",
-    "named_tensors",
 ]
 
 TABLE = "embeddings are left alone unless prune_embeddings=True"
@@ -88,16 +88,6 @@ def kind_of(layer: Any) -> LayerKind | None:
     return None
 
 
-def named_tensors(model: Any) -> dict[str, Tensor]:
-    """Give every tensor that a model holds, once, under its first name."""
-    found: dict[int, tuple[str, Tensor]] = {}
-    for path, module in adapter_for(model).modules(model).items():
-        for name, item in held_by(module, (Tensor, Module)):
-            if isinstance(item, Tensor) and item.creator is None:
-                found.setdefault(id(item), (f"{path}.{name}" if path else name, item))
-    return dict(found.values())
-
-
 def find_prunables(
     model: Any, *, keep: Iterable[str] = (), embeddings: bool = False
 ) -> tuple[list[Prunable], list[Skipped]]:
@@ -126,7 +116,7 @@ def find_prunables(
         prunable.reasons[path] = reason or _why_not(weight.data)
     for path, layer in modules.items():
         if kind_of(layer) is None:
-            for tensor in _own_tensors(layer):
+            for _, tensor in own_tensors(layer):
                 if id(tensor.data) in found:
                     found[id(tensor.data)].leave(
                         f"it shares its weight with {path!r}, which is not pruned"
@@ -152,14 +142,9 @@ def _why_not(weight: Array) -> str:
     return "" if weight.size else "its weight is empty"
 
 
-def _own_tensors(module: Any) -> list[Tensor]:
-    held = (item for _, item in held_by(module, (Tensor, Module)))
-    return [item for item in held if isinstance(item, Tensor) and item.creator is None]
-
-
 def _why_unknown(layer: Any) -> str:
     """Say why a layer that is in no table is left alone; nothing if it holds no numbers itself."""
-    own = _own_tensors(layer)
+    own = [tensor for _, tensor in own_tensors(layer)]
     if not own:
         return ""
     name, count = type(layer).__name__, sum(each.data.size for each in own)

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from tinytorch.adapters.adapter import adapter_for
+from tinytorch.adapters.core_tensors import named_tensors
 from tinytorch.core.backends import Array
 from tinytorch.core.tensor import Tensor
 from tinytorch.errors import SettingError
@@ -18,7 +19,6 @@ from tinytorch.perf.compression.prunable_layers import (
     check_rankable,
     find_prunables,
     kind_of,
-    named_tensors,
 )
 from tinytorch.perf.compression.pruning_plan import NAME, Prunable, make_plan
 from tinytorch.perf.compression.scores import (
@@ -32,7 +32,7 @@ from tinytorch.workloads.kept_layers import checked_patterns
 from tinytorch.workloads.observing import see_calibration, switch_to_eval
 from tinytorch.workloads.plan import Plan, Step
 from tinytorch.workloads.profile import Profile
-from tinytorch.workloads.workload import Workload
+from tinytorch.workloads.workload import Workload, check_workload
 
 __all__ = ["Prune", "check_sparsity", "main_layer", "planned_weight"]
 
@@ -90,11 +90,7 @@ class Prune:
 
         With score "activation", a copy of the model is called on the calibration data.
         """
-        if not isinstance(workload, Workload):
-            raise SettingError(
-                f"a plan is made for a Workload, got {type(workload).__name__}; "
-                "load_workload('mlp') or Workload(name, model, inputs) gives one"
-            )
+        check_workload(workload)
         if self.score == "activation" and not workload.calibration:
             raise SettingError(NO_CALIBRATION)
         adapter = adapter_for(workload.model, workload.arguments)

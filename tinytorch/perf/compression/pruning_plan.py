@@ -20,7 +20,6 @@ NO_SPEEDUP = (
     "dense kernels multiply zeros as fast as other numbers; SparseLayers leaves them out where "
     "that is measured to be faster"
 )
-NOTHING = "nothing changes"
 NEARLY_ALL = 0.99
 """A layer that loses more than this share is worth a word."""
 
@@ -108,10 +107,7 @@ def make_plan(
         settings,
         tuple(steps),
         tuple(skipped),
-        not_predicted={
-            "speedup": NO_SPEEDUP if steps else NOTHING,
-            "shrinkage": NO_SHRINKAGE if steps else NOTHING,
-        },
+        not_predicted={"speedup": NO_SPEEDUP, "shrinkage": NO_SHRINKAGE},
         notes=tuple(notes),
     )
 

@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 
 from tinytorch.adapters.adapter import adapter_for, owner_of
+from tinytorch.adapters.core_tensors import own_tensors
 from tinytorch.core.backends import Array
 from tinytorch.core.module import Module
 from tinytorch.core.tensor import Tensor
 from tinytorch.errors import SettingError, TinyTorchError
-from tinytorch.perf.compression.weight_layers import own_tensors
-from tinytorch.workloads.kept_layers import why_kept
+from tinytorch.perf.compression.missed_layers import is_part, why_no_stream, why_part_kept
 from tinytorch.workloads.observing import calling_plainly, switch_to_eval
 from tinytorch.workloads.plan import Skipped
 from tinytorch.workloads.workload import Workload, call_model
@@ -113,7 +113,7 @@ def survey_layers(workload: Workload, keep: tuple[str, ...]) -> LayerSurvey:
     reasons: Reasons = {}
     for path, item in items.items():
         reason = (
-            _why_kept(path, modules, keep)
+            why_part_kept(path, modules, keep)
             or _why_not_in_list(item, items)
             or _why_needed(seen[path], makes_outputs=path in last)
         )
@@ -173,7 +173,7 @@ def _watch(
             if path in seen:
                 seen[path].calls += 1
                 first = next(iter((*inputs, *settings.values())), None)
-                seen[path].problem = seen[path].problem or _why_no_stream(first, output)
+                seen[path].problem = seen[path].problem or why_no_stream(first, output, Tensor)
             if _own_weights(modules[path]):
                 last = tuple(active)
             active.pop()
@@ -225,25 +225,6 @@ def _call(model: Any, call: _Call) -> Any:
         raise SettingError(f"{call.name} does not fit the model: {error}") from error
 
 
-def _why_no_stream(first: Any, output: Any) -> str:
-    if not isinstance(first, Tensor) or not isinstance(output, Tensor):
-        return "it takes or gives something else than one tensor"
-    if first.shape != output.shape:
-        return f"it makes {output.shape} of {first.shape}, so others need it"
-    if first.dtype != output.dtype:
-        return f"it makes {output.dtype} of {first.dtype}, so others need it"
-    return ""
-
-
-def _why_kept(path: str, modules: Mapping[str, Any], keep: tuple[str, ...]) -> str:
-    """Say which pattern keeps a layer, or a part of it, which would go with it."""
-    for part in modules:
-        reason = why_kept(part, keep) if _is_part(part, path) else ""
-        if reason:
-            return reason if part == path else f"{part!r} in it is {reason}"
-    return ""
-
-
 def _why_not_in_list(item: ListItem, items: Mapping[str, ListItem]) -> str:
     lists = {id(other.owner): other.owner for other in items.values()}.values()
     places = sum(each is item.layer for found in lists for each in found)
@@ -262,12 +243,8 @@ def _why_needed(seen: _Seen, *, makes_outputs: bool) -> str:
     return "it makes the outputs: no weights come after it" if makes_outputs else ""
 
 
-def _is_part(path: str, of: str) -> bool:
-    return path == of or path.startswith(f"{of}.")
-
-
 def _is_inside(path: str, items: Collection[str]) -> bool:
-    return any(_is_part(path, each) for each in items)
+    return any(is_part(path, each) for each in items)
 
 
 def _own_weights(module: Any) -> bool:
@@ -277,7 +254,7 @@ def _own_weights(module: Any) -> bool:
 def _holds_product(layer: Any) -> bool:
     """Whether a layer or a part of it holds a weight with two or more axes, in whatever form."""
     return any(
-        hasattr(module, "weight_size") or any(each.data.ndim > 1 for each in own_tensors(module))
+        hasattr(module, "weight_size") or any(each.data.ndim > 1 for _, each in own_tensors(module))
         for module in layer.modules()
     )
 

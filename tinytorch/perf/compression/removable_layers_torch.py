@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from tinytorch.errors import SettingError
+from tinytorch.perf.compression.missed_layers import is_part, why_no_stream, why_part_kept
 from tinytorch.perf.compression.models_torch import (
     calls_of,
     outputs_of,
@@ -21,11 +22,10 @@ from tinytorch.perf.compression.models_torch import (
     watching,
 )
 from tinytorch.perf.compression.removable_layers import NO_PRODUCT, NOT_LISTED
-from tinytorch.workloads.kept_layers import why_kept
 from tinytorch.workloads.plan import Skipped
 from tinytorch.workloads.workload import Workload
 
-__all__ = ["LISTS", "LayerSurvey", "OutputChange", "is_part", "shorten", "survey_layers"]
+__all__ = ["LISTS", "LayerSurvey", "OutputChange", "shorten", "survey_layers"]
 
 LISTS = (nn.ModuleList, nn.Sequential)
 SAME = 1e-5
@@ -91,7 +91,8 @@ def survey_layers(model: nn.Module, workload: Workload, keep: tuple[str, ...]) -
     reasons: dict[str, str] = {}
     for path, module in modules.items():
         if path in items:
-            reason = _why_kept(path, modules, keep) or _why_needed(model, path, seen[path], last)
+            reason = why_part_kept(path, modules, keep)
+            reason = reason or _why_needed(model, path, seen[path], last)
         else:
             holds = any(each is not None for each in module._parameters.values())
             inside = any(is_part(path, item) for item in items)
@@ -117,7 +118,10 @@ def _watch(
     def see(path: str, inputs: tuple[Any, ...], output: Any) -> None:
         if path in seen:
             seen[path].calls += 1
-            seen[path].problem = seen[path].problem or _why_no_stream(inputs, output)
+            first = next(iter(inputs), None)
+            stream = output[0] if isinstance(output, tuple) and output else output
+            problem = why_no_stream(first, stream, torch.Tensor)
+            seen[path].problem = seen[path].problem or problem
         if any(each is not None for each in modules[path]._parameters.values()):
             ended[0] = path
 
@@ -125,27 +129,6 @@ def _watch(
     with watching(called, see):
         outputs_of(model, calls_of(workload)[0])
     return seen, ended[0]
-
-
-def _why_no_stream(inputs: tuple[Any, ...], output: Any) -> str:
-    first = next(iter(inputs), None)
-    stream = output[0] if isinstance(output, tuple) and output else output
-    if not isinstance(first, torch.Tensor) or not isinstance(stream, torch.Tensor):
-        return "it takes or gives something else than one tensor"
-    if first.shape != stream.shape:
-        return f"it makes {tuple(stream.shape)} of {tuple(first.shape)}, so others need it"
-    if first.dtype != stream.dtype:
-        return f"it makes {stream.dtype} of {first.dtype}, so others need it"
-    return ""
-
-
-def _why_kept(path: str, modules: Mapping[str, Any], keep: tuple[str, ...]) -> str:
-    """Say which pattern keeps a layer, or a part of it, which would go with it."""
-    for part in modules:
-        reason = why_kept(part, keep) if is_part(part, path) else ""
-        if reason:
-            return reason if part == path else f"{part!r} in it is {reason}"
-    return ""
 
 
 def _why_needed(model: nn.Module, path: str, seen: _Seen, last: str) -> str:
@@ -172,10 +155,6 @@ def _why_needed(model: nn.Module, path: str, seen: _Seen, last: str) -> str:
         for tensor in module._parameters.values()
     }
     return "others hold all of its weights, so nothing would be saved" if inside <= others else ""
-
-
-def is_part(path: str, of: str) -> bool:
-    return path == of or path.startswith(f"{of}.")
 
 
 # ---------------------------------------------------------------- taking layers away

@@ -14,7 +14,7 @@ from tinytorch.perf.compression.channel_planning import NAME, apply_removal, pla
 from tinytorch.workloads.kept_layers import checked_patterns
 from tinytorch.workloads.plan import Plan
 from tinytorch.workloads.profile import Profile
-from tinytorch.workloads.workload import Workload
+from tinytorch.workloads.workload import Workload, check_workload
 
 __all__ = ["RemoveChannels"]
 
@@ -76,11 +76,7 @@ class RemoveChannels:
 
     def plan(self, workload: Workload, profile: Profile | None = None) -> Plan:
         """Say which channels go, and which layers keep theirs. A copy of the model is called."""
-        if not isinstance(workload, Workload):
-            raise SettingError(
-                f"a plan is made for a Workload, got {type(workload).__name__}; "
-                "load_workload('cnn') or Workload(name, model, inputs) gives one"
-            )
+        check_workload(workload)
         if not workload.arguments:
             raise SettingError(
                 f"channels are followed through a call of the model, but {workload.name} has no "

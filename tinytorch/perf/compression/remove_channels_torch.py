@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from tinytorch.adapters.pytorch import TorchAdapter, tensors_in
+from tinytorch.adapters.pytorch_surgery import why_no_module
 from tinytorch.errors import ModelError, SettingError
 from tinytorch.perf.compression.attention_heads_torch import find_heads
 from tinytorch.perf.compression.channel_checks_torch import leave_broken
@@ -24,9 +25,8 @@ from tinytorch.perf.compression.models_torch import (
     is_transposed_linear,
     outputs_of,
     watching,
-    why_no_module,
 )
-from tinytorch.perf.compression.multiply_accumulates import count_macs
+from tinytorch.perf.compression.multiply_accumulates import count_macs, macs_note
 from tinytorch.perf.compression.trimming_torch import Place, Removal, joined, set_sizes, trim
 from tinytorch.workloads.kept_layers import idle_patterns, why_kept
 from tinytorch.workloads.plan import Plan, Skipped, Step
@@ -354,24 +354,19 @@ def _plan(
     skipped: list[Skipped],
     notes: tuple[str, ...],
 ) -> Plan:
-    unknown = {"speedup": NO_SPEEDUP if steps else "nothing changes"}
     gain = None
     if steps:
         twin: nn.Module = TorchAdapter().clone(workload.model)
         config_note = _carry_out(twin, steps)
         gain = counted_shrinkage(workload.model, twin)
-        macs, left = count_macs(workload.model, workload), count_macs(twin, workload)
-        share = f" ({left / macs:.1%} remain)" if macs else ""
-        counted = f"multiply-accumulates of a call: {macs:,} before, {left:,} after{share}"
+        counted = macs_note(count_macs(workload.model, workload), count_macs(twin, workload))
         notes = tuple(note for note in (counted, config_note, *notes) if note)
-    else:
-        unknown["shrinkage"] = "nothing changes"
     return Plan(
         NAME,
         settings.to_dict(),
         steps,
         tuple(skipped),
         shrinkage=gain,
-        not_predicted=unknown,
+        not_predicted={"speedup": NO_SPEEDUP},
         notes=notes,
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from tinytorch.adapters.adapter import adapter_for
@@ -19,12 +19,11 @@ from tinytorch.perf.compression.removable_layers import (
     remove_items,
     survey_layers,
 )
-from tinytorch.perf.compression.weight_layers import check_workload
 from tinytorch.workloads.kept_layers import checked_patterns, idle_patterns
 from tinytorch.workloads.observing import check_no_cache
 from tinytorch.workloads.plan import Gain, Plan
 from tinytorch.workloads.profile import Profile
-from tinytorch.workloads.workload import Workload
+from tinytorch.workloads.workload import Workload, check_workload
 
 __all__ = ["RemoveLayers"]
 
@@ -106,28 +105,27 @@ class RemoveLayers:
         notes = idle_patterns(self.keep, survey.parts, change="removed")
         if len(removed) < self.count:
             notes += (too_few(len(removed), self.count),)
-        plan = Plan(
+        return Plan(
             NAME,
             self.to_dict(),
             steps,
             (*survey.skipped, *staying),
-            not_predicted=dict.fromkeys(("speedup", "shrinkage"), "nothing changes"),
+            shrinkage=_shrinkage(workload, [step.layer for step in steps]),
+            not_predicted={"speedup": NO_SPEEDUP},
             notes=notes,
         )
-        if not steps:
-            return plan
-        gain = self._shrinkage(workload, plan)
-        return replace(plan, shrinkage=gain, not_predicted={"speedup": NO_SPEEDUP})
 
-    def _shrinkage(self, workload: Workload, plan: Plan) -> Gain:
-        adapter = adapter_for(workload.model, workload.arguments)
-        smaller = remove_items(adapter.clone(workload.model), plan.layers)
-        before, after = (
-            sum(each.nbytes for each in adapter.parameters(model))
-            for model in (workload.model, smaller)
-        )
-        ratio = before / max(1, after)
-        return Gain(ratio, ratio, ratio, f"{before:,} bytes before, {after:,} after, counted")
+
+def _shrinkage(workload: Workload, gone: list[str]) -> Gain | None:
+    if not gone:
+        return None
+    adapter = adapter_for(workload.model, workload.arguments)
+    smaller = remove_items(adapter.clone(workload.model), gone)
+    before, after = (
+        sum(each.nbytes for each in adapter.parameters(model))
+        for model in (workload.model, smaller)
+    )
+    return Gain.counted(before, after, "counted on a copy")
 
 
 def too_few(found: int, count: int) -> str:

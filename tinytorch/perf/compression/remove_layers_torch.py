@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from torch import nn
 
 from tinytorch.adapters.pytorch import TorchAdapter
+from tinytorch.adapters.pytorch_surgery import why_no_module
 from tinytorch.errors import SettingError
 from tinytorch.perf.compression.missed_layers import (
     Removed,
@@ -20,7 +21,6 @@ from tinytorch.perf.compression.model_configs_torch import fit_config
 from tinytorch.perf.compression.models_torch import (
     calls_of,
     counted_shrinkage,
-    why_no_module,
 )
 from tinytorch.perf.compression.removable_layers_torch import (
     LISTS,
@@ -139,12 +139,11 @@ def _plan(
     notes = idle_patterns(settings.keep, survey.items, change="removed")
     if survey.items and len(removed) < settings.count:
         notes += (too_few(len(removed), settings.count),)
-    unknown = dict.fromkeys(("speedup", "shrinkage"), "nothing changes")
     gain = None
     if steps:
         twin: nn.Module = TorchAdapter().clone(workload.model)
         note = _remove(twin, gone)
-        gain, unknown = counted_shrinkage(workload.model, twin), {"speedup": NO_SPEEDUP}
+        gain = counted_shrinkage(workload.model, twin)
         notes = (note, *notes) if note else notes
     return Plan(
         NAME,
@@ -152,6 +151,6 @@ def _plan(
         steps,
         (*survey.skipped, *staying),
         shrinkage=gain,
-        not_predicted=unknown,
+        not_predicted={"speedup": NO_SPEEDUP},
         notes=notes,
     )

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from tinytorch.adapters.adapter import adapter_for
+from tinytorch.adapters.core_tensors import named_tensors
 from tinytorch.core.attention import MultiHeadAttention
 from tinytorch.core.backends import Array
-from tinytorch.perf.compression.prunable_layers import named_tensors
 from tinytorch.perf.compression.trimming import knows_its_size
 
 __all__ = ["why_not_resized"]

@@ -24,18 +24,16 @@ from tinytorch.perf.compression.shared_weight_layers import (
 from tinytorch.perf.compression.weight_layers import (
     WeightLayer,
     carry_out,
-    check_workload,
     find_weight_layers,
 )
 from tinytorch.workloads.kept_layers import checked_patterns, idle_patterns
 from tinytorch.workloads.plan import Plan, Skipped
 from tinytorch.workloads.profile import Profile
-from tinytorch.workloads.workload import Workload
+from tinytorch.workloads.workload import Workload, check_workload
 
 __all__ = ["ShareWeights"]
 
 NAME = "ShareWeights"
-NOTHING = dict.fromkeys(("speedup", "shrinkage"), "nothing changes")
 NO_SPEEDUP = (
     "this saves memory, not time: each call looks its weights up; compare() measures what that "
     "costs"
@@ -73,17 +71,16 @@ class ShareWeights:
         check_workload(workload)
         if adapter_for(workload.model, workload.arguments).name != "core":
             reason = f"{workload.name} is a model of PyTorch, which has no layer that holds codes"
-            return Plan(NAME, self.to_dict(), (), (Skipped("", reason),), not_predicted=NOTHING)
+            return Plan(NAME, self.to_dict(), (), (Skipped("", reason),))
         layers = find_weight_layers(workload, self.keep, verb="clustered")
         layers.choose(self._choose_codebook)
-        gain = layers.shrinkage
         return Plan(
             NAME,
             self.to_dict(),
             layers.steps,
             layers.skipped,
-            shrinkage=gain,
-            not_predicted=NOTHING if gain is None else {"speedup": NO_SPEEDUP},
+            shrinkage=layers.shrinkage,
+            not_predicted={"speedup": NO_SPEEDUP},
             notes=idle_patterns(self.keep, layers.found, change="clustered"),
         )
 

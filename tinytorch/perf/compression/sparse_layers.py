@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from tinytorch.adapters.adapter import adapter_for
+from tinytorch.adapters.core_tensors import own_tensors
 from tinytorch.core.layers import Linear
 from tinytorch.core.spatial import Conv2d
 from tinytorch.errors import SettingError
@@ -19,15 +20,13 @@ from tinytorch.perf.compression.weight_layers import (
     WeightLayer,
     WeightLayers,
     carry_out,
-    check_workload,
     find_weight_layers,
-    own_tensors,
 )
 from tinytorch.workloads.kept_layers import checked_patterns, idle_patterns
 from tinytorch.workloads.observing import see_calibration, switch_to_eval
 from tinytorch.workloads.plan import Gain, Plan, Skipped
 from tinytorch.workloads.profile import Profile
-from tinytorch.workloads.workload import Workload
+from tinytorch.workloads.workload import Workload, check_workload
 
 __all__ = ["GOALS", "SparseLayers"]
 
@@ -102,13 +101,12 @@ class SparseLayers:
         if plan.is_empty:
             return model
         for module in adapter_for(model, workload.arguments).modules(model).values():
-            for tensor in own_tensors(module):
+            for _, tensor in own_tensors(module):
                 tensor.requires_grad, tensor.grad = False, None  # sparse layers let none through
         return model
 
     def _empty(self, skipped: tuple[Skipped, ...], notes: tuple[str, ...] = ()) -> Plan:
-        unknown = dict.fromkeys(("speedup", "shrinkage"), "nothing changes")
-        return Plan(NAME, self.to_dict(), (), skipped, not_predicted=unknown, notes=notes)
+        return Plan(NAME, self.to_dict(), (), skipped, notes=notes)
 
 
 def _build(layer: Any, settings: Mapping[str, Any]) -> SparseLinear:
@@ -133,9 +131,9 @@ def _why_not(each: WeightLayer, layers: WeightLayers) -> str:
         return f"its weight holds {weight.dtype}, and the sparse kernel takes float32"
     if weight.all():
         return "its weight has no zeros; Prune makes some"
-    own = {id(tensor) for tensor in own_tensors(each.layer)}
+    own = {id(tensor) for _, tensor in own_tensors(each.layer)}
     for path, module in layers.modules.items():
-        if module is not each.layer and own & {id(tensor) for tensor in own_tensors(module)}:
+        if module is not each.layer and own & {id(tensor) for _, tensor in own_tensors(module)}:
             return f"it shares its weight or bias with {path!r}, so that it would be held twice"
     return ""
 

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from tinytorch.adapters.adapter import adapter_for
+from tinytorch.adapters.core_tensors import named_tensors
 from tinytorch.core.tensor import Parameter, Tensor
-from tinytorch.perf.compression.prunable_layers import named_tensors
 
 __all__ = ["count_weights", "sparsity_of", "weights_of"]
 

@@ -8,12 +8,13 @@ from typing import Any
 import numpy as np
 
 from tinytorch.adapters.adapter import adapter_for
+from tinytorch.adapters.core_tensors import named_tensors
 from tinytorch.core.attention import MultiHeadAttention
 from tinytorch.core.embeddings import Embedding
 from tinytorch.core.layers import Linear
 from tinytorch.core.spatial import BatchNorm2d, Conv2d
 from tinytorch.errors import SettingError
-from tinytorch.perf.compression.channel_graph import Place, Unit, named_tensors
+from tinytorch.perf.compression.channel_graph import Place, Unit
 
 __all__ = [
     "Lengths",

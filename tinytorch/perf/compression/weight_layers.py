@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from tinytorch.adapters.adapter import adapter_for, held_by
+from tinytorch.adapters.adapter import adapter_for
+from tinytorch.adapters.core_tensors import own_tensors
 from tinytorch.adapters.surgery import replace_layers
 from tinytorch.core.backends import Array
 from tinytorch.core.layers import Linear
 from tinytorch.core.module import Module
 from tinytorch.core.spatial import Conv2d
-from tinytorch.core.tensor import Tensor
 from tinytorch.errors import ModelError, SettingError
 from tinytorch.workloads.kept_layers import why_kept
 from tinytorch.workloads.observing import called_layers, switch_to_eval
@@ -25,9 +25,7 @@ __all__ = [
     "WeightLayer",
     "WeightLayers",
     "carry_out",
-    "check_workload",
     "find_weight_layers",
-    "own_tensors",
 ]
 
 KINDS = (Linear, Conv2d)
@@ -83,7 +81,7 @@ class WeightLayers:
         """Leave a layer alone if another one needs its weight as it is: it would be held twice."""
         users: dict[int, list[str]] = {}
         for path, module in self.modules.items():
-            for tensor in own_tensors(module):
+            for _, tensor in own_tensors(module):
                 users.setdefault(id(tensor), []).append(path)
         for path, each in self.found.items():
             staying = [
@@ -115,18 +113,7 @@ class WeightLayers:
             return None
         by_weight = {id(each.layer.weight): each for each in changed}
         saved = sum(each.weight.nbytes - each.new_bytes for each in by_weight.values())
-        before, after = self.bytes_held, self.bytes_held - saved
-        basis = f"{before:,} bytes before, {after:,} after, counted from the shapes"
-        return Gain(before / after, before / after, before / after, basis)
-
-
-def check_workload(workload: Any) -> None:
-    """Raise unless a plan can be made for this."""
-    if not isinstance(workload, Workload):
-        raise SettingError(
-            f"a plan is made for a Workload, got {type(workload).__name__}; "
-            "load_workload('mlp') or Workload(name, model, inputs) gives one"
-        )
+        return Gain.counted(self.bytes_held, self.bytes_held - saved, "counted from the shapes")
 
 
 def find_weight_layers(workload: Workload, keep: tuple[str, ...], *, verb: str) -> WeightLayers:
@@ -174,7 +161,7 @@ def _why_not(path: str, layer: Any, keep: tuple[str, ...]) -> str:
 
 def _why_unknown(layer: Any, verb: str) -> str:
     """Say why a layer of another kind is left alone; nothing if it holds no floats itself."""
-    own = [each for each in own_tensors(layer) if each.data.dtype.kind == "f"]
+    own = [each for _, each in own_tensors(layer) if each.data.dtype.kind == "f"]
     if not own:
         return ""
     name, count = type(layer).__name__, sum(each.data.size for each in own)
@@ -182,13 +169,6 @@ def _why_unknown(layer: Any, verb: str) -> str:
     if base is not None:
         return f"a {name} is a {base.__name__} that may compute something else"
     return f"{name} is not a layer that can be {verb}; its {count:,} numbers stay"
-
-
-def own_tensors(module: Any) -> Iterator[Tensor]:
-    """Yield the tensors that a layer holds itself, not those of the layers in it."""
-    for _, each in held_by(module, (Tensor, Module)):
-        if isinstance(each, Tensor) and each.creator is None:
-            yield each
 
 
 def carry_out(

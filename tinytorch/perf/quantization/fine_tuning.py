@@ -13,6 +13,7 @@ from tinytorch.errors import SettingError
 from tinytorch.perf.quantization.fake_quantization import FAKES
 from tinytorch.perf.quantization.planning import check_not_quantized
 from tinytorch.perf.quantization.quantize import Quantize
+from tinytorch.workloads.training_checks import check_loader, check_optimizer
 from tinytorch.workloads.workload import Workload
 
 __all__ = ["fine_tune"]
@@ -44,16 +45,8 @@ def fine_tune(
             f"fine-tuning trains modules of tinytorch, {workload.name} is a "
             f"{type(workload.model).__name__}"
         )
-    if not (optimizer is None or callable(optimizer)):
-        raise SettingError(
-            f"the optimizer is a function of the parameters of a copy, got "
-            f"{type(optimizer).__name__}; write lambda parameters: SGD(parameters, lr=0.01)"
-        )
-    if not hasattr(loader, "__len__"):
-        raise SettingError(
-            f"training goes over the data several times, which a {type(loader).__name__} cannot; "
-            "give a DataLoader or a list of batches"
-        )
+    check_optimizer(optimizer)
+    check_loader(loader)
     adapter = adapter_for(workload.model, workload.arguments)
     plan = transform.plan(workload)
     twin = adapter.clone(workload.model)

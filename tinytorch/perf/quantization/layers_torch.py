@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import nn
 
-__all__ = ["QuantizedEmbedding", "as_linear", "kind_of", "replace_modules", "weights_of"]
+__all__ = ["QuantizedEmbedding", "as_linear", "kind_of", "weights_of"]
 
 KINDS: dict[type[nn.Module], str] = {
     nn.Linear: "linear",
@@ -19,13 +18,6 @@ KINDS: dict[type[nn.Module], str] = {
     nn.GRU: "recurrent",
 }
 """Layers by their exact class: a subclass may compute something else."""
-HOOKS = (
-    "_forward_hooks",
-    "_forward_hooks_with_kwargs",
-    "_forward_hooks_always_called",
-    "_forward_pre_hooks",
-    "_forward_pre_hooks_with_kwargs",
-)
 
 
 def kind_of(module: nn.Module) -> str | None:
@@ -83,20 +75,3 @@ class QuantizedEmbedding(nn.Embedding):
         rows = nn.functional.embedding(input, table.qdata)
         scale = nn.functional.embedding(input, table.scale)
         return (rows * scale).to(table.dtype)
-
-
-def replace_modules(model: nn.Module, replaced: Mapping[nn.Module, nn.Module]) -> nn.Module:
-    """Put other layers into a model in place, wherever the old ones are, and give the model.
-
-    Hooks and mode of the old ones go over. If the model itself is replaced, the new one is given.
-    """
-    for old, new in replaced.items():
-        if old is not new:
-            new.train(old.training)
-            for name in HOOKS:
-                getattr(new, name).update(getattr(old, name, {}))
-    for holder in list(model.modules()):
-        for name, child in holder._modules.items():
-            if child is not None:
-                holder._modules[name] = replaced.get(child, child)
-    return replaced.get(model, model)

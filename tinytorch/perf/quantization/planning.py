@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from tinytorch.adapters.adapter import adapter_for, held_by
+from tinytorch.adapters.adapter import adapter_for
+from tinytorch.adapters.core_tensors import own_tensors
 from tinytorch.adapters.surgery import replace_layers
 from tinytorch.core.embeddings import PositionalEmbedding
 from tinytorch.core.module import Module
-from tinytorch.core.tensor import Tensor
 from tinytorch.errors import ModelError, SettingError
 from tinytorch.formats.affine import affine_parameters
 from tinytorch.formats.ranges import RangeStatistics, choose_range
@@ -70,16 +70,13 @@ def make_plan(workload: Workload, settings: Settings) -> Plan:
         skipped.append(Skipped("", f"no layer of tinytorch was found in {workload.name}"))
     skipped += [Skipped(path, each.reason) for path, each in candidates.items() if each.reason]
     gain = _shrinkage(modules, [each for each in candidates.values() if not each.reason])
-    unknown = {"speedup": NO_SPEEDUP if steps else "nothing changes"}
-    if gain is None:
-        unknown["shrinkage"] = "nothing changes"
     return Plan(
         NAME,
         settings.to_dict(),
         steps,
         tuple(skipped),
         shrinkage=gain,
-        not_predicted=unknown,
+        not_predicted={"speedup": NO_SPEEDUP},
         notes=idle_patterns(settings.keep, candidates, change="quantized"),
     )
 
@@ -109,7 +106,7 @@ def apply_plan(workload: Workload, plan: Plan) -> Any:
         if not isinstance(after.get(step.layer), QuantizedLayer):
             raise ModelError(f"layer {step.layer!r} could not be replaced where the model holds it")
     for module in after.values():
-        for tensor in _own_tensors(module):
+        for _, tensor in own_tensors(module):
             tensor.requires_grad, tensor.grad = False, None  # whole numbers let none through
     return model
 
@@ -213,7 +210,7 @@ def _check_groups(candidates: Mapping[str, _Candidate], settings: Settings) -> N
 
 def _why_unknown(layer: Any) -> str:
     """Say why a layer that is in no table is left alone; nothing if it holds no floats itself."""
-    own = [each for each in _own_tensors(layer) if each.data.dtype.kind == "f"]
+    own = [each for _, each in own_tensors(layer) if each.data.dtype.kind == "f"]
     if not own:
         return ""
     name, count = type(layer).__name__, sum(each.data.size for each in own)
@@ -265,7 +262,7 @@ def _keep_what_shares(candidates: Mapping[str, _Candidate], modules: Mapping[str
         users.setdefault(id(weight), []).append(path)
     for path, module in modules.items():
         if path not in candidates:
-            for tensor in _own_tensors(module):
+            for _, tensor in own_tensors(module):
                 if id(tensor) in users:
                     users[id(tensor)].append(path)
     for paths in users.values():
@@ -280,23 +277,17 @@ def _keep_what_shares(candidates: Mapping[str, _Candidate], modules: Mapping[str
                 ].reason = f"it shares its weight with {floats[0]!r}, which stays in floats"
 
 
-def _own_tensors(module: Any) -> Iterator[Tensor]:
-    for _, each in held_by(module, (Tensor, Module)):
-        if isinstance(each, Tensor) and each.creator is None:
-            yield each
-
-
 def _shrinkage(modules: Mapping[str, Any], chosen: list[_Candidate]) -> Gain | None:
     """Count what is held before and after; exact, as both follow from the shapes."""
     if not chosen:
         return None
     replaced = {id(each.layer) for each in chosen}
-    everything = {id(t): t.data.nbytes for m in modules.values() for t in _own_tensors(m)}
+    everything = {id(t): t.data.nbytes for m in modules.values() for _, t in own_tensors(m)}
     staying = {
         id(tensor): tensor.data.nbytes
         for module in modules.values()
         if id(module) not in replaced
-        for tensor in _own_tensors(module)
+        for _, tensor in own_tensors(module)
     }
     packed: dict[Any, int] = {}
     extra = 0
@@ -311,5 +302,4 @@ def _shrinkage(modules: Mapping[str, Any], chosen: list[_Candidate]) -> Gain | N
         extra += extra_bytes(each.layer, settings, outputs)
     before = sum(everything.values())
     after = sum(staying.values()) + sum(packed.values()) + extra
-    basis = f"{before:,} bytes before, {after:,} after, counted from the shapes"
-    return Gain(before / after, before / after, before / after, basis)
+    return Gain.counted(before, after, "counted from the shapes")

@@ -6,13 +6,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from tinytorch.adapters.adapter import adapter_for
-from tinytorch.errors import SettingError
 from tinytorch.perf.quantization.planning import NAME, apply_plan, make_plan
 from tinytorch.perf.quantization.sensitivity import within_error
 from tinytorch.perf.quantization.settings import Settings
 from tinytorch.workloads.plan import Plan
 from tinytorch.workloads.profile import Profile
-from tinytorch.workloads.workload import Workload
+from tinytorch.workloads.workload import Workload, check_workload
 
 __all__ = ["Quantize"]
 
@@ -28,11 +27,7 @@ class Quantize(Settings):
 
     def plan(self, workload: Workload, profile: Profile | None = None) -> Plan:
         """Say which layers become what, and which stay in floats. A copy of the model is called."""
-        if not isinstance(workload, Workload):
-            raise SettingError(
-                f"a plan is made for a Workload, got {type(workload).__name__}; "
-                "load_workload('mlp') or Workload(name, model, inputs) gives one"
-            )
+        check_workload(workload)
         if adapter_for(workload.model, workload.arguments).name == "pytorch":
             from tinytorch.perf.quantization.quantize_torch import plan_torch
 

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
 
 from tinytorch.adapters.pytorch import TorchAdapter
+from tinytorch.adapters.pytorch_surgery import replace_modules, why_no_module
 from tinytorch.errors import SettingError
 from tinytorch.perf.quantization.calibrate_torch import Seen, observe_layers, require_batches
 from tinytorch.perf.quantization.candidates_torch import (
@@ -27,7 +28,6 @@ from tinytorch.perf.quantization.layers_torch import (
     QuantizedEmbedding,
     as_linear,
     kind_of,
-    replace_modules,
 )
 from tinytorch.perf.quantization.packed_torch import (
     DYNAMIC_LINEAR,
@@ -69,7 +69,7 @@ SLOW_INT4 = (
 def plan_torch(workload: Workload, settings: Settings) -> Plan:
     """Look at each layer of a PyTorch model. A copy of it is called, to see its layers at work."""
     model = workload.model
-    reason = _why_no_module(model)
+    reason = why_no_module(model)
     if reason:
         return _plan(settings, (), [Skipped("", reason)], None, ())
     adapter = TorchAdapter()
@@ -127,23 +127,6 @@ def apply_torch(workload: Workload, plan: Plan, settings: Settings) -> nn.Module
 # ---------------------------------------------------------------- planning
 
 
-def _why_no_module(model: Any) -> str:
-    if not isinstance(model, nn.Module):
-        return f"it is a {type(model).__name__}, and only the layers of a Module can be replaced"
-    if isinstance(model, torch.jit.ScriptModule):
-        return "it is compiled by torch.jit; quantize the model that it was made from"
-    if any(_is_compiled(module) for module in model.modules()):
-        return "it is compiled; quantize it first and call torch.compile on the result"
-    if any(nn.parameter.is_lazy(each) for each in model.parameters()):
-        return "some of its parameters have no shape yet; call the model once before"
-    return ""
-
-
-def _is_compiled(module: nn.Module) -> bool:
-    """Tell whether `torch.compile(module)` or `module.compile()` was called."""
-    return "_orig_mod" in module._modules or module._compiled_call_impl is not None
-
-
 def _plan(
     settings: Settings,
     steps: tuple[Step, ...],
@@ -151,16 +134,13 @@ def _plan(
     gain: Gain | None,
     notes: tuple[str, ...],
 ) -> Plan:
-    unknown = {"speedup": NO_SPEEDUP[settings.mode] if steps else "nothing changes"}
-    if gain is None:
-        unknown["shrinkage"] = "nothing changes"
     return Plan(
         NAME,
         settings.to_dict(),
         steps,
         tuple(skipped),
         shrinkage=gain,
-        not_predicted=unknown,
+        not_predicted={"speedup": NO_SPEEDUP[settings.mode]},
         notes=notes,
     )
 
@@ -241,9 +221,8 @@ def _shrinkage(
     for each in chosen:
         if each.paths[0] not in graph.layers:
             after += each.bytes_after - each.bytes_before
-    ratio = before / after
     how = "by the shapes" if graph.nbytes is None else "counted on a traced copy"
-    return Gain(ratio, ratio, ratio, f"{before:,} bytes before, {after:,} after, {how}")
+    return Gain.counted(before, after, how)
 
 
 def _notes(chosen: list[Candidate]) -> Iterator[str]:

@@ -140,7 +140,6 @@ def within_error(workload: Workload, transform: Any, plan: Plan) -> Plan:
         f"all layers as asked would change the outputs by {together.error:.2%}, these change them "
         f"by {final.error:.2%} (calibration data)"
     )
-    nothing = dict.fromkeys(("shrinkage", "speedup"), "nothing changes")
     hurts = tuple(
         Skipped(step.layer, _hurts(alone.error, limit)) for unit, alone in kept for step in unit
     )
@@ -149,7 +148,6 @@ def within_error(workload: Workload, transform: Any, plan: Plan) -> Plan:
         steps=tuple(by_layer[step.layer] for step in plan.steps if step.layer in by_layer),
         skipped=plan.skipped + hurts,
         shrinkage=judge.shrinkage(final) if steps else None,
-        not_predicted=plan.not_predicted if steps else nothing,
         notes=(*plan.notes, note),
     )
 
