@@ -1,6 +1,7 @@
 """What every test may use."""
 
 import gc
+import os
 from collections.abc import Iterator
 
 import hypothesis
@@ -8,6 +9,10 @@ import numpy as np
 import pytest
 
 from tinytorch.core import dispatch
+
+if "PYTEST_XDIST_WORKER" in os.environ:
+    # Each worker has a core; threads that wait for each other on it would take many times as long.
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 # No test depends on how fast the machine is, or on luck.
 hypothesis.settings.register_profile(

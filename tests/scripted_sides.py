@@ -24,6 +24,7 @@ class ScriptedSide:
 
     runs_here = True
     warms_itself = True
+    untimed_call_s = 0.0
 
     def __init__(
         self,

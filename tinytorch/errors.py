@@ -74,3 +74,9 @@ class RecordError(TinyTorchError, RuntimeError):
 
 class MissingPartError(TinyTorchError, ImportError):
     """An optional part that is not installed; the message names the extra to install."""
+
+
+def first_line(error: BaseException) -> str:
+    """Say in one line what went wrong."""
+    text = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__

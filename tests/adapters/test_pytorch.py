@@ -12,6 +12,7 @@ nn = torch.nn
 from tinytorch.adapters.adapter import adapter_for
 from tinytorch.adapters.layer_watch import stamping_layers
 from tinytorch.adapters.pytorch import TorchAdapter, tensors_in
+from tinytorch.adapters.pytorch_wrapping import WrappedModel
 from tinytorch.core.layers import Sequential as CoreSequential
 from tinytorch.errors import BackendError, GraphError, ModelError, SettingError
 from tinytorch.measure.clocks import WALL
@@ -169,6 +170,17 @@ def test_inputs_on_two_devices_are_an_error():
 def test_single_numbers_may_stay_where_they_are():
     model = nn.Linear(2, 2, device="meta")
     assert ADAPTER.device(model, (normal(1, 2).to("meta"), torch.tensor(0.5))) == "meta"
+
+
+def test_inputs_of_a_model_that_fetches_them_may_be_on_the_processor():
+    class Fetching(WrappedModel):
+        fetches_inputs_to = torch.device("meta")
+
+    model = Fetching(nn.Linear(2, 2, device="meta"))
+    assert ADAPTER.device(model, (normal(1, 2),)) == "meta"
+    assert ADAPTER.device(WrappedModel(model), (normal(1, 2),)) == "meta"
+    assert ADAPTER.device(Fetching(nn.ReLU()), (normal(1, 2),)) == "meta"
+    assert ADAPTER.device(model, (normal(1, 2).to("meta"),)) == "meta"
 
 
 def test_a_model_on_two_devices_is_an_error_that_names_both():

@@ -201,6 +201,7 @@ def test_settings_reach_the_comparer(compared):
         "margin": 2.0,
         "evidence": True,
         "timeout_s": 7.0,
+        "cache": "warm",
         "is_known": None,
         "seed": 5,
     }
@@ -278,10 +279,13 @@ def test_a_comparison_is_kept_as_a_record(compared, capsys, tmp_path):
         ("mlp mlp --budget 5%", "'5%' is no time"),
         ("mlp mlp --baseline-env X", "'X' sets nothing; write NAME=VALUE"),
         ("mlp mlp --expect wonders", "invalid choice: 'wonders'"),
+        ("mlp mlp --cache tepid", "invalid choice: 'tepid'"),
+        ("mlp mlp --cache cold --isolate", "--cache cold is for sides in one process"),
         ("mlp mlp --store x", "--store says where to keep the result; add --save"),
         ("mlp mlp --trials 3", "--trials belongs to --selfcheck"),
         ("mlp cnn --selfcheck", "--selfcheck compares one target with itself"),
         ("--selfcheck --isolate", "--selfcheck runs in this process"),
+        ("--selfcheck --cache cold", "--selfcheck runs in this process, with warm caches"),
         ("--selfcheck --trials 0", "give a whole number from 1 on"),
     ],
 )

@@ -95,6 +95,7 @@ def test_every_command_has_the_common_options(name):
     needed = {
         "profile": ["mlp"],
         "predict": ["mlp", "--at", "8"],
+        "advise": ["mlp"],
         "bench": ["suite.toml"],
         "gate": ["--against", "main"],
     }.get(name, [])

@@ -23,6 +23,7 @@ from tinytorch.comparison.rounds import Pace, Round
 from tinytorch.comparison.sequential import Rule, TimeRatio, time_until_known
 from tinytorch.errors import SettingError
 from tinytorch.measure.samples import Samples
+from tinytorch.workloads.preparation import Preparation
 
 PACE = Pace(loops=(3, 3), pairs=2, calls_before=1, round_s=0.02, call_s=(1e-3, 2e-3))
 
@@ -297,3 +298,54 @@ def test_a_verdict_in_a_file_is_not_believed():
 def test_another_schema_is_refused(schema):
     with pytest.raises(SettingError, match=rf"schema {schema!r}; this version reads 1"):
         Comparison.from_dict(comparison().to_dict() | {"schema": schema})
+
+
+# ---------------------------------------------------------------- what was done once
+
+ONCE = ((), (Preparation("compiled", 12.0, 3 << 20), Preparation("captured", 0.5)))
+
+
+def faster(ratio=0.5, **settings):
+    rounds = [
+        Round((1e-3, 1e-3), (1e-3 * ratio * factor,) * 2)
+        for factor in np.linspace(0.99, 1.01, 9).tolist()
+    ]
+    return comparison(rounds, **settings)
+
+
+def test_a_preparation_pays_after_so_many_calls():
+    found = faster(preparations=ONCE)
+    assert found.verdict == FASTER
+    assert found.break_even.calls == pytest.approx(12.5 / 0.5e-3, rel=1e-3)
+    assert found.break_even.low < found.break_even.calls < found.break_even.high
+    low, high = found.time_ratio_low, found.time_ratio_high
+    assert found.break_even.low == pytest.approx(12.5 / (1e-3 * (1 - low)))
+    assert found.break_even.high == pytest.approx(12.5 / (1e-3 * (1 - high)))
+
+
+@pytest.mark.parametrize(
+    "found",
+    [faster(), faster(preparations=ONCE[::-1]), faster(1.5, preparations=ONCE)],
+    ids=["nothing was done", "only for the baseline", "slower"],
+)
+def test_otherwise_there_is_no_such_number(found):
+    assert found.break_even is None
+    assert found.to_dict()["break_even"] is None
+
+
+def test_preparations_and_caches_survive_json():
+    found = faster(preparations=ONCE, cache="cold")
+    written = json.loads(json.dumps(found.to_dict(), allow_nan=False))
+    assert written["break_even"]["calls"] == pytest.approx(25_000, rel=1e-3)
+    assert Comparison.from_dict(written) == found
+
+
+def test_a_comparison_from_before_there_were_any_can_be_read():
+    written = faster().to_dict()
+    del written["preparations"], written["cache"], written["break_even"]
+    del written["pace"]["untimed_s"]
+    assert Comparison.from_dict(written) == faster()
+
+
+def test_a_notebook_shows_it():
+    assert "compiled once in 12.0 s" in faster(preparations=ONCE)._repr_html_()

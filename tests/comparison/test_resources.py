@@ -7,10 +7,12 @@ import pytest
 from parts import require_part
 
 from tinytorch.adapters.adapter import adapter_for
+from tinytorch.comparison import resources
 from tinytorch.comparison.resources import Resources, measure_resources
 from tinytorch.core.layers import Linear, ReLU, Sequential
 from tinytorch.core.module import Module
 from tinytorch.core.tensor import Tensor
+from tinytorch.workloads.preparation import FIRST_CALL, Preparation
 from tinytorch.workloads.workload import Workload
 
 torch = require_part("torch")
@@ -158,3 +160,65 @@ def test_what_was_measured_on_a_device_is_given(monkeypatch):
 def test_resources_survive_json():
     found = measure_resources(core_workload())
     assert Resources.from_dict(json.loads(json.dumps(found.to_dict()))) == found
+
+
+# ---------------------------------------------------------------- on a device
+
+
+@pytest.fixture
+def on_device(monkeypatch):
+    """Let a model be on a device where one call more needs 1000 bytes."""
+    workload = torch_workload()
+    adapter = type(adapter_for(workload.model))
+    record = adapter.record
+    monkeypatch.setattr(adapter, "device", lambda self, model, inputs: "cuda:0")
+    monkeypatch.setattr(
+        adapter,
+        "record",
+        lambda self, model, step, *, device, inputs: replace(
+            record(self, model, step, device="cpu", inputs=inputs), device_peak_bytes=5000
+        ),
+    )
+    monkeypatch.setattr(resources, "peak_during", lambda place, run: run() is None or 1000)
+    return workload
+
+
+def test_the_peak_is_that_of_a_call_that_nobody_records(on_device):
+    assert measure_resources(on_device).device_peak_bytes == 1000
+
+
+def test_the_peak_includes_what_stays_taken(on_device):
+    on_device.model.preparations = (Preparation("captured", 1.0, 300),)
+    found = measure_resources(on_device)
+    assert found.device_peak_bytes == 1300
+    assert found.peak_bytes is None
+    assert dict(found.not_measured) == {"peak_bytes": resources.INSIDE_OF_GRAPHS}
+    seen = (Preparation(FIRST_CALL, 1.0), Preparation(FIRST_CALL, 1.0, 7))
+    assert measure_resources(on_device, preparations=seen).device_peak_bytes == 1007
+
+
+def test_what_nobody_counted_is_said_beside_the_peak(on_device):
+    on_device.model.preparations = (Preparation("compiled", 1.0),)
+    found = measure_resources(on_device)
+    assert found.device_peak_bytes == 1000
+    assert found.not_measured["device_peak_bytes"] == (
+        "what stays taken because it was compiled is not part of it"
+    )
+
+
+def test_a_call_that_fails_on_the_device_leaves_a_reason(on_device, monkeypatch):
+    def fail(place, run):
+        raise RuntimeError("out of memory")
+
+    monkeypatch.setattr(resources, "peak_during", fail)
+    found = measure_resources(on_device)
+    assert found.device_peak_bytes is None
+    assert found.not_measured["device_peak_bytes"] == "RuntimeError: out of memory"
+
+
+def test_a_compiled_model_is_counted_as_it_is_written():
+    plain, compiled = torch_workload(), torch_workload()
+    compiled.model.compile(backend="eager")
+    found = measure_resources(compiled)
+    assert found.peak_bytes == measure_resources(plain).peak_bytes
+    assert found.not_measured["peak_bytes"] == resources.AS_WRITTEN

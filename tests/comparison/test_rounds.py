@@ -344,3 +344,35 @@ def test_a_clock_that_was_set_back_once_does_not_stop_calibration(monkeypatch):
     found = found_pace(monkeypatch, first, second)
     assert found.call_s[0] == pytest.approx(1e-6)
     assert all(later <= 10 * earlier for earlier, later in pairwise(readings))
+
+
+# ---------------------------------------------------------------- cold caches
+
+
+def cold_sides(untimed_s=0.004, **settings):
+    sides = two_sides(1e-5, 2e-5, **settings)
+    for side in sides:
+        side.untimed_call_s, side.warms_itself = untimed_s, False
+    return sides
+
+
+def test_with_cold_caches_a_turn_is_one_call(monkeypatch):
+    found = found_pace(monkeypatch, *cold_sides())
+    assert (found.loops, found.calls_before) == ((1, 1), 0)
+
+
+def test_emptying_caches_is_part_of_what_a_round_takes(monkeypatch):
+    found = found_pace(monkeypatch, *cold_sides())
+    assert found.untimed_s == pytest.approx(0.008)
+    assert found.pair_s == pytest.approx(0.008 + 3e-5)
+    assert found.round_s >= found.pairs * 0.008
+
+
+def test_what_was_built_is_not_called_often_with_cold_caches(monkeypatch):
+    sides = cold_sides()
+    found = found_pace(monkeypatch, *sides)
+    for side in sides:
+        side.events.clear()
+    take_round(*sides, pace=found, rng=np.random.default_rng(0))
+    settling = next(event for event in sides[0].events if event[0] == "time")
+    assert settling[1] <= 5

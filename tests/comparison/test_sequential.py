@@ -291,3 +291,16 @@ def test_settings_that_mean_nothing_are_refused(settings, name):
 def test_settings_at_their_edges_are_fine():
     assert Rule(floor=0.0, band=0.5, confidence=0.5, budget_s=1e-9, precision=1e-9).floor == 0
     assert Rule().budget_s / 20 > rounds.ROUND_S
+
+
+def test_somebody_may_look_after_every_round(clock, rng):
+    looks = []
+    found = time_until_known(
+        *simulated_sides(clock, rng),
+        Rule(),
+        is_known=is_decided,
+        rng=rng,
+        between=lambda: looks.append(clock.now),
+    )
+    assert len(looks) == len(found.rounds)
+    assert looks == sorted(looks)

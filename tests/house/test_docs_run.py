@@ -18,7 +18,12 @@ PAGES = sorted(
 )
 NAMES = [str(page.relative_to(ROOT)) for page in PAGES]
 BY_NAME = {"argvalues": PAGES, "ids": NAMES}
-SLOW = ("docs/acceleration.md", "docs/compression.md", "docs/quantization.md")
+SLOW = (
+    "docs/acceleration.md",
+    "docs/compression.md",
+    "docs/pytorch.md",
+    "docs/quantization.md",
+)
 """Pages that measure and train for more than a few seconds."""
 RUNS = [
     pytest.param(page, marks=pytest.mark.slow) if name in SLOW else page

@@ -33,6 +33,10 @@ EXCEPTIONS: dict[tuple[str, str], str] = {
         "tinytorch.reporting.kernel_choices",
     ): "a report of choices shows itself in a terminal and a notebook",
     (
+        "tinytorch.perf.acceleration.size_advice",
+        "tinytorch.reporting.size_advice",
+    ): "advice about sizes shows itself in a terminal and a notebook",
+    (
         "tinytorch.perf.benchmarking.performance_table",
         "tinytorch.reporting.benchmarking_classics",
     ): "plot_performance_comparison prints and draws, a table shows itself (__rich__)",
@@ -103,7 +107,7 @@ EXCEPTIONS: dict[tuple[str, str], str] = {
 }
 
 # Whoever imports one of these pulls in torch.
-TORCH_FAMILY = {"torch", "torchao", "torch_pruning"}
+TORCH_FAMILY = {"torch", "torchao", "torch_pruning", "transformers", "triton"}
 
 
 class Import(NamedTuple):

@@ -3,7 +3,7 @@ import time
 import pytest
 
 from tinytorch.errors import SettingError
-from tinytorch.measure.clocks import CPU_TIME, WALL, StandardClock, reading_overhead
+from tinytorch.measure.clocks import CPU_TIME, WALL, ColdClock, StandardClock, reading_overhead
 
 
 class Hand:
@@ -62,3 +62,34 @@ def test_the_clocks_of_the_system_know_themselves(clock):
 def test_no_readings_are_refused():
     with pytest.raises(SettingError, match="readings=0"):
         reading_overhead(WALL, 0)
+
+
+# ---------------------------------------------------------------- with cold caches
+
+
+def test_cold_calls_are_timed_one_by_one_without_what_empties_the_caches():
+    hand, log = Hand(), []
+
+    def work():
+        hand.now += 500
+        log.append("call")
+
+    def flush():
+        hand.now += 1_000_000
+        log.append("flush")
+
+    cold = ColdClock(clock_with(hand), flush)
+    assert cold.time(work, 3) == pytest.approx(1500e-9)
+    assert log == ["flush", "call"] * 3
+
+
+def test_a_cold_clock_is_the_same_clock_otherwise():
+    cold = ColdClock(WALL, lambda: None)
+    assert (cold.name, cold.resolution_s) == (WALL.name, WALL.resolution_s)
+    assert cold.is_disturbed_by_host
+
+
+def test_reading_a_cold_clock_needs_no_cold_caches():
+    flushed = []
+    assert reading_overhead(ColdClock(WALL, lambda: flushed.append(1))) > 0
+    assert flushed == []

@@ -7,6 +7,8 @@ from tinytorch.measure.clocks import WALL
 from tinytorch.measure.device_clock import (
     DeviceClock,
     fitting_clock,
+    has_unseen_work,
+    running_cuda,
     used_devices,
     wait_for_devices,
 )
@@ -76,3 +78,34 @@ def test_without_torch_it_is_the_wall_clock(monkeypatch):
 def test_with_torch_it_is_the_clock_that_waits(cuda):
     assert isinstance(fitting_clock(), DeviceClock)
     assert fitting_clock().resolution_s == WALL.resolution_s
+
+
+@pytest.mark.parametrize(
+    ("in_stream_s", "elsewhere_s", "is_unseen"),
+    [(1e-3, 0.0, False), (1e-3, 5e-5, False), (1e-3, 5e-3, True), (0.1, 5e-3, False)],
+)
+def test_work_beside_the_current_stream_is_unseen(
+    monkeypatch, cuda, in_stream_s, elsewhere_s, is_unseen
+):
+    now, left = [0.0], [0.0]
+
+    def synchronize(device):
+        now[0] += left[0]
+        left[0] = 0.0
+
+    def wait_for_stream():
+        now[0] += in_stream_s
+
+    def call():
+        left[0] = elsewhere_s
+
+    monkeypatch.setattr("tinytorch.measure.device_clock.perf_counter", lambda: now[0])
+    cuda.synchronize = synchronize
+    cuda.current_stream = lambda device: SimpleNamespace(synchronize=wait_for_stream)
+    assert has_unseen_work(call, "cuda:0") is is_unseen
+
+
+def test_without_a_device_nothing_is_unseen(monkeypatch):
+    monkeypatch.delitem(sys.modules, "torch", raising=False)
+    assert running_cuda() is None
+    assert not has_unseen_work(lambda: None, "cuda:0")

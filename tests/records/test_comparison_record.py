@@ -6,6 +6,7 @@ from example_records import ENVIRONMENT
 
 from tinytorch.comparison.accuracy import compare_accuracy
 from tinytorch.comparison.comparison import Comparison
+from tinytorch.comparison.resources import Resources
 from tinytorch.comparison.rounds import Pace
 from tinytorch.records.comparison_record import comparison_record, comparison_samples
 from tinytorch.workloads.record import Record
@@ -62,3 +63,17 @@ def test_the_time_that_it_took_is_no_setting():
 def test_the_environment_is_that_of_the_comparison(tmp_path):
     assert record(comparison()).environment == ENVIRONMENT
     assert record(comparison(), folder=tmp_path).commit is None
+
+
+def test_cold_caches_and_kinds_of_devices_are_settings():
+    assert record(comparison(cache="cold")).settings["cache"] == "cold"
+    devices = {"cuda:0": {"name": "H200", "looks": 3}}
+    found = record(comparison(environment={**ENVIRONMENT, "devices": devices}))
+    assert found.settings["devices"] == {"cuda:0": "H200"}
+    assert found.settings_key != record(comparison()).settings_key
+
+
+def test_memory_of_a_device_is_a_series_of_its_own():
+    both = (Resources(device_peak_bytes=10), Resources(device_peak_bytes=20))
+    samples = comparison_samples(comparison(resources=both))
+    assert samples["peak device memory"].values == (20.0,)

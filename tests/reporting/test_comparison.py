@@ -3,10 +3,16 @@ from example_comparisons import comparison, contradictory, with_evidence
 from terminal import shown
 
 from tinytorch.comparison.accuracy import compare_accuracy
-from tinytorch.comparison.outputs import ArrayDifference, OutputDifference
+from tinytorch.comparison.outputs import OutputDifference
 from tinytorch.measure.samples import Samples
-from tinytorch.reporting.comparison import render_comparison, render_comparisons, verdict_text
+from tinytorch.reporting.comparison import (
+    comparison_html,
+    render_comparison,
+    render_comparisons,
+    verdict_text,
+)
 from tinytorch.reporting.forest_plot import ratio_text
+from tinytorch.workloads.preparation import Preparation
 
 WORSE = compare_accuracy([1] * 400, [1, 0] * 200)
 
@@ -158,34 +164,6 @@ def test_doubts_about_single_calls_are_said_once():
     ]
 
 
-@pytest.mark.parametrize(
-    ("outputs", "words"),
-    [
-        (OutputDifference((ArrayDifference((2,)),)), "outputs: identical"),
-        (OutputDifference(mismatch="1 outputs, 3 outputs"), "cannot be compared: 1 outputs, 3"),
-        (
-            OutputDifference((ArrayDifference((4,), equal_share=0.5, is_identical=False),)),
-            "equal whole numbers 50.0%",
-        ),
-    ],
-)
-def test_outputs_are_described(outputs, words):
-    assert words in shown(render_comparison(comparison(outputs=outputs)))
-
-
-def test_scores_that_are_no_shares_are_shown_as_they_are():
-    scores = [-2.0 - 0.01 * index for index in range(100)]
-    found = compare_accuracy(scores, [each + 0.001 * (i % 3) for i, each in enumerate(scores)])
-    text = shown(render_comparison(comparison(accuracy=found)))
-    assert "accuracy: not worse, -2.495 to -2.494 (difference +0.00099" in text
-
-
-def test_a_candidate_without_a_score_is_worse_and_has_no_mean():
-    found = compare_accuracy([1.0] * 50, [float("nan")] * 50)
-    text = shown(render_comparison(comparison(accuracy=found)))
-    assert "less accurate: - against 1" in text.splitlines()[0]
-
-
 def test_several_comparisons_share_one_plot():
     found = [
         comparison(0.5).named("torch", "fast"),
@@ -222,3 +200,15 @@ def test_nothing_is_wider_than_the_terminal(width):
 
 def test_a_comparison_shows_itself():
     assert shown(comparison()) == shown(render_comparison(comparison()))
+
+
+def test_what_is_no_part_of_the_times_stands_below_them():
+    once = ((), (Preparation("compiled", 12.0, 3 << 20),))
+    lines = shown(render_comparison(comparison(0.5, preparations=once, cache="cold"))).splitlines()
+    at = lines.index("cold caches: emptied before every call, outside of its time")
+    assert lines[at + 1].startswith("candidate: compiled once in 12.0 s, 3 MiB stay taken: not")
+    assert lines[at + 2].startswith("candidate has made up for that after 24.0k calls (")
+
+
+def test_a_notebook_shows_what_a_terminal_does():
+    assert "candidate is faster" in comparison_html(comparison(0.5))

@@ -140,9 +140,13 @@ class TorchAdapter(Adapter):
         if len(homes) > 1:
             places = ", ".join(f"{name} on {home}" for home, name in homes.items())
             raise BackendError(f"the model lies on several devices ({places}); profile one part")
+        fetches_to = getattr(owner_of(model), "fetches_inputs_to", None)
+        if fetches_to is not None:  # it moves inputs of the processor itself
+            given = {str(fetches_to)} | given - {"cpu"}
         home = next(iter(homes), None) or next(iter(sorted(given)), "cpu")
         # Single numbers may stay on the CPU; everything else must be where the model is.
-        strays = [t for t in tensors_in(inputs) if t.dim() and str(t.device) != home]
+        allowed = {home} if fetches_to is None else {home, "cpu"}
+        strays = [t for t in tensors_in(inputs) if t.dim() and str(t.device) not in allowed]
         if strays:
             shape = tuple(strays[0].shape)
             raise BackendError(

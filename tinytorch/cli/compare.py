@@ -119,6 +119,13 @@ def _add_measuring(group: argparse._ArgumentGroup) -> None:
         help="give up on a call, or on building a side, that takes longer",
     )
     group.add_argument(
+        "--cache",
+        choices=("warm", "cold"),
+        default="warm",
+        help="what calls find in the caches: what those before left (warm, the default), or "
+        "nothing of theirs (cold)",
+    )
+    group.add_argument(
         "--expect",
         choices=("faster", "same", "not-slower"),
         help="what counts as fine, see below (default: faster or same)",
@@ -160,6 +167,8 @@ def _compare(options: argparse.Namespace, output: Output) -> ExitCode:
     for side in SIDES:
         _check_folder(getattr(options, f"{side}_folder"))
     is_isolated = options.isolate or any(_own_environment(options, side) for side in SIDES)
+    if is_isolated and options.cache == "cold":
+        raise SettingError("--cache cold is for sides in one process; leave what isolates them out")
     settings = _side_settings(options, targets, is_isolated=is_isolated)
     from tinytorch.comparison.compare import compare
     from tinytorch.reporting.comparison import render_comparison
@@ -175,6 +184,7 @@ def _compare(options: argparse.Namespace, output: Output) -> ExitCode:
             margin=options.margin,
             evidence=not options.no_evidence,
             timeout_s=options.timeout,
+            cache=options.cache,
             is_known=_stopping_rule(options),
             seed=options.seed,
             progress=progress,
@@ -198,10 +208,11 @@ def _self_check(options: argparse.Namespace, output: Output) -> ExitCode:
     if len(options.targets) > 1:
         raise SettingError(f"--selfcheck compares one target with itself, not {options.targets}")
     given = [side for side in SIDES if _own_environment(options, side)]
-    if options.isolate or given or options.save or options.expect:
+    is_cold = options.cache != "warm"
+    if options.isolate or given or options.save or options.expect or is_cold:
         raise SettingError(
-            "--selfcheck runs in this process and is kept by itself; leave --isolate, the "
-            "environments, --save and --expect out"
+            "--selfcheck runs in this process, with warm caches, and is kept by itself; leave "
+            "--isolate, the environments, --cache, --save and --expect out"
         )
     from tinytorch.comparison.self_check import self_check
     from tinytorch.reporting.self_check import render_self_check

@@ -28,6 +28,7 @@ COMMANDS = {
     "machine": Command("tinytorch.cli.machine", "measure what this machine can do at best"),
     "profile": Command("tinytorch.cli.profile", "show where the time of a model goes, and why"),
     "predict": Command("tinytorch.cli.predict", "measure small sizes and predict a large one"),
+    "advise": Command("tinytorch.cli.advise", "recommend a batch size or a sequence length"),
     "compare": Command("tinytorch.cli.compare", "time two things in turns and say which is faster"),
     "bench": Command("tinytorch.cli.bench", "run a suite of benchmarks, each in a fresh process"),
     "gate": Command("tinytorch.cli.gate", "fail when something became slower or less accurate"),

@@ -231,12 +231,19 @@ def _lower_bound_of_mean(
     reach = _student(confidence, min(count - 1, MOST_FREEDOM)) / math.sqrt(count)
     skewness = _skewness(differences)
     if skewness < 0:
-        inner = 1 + skewness * (reach - skewness / (6 * count))
-        reach = max(reach, 3 / skewness * (float(np.cbrt(inner)) - 1))
+        bent = _cube_root_less_one(skewness * (reach - skewness / (6 * count)))
+        reach = max(reach, 3 / skewness * bent)
     bound = mean - reach * float(differences.std(ddof=1))
     if skewness < 0 and _is_too_skewed(differences):
         bound = min(bound, mean + unseen * min(0.0, float(differences.min())))
     return bound
+
+
+def _cube_root_less_one(more: float) -> float:
+    """Give the cube root of 1 + `more`, less 1, exactly for small numbers, too."""
+    if more > -0.5:
+        return math.expm1(math.log1p(more) / 3)
+    return float(np.cbrt(1 + more)) - 1
 
 
 @lru_cache(maxsize=64)

@@ -5,21 +5,27 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from time import perf_counter
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
+from tinytorch.comparison.cold_calls import empty_caches_between
 from tinytorch.comparison.comparison import NOT_SHOWN, Comparison, verdict_of
 from tinytorch.comparison.evidence import Evidence, gather_evidence
+from tinytorch.comparison.preparing import agree_on_a_clock, settle, with_room
 from tinytorch.comparison.processes import Isolated, ProcessSide
-from tinytorch.comparison.rounds import SETTLING_S, Side
-from tinytorch.comparison.sequential import Rule, TimeRatio, time_until_known
+from tinytorch.comparison.rounds import Side
+from tinytorch.comparison.sequential import Rule, TimedRounds, TimeRatio, time_until_known
 from tinytorch.comparison.sides import LocalSide, WorkloadSide, function_name
-from tinytorch.errors import MeasurementError, SettingError
+from tinytorch.errors import SettingError
 from tinytorch.measure.ceilings import Progress
+from tinytorch.measure.cold_cache import CACHES, COLD, WARM
+from tinytorch.measure.device_state import DeviceWatch
 from tinytorch.measure.environment import describe_environment
 from tinytorch.measure.memory import process_memory
+from tinytorch.workloads.preparation import Preparation
 from tinytorch.workloads.targets import load_workload
 from tinytorch.workloads.workload import Workload
 
@@ -27,13 +33,12 @@ __all__ = ["compare"]
 
 FLOOR, FLOOR_OF_FINISHED = 0.005, 0.01
 """What is smaller may come from where code and arrays lie; more so when nothing is built anew."""
-BUILDING_SHARE = 1 / 12
-"""Building both sides anew must fit so often into the budget, or it is not done."""
 GROWTH_NAMED = 100 << 20
 LOST_NAMED, DRIFT_NAMED = 0.1, 0.1
 NAMES = ("baseline", "candidate")
 
 AnySide = LocalSide | ProcessSide
+Result = TypeVar("Result")
 
 
 def compare(
@@ -50,6 +55,7 @@ def compare(
     margin: float = 0.01,
     evidence: bool = True,
     timeout_s: float | None = None,
+    cache: str = WARM,
     names: Sequence[str] | None = None,
     is_known: Callable[[TimeRatio], bool] | None = None,
     seed: int = 0,
@@ -71,9 +77,14 @@ def compare(
     1 - `confidence`. With `evidence`, models are also compared in outputs, accuracy (as
     non-inferiority within `margin`, in the unit of the scores), memory, size on disk, single calls
     and energy, which takes time of its own. `timeout_s` interrupts a call that does not return.
+
+    Compiled and captured models are never copied, and what is done once, the slow first calls of a
+    model included, is no part of the times but in `preparations`. With ``cache="cold"`` the caches
+    are emptied before every call, and calls are timed one by one: on a CUDA device the L2 cache is
+    overwritten, on a processor more is read than all its caches hold.
     """
     rule = Rule(floor, band, confidence, budget_s, precision)
-    _check(margin=margin, timeout_s=timeout_s, seed=seed)
+    _check(margin=margin, timeout_s=timeout_s, seed=seed, cache=cache)
     rng = np.random.default_rng(seed)
     started = perf_counter()
     with ExitStack() as stack:
@@ -84,33 +95,23 @@ def compare(
         for side in (first, second):
             stack.enter_context(_open(side))
         _tell(progress, f"{second.name} against {first.name}: checking")
-        for side in (first, second):
-            _settle_whether_to_rebuild(side, budget_s)
-        known = gather_evidence(first, second, margin=margin) if evidence else Evidence()
-        is_rebuilt = first.can_rebuild and second.can_rebuild
-        floor_used = (FLOOR if is_rebuilt else FLOOR_OF_FINISHED) if floor is None else floor
-        memory = process_memory().rss_bytes
-        timed = time_until_known(
-            first,
-            second,
-            rule,
-            is_known=_stopping_rule(rule, floor_used, is_known),
-            rng=rng,
-            progress=progress,
-        )
-        grown = process_memory().rss_bytes - memory
+        agreed = _prepare(first, second, budget_s=budget_s, cache=cache)
+        known = Evidence()
+        if evidence:
+            known = _with_room(first, second, lambda: gather_evidence(first, second, margin=margin))
+        timing = _time(first, second, rule, is_known=is_known, rng=rng, progress=progress)
         if evidence:
             _tell(progress, f"{second.name} against {first.name}: memory, size, single calls")
             known = known.completed(first, second, budget_s=budget_s, rng=rng)
-        environment = describe_environment().to_dict()
+        environment = _environment(timing.watches)
     result = Comparison(
         baseline_name=first.name,
         candidate_name=second.name,
-        rounds=timed.rounds,
+        rounds=timing.timed.rounds,
         rule=rule,
-        floor=floor_used,
-        alpha=timed.alpha,
-        pace=timed.pace,
+        floor=timing.floor,
+        alpha=timing.timed.alpha,
+        pace=timing.timed.pace,
         clock=first.clock.name if isinstance(first, LocalSide) else "wall",
         seconds_used=perf_counter() - started,
         accuracy=known.accuracy,
@@ -120,13 +121,17 @@ def compare(
         energy=known.energy,
         not_measured=known.not_measured,
         environment=environment,
+        preparations=(_preparations(first), _preparations(second)),
+        cache=cache,
     )
     notes = (
         *first.notes,
         *second.notes,
+        *agreed,
         *known.notes,
-        *_notes(result, first, second, is_rebuilt=is_rebuilt, grown=grown),
-        *timed.doubts,
+        *_notes(result, first, second, grown=timing.grown),
+        *timing.timed.doubts,
+        *(note for watch in timing.watches for note in watch.notes),
     )
     return result.with_notes(*dict.fromkeys(notes))
 
@@ -134,13 +139,15 @@ def compare(
 # ---------------------------------------------------------------- what was given
 
 
-def _check(*, margin: float, timeout_s: float | None, seed: int) -> None:
+def _check(*, margin: float, timeout_s: float | None, seed: int, cache: str) -> None:
     if not 0 <= margin < math.inf:
         raise SettingError(f"margin={margin}; it must be zero or a positive number")
     if timeout_s is not None and not 0 < timeout_s < math.inf:
         raise SettingError(f"timeout_s={timeout_s}; it must be positive, or None for no limit")
     if seed < 0:
         raise SettingError(f"seed={seed!r}; it must be a whole number from 0 on")
+    if cache not in CACHES:
+        raise SettingError(f"cache={cache!r}; there are {' and '.join(CACHES)}")
 
 
 def _as_side(
@@ -208,25 +215,90 @@ def _open(side: AnySide) -> Iterator[None]:
         yield
 
 
-def _settle_whether_to_rebuild(side: AnySide, budget_s: float) -> None:
-    """See whether a model can be copied, and fast enough to do it again and again."""
-    if not isinstance(side, WorkloadSide):
-        return
-    try:
-        side.build()
-        side.call()
-        started = perf_counter()
-        side.release()
-        side.build()
-        side.call()
-        seconds = perf_counter() - started
-    except MeasurementError:  # It does not return; to call it again would not help.
-        raise
-    except Exception as error:
-        side.stay_as_it_is(f"it cannot be copied ({type(error).__name__}: {error})")
-        return
-    if seconds > max(SETTLING_S, budget_s * BUILDING_SHARE):
-        side.stay_as_it_is(f"copying and calling it takes {seconds:.2g} s; give a larger budget_s")
+# ---------------------------------------------------------------- before it begins, and timing
+
+
+def _prepare(first: AnySide, second: AnySide, *, budget_s: float, cache: str) -> tuple[str, ...]:
+    """Let both sides do what they do once, and agree on how they are timed; notes say how."""
+    if cache == COLD and not (isinstance(first, LocalSide) and isinstance(second, LocalSide)):
+        raise SettingError(
+            'cache="cold" is for sides in this process; the caches of others are out of reach'
+        )
+    for side in (first, second):
+        if isinstance(side, LocalSide):
+            settle(side, budget_s)
+    if not (isinstance(first, LocalSide) and isinstance(second, LocalSide)):
+        return ()
+    notes = agree_on_a_clock(first, second)
+    return notes + (empty_caches_between(first, second) if cache == COLD else ())
+
+
+@dataclass(frozen=True)
+class _Timing:
+    """The rounds, the floor that holds for them, and what happened to memory and devices."""
+
+    timed: TimedRounds
+    floor: float
+    grown: int
+    watches: tuple[DeviceWatch, ...]
+
+
+def _time(
+    first: AnySide,
+    second: AnySide,
+    rule: Rule,
+    *,
+    is_known: Callable[[TimeRatio], bool] | None,
+    rng: np.random.Generator,
+    progress: Progress | None,
+) -> _Timing:
+    """Take rounds until the answer is known, with fewer copies where a device has no room."""
+    watches = tuple(DeviceWatch(device) for device in _devices(first, second))
+    memory = process_memory().rss_bytes
+
+    def attempt() -> _Timing:
+        is_rebuilt = first.can_rebuild and second.can_rebuild
+        usual = FLOOR if is_rebuilt else FLOOR_OF_FINISHED
+        floor = usual if rule.floor is None else rule.floor
+        timed = time_until_known(
+            first,
+            second,
+            rule,
+            is_known=_stopping_rule(rule, floor, is_known),
+            rng=rng,
+            progress=progress,
+            between=lambda: _look(watches),
+        )
+        return _Timing(timed, floor, process_memory().rss_bytes - memory, watches)
+
+    return _with_room(first, second, attempt)
+
+
+def _environment(watches: Sequence[DeviceWatch]) -> dict[str, Any]:
+    described = describe_environment().to_dict()
+    if watches:
+        described["devices"] = {each.device: each.to_dict() for each in watches}
+    return described
+
+
+def _with_room(first: AnySide, second: AnySide, run: Callable[[], Result]) -> Result:
+    if isinstance(first, LocalSide) and isinstance(second, LocalSide):
+        return with_room(first, second, run)
+    return run()
+
+
+def _devices(*sides: AnySide) -> tuple[str, ...]:
+    found = (device for side in sides if isinstance(side, LocalSide) for device in side.devices)
+    return tuple(dict.fromkeys(found))
+
+
+def _look(watches: Sequence[DeviceWatch]) -> None:
+    for watch in watches:
+        watch.look()
+
+
+def _preparations(side: AnySide) -> tuple[Preparation, ...]:
+    return side.preparations if isinstance(side, LocalSide) else ()
 
 
 # ---------------------------------------------------------------- when to stop, what to doubt
@@ -251,11 +323,9 @@ def _stopping_rule(
     return stop
 
 
-def _notes(
-    result: Comparison, first: Side, second: Side, *, is_rebuilt: bool, grown: int
-) -> Iterator[str]:
-    if not is_rebuilt:
-        fixed = [side.name for side in (first, second) if not side.can_rebuild]
+def _notes(result: Comparison, first: AnySide, second: AnySide, *, grown: int) -> Iterator[str]:
+    fixed = [side.name for side in (first, second) if not side.can_rebuild]
+    if fixed:
         yield (
             f"{' and '.join(fixed)} kept the same memory all the time, which alone can make "
             f"identical code differ by a percent or more; differences below {result.floor:.1%} "

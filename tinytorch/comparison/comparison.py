@@ -15,17 +15,28 @@ from tinytorch.comparison.rounds import Pace, Round
 from tinytorch.comparison.sequential import Rule, TimeRatio, estimate_ratio
 from tinytorch.comparison.tails import Tail
 from tinytorch.errors import SettingError
+from tinytorch.measure.cold_cache import WARM
 from tinytorch.measure.samples import Interval, Samples
+from tinytorch.workloads.preparation import Preparation
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-__all__ = ["FASTER", "NOT_SHOWN", "SAME", "SLOWER", "Comparison", "verdict_of"]
+__all__ = ["FASTER", "NOT_SHOWN", "SAME", "SLOWER", "BreakEven", "Comparison", "verdict_of"]
 
 FASTER, SLOWER, SAME, NOT_SHOWN = "faster", "slower", "same", "not shown"
 SCHEMA = 1
 FAR_APART = 1.2
 """A mean so many times off the typical time contradicts it even before that is shown."""
+
+
+@dataclass(frozen=True)
+class BreakEven:
+    """How many calls it takes until a preparation has paid for itself, with its interval."""
+
+    calls: float
+    low: float
+    high: float
 
 
 @dataclass(frozen=True)
@@ -35,7 +46,9 @@ class Comparison:
     `verdict` is about time: `faster` or `slower` when the interval of the ratio lies beyond the
     floor, else `same` when it lies inside of the band, else `not shown`. Beside it stand, where
     they could be measured, accuracy, outputs, memory, size on disk, single calls and energy.
-    Ratios are candidate over baseline: below 1 is less.
+    Ratios are candidate over baseline: below 1 is less. `preparations` are what was done once for
+    the baseline and for the candidate; no time holds any of it. With the `cache` "cold" the caches
+    were emptied before every call, else each call found in them what those before it left there.
     """
 
     baseline_name: str
@@ -55,6 +68,8 @@ class Comparison:
     energy: tuple[Samples, Samples] | None = None
     not_measured: Mapping[str, str] = field(default_factory=dict)
     environment: Mapping[str, Any] = field(default_factory=dict)
+    preparations: tuple[tuple[Preparation, ...], tuple[Preparation, ...]] = ((), ())
+    cache: str = WARM
 
     # ------------------------------------------------------------ time
 
@@ -135,6 +150,22 @@ class Comparison:
         return Interval(self.speedup_low, self.speedup_high, self.rule.confidence)
 
     @property
+    def break_even(self) -> BreakEven | None:
+        """Give the calls after which what was done once for the candidate has paid for itself.
+
+        None where there was nothing, or where the candidate is not shown to be faster. What was
+        done for the baseline is not taken off: it may be there already.
+        """
+        seconds = sum(each.seconds for each in self.preparations[1])
+        if not seconds or self.verdict != FASTER:
+            return None
+        calls = seconds / self.baseline.median
+        ratio = self.ratio
+        return BreakEven(
+            calls / (1 - ratio.value), calls / (1 - ratio.low), calls / (1 - ratio.high)
+        )
+
+    @property
     def n(self) -> int:
         """Give the number of rounds, the unit of analysis."""
         return len(self.rounds)
@@ -210,6 +241,11 @@ class Comparison:
 
         return render_comparison(self)
 
+    def _repr_html_(self) -> str:
+        from tinytorch.reporting.comparison import comparison_html
+
+        return comparison_html(self)
+
     def to_dict(self) -> dict[str, Any]:
         """Give what was observed, and the conclusions for those who read only these.
 
@@ -243,6 +279,9 @@ class Comparison:
                 for name, value in asdict(self.pace).items()
             },
             "clock": self.clock,
+            "cache": self.cache,
+            "preparations": [[each.to_dict() for each in side] for side in self.preparations],
+            "break_even": self.break_even and asdict(self.break_even),
             "seconds_used": self.seconds_used,
             "notes": list(self.notes),
             "accuracy": self.accuracy and self.accuracy.to_dict(),
@@ -287,6 +326,8 @@ class Comparison:
             energy=_both(fields["energy"], Samples.from_dict),
             not_measured=fields["not_measured"],
             environment=fields["environment"],
+            preparations=_preparations(fields.get("preparations", ((), ()))),
+            cache=fields.get("cache", WARM),
         )
 
 
@@ -308,6 +349,13 @@ def _finite(value: float) -> float | None:
 def _slow_turns(samples: Samples) -> int:
     limit = 2 * samples.median
     return sum(value > limit for value in samples.values)
+
+
+def _preparations(
+    sides: Any,
+) -> tuple[tuple[Preparation, ...], tuple[Preparation, ...]]:
+    first, second = (tuple(Preparation.from_dict(each) for each in side) for side in sides)
+    return first, second
 
 
 def _both(pair: Any, read: Any) -> Any:

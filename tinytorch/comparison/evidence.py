@@ -28,6 +28,7 @@ TAILS_SHARE, ENERGY_SHARE = 0.5, 1.0
 """Single calls and energy may take these shares of the budget on top of it."""
 ENERGY_TURNS = 4
 OTHER_DEVICES = "the sides run on different devices, which have different clocks and counters"
+ENERGY_IS_WARM = "energy is counted over calls in a row, which find warm caches"
 CALLS_OF_STAGE = 30
 """Measuring single calls, or memory, takes about so many calls however small the budget is."""
 NO_EVALUATE = "there is no evaluate to tell how good a model is"
@@ -70,14 +71,16 @@ class Evidence:
                     rng=rng,
                     names=(first.name, second.name),
                 )
-        resources = None
-        if isinstance(first, WorkloadSide) and isinstance(second, WorkloadSide):
-            with _limited(first, second):
-                resources = (measure_resources(first.workload), measure_resources(second.workload))
-            del missing["resources"]
         energy, reason = _energy(first, second, budget_s * ENERGY_SHARE)
         if energy is None:
             missing["energy"] = reason
+        for side in (first, second):
+            side.release()  # what is measured next is the models themselves; a device may be full
+        resources = None
+        if isinstance(first, WorkloadSide) and isinstance(second, WorkloadSide):
+            with _limited(first, second):
+                resources = (_resources(first), _resources(second))
+            del missing["resources"]
         return replace(
             self,
             calls=calls,
@@ -97,6 +100,8 @@ def gather_evidence(first: AnySide, second: AnySide, *, margin: float) -> Eviden
         outputs.append(once)
         if once and not compare_outputs(once, again).is_identical:
             notes.append(f"{side.name} gives different results for the same inputs")
+        if isinstance(side, LocalSide):
+            side.release()  # a device may have no room for copies of both
     notes += _about_inputs(first, second)
     difference = compare_outputs(*outputs) if all(outputs) else None
     if difference is None:
@@ -117,6 +122,10 @@ def gather_evidence(first: AnySide, second: AnySide, *, margin: float) -> Eviden
     return Evidence(difference, accuracy, not_measured=missing, notes=tuple(notes))
 
 
+def _resources(side: WorkloadSide) -> Resources:
+    return measure_resources(side.workload, preparations=side.preparations)
+
+
 def _about_inputs(first: AnySide, second: AnySide) -> list[str]:
     """Name inputs of other shapes: such sides do not do the same work."""
     if not (isinstance(first, WorkloadSide) and isinstance(second, WorkloadSide)):
@@ -134,8 +143,10 @@ def _energy(
     first: LocalSide, second: LocalSide, seconds: float
 ) -> tuple[tuple[Samples, Samples] | None, str]:
     """Give joules per call of both, in turns, or the reason why there are none."""
-    if first.clock.name != second.clock.name:
+    if first.clock.name != second.clock.name or first.devices != second.devices:
         return None, OTHER_DEVICES
+    if first.untimed_call_s:
+        return None, ENERGY_IS_WARM
     device = first.device if isinstance(first, WorkloadSide) else "cpu"
     meters, reasons = find_energy_meters(device)
     if not meters:

@@ -79,6 +79,7 @@ class ProcessSide:
     can_rebuild = True
     runs_here = False
     warms_itself = True
+    untimed_call_s = 0.0
 
     def __init__(self, isolated: Isolated, *, name: str) -> None:
         self.name = name

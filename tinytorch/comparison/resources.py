@@ -11,11 +11,16 @@ from typing import Any, TypeVar
 from tinytorch.adapters.adapter import Adapter, adapter_for
 from tinytorch.adapters.records import Recording
 from tinytorch.errors import ModelError, TinyTorchError
+from tinytorch.measure.device_memory import peak_during
 from tinytorch.workloads.batch_size import batch_size
 from tinytorch.workloads.memory_timeline import MemoryTimeline
+from tinytorch.workloads.preparation import Preparation, is_compiled, preparations_of
 from tinytorch.workloads.workload import Workload
 
 __all__ = ["Resources", "measure_resources"]
+
+AS_WRITTEN = "counted for the model as it is written; compiled code may need less"
+INSIDE_OF_GRAPHS = "nobody looks into compiled code and captured graphs; see the peak on the device"
 
 Result = TypeVar("Result")
 
@@ -27,7 +32,8 @@ class Resources:
     `parameter_bytes` are those of parameters and buffers, each counted once. `peak_bytes` is the
     most that was alive at once during a call: live buffers with parameters and inputs, without the
     scratch memory inside of operators. `device_peak_bytes` is what a GPU's allocator gave out at
-    most on top of what was there before the call, scratch memory included. `file_bytes` is the size
+    most on top of what was there before the call, scratch memory included, and with it what stays
+    taken for what was done once, such as the memory of a captured graph. `file_bytes` is the size
     of a file that was really written. `examples` is how many the call works on.
     """
 
@@ -48,11 +54,17 @@ class Resources:
         return cls(**fields)
 
 
-def measure_resources(workload: Workload, *, device: str | None = None) -> Resources:
+def measure_resources(
+    workload: Workload,
+    *,
+    device: str | None = None,
+    preparations: tuple[Preparation, ...] | None = None,
+) -> Resources:
     """Measure what a workload needs, by calling its model twice and writing it to a file.
 
     The model is left as it was, and the file is gone afterwards. Without `device` it is the one
-    that the model is on. What fails is None, with the reason.
+    that the model is on; without `preparations` they are what the model says. What fails is None,
+    with the reason.
     """
     reasons = _Reasons()
     adapter = adapter_for(workload.model, workload.arguments)
@@ -65,12 +77,9 @@ def measure_resources(workload: Workload, *, device: str | None = None) -> Resou
         called = reasons.found["peak_bytes"]
         reasons.found |= {"device_peak_bytes": called, "examples": called}
     else:
-        peak = reasons.attempt(
-            "peak_bytes", lambda: _peak_bytes(adapter, workload.model, recording)
-        )
-        on_device = recording.device_peak_bytes
-        if on_device is None:
-            reasons.found["device_peak_bytes"] = "the model runs on a processor"
+        done = preparations_of(workload.model) if preparations is None else preparations
+        peak = _live_peak(adapter, workload.model, recording, done, reasons)
+        on_device = _device_peak(adapter, workload, recording, done, reasons)
         if examples is None:
             reasons.found["examples"] = "inputs and output do not agree in the length of an axis 0"
     return Resources(parameters, peak, on_device, file_bytes, examples, reasons.found)
@@ -127,6 +136,51 @@ def _recorded_call(
         workload.run()
         recording = adapter.record(model, step, device=place, inputs=workload.arguments)
     return recording, examples
+
+
+def _live_peak(
+    adapter: Adapter,
+    model: Any,
+    recording: Recording,
+    done: tuple[Preparation, ...],
+    reasons: _Reasons,
+) -> int | None:
+    """Give the most bytes that were alive at once, as far as operations could be seen."""
+    is_declared = any(not each.is_estimate for each in done)
+    if is_declared and recording.device_peak_bytes is not None:
+        reasons.found["peak_bytes"] = INSIDE_OF_GRAPHS
+        return None
+    peak = reasons.attempt("peak_bytes", lambda: _peak_bytes(adapter, model, recording))
+    if peak is not None and (is_declared or is_compiled(model)):
+        reasons.found["peak_bytes"] = AS_WRITTEN
+    return peak
+
+
+def _device_peak(
+    adapter: Adapter,
+    workload: Workload,
+    recording: Recording,
+    done: tuple[Preparation, ...],
+    reasons: _Reasons,
+) -> int | None:
+    """Give what one more call needs on its device, as it runs when nobody records it.
+
+    The recorder runs compiled models as they were written, which may need more.
+    """
+    if recording.device_peak_bytes is None:
+        reasons.found["device_peak_bytes"] = "the model runs on a processor"
+        return None
+    place = adapter.device(workload.model, workload.arguments)
+    with adapter.preserving(workload.model), adapter.without_gradients():
+        peak = reasons.attempt("device_peak_bytes", lambda: peak_during(place, workload.run))
+    if peak is None:
+        return None if "device_peak_bytes" in reasons.found else recording.device_peak_bytes
+    unknown = [each.what for each in done if each.nbytes is None and not each.is_estimate]
+    if unknown:
+        reasons.found["device_peak_bytes"] = (
+            f"what stays taken because it was {' and '.join(unknown)} is not part of it"
+        )
+    return peak + sum(each.nbytes or 0 for each in done)
 
 
 def _peak_bytes(adapter: Adapter, model: Any, recording: Recording) -> int:

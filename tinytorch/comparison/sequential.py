@@ -97,10 +97,12 @@ def time_until_known(
     is_known: Callable[[TimeRatio], bool],
     rng: np.random.Generator,
     progress: Progress | None = None,
+    between: Callable[[], None] | None = None,
 ) -> TimedRounds:
     """Take rounds until a look finds the answer known, or the budget is spent.
 
-    At least six rounds are taken, however long they take: fewer show nothing.
+    At least six rounds are taken, however long they take: fewer show nothing. `between` is called
+    after each of them.
     """
     started = perf_counter()
     allowed = 1 - rule.confidence
@@ -113,6 +115,8 @@ def time_until_known(
         while True:
             rounds.append(take_round(baseline, candidate, pace=pace, rng=rng))
             count, before_round, now = len(rounds), now, perf_counter()
+            if between:
+                between()
             if progress:
                 progress.describe(f"{candidate.name} against {baseline.name}: round {count}")
             if count == PLANNED_AFTER:

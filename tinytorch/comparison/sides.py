@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
+from time import perf_counter
 from typing import Any
 
 import numpy as np
@@ -16,17 +17,21 @@ from tinytorch.comparison.displacement import Stopwatch
 from tinytorch.comparison.rounds import Reading
 from tinytorch.comparison.time_limit import can_limit_time, time_limit
 from tinytorch.errors import MeasurementError, ModelError, TinyTorchError
-from tinytorch.measure.clocks import Clock, reading_overhead
+from tinytorch.measure.clocks import Clock, ColdClock, reading_overhead
 from tinytorch.measure.device_clock import fitting_clock, used_devices, wait_for_devices
+from tinytorch.workloads.preparation import Preparation
 from tinytorch.workloads.workload import Workload, call_model
 
-__all__ = ["LocalSide", "WorkloadSide", "function_name"]
+__all__ = ["LocalSide", "WorkloadSide", "function_name", "seconds_of"]
 
 HIDES_CLOCK = 1000
 """A turn is at least so many times longer than reading the clock takes."""
 PADS, PAD_BYTES = 8, (64, 1 << 17)
 """So many blocks, of sizes between these, are allocated before building: without them freed memory
 would be given out again in the same places."""
+
+FLUSHES = 3
+"""The fastest of so many is how long emptying the caches takes."""
 
 LAZY = (inspect.isawaitable, inspect.isgenerator, inspect.isasyncgen)
 
@@ -37,6 +42,7 @@ class LocalSide:
     """A function in this process, finished or built anew for every round."""
 
     warms_itself = False
+    untimed_call_s = 0.0
 
     def __init__(
         self,
@@ -52,6 +58,8 @@ class LocalSide:
         self.timeout_s = timeout_s
         self.can_rebuild = can_rebuild
         self.notes: list[str] = []
+        self.preparations: tuple[Preparation, ...] = ()
+        self._flush: Callable[[], None] | None = None
         self._make = make
         self._function: Function | None = None
         self._watch = Stopwatch(clock or fitting_clock())
@@ -67,7 +75,31 @@ class LocalSide:
 
     @property
     def clock(self) -> Clock:
-        return self._watch.clock
+        clock = self._watch.clock
+        return clock if self._flush is None else ColdClock(clock, self._flush)
+
+    def use_clock(self, clock: Clock) -> None:
+        """Time with another clock from now on."""
+        self._watch = Stopwatch(clock)
+
+    def empty_caches(self, flush: Callable[[], None]) -> None:
+        """Let `flush` empty the caches before every call that is timed, outside of its time."""
+        self._flush = flush
+        self.untimed_call_s = min(seconds_of(flush) for _ in range(FLUSHES))
+
+    def stay_as_it_is(self, reason: str) -> None:
+        """Time what was built last from now on, and build nothing anew."""
+        self.can_rebuild = False
+        self.notes.append(f"{self.name} is not built anew for every round: {reason}")
+
+    def call_seconds(self) -> float:
+        """Call it once, with all checks, and give the seconds until the devices are done too."""
+        return seconds_of(self.call)
+
+    @property
+    def devices(self) -> tuple[str, ...]:
+        """Give the devices that it may compute on beside the processor."""
+        return tuple(f"cuda:{index}" for index in used_devices())
 
     @property
     def runs_here(self) -> bool:
@@ -149,7 +181,7 @@ class LocalSide:
         try:
             for _ in range(before):
                 function()
-            reading = self._watch.time(function, loops)
+            reading = self._read(function, loops)
         except (Exception, SystemExit) as error:
             raise self._failure("raised", error) from error
         finally:
@@ -158,6 +190,16 @@ class LocalSide:
         if _forks.count > forks:
             self._note_forks()
         return reading
+
+    def _read(self, function: Function, loops: int) -> Reading:
+        if self._flush is None:
+            return self._watch.time(function, loops)
+        seconds = lost_s = 0.0
+        for _ in range(loops):
+            self._flush()
+            reading = self._watch.time(function, 1)
+            seconds, lost_s = seconds + reading.seconds, lost_s + reading.lost_s
+        return Reading(seconds, lost_s)
 
     def wait_for_device(self) -> None:
         """Return when every device has done what it was given."""
@@ -221,11 +263,14 @@ class WorkloadSide(LocalSide):
             timeout_s=timeout_s,
         )
 
+    @property
+    def devices(self) -> tuple[str, ...]:
+        return (self.device,) if self.device.startswith("cuda") else ()
+
     def stay_as_it_is(self, reason: str) -> None:
         """Time the model itself from now on, not copies of it."""
         self.release()
-        self.can_rebuild = False
-        self.notes.append(f"{self.name} is not built anew for every round: {reason}")
+        super().stay_as_it_is(reason)
         self._make = lambda: self.workload.run
 
     @contextmanager
@@ -254,6 +299,15 @@ class WorkloadSide(LocalSide):
         names, values = tuple(workload.keywords), tuple(workload.keywords.values())
         keywords = dict(zip(names, self.adapter.copy_inputs(values), strict=True))
         return partial(call_model, model, *inputs, **keywords)
+
+
+def seconds_of(function: Callable[[], object]) -> float:
+    """Call a function once and give the seconds until all devices are done too."""
+    wait_for_devices(used_devices())
+    started = perf_counter()
+    function()
+    wait_for_devices(used_devices())
+    return perf_counter() - started
 
 
 def function_name(function: Any, otherwise: str) -> str:

@@ -4,11 +4,22 @@ from __future__ import annotations
 
 import sys
 from itertools import repeat
+from time import perf_counter
 from typing import Any
 
 from tinytorch.measure.clocks import WALL, Clock, Function
 
-__all__ = ["DeviceClock", "fitting_clock", "used_devices", "wait_for_devices"]
+__all__ = [
+    "DeviceClock",
+    "fitting_clock",
+    "has_unseen_work",
+    "running_cuda",
+    "used_devices",
+    "wait_for_devices",
+]
+
+UNSEEN_SHARE, UNSEEN_S = 0.1, 1e-4
+"""Work that goes on for so long, as a share of a call and at least, after its stream is done."""
 
 
 class DeviceClock:
@@ -39,7 +50,7 @@ def fitting_clock() -> Clock:
 
 def used_devices() -> tuple[int, ...]:
     """Give the CUDA devices on which this program holds memory; none where CUDA is not in use."""
-    cuda = _cuda()
+    cuda = running_cuda()
     if cuda is None:
         return ()
     return tuple(each for each in range(cuda.device_count()) if cuda.memory_reserved(each))
@@ -47,13 +58,30 @@ def used_devices() -> tuple[int, ...]:
 
 def wait_for_devices(devices: tuple[int, ...]) -> None:
     """Return when these devices have done what they were given."""
-    cuda = _cuda() if devices else None
+    cuda = running_cuda() if devices else None
     if cuda is not None:
         for device in devices:
             cuda.synchronize(device)
 
 
-def _cuda() -> Any:
+def running_cuda() -> Any:
     """Give `torch.cuda` if somebody has imported torch and CUDA is running, else None."""
     cuda = getattr(sys.modules.get("torch"), "cuda", None)
     return cuda if cuda is not None and cuda.is_initialized() else None
+
+
+def has_unseen_work(function: Function, device: str) -> bool:
+    """Tell whether a call leaves work on a device that its current stream does not wait for.
+
+    Events on the stream would not see that work, and show a time that is too short.
+    """
+    cuda = running_cuda()
+    if cuda is None:
+        return False
+    cuda.synchronize(device)
+    started = perf_counter()
+    function()
+    cuda.current_stream(device).synchronize()
+    seen = perf_counter()
+    cuda.synchronize(device)
+    return perf_counter() - seen > max(UNSEEN_S, UNSEEN_SHARE * (seen - started))

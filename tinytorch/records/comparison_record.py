@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from tinytorch.comparison.comparison import Comparison
+from tinytorch.measure.cold_cache import WARM
 from tinytorch.measure.environment import describe_environment
 from tinytorch.measure.samples import Samples
 from tinytorch.workloads.record import Record
@@ -41,11 +42,22 @@ def comparison_record(
         name=name,
         samples=comparison_samples(comparison),
         environment=environment,
-        settings={**settings, "clock": comparison.clock},
+        settings={**settings, "clock": comparison.clock, **_measured_how(comparison)},
         details={"comparison": comparison.to_dict()},
         run=run,
         notes=comparison.notes,
     )
+
+
+def _measured_how(comparison: Comparison) -> dict[str, Any]:
+    """Give what else decides about the times: caches that were emptied, and the kind of device.
+
+    On a processor with warm caches it is nothing, as in records from before there was a choice.
+    """
+    devices = comparison.environment.get("devices", {})
+    named = {place: seen.get("name") for place, seen in devices.items()}
+    cold = {} if comparison.cache == WARM else {"cache": comparison.cache}
+    return cold | ({"devices": named} if named else {})
 
 
 def comparison_samples(comparison: Comparison) -> dict[str, Samples]:
@@ -65,6 +77,7 @@ def comparison_samples(comparison: Comparison) -> dict[str, Samples]:
     if comparison.resources is not None:
         single["peak memory"] = (comparison.resources[1].peak_bytes, "B")
         single["file size"] = (comparison.resources[1].file_bytes, "B")
+        single["peak device memory"] = (comparison.resources[1].device_peak_bytes, "B")
     if comparison.accuracy is not None:
         single[comparison.accuracy.metric] = (comparison.accuracy.candidate_mean, "")
     for metric, (value, unit) in single.items():

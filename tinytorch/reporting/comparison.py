@@ -8,25 +8,35 @@ from collections.abc import Callable, Iterator, Sequence
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from tinytorch.comparison import accuracy as accuracies
 from tinytorch.comparison.accuracy import AccuracyComparison
 from tinytorch.comparison.comparison import FASTER, NOT_SHOWN, SAME, SLOWER, Comparison
-from tinytorch.comparison.outputs import OutputDifference
 from tinytorch.comparison.quality import failed_evaluation, quality_doubt, quality_loss
 from tinytorch.comparison.tails import Tail, TailPercentile
 from tinytorch.measure.samples import values_needed
 from tinytorch.reporting.fitting_table import Column, FittingTable
 from tinytorch.reporting.forest_plot import ForestPlot, ForestRow, ratio_text
+from tinytorch.reporting.notebook import notebook_html
+from tinytorch.reporting.preparation import cache_line, preparation_lines
+from tinytorch.reporting.quality_lines import (
+    accuracy_and_outputs,
+    difference_text,
+    score_text,
+)
 from tinytorch.reporting.quantities import (
     UNKNOWN,
     bytes_text,
     count_text,
-    percent_text,
     rate_text,
     seconds_text,
 )
 
-__all__ = ["render_comparison", "render_comparisons", "speedup_text", "verdict_text"]
+__all__ = [
+    "comparison_html",
+    "render_comparison",
+    "render_comparisons",
+    "speedup_text",
+    "verdict_text",
+]
 
 STYLES = {FASTER: "green", SLOWER: "red", SAME: "cyan", NOT_SHOWN: "yellow"}
 USUAL_NAMES = ("baseline", "candidate")
@@ -38,9 +48,6 @@ SIZES = {
     "parameter_bytes": "parameters",
     "file_bytes": "file on disk",
 }
-FAR_OFF_DB = 20.0
-"""Outputs with less signal over noise than this are hardly the same computation."""
-
 Row = tuple[str, str, str, str]
 """What is compared, the baseline's value, the candidate's, and their ratio."""
 
@@ -54,11 +61,17 @@ def render_comparison(comparison: Comparison, *, about: Sequence[str] = ()) -> R
         _picture(comparison),
         Text(""),
         _table(comparison),
-        *_accuracy_and_outputs(comparison),
+        *_beside_the_times(comparison),
+        *accuracy_and_outputs(comparison),
         *_single_calls(comparison),
         *_missing(comparison),
         *_all_notes(comparison),
     )
+
+
+def comparison_html(comparison: Comparison) -> str:
+    """Lay out a comparison for a notebook."""
+    return notebook_html(render_comparison(comparison))
 
 
 def render_comparisons(comparisons: Sequence[Comparison]) -> RenderableType:
@@ -156,9 +169,9 @@ def _loss(comparison: Comparison) -> str:
 
 def _accuracy_lost(comparison: Comparison, accuracy: AccuracyComparison) -> str:
     name, than = _names(comparison)
-    write = _score_text(accuracy)
+    write = score_text(accuracy)
     means = f"{write(accuracy.candidate_mean)} against {write(accuracy.baseline_mean)}"
-    margin = f"beyond the margin of {_difference(accuracy, accuracy.margin, sign=False)}"
+    margin = f"beyond the margin of {difference_text(accuracy, accuracy.margin, sign=False)}"
     return f"{name} is less accurate{than}: {means}, {margin}"
 
 
@@ -217,6 +230,14 @@ def _time_row(comparison: Comparison) -> Row:
         seconds_text(comparison.candidate.median),
         f"{ratio_text(comparison.time_ratio)} ({ends})",
     )
+
+
+def _beside_the_times(comparison: Comparison) -> Iterator[Text]:
+    lines = [cache_line(comparison), *preparation_lines(comparison)]
+    lines = [line for line in lines if line]
+    if lines:
+        yield Text("")
+        yield from map(Text, lines)
 
 
 def _throughput_row(comparison: Comparison) -> list[Row]:
@@ -281,73 +302,6 @@ def _known(seconds: float) -> str:
 def _counts(one: Tail, other: Tail) -> str:
     counts = dict.fromkeys(str(each.samples.count) for each in (one, other))
     return ", ".join(counts)
-
-
-# ---------------------------------------------------------------- as good as before?
-
-
-def _accuracy_and_outputs(comparison: Comparison) -> Iterator[Text]:
-    lines = []
-    if comparison.accuracy is not None:
-        lines.append(_about_accuracy(comparison.accuracy))
-    if comparison.outputs is not None:
-        lines.append(_about_outputs(comparison.outputs))
-    if lines:
-        yield Text("")
-        yield from lines
-
-
-def _about_accuracy(found: AccuracyComparison) -> Text:
-    write = _score_text(found)
-    verdict = {accuracies.NOT_SHOWN: "not shown to be kept"}.get(found.verdict, found.verdict)
-    style = {accuracies.NOT_WORSE: "green", accuracies.WORSE: "red"}.get(found.verdict, "yellow")
-    parts = [
-        f"difference {_difference(found, found.difference)}",
-        f"at least {_difference(found, found.low)}",
-        f"margin {_difference(found, found.margin, sign=False)}",
-        f"{found.n} examples",
-    ]
-    if found.is_binary:
-        parts.append(f"{found.lost} lost and {found.gained} gained")
-    means = f"{write(found.baseline_mean)} to {write(found.candidate_mean)}"
-    return Text.assemble(f"{found.metric}: ", (verdict, style), f", {means} ({', '.join(parts)})")
-
-
-def _score_text(found: AccuracyComparison) -> Callable[[float], str]:
-    if found.is_binary:
-        return lambda score: f"{score:.2%}" if math.isfinite(score) else UNKNOWN
-    return lambda score: f"{score:.4g}" if math.isfinite(score) else UNKNOWN
-
-
-def _difference(found: AccuracyComparison, value: float, *, sign: bool = True) -> str:
-    """Write a difference of scores: in points where these are shares of right answers."""
-    if not math.isfinite(value):
-        return UNKNOWN
-    plus = "+" if sign else ""
-    if not found.is_binary:
-        return f"{value:{plus}.3g}"
-    points = f"{100 * value:{plus}.3g}"
-    return f"{points} point" if points == "1" else f"{points} points"
-
-
-def _about_outputs(found: OutputDifference) -> Text:
-    if found.mismatch:
-        return Text(f"outputs: cannot be compared: {found.mismatch}", style="yellow")
-    if found.is_identical:
-        return Text("outputs: identical")
-    parts = []
-    if found.max_error is not None:
-        relative = found.max_relative_error
-        share = "" if relative is None else f" ({relative:.2g} of the largest value)"
-        parts.append(f"largest error {found.max_error:.3g}{share}")
-    if found.sqnr_db is not None:
-        parts.append(f"SQNR {found.sqnr_db:.1f} dB")
-    if found.top1_agreement is not None:
-        parts.append(f"top-1 agreement {percent_text(found.top1_agreement)}")
-    if found.equal_share is not None:
-        parts.append(f"equal whole numbers {percent_text(found.equal_share)}")
-    is_far = found.sqnr_db is not None and found.sqnr_db < FAR_OFF_DB
-    return Text(f"outputs: {', '.join(parts)}", style="yellow" if is_far else "")
 
 
 # ---------------------------------------------------------------- what is missing, what to doubt

@@ -66,8 +66,8 @@ def _resized(value: Any, axis: int, length: int, size: int) -> Any:
         return Tensor(np.take(value.data, positions, axis=axis))
     if isinstance(value, np.ndarray):
         return np.take(value, positions, axis=axis)
-    chosen = value.detach()[(slice(None),) * axis + (positions.tolist(),)]
-    return chosen.contiguous()  # picking along a later axis leaves the axes in another order
+    repeats = [-(-size // length) if each == axis else 1 for each in range(len(value.shape))]
+    return value.detach().repeat(repeats).narrow(axis, 0, size).contiguous()
 
 
 def _tensors(value: Any) -> Iterator[Any]:

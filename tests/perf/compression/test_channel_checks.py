@@ -32,7 +32,9 @@ MASK = Tensor(np.array([0, 0, 0, -np.inf], np.float32))
 
 
 @pytest.mark.parametrize(
-    "after", [lambda y, h: y, lambda y, h: y * 2 + 1, lambda y, h: y + MASK], ids=str
+    "after",
+    [lambda y, h: y, lambda y, h: y * 2 + 1, lambda y, h: y + MASK],
+    ids=["as it is", "scaled", "masked"],
 )
 def test_a_model_that_only_sums_over_its_channels_is_sound(after):
     assert reason(after) == ""

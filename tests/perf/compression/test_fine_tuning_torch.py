@@ -62,6 +62,7 @@ def test_the_plan_is_met_and_the_model_stays_as_it_was(trained, schedule, optimi
     assert all(each.grad is None for each in tuned.parameters())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("schedule", [None, CubicSchedule(40, every=5)])
 def test_training_wins_back_what_pruning_lost(trained, schedule):
     transform = Prune(0.8)

@@ -65,7 +65,9 @@ def consumers_of(case, plan):
     return found
 
 
-@pytest.mark.parametrize("importance", ["magnitude", "activation"])
+@pytest.mark.parametrize(
+    "importance", ["magnitude", pytest.param("activation", marks=pytest.mark.slow)]
+)
 @pytest.mark.parametrize("name", [*MODELS, *TRANSFORMERS])
 def test_removing_is_the_same_as_zeroing(name, importance):
     case = case_of(name)

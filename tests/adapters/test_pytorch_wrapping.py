@@ -1,0 +1,85 @@
+import copy
+import pickle
+
+import pytest
+from parts import require_part
+
+torch = require_part("torch")
+nn = torch.nn
+
+from tinytorch.adapters.pytorch_wrapping import WrappedModel, innermost
+
+
+class Doubled(WrappedModel):
+    """Calls the model and doubles what it gives."""
+
+    def forward(self, x):
+        return 2 * super().forward(x)
+
+
+class Named(nn.Linear):
+    """A layer with an attribute, a property and a method of its own."""
+
+    colour = "red"
+
+    @property
+    def shape(self):
+        return tuple(self.weight.shape)
+
+    def describe(self):
+        return f"{self.colour} {self.shape}"
+
+
+@pytest.fixture
+def model():
+    return Named(3, 2).eval()
+
+
+def test_it_is_called_in_its_own_way(model):
+    x = torch.ones(1, 3)
+    assert torch.equal(Doubled(model)(x), 2 * model(x))
+    assert torch.equal(WrappedModel(model)(x), model(x))
+
+
+def test_every_attribute_is_that_of_the_model(model):
+    wrapped = Doubled(Doubled(model))
+    assert wrapped.colour == "red"
+    assert wrapped.shape == (2, 3)
+    assert wrapped.describe() == "red (2, 3)"
+    assert wrapped.weight is model.weight
+
+
+def test_what_nobody_has_is_an_attribute_error(model):
+    with pytest.raises(AttributeError, match="no_such_name"):
+        Doubled(model).no_such_name  # noqa: B018
+    assert not hasattr(Doubled(model), "generate")
+
+
+@pytest.mark.parametrize("is_training", [True, False])
+def test_the_mode_is_that_of_the_model(model, is_training):
+    model.train(is_training)
+    wrapped = Doubled(model)
+    assert wrapped.training is is_training
+    wrapped.train(not is_training)
+    assert model.training is not is_training
+
+
+def test_parameters_are_counted_once(model):
+    wrapped = Doubled(model)
+    assert [id(each) for each in wrapped.parameters()] == [id(each) for each in model.parameters()]
+    assert list(wrapped.state_dict()) == ["model.weight", "model.bias"]
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda it: pickle.loads(pickle.dumps(it))])
+def test_it_can_be_copied(copied):
+    wrapped = WrappedModel(nn.Linear(3, 2))
+    twin = copied(wrapped)
+    assert twin.model is not wrapped.model
+    x = torch.ones(1, 3)
+    assert torch.equal(twin(x), wrapped(x))
+
+
+def test_the_innermost_is_inside_of_all_wrappers(model):
+    assert innermost(Doubled(WrappedModel(model))) is model
+    assert innermost(model) is model
+    assert innermost("text") == "text"

@@ -1,0 +1,57 @@
+import pytest
+
+from tinytorch.errors import SettingError
+from tinytorch.perf.acceleration import CompileModel
+from tinytorch.perf.acceleration.compile_model import MODES, NAME
+from tinytorch.workloads.plan import Plan, Transform
+from tinytorch.workloads.targets import load_workload
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"mode": "fastest"}, "mode is one of default, reduce-overhead"),
+        ({"dynamic": "yes"}, "dynamic is None, True or False"),
+        ({"tolerance": -1.0}, "tolerance is a share"),
+        ({"tolerance": float("nan")}, "tolerance is a share"),
+        ({"limit_s": 0}, "limit_s must be more than 0"),
+        ({"limit_s": float("nan")}, "limit_s must be more than 0"),
+    ],
+)
+def test_settings_are_checked(settings, message):
+    with pytest.raises(SettingError, match=message):
+        CompileModel(**settings)
+
+
+def test_modes_are_those_of_the_compiler():
+    from parts import require_part
+
+    require_part("torch")
+    from tinytorch.adapters import pytorch_compile
+
+    assert MODES == pytorch_compile.MODES
+
+
+def test_it_is_a_transform():
+    assert isinstance(CompileModel(), Transform)
+
+
+def test_models_of_core_are_left_alone():
+    workload, transform = load_workload("mlp"), CompileModel()
+    plan = transform.plan(workload)
+    assert plan.is_empty
+    assert plan.skipped[0].reason == "it is a model of core; torch.compile is for PyTorch models"
+    copy = transform.apply(workload, plan)
+    assert type(copy) is type(workload.model)
+    assert copy is not workload.model
+
+
+def test_plans_are_made_for_workloads():
+    with pytest.raises(SettingError, match="made for a Workload"):
+        CompileModel().plan("mlp")
+
+
+def test_a_plan_of_other_settings_is_refused():
+    plan = Plan(NAME, {"mode": "max-autotune"}, ())
+    with pytest.raises(SettingError, match="make one with its own plan"):
+        CompileModel().apply(load_workload("mlp"), plan)

@@ -1,0 +1,44 @@
+import pytest
+
+from tinytorch import load_workload
+from tinytorch.core.module import Module
+from tinytorch.errors import SettingError
+from tinytorch.perf.acceleration.set_threads import SetThreads
+from tinytorch.workloads.plan import Transform
+
+
+def test_it_is_a_transform():
+    assert isinstance(SetThreads(), Transform)
+
+
+@pytest.mark.parametrize("threads", [0, -1, 1.5, True, "two"])
+def test_a_number_of_threads_is_a_whole_number(threads):
+    with pytest.raises(SettingError, match="whole number from 1 on"):
+        SetThreads(threads)
+
+
+@pytest.mark.parametrize("budget_s", [0, -1, float("inf"), float("nan")])
+def test_measuring_needs_time(budget_s):
+    with pytest.raises(SettingError, match="measuring needs some seconds"):
+        SetThreads(budget_s=budget_s)
+
+
+def test_a_model_of_core_is_left_alone():
+    workload = load_workload("mlp")
+    plan = SetThreads().plan(workload)
+    assert plan.is_empty
+    assert plan.skipped[0].reason == "it is a model of core; threads are set for PyTorch models"
+    copy = SetThreads().apply(workload, plan)
+    assert isinstance(copy, Module)
+    assert copy is not workload.model
+
+
+def test_a_plan_of_other_settings_is_refused():
+    workload = load_workload("mlp")
+    with pytest.raises(SettingError, match="this plan was made by SetThreads"):
+        SetThreads(2).apply(workload, SetThreads(1).plan(workload))
+
+
+def test_only_workloads_are_planned_for():
+    with pytest.raises(SettingError, match="made for a Workload"):
+        SetThreads().plan(load_workload("mlp").model)

@@ -1,0 +1,69 @@
+import pytest
+from parts import require_part
+
+torch = require_part("torch")
+require_part("transformers")
+
+from tiny_transformers import decoder
+
+from tinytorch.errors import ModelError
+from tinytorch.perf.memoization.decode_check_torch import check_step
+from tinytorch.perf.memoization.decode_session_torch import DecodeSession, SessionSettings
+from tinytorch.perf.memoization.token_choice_torch import TokenChoice
+
+
+def session(model, **changes):
+    settings = {"batch": 3, "length": 64, "choice": TokenChoice(), "compile": False} | changes
+    return DecodeSession(model, SessionSettings(**settings), torch.device("cpu"))
+
+
+@pytest.mark.parametrize("ragged", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("name", ["llama", "gpt2", "mixtral", "bloom"])
+def test_a_model_that_uses_the_cache_well_passes(name, dtype, ragged):
+    held = session(decoder(name, dtype), is_ragged=ragged)
+    check_step(held)
+    assert held.cache_bytes > 0
+
+
+def test_a_batch_of_one_and_no_room_to_spare_pass():
+    held = session(decoder("llama"), batch=1, length=2)
+    check_step(held)
+    assert held.cache_bytes > 0
+
+
+def test_a_window_that_depends_on_the_length_of_the_cache_is_found():
+    with pytest.raises(ModelError, match=r"GPTNeoForCausalLM gives other scores .* its own"):
+        check_step(session(decoder("gpt_neo")))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_positions_that_are_not_followed_are_found(dtype, monkeypatch):
+    model = decoder("llama", dtype)
+    held, forward = session(model), model.forward
+
+    def forgetful(**keywords):
+        if keywords["past_key_values"] is held.cache:
+            keywords["position_ids"] = torch.zeros_like(keywords["input_ids"])
+        return forward(**keywords)
+
+    monkeypatch.setattr(model, "forward", forgetful)
+    with pytest.raises(ModelError, match="gives other scores"):
+        check_step(held)
+
+
+def test_scores_that_are_no_numbers_are_found():
+    model = decoder("llama")
+    with torch.no_grad():
+        model.lm_head.weight.fill_(torch.nan)
+    with pytest.raises(ModelError, match="by nan of the largest"):
+        check_step(session(model))
+
+
+def test_scores_that_are_all_zero_are_equal():
+    model = decoder("llama", tie_word_embeddings=False)
+    with torch.no_grad():
+        model.lm_head.weight.zero_()
+    held = session(model)
+    check_step(held)
+    assert held.cache_bytes > 0

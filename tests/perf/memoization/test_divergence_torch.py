@@ -1,0 +1,125 @@
+import pytest
+from parts import require_part
+
+torch = require_part("torch")
+require_part("transformers")
+
+from tiny_transformers import decoder, generated, prompts
+
+from tinytorch.errors import ShapeError
+from tinytorch.perf.memoization.divergence_torch import explain_divergence
+
+
+@pytest.fixture(scope="module")
+def model():
+    return decoder("llama")
+
+
+def scores_after(model, text):
+    with torch.no_grad():
+        return model(text).logits[0, -1].float()
+
+
+def with_other_token(model, tokens, row, place, rank, padding=0):
+    """Put in what the model holds to be second, third, ... at a place."""
+    text = tokens[row : row + 1, padding:place]
+    ranked = scores_after(model, text).argsort(descending=True)
+    other = tokens.clone()
+    other[row, place] = ranked[rank]
+    other[row, place + 1 :] = 3
+    return other
+
+
+def test_equal_texts_do_not_part(model):
+    ids, mask = prompts()
+    tokens = generated(model, ids, mask)
+    assert explain_divergence(model, tokens, tokens.clone(), ids.shape[1], mask) == ()
+
+
+@pytest.mark.parametrize("place", [7, 8, 20])
+def test_a_real_difference_is_not_called_rounding(model, place):
+    ids, _ = prompts()
+    tokens = generated(model, ids)
+    other = with_other_token(model, tokens, 1, place, rank=1)
+    (parted,) = explain_divergence(model, tokens, other, 7)
+    assert (parted.sequence, parted.place) == (1, place - 7)
+    assert (parted.expected, parted.found) == (tokens[1, place], other[1, place])
+    scores = scores_after(model, tokens[1:2, :place]).sort(descending=True).values
+    assert parted.gap == pytest.approx(float(scores[0] - scores[1]), rel=1e-3)
+    assert not parted.is_rounding
+
+
+def test_padding_of_a_prompt_is_not_part_of_the_text(model):
+    ids, mask = prompts()
+    tokens = generated(model, ids, mask)
+    padding = int((mask[2] == 0).sum())
+    other = with_other_token(model, tokens, 2, 12, rank=1, padding=padding)
+    (parted,) = explain_divergence(model, tokens, other, 7, mask)
+    scores = scores_after(model, tokens[2:3, padding:12]).sort(descending=True).values
+    assert parted.gap == pytest.approx(float(scores[0] - scores[1]), rel=1e-3)
+
+
+def test_equal_scores_are_a_matter_of_rounding():
+    model = decoder("llama", tie_word_embeddings=False)
+    ids, _ = prompts()
+    tokens = generated(model, ids)
+    place, row = 12, 0
+    best = int(tokens[row, place])
+    twin = (best + 1) % model.config.vocab_size
+    with torch.no_grad():
+        model.lm_head.weight[twin] = model.lm_head.weight[best]
+    other = tokens.clone()
+    other[row, place] = twin
+    (parted,) = explain_divergence(model, tokens, other, 7)
+    assert parted.gap == 0
+    assert parted.is_rounding
+
+
+def test_in_bfloat16_a_close_second_is_rounding_and_a_far_one_is_not():
+    model = decoder("llama", torch.bfloat16, tie_word_embeddings=False)
+    ids, _ = prompts()
+    tokens = generated(model, ids)
+    best, twin = int(tokens[0, 12]), 49
+    assert best != twin
+    with torch.no_grad():  # a token that scores a rounding step less, or 30% less
+        model.lm_head.weight[twin] = model.lm_head.weight[best] * (1 - 2**-8)
+        near = tokens.clone()
+        near[0, 12] = twin
+        (close,) = explain_divergence(model, tokens, near, 7)
+        model.lm_head.weight[twin] = model.lm_head.weight[best] * 0.7
+        (far,) = explain_divergence(model, tokens, near, 7)
+    assert close.is_rounding
+    assert not far.is_rounding
+
+
+def test_a_text_that_ends_too_early_parts(model):
+    ids, _ = prompts(batch=1)
+    tokens = generated(model, ids)
+    (parted,) = explain_divergence(model, tokens, tokens[:, :20], 7)
+    assert parted.place == 13
+    assert not parted.is_rounding
+
+
+def test_padding_after_the_end_is_no_difference(model):
+    ids, _ = prompts(batch=1)
+    tokens = generated(model, ids)
+    longer = torch.nn.functional.pad(tokens, (0, 4), value=0)
+    assert explain_divergence(model, tokens, longer, 7) == ()
+
+
+def test_other_prompts_cannot_be_compared(model):
+    ids, _ = prompts()
+    tokens = generated(model, ids)
+    other = tokens.clone()
+    other[0, 0] += 1
+    with pytest.raises(ShapeError, match="begin with other prompts"):
+        explain_divergence(model, tokens, other, 7)
+
+
+def test_a_prompt_of_one_token_can_be_explained(model):
+    ids, _ = prompts(batch=1, length=1)
+    tokens = generated(model, ids)
+    other = with_other_token(model, tokens, 0, 1, rank=2)
+    (parted,) = explain_divergence(model, tokens, other, 1)
+    assert parted.place == 0
+    assert not parted.is_rounding

@@ -1,0 +1,104 @@
+"""Generation: `model.generate` as a call that can be measured, planned for and compared."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from tinytorch.adapters.pytorch_wrapping import WrappedModel
+from tinytorch.errors import ModelError, SettingError
+from tinytorch.perf.memoization.token_choice_torch import TokenChoice
+
+__all__ = [
+    "Generation",
+    "check_new_tokens",
+    "special_tokens",
+    "unlike_settings",
+    "vocabulary_size",
+]
+
+HANDLED = {
+    "max_length", "max_new_tokens", "do_sample", "temperature", "top_k", "top_p", "use_cache",
+    "cache_implementation", "cache_config", "max_cache_len", "pad_token_id", "bos_token_id",
+    "eos_token_id", "transformers_version", "compile_config", "disable_compile",
+    "early_stopping", "length_penalty", "decoder_start_token_id", "assistant_early_exit",
+    "assistant_confidence_threshold", "assistant_lookbehind", "target_lookbehind",
+    "num_assistant_tokens", "num_assistant_tokens_schedule",
+}  # fmt: skip
+"""What is given with each call, or does not matter for one beam of one decoder."""
+NEUTRAL = {
+    "num_beams": 1, "num_return_sequences": 1, "num_beam_groups": 1, "repetition_penalty": 1,
+    "encoder_repetition_penalty": 1, "typical_p": 1, "guidance_scale": 1,
+}  # fmt: skip
+"""What leaves the tokens as they are; for all others that is zero, nothing or no."""
+
+
+class Generation(WrappedModel):
+    """A decoder of transformers whose call generates text, by its own `generate`."""
+
+    def __init__(self, model: Any, *, max_new_tokens: int, choice: TokenChoice) -> None:
+        if not hasattr(model, "generate") or not hasattr(model, "generation_config"):
+            raise ModelError(
+                f"{type(model).__name__} has no generate(); give a decoder of transformers, such "
+                "as AutoModelForCausalLM gives one"
+            )
+        check_new_tokens(max_new_tokens)
+        super().__init__(model)
+        self.max_new_tokens = max_new_tokens
+        self.choice: TokenChoice = choice
+
+    def forward(
+        self, input_ids: torch.Tensor, attention_mask: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        """Give the prompts and the tokens after them."""
+        mask = torch.ones_like(input_ids) if attention_mask is None else attention_mask
+        choice = self.choice
+        drawing: dict[str, Any] = {"do_sample": choice.do_sample}
+        if choice.do_sample:
+            drawing |= {"temperature": choice.temperature, "top_k": choice.top_k}
+            drawing["top_p"] = choice.top_p
+        _, pad = special_tokens(self.model)
+        generate: Any = self.model.generate
+        tokens: torch.Tensor = generate(
+            input_ids,
+            attention_mask=mask,
+            max_new_tokens=self.max_new_tokens,
+            pad_token_id=pad,
+            **drawing,
+        )
+        return tokens
+
+
+def check_new_tokens(count: Any) -> None:
+    """Raise unless this is a number of tokens."""
+    if isinstance(count, bool) or not isinstance(count, int):
+        raise SettingError(f"max_new_tokens={count!r}; it must be a whole number")
+    if count < 1:
+        raise SettingError(f"max_new_tokens={count}; it must be at least 1")
+
+
+def special_tokens(model: Any) -> tuple[tuple[int, ...], int]:
+    """Give the tokens that end a sequence, and what is written after them."""
+    config = model.generation_config
+    ends = config.eos_token_id
+    stops = () if ends is None else tuple(ends) if isinstance(ends, (list, tuple)) else (ends,)
+    pad = config.pad_token_id
+    return stops, (stops[0] if stops else 0) if pad is None else pad
+
+
+def vocabulary_size(model: Any) -> int:
+    """Give how many tokens a model knows."""
+    rows: int = model.get_input_embeddings().weight.shape[0]
+    return rows
+
+
+def unlike_settings(model: Any) -> dict[str, Any]:
+    """Give the settings of a model's generation that would choose other tokens than ours."""
+    settings = vars(model.generation_config)
+    return {
+        name: value
+        for name, value in settings.items()
+        if not name.startswith("_") and name not in HANDLED
+        if value and value != NEUTRAL.get(name)
+    }

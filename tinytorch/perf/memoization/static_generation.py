@@ -1,0 +1,151 @@
+"""StaticGeneration: the transform that generates with a cache which is allocated once."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass
+from importlib import import_module
+from typing import Any
+
+from tinytorch.adapters.adapter import adapter_for
+from tinytorch.errors import MissingPartError, SettingError
+from tinytorch.workloads.plan import Plan, Skipped
+from tinytorch.workloads.profile import Profile
+from tinytorch.workloads.workload import Workload, check_workload
+
+__all__ = ["StaticGeneration", "generation_call", "static_generator"]
+
+NAME = "StaticGeneration"
+NEEDING_TRANSFORMERS = ("static_cache_torch", "decode_attention_torch")
+
+
+@dataclass(frozen=True)
+class StaticGeneration:
+    """Generate text with preallocated keys and values and a step that is compiled and captured.
+
+    For decoders of transformers, by their interface for caches; the model of the workload is what
+    :func:`generation_call` gives. A step is captured on CUDA only. `length` is the room for prompt
+    and new tokens together, by default as much as the workload needs. A compilation that takes
+    longer than `limit_s` is given up.
+    """
+
+    compile: bool = True
+    capture: bool = True
+    length: int | None = None
+    limit_s: float = 600.0
+
+    def __post_init__(self) -> None:
+        check_length(self.length)
+        if not 0 < self.limit_s < math.inf:
+            raise SettingError(f"limit_s={self.limit_s}; it must be a positive number of seconds")
+
+    def plan(self, workload: Workload, profile: Profile | None = None) -> Plan:
+        """Try it on a copy: tokens are compared with those of the model's own `generate`."""
+        check_workload(workload)
+        framework = adapter_for(workload.model, workload.arguments).name
+        if framework != "pytorch":
+            reason = f"it is a model of {framework}; generate(cache=...) of its own keeps a cache"
+            return Plan(NAME, asdict(self), (), (Skipped("", reason),))
+        reason = _why_not_generation(workload.model) or why_no_transformers()
+        if reason:
+            return Plan(NAME, asdict(self), (), (Skipped("", reason),))
+        from tinytorch.perf.memoization.static_generation_torch import plan_torch
+
+        return plan_torch(workload, self)
+
+    def apply(self, workload: Workload, plan: Plan) -> Any:
+        """Give a generator for a copy of the model, prepared for the workload's inputs."""
+        plan.check_made_by(NAME, asdict(self))
+        adapter = adapter_for(workload.model, workload.arguments)
+        if plan.is_empty or adapter.name != "pytorch":
+            return adapter.clone(workload.model)
+        from tinytorch.perf.memoization.static_generation_torch import apply_torch
+
+        return apply_torch(workload, plan, self)
+
+
+def check_length(length: int | None) -> None:
+    """Raise unless a prompt and a new token have room."""
+    if length is not None and not (type(length) is int and length >= 2):
+        raise SettingError(f"length={length}; a prompt and a new token need at least 2")
+
+
+def why_no_transformers() -> str:
+    """Say why models of transformers cannot be given a cache of ours, or nothing."""
+    try:
+        for name in NEEDING_TRANSFORMERS:
+            import_module(f"tinytorch.perf.memoization.{name}")
+    except ModuleNotFoundError as error:
+        if error.name != "transformers":
+            return f"transformers cannot be used: {error}"
+        return "transformers is not installed; install it with: pip install transformers"
+    except (ImportError, AttributeError) as error:
+        return f"this version of transformers has no caches made of layers ({error}); update it"
+    return ""
+
+
+def _why_not_generation(model: Any) -> str:
+    from tinytorch.perf.memoization.generation_torch import Generation
+
+    if isinstance(model, Generation):
+        return ""
+    return (
+        f"it is a {type(model).__name__}, whose call gives no text; "
+        "generation_call(model, max_new_tokens=...) makes a model whose call does"
+    )
+
+
+def generation_call(
+    model: Any,
+    *,
+    max_new_tokens: int,
+    do_sample: bool = False,
+    temperature: float = 1.0,
+    top_k: int = 0,
+    top_p: float = 1.0,
+) -> Any:
+    """Give a model whose call is `generate` of a decoder of transformers, with these settings.
+
+    It is called with `input_ids` and, for prompts of different lengths, an `attention_mask`; so it
+    can be the model of a Workload.
+    """
+    from tinytorch.perf.memoization.generation_torch import Generation
+    from tinytorch.perf.memoization.token_choice_torch import TokenChoice
+
+    choice = TokenChoice(do_sample, temperature, top_k, top_p)
+    return Generation(model, max_new_tokens=max_new_tokens, choice=choice)
+
+
+def static_generator(
+    model: Any,
+    *,
+    max_new_tokens: int = 20,
+    do_sample: bool = False,
+    temperature: float = 1.0,
+    top_k: int = 0,
+    top_p: float = 1.0,
+    length: int | None = None,
+    compile: bool = True,
+    capture: bool = True,
+) -> Any:
+    """Give a generator for a decoder of transformers, which itself stays as it is.
+
+    Calling it, or its `generate`, gives the tokens that `model.generate` would with the same
+    settings: those given here, and the special tokens of the model's `generation_config`. What has
+    to be compiled and captured is, at the first call for a batch size and length.
+    """
+    check_length(length)
+    reason = why_no_transformers()
+    if reason:
+        raise MissingPartError(reason)
+    from tinytorch.perf.memoization.static_generator_torch import StaticGenerator
+    from tinytorch.perf.memoization.token_choice_torch import TokenChoice
+
+    return StaticGenerator(
+        model,
+        max_new_tokens=max_new_tokens,
+        choice=TokenChoice(do_sample, temperature, top_k, top_p),
+        length=length,
+        compile=compile,
+        capture=capture,
+    )
