@@ -10,7 +10,7 @@ from tiny_transformers import continued, tiny
 from torch_workloads import Residual, bits_of, is_unchanged, seeded, workload
 
 from tinytorch.perf.acceleration.inference_mode import InferenceMode
-from tinytorch.perf.acceleration.inference_mode_torch import InferenceModel, plan_torch
+from tinytorch.perf.acceleration.inference_mode_torch import InferenceModel
 from tinytorch.workloads.workload import Workload
 
 
@@ -153,7 +153,7 @@ def test_custom_functions_and_written_inputs_work_as_before():
 )
 @pytest.mark.filterwarnings("ignore:.*torch.jit")
 def test_models_that_cannot_be_wrapped_are_left_alone(model, words):
-    plan = plan_torch(Workload("case", model(), (torch.ones(1, 3),)))
+    plan = InferenceMode().plan(Workload("case", model(), (torch.ones(1, 3),)))
     assert plan.is_empty
     assert words in plan.skipped[0].reason
 

@@ -27,7 +27,9 @@ def test_a_model_of_core_is_left_alone():
     workload = load_workload("mlp")
     plan = SetThreads().plan(workload)
     assert plan.is_empty
-    assert plan.skipped[0].reason == "it is a model of core; threads are set for PyTorch models"
+    assert plan.skipped[0].reason == (
+        "it is a model of core; a number of threads is for PyTorch models"
+    )
     copy = SetThreads().apply(workload, plan)
     assert isinstance(copy, Module)
     assert copy is not workload.model

@@ -71,10 +71,11 @@ def plan_torch(workload: Workload, settings: CaptureGraph) -> Plan:
     return Plan(NAME, asdict(settings), (step,), not_predicted=NOT_PREDICTED, notes=tuple(notes))
 
 
-def apply_torch(workload: Workload, plan: Plan, settings: CaptureGraph) -> CapturedModel:
+def apply_torch(
+    model: nn.Module, workload: Workload, plan: Plan, settings: CaptureGraph
+) -> CapturedModel:
     """Give a copy of the model that was captured for the workload's inputs."""
     tried = plan.steps[0].settings
-    model = TorchAdapter().clone(workload.model)
     twin = _captured(model, workload, settings, tried["compile"])
     twin.preparations += (Preparation.from_dict(tried["planning"]),)
     return twin

@@ -19,12 +19,12 @@ from tinytorch.perf.acceleration.boundary_torch import (
     trial_note,
     why_unchangeable,
 )
-from tinytorch.perf.acceleration.channels_last import NAME
+from tinytorch.perf.acceleration.channels_last import NAME, ChannelsLast
 from tinytorch.perf.acceleration.trial_torch import try_change
 from tinytorch.workloads.plan import Plan, Skipped, Step
 from tinytorch.workloads.workload import Workload
 
-__all__ = ["ChannelsLastModel", "laid_out", "plan_torch"]
+__all__ = ["ChannelsLastModel", "apply_torch", "laid_out", "plan_torch"]
 
 FORMATS = {4: torch.channels_last, 5: torch.channels_last_3d}
 """The layout by the number of axes; there is none for fewer."""
@@ -77,7 +77,12 @@ def laid_out(model: nn.Module, layers: Collection[str]) -> ChannelsLastModel:
     return ChannelsLastModel(model, axes)
 
 
-def plan_torch(workload: Workload) -> Plan:
+def apply_torch(model: nn.Module, workload: Workload, plan: Plan, settings: ChannelsLast) -> Any:
+    """Give the copy of the model with this layout."""
+    return laid_out(model, plan.layers)
+
+
+def plan_torch(workload: Workload, settings: ChannelsLast) -> Plan:
     """Find the convolutions, and try the layout on a copy."""
     reason = why_unchangeable(workload.model) or _why_not_at_boundary(workload)
     if reason:

@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import Literal
 
-from tinytorch.adapters.adapter import adapter_for
 from tinytorch.errors import SettingError
-from tinytorch.perf.acceleration.pytorch_only import why_not_pytorch
-from tinytorch.workloads.plan import Plan, Skipped
-from tinytorch.workloads.profile import Profile
-from tinytorch.workloads.workload import Workload
+from tinytorch.workloads.pytorch_only import TorchTransform
 
 __all__ = ["CompileModel", "check_limits"]
 
@@ -22,7 +18,7 @@ Mode = Literal["default", "reduce-overhead", "max-autotune", "max-autotune-no-cu
 
 
 @dataclass(frozen=True)
-class CompileModel:
+class CompileModel(TorchTransform):
     """Let `torch.compile` make kernels for a PyTorch model.
 
     `mode` is that of torch.compile. `dynamic` is whether sizes are left open: None lets torch find
@@ -33,6 +29,8 @@ class CompileModel:
     A plan compiles a copy, within `limit_s` seconds, and compares its outputs: they may change by
     `tolerance` of the largest one, by default by what rounding of the model's numbers explains.
     """
+
+    subject = "torch.compile"
 
     mode: Mode = "default"
     dynamic: bool | None = None
@@ -46,27 +44,6 @@ class CompileModel:
         if self.dynamic not in (None, True, False):
             raise SettingError(f"dynamic is None, True or False, got {self.dynamic!r}")
         check_limits(self.tolerance, self.limit_s)
-
-    def plan(self, workload: Workload, profile: Profile | None = None) -> Plan:
-        """Compile a copy of the model and call it; say what that took and where it breaks."""
-        reason = why_not_pytorch(workload, "torch.compile")
-        if reason:
-            return Plan(NAME, asdict(self), (), (Skipped("", reason),))
-        from tinytorch.perf.acceleration.compile_model_torch import plan_torch
-
-        return plan_torch(workload, self)
-
-    def apply(self, workload: Workload, plan: Plan) -> Any:
-        """Give a copy of the model, compiled and called once with the workload's inputs.
-
-        Raises ModelError if that fails. The copy has `preparations`, with the time that it took.
-        """
-        plan.check_made_by(NAME, asdict(self))
-        if plan.is_empty:
-            return adapter_for(workload.model, workload.arguments).clone(workload.model)
-        from tinytorch.perf.acceleration.compile_model_torch import apply_torch
-
-        return apply_torch(workload, plan, self)
 
 
 def check_limits(tolerance: float | None, limit_s: float) -> None:

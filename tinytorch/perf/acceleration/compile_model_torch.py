@@ -89,9 +89,11 @@ def plan_torch(workload: Workload, settings: CompileModel) -> Plan:
     return Plan(NAME, asdict(settings), (step,), not_predicted=NOT_PREDICTED, notes=tuple(notes))
 
 
-def apply_torch(workload: Workload, plan: Plan, settings: CompileModel) -> CompiledModel:
+def apply_torch(
+    model: nn.Module, workload: Workload, plan: Plan, settings: CompileModel
+) -> CompiledModel:
     """Give a copy of the model that was compiled, and called once so that it stays so."""
-    twin = _compiled(TorchAdapter().clone(workload.model), workload, settings)
+    twin = _compiled(model, workload, settings)
     planning = Preparation.from_dict(plan.steps[0].settings["planning"])
     twin.preparations = (*twin.preparations, planning)
     return twin

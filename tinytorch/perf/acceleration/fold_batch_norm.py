@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
-from tinytorch.perf.acceleration.pytorch_only import checked_copy, why_not_pytorch
-from tinytorch.workloads.plan import Plan, Skipped
-from tinytorch.workloads.profile import Profile
-from tinytorch.workloads.workload import Workload
+from tinytorch.workloads.pytorch_only import TorchTransform
 
 __all__ = ["FoldBatchNorm"]
 
@@ -16,7 +12,7 @@ NAME = "FoldBatchNorm"
 
 
 @dataclass(frozen=True)
-class FoldBatchNorm:
+class FoldBatchNorm(TorchTransform):
     """Fold batch norms into the convolution or linear layer whose output they normalise.
 
     In evaluation mode a batch norm multiplies each channel by a number and adds another one; both
@@ -27,20 +23,4 @@ class FoldBatchNorm:
     training mode is an error.
     """
 
-    def plan(self, workload: Workload, profile: Profile | None = None) -> Plan:
-        """Watch a call of a copy of the model, find the pairs, and try them."""
-        reason = why_not_pytorch(workload, "folding batch norms")
-        if reason:
-            return Plan(NAME, asdict(self), (), (Skipped("", reason),))
-        from tinytorch.perf.acceleration.fold_batch_norm_torch import plan_torch
-
-        return plan_torch(workload)
-
-    def apply(self, workload: Workload, plan: Plan) -> Any:
-        """Give a copy of the model with these norms folded."""
-        model = checked_copy(workload, plan, NAME, asdict(self))
-        if plan.is_empty:
-            return model
-        from tinytorch.perf.acceleration.fold_batch_norm_torch import fold_pairs
-
-        return fold_pairs(model, plan.steps)
+    subject = "folding batch norms"

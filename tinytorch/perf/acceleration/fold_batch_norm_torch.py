@@ -20,13 +20,13 @@ from tinytorch.perf.acceleration.boundary_torch import (
     trial_note,
     why_unchangeable,
 )
-from tinytorch.perf.acceleration.fold_batch_norm import NAME
+from tinytorch.perf.acceleration.fold_batch_norm import NAME, FoldBatchNorm
 from tinytorch.perf.acceleration.norm_pairs_torch import Flow, watch_flow, why_not_always
 from tinytorch.perf.acceleration.trial_torch import Trial, try_change
 from tinytorch.workloads.plan import Gain, Plan, Skipped, Step
 from tinytorch.workloads.workload import Workload
 
-__all__ = ["FoldedNorm", "fold_pairs", "folded", "plan_torch"]
+__all__ = ["FoldedNorm", "apply_torch", "fold_pairs", "folded", "plan_torch"]
 
 NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 LAYERS = (
@@ -78,7 +78,12 @@ class FoldedNorm(nn.Identity):
 # ---------------------------------------------------------------- planning
 
 
-def plan_torch(workload: Workload) -> Plan:
+def apply_torch(model: nn.Module, workload: Workload, plan: Plan, settings: FoldBatchNorm) -> Any:
+    """Give the copy of the model with these norms folded."""
+    return fold_pairs(model, plan.steps)
+
+
+def plan_torch(workload: Workload, settings: FoldBatchNorm) -> Plan:
     """Watch a call, find the pairs, and try them."""
     model = workload.model
     reason = why_unchangeable(model)

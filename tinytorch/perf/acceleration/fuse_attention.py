@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
-from tinytorch.perf.acceleration.pytorch_only import checked_copy, why_not_pytorch
-from tinytorch.workloads.plan import Plan, Skipped
-from tinytorch.workloads.profile import Profile
-from tinytorch.workloads.workload import Workload
+from tinytorch.workloads.pytorch_only import TorchTransform
 
 __all__ = ["FuseAttention"]
 
@@ -16,7 +12,7 @@ NAME = "FuseAttention"
 
 
 @dataclass(frozen=True)
-class FuseAttention:
+class FuseAttention(TorchTransform):
     """Let PyTorch's fused attention compute what a model computes by hand.
 
     By hand, a matrix of scores, queries times keys, is written to memory and read again by each of
@@ -28,20 +24,4 @@ class FuseAttention:
     are the same within rounding.
     """
 
-    def plan(self, workload: Workload, profile: Profile | None = None) -> Plan:
-        """Find attention by hand, rewrite it on a copy, and try whether outputs stay the same."""
-        reason = why_not_pytorch(workload, "fused attention")
-        if reason:
-            return Plan(NAME, asdict(self), (), (Skipped("", reason),))
-        from tinytorch.perf.acceleration.fuse_attention_torch import plan_torch
-
-        return plan_torch(workload, asdict(self))
-
-    def apply(self, workload: Workload, plan: Plan) -> Any:
-        """Give a copy of the model with attention fused in these modules."""
-        model = checked_copy(workload, plan, NAME, asdict(self))
-        if plan.is_empty:
-            return model
-        from tinytorch.perf.acceleration.fuse_attention_torch import apply_torch
-
-        return apply_torch(workload, plan, model)
+    subject = "fused attention"

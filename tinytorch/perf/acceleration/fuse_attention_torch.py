@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any
 
 from torch import nn
 
@@ -23,7 +22,7 @@ from tinytorch.perf.acceleration.attention_switch_torch import (
     why_no_switch,
 )
 from tinytorch.perf.acceleration.boundary_torch import refusal, trial_note, why_unchangeable
-from tinytorch.perf.acceleration.fuse_attention import NAME
+from tinytorch.perf.acceleration.fuse_attention import NAME, FuseAttention
 from tinytorch.perf.acceleration.trial_torch import first_line, try_change
 from tinytorch.workloads.plan import Plan, Skipped, Step
 from tinytorch.workloads.workload import Workload
@@ -58,30 +57,30 @@ class _Found:
         return fused_copy(switch_over(model, tuple(self.switched)), self.fusions)
 
 
-def plan_torch(workload: Workload, settings: Mapping[str, Any]) -> Plan:
+def plan_torch(workload: Workload, settings: FuseAttention) -> Plan:
     """Look for attention by hand in a call of a copy of the model, and try to fuse it."""
     reason = why_unchangeable(workload.model)
     if reason:
-        return Plan(NAME, settings, (), (Skipped("", reason),))
+        return Plan(NAME, {}, (), (Skipped("", reason),))
     adapter = TorchAdapter()
     try:
         with adapter.preserving(workload.model):
             found = _look(workload)
     except Exception as error:  # a model may raise anything
-        return Plan(NAME, settings, (), (Skipped("", f"it cannot be called: {first_line(error)}"),))
+        return Plan(NAME, {}, (), (Skipped("", f"it cannot be called: {first_line(error)}"),))
     steps = _steps(found)
     if not steps:
         skipped = found.skipped or [Skipped("", NOTHING)]
-        return Plan(NAME, settings, (), tuple(skipped))
+        return Plan(NAME, {}, (), tuple(skipped))
     parameters = [each for each in workload.model.parameters() if each.is_floating_point()]
     tolerance = tolerance_for(parameters, workload.arguments)
     trial = try_change(workload, found.change, tolerance=tolerance)
     if not trial.works:
         found.skipped.append(Skipped("", refusal(workload.model, trial)))
-        return Plan(NAME, settings, (), tuple(found.skipped))
+        return Plan(NAME, {}, (), tuple(found.skipped))
     return Plan(
         NAME,
-        settings,
+        {},
         steps,
         tuple(found.skipped),
         not_predicted=NOT_PREDICTED,
@@ -89,7 +88,9 @@ def plan_torch(workload: Workload, settings: Mapping[str, Any]) -> Plan:
     )
 
 
-def apply_torch(workload: Workload, plan: Plan, copy: nn.Module) -> nn.Module:
+def apply_torch(
+    model: nn.Module, workload: Workload, plan: Plan, settings: FuseAttention
+) -> nn.Module:
     """Fuse the attention of these modules in a copy of the model, and give it."""
     with TorchAdapter().preserving(workload.model):
         found = _look(workload)
@@ -102,7 +103,7 @@ def apply_torch(workload: Workload, plan: Plan, copy: nn.Module) -> nn.Module:
             f"the model has no attention by hand in {missing[0]!r} as the plan of {NAME} knows it; "
             "make a plan for this model"
         )
-    return found.change(copy)
+    return found.change(model)
 
 
 # ---------------------------------------------------------------- looking

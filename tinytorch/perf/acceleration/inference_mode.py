@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
-from tinytorch.perf.acceleration.pytorch_only import checked_copy, why_not_pytorch
-from tinytorch.workloads.plan import Plan, Skipped
-from tinytorch.workloads.profile import Profile
-from tinytorch.workloads.workload import Workload
+from tinytorch.workloads.pytorch_only import TorchTransform
 
 __all__ = ["InferenceMode"]
 
@@ -16,7 +12,7 @@ NAME = "InferenceMode"
 
 
 @dataclass(frozen=True)
-class InferenceMode:
+class InferenceMode(TorchTransform):
     """Call a PyTorch model in evaluation mode and inside of `torch.inference_mode()`.
 
     Nothing is recorded for a backward pass, and parameters ask for no gradients. The outputs are
@@ -25,20 +21,4 @@ class InferenceMode:
     is left alone, and so is one in training mode that gives other outputs there.
     """
 
-    def plan(self, workload: Workload, profile: Profile | None = None) -> Plan:
-        """Try it on a copy of the model."""
-        reason = why_not_pytorch(workload, "inference mode")
-        if reason:
-            return Plan(NAME, asdict(self), (), (Skipped("", reason),))
-        from tinytorch.perf.acceleration.inference_mode_torch import plan_torch
-
-        return plan_torch(workload)
-
-    def apply(self, workload: Workload, plan: Plan) -> Any:
-        """Give a copy of the model that is called in this way."""
-        model = checked_copy(workload, plan, NAME, asdict(self))
-        if plan.is_empty:
-            return model
-        from tinytorch.perf.acceleration.inference_mode_torch import InferenceModel
-
-        return InferenceModel(model)
+    subject = "inference mode"

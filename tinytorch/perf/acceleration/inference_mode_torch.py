@@ -15,12 +15,12 @@ from tinytorch.perf.acceleration.boundary_torch import (
     trial_note,
     why_unchangeable,
 )
-from tinytorch.perf.acceleration.inference_mode import NAME
+from tinytorch.perf.acceleration.inference_mode import NAME, InferenceMode
 from tinytorch.perf.acceleration.trial_torch import try_change
 from tinytorch.workloads.plan import Plan, Skipped, Step
 from tinytorch.workloads.workload import Workload
 
-__all__ = ["InferenceModel", "plan_torch"]
+__all__ = ["InferenceModel", "apply_torch", "plan_torch"]
 
 NOT_PREDICTED = {
     "speedup": "it saves a little in each operation, which matters where operations are small; "
@@ -47,7 +47,12 @@ class InferenceModel(WrappedModel):
             return self.model(*inputs, **keywords)
 
 
-def plan_torch(workload: Workload) -> Plan:
+def apply_torch(model: nn.Module, workload: Workload, plan: Plan, settings: InferenceMode) -> Any:
+    """Give the copy of the model, called in this way."""
+    return InferenceModel(model)
+
+
+def plan_torch(workload: Workload, settings: InferenceMode) -> Plan:
     """Try it on a copy, unless somebody asks for gradients."""
     reason = why_unchangeable(workload.model)
     if not reason and isinstance(workload.model, InferenceModel):

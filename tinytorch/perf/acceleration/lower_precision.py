@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 from tinytorch.errors import SettingError
 from tinytorch.measure.hardware import instruction_sets
-from tinytorch.perf.acceleration.pytorch_only import checked_copy, why_not_pytorch
 from tinytorch.workloads.kept_layers import checked_patterns
-from tinytorch.workloads.plan import Plan, Skipped
-from tinytorch.workloads.profile import Profile
-from tinytorch.workloads.workload import Workload
+from tinytorch.workloads.pytorch_only import TorchTransform
 
 __all__ = ["LowerPrecision"]
 
@@ -29,7 +25,7 @@ WAYS = ("convert", "layers", "autocast")
 
 
 @dataclass(frozen=True)
-class LowerPrecision:
+class LowerPrecision(TorchTransform):
     """Compute in `dtype`, "bfloat16" or "float16", where that is precise enough.
 
     how="convert": parameters, buffers and everything between them are of that dtype; floats are
@@ -44,6 +40,8 @@ class LowerPrecision:
     plan says how far they did, and is empty where that is more. float16 ends at 65,504: outputs
     that are then not finite are refused as well.
     """
+
+    subject = "computing in a lower precision"
 
     dtype: str = "bfloat16"
     how: str = "convert"
@@ -72,24 +70,6 @@ class LowerPrecision:
     def allowed_error(self) -> float:
         """How far outputs may move, relative to the largest one."""
         return TOLERANCE if self.tolerance is None else self.tolerance
-
-    def plan(self, workload: Workload, profile: Profile | None = None) -> Plan:
-        """Try it on a copy of the model, and measure how far outputs move."""
-        reason = why_not_pytorch(workload, f"computing in {self.dtype}")
-        if reason:
-            return Plan(NAME, asdict(self), (), (Skipped("", reason),))
-        from tinytorch.perf.acceleration.lower_precision_torch import plan_torch
-
-        return plan_torch(workload, self)
-
-    def apply(self, workload: Workload, plan: Plan) -> Any:
-        """Give a copy of the model that computes so."""
-        model = checked_copy(workload, plan, NAME, asdict(self))
-        if plan.is_empty:
-            return model
-        from tinytorch.perf.acceleration.lower_precision_torch import carry_out
-
-        return carry_out(model, plan)
 
 
 def why_slow_on_processor(dtype: str) -> str:

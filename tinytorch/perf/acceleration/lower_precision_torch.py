@@ -41,7 +41,7 @@ from tinytorch.workloads.kept_layers import idle_patterns
 from tinytorch.workloads.plan import Gain, Plan, Skipped, Step
 from tinytorch.workloads.workload import Workload
 
-__all__ = ["carry_out", "plan_torch"]
+__all__ = ["apply_torch", "carry_out", "plan_torch"]
 
 NO_SPEEDUP = (
     "how much faster products are in a lower precision depends on the device and the sizes; "
@@ -52,6 +52,11 @@ BFLOAT16_CAPABILITY = 8
 """The first generation of CUDA devices that multiplies bfloat16 in hardware (Ampere)."""
 
 Steps = tuple[Step, ...]
+
+
+def apply_torch(model: nn.Module, workload: Workload, plan: Plan, settings: LowerPrecision) -> Any:
+    """Give the copy of the model that computes so."""
+    return carry_out(model, plan)
 
 
 def plan_torch(workload: Workload, settings: LowerPrecision) -> Plan:

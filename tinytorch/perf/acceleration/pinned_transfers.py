@@ -4,23 +4,19 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
-from tinytorch.adapters.adapter import adapter_for
 from tinytorch.errors import SettingError
-from tinytorch.workloads.plan import Plan, Skipped
-from tinytorch.workloads.profile import Profile
-from tinytorch.workloads.workload import Workload, check_workload
+from tinytorch.workloads.pytorch_only import TorchTransform
 
 __all__ = ["PinnedTransfers", "prefetching"]
 
 NAME = "PinnedTransfers"
-OF_CORE = "it is a model of core; transfers are for PyTorch models on a CUDA device"
 
 
 @dataclass(frozen=True)
-class PinnedTransfers:
+class PinnedTransfers(TorchTransform):
     """Copy inputs from the processor to a model on a CUDA device without waiting for each copy.
 
     Each input goes through a buffer of pinned memory, from which the device fetches it while the
@@ -29,25 +25,7 @@ class PinnedTransfers:
     names it only where it is shown to be faster.
     """
 
-    def plan(self, workload: Workload, profile: Profile | None = None) -> Plan:
-        """Try it on a copy of the model, if that is on a CUDA device and its inputs are not."""
-        check_workload(workload)
-        if adapter_for(workload.model, workload.arguments).name != "pytorch":
-            return Plan(NAME, asdict(self), (), (Skipped("", OF_CORE),))
-        from tinytorch.perf.acceleration.pinned_transfers_torch import plan_transfers
-
-        return plan_transfers(workload, asdict(self))
-
-    def apply(self, workload: Workload, plan: Plan) -> Any:
-        """Give a copy of the model that fetches its inputs itself."""
-        plan.check_made_by(NAME, asdict(self))
-        check_workload(workload)
-        copy = adapter_for(workload.model, workload.arguments).clone(workload.model)
-        if plan.is_empty:
-            return copy
-        from tinytorch.perf.acceleration.pinned_transfers_torch import FetchingModel
-
-        return FetchingModel(copy, plan.steps[0].settings["device"])
+    subject = "a transfer to a CUDA device"
 
 
 def prefetching(loader: Iterable[Any], device: Any) -> Iterator[Any]:

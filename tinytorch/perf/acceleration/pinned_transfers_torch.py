@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from threading import Lock
 from time import perf_counter
@@ -22,13 +22,13 @@ from tinytorch.comparison.sequential import TimeRatio, estimate_ratio
 from tinytorch.errors import SettingError, TinyTorchError
 from tinytorch.measure.device_clock import DeviceClock
 from tinytorch.measure.timing import gc_paused
+from tinytorch.perf.acceleration.pinned_transfers import NAME, PinnedTransfers
 from tinytorch.perf.acceleration.trial_torch import ROUNDING, first_line, run_once, why_unlike
 from tinytorch.workloads.plan import Gain, Plan, Skipped, Step
 from tinytorch.workloads.workload import Workload, call_model
 
-__all__ = ["FetchingModel", "PinnedBuffers", "plan_transfers", "prefetched"]
+__all__ = ["FetchingModel", "PinnedBuffers", "apply_torch", "plan_torch", "prefetched"]
 
-NAME = "PinnedTransfers"
 BUFFERS_EACH = 2
 """While the device fetches one buffer, the next call fills the other."""
 MOST_SHAPES = 16
@@ -151,11 +151,16 @@ def _is_elsewhere(leaf: Any) -> bool:
 # ---------------------------------------------------------------- planning
 
 
-def plan_transfers(workload: Workload, settings: Mapping[str, Any]) -> Plan:
+def apply_torch(model: nn.Module, workload: Workload, plan: Plan, settings: PinnedTransfers) -> Any:
+    """Give the copy of the model that fetches its inputs itself."""
+    return FetchingModel(model, plan.steps[0].settings["device"])
+
+
+def plan_torch(workload: Workload, settings: PinnedTransfers) -> Plan:
     """Check the outputs of a fetching copy, then race it against plain transfers."""
     reason, device = _why_not(workload)
     if reason:
-        return _nothing(settings, reason)
+        return _nothing(reason)
     adapter = TorchAdapter()
     try:
         with adapter.preserving(workload.model):
@@ -163,21 +168,21 @@ def plan_transfers(workload: Workload, settings: Mapping[str, Any]) -> Plan:
             fetching = FetchingModel(model, device)
             reason = _why_wrong(adapter, workload, model, fetching)
             if reason:
-                return _nothing(settings, reason)
+                return _nothing(reason)
             ratio, rounds = _race(adapter, workload, model, fetching)
     except Exception as error:  # a device or the model may raise anything
-        return _nothing(settings, first_line(error))
+        return _nothing(first_line(error))
     finally:
         torch.cuda.empty_cache()
     held = f"holds {fetching.buffers_in_use.nbytes:,} bytes of pinned memory"
     found = f"{ratio.value:.2f} times ({ratio.low:.2f} to {ratio.high:.2f}) the time of .to(device)"
     if not ratio.high < 1 - FLOOR:
-        return _nothing(settings, f"it is not shown to be faster: {found}", (held,))
+        return _nothing(f"it is not shown to be faster: {found}", (held,))
     step = Step("", "fetches its inputs through pinned buffers", found, {"device": device})
     basis = f"measured in turns against .to(device), {rounds} rounds"
     return Plan(
         NAME,
-        dict(settings),
+        {},
         (step,),
         speedup=Gain(1 / ratio.value, 1 / ratio.high, 1 / ratio.low, basis),
         not_predicted={"shrinkage": SAME_BYTES},
@@ -249,8 +254,8 @@ def _moved(value: Any, device: torch.device) -> Any:
     return rebuilt(value, lambda leaf: leaf.to(device) if _is_elsewhere(leaf) else leaf)
 
 
-def _nothing(settings: Mapping[str, Any], reason: str, notes: tuple[str, ...] = ()) -> Plan:
-    return Plan(NAME, dict(settings), (), (Skipped("", reason),), notes=notes)
+def _nothing(reason: str, notes: tuple[str, ...] = ()) -> Plan:
+    return Plan(NAME, {}, (), (Skipped("", reason),), notes=notes)
 
 
 # ---------------------------------------------------------------- batches

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from threading import Lock, local
 from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -23,6 +23,7 @@ from tinytorch.errors import TinyTorchError
 from tinytorch.measure.clocks import WALL
 from tinytorch.measure.cores import usable_cores
 from tinytorch.measure.timing import gc_paused
+from tinytorch.perf.acceleration.set_threads import NAME, SetThreads
 from tinytorch.perf.acceleration.trial_torch import (
     ROUNDING,
     first_line,
@@ -33,12 +34,15 @@ from tinytorch.perf.acceleration.trial_torch import (
 from tinytorch.workloads.plan import Gain, Plan, Skipped, Step
 from tinytorch.workloads.workload import Workload, call_model
 
-if TYPE_CHECKING:
-    from tinytorch.perf.acceleration.set_threads import SetThreads
+__all__ = [
+    "ThreadRace",
+    "ThreadedModel",
+    "apply_torch",
+    "plan_torch",
+    "race_threads",
+    "thread_numbers",
+]
 
-__all__ = ["ThreadRace", "ThreadedModel", "plan_threads", "race_threads", "thread_numbers"]
-
-NAME = "SetThreads"
 TURN_S = 2e-4
 MOST_LOOPS = 200
 FEWEST_ROUNDS, MOST_ROUNDS = 9, 60
@@ -150,7 +154,12 @@ class ThreadRace:
         return (*lines, *(f"{_counted(n)}: {why}" for n, why in sorted(self.left_out.items())))
 
 
-def plan_threads(workload: Workload, settings: SetThreads) -> Plan:
+def apply_torch(model: nn.Module, workload: Workload, plan: Plan, settings: SetThreads) -> Any:
+    """Give the copy of the model, called with this number of threads."""
+    return ThreadedModel(model, plan.steps[0].settings["threads"])
+
+
+def plan_torch(workload: Workload, settings: SetThreads) -> Plan:
     """Race the numbers of threads that make sense, or the one that was asked for."""
     reason = _why_not(workload) or _why_nothing_to_choose(settings.threads)
     if reason:

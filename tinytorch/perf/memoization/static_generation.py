@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
 
-from tinytorch.adapters.adapter import adapter_for
 from tinytorch.errors import MissingPartError, SettingError
-from tinytorch.workloads.plan import Plan, Skipped
-from tinytorch.workloads.profile import Profile
-from tinytorch.workloads.workload import Workload, check_workload
+from tinytorch.workloads.pytorch_only import TorchTransform
+from tinytorch.workloads.workload import Workload
 
 __all__ = ["StaticGeneration", "generation_call", "static_generator"]
 
@@ -20,7 +18,7 @@ NEEDING_TRANSFORMERS = ("static_cache_torch", "decode_attention_torch")
 
 
 @dataclass(frozen=True)
-class StaticGeneration:
+class StaticGeneration(TorchTransform):
     """Generate text with preallocated keys and values and a step that is compiled and captured.
 
     For decoders of transformers, by their interface for caches; the model of the workload is what
@@ -28,6 +26,9 @@ class StaticGeneration:
     and new tokens together, by default as much as the workload needs. A compilation that takes
     longer than `limit_s` is given up.
     """
+
+    subject = "generation with a preallocated cache"
+    for_others = "generate(cache=...) of its own keeps a cache"
 
     compile: bool = True
     capture: bool = True
@@ -39,29 +40,9 @@ class StaticGeneration:
         if not 0 < self.limit_s < math.inf:
             raise SettingError(f"limit_s={self.limit_s}; it must be a positive number of seconds")
 
-    def plan(self, workload: Workload, profile: Profile | None = None) -> Plan:
-        """Try it on a copy: tokens are compared with those of the model's own `generate`."""
-        check_workload(workload)
-        framework = adapter_for(workload.model, workload.arguments).name
-        if framework != "pytorch":
-            reason = f"it is a model of {framework}; generate(cache=...) of its own keeps a cache"
-            return Plan(NAME, asdict(self), (), (Skipped("", reason),))
-        reason = _why_not_generation(workload.model) or why_no_transformers()
-        if reason:
-            return Plan(NAME, asdict(self), (), (Skipped("", reason),))
-        from tinytorch.perf.memoization.static_generation_torch import plan_torch
-
-        return plan_torch(workload, self)
-
-    def apply(self, workload: Workload, plan: Plan) -> Any:
-        """Give a generator for a copy of the model, prepared for the workload's inputs."""
-        plan.check_made_by(NAME, asdict(self))
-        adapter = adapter_for(workload.model, workload.arguments)
-        if plan.is_empty or adapter.name != "pytorch":
-            return adapter.clone(workload.model)
-        from tinytorch.perf.memoization.static_generation_torch import apply_torch
-
-        return apply_torch(workload, plan, self)
+    def why_not(self, workload: Workload) -> str:
+        """Say why there is nothing to do, without importing transformers for it, or nothing."""
+        return _why_not_generation(workload.model) or why_no_transformers()
 
 
 def check_length(length: int | None) -> None:

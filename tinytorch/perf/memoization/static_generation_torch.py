@@ -42,7 +42,8 @@ def plan_torch(workload: Workload, settings: StaticGeneration) -> Plan:
     generator = None
     try:
         with TorchAdapter().preserving(workload.model), time_limit(settings.limit_s, workload.name):
-            generator = _generator(workload, settings, choice=TokenChoice())
+            copy = TorchAdapter().clone(workload.model)
+            generator = _generator(copy, settings, choice=TokenChoice())
             found = _call(workload, generator)
             notes = tuple(_notes(workload, generator, found))
             done = dict.fromkeys(each.what for each in generator.preparations)
@@ -64,9 +65,11 @@ def plan_torch(workload: Workload, settings: StaticGeneration) -> Plan:
     )
 
 
-def apply_torch(workload: Workload, plan: Plan, settings: StaticGeneration) -> StaticGenerator:
+def apply_torch(
+    model: Generation, workload: Workload, plan: Plan, settings: StaticGeneration
+) -> StaticGenerator:
     """Give a generator that has generated for the workload's inputs once."""
-    generator = _generator(workload, settings, choice=workload.model.choice)
+    generator = _generator(model, settings, choice=model.choice)
     spent = Preparation.from_dict(plan.steps[0].settings["planning"])
     generator.planning = (spent,) if spent.seconds else ()
     with TorchAdapter().preserving(workload.model), time_limit(settings.limit_s, workload.name):
@@ -75,12 +78,11 @@ def apply_torch(workload: Workload, plan: Plan, settings: StaticGeneration) -> S
 
 
 def _generator(
-    workload: Workload, settings: StaticGeneration, *, choice: TokenChoice
+    model: Generation, settings: StaticGeneration, *, choice: TokenChoice
 ) -> StaticGenerator:
-    """Make a generator for a copy of the decoder inside of the workload's model."""
     return StaticGenerator(
-        TorchAdapter().clone(workload.model.model),
-        max_new_tokens=workload.model.max_new_tokens,
+        model.model,
+        max_new_tokens=model.max_new_tokens,
         choice=choice,
         length=settings.length,
         compile=settings.compile,
