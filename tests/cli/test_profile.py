@@ -107,9 +107,14 @@ def test_depth_expand_and_top_shape_what_is_shown(capsys):
     short = capsys.readouterr().out
     assert main(["profile", "gpt", *QUICK, "--expand"]) == 0
     long = capsys.readouterr().out
-    assert "blocks.0 ... 3 (4x)" in short
-    assert "q_proj" not in short
-    assert "  blocks.3 TransformerBlock" in long
+    assert "blocks.0 ... 3 (4x)" in layers_shown(short)
+    assert "q_proj" not in layers_shown(short)
+    assert "  blocks.3 TransformerBlock" in layers_shown(long)
+
+
+def layers_shown(report):
+    """The table of layers alone: the bottleneck above it may be any layer."""
+    return report.partition("\nLayers\n")[2].partition("\n\n")[0]
 
 
 def test_traces_are_written(capsys, tmp_path):

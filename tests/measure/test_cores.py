@@ -2,15 +2,15 @@ import os
 
 import pytest
 
-from tinytorch.measure import cores
+from tinytorch.measure import control_groups, cores
 from tinytorch.measure.cores import cpu_quota, usable_cores
 
 
 @pytest.fixture
 def groups(tmp_path, monkeypatch):
     """Give a function that writes files of control groups and says which ones are ours."""
-    monkeypatch.setattr(cores, "GROUPS_OF_PROCESS", tmp_path / "of_process")
-    monkeypatch.setattr(cores, "GROUP_TREE", tmp_path / "tree")
+    monkeypatch.setattr(control_groups, "GROUPS_OF_PROCESS", tmp_path / "of_process")
+    monkeypatch.setattr(control_groups, "GROUP_TREE", tmp_path / "tree")
 
     def write(of_process, files):
         (tmp_path / "of_process").write_text(of_process)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from project_files import ROOT
 
-from tinytorch.measure import cores, disturbance, environment, hardware, threads
+from tinytorch.measure import control_groups, disturbance, environment, hardware, threads
 from tinytorch.measure.environment import Commit, describe_environment
 
 
@@ -66,7 +66,7 @@ def test_a_system_without_proc_and_sys_is_described_all_the_same(tmp_path, monke
     monkeypatch.setattr(hardware, "CPU_TREE", nowhere)
     monkeypatch.setattr(hardware.platform, "processor", lambda: "")
     monkeypatch.setattr(disturbance, "STAT_FILE", nowhere)
-    monkeypatch.setattr(cores, "GROUPS_OF_PROCESS", nowhere)
+    monkeypatch.setattr(control_groups, "GROUPS_OF_PROCESS", nowhere)
     monkeypatch.setattr(environment, "_ask_psutil", lambda name, **_: None)
     found = describe_environment()
     unknown = ("cpu_model", "physical_cores", "frequency_mhz", "memory_bytes", "steal_share")

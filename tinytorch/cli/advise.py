@@ -5,6 +5,7 @@ import math
 
 from tinytorch.cli.console import Output
 from tinytorch.cli.exit_codes import ExitCode
+from tinytorch.cli.sizes import whole_numbers
 from tinytorch.errors import SettingError
 
 MEBIBYTE = 1 << 20
@@ -49,7 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace, output: Output) -> ExitCode:
     """Measure, recommend, show, and say whether a size keeps the limits."""
-    sizes = _sizes(options.sizes)
+    sizes = whole_numbers(options.sizes)
     for name in ("latency", "memory", "tolerance", "budget"):
         _check_positive(name, getattr(options, name))
     # Only now: the parser and --help do without the frameworks.
@@ -79,12 +80,3 @@ def _check_positive(name: str, value: float | None) -> None:
     if value is not None and not 0 < value < most:
         limits = "between 0 and 100" if name == "tolerance" else "above 0"
         raise SettingError(f"--{name} {value:g}; give a number {limits}")
-
-
-def _sizes(text: str | None) -> tuple[int, ...] | None:
-    if text is None:
-        return None
-    words = text.replace(",", " ").split()
-    if not words or not all(word.isdecimal() for word in words):
-        raise SettingError(f"--sizes {text!r}; give whole numbers, such as 8,16,32")
-    return tuple(int(word) for word in words)

@@ -4,7 +4,7 @@ import argparse
 
 from tinytorch.cli.console import Output
 from tinytorch.cli.exit_codes import ExitCode
-from tinytorch.errors import SettingError
+from tinytorch.cli.sizes import whole_numbers
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -35,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace, output: Output) -> ExitCode:
     """Measure, predict, show, and say whether the check holds."""
     axis = int(options.axis) if options.axis.isdecimal() else options.axis
-    sizes = _sizes(options.sizes)
+    sizes = whole_numbers(options.sizes)
     # Only now: the parser and --help do without the frameworks.
     from tinytorch.perf.profiling.size_scaling import measure_scaling
     from tinytorch.reporting.predict import render_scaling
@@ -56,12 +56,3 @@ def run(options: argparse.Namespace, output: Output) -> ExitCode:
     if not options.check:
         return ExitCode.FINE
     return {True: ExitCode.FINE, False: ExitCode.FAILED, None: ExitCode.NOT_SHOWN}[scaling.holds]
-
-
-def _sizes(text: str | None) -> tuple[int, ...] | None:
-    if text is None:
-        return None
-    words = text.replace(",", " ").split()
-    if not words or not all(word.isdecimal() for word in words):
-        raise SettingError(f"--sizes {text!r}; give whole numbers, such as 8,16,32")
-    return tuple(int(word) for word in words)

@@ -5,12 +5,11 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterator
-from pathlib import Path, PurePosixPath
+from pathlib import Path
+
+from tinytorch.measure.control_groups import group_folders
 
 __all__ = ["cpu_quota", "usable_cores"]
-
-GROUPS_OF_PROCESS = Path("/proc/self/cgroup")
-GROUP_TREE = Path("/sys/fs/cgroup")
 
 
 def usable_cores() -> int:
@@ -32,30 +31,13 @@ def cpu_quota() -> float | None:
 
 
 def _quotas() -> Iterator[float]:
-    for folder in _group_folders():
+    for folder in group_folders("cpu"):
         unified = _words(folder / "cpu.max")  # "quota period" or "max period"
         separate = _words(folder / "cpu.cfs_quota_us") + _words(folder / "cpu.cfs_period_us")
         for words in (unified, separate):
             # Without a limit the quota reads "max" or "-1".
             if len(words) == 2 and all(word.isdecimal() for word in words) and int(words[1]):
                 yield int(words[0]) / int(words[1])
-
-
-def _group_folders() -> Iterator[Path]:
-    """Give the folders of our control groups and of those around them, in both layouts."""
-    try:
-        lines = GROUPS_OF_PROCESS.read_text("utf-8").splitlines()
-    except OSError:
-        return
-    for line in lines:
-        _, _, rest = line.partition(":")
-        controllers, _, group = rest.partition(":")
-        if controllers and "cpu" not in controllers.split(","):
-            continue
-        root = GROUP_TREE / controllers if controllers else GROUP_TREE
-        inside = PurePosixPath(group.lstrip("/"))
-        for part in (inside, *inside.parents):
-            yield root / part
 
 
 def _words(path: Path) -> list[str]:

@@ -4,6 +4,7 @@ import sys
 import psutil
 import pytest
 
+from tinytorch.measure import control_groups
 from tinytorch.perf.acceleration import size_memory
 from tinytorch.perf.acceleration.size_memory import available_bytes, be_first_to_go
 
@@ -42,8 +43,8 @@ def test_a_system_without_fences_says_so(monkeypatch):
 def groups(tmp_path, monkeypatch):
     """Give folders for control groups that the process seems to be in."""
     listing = tmp_path / "cgroup"
-    monkeypatch.setattr(size_memory, "GROUPS_OF_PROCESS", listing)
-    monkeypatch.setattr(size_memory, "GROUP_TREE", tmp_path / "tree")
+    monkeypatch.setattr(control_groups, "GROUPS_OF_PROCESS", listing)
+    monkeypatch.setattr(control_groups, "GROUP_TREE", tmp_path / "tree")
 
     def make(line, folder, files):
         listing.write_text(line)

@@ -6,12 +6,12 @@ import importlib
 import mmap
 from collections.abc import Iterator
 from contextlib import suppress
-from pathlib import Path, PurePosixPath
+from pathlib import Path
+
+from tinytorch.measure.control_groups import group_folders
 
 __all__ = ["available_bytes", "be_first_to_go", "fence_address_space"]
 
-GROUPS_OF_PROCESS = Path("/proc/self/cgroup")
-GROUP_TREE = Path("/sys/fs/cgroup")
 OOM_SCORE = Path("/proc/self/oom_score_adj")
 FIRST_TO_GO = "1000"
 PROBE_BYTES = 64 << 20
@@ -61,7 +61,7 @@ def be_first_to_go() -> None:
 
 def _left_in_groups() -> Iterator[int]:
     """Yield what is left below the memory limits of our control groups, in both layouts."""
-    for folder in _group_folders():
+    for folder in group_folders("memory"):
         for limit, used in (
             ("memory.max", "memory.current"),
             ("memory.limit_in_bytes", "memory.usage_in_bytes"),
@@ -69,22 +69,6 @@ def _left_in_groups() -> Iterator[int]:
             most, now = _number(folder / limit), _number(folder / used)
             if most is not None and now is not None:
                 yield max(0, most - now + _reclaimable(folder))
-
-
-def _group_folders() -> Iterator[Path]:
-    try:
-        lines = GROUPS_OF_PROCESS.read_text("utf-8").splitlines()
-    except OSError:
-        return
-    for line in lines:
-        _, _, rest = line.partition(":")
-        controllers, _, group = rest.partition(":")
-        if controllers and "memory" not in controllers.split(","):
-            continue
-        root = GROUP_TREE / controllers if controllers else GROUP_TREE
-        inside = PurePosixPath(group.lstrip("/"))
-        for part in (inside, *inside.parents):
-            yield root / part
 
 
 def _number(path: Path) -> int | None:

@@ -23,6 +23,30 @@ LEAST_QUERIES = 16
 
 
 @triton.jit
+def _together(
+    parts_ptr, sums_ptr, place,
+    PARTS: tl.constexpr, QUERIES: tl.constexpr, D_PADDED: tl.constexpr,
+):  # fmt: skip
+    """Put together what the programs of one head have left, each with its own largest score."""
+    group, ds = tl.arange(0, QUERIES), tl.arange(0, D_PADDED)
+    highest = tl.full((QUERIES,), float("-inf"), tl.float32)
+    total = tl.zeros((QUERIES,), tl.float32)
+    sums = tl.zeros((QUERIES, D_PADDED), tl.float32)
+    for part in range(PARTS):
+        kept = (place * PARTS + part) * QUERIES + group
+        their_highest = tl.load(sums_ptr + kept * 2, cache_modifier=".cg")
+        their_total = tl.load(sums_ptr + kept * 2 + 1, cache_modifier=".cg")
+        theirs = tl.load(parts_ptr + kept[:, None] * D_PADDED + ds[None, :], cache_modifier=".cg")
+        higher = tl.maximum(highest, their_highest)
+        shift = tl.where(higher == float("-inf"), 0.0, higher)
+        fading, weight = tl.exp(highest - shift), tl.exp(their_highest - shift)
+        total = total * fading + their_total * weight
+        sums = sums * fading[:, None] + theirs * weight[:, None]
+        highest = higher
+    return sums / total[:, None]
+
+
+@triton.jit
 def _attend_kernel(
     q_ptr, k_ptr, v_ptr, mask_ptr, state_ptr, y_ptr, parts_ptr, sums_ptr,
     length, scale, q_b, q_h, q_d, kv_b, kv_h, kv_t, mask_b, mask_h, mask_t,
@@ -85,23 +109,8 @@ def _attend_kernel(
         tl.debug_barrier()
         done = tl.atomic_add(state_ptr + 1 + place, 1, sem="acq_rel")
         if done == PARTS - 1:
-            highest = tl.full((QUERIES,), float("-inf"), tl.float32)
-            total = tl.zeros((QUERIES,), tl.float32)
-            sums = tl.zeros((QUERIES, D_PADDED), tl.float32)
-            for other in range(PARTS):
-                kept = (place * PARTS + other) * QUERIES + group
-                their_highest = tl.load(sums_ptr + kept * 2, cache_modifier=".cg")
-                their_total = tl.load(sums_ptr + kept * 2 + 1, cache_modifier=".cg")
-                theirs = tl.load(
-                    parts_ptr + kept[:, None] * D_PADDED + ds[None, :], cache_modifier=".cg"
-                )
-                higher = tl.maximum(highest, their_highest)
-                shift = tl.where(higher == float("-inf"), 0.0, higher)
-                fading, weight = tl.exp(highest - shift), tl.exp(their_highest - shift)
-                total = total * fading + their_total * weight
-                sums = sums * fading[:, None] + theirs * weight[:, None]
-                highest = higher
-            tl.store(outs, (sums / total[:, None]).to(y_ptr.dtype.element_ty), mask=both)
+            mean = _together(parts_ptr, sums_ptr, place, PARTS, QUERIES, D_PADDED)
+            tl.store(outs, mean.to(y_ptr.dtype.element_ty), mask=both)
             tl.store(state_ptr + 1 + place, 0)
 
 
