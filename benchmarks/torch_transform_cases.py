@@ -13,6 +13,7 @@ import torch
 import transformers
 
 from tinytorch import Workload
+from tinytorch.perf.memoization import generation_call
 from tinytorch.workloads.digits import draw_digits
 from tinytorch.workloads.zoo import HELD_OUT_SEED, TRAINING_SEED, as_inputs
 
@@ -63,6 +64,30 @@ def gpt2(is_quick: bool, device: str = "cpu", attention: str = "sdpa") -> Worklo
     )
     ids = torch.randint(5, 999, (1, 64), generator=torch.Generator().manual_seed(1))
     return made("GPT-2 small, 1 x 64", lambda: transformers.GPT2LMHeadModel(config), ids, device)
+
+
+def mobilenet(is_quick: bool, device: str = "cpu") -> Workload:
+    """Give MobileNetV2 on one image."""
+    config = transformers.MobileNetV2Config(num_labels=10, image_size=64 if is_quick else SIDE)
+    side = 64 if is_quick else SIDE
+    image = torch.randn(1, 3, side, side, generator=torch.Generator().manual_seed(1))
+    make = transformers.MobileNetV2ForImageClassification
+    return made("MobileNetV2, 1 image", lambda: make(config), image, device)
+
+
+def llama_text(is_quick: bool, device: str = "cpu") -> Workload:
+    """Give a Llama of 1.1 billion parameters in bfloat16 that writes 200 tokens after 32."""
+    sizes = {"hidden_size": 2048, "intermediate_size": 8192, "num_hidden_layers": 16}
+    if is_quick:
+        sizes = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2}
+    config = transformers.LlamaConfig(
+        **sizes, num_attention_heads=32, num_key_value_heads=8, vocab_size=32_000
+    )
+    torch.manual_seed(SEED)
+    model = transformers.LlamaForCausalLM(config).eval().to(device, torch.bfloat16)
+    ids = torch.randint(5, 999, (1, 32), generator=torch.Generator().manual_seed(1)).to(device)
+    text = generation_call(model, max_new_tokens=8 if is_quick else 200)
+    return Workload("Llama 1.1B, 200 tokens", text, (ids,))
 
 
 TEXT_AND_IMAGES: dict[str, Callable[..., Workload]] = {"bert": bert, "vit": vit, "gpt2": gpt2}

@@ -35,9 +35,15 @@ def _compute_with_numpy() -> Iterator[None]:
 
 @pytest.fixture(scope="session", autouse=True)
 def _measure_this_machine_once(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Keep ceilings and records in folders of this run: measured for real, nobody's are touched."""
+    """Keep ceilings and records in folders of this run: measured for real, nobody's are touched.
+
+    Workers of one run share what they measure of the machine.
+    """
+    folder = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        folder = folder.parent
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("TINYTORCH_CACHE", str(tmp_path_factory.mktemp("cache")))
+        patch.setenv("TINYTORCH_CACHE", str(folder / "cache"))
         records = tmp_path_factory.mktemp("records") / "records.sqlite"
         patch.setenv("TINYTORCH_RECORDS", str(records))
         yield

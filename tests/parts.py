@@ -1,10 +1,16 @@
 """Optional parts (torch, scipy, ...): skipped where missing, unless the run requires them."""
 
 import importlib
+import importlib.util
 import os
+import shutil
 from types import ModuleType
+from typing import NoReturn
 
 import pytest
+
+BROWSERS = ("chromium", "chromium-browser", "google-chrome")
+"""One engine under the names that systems give it."""
 
 
 def require_part(name: str) -> ModuleType:
@@ -18,7 +24,22 @@ def require_part(name: str) -> ModuleType:
     except ModuleNotFoundError as error:
         if error.name is None or not f"{name}.".startswith(f"{error.name}."):
             raise  # The part is there; something that it needs is not.
+    _without(name.partition(".")[0], f"{name} is not installed")
+
+
+def require_browser() -> str:
+    """Give the path of Chromium, or skip the test that needs it, and playwright to drive it.
+
+    Where ``TINYTORCH_REQUIRED_PARTS`` names `browser`, the test fails instead.
+    """
+    if importlib.util.find_spec("playwright") is None:
+        _without("browser", "the package playwright is not installed")
+    found = filter(None, map(shutil.which, BROWSERS))
+    return next(found, None) or _without("browser", "there is no program chromium")
+
+
+def _without(part: str, reason: str) -> NoReturn:
     required = os.environ.get("TINYTORCH_REQUIRED_PARTS", "").split(",")
-    if name.partition(".")[0] in (part.strip() for part in required):
-        pytest.fail(f"{name} is required by TINYTORCH_REQUIRED_PARTS but is not installed")
-    pytest.skip(f"{name} is not installed", allow_module_level=True)
+    if part in (each.strip() for each in required):
+        pytest.fail(f"{part} is required by TINYTORCH_REQUIRED_PARTS: {reason}")
+    pytest.skip(reason, allow_module_level=True)

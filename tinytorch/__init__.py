@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     from tinytorch.core.dispatch import set_backend, use_backend
     from tinytorch.core.tensor import Tensor
     from tinytorch.perf.profiling.model_profile import profile_model, profile_workload
+    from tinytorch.tuning.optimization import Optimization
+    from tinytorch.tuning.optimize import optimize
+    from tinytorch.tuning.saving import load_optimized, save_optimized
     from tinytorch.workloads.profile import Profile
     from tinytorch.workloads.targets import load_workload
     from tinytorch.workloads.workload import Workload
@@ -23,15 +26,19 @@ __version__ = "0.1.0"
 __all__ = [
     "Comparison",
     "Isolated",
+    "Optimization",
     "Profile",
     "Tensor",
     "Workload",
     "__version__",
     "compare",
+    "load_optimized",
     "load_workload",
     "no_grad",
+    "optimize",
     "profile_model",
     "profile_workload",
+    "save_optimized",
     "set_backend",
     "use_backend",
 ]
@@ -40,14 +47,18 @@ __all__ = [
 _HOMES = {
     "Comparison": "tinytorch.comparison.comparison",
     "Isolated": "tinytorch.comparison.processes",
+    "Optimization": "tinytorch.tuning.optimization",
     "Profile": "tinytorch.workloads.profile",
     "Tensor": "tinytorch.core.tensor",
     "Workload": "tinytorch.workloads.workload",
     "compare": "tinytorch.comparison.compare",
+    "load_optimized": "tinytorch.tuning.saving",
     "load_workload": "tinytorch.workloads.targets",
     "no_grad": "tinytorch.core.autograd",
+    "optimize": "tinytorch.tuning.optimize",
     "profile_model": "tinytorch.perf.profiling.model_profile",
     "profile_workload": "tinytorch.perf.profiling.model_profile",
+    "save_optimized": "tinytorch.tuning.saving",
     "set_backend": "tinytorch.core.dispatch",
     "use_backend": "tinytorch.core.dispatch",
 }

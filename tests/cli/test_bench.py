@@ -156,3 +156,25 @@ def test_ctrl_c_shows_what_is_finished(folder):
     payload = json.loads(shown)
     assert [entry["name"].split("/")[0] for entry in payload["entries"]] == ["tiny.py:fine"]
     assert payload["is_complete"] is False
+
+
+def test_a_report_is_written(folder, capsys):
+    file = write_suite(folder, "fine [1]")
+    assert main(["bench", str(file), "--html", "suite.html"]) == ExitCode.FINE
+    assert "wrote suite.html" in capsys.readouterr().err
+    assert "tiny.py:fine/batch 1" in (folder / "suite.html").read_text("utf-8")
+
+
+@pytest.mark.usefixtures("nothing_is_measured")
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--open"], "--open shows the report that --html FILE writes"),
+        (["--html", "."], ". is a folder"),
+        (["--list", "--html", "x.html"], "--list runs nothing that --html could show"),
+    ],
+)
+def test_a_report_that_cannot_be_is_refused_before_measuring(folder, capsys, arguments, message):
+    file = write_suite(folder, "fine [1]")
+    assert main(["bench", str(file), *arguments]) == ExitCode.USAGE
+    assert message in capsys.readouterr().err

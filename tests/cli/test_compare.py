@@ -37,13 +37,6 @@ QUICK = ["--budget", "0.1", "--no-evidence"]
 
 
 @pytest.fixture
-def factory(tmp_path):
-    file = tmp_path / "factories.py"
-    file.write_text(FACTORIES, "utf-8")
-    return lambda name: f"{file}:{name}"
-
-
-@pytest.fixture
 def compared(monkeypatch):
     """Let the comparer give what the test says, and remember what it was asked."""
     asked = {}
@@ -327,3 +320,26 @@ def test_help_explains_exit_codes_and_expectations(capsys):
     assert "5  less accurate, whatever the speed" in shown
     assert "also when the candidate cannot be" in shown
     assert "not-slower  at most --band slower" in shown
+
+
+def test_a_report_is_written(compared, capsys, tmp_path):
+    compared(comparison())
+    file = tmp_path / "report.html"
+    assert main(["compare", "mlp", "cnn", "--html", str(file)]) == ExitCode.FINE
+    assert f"wrote {file}" in capsys.readouterr().err
+    assert "baseline: mlp" in file.read_text("utf-8")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["mlp", "mlp", "--open"], "--open shows the report that --html FILE writes"),
+        (["mlp", "mlp", "--html", "no/such/folder/x.html"], "there is no folder"),
+        (["--selfcheck", "--html", "x.html"], "--html shows one comparison"),
+    ],
+)
+def test_a_report_that_cannot_be_is_refused_before_measuring(compared, capsys, arguments, message):
+    asked = compared(comparison())
+    assert main(["compare", *arguments]) == ExitCode.USAGE
+    assert message in capsys.readouterr().err
+    assert asked == {}

@@ -230,3 +230,35 @@ def test_a_limit_is_a_positive_number(limit, capsys):
 def test_two_actions_at_once_are_refused(capsys):
     assert main(["history", "--check", "--show", "abcd"]) == 2
     assert "not allowed with" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("records")
+@pytest.mark.parametrize("arguments", [["mlp"], []])
+def test_a_report_of_trends_is_written(capsys, tmp_path, arguments):
+    file = tmp_path / "history.html"
+    assert main(["history", *arguments, "--html", str(file)]) == 0
+    assert f"wrote {file}" in capsys.readouterr().err
+    assert "accuracy" in file.read_text("utf-8")
+
+
+@pytest.mark.usefixtures("records")
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--open"], "--open shows the report that --html FILE writes"),
+        (["--check", "--html", "x.html"], "--check has none"),
+        (["--import", "x", "--html", "x.html"], "--import has none"),
+    ],
+)
+def test_a_report_of_what_is_no_trend_is_refused(capsys, arguments, message):
+    assert main(["history", *arguments]) == 2
+    assert message in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("path")
+def test_a_report_of_nothing_is_not_written(capsys, tmp_path):
+    assert main(["history", "--html", str(tmp_path / "x.html")]) == 0
+    captured = capsys.readouterr()
+    assert "No records yet" in captured.out
+    assert "x.html was not written" in captured.err
+    assert not (tmp_path / "x.html").exists()

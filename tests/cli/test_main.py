@@ -3,6 +3,7 @@ import signal
 import subprocess
 import sys
 import types
+from pathlib import Path
 
 import pytest
 from project_files import ROOT
@@ -98,6 +99,7 @@ def test_every_command_has_the_common_options(name):
         "advise": ["mlp"],
         "bench": ["suite.toml"],
         "gate": ["--against", "main"],
+        "report": ["last"],
     }.get(name, [])
     options = build_parser(name).parse_args([name, *needed, "--json", "--quiet", "--seed", "7"])
     assert (options.command, options.json, options.quiet, options.seed) == (name, True, True, 7)
@@ -191,3 +193,18 @@ def test_python_dash_m_is_the_same_program():
         [sys.executable, "-m", "tinytorch", "--version"], cwd=ROOT, capture_output=True, text=True
     )
     assert (ran.returncode, ran.stdout) == (0, f"tinytorch {__version__}\n")
+
+
+@pytest.mark.skipif(not Path("/dev/full").is_char_device(), reason="there is no full device here")
+def test_a_full_output_is_said_and_files_are_still_written(tmp_path):
+    report = tmp_path / "profile.html"
+    command = [sys.executable, "-m", "tinytorch", "profile", "mlp", "--runs", "3"]
+    options = ["--budget", "0.1", "--no-ceilings", "--html", str(report)]
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [*command, *options], stdout=full, stderr=subprocess.PIPE, text=True, check=False
+        )
+    assert "the result could not be printed: No space left on device" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert done.returncode == ExitCode.INVALID
+    assert report.stat().st_size > 10_000

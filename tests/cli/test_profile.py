@@ -3,10 +3,10 @@ import json
 import pytest
 from parts import require_part
 
-from tinytorch.cli import profile as command
+from tinytorch.cli import written_files
 from tinytorch.cli.exit_codes import ExitCode
 from tinytorch.cli.main import main
-from tinytorch.errors import SettingError
+from tinytorch.cli.profile import ADVICE_TITLE
 from tinytorch.perf.profiling import model_profile
 
 QUICK = ["--runs", "3", "--no-ceilings"]
@@ -33,13 +33,6 @@ def elsewhere():
     import torch
     return torch.nn.Linear(4, 4), torch.ones(2, 4, device="meta")
 """
-
-
-@pytest.fixture
-def factory(tmp_path):
-    file = tmp_path / "factories.py"
-    file.write_text(FACTORIES, "utf-8")
-    return lambda name: f"{file}:{name}"
 
 
 @pytest.fixture
@@ -174,21 +167,32 @@ def test_a_trace_holds_one_model(capsys, tmp_path):
     assert "--trace holds one model" in capsys.readouterr().err
 
 
-def test_trying_a_path_leaves_nothing_behind(tmp_path):
-    command._check_writable(tmp_path / "trace.json")
-    assert list(tmp_path.iterdir()) == []
+def test_a_report_is_written(capsys, tmp_path):
+    file = tmp_path / "mlp.html"
+    assert main(["profile", "mlp", *QUICK, "--html", str(file)]) == 0
+    assert file.read_text("utf-8").startswith("<!doctype html>")
+    assert f"wrote {file}" in capsys.readouterr().err
 
 
-def test_a_missing_folder_is_rather_a_mistake_than_a_wish(tmp_path):
-    with pytest.raises(SettingError, match="there is no folder"):
-        command._check_writable(tmp_path / "deep" / "trace.json")
+@pytest.mark.usefixtures("nothing_is_measured")
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["mlp", "--open"], "--open shows the report that --html FILE writes"),
+        (["mlp", "cnn", "--html", "x.html"], "--html holds one model"),
+        (["mlp", "--html", "."], ". is a folder"),
+    ],
+)
+def test_a_report_that_cannot_be_is_refused_before_measuring(capsys, arguments, message):
+    assert main(["profile", *arguments]) == ExitCode.USAGE
+    assert message in capsys.readouterr().err
 
 
 def test_a_disk_that_fills_up_meanwhile_is_one_line(capsys, tmp_path, monkeypatch):
     def fails(path):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(command, "write_atomically", fails)
+    monkeypatch.setattr(written_files, "write_atomically", fails)
     arguments = ["--trace", str(tmp_path / "trace.json")]
     assert main(["profile", "mlp", *QUICK, *arguments]) == ExitCode.USAGE
     captured = capsys.readouterr()
@@ -221,3 +225,14 @@ def test_what_is_finished_is_shown_when_a_later_target_fails(capsys, factory):
     captured = capsys.readouterr()
     assert captured.out.splitlines()[1].startswith("mlp ")
     assert "raised RuntimeError" in captured.err
+
+
+def test_advice_follows_the_tables(capsys):
+    assert main(["profile", "mlp", "--runs", "3", "--no-ceilings", "--json"]) == 0
+    result = json.loads(capsys.readouterr().out)
+    (advice,) = result["advice"]
+    assert all(each["evidence"] for each in advice)
+    assert main(["profile", "mlp", "--runs", "3", "--no-ceilings", "--top", "1"]) == 0
+    shown = capsys.readouterr().out.partition(ADVICE_TITLE)[2]
+    assert "1. " in shown
+    assert "2. " not in shown

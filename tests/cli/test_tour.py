@@ -1,64 +1,122 @@
-import dataclasses
 import json
+import tempfile
+import webbrowser
+from contextlib import ExitStack
+from pathlib import Path
 
 import pytest
+from example_tours import faster, smaller, tour_of
 
-from tinytorch.cli import tour as command
 from tinytorch.cli.main import main
-from tinytorch.workloads import tour, train
-
-
-@pytest.fixture(scope="module")
-def short_tour():
-    """Take the real tour once, in seconds: fewer steps, and smaller ones for gpt."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(tour, "STEPS", {"mlp": 60, "cnn": 40, "gpt": 100})
-        patch.setattr(tour, "TEXT_WINDOWS", 10)
-        smaller = dataclasses.replace(train.RECIPES["gpt"], batch_size=8)
-        patch.setitem(train.RECIPES, "gpt", smaller)
-        return tour.take_tour(seed=3)
+from tinytorch.tuning import tour as tour_module
 
 
 @pytest.fixture
-def tour_is(monkeypatch):
-    def use(result):
-        monkeypatch.setattr(command, "take_tour", lambda seed, watch: result)
+def taken(monkeypatch, tmp_path):
+    """Take an imaginary tour in an empty folder."""
+    monkeypatch.chdir(tmp_path)
+    seeds = []
+
+    def use(tour):
+        def take_tour(seed, *, watch, on_introduction, on_attempt, on_visit):
+            seeds.append(seed)
+            on_introduction(tour.introduction)
+            for visit in tour.visits:
+                with ExitStack() as stack:
+                    progress = stack.enter_context(watch(visit.stop))
+                    progress.describe("trying")
+                    progress.advance()
+                    for attempt in visit.optimization.attempts:
+                        on_attempt(visit.stop, attempt)
+                on_visit(visit)
+            return tour
+
+        monkeypatch.setattr(tour_module, "take_tour", take_tour)
+        return seeds
 
     return use
 
 
-@pytest.mark.slow
-def test_the_tour_shows_every_model(capsys, short_tour, tour_is):
-    tour_is(short_tour)
-    assert main(["tour"]) == 0
-    shown = capsys.readouterr()
-    assert all(f"\n{name} " in shown.out for name in ("mlp", "cnn", "gpt"))
-    assert "Everything works" in shown.out
-    assert "about a minute" in shown.err
+@pytest.fixture
+def report(tmp_path):
+    return tmp_path / "tinytorch-tour.html"
 
 
-@pytest.mark.slow
-def test_the_tour_speaks_json_and_quiet_leaves_stderr_alone(capsys, short_tour, tour_is):
-    tour_is(short_tour)
+def test_the_tour_tells_its_chapters_and_writes_the_report(capsys, taken, report):
+    seeds = taken(tour_of(faster(), smaller()))
+    assert main(["tour", "--seed", "4"]) == 0
+    told = capsys.readouterr()
+    chapters = ["are they real?", "1. Can gpt", "2. Can cnn", "In short", str(report)]
+    places = [told.out.index(each) for each in chapters]
+    assert places == sorted(places)
+    assert "gpt: int8: 1.67x faster" in told.err
+    assert "cnn: int4: 5.00x smaller on disk" in told.err
+    assert report.read_text("utf-8").startswith("<!doctype html>")
+    assert seeds == [4]
+
+
+def test_the_tour_speaks_json_and_quiet_leaves_stderr_alone(capsys, taken, report):
+    taken(tour_of(faster(), smaller()))
     assert main(["tour", "--json", "--quiet"]) == 0
-    shown = capsys.readouterr()
-    result = json.loads(shown.out)
-    assert shown.err == ""
-    assert result["command"] == "tour"
-    assert result["works"] is True
-    assert [len(model["losses"]) for model in result["models"]] == [60, 40, 100]
-    assert set(result["digits"][0]) == {"label", "predicted", "probability"}
+    told = capsys.readouterr()
+    found = json.loads(told.out)
+    assert told.err == ""
+    assert (found["command"], found["report"]) == ("tour", str(report))
+    assert [each["target"] for each in found["visits"]] == ["gpt", "cnn"]
+    assert found["visits"][0]["optimization"]["recommended"] == "int8 + fused"
+
+
+def test_the_report_goes_where_it_is_wanted(capsys, taken, report, tmp_path):
+    taken(tour_of(faster()))
+    assert main(["tour", "--html", str(tmp_path / "other.html")]) == 0
+    assert (tmp_path / "other.html").exists()
+    assert not report.exists()
+
+
+def test_a_report_that_cannot_be_written_is_refused_first(capsys, taken, tmp_path):
+    seeds = taken(tour_of(faster()))
+    assert main(["tour", "--html", str(tmp_path / "missing" / "x.html")]) == 2
+    assert "there is no folder" in capsys.readouterr().err
+    assert seeds == []
+
+
+def test_a_folder_that_cannot_be_written_gives_way_to_the_temporary_one(
+    capsys, taken, report, tmp_path, monkeypatch
+):
+    taken(tour_of(faster()))
+    spare = tmp_path / "spare"
+    spare.mkdir()
+    report.mkdir()  # nobody can write a file of this name
+    monkeypatch.setattr(tempfile, "tempdir", str(spare))
+    assert main(["tour"]) == 0
+    told = capsys.readouterr()
+    assert (spare / report.name).exists()
+    assert f"the report goes to {spare / report.name}" in told.err
+    assert str(spare / report.name) in told.out
+
+
+def test_open_shows_the_report_in_a_browser(capsys, taken, report, monkeypatch):
+    taken(tour_of(faster()))
+    opened = []
+    monkeypatch.setattr(webbrowser, "open", lambda address: opened.append(address) or True)
+    assert main(["tour", "--open", "--quiet"]) == 0
+    assert opened == [report.as_uri()]
+
+
+def test_an_interrupted_tour_shows_what_it_has(capsys, taken, report):
+    taken(tour_of(faster(), was_interrupted=True))
+    assert main(["tour"]) == 130
+    assert "Interrupted" in capsys.readouterr().out
+    assert report.exists()
 
 
 @pytest.mark.slow
-def test_a_tour_that_fails_says_so_in_its_exit_code(capsys, short_tour, tour_is):
-    useless = dataclasses.replace(short_tour.models[0], fresh_score=0.0)
-    tour_is(dataclasses.replace(short_tour, models=(useless,)))
-    assert main(["tour", "--quiet"]) == 1
-    assert "Something is wrong" in capsys.readouterr().out
-
-
-@pytest.mark.slow
-def test_the_whole_tour_works(capsys):
-    assert main(["tour", "--seed", "1"]) == 0
-    assert "Everything works" in capsys.readouterr().out
+def test_the_whole_tour_works(capsys, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    assert main(["tour", "--json", "--quiet"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    by_name = {each["target"]: each["optimization"] for each in found["visits"]}
+    assert set(by_name) == {"gpt", "cnn"}
+    assert by_name["cnn"]["recommended"]
+    assert all(each["attempts"] and each["advice"] for each in by_name.values())
+    assert Path(found["report"]).stat().st_size < 1_000_000

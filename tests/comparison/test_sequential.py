@@ -74,6 +74,7 @@ def simulated(clock, rng, trials, **truth):
     return found, verdicts
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("trials", [pytest.param(300), pytest.param(4000, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("ratio", [1.0, 1.006, 1.02])
 def test_intervals_hold_however_the_looks_went(clock, rng, ratio, trials):
@@ -83,6 +84,7 @@ def test_intervals_hold_however_the_looks_went(clock, rng, ratio, trials):
     assert missed <= stats.binom.isf(1e-6, trials, 0.05)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("trials", [pytest.param(300), pytest.param(4000, marks=pytest.mark.slow)])
 def test_identical_sides_are_rarely_called_different(clock, rng, trials):
     _, verdicts = simulated(clock, rng, trials)

@@ -4,6 +4,7 @@ import os
 import stat
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -130,3 +131,27 @@ def test_a_full_disk_leaves_the_old_files_alone(tmp_path):
     command = [sys.executable, "-c", FULL_DISK, str(tmp_path)]
     found = subprocess.run(command, capture_output=True, text=True, check=False)
     assert found.returncode == 0, found.stderr
+
+
+def test_what_a_link_points_to_is_replaced(tmp_path):
+    target, link = tmp_path / "target.txt", tmp_path / "link.txt"
+    target.write_text("old")
+    link.symlink_to(target)
+    with write_atomically(link) as temporary:
+        temporary.write_text("new")
+    assert link.is_symlink()
+    assert target.read_text() == "new"
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no named pipes here")
+def test_a_pipe_is_written_to_and_stays_one(tmp_path):
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    read = []
+    reader = threading.Thread(target=lambda: read.append(pipe.read_text()), daemon=True)
+    reader.start()
+    with write_atomically(pipe) as temporary:
+        temporary.write_text("new")
+    reader.join(timeout=10)
+    assert read == ["new"]
+    assert pipe.is_fifo()

@@ -21,6 +21,7 @@ BY_NAME = {"argvalues": PAGES, "ids": NAMES}
 SLOW = (
     "docs/acceleration.md",
     "docs/compression.md",
+    "docs/optimizing.md",
     "docs/pytorch.md",
     "docs/quantization.md",
 )

@@ -97,6 +97,10 @@ EXCEPTIONS: dict[tuple[str, str], str] = {
         "tinytorch.reporting.comparison",
     ): "a comparison shows itself in a terminal (__rich__)",
     (
+        "tinytorch.tuning.optimization",
+        "tinytorch.reporting.optimization",
+    ): "an optimization shows itself in a terminal and a notebook",
+    (
         "tinytorch.workloads.plan",
         "tinytorch.reporting.plan",
     ): "a plan shows itself in a terminal and a notebook",

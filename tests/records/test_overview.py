@@ -92,3 +92,10 @@ def test_the_usual_metric_is_time_where_there_is_any():
 def test_records_without_any_metric_have_no_usual_one():
     with pytest.raises(SettingError, match="none of these records has a metric"):
         usual_metric([record(samples={})])
+
+
+def test_attempts_are_listed_when_asked_for(store):
+    store.add(record(name="gpt int8", kind="attempt", hours=40))
+    assert "gpt int8" not in [each.summary.key.name for each in overview(store)]
+    found = overview(store, kind="attempt")
+    assert [each.summary.key.name for each in found] == ["gpt int8"]

@@ -72,6 +72,25 @@ def test_the_time_of_an_example_comes_from_either(scenario, metric, value, expec
     assert outcome.seconds_per_example == expected
 
 
+@pytest.mark.parametrize(
+    ("scenario", "metric", "ends"),
+    [("single-stream", "latency", (0.25, 2.5)), ("offline", "throughput", (0.1, 1.0))],
+)
+def test_the_time_of_an_example_lies_in_its_interval(scenario, metric, ends):
+    values = samples(metric, *range(1, 11))
+    outcome = EntryOutcome(entry_record(scenario, samples=values))
+    found = outcome.seconds_per_example_interval
+    assert ends[0] <= found.low <= outcome.seconds_per_example <= found.high <= ends[1]
+
+
+def test_a_single_value_or_a_standstill_has_no_interval():
+    one = EntryOutcome(entry_record(samples=samples("latency", 1.0)))
+    still = EntryOutcome(entry_record("offline", samples=samples("throughput", 0.0, 0.0, 1.0, 1.0)))
+    assert one.seconds_per_example_interval is None
+    assert still.seconds_per_example_interval is None
+    assert EntryOutcome(entry_record()).seconds_per_example_interval is None
+
+
 def test_a_failure_has_no_number():
     outcome = EntryOutcome(entry_record(failure="it broke"))
     assert outcome.failure == "it broke"

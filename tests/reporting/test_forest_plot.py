@@ -99,3 +99,8 @@ def test_a_terminal_without_unicode_gets_plain_letters():
 
 def test_the_legend_says_what_is_drawn():
     assert "floor 0.5%  ░ band 1%" in shown(plot(ROW))
+
+
+def test_the_ends_hold_every_interval_and_one():
+    low, high = ForestPlot([ForestRow("a", 3.0, 2.0, 4.0)], 0.005, 0.01).ends
+    assert low < 1 < 4 < high

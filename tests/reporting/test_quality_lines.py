@@ -1,11 +1,17 @@
 import pytest
-from example_comparisons import comparison
+from example_comparisons import comparison, with_evidence
 from terminal import shown
 
 from tinytorch.comparison.accuracy import compare_accuracy
 from tinytorch.comparison.outputs import ArrayDifference, OutputDifference
 from tinytorch.reporting.comparison import render_comparison
-from tinytorch.reporting.quality_lines import accuracy_and_outputs, difference_text, score_text
+from tinytorch.reporting.quality_lines import (
+    accuracy_and_outputs,
+    accuracy_line,
+    difference_text,
+    outputs_line,
+    score_text,
+)
 
 
 def test_what_is_not_known_has_no_line():
@@ -46,3 +52,9 @@ def test_a_candidate_without_a_score_is_worse_and_has_no_mean():
     found = compare_accuracy([1.0] * 50, [float("nan")] * 50)
     text = shown(render_comparison(comparison(accuracy=found)))
     assert "less accurate: - against 1" in text.splitlines()[0]
+
+
+def test_the_lines_are_there_as_plain_text():
+    found = with_evidence()
+    assert accuracy_line(found.accuracy).startswith("accuracy: not worse, 75.00% to 75.12% (")
+    assert outputs_line(found.outputs).startswith("outputs: largest error 0.001")

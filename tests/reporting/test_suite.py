@@ -1,47 +1,10 @@
 import pytest
-from example_records import record
+from example_outcomes import ACCURACY, SERVER, outcome, single_stream
 from terminal import shown
 
 from tinytorch.measure.samples import Samples
 from tinytorch.perf.benchmarking.entries import Suite, SuiteWorkload
-from tinytorch.records.suite_outcome import ENTRY_KIND, EntryOutcome
 from tinytorch.reporting.suite import render_entries, render_suite
-
-ACCURACY = {"metric": "accuracy", "mean": 0.976, "low": 0.971, "high": 0.98, "confidence": 0.95}
-SERVER = {
-    "rate": 120.0,
-    "too_high": 130.0,
-    "is_confirmed": True,
-    "bound_s": 0.02,
-    "bound_is_given": True,
-    "percentile": 99.0,
-    "trials": [{}, {}, {}],
-}
-
-
-def outcome(scenario="single-stream", samples=None, *, name="mlp/batch 1/numpy/none", **changes):
-    details = {"accuracy": ACCURACY, **changes.pop("details", {})}
-    fields = {"previous": None, "not_compared": "", "kept_note": ""}
-    extra = {key: changes.pop(key, value) for key, value in fields.items()}
-    made = record(
-        kind=ENTRY_KIND,
-        name=f"{name}/{scenario}",
-        samples=samples or {},
-        settings={"target": "mlp", "scenario": {"name": scenario}},
-        details=details,
-        **changes,
-    )
-    return EntryOutcome(made, **extra)
-
-
-def single_stream(count=400, factor=1.0, **changes):
-    values = tuple(factor * (1 + position / count) * 1e-3 for position in range(count))
-    samples = {
-        "latency": Samples("latency", values),
-        "peak memory": Samples("peak memory", (2**20,), "B"),
-        "file size": Samples("file size", (2048,), "B"),
-    }
-    return outcome(samples=samples, **changes)
 
 
 def suite_text(*outcomes, planned=None, width=200, **changes):

@@ -1,3 +1,4 @@
+import json
 import sys
 
 import pytest
@@ -128,3 +129,31 @@ def test_a_target_that_exits_is_an_error(tmp_path, source):
     (tmp_path / "leaving.py").write_text(source, "utf-8")
     with pytest.raises(TargetError, match="SystemExit"):
         load_workload(f"{tmp_path}/leaving.py:make")
+
+
+SOURCE = "def f(x):\n    return x\n\ndef factory():\n    return f, 1\n"
+
+
+def test_the_module_of_a_file_can_be_found_by_its_name(tmp_path):
+    file = tmp_path / "my_own_model.py"
+    file.write_text(SOURCE)
+    model = load_workload(f"{file}:factory").model
+    assert sys.modules[model.__module__].f is model
+    assert load_workload(f"{file}:factory").model is not model  # it was run again
+    assert model.__module__ == "my_own_model"
+
+
+def test_a_file_does_not_take_the_place_of_another_module(tmp_path):
+    file = tmp_path / "json.py"
+    file.write_text(SOURCE)
+    model = load_workload(f"{file}:factory").model
+    assert model.__module__ == "target_json"
+    assert sys.modules["json"] is json
+
+
+def test_a_file_that_fails_leaves_no_module_behind(tmp_path):
+    file = tmp_path / "failing_model.py"
+    file.write_text("raise ValueError('no')")
+    with pytest.raises(TargetError, match="ValueError: no"):
+        load_workload(f"{file}:factory")
+    assert "failing_model" not in sys.modules

@@ -5,7 +5,7 @@ import math
 
 from tinytorch.cli.console import Output
 from tinytorch.cli.exit_codes import ExitCode
-from tinytorch.cli.sizes import whole_numbers
+from tinytorch.cli.option_values import whole_numbers
 from tinytorch.errors import SettingError
 
 MEBIBYTE = 1 << 20

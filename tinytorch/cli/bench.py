@@ -7,6 +7,13 @@ from typing import TYPE_CHECKING
 
 from tinytorch.cli.console import Output
 from tinytorch.cli.exit_codes import ExitCode
+from tinytorch.cli.html import add_html_option, check_html_path, write_html
+from tinytorch.cli.markdown import (
+    add_markdown_option,
+    check_markdown_path,
+    shown_or_markdown,
+    write_markdown,
+)
 from tinytorch.errors import SettingError
 
 if TYPE_CHECKING:
@@ -56,11 +63,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="the file with the records (default: $TINYTORCH_RECORDS, or this project's)",
     )
+    add_html_option(parser)
+    add_markdown_option(showing)
 
 
 def run(options: argparse.Namespace, output: Output) -> ExitCode:
     """Check everything, then run what is left to do; show what is finished in any case."""
-    _check(options)
+    _check(options, output)
     from tinytorch.perf.benchmarking.suite_file import load_suite
     from tinytorch.records.suite_run import plan_run, run_suite, select_entries
 
@@ -125,20 +134,31 @@ def _show(
         "entries": [outcome.to_dict() for outcome in outcomes],
     }
     name, planned = plan.suite.name, len(plan.entries)
-    output.result(payload, render_suite(name, outcomes, planned=planned, run=plan.run))
+    about = {"name": name, "planned": planned, "run": plan.run, "notes": plan.notes}
+    shown = render_suite(name, outcomes, planned=planned, run=plan.run)
+    output.result(payload, shown_or_markdown(options.markdown, outcomes, shown, **about))
     if options.plot is not None:
         from tinytorch.records.suite_fronts import suite_fronts
         from tinytorch.reporting.suite_plot import draw_suite, write_plot
 
         write_plot(options.plot, draw_suite(outcomes, suite_fronts(outcomes)))
         output.say(f"wrote {options.plot}")
+    write_markdown(options.markdown, outcomes, output, **about)
+    write_html(options.html, outcomes, output, is_opened=options.open, **about)
 
 
-def _check(options: argparse.Namespace) -> None:
+def _check(options: argparse.Namespace, output: Output) -> None:
     for name in ("budget", "timeout"):
         value = getattr(options, name)
         if value is not None and not 0 < value < float("inf"):
             raise SettingError(f"--{name} {value:g}; give seconds above 0")
+    for name in ("html", "markdown"):
+        if options.list and getattr(options, name) is not None:
+            raise SettingError(
+                f"--list runs nothing that --{name} could show; leave one of them out"
+            )
+    check_html_path(options.html, is_opened=options.open)
+    check_markdown_path(options.markdown, output)
     if options.plot is not None:
         from tinytorch.reporting.suite_plot import check_plot
 

@@ -93,20 +93,33 @@ class Output:
     command: str
     as_json: bool = False
     quiet: bool = False
+    faults: list[str] = dataclasses.field(default_factory=list, compare=False)
 
     def result(self, payload: Mapping[str, object], renderable: "RenderableType") -> None:
         """Print the result on stdout: the payload as JSON, or the renderable for people.
 
         JSON has no NaN and no infinity; they become null. A string is printed as it is, without
-        wrapping. Square brackets are text: layers have names such as ``blocks[0]``.
+        wrapping. Square brackets are text: layers have names such as ``blocks[0]``. That stdout has
+        no room is said, and goes into `faults`: files are still to be written.
         """
         if not self.as_json:
-            sys.stdout.write(_as_text(renderable))
+            self._print(lambda: _as_text(renderable))
             return
         heading = {"command": self.command, "version": __version__}
         assert not heading.keys() & payload.keys(), "these two names belong to every result"
         ready = _ready_for_json({**heading, **payload})
-        sys.stdout.write(json.dumps(ready, indent=2, allow_nan=False) + "\n")
+        self._print(lambda: json.dumps(ready, indent=2, allow_nan=False) + "\n")
+
+    def _print(self, make: Callable[[], str]) -> None:
+        try:
+            sys.stdout.write(make())  # making it may flush what was written before
+            sys.stdout.flush()
+        except BrokenPipeError:
+            raise
+        except OSError as error:
+            self.faults.append(f"the result could not be printed: {error.strerror or error}")
+            self.say(self.faults[-1])
+            throw_away_output()
 
     def say(self, text: str) -> None:
         """Print a message on stderr, unless quiet."""
@@ -127,6 +140,12 @@ class Output:
             yield bar
         finally:
             bar.close()
+
+
+def throw_away_output() -> None:
+    """Send stdout nowhere: what is buffered would fail once more when the interpreter ends."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, sys.stdout.fileno())
 
 
 def _console(*, stderr: bool) -> "Console":

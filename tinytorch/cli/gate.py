@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from tinytorch.cli.console import Output
 from tinytorch.cli.exit_codes import ExitCode
+from tinytorch.cli.option_values import number, share
 from tinytorch.errors import SettingError
 
 if TYPE_CHECKING:
@@ -40,23 +41,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--candidate", metavar="REF", help="measure this revision instead of the working tree"
     )
     parser.add_argument(
-        "--tolerance", type=_share, metavar="SHARE", help="how much slower is fine (default 5%%)"
+        "--tolerance", type=share, metavar="SHARE", help="how much slower is fine (default 5%%)"
     )
     parser.add_argument(
         "--margin",
-        type=_number,
+        type=number,
         metavar="SCORE",
         help="how much less accurate is fine, in the unit of the scores (default 0.01)",
     )
     parser.add_argument(
         "--budget",
-        type=_number,
+        type=number,
         metavar="SECONDS",
         help="seconds of timing per target at most (default 20)",
     )
     parser.add_argument(
         "--timeout",
-        type=_number,
+        type=number,
         metavar="SECONDS",
         help="give up a call that takes longer (default 120)",
     )
@@ -194,19 +195,3 @@ def _write(file: str, text: str, *, append: bool = False) -> None:
         raise SettingError(
             f"{file} cannot be written ({error.strerror or error}); name another file"
         ) from error
-
-
-def _share(text: str) -> float:
-    from tinytorch.records.settings import parse_share
-
-    try:
-        return parse_share(text)
-    except SettingError as error:
-        raise argparse.ArgumentTypeError(str(error)) from error
-
-
-def _number(text: str) -> float:
-    try:
-        return float(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number") from error

@@ -1,16 +1,28 @@
 """``tinytorch history``: what was measured, how it went over time, and where it changed."""
 
 import argparse
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from tinytorch.cli.console import Output
 from tinytorch.cli.exit_codes import ExitCode
+from tinytorch.cli.html import add_html_option, check_html_path, write_html
+from tinytorch.cli.markdown import (
+    add_markdown_option,
+    check_markdown_path,
+    shown_or_markdown,
+    write_markdown,
+)
+from tinytorch.cli.option_values import positive_count
 from tinytorch.errors import RecordError, SettingError
 
 if TYPE_CHECKING:
+    from rich.console import RenderableType
+
     from tinytorch.records.overview import SeriesOverview
     from tinytorch.records.store import RecordStore
+    from tinytorch.records.trends import Trend
 
 HOW_TO_FILL = "`tinytorch bench` and `tinytorch compare --save` fill it"
 DEFAULT_LIMIT = 20
@@ -30,7 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--kind", metavar="KIND", help="only records of this kind")
     parser.add_argument(
         "--limit",
-        type=_positive,
+        type=positive_count,
         default=DEFAULT_LIMIT,
         metavar="N",
         help=f"how many series to list, or records to show (default {DEFAULT_LIMIT})",
@@ -52,10 +64,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--check", action="store_true", help="verify every record; exit 1 when one is damaged"
     )
     action.add_argument("--show", metavar="HASH", help="show one record in full")
+    add_html_option(parser)
+    add_markdown_option(parser)
 
 
 def run(options: argparse.Namespace, output: Output) -> ExitCode:
     """Open the store, do what is asked for, and say what was skipped."""
+    _check_report(options, output)
     from tinytorch.records.location import store_path
     from tinytorch.records.store import open_store
 
@@ -64,6 +79,7 @@ def run(options: argparse.Namespace, output: Output) -> ExitCode:
         if options.export or options.show:
             raise RecordError(f"there is no {path} yet; {HOW_TO_FILL}")
         output.result(_empty(options, str(path)), f"No records yet in {path}; {HOW_TO_FILL}.")
+        _write_reports(options, output, ())
         return ExitCode.FINE
     with open_store(options.store) as store:
         code = _act(options, output, store)
@@ -95,11 +111,13 @@ def _list(options: argparse.Namespace, output: Output, store: "RecordStore") -> 
         asked = [f"{word} {text!r}" for word, text in _filters(options) if text]
         words = f"No records with {' and '.join(asked)}" if asked else "No records yet"
         output.result(_empty(options, str(store.path)), f"{words} in {store.path}; {HOW_TO_FILL}.")
+        _write_reports(options, output, ())
         return ExitCode.FINE
     rows, has_more = found[: options.limit], len(found) > options.limit
     payload = {"store": store.path, "series": [row.to_dict() for row in rows], "more": has_more}
     shown = [_with_usual_metric(row) for row in rows]
-    output.result(payload, render_overview(shown, has_more=has_more))
+    usual = [trend for row in shown for trend in row.recent]
+    _show_trends(options, output, payload, render_overview(shown, has_more=has_more), usual)
     return ExitCode.FINE
 
 
@@ -125,7 +143,7 @@ def _trend(options: argparse.Namespace, output: Output, store: "RecordStore") ->
             f"{options.name!r} has no metric {metric!r}; there are: {', '.join(known) or 'none'}"
         )
     payload = {"store": store.path, "trends": [each.to_dict() for each in found]}
-    output.result(payload, render_trends(found, limit=options.limit))
+    _show_trends(options, output, payload, render_trends(found, limit=options.limit), found)
     return ExitCode.FINE
 
 
@@ -175,6 +193,44 @@ def _import(options: argparse.Namespace, output: Output, store: "RecordStore") -
     return ExitCode.FAILED if done.refused else ExitCode.FINE
 
 
+def _check_report(options: argparse.Namespace, output: Output) -> None:
+    check_html_path(options.html, is_opened=options.open)
+    check_markdown_path(options.markdown, output)
+    others = ("export", "import_from", "check", "show")
+    asked = [name for name in others if getattr(options, name)]
+    for option in ("html", "markdown"):
+        if asked and getattr(options, option) is not None:
+            name = asked[0].partition("_")[0]
+            raise SettingError(
+                f"--{option} shows trends, and --{name} has none; leave one of them out"
+            )
+
+
+def _show_trends(
+    options: argparse.Namespace,
+    output: Output,
+    payload: dict[str, object],
+    shown: "RenderableType",
+    found: "Sequence[Trend]",
+) -> None:
+    """Print what was found, and write the files that were asked for."""
+    if found:
+        shown = shown_or_markdown(options.markdown, found, shown, name=options.name or "")
+    output.result(payload, shown)
+    _write_reports(options, output, found)
+
+
+def _write_reports(options: argparse.Namespace, output: Output, found: "Sequence[Trend]") -> None:
+    if found:
+        name = options.name or ""
+        write_markdown(options.markdown, found, output, name=name)
+        write_html(options.html, found, output, is_opened=options.open, name=name)
+        return
+    for file in (options.html, options.markdown):
+        if file is not None:
+            output.say(f"{file} was not written: there is nothing to show")
+
+
 def _empty(options: argparse.Namespace, path: str) -> dict[str, object]:
     """Give the payload of a store without records, in the form that was asked for."""
     if options.check:
@@ -190,9 +246,3 @@ def _counted(number: int, thing: str) -> str:
 
 def _filters(options: argparse.Namespace) -> list[tuple[str, str | None]]:
     return [("kind", options.kind), ("metric", options.metric)]
-
-
-def _positive(text: str) -> int:
-    if not text.isdecimal() or int(text) == 0:
-        raise argparse.ArgumentTypeError(f"give a whole number from 1 on, not {text!r}")
-    return int(text)

@@ -11,7 +11,7 @@ from io import TextIOWrapper
 from typing import NamedTuple, Protocol, cast
 
 from tinytorch import __version__
-from tinytorch.cli.console import Output
+from tinytorch.cli.console import Output, throw_away_output
 from tinytorch.cli.exit_codes import ExitCode, exit_code_for
 from tinytorch.errors import TinyTorchError
 
@@ -29,12 +29,16 @@ COMMANDS = {
     "profile": Command("tinytorch.cli.profile", "show where the time of a model goes, and why"),
     "predict": Command("tinytorch.cli.predict", "measure small sizes and predict a large one"),
     "advise": Command("tinytorch.cli.advise", "recommend a batch size or a sequence length"),
+    "optimize": Command(
+        "tinytorch.cli.optimize", "try what could make a model better, and prove what does"
+    ),
     "compare": Command("tinytorch.cli.compare", "time two things in turns and say which is faster"),
     "bench": Command("tinytorch.cli.bench", "run a suite of benchmarks, each in a fresh process"),
     "gate": Command("tinytorch.cli.gate", "fail when something became slower or less accurate"),
     "history": Command(
         "tinytorch.cli.history", "list what was measured, show trends, find changes"
     ),
+    "report": Command("tinytorch.cli.report", "show a kept result again, as text or as a page"),
 }
 
 
@@ -107,7 +111,8 @@ def _run(arguments: list[str]) -> int:
         parser.print_help(sys.stderr)
         return ExitCode.USAGE
     output = Output(options.command, as_json=options.json, quiet=options.quiet)
-    return _load(options.command).run(options, output)
+    code = _load(options.command).run(options, output)
+    return ExitCode.INVALID if output.faults and code == ExitCode.FINE else code
 
 
 def _add_common_arguments(parser: argparse.ArgumentParser) -> None:
@@ -151,7 +156,5 @@ def _after_error(error: TinyTorchError) -> ExitCode:
 
 
 def _after_closed_pipe() -> ExitCode:
-    # What is still buffered would fail once more when the interpreter flushes it at the end.
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, sys.stdout.fileno())
+    throw_away_output()
     return ExitCode.PIPE_CLOSED

@@ -4,7 +4,7 @@ import argparse
 
 from tinytorch.cli.console import Output
 from tinytorch.cli.exit_codes import ExitCode
-from tinytorch.cli.sizes import whole_numbers
+from tinytorch.cli.option_values import whole_numbers
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

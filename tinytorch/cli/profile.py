@@ -4,20 +4,29 @@ import argparse
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from tempfile import TemporaryFile
 from typing import TYPE_CHECKING, Any
 
 from tinytorch.cli.console import Output
 from tinytorch.cli.exit_codes import ExitCode
-from tinytorch.core.files import write_atomically
+from tinytorch.cli.html import add_html_option, check_html_path, write_html
+from tinytorch.cli.markdown import (
+    add_markdown_option,
+    check_markdown_path,
+    shown_or_markdown,
+    write_markdown,
+)
+from tinytorch.cli.written_files import check_writable, write_file
 from tinytorch.errors import SettingError
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
+    from tinytorch.perf.profiling.hardware import HardwareEstimate
+    from tinytorch.tuning.advice import Advice
     from tinytorch.workloads.profile import Profile
 
 OPTIMIZERS = ("sgd", "adam", "adamw", "none")
+ADVICE_TITLE = "What could help; tinytorch optimize tries it"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -35,45 +44,54 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default="adam",
         help="what updates the parameters in a training step (default adam)",
     )
-    measuring = parser.add_argument_group("measuring")
-    measuring.add_argument(
-        "--runs", type=int, metavar="N", help="time N unwatched and N watched calls"
-    )
-    measuring.add_argument(
+    _add_measuring(parser.add_argument_group("measuring"))
+    _add_showing(parser.add_argument_group("showing"))
+    add_html_option(parser)
+    _add_elsewhere(parser.add_argument_group("elsewhere"))
+
+
+def _add_measuring(group: argparse._ArgumentGroup) -> None:
+    group.add_argument("--runs", type=int, metavar="N", help="time N unwatched and N watched calls")
+    group.add_argument(
         "--budget", type=float, default=3.0, metavar="S", help="seconds of timing (default 3)"
     )
-    measuring.add_argument(
+    group.add_argument(
         "--no-ceilings",
         action="store_true",
         help="do not measure the machine; nothing is then known about bounds",
     )
-    measuring.add_argument(
+    group.add_argument(
         "--counters",
         action="store_true",
         help="ask the processor's counters (cycles, cache misses), through the program perf",
     )
-    showing = parser.add_argument_group("showing")
-    showing.add_argument("--depth", type=int, metavar="N", help="show N levels of layers")
-    showing.add_argument(
+
+
+def _add_showing(group: argparse._ArgumentGroup) -> None:
+    group.add_argument("--depth", type=int, metavar="N", help="show N levels of layers")
+    group.add_argument(
         "--expand", action="store_true", help="show repeated blocks one by one, not folded"
     )
-    showing.add_argument(
+    group.add_argument(
         "--top", type=int, default=8, metavar="N", help="rows in the other tables (default 8)"
     )
-    showing.add_argument("--trace", type=Path, metavar="FILE", help="write a Chrome trace")
-    showing.add_argument("--speedscope", type=Path, metavar="FILE", help="write for speedscope.app")
-    elsewhere = parser.add_argument_group("elsewhere")
-    elsewhere.add_argument(
+    group.add_argument("--trace", type=Path, metavar="FILE", help="write a Chrome trace")
+    group.add_argument("--speedscope", type=Path, metavar="FILE", help="write for speedscope.app")
+    add_markdown_option(group)
+
+
+def _add_elsewhere(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
         "--on", metavar="DEVICE", help="estimate the time on another device, such as h100"
     )
-    elsewhere.add_argument(
+    group.add_argument(
         "--price-per-hour", type=float, metavar="X", help="what an hour on that device costs"
     )
 
 
 def run(options: argparse.Namespace, output: Output) -> ExitCode:
     """Profile each target and show it; several are shown side by side."""
-    _check(options)
+    _check(options, output)
     # Only now: the parser and --help do without the frameworks.
     from tinytorch.perf.profiling.model_profile import profile_workload
     from tinytorch.workloads.targets import load_workload
@@ -103,50 +121,65 @@ def run(options: argparse.Namespace, output: Output) -> ExitCode:
 
 
 def _show(options: argparse.Namespace, output: Output, profiles: "Sequence[Profile]") -> None:
-    from rich.console import Group
-    from rich.text import Text
-
     from tinytorch.perf.profiling.hardware import estimate_on
     from tinytorch.reporting.chrome_trace import chrome_trace
-    from tinytorch.reporting.hardware import render_estimate
-    from tinytorch.reporting.profile import render_profile, render_profiles
     from tinytorch.reporting.speedscope import speedscope
+    from tinytorch.tuning.advise import advise
 
+    advice = [advise(profile) for profile in profiles]
     estimates = [
         estimate_on(profile, options.on, price_per_hour=options.price_per_hour)
         for profile in (profiles if options.on else ())
     ]
-    shown: list[RenderableType] = (
-        [render_profiles(profiles)]
-        if len(options.targets) > 1
-        else [
-            render_profile(p, depth=options.depth, top=options.top, expand=options.expand)
-            for p in profiles
-        ]
-    )
+    payload: dict[str, object] = {
+        "profiles": [profile.to_dict() for profile in profiles],
+        "advice": [[each.to_dict() for each in found] for found in advice],
+    }
+    if estimates:
+        payload["estimates"] = [estimate.to_dict() for estimate in estimates]
+    about = {"top": options.top, "depth": options.depth}
+    shown = _rendered(options, profiles, advice[0], estimates)
+    output.result(payload, shown_or_markdown(options.markdown, profiles[0], shown, **about))
+    write_markdown(options.markdown, profiles[0], output, **about)
+    _write(options.trace, lambda: chrome_trace(profiles[0]), output)
+    _write(options.speedscope, lambda: speedscope(profiles[0]), output)
+    write_html(options.html, profiles[0], output, is_opened=options.open, advice=advice[0])
+
+
+def _rendered(
+    options: argparse.Namespace,
+    profiles: "Sequence[Profile]",
+    advice: "Sequence[Advice]",
+    estimates: "Sequence[HardwareEstimate]",
+) -> "RenderableType":
+    """Give what the terminal shows: one target in full, or several side by side."""
+    from rich.console import Group
+    from rich.text import Text
+
+    from tinytorch.reporting.advice import render_advice
+    from tinytorch.reporting.hardware import render_estimate
+    from tinytorch.reporting.profile import render_profile, render_profiles
+
+    shown: list[RenderableType] = []
+    if len(options.targets) > 1:
+        shown.append(render_profiles(profiles))
+    else:
+        settings = {"depth": options.depth, "top": options.top, "expand": options.expand}
+        title = Text(ADVICE_TITLE, style="bold")
+        shown += [render_profile(profiles[0], **settings), Text(""), title]
+        shown.append(render_advice(advice[: options.top]))
     for profile, estimate in zip(profiles, estimates, strict=False):
         name = [Text(profile.name, style="bold")] if len(profiles) > 1 else []
         shown += [Text(""), *name, render_estimate(estimate)]
-    payload: dict[str, object] = {"profiles": [profile.to_dict() for profile in profiles]}
-    if estimates:
-        payload["estimates"] = [estimate.to_dict() for estimate in estimates]
-    output.result(payload, Group(*shown))
-    _write(options.trace, lambda: chrome_trace(profiles[0]), output)
-    _write(options.speedscope, lambda: speedscope(profiles[0]), output)
+    return Group(*shown)
 
 
 def _write(path: Path | None, make: Callable[[], dict[str, Any]], output: Output) -> None:
-    if path is None:
-        return
-    try:
-        with write_atomically(path) as temporary:
-            temporary.write_text(json.dumps(make(), allow_nan=False), "utf-8")
-    except OSError as error:
-        raise SettingError(f"{path} cannot be written: {error.strerror or error}") from error
-    output.say(f"wrote {path}")
+    if path is not None:
+        write_file(path, json.dumps(make(), allow_nan=False), output)
 
 
-def _check(options: argparse.Namespace) -> None:
+def _check(options: argparse.Namespace, output: Output) -> None:
     """Refuse what cannot work before anything is measured."""
     least = {"runs": 1, "depth": 0, "top": 1}
     for name, limit in least.items():
@@ -155,12 +188,14 @@ def _check(options: argparse.Namespace) -> None:
             raise SettingError(f"--{name} {value}; it must be at least {limit}")
     if not options.budget > 0:
         raise SettingError(f"--budget {options.budget:g}; measuring needs some seconds")
-    for name in ("trace", "speedscope"):
+    for name in ("trace", "speedscope", "html", "markdown"):
         path = getattr(options, name)
         if path is not None and len(options.targets) > 1:
             raise SettingError(f"--{name} holds one model; give one target, not {options.targets}")
-        if path is not None:
-            _check_writable(path)
+        if path is not None and name in ("trace", "speedscope"):
+            check_writable(path)
+    check_html_path(options.html, is_opened=options.open)
+    check_markdown_path(options.markdown, output)
     if options.on is not None:
         from tinytorch.perf.profiling.hardware import find_device
 
@@ -169,18 +204,3 @@ def _check(options: argparse.Namespace) -> None:
         raise SettingError("--price-per-hour is the price of a device; name it with --on")
     if options.price_per_hour is not None and not options.price_per_hour >= 0:
         raise SettingError(f"--price-per-hour {options.price_per_hour:g}; a price is not negative")
-
-
-def _check_writable(path: Path) -> None:
-    """Try whether a file can be made where `path` will be; minutes of measuring depend on it."""
-    if path.is_dir():
-        raise SettingError(f"{path} is a folder; give the name of a file")
-    folder = path.absolute().parent
-    if not folder.is_dir():
-        raise SettingError(f"{path} cannot be written: there is no folder {folder}")
-    try:
-        with TemporaryFile(dir=folder):
-            pass
-    except OSError as error:
-        reason = error.strerror or error
-        raise SettingError(f"{path} cannot be written: {folder}: {reason}") from error

@@ -1,46 +1,131 @@
-"""``tinytorch tour``: train the models of the zoo for a moment and show them working."""
+"""``tinytorch tour``: the whole loop on two trained models of our own, told as a story."""
 
 import argparse
-import dataclasses
 import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
 
-from tinytorch.cli.console import Output
+from tinytorch.cli.console import Output, Progress
 from tinytorch.cli.exit_codes import ExitCode
-from tinytorch.core.memory import keep_freed_memory
-from tinytorch.workloads.tour import STEPS, Tour, take_tour
+from tinytorch.cli.html import write_html
+from tinytorch.cli.written_files import check_writable
+from tinytorch.errors import SettingError
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from tinytorch.tuning.attempt import Attempt
+    from tinytorch.tuning.tour import Introduction, Stop, Visit
+
+REPORT = "tinytorch-tour.html"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add nothing: the tour has no arguments of its own."""
+    """Add where the report goes."""
+    report = parser.add_argument_group("report")
+    report.add_argument(
+        "--html",
+        type=Path,
+        metavar="FILE",
+        help=f"where to write the report, one file that works offline (default {REPORT})",
+    )
+    report.add_argument("--open", action="store_true", help="show that report in a browser")
 
 
 def run(options: argparse.Namespace, output: Output) -> ExitCode:
-    """Take the tour and show it."""
-    from tinytorch.reporting.tour import render_tour
+    """Take the tour, tell each chapter as soon as it is known, and write the report."""
+    path = _report_path(options.html, output)
+    # Only now: the parser and --help do without the frameworks.
+    from tinytorch.reporting.tour import render_ending
+    from tinytorch.tuning.tour import take_tour
 
-    keep_freed_memory()
-    output.say("Training three small models from scratch: about a minute.")
-    with output.progress("tour", total=sum(STEPS.values())) as progress:
-        shown, doing = 0, ""
+    output.say("Two trained models are profiled and optimized: about two minutes.")
+    guide = _Guide(output)
+    tour = take_tour(
+        options.seed,
+        watch=guide.watch,
+        on_introduction=guide.introduce,
+        on_attempt=guide.hear,
+        on_visit=guide.tell,
+    )
+    write_html(path, tour, output, is_opened=options.open)
+    where = str(path.absolute())
+    guide.show(render_ending(tour))
+    guide.show(f"Everything in detail: {where}")  # as text: a path is not to be broken
+    if output.as_json:
+        output.result({**tour.to_dict(), "report": where}, "")
+    return ExitCode.INTERRUPTED if tour.was_interrupted else ExitCode.FINE
 
-        def watch(text: str, done: int, total: int) -> None:
-            nonlocal shown, doing
-            if text != doing and not sys.stderr.isatty():  # where no bar is drawn
-                output.say(f"{text} ...")
-            progress.describe(text)
-            progress.advance(done - shown)
-            shown, doing = done, text
 
-        tour = take_tour(options.seed, watch)
-    output.result(_payload(tour), render_tour(tour))
-    return ExitCode.FINE if tour.works else ExitCode.FAILED
+class _Guide:
+    """Tells the tour while it goes on: chapters on stdout, what is being done on stderr."""
+
+    def __init__(self, output: Output) -> None:
+        self._output = output
+        self._told = 0
+
+    def show(self, chapter: "RenderableType") -> None:
+        """Print a chapter; as JSON everything is printed at the end."""
+        if not self._output.as_json:
+            self._output.result({}, chapter)
+            sys.stdout.flush()
+
+    def introduce(self, introduction: "Introduction") -> None:
+        from tinytorch.reporting.tour import render_introduction
+
+        self.show(render_introduction(introduction))
+
+    @contextmanager
+    def watch(self, stop: "Stop") -> Iterator[Progress]:
+        """Show a bar; it is gone before anything else is printed."""
+        with self._output.progress(stop.target) as progress:
+            yield _Named(stop.target, progress)
+
+    def hear(self, stop: "Stop", attempt: "Attempt") -> None:
+        """Say what came of an attempt where no bar is drawn."""
+        from tinytorch.reporting.attempt_words import attempt_phrases
+
+        if not sys.stderr.isatty():
+            words = attempt_phrases(attempt, stop.goal)[0]
+            self._output.say(f"{stop.target}: {attempt.name}: {words}")
+
+    def tell(self, visit: "Visit") -> None:
+        from tinytorch.reporting.tour import render_visit
+
+        self._told += 1
+        self.show(render_visit(self._told, visit))
 
 
-def _payload(tour: Tour) -> dict[str, object]:
-    """Give the tour for machines: everything but the pictures."""
-    digits = [
-        {"label": d.label, "predicted": d.predicted, "probability": d.probability}
-        for d in tour.digits
-    ]
-    fields = {field.name: getattr(tour, field.name) for field in dataclasses.fields(tour)}
-    return {**fields, "digits": digits, "works": tour.works}
+class _Named:
+    """Progress that says which model it is about."""
+
+    def __init__(self, name: str, progress: Progress) -> None:
+        self._name, self._progress = name, progress
+
+    def advance(self, steps: int = 1) -> None:
+        """Count finished steps."""
+        self._progress.advance(steps)
+
+    def describe(self, text: str) -> None:
+        """Say what is being done now, of which model."""
+        self._progress.describe(f"{self._name}: {text}")
+
+
+def _report_path(wanted: Path | None, output: Output) -> Path:
+    """Give where the report goes, refused before anything is measured if it cannot be written.
+
+    Where nobody asked for a place and this folder cannot be written, it is the temporary one.
+    """
+    path = wanted or Path(REPORT)
+    try:
+        check_writable(path)
+    except SettingError as error:
+        if wanted is not None:
+            raise
+        path = Path(tempfile.gettempdir(), REPORT)
+        output.say(f"{error}; the report goes to {path}")
+        check_writable(path)
+    return path

@@ -22,7 +22,7 @@ from tinytorch.errors import MeasurementError, TinyTorchError
 from tinytorch.measure.energy import find_energy_meters, measure_energy
 from tinytorch.measure.samples import Samples
 
-__all__ = ["Evidence", "gather_evidence"]
+__all__ = ["Evidence", "gather_evidence", "outputs_of", "scores_of"]
 
 TAILS_SHARE, ENERGY_SHARE = 0.5, 1.0
 """Single calls and energy may take these shares of the budget on top of it."""
@@ -96,7 +96,7 @@ def gather_evidence(first: AnySide, second: AnySide, *, margin: float) -> Eviden
     notes = []
     outputs: list[Arrays] = []
     for side in (first, second):
-        once, again = _output(side), _output(side)
+        once, again = outputs_of(side), outputs_of(side)
         outputs.append(once)
         if once and not compare_outputs(once, again).is_identical:
             notes.append(f"{side.name} gives different results for the same inputs")
@@ -108,7 +108,7 @@ def gather_evidence(first: AnySide, second: AnySide, *, margin: float) -> Eviden
         missing["outputs"] = "a side returns no array or number"
     accuracy = None
     try:
-        (one, metric), (other, its_metric) = (_scores(side, first) for side in (first, second))
+        (one, metric), (other, its_metric) = (scores_of(side, first) for side in (first, second))
         if one is not None and other is not None and metric != its_metric:
             missing["accuracy"] = (
                 f"the baseline is scored by {metric}, the candidate by {its_metric}"
@@ -178,7 +178,8 @@ def _joined(parts: list[Samples]) -> Samples:
     return replace(parts[0], values=values, notes=notes)
 
 
-def _output(side: AnySide) -> Arrays:
+def outputs_of(side: AnySide) -> Arrays:
+    """Call a side once and give the arrays in what it returns."""
     if isinstance(side, ProcessSide):
         _, found = side.arrays("outputs")
         return tuple(found[str(index)] for index in range(len(found)))
@@ -187,7 +188,7 @@ def _output(side: AnySide) -> Arrays:
     return adapter_for(None, (output,)).arrays(output)
 
 
-def _scores(side: AnySide, baseline: AnySide) -> tuple[npt.NDArray[Any] | None, str]:
+def scores_of(side: AnySide, baseline: AnySide) -> tuple[npt.NDArray[Any] | None, str]:
     """Give the score of each held-out example, and what the mean of these scores is called.
 
     A side without a measure of its own has the baseline's.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -24,8 +25,14 @@ def cache_folder() -> Path:
 def write_atomically(path: Path) -> Iterator[Path]:
     """Give a temporary path beside `path`; it replaces `path` when the block ends well.
 
-    When the block raises, or the disk is full, `path` stays as it was.
+    When the block raises, or the disk is full, `path` stays as it was. A link stays a link: what it
+    points to is replaced. A device or a pipe is never replaced, but written to.
     """
+    path = Path(os.path.realpath(path))
+    if path.exists() and not path.is_file():
+        with _copied_to(path) as temporary:
+            yield temporary
+        return
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".partial")
     os.close(handle)
@@ -38,6 +45,15 @@ def write_atomically(path: Path) -> Iterator[Path]:
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+@contextmanager
+def _copied_to(device: Path) -> Iterator[Path]:
+    with tempfile.TemporaryDirectory() as folder:
+        temporary = Path(folder, "written")
+        yield temporary
+        with temporary.open("rb") as source, device.open("wb") as destination:
+            shutil.copyfileobj(source, destination)
 
 
 def _usual_mode() -> int:

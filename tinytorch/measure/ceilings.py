@@ -9,6 +9,7 @@ import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
+from functools import cached_property
 from importlib import util
 from pathlib import Path
 from typing import Any, Protocol
@@ -59,7 +60,7 @@ class Rate:
     library: str
     samples: Samples
 
-    @property
+    @cached_property
     def ceiling(self) -> float:
         """Give the rate to judge others by: what the best tenth of the values reached."""
         return self.samples.percentile(CEILING_PERCENTILE)
@@ -101,7 +102,7 @@ class Bandwidth:
     threads: int
     capacity_bytes: int | None = None
 
-    @property
+    @cached_property
     def ceiling(self) -> float:
         """Give the rate to judge others by: what the best tenth of reads or copies reached."""
         uses = [self.copy] if self.read is None else [self.copy, self.read]

@@ -157,8 +157,12 @@ class GateSide:
     def _origins(self, target: str, modules: Mapping[str, str]) -> Origins:
         """Sort the files of imported modules, and that of the target, by whose they are."""
         place = target.rpartition(":")[0]
-        # A file is no module, and so not among those; it has a name that no module can have.
-        files = {**modules, **({place: self._file(place)} if place.endswith(".py") else {})}
+        files = dict(modules)
+        if place.endswith(".py"):
+            # The file of a target has a name that no module can have, and no other.
+            target_file = self._file(place)
+            files = {name: file for name, file in files.items() if file != target_file}
+            files[place] = target_file
         own = {name: inside for name, file in files.items() if (inside := self._inside(file))}
         outside = {
             name: file

@@ -14,6 +14,8 @@ from tinytorch.workloads.record import Record
 
 __all__ = ["SeriesOverview", "overview", "records_named", "usual_metric"]
 
+PARTS = frozenset({"attempt"})
+"""Kinds of records that belong to others."""
 RECENT = 40
 """So many of the newest records of a series make its small picture."""
 FIRST_CHOICE = ("latency", "time ratio", "throughput")
@@ -53,12 +55,16 @@ def overview(
     metric: str | None = None,
     limit: int | None = None,
 ) -> list[SeriesOverview]:
-    """Give the series of a store with their recent trends, the newest first."""
+    """Give the series of a store with their recent trends, the newest first.
+
+    Attempts of an optimization, which are parts of its record, are listed only when asked for.
+    """
     found: list[SeriesOverview] = []
     for summary in store.series():
         if limit is not None and len(found) >= limit:
             break
-        if kind not in (None, summary.key.kind):
+        its_kind = summary.key.kind
+        if its_kind in PARTS if kind is None else its_kind != kind:
             continue
         records = store.find(**summary.key._asdict(), limit=RECENT, newest_first=True)
         recent = trends(reversed(records), metric)

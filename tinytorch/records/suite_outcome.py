@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from tinytorch.measure.samples import Samples
+from tinytorch.measure.samples import Interval, Samples
 from tinytorch.perf.benchmarking.scenarios import PERCENTILES
 from tinytorch.workloads.record import Record
 
@@ -96,6 +96,19 @@ class EntryOutcome:
         if self.main_metric == "latency":
             return self.main.median / (self.record.details.get("examples") or 1)
         return 1 / self.main.median if self.main.median else None
+
+    @property
+    def seconds_per_example_interval(self) -> Interval | None:
+        """The interval that belongs to :attr:`seconds_per_example`; None where there is none."""
+        if self.seconds_per_example is None or self.main is None or self.main.count < 2:
+            return None
+        found = self.main.median_interval()
+        if self.main_metric == "latency":
+            examples = self.record.details.get("examples") or 1
+            return Interval(found.low / examples, found.high / examples, found.confidence)
+        if not found.low > 0:
+            return None
+        return Interval(1 / found.high, 1 / found.low, found.confidence)
 
     @property
     def time_ratio(self) -> float | None:

@@ -117,13 +117,19 @@ class ForestPlot:
         lines.append(Text(f"{indent}{legend}" if len(legend) <= columns else legend[:width], "dim"))
         return lines
 
-    def _axis(self, columns: int) -> _Axis:
+    @property
+    def ends(self) -> tuple[float, float]:
+        """Give the ratios at both ends of the axis."""
         known = [1 / (1 + self.band) ** 2, (1 + self.band) ** 2, *_inner(self.points)]
         known += [end for row in self.rows for end in (row.value, row.low, row.high)]
         logs = [math.log(each) for each in known if 0 < each < math.inf]
         low, high = min(logs), max(logs)
         spare = MARGIN * (high - low)
-        return _Axis(low - spare, high + spare, columns)
+        return math.exp(low - spare), math.exp(high + spare)
+
+    def _axis(self, columns: int) -> _Axis:
+        low, high = self.ends
+        return _Axis(math.log(low), math.log(high), columns)
 
     def _ruler(self, axis: _Axis, letters: _Letters) -> str:
         """Draw 1 with floor and band around it, on a line of their own: intervals hide them."""

@@ -21,6 +21,7 @@ from tinytorch.records.gate_result import (
     TargetResult,
 )
 from tinytorch.reporting.fitting_table import Column, FittingTable
+from tinytorch.reporting.markdown import Alignment, code, escaped, table_rows
 from tinytorch.reporting.quantities import UNKNOWN, seconds_text
 
 __all__ = [
@@ -58,6 +59,16 @@ MARKS = {
     PASSED: "✅",
     NEW: "🆕",
 }
+GATE_HEADS = (
+    "",
+    "target",
+    "verdict",
+    "time ratio (95% interval)",
+    "tolerance",
+    "accuracy",
+    "n",
+)
+GATE_ALIGNMENTS: tuple[Alignment, ...] = ("left", "left", "left", "left", "right", "left", "right")
 NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 """Letters that XML cannot hold, escaped or not."""
 SUITE = "tinytorch gate"
@@ -139,22 +150,10 @@ def gate_markdown(result: GateResult) -> str:
     lines = [
         f"### {MARKS[result.verdict]} {TITLES[result.verdict]}",
         "",
-        f"{_escaped(result.candidate)} against {_escaped(result.baseline)}: {result.summary}.",
+        f"{escaped(result.candidate)} against {escaped(result.baseline)}: {result.summary}.",
         "",
-        "| | target | verdict | time ratio (95% interval) | tolerance | accuracy | n |",
-        "|---|---|---|---|---:|---|---:|",
+        *table_rows(GATE_HEADS, map(_markdown_row, result.results), alignments=GATE_ALIGNMENTS),
     ]
-    for row in result.results:
-        cells = (
-            MARKS[row.verdict],
-            _code(row.target),
-            _verdict_text(row),
-            _ratio_text(row),
-            f"{row.tolerance:.1%}",
-            _accuracy_text(row),
-            _count_text(row),
-        )
-        lines.append(f"| {' | '.join(cells)} |")
     lines += [
         "",
         "The ratio is the candidate's time over the baseline's: above 1 is slower.",
@@ -165,21 +164,22 @@ def gate_markdown(result: GateResult) -> str:
     for row in result.results:
         reasons = [row.reason, row.outputs, *row.notes]
         record = [f"record {row.record[:12]}"] if row.record else []
-        lines.append(f"- {_code(row.target)} ({row.verdict}, {seconds_text(row.seconds_used)})")
-        lines += [f"  - {_escaped(each)}" for each in (*reasons, *record) if each]
-    lines += [f"- {_escaped(note)}" for note in result.notes]
+        lines.append(f"- {code(row.target)} ({row.verdict}, {seconds_text(row.seconds_used)})")
+        lines += [f"  - {escaped(each)}" for each in (*reasons, *record) if each]
+    lines += [f"- {escaped(note)}" for note in result.notes]
     return "\n".join([*lines, "", "</details>", ""])
 
 
-def _escaped(text: str) -> str:
-    """Make text safe in a line, and in a cell, of Markdown."""
-    in_one_line = " ".join(text.split())
-    in_one_line = in_one_line.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
-    return re.sub(r"([\\`*_|\[\]~#@])", r"\\\1", in_one_line)
-
-
-def _code(text: str) -> str:
-    return f"`{' '.join(text.split()).replace('`', chr(39)).replace('|', chr(92) + '|')}`"
+def _markdown_row(row: TargetResult) -> tuple[str, ...]:
+    return (
+        MARKS[row.verdict],
+        code(row.target),
+        _verdict_text(row),
+        _ratio_text(row),
+        f"{row.tolerance:.1%}",
+        _accuracy_text(row),
+        _count_text(row),
+    )
 
 
 # ---------------------------------------------------------------- JUnit

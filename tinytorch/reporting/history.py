@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.text import Text
@@ -28,11 +29,27 @@ from tinytorch.reporting.text_graphics import sparkline
 from tinytorch.reporting.trend_plot import trend_plot
 from tinytorch.workloads.record import Record
 
-__all__ = ["render_overview", "render_record", "render_trends", "value_text"]
+__all__ = [
+    "UNLIKE",
+    "change_lines",
+    "change_share_text",
+    "commit_text",
+    "date_text",
+    "interval_text",
+    "machine_text",
+    "plotted",
+    "render_overview",
+    "render_record",
+    "render_trends",
+    "trend_head",
+    "trend_text",
+    "value_text",
+]
 
 WIDEST = 100
 SPARKLINE = 16
 SHORT_MACHINE, SHORT_HASH = 8, 12
+UNLIKE = "of unlike machines or settings: never merged, never compared."
 
 
 def value_text(value: float | None, unit: str) -> str:
@@ -68,10 +85,16 @@ def render_overview(rows: Sequence[SeriesOverview], *, has_more: bool = False) -
             Column(
                 "last", [value_text(_last(each), each.unit if each else "") for _, each in lines]
             ),
-            Column("change", [_signed(each.last_change if each else None) for _, each in lines], 1),
+            Column(
+                "change",
+                [change_share_text(each.last_change if each else None) for _, each in lines],
+                1,
+            ),
             Column("trend", [_spark(each) for _, each in lines], 2, "left"),
-            Column("date", [_date(row.summary.last) for row, _ in lines], 6, "left"),
-            Column("machine", [_machine(row.summary.key.machine) for row, _ in lines], 3, "left"),
+            Column("date", [date_text(row.summary.last) for row, _ in lines], 6, "left"),
+            Column(
+                "machine", [machine_text(row.summary.key.machine) for row, _ in lines], 3, "left"
+            ),
         ],
     )
     return Group(table, Text("There are more; --limit N lists them.")) if has_more else table
@@ -83,8 +106,7 @@ def render_trends(found: Sequence[Trend], *, limit: int) -> RenderableType:
     for each in found:
         parts += [*_trend(each, limit), Text("")]
     if len(found) > 1:
-        words = f"{len(found)} series of unlike machines or settings: never merged, never compared."
-        parts.append(Text(words, style="yellow"))
+        parts.append(Text(f"{len(found)} series {UNLIKE}", style="yellow"))
     return Group(*parts)
 
 
@@ -93,7 +115,7 @@ def render_record(record: Record) -> RenderableType:
     facts = {
         "hash": record.hash,
         "made": record.created_at,
-        "commit": _commit(record.commit, record.commit_has_changes) or UNKNOWN,
+        "commit": commit_text(record.commit, record.commit_has_changes) or UNKNOWN,
         "machine": record.machine,
         "run": record.run or UNKNOWN,
     }
@@ -112,9 +134,8 @@ def render_record(record: Record) -> RenderableType:
 
 
 def _trend(trend: Trend, limit: int) -> list[RenderableType]:
-    key = trend.key
-    head = f"{trend.metric}, {key.kind}, machine {_machine(key.machine)}{_settings(trend)}"
-    parts: list[RenderableType] = [Text.assemble((key.name, "bold"), "  ", (head, "dim"))]
+    head = Text.assemble((trend.key.name, "bold"), "  ", (trend_head(trend), "dim"))
+    parts: list[RenderableType] = [head]
     if len(trend.points) > 1:
         parts += [Text(""), _Picture(trend)]
     parts += [Text(""), *_changes(trend), _last_records(trend, limit)]
@@ -128,33 +149,53 @@ class _Picture:
     trend: Trend
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        points, unit = self.trend.points, self.trend.unit
-        intervals = [point.interval for point in points]
-        picture = trend_plot(
-            self.trend.values,
-            bars=[(each.low, each.high) if each else None for each in intervals],
-            steps=[change.index for change in self.trend.change_points],
-            y_text=lambda value: value_text(value, unit),
-            ends=(_date(points[0].created_at), _date(points[-1].created_at)),
-            width=min(WIDEST, options.max_width),
-        )
+        picture = trend_text(self.trend, width=min(WIDEST, options.max_width))
         yield Text(picture, no_wrap=True, overflow="crop")
 
 
+def trend_text(trend: Trend, *, width: int = 80) -> str:
+    """Draw a trend with letters."""
+    return trend_plot(trend.values, **plotted(trend), width=width)
+
+
+def plotted(trend: Trend) -> dict[str, Any]:
+    """Give what pictures of a trend show beside its values: intervals, changes, labels."""
+    intervals = [point.interval for point in trend.points]
+    first, last = trend.points[0], trend.points[-1]
+    return {
+        "bars": [(each.low, each.high) if each else None for each in intervals],
+        "steps": [change.index for change in trend.change_points],
+        "y_text": lambda value: value_text(value, trend.unit),
+        "ends": (date_text(first.created_at), date_text(last.created_at)),
+    }
+
+
 def _changes(trend: Trend) -> list[RenderableType]:
+    style = "" if trend.change_points else "dim"
+    lines = change_lines(trend)
+    return [*(Text(line, style=style) for line in lines), Text("")] if lines else []
+
+
+def trend_head(trend: Trend) -> str:
+    """Say what a trend is about beside its name."""
+    key = trend.key
+    return f"{trend.metric}, {key.kind}, machine {machine_text(key.machine)}{_settings(trend)}"
+
+
+def change_lines(trend: Trend) -> list[str]:
+    """Say where the level has changed, a line for each; a single value has no level."""
     if not trend.change_points:
-        words = "No change of level is shown." if len(trend.points) > 1 else ""
-        return [Text(words, style="dim"), Text("")] if words else []
-    return [*(_change(trend, change) for change in trend.change_points), Text("")]
+        return ["No change of level is shown."] if len(trend.points) > 1 else []
+    return [_change(trend, change) for change in trend.change_points]
 
 
-def _change(trend: Trend, change: ChangePoint) -> Text:
+def _change(trend: Trend, change: ChangePoint) -> str:
     point, unit = trend.points[change.index], trend.unit
     values = f"{value_text(change.before, unit)} to {value_text(change.after, unit)}"
-    commit = _commit(point.commit, point.commit_has_changes)
-    where = f"{_date(point.created_at)}{f' at {commit}' if commit else ''}"
+    commit = commit_text(point.commit, point.commit_has_changes)
+    where = f"{date_text(point.created_at)}{f' at {commit}' if commit else ''}"
     factor = f" ({factor_text(change.ratio)})" if change.ratio is not None else ""
-    return Text(f"Change on {where}: {values}{factor}, p = {change.p_value:.2g}")
+    return f"Change on {where}: {values}{factor}, p = {change.p_value:.2g}"
 
 
 def _last_records(trend: Trend, limit: int) -> FittingTable:
@@ -163,15 +204,15 @@ def _last_records(trend: Trend, limit: int) -> FittingTable:
     starts = {trend.points[change.index].hash for change in trend.change_points}
     return FittingTable(
         "date",
-        [Text(_date(point.created_at)) for point in points],
+        [Text(date_text(point.created_at)) for point in points],
         [
             Column("median", [value_text(point.value, trend.unit) for point in points]),
-            Column("95% interval", [_interval(point, trend.unit) for point in points], 2),
+            Column("95% interval", [interval_text(point, trend.unit) for point in points], 2),
             Column("n", [str(point.samples.count) for point in points], 4),
             Column("", ["changed" if point.hash in starts else "" for point in points], 1, "left"),
             Column(
                 "commit",
-                [_commit(point.commit, point.commit_has_changes) for point in points],
+                [commit_text(point.commit, point.commit_has_changes) for point in points],
                 3,
                 "left",
             ),
@@ -217,7 +258,8 @@ def _plain(value: object) -> str:
     return value if isinstance(value, str) else json.dumps(value)
 
 
-def _interval(point: TrendPoint, unit: str) -> str:
+def interval_text(point: TrendPoint, unit: str) -> str:
+    """Write the interval of a median; one of less than 95% says so."""
     found = point.interval
     if found is None:
         return UNKNOWN
@@ -225,7 +267,8 @@ def _interval(point: TrendPoint, unit: str) -> str:
     return f"{value_text(found.low, unit)} to {value_text(found.high, unit)}{short}"
 
 
-def _commit(hash: str | None, has_changes: bool) -> str:
+def commit_text(hash: str | None, has_changes: bool) -> str:
+    """Write a commit; nothing where there is none."""
     return str(Commit(hash, has_changes)) if hash else ""
 
 
@@ -237,16 +280,17 @@ def _spark(trend: Trend | None) -> str:
     return sparkline(trend.values, SPARKLINE) if trend and len(trend.points) > 1 else ""
 
 
-def _signed(share: float | None) -> str:
+def change_share_text(share: float | None) -> str:
+    """Write by how much something has changed."""
     return "" if share is None else f"{share:+.1%}"
 
 
-def _date(moment: str) -> str:
+def date_text(moment: str) -> str:
     """Write a moment without its seconds; it is UTC."""
     return moment[:16].replace("T", " ")
 
 
-def _machine(fingerprint: str) -> str:
+def machine_text(fingerprint: str) -> str:
     """Shorten a fingerprint, but not the name of the tool in front of a foreign one."""
     tool, dash, digits = fingerprint.rpartition("-")
     return f"{tool}{dash}{digits[:SHORT_MACHINE]}"

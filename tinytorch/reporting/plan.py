@@ -16,7 +16,7 @@ from tinytorch.reporting.quantities import factor_text
 from tinytorch.workloads.layer_groups import LayerGroup, StepGroup, group_layers
 from tinytorch.workloads.plan import Gain, Plan
 
-__all__ = ["plan_html", "render_plan"]
+__all__ = ["gain_text", "plan_html", "render_plan", "settings_text", "skipped_lines"]
 
 FEW_STEPS = 12
 """So many steps have a row each; of more, the same ones share a row."""
@@ -58,11 +58,14 @@ def _section(title: str, content: RenderableType) -> list[RenderableType]:
 
 
 def _title(plan: Plan) -> Text:
-    settings = ", ".join(
-        f"{name}={value!r}" for name, value in plan.settings.items() if _tells(value)
-    )
+    settings = settings_text(plan)
     title = Text.assemble((f"Plan of {plan.transform}", "bold"))
     return title.append(f"  {settings}", "dim") if settings else title
+
+
+def settings_text(plan: Plan) -> str:
+    """Write the settings that a plan was made with: ``mode='dynamic', bits=8``."""
+    return ", ".join(f"{name}={value!r}" for name, value in plan.settings.items() if _tells(value))
 
 
 def _tells(setting: Any) -> bool:
@@ -146,13 +149,14 @@ def _predictions(plan: Plan) -> Table:
         text = (
             Text(f"not predicted: {plan.not_predicted[name]}", style="dim")
             if gain is None
-            else Text.assemble((_gain_text(gain), "bold"), f": {gain.basis}")
+            else Text.assemble((gain_text(gain), "bold"), f": {gain.basis}")
         )
         table.add_row(Text(f"{INDENT}{name}"), text)
     return table
 
 
-def _gain_text(gain: Gain) -> str:
+def gain_text(gain: Gain) -> str:
+    """Write how many times better something should become: ``1.80x (1.20x to 2.40x)``."""
     interval = f"{factor_text(gain.low)} to {factor_text(gain.high)}"
     return factor_text(gain.value) + (f" ({interval})" if gain.low < gain.high else "")
 
@@ -160,8 +164,8 @@ def _gain_text(gain: Gain) -> str:
 # ---------------------------------------------------------------- what is left alone
 
 
-def _skipped(plan: Plan, *, expand: bool) -> Iterator[Text]:
-    """Yield a line for each reason, with the layers that it holds for."""
+def skipped_lines(plan: Plan, *, expand: bool = False) -> Iterator[tuple[str, str]]:
+    """Yield for each reason the layers that it holds for, and the reason."""
     for reason, layers in plan.skipped_by_reason.items():
         groups = tuple(LayerGroup(each, (each,)) for each in layers)
         if not expand:
@@ -170,7 +174,12 @@ def _skipped(plan: Plan, *, expand: bool) -> Iterator[Text]:
         if len(names) > MOST_NAMES and not expand:
             more = sum(len(group) for group in groups[MOST_NAMES - 1 :])
             names[MOST_NAMES - 1 :] = [f"{more:,} more"]
-        yield Text.assemble(", ".join(names), (f": {reason}", "dim"))
+        yield ", ".join(names), reason
+
+
+def _skipped(plan: Plan, *, expand: bool) -> Iterator[Text]:
+    for names, reason in skipped_lines(plan, expand=expand):
+        yield Text.assemble(names, (f": {reason}", "dim"))
 
 
 def _list(lines: Iterable[Text]) -> Table:

@@ -11,6 +11,7 @@ from tinytorch.perf.profiling.cache import cache_fits
 from tinytorch.reporting.bars import share_bar
 from tinytorch.reporting.fitting_table import Column, FittingTable
 from tinytorch.reporting.hotspot_label import hotspot_label
+from tinytorch.reporting.profile_words import caveat_lines, doubts, not_counted_text
 from tinytorch.reporting.quantities import (
     bytes_text,
     count_text,
@@ -20,7 +21,7 @@ from tinytorch.reporting.quantities import (
     seconds_text,
 )
 from tinytorch.reporting.text_graphics import sparkline
-from tinytorch.workloads.profile import NotCounted, Profile
+from tinytorch.workloads.profile import Profile
 from tinytorch.workloads.profile_facts import (
     FACTORS,
     BottleneckFacts,
@@ -39,8 +40,6 @@ __all__ = [
 
 BAR_WIDTH = 6
 TIMELINE_WIDTH = 40
-PLACES_SHOWN = 3
-"""Of the layers where something was not counted, so many are named."""
 
 
 def amdahl_table(profile: Profile, top: int) -> RenderableType:
@@ -183,22 +182,11 @@ def caveats(profile: Profile, facts: ProfileFacts) -> RenderableType:
     grid = Table.grid(padding=(0, 1))
     grid.add_column()
     grid.add_column()
-    lines = [
-        f"Watching the layers cost {_overhead(profile.overhead)}: their times are of watched "
-        f"calls ({seconds_text(profile.total_s)}), the latency is of calls that nobody watched.",
-        f"The recorded call took {seconds_text(profile.recording.duration)}; times of operations "
-        "are from there, and say how these relate to each other.",
-    ]
-    if profile.not_counted:
-        share = percent_text(facts.not_counted_share)
-        lines.append(f"Not counted in any total, {share} of the time of operations:")
-    elif profile.operations:
-        lines.append("Every operation that ran was counted.")
-    for line in lines:
+    for line in caveat_lines(profile, facts):
         grid.add_row("-", line, style="dim")
     for each in profile.not_counted:
-        grid.add_row("", f"  {_not_counted(each)}")
-    for doubt in _doubts(profile):
+        grid.add_row("", f"  {not_counted_text(each)}")
+    for doubt in doubts(profile):
         grid.add_row("-", doubt, style="yellow")
     return grid
 
@@ -213,24 +201,3 @@ def _capacity(size: int | None) -> str:
 
 def _ridge_text(ridge: float | None) -> str:
     return "-" if ridge is None else f"{count_text(ridge)} FLOP/B"
-
-
-def _overhead(overhead: float) -> str:
-    return percent_text(overhead) if overhead > 0 else f"nothing that shows ({overhead:+.1%})"
-
-
-def _not_counted(each: NotCounted) -> str:
-    calls = "1 call" if each.calls == 1 else f"{each.calls} calls"
-    places = ", ".join(path or "the model itself" for path in each.paths[:PLACES_SHOWN])
-    more = len(each.paths) - PLACES_SHOWN
-    where = f"{places} and {more} more" if more > 0 else places
-    return f"{each.kind}: {calls}, {seconds_text(each.seconds)}, in {where}"
-
-
-def _doubts(profile: Profile) -> list[str]:
-    stability = profile.latency.stability
-    unstable = [] if stability.is_stable else [f"The latency is {stability.note}."]
-    disturbances = profile.ceilings.disturbances if profile.ceilings else ()
-    causes = "; ".join(each.removesuffix(" meanwhile") for each in disturbances)
-    disturbed = [f"While the ceilings were measured, {causes}."]
-    return [*profile.notes, *profile.latency.notes, *unstable, *(disturbed if disturbances else ())]

@@ -13,7 +13,13 @@ from tinytorch.comparison.comparison import Comparison
 from tinytorch.comparison.outputs import OutputDifference
 from tinytorch.reporting.quantities import UNKNOWN, percent_text
 
-__all__ = ["accuracy_and_outputs", "difference_text", "score_text"]
+__all__ = [
+    "accuracy_and_outputs",
+    "accuracy_line",
+    "difference_text",
+    "outputs_line",
+    "score_text",
+]
 
 FAR_OFF_DB = 20.0
 """Outputs with less signal over noise than this are hardly the same computation."""
@@ -29,6 +35,16 @@ def accuracy_and_outputs(comparison: Comparison) -> Iterator[Text]:
     if lines:
         yield Text("")
         yield from lines
+
+
+def accuracy_line(found: AccuracyComparison) -> str:
+    """Say what became of the accuracy."""
+    return _about_accuracy(found).plain
+
+
+def outputs_line(found: OutputDifference) -> str:
+    """Say how far the outputs are apart."""
+    return _about_outputs(found).plain
 
 
 def _about_accuracy(found: AccuracyComparison) -> Text:

@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
 from string import ascii_uppercase
 from typing import TYPE_CHECKING
 
@@ -22,9 +21,9 @@ from tinytorch.errors import SettingError
 from tinytorch.measure.ceilings import Bandwidth
 from tinytorch.reporting.fitting_table import Column, FittingTable
 from tinytorch.reporting.hotspot_label import hotspot_label
-from tinytorch.reporting.quantities import bytes_text, count_text, percent_text, rate_text
+from tinytorch.reporting.quantities import count_text, percent_text, rate_text
+from tinytorch.reporting.roofline_facts import Roofline, find_roofline
 from tinytorch.reporting.text_graphics import braille_image
-from tinytorch.workloads.profile_facts import BottleneckFacts, describe_hotspot
 
 if TYPE_CHECKING:
     from tinytorch.workloads.profile import Profile
@@ -276,52 +275,40 @@ def _axis_labels(frame: _Frame, columns: int) -> str:
 def roofline_view(profile: Profile, top: int = MOST_POINTS) -> RenderableType | None:
     """Show the slowest layers, at most six, below the roof of the profile's dtype.
 
-    None without ceilings, and where no layer has a bound. Layers without FLOPs have no place on
-    logarithmic axes.
+    None without ceilings, and where no layer has a bound.
     """
-    ceilings = profile.ceilings
-    peak = ceilings.peak_flops(profile.dtype) if ceilings else None
-    found = (describe_hotspot(profile, hotspot) for hotspot in profile.hotspots)
-    placed = (each for each in found if each.bound and each.intensity)
-    drawn = tuple(islice(placed, min(top, MOST_POINTS)))
-    if ceilings is None or peak is None or not drawn:
-        return None
-    size = profile.working_set_bytes
-    home = ceilings.level(size)
-    return _RooflineView(profile.dtype, peak, ceilings.bandwidths, home, size, drawn)
+    found = find_roofline(profile, min(top, MOST_POINTS))
+    return None if found is None else _RooflineView(found)
 
 
 @dataclass(frozen=True)
 class _RooflineView:
     """A picture as wide as the terminal allows, its letters explained, and how to read it."""
 
-    dtype: str
-    peak: float
-    bandwidths: Sequence[Bandwidth]
-    home: str
-    working_set_bytes: int
-    found: Sequence[BottleneckFacts]
+    roofline: Roofline
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         room = options.max_width - INDENT - BESIDE
         picture = roofline_picture(
-            {self.dtype: self.peak},
-            self.bandwidths,
+            {self.roofline.dtype: self.roofline.peak},
+            self.roofline.bandwidths,
             points=self.points,
-            home=self.home,
+            home=self.roofline.home.level,
             columns=max(FEWEST_COLUMNS, min(COLUMNS, room)),
             plain=options.ascii_only,
         )
         for line in picture.split("\n"):
             yield self._line(line)
         yield self._legend()
-        yield Text(" ".join(self._explanation(plain=options.ascii_only)), style="dim")
+        mark = ridge_mark(plain=options.ascii_only)
+        explanation = self.roofline.explanation(ridge_mark=mark, point="letter")
+        yield Text(" ".join(explanation), style="dim")
 
     @property
     def points(self) -> list[RooflinePoint]:
         return [
-            RooflinePoint(letter, each.intensity, each.of_peak * self.peak)
-            for letter, each in zip(ascii_uppercase, self.found, strict=False)
+            RooflinePoint(letter, each.intensity, self.roofline.reached(each))
+            for letter, each in zip(ascii_uppercase, self.roofline.found, strict=False)
             if each.intensity and each.of_peak
         ]
 
@@ -336,37 +323,17 @@ class _RooflineView:
         return text
 
     def _legend(self) -> FittingTable:
-        rates = [rate_text((each.of_peak or 0) * self.peak) for each in self.found]
+        found = self.roofline.found
         return FittingTable(
             "",
             [
                 Text.assemble((letter, "bold cyan"), "  ", hotspot_label(each))
-                for letter, each in zip(ascii_uppercase, self.found, strict=False)
+                for letter, each in zip(ascii_uppercase, found, strict=False)
             ],
             [
-                Column("time", [percent_text(each.share) for each in self.found]),
-                Column("FLOP/B", [count_text(each.intensity) for each in self.found], 2),
-                Column("reached", rates, 1),
-                Column("of possible", [percent_text(x.of_attainable) for x in self.found]),
+                Column("time", [percent_text(each.share) for each in found]),
+                Column("FLOP/B", [count_text(each.intensity) for each in found], 2),
+                Column("reached", [rate_text(self.roofline.reached(each)) for each in found], 1),
+                Column("of possible", [percent_text(each.of_attainable) for each in found]),
             ],
         )
-
-    def _explanation(self, *, plain: bool) -> Iterator[str]:
-        home = next(each for each in self.bandwidths if each.level == self.home)
-        ridge = f"{ridge_mark(plain=plain)} ({count_text(self.peak / home.ceiling)} FLOP per byte)"
-        yield (
-            f"The line is what is possible here. It rises with the bandwidth of {self.home}, "
-            f"{rate_text(home.ceiling, 'B/s')}, which holds the "
-            f"{bytes_text(self.working_set_bytes)} that a call touches, up to the {self.dtype} "
-            f"peak. Left of {ridge} moving bytes is the limit, right of it computing. The further "
-            "a letter is below the line, the faster its layers could be."
-        )
-        others = sorted(self.bandwidths, key=lambda each: -each.ceiling)
-        named = [f"{x.level} {rate_text(x.ceiling, 'B/s')}" for x in others if x is not home]
-        if named:
-            yield f"Dotted, from left: {', '.join(named)}."
-        if any((each.of_attainable or 0) > 1 for each in self.found):
-            yield (
-                "What is above the line had its bytes in a faster level, or a ceiling or a count "
-                "is wrong."
-            )

@@ -23,7 +23,15 @@ from tinytorch.reporting.quantities import (
     seconds_text,
 )
 
-__all__ = ["render_entries", "render_suite"]
+__all__ = [
+    "NO_COMPARISON",
+    "TITLES",
+    "render_entries",
+    "render_suite",
+    "scenario_tables",
+    "shared_notes",
+    "suite_head",
+]
 
 TITLES = {
     "single-stream": "one query after the other",
@@ -60,23 +68,39 @@ def render_suite(
     notes: Sequence[str] = (),
 ) -> RenderableType:
     """Lay out what is finished of a suite."""
-    measured = [each for each in outcomes if each.failure is None]
     failed = [each for each in outcomes if each.failure is not None]
-    count = f"{len(outcomes)} of {planned}" if len(outcomes) < planned else str(planned)
-    head = f"run {run}, {count} {'entry' if planned == 1 else 'entries'}"
+    head = suite_head(outcomes, planned=planned, run=run)
     parts: list[RenderableType] = [Text.assemble((name, "bold"), "  ", (head, "dim"))]
-    for scenario, table in TABLES.items():
-        rows = [each for each in measured if each.scenario == scenario]
-        if rows:
-            title = Text.assemble((scenario, "bold"), f"  {TITLES[scenario]}")
-            parts += [Text(""), title, table(rows)]
+    for scenario, (_, table) in scenario_tables(outcomes).items():
+        title = Text.assemble((scenario, "bold"), f"  {TITLES[scenario]}")
+        parts += [Text(""), title, table]
     if failed:
         parts += [Text(""), Text(f"Failed: {len(failed)}", style="bold red")]
         parts += [Text(f"{each.name}: {each.failure}", style="red") for each in failed]
     parts.append(Text(""))
-    said = [*notes, *_shared_notes(outcomes)]
+    said = [*notes, *shared_notes(outcomes)]
     parts += [Text(f"- {note}", style="yellow") for note in said]
     return Group(*parts, Text(NO_COMPARISON, style="dim"))
+
+
+def suite_head(outcomes: Sequence[EntryOutcome], *, planned: int, run: str = "") -> str:
+    """Say which run it is, and how much of it is finished."""
+    count = f"{len(outcomes)} of {planned}" if len(outcomes) < planned else str(planned)
+    words = f"{count} {'entry' if planned == 1 else 'entries'}"
+    return f"run {run}, {words}" if run else words
+
+
+def scenario_tables(
+    outcomes: Sequence[EntryOutcome],
+) -> dict[str, tuple[list[EntryOutcome], FittingTable]]:
+    """Give what was measured: for each scenario its entries, and a table with a row for each."""
+    measured = [each for each in outcomes if each.failure is None]
+    found = {}
+    for scenario, table in TABLES.items():
+        rows = [each for each in measured if each.scenario == scenario]
+        if rows:
+            found[scenario] = (rows, table(rows))
+    return found
 
 
 def _single_stream(rows: Sequence[EntryOutcome]) -> FittingTable:
@@ -209,7 +233,7 @@ def _score_text(found: Mapping[str, Any], value: float) -> str:
     return percent_text(value) if found["metric"] == "accuracy" else f"{value:.4g}"
 
 
-def _shared_notes(outcomes: Sequence[EntryOutcome]) -> list[str]:
+def shared_notes(outcomes: Sequence[EntryOutcome]) -> list[str]:
     """Say what holds for several entries once, also where only its numbers differ."""
     alike: dict[str, list[tuple[str, str]]] = {}
     for each in outcomes:

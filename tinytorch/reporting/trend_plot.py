@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import numpy as np
 
-__all__ = ["trend_plot"]
+__all__ = ["trend_plot", "trend_range"]
 
 POINT, BAR, STEP, LEVEL = "●", "│", "┊", "─"
 BESIDE = " ┤"
@@ -31,7 +31,7 @@ def trend_plot(
     `steps` are the indices of the first values of new levels; a level is drawn at its median.
     `ends` are the labels of the first and the last value. `width` is that of the whole picture.
     """
-    low, high = _range(values, bars)
+    low, high = trend_range(values, bars)
     labels = y_text(high), y_text((low + high) / 2), y_text(low)
     columns = max(LEAST_COLUMNS, width - max(map(len, labels)) - len(BESIDE))
 
@@ -58,7 +58,7 @@ def trend_plot(
     return _framed(grid, labels, ends)
 
 
-def _range(
+def trend_range(
     values: Sequence[float], bars: Sequence[tuple[float, float] | None]
 ) -> tuple[float, float]:
     """Give the lowest and highest number to draw, with room around them.

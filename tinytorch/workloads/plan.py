@@ -47,6 +47,12 @@ class Gain:
                 f"{self.low} to {self.high}"
             )
 
+    @classmethod
+    def from_dict(cls, fields: Mapping[str, Any]) -> Gain:
+        """Give back what was written as JSON; an end that is None is not known."""
+        high = math.inf if fields["high"] is None else fields["high"]
+        return cls(fields["value"], fields["low"], high, fields["basis"])
+
 
 @dataclass(frozen=True)
 class Step:
@@ -144,6 +150,20 @@ class Plan:
             if fields[name] and math.isinf(fields[name]["high"]):
                 fields[name]["high"] = None
         return fields
+
+    @classmethod
+    def from_dict(cls, fields: Mapping[str, Any]) -> Plan:
+        """Give back what :meth:`to_dict` wrote; after JSON, tuples inside of settings are lists."""
+        gains = {name: fields[name] and Gain.from_dict(fields[name]) for name in PREDICTED}
+        return cls(
+            transform=fields["transform"],
+            settings=fields["settings"],
+            steps=tuple(Step(**each) for each in fields["steps"]),
+            skipped=tuple(Skipped(**each) for each in fields["skipped"]),
+            not_predicted=fields["not_predicted"],
+            notes=tuple(fields["notes"]),
+            **gains,
+        )
 
     def __rich__(self) -> RenderableType:
         from tinytorch.reporting.plan import render_plan

@@ -64,15 +64,23 @@ def import_place(target: str, place: str) -> ModuleType:
 def _import_file(path: Path) -> ModuleType:
     if not path.is_file():
         raise TargetError(f"there is no file {path}")
-    spec = importlib.util.spec_from_file_location(path.stem, path)
+    folder = path.parent.resolve()
+    _forget_namesakes(folder)
+    name = path.stem
+    if name in sys.modules and name not in _neighbours:
+        name = f"target_{name}"  # a file may be called as a module of the standard library is
+    spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    folder = path.parent.resolve()
-    _forget_namesakes(folder)
-    known = set(sys.modules)
-    with _importing_from(folder):
-        spec.loader.exec_module(module)
+    known = set(sys.modules) - {name}
+    sys.modules[name] = module  # torch.compile looks up the modules of what it compiles
+    try:
+        with _importing_from(folder):
+            spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
     for name in set(sys.modules) - known:
         if _is_in(folder, sys.modules[name]):
             _neighbours[name] = folder

@@ -688,6 +688,7 @@ def test_own_attention_beside_that_of_torch_is_fused():
     assert is_same(case.model, twin, *case.inputs)
 
 
+@pytest.mark.slow
 class TestTransformers:
     @pytest.mark.parametrize("name", ["llama", "gpt2", "bert", "vit"])
     def test_eager_models_are_switched(self, name):

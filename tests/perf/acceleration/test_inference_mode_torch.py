@@ -41,6 +41,7 @@ def test_outputs_are_the_same_and_record_nothing():
     assert all(each.requires_grad for each in case.model.parameters())
 
 
+@pytest.mark.slow
 def test_copies_and_compositions_go_on_working():
     case = tiny("gpt2")
     _, model = made(case)

@@ -65,10 +65,13 @@ def consumers_of(case, plan):
     return found
 
 
+EVERY_MODEL = [*MODELS, *(pytest.param(name, marks=pytest.mark.slow) for name in TRANSFORMERS)]
+
+
 @pytest.mark.parametrize(
     "importance", ["magnitude", pytest.param("activation", marks=pytest.mark.slow)]
 )
-@pytest.mark.parametrize("name", [*MODELS, *TRANSFORMERS])
+@pytest.mark.parametrize("name", EVERY_MODEL)
 def test_removing_is_the_same_as_zeroing(name, importance):
     case = case_of(name)
     before = bits_of(case.model)
@@ -83,7 +86,7 @@ def test_removing_is_the_same_as_zeroing(name, importance):
     assert abs(found - zeroed).max() <= 1e-5 * max(1.0, abs(zeroed).max())
 
 
-@pytest.mark.parametrize("name", [*MODELS, *TRANSFORMERS])
+@pytest.mark.parametrize("name", EVERY_MODEL)
 def test_every_layer_with_weights_is_in_the_plan(name):
     case = case_of(name)
     plan, _ = removed(case, ratio=0.5)

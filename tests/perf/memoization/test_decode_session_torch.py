@@ -116,6 +116,7 @@ def test_a_compiler_that_is_not_there_is_noted(model, monkeypatch):
 # ---------------------------------------------------------------- capturing, as far as it goes here
 
 
+@pytest.mark.slow
 def test_captured_prompts_and_steps_give_the_same_tokens(model, monkeypatch):
     capture = FakeCapture()
     monkeypatch.setattr(decode_session_torch, "capture", capture)
@@ -129,6 +130,7 @@ def test_captured_prompts_and_steps_give_the_same_tokens(model, monkeypatch):
     assert (done.what, done.seconds, done.nbytes) == ("captured", 3 * 0.5, 3 * 64)
 
 
+@pytest.mark.slow
 def test_few_lengths_of_prompts_are_captured(model, monkeypatch):
     capture = FakeCapture()
     monkeypatch.setattr(decode_session_torch, "capture", capture)

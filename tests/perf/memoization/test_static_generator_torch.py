@@ -70,6 +70,7 @@ def test_so_they_are_for_other_models(name):
     check_like_generate(model, plain(model))
 
 
+@pytest.mark.slow
 def test_so_they_are_with_eager_attention_and_capped_scores():
     model = decoder("gemma2", attn_implementation="eager", attn_logit_softcapping=2.0)
     check_like_generate(model, plain(model))
@@ -138,6 +139,7 @@ def test_ids_may_be_short_numbers(model):
     assert plain(model)(ids.int()).dtype == torch.int64
 
 
+@pytest.mark.slow
 def test_inference_mode_leaves_nothing_behind(model):
     generator, (ids, _) = plain(model), prompts()
     expected = generated(model, ids)
@@ -168,6 +170,7 @@ def ends_for(model, ids, *places):
     return [int(tokens[row, ids.shape[1] + place]) for row, place in enumerate(places)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("places", "pad"), [((5, 9, 2), None), ((0, 0, 0), 0), ((18, 3, 19), 0), ((17,), None)]
 )
@@ -250,6 +253,7 @@ def test_a_text_that_does_not_fit_is_refused(model):
     assert torch.equal(plain(model, length=27)(ids), generated(model, ids))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["gpt2", "llama"])
 def test_more_positions_than_the_model_has_are_refused(name):
     model, (ids, _) = decoder(name), prompts()

@@ -257,6 +257,7 @@ def test_packed_sequences_train_their_real_steps():
 # Whole models
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ARCHITECTURES)
 def test_training_a_model_costs_three_forward_passes_less_what_its_input_spares(name):
     case = ARCHITECTURES[name]()

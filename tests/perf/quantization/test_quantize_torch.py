@@ -335,6 +335,7 @@ def test_files_are_as_small_as_what_is_held(tmp_path):
         assert held(model) <= path.stat().st_size < 1.05 * held(model) + 6000
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("make", "mode"),
     [

@@ -1,0 +1,16 @@
+from html_reading import Reading
+
+from tinytorch.reporting.html.figures import beside, figure
+from tinytorch.reporting.html.markup import element
+
+
+def test_a_figure_has_its_title_and_words():
+    shown = Reading(figure(element("svg"), title="Times.", about="In turns."))
+    assert shown.texts("figcaption") == ["Times. In turns."]
+    assert len(shown.all("svg")) == 1
+
+
+def test_figures_stand_in_one_grid():
+    shown = Reading(beside(*[figure(element("svg"), title="a")] * 3))
+    assert "display:grid" in shown.all("div")[0]["style"]
+    assert len(shown.all("figure")) == 3

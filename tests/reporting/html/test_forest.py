@@ -1,0 +1,75 @@
+import math
+
+import pytest
+from example_pages import HOSTILE
+from html_reading import Reading
+
+from tinytorch.reporting.forest_plot import ForestPlot, ForestRow
+from tinytorch.reporting.html.forest import DOT_COLUMNS, forest_picture
+
+
+def picture(*rows, floor=0.005, band=0.01, **changes):
+    return Reading(forest_picture(ForestPlot(rows, floor, band, **changes)))
+
+
+def test_every_row_has_its_numbers_and_its_tone():
+    shown = picture(
+        ForestRow("int8", 1.31, 1.28, 1.35, style="green"),
+        ForestRow("pruned", 0.8, 0.7, 0.9, "slower  0.80x", "red"),
+    )
+    words = shown.texts("text")
+    assert {"int8", "1.31x (1.28x to 1.35x)", "pruned", "slower 0.80x"} <= set(words)
+    assert len(shown.all("g", class_="good")) == len(shown.all("g", class_="bad")) == 1
+
+
+def percent(place):
+    return float(place.removesuffix("%"))
+
+
+def test_the_value_lies_on_its_interval_and_right_of_one_is_faster():
+    shown = picture(ForestRow("a", 1.3, 1.2, 1.4))
+    (circle,) = shown.all("circle")
+    line = shown.all("line", class_="interval")[0]
+    one = next(each for each in shown.all("line", class_="axis") if each["x1"] == each["x2"])
+    places = [one["x1"], line["x1"], circle["cx"], line["x2"]]
+    assert [percent(each) for each in places] == sorted(percent(each) for each in places)
+    assert percent(line["x1"]) > percent(one["x1"])
+
+
+def test_an_end_that_is_not_known_is_an_arrow():
+    known = picture(ForestRow("a", 1.3, 1.2, 1.4))
+    open_ended = picture(ForestRow("a", 1.3, 1.2, math.inf))
+    assert known.all("path") == []
+    assert len(open_ended.all("path", class_="interval")) == 1
+
+
+def test_every_round_is_a_dot_inside_of_the_picture():
+    rounds = [1 + 0.01 * index for index in range(40)] + [50.0]
+    shown = picture(ForestRow("a", 1.2, 1.1, 1.3), points=rounds)
+    (dots,) = shown.all("path", class_="series-1")
+    places = [step.partition(" ")[0] for step in dots["d"].split("M")[1:]]
+    assert len(places) == 41
+    assert all(0 <= float(place) <= DOT_COLUMNS for place in places)
+    assert "41 rounds" in shown.texts("text")
+
+
+@pytest.mark.parametrize("ratio", [1.0, 1.001, 0.01, 500.0])
+def test_one_is_always_labelled(ratio):
+    shown = picture(ForestRow("a", ratio, ratio * 0.999, ratio * 1.001))
+    assert "1x" in shown.texts("text")
+
+
+def test_long_names_and_their_numbers_take_two_lines():
+    short = picture(ForestRow("a", 1.0, 0.9, 1.1))
+    long = picture(ForestRow("x" * 60, 1.0, 0.9, 1.1))
+    heights = [
+        {text["y"] for text in each.all("text", class_="label") if float(text["y"]) < 35}
+        for each in (short, long)
+    ]
+    assert [len(each) for each in heights] == [1, 2]
+    assert "x" * 60 in long.texts("text")
+
+
+def test_names_are_text():
+    html = forest_picture(ForestPlot([ForestRow(HOSTILE, 1.0, 0.9, 1.1, HOSTILE)], 0.005, 0.01))
+    assert "<script" not in html

@@ -1,0 +1,270 @@
+from dataclasses import replace
+
+import pytest
+from example_comparisons import comparison, contradictory
+from example_optimizations import measured, optimization
+from reported_optimizations import (
+    best_is_a_stack,
+    limits_broken,
+    nothing_helps,
+    nothing_tried,
+    nothing_worked,
+    timed,
+)
+
+from tinytorch.comparison.accuracy import compare_accuracy
+from tinytorch.reporting.optimization_words import (
+    ablation_plot,
+    asked_words,
+    confirmation_lines,
+    contribution_words,
+    every_note,
+    forest_plot,
+    front_name,
+    headline,
+    limit_line,
+    limits_owner,
+    metric_of,
+    reason_lines,
+    score_title,
+    tried_words,
+    verdict_word,
+    why_slow,
+)
+from tinytorch.tuning.attempt import FAILED, NOT_SHOWN, NOT_TRIED, WORSE, Attempt
+from tinytorch.tuning.limits import LimitCheck
+from tinytorch.tuning.optimization import Contribution, Optimization
+from tinytorch.tuning.settings import Settings
+
+
+def test_the_verdict_is_one_sentence_with_the_numbers():
+    assert headline(best_is_a_stack()) == (
+        "gpt: int8-dynamic + compiled-kernels makes it 2.50x faster (2.49x to 2.51x), 2.00x "
+        "smaller in memory, 4.00x smaller on disk, as accurate (75.00% to 74.85%)."
+    )
+    assert verdict_word(best_is_a_stack()) == "2.50x faster"
+
+
+def test_the_goal_decides_what_is_said_first():
+    found = best_is_a_stack(settings=Settings(goal="size"))
+    assert verdict_word(found) == "4.00x smaller on disk"
+    assert " makes it 4.00x smaller on disk, " in headline(found)
+
+
+def test_that_nothing_helps_is_said_with_the_evidence():
+    assert headline(nothing_helps()) == (
+        "gpt: nothing that was tried makes it faster: the best, fused-layers, is as fast (0.999x "
+        "to 1.001x). Of 7 attempts: 1 without a gain, 1 worse, 1 inaccurate, 1 broken, 1 failed, "
+        "1 with nothing to do, 1 not tried."
+    )
+    assert verdict_word(nothing_helps()) == "Nothing helps"
+
+
+def test_that_nothing_worked_is_said():
+    assert headline(nothing_worked()).startswith(
+        "gpt: nothing that was tried makes it faster. Of 5 attempts: 1 inaccurate, 1 broken"
+    )
+
+
+def test_without_attempts_nothing_is_claimed():
+    assert headline(nothing_tried()) == "gpt: nothing was tried, so nothing is known."
+    assert verdict_word(nothing_tried()) == "Nothing was tried"
+    assert tried_words(nothing_tried()) == "0 attempts in 1 min 2 s"
+
+
+def test_a_gain_beyond_the_limits_is_no_recommendation():
+    found = limits_broken()
+    assert "nothing that was tried keeps to the limits: the best, int8-" in headline(found)
+    assert verdict_word(found) == "Nothing keeps to the limits"
+    assert limits_owner(found) == "the model as it is"
+
+
+def test_what_keeps_to_the_limits_may_be_slower():
+    attempt = timed("low-rank", ratio=1.25, memory=0.5, outcome=WORSE)
+    found = best_is_a_stack(attempts=(attempt,), settings=Settings(limits={"memory_mb": 0.005}))
+    assert headline(found).startswith("gpt: low-rank keeps to the limits; it is slower (")
+    assert verdict_word(found) == "Keeps to the limits"
+    assert limits_owner(found) == "low-rank"
+
+
+def test_limits_are_written_with_their_units():
+    checks = [limit_line(each) for each in limits_broken().limit_checks]
+    assert checks == [
+        "time of a call: 1.00 ms, at most 100 us: broken",
+        "peak memory: 8.00 kB, at most 6.00 kB: broken",
+        "file on disk: 5.00 kB, at most 1.00 MB: kept",
+    ]
+
+
+def test_a_limit_has_the_interval_or_no_number():
+    between = LimitCheck("latency_ms", 10.0, 9.5, 9.0, 11.0, "not shown")
+    assert limit_line(between) == (
+        "time of a call: 9.50 ms (9.00 ms to 11.0 ms), at most 10.0 ms: not shown"
+    )
+    unknown = LimitCheck("size_mb", 10.0, None, None, None, "not shown")
+    assert limit_line(unknown) == "file on disk: not measured, at most 10.0 MB: not shown"
+
+
+def test_the_picture_has_what_was_timed_the_best_first():
+    plot = forest_plot(best_is_a_stack())
+    assert [row.label for row in plot.rows] == [
+        "int8-dynamic + compiled-kernels",
+        "int8-dynamic",
+        "compiled-kernels",
+        "captured",
+        "fused-layers",
+        "channels-last",
+    ]
+    assert plot.rows[0].style == "green"
+    assert plot.rows[-1].style == "red"
+    assert plot.rows[3].text.startswith("not shown  1.03")
+    assert forest_plot(nothing_worked()) is None
+
+
+def test_the_picture_of_the_parts_has_what_was_timed():
+    plot = ablation_plot(best_is_a_stack())
+    assert [row.label for row in plot.rows] == ["int8-dynamic"]
+    assert plot.rows[0].value == pytest.approx(2.0)
+    assert ablation_plot(nothing_helps()) is None
+
+
+def test_a_part_that_was_not_measured_says_why():
+    words = [contribution_words(each) for each in best_is_a_stack().ablation]
+    assert words == ["2.00x (1.99x to 2.01x): faster", "not measured: the budget is spent"]
+
+
+def test_everything_that_was_not_timed_has_its_reason():
+    found = {each.name: words for each, words in reason_lines(best_is_a_stack())}
+    assert found == {
+        "low-rank": "inaccurate: accuracy 0.75 became 0.61",
+        "int4-weights": "broken: 3 of 80 values are not finite in output 0",
+        "threads": "failed: RuntimeError: no threads",
+        "fewer-layers": "nothing to do: RemoveLayers: no blocks",
+        "fewer-channels": "not tried: the budget is spent",
+    }
+
+
+def test_a_contradiction_is_said():
+    odd = Attempt(("odd",), NOT_SHOWN, "", comparison=contradictory())
+    ((attempt, words),) = reason_lines(best_is_a_stack(attempts=(odd,)))
+    assert attempt.name == "odd"
+    assert "some calls take far longer" in words
+
+
+def test_a_failure_without_words_is_still_a_failure():
+    silent = Attempt(("silent",), FAILED, "")
+    ((_, words),) = reason_lines(best_is_a_stack(attempts=(silent,)))
+    assert words == "failed"
+
+
+def test_the_reason_comes_from_the_profile():
+    assert why_slow(best_is_a_stack())[0].startswith("blocks.*.fc (2x Linear) takes 40.0%")
+
+
+def test_what_was_read_back_still_knows_the_bottleneck():
+    kept = Optimization.from_dict(best_is_a_stack().to_dict())
+    assert kept.profile is None
+    assert why_slow(kept) == [
+        "blocks.*.fc (2x Linear) takes 40.0% of the time itself; it is memory-bound."
+    ]
+    assert why_slow(replace(kept, profile_summary={})) == []
+
+
+def test_what_was_asked_is_said():
+    words = asked_words(best_is_a_stack())
+    assert words == "core on cpu; goal latency; 11 attempts in 1 min 2 s, 3 of them better"
+
+
+def test_notes_that_hold_for_several_are_said_once():
+    attempts = best_is_a_stack().attempts[:3]
+    noisy = [
+        replace(each, comparison=replace(each.comparison, notes=(f"{place}% was stolen", "busy")))
+        for place, each in enumerate(attempts)
+    ]
+    notes = every_note(best_is_a_stack(attempts=tuple(noisy)))
+    assert "the machine is busy" in notes
+    assert "all that was timed: busy" in notes
+    assert "int8-dynamic: 0% was stolen; the like of 2 more" in notes
+    assert len(notes) == len(set(notes))
+
+
+def test_the_model_itself_has_a_name_on_the_front():
+    assert front_name("") == "as it is"
+    assert front_name("int8-static") == "int8-static"
+
+
+def test_scores_that_are_no_accuracy_have_another_title():
+    kept = compare_accuracy([2.0, 3.0] * 50, [2.0, 3.0] * 50, metric="reward", margin=1.0)
+    (attempt,) = best_is_a_stack().attempts[:1]
+    attempt = replace(attempt, comparison=replace(attempt.comparison, accuracy=kept))
+    found = best_is_a_stack(attempts=(attempt,))
+    assert (metric_of(found), score_title(found)) == ("reward", "score")
+    for usual in (best_is_a_stack(), nothing_worked()):
+        assert (metric_of(usual), score_title(usual)) == ("accuracy", "accuracy")
+
+
+def test_a_part_says_what_it_brings_in_bytes_where_that_was_measured():
+    words = contribution_words(Contribution("int8", measured(0.5, memory=0.25, size=0.3)))
+    assert words.endswith(": faster, 25.0% of the memory, 30.0% of the file")
+    assert contribution_words(Contribution("int8", comparison(0.5))).endswith(": faster")
+
+
+# ---------------------------------------------------------------- measured again
+
+STACK = ("int8-dynamic", "compiled-kernels")
+
+
+def test_the_numbers_are_those_of_the_fresh_comparison():
+    found = best_is_a_stack(confirmations=(timed(*STACK, ratio=0.5),))
+    assert "makes it 2.00x faster (" in headline(found)
+    assert verdict_word(found) == "2.00x faster"
+    (line,) = confirmation_lines(found)
+    assert line.startswith("Confirmed: this was measured again")
+    assert "When it was tried: 2.50x faster (" in line
+
+
+def test_that_nobody_measured_again_is_said():
+    (line,) = confirmation_lines(best_is_a_stack())
+    assert line.startswith("This is not confirmed")
+    assert confirmation_lines(nothing_helps()) == []
+
+
+def test_what_does_not_hold_is_told_with_both_numbers():
+    again = (timed(*STACK, ratio=1.0, spread=0.002), timed("int8-dynamic", ratio=0.7))
+    found = best_is_a_stack(confirmations=again)
+    assert "int8-dynamic makes it 1.43x faster" in headline(found)
+    refuted, confirmed = confirmation_lines(found)
+    assert "seemed to be 2.50x faster" in refuted
+    assert "measured again it is as fast (" in refuted
+    assert confirmed.startswith("Confirmed")
+
+
+def test_where_nothing_holds_nothing_is_promised():
+    again = Attempt(STACK, FAILED, "RuntimeError: no compiler")
+    found = best_is_a_stack(confirmations=(again,))
+    assert verdict_word(found) == "Not confirmed"
+    assert "what seemed to is not confirmed. Of 11 attempts" in headline(found)
+    (line,) = confirmation_lines(found)
+    assert line.endswith("measured again it is failed (RuntimeError: no compiler).")
+
+
+def test_a_note_of_the_fresh_comparison_alone_is_not_lost():
+    tried = timed(*STACK, ratio=0.5)
+    odd = replace(tried, comparison=replace(tried.comparison, notes=("the fan is loud",)))
+    notes = every_note(best_is_a_stack(confirmations=(odd,)))
+    assert f"{' + '.join(STACK)}, measured again: the fan is loud" in notes
+
+
+def test_what_lacked_time_is_not_known_yet():
+    late = Attempt(("int8",), NOT_TRIED, "the budget of 20 s was spent before")
+    found = optimization(late)
+    assert verdict_word(found) == "Not known yet"
+    assert headline(found).endswith("1 not tried; a larger budget tries the rest.")
+
+
+def test_a_busy_machine_is_part_of_the_verdict():
+    busy = ("the load average is 6.1 on 2 usable cores: the machine is busy",)
+    found = optimization(Attempt(("int8",), "better", "", comparison=comparison(0.5, notes=busy)))
+    assert headline(found).endswith("times may come out otherwise when it is quiet.")
+    calm = optimization(Attempt(("int8",), "better", "", comparison=comparison(0.5)))
+    assert "quiet" not in headline(calm)

@@ -1,0 +1,77 @@
+import dataclasses
+
+from example_profiles import empty_profile, example_profile, moving_profile, training_profile
+
+from tinytorch.measure.samples import Interval, Samples
+from tinytorch.reporting.profile_words import (
+    caveat_lines,
+    doubts,
+    head_rows,
+    interval_text,
+    not_counted_text,
+    reasons,
+    setting_words,
+)
+from tinytorch.workloads.profile import NotCounted
+from tinytorch.workloads.profile_facts import find_facts
+
+
+def head(profile):
+    return {name: (text, doubt) for name, text, doubt in head_rows(profile, find_facts(profile))}
+
+
+def test_the_setting_names_the_model_unless_that_is_its_name():
+    profile = example_profile()
+    assert setting_words(profile, find_facts(profile)) == (
+        "Net, core, cpu, inference, float32, batch 4"
+    )
+    same = example_profile(name="Net", examples=None)
+    assert setting_words(same, find_facts(same)) == "core, cpu, inference, float32"
+
+
+def test_the_latency_comes_with_its_doubt_and_the_rest_without():
+    found = head(example_profile())
+    assert found["latency"] == ("10.0 ms", "median; 88% interval 9.80 ms to 10.2 ms, n=4")
+    assert {doubt for name, (_, doubt) in found.items() if name != "latency"} == {""}
+
+
+def test_a_call_that_only_moves_bytes_has_no_flops():
+    assert head(moving_profile())["work"] == ("no FLOP; 400 B moved", "")
+
+
+def test_reasons_start_with_what_is_slowest():
+    for profile, start in (
+        (example_profile(), "blocks.*.fc (2x Linear) takes 40.0% of the time itself."),
+        (training_profile(), "The whole backward pass takes 30.0% of the time itself."),
+        (empty_profile(), "No layer ran"),
+    ):
+        assert next(reasons(profile, find_facts(profile))).startswith(start)
+
+
+def test_intervals_have_two_ends():
+    assert interval_text(Interval(0.001, 0.002, 0.95)) == "1.00 ms to 2.00 ms"
+
+
+def test_caveats_say_whether_all_was_counted():
+    profile = example_profile()
+    counted = dataclasses.replace(
+        profile.recording, operations=tuple(each for each in profile.operations if each.cost)
+    )
+    complete = dataclasses.replace(profile, recording=counted)
+    assert caveat_lines(profile, find_facts(profile))[-1].startswith("Not counted in any total")
+    assert caveat_lines(complete, find_facts(complete))[-1] == (
+        "Every operation that ran was counted."
+    )
+    assert len(caveat_lines(empty_profile(), find_facts(empty_profile()))) == 2
+
+
+def test_places_of_what_was_not_counted_are_few():
+    each = NotCounted("odd", 5, 0.001, ("", "a", "b", "c", "d"))
+    assert not_counted_text(each) == "odd: 5 calls, 1.00 ms, in the model itself, a, b and 2 more"
+
+
+def test_an_unstable_latency_is_a_doubt():
+    drifting = Samples("latency", (0.010, 0.010, 0.020, 0.020), notes=("a note",))
+    found = doubts(example_profile(latency=drifting, notes=("another",)))
+    assert found[:2] == ["another", "a note"]
+    assert found[2].startswith("The latency is unstable")

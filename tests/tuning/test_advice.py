@@ -1,0 +1,33 @@
+import json
+
+import pytest
+
+from tinytorch.tuning.advice import Advice
+from tinytorch.tuning.objectives import Value
+from tinytorch.workloads.plan import Gain
+
+
+def test_json_gives_it_back():
+    one = Advice(
+        "memory-bound", "Hold less", ("70% of the time",), "int8-weights", Gain(2, 1, 3, "x")
+    )
+    other = Advice("python", "Do more per call", ("31% outside",), not_predicted="nobody knows")
+    for each in (one, other):
+        assert Advice.from_dict(json.loads(json.dumps(each.to_dict()))) == each
+
+
+@pytest.mark.parametrize(
+    ("measured", "words"),
+    [
+        (Value(1.7, 1.69, 1.71), "as predicted"),
+        (Value(1.4, 1.2, 1.9), "as predicted"),
+        (Value(1.4, 1.3, 1.5), "less than predicted, within what is possible"),
+        (Value(2.3, 2.2, 2.4), "more than predicted, within what is possible"),
+        (Value(1.1, 1.05, 1.15), "less than predicted"),
+        (Value(3.0, 2.9, 3.1), "more than predicted"),
+    ],
+)
+def test_a_prediction_is_held_against_what_was_measured(measured, words):
+    advice = Advice("rule", "title", (), "a", Gain(1.8, 1.2, 2.4, "x"))
+    assert advice.agreement(measured) == words
+    assert Advice("rule", "title", (), "a").agreement(measured) == ""

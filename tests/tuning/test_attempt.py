@@ -1,0 +1,43 @@
+import json
+
+import pytest
+from example_comparisons import comparison
+from example_optimizations import attempt
+
+from tinytorch.tuning.attempt import BETTER, FAILED, INACCURATE, NOT_SHOWN, OUTCOMES, Attempt
+from tinytorch.tuning.objectives import Measured
+from tinytorch.workloads.plan import Gain, Plan, Skipped, Step
+from tinytorch.workloads.preparation import Preparation
+
+
+def test_json_gives_it_back():
+    plan = Plan(
+        "Quantize",
+        {"mode": "dynamic"},
+        (Step("fc1", "INT8", "it is a Linear"),),
+        (Skipped("fc2", "too small"),),
+        speedup=Gain(2.0, 1.0, float("inf"), "bytes"),
+        shrinkage=Gain.counted(400, 100, "weights"),
+    )
+    one = attempt("a", "b", time=0.5, plans=(plan,), seconds=1.5, notes=("busy",))
+    again = Attempt.from_dict(json.loads(json.dumps(one.to_dict())))
+    assert again == one
+    assert again.name == "a + b"
+
+
+@pytest.mark.parametrize("outcome", OUTCOMES)
+def test_an_outcome_says_whether_it_may_be_ranked(outcome):
+    expected = outcome in {BETTER, "no gain", "worse", NOT_SHOWN}
+    assert attempt("a", outcome=outcome).is_acceptable is expected
+
+
+def test_without_a_comparison_nothing_is_known():
+    assert attempt("a", outcome=FAILED).measured == Measured()
+    assert attempt("a", outcome=INACCURATE).to_dict()["comparison"] is None
+
+
+def test_what_is_done_once_is_summed_up():
+    twice = ((), (Preparation("compiled", 1.5), Preparation("captured", 0.25)))
+    assert attempt("a", comparison=comparison(preparations=twice)).once_s == 1.75
+    assert attempt("a", time=0.5).once_s == 0
+    assert attempt("a", outcome=FAILED).once_s is None

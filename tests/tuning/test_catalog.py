@@ -1,0 +1,81 @@
+from dataclasses import replace
+
+import pytest
+
+from tinytorch.errors import SettingError
+from tinytorch.tuning.catalog import CATALOG, GOALS, entries_for, find_entries
+from tinytorch.workloads.plan import Transform
+from tinytorch.workloads.targets import load_workload
+
+
+@pytest.mark.parametrize("entry", CATALOG, ids=lambda entry: entry.name)
+def test_every_entry_is_complete(entry):
+    assert entry.transforms
+    assert all(isinstance(each, Transform) for each in entry.transforms)
+    assert entry.serves <= set(GOALS)
+    assert entry.serves
+    assert entry.about
+    assert [each["transform"] for each in entry.to_dict()["transforms"]] == [
+        type(each).__name__ for each in entry.transforms
+    ]
+
+
+def test_names_are_unique_and_fit_a_command_line():
+    names = [each.name for each in CATALOG]
+    assert len(set(names)) == len(names)
+    assert all(name == name.lower() and " " not in name for name in names)
+
+
+def test_rivals_stand_at_the_same_place():
+    places = {}
+    for each in CATALOG:
+        places.setdefault(each.role, set()).add(each.place)
+    assert all(len(found) == 1 for found in places.values())
+
+
+def test_only_what_fits_the_framework_the_device_and_the_goal_is_given():
+    names = {each.name for each in entries_for(load_workload("mlp"), "latency")}
+    assert "compiled-kernels" in names
+    assert not names & {"compiled", "captured", "bfloat16", "channels-last"}
+    assert "compiled-kernels" not in {
+        each.name for each in entries_for(load_workload("mlp"), "size")
+    }
+
+
+@pytest.mark.parametrize(
+    ("name", "goal", "words"),
+    [
+        (
+            "channels-last",
+            "latency",
+            "channels-last is for models of pytorch, and this is one of core",
+        ),
+        ("fused-layers", "size", "fused-layers does nothing for the goal size"),
+    ],
+)
+def test_where_nothing_is_left_of_what_was_asked_for_the_reason_is_given(name, goal, words):
+    with pytest.raises(SettingError, match=f"there is nothing to try: {words}"):
+        entries_for(load_workload("mlp"), goal, only=(name,))
+
+
+def test_only_and_skip_choose():
+    mlp = load_workload("mlp")
+    chosen = entries_for(mlp, "latency", only=("int8-dynamic", "low-rank"), skip=("low-rank",))
+    assert [each.name for each in chosen] == ["int8-dynamic"]
+
+
+def test_pytorch_models_get_their_own_entries():
+    torch = pytest.importorskip("torch")
+    mlp = load_workload("mlp")
+    model = torch.nn.Linear(4, 4)
+    found = entries_for(replace(mlp, model=model, inputs=(torch.ones(1, 4),)), "latency")
+    names = {each.name for each in found}
+    assert {"compiled", "bfloat16-layers", "inference-mode"} <= names
+    assert not names & {"compiled-kernels", "captured", "fused-layers"}
+
+
+def test_a_name_that_nobody_knows_has_a_neighbour():
+    with pytest.raises(SettingError, match="did you mean 'int8-dynamic'"):
+        find_entries(["int8-dynamc"])
+    with pytest.raises(SettingError, match="there are fewer-channels, "):
+        find_entries(["zzz"])

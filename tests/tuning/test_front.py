@@ -1,0 +1,48 @@
+from example_optimizations import attempt
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tinytorch.tuning.attempt import INACCURATE
+from tinytorch.tuning.front import dominates, front_of
+from tinytorch.tuning.objectives import Measured, Value
+
+values = st.builds(
+    lambda value, doubt: Value(value, value - doubt, value + doubt),
+    st.floats(0.1, 2),
+    st.floats(0, 0.1),
+)
+points = st.builds(Measured, values, values, values, values)
+
+
+def test_what_is_beaten_in_everything_is_not_on_the_front():
+    better = attempt("better", time=0.4, memory=0.5)
+    worse = attempt("worse", time=0.8, memory=0.6)
+    assert front_of([worse, better]) == ("better",)
+
+
+def test_a_trade_keeps_both_and_the_model_as_it_is():
+    fast = attempt("fast", time=0.5, memory=2.0)
+    small = attempt("small", time=1.5, memory=0.5)
+    assert front_of([fast, small]) == ("", "fast", "small")
+
+
+def test_what_is_not_as_good_has_no_place():
+    assert front_of([attempt("quick", time=0.1, outcome=INACCURATE)]) == ("",)
+
+
+def test_a_difference_that_is_not_shown_beats_nobody():
+    vague = attempt("vague", time=0.97, spread=0.2)
+    assert front_of([vague]) == ("", "vague")
+
+
+@given(points, points)
+def test_two_never_dominate_each_other(one, other):
+    assert not (dominates(one, other) and dominates(other, one))
+    assert not dominates(one, one)
+
+
+@given(points, points, points)
+def test_domination_is_passed_on(first, second, third):
+    if dominates(first, second) and dominates(second, third):
+        assert first.time.value <= third.time.value
+        assert not dominates(third, first)

@@ -1,0 +1,110 @@
+import json
+
+import pytest
+from example_comparisons import comparison
+from example_optimizations import attempt, optimization
+
+from tinytorch.errors import SettingError
+from tinytorch.tuning.advice import Advice
+from tinytorch.tuning.attempt import FAILED
+from tinytorch.tuning.optimization import Contribution, Optimization
+from tinytorch.tuning.settings import Settings
+from tinytorch.workloads.plan import Gain
+
+
+def test_json_gives_it_back():
+    one = optimization(
+        attempt("a", time=0.5),
+        attempt("b", outcome=FAILED, reason="OSError: no"),
+        advice=(Advice("rule", "title", ("50%",), "a"),),
+        ablation=(Contribution("a", comparison(0.9)), Contribution("b", None, "why")),
+        settings=Settings(limits={"size_mb": 1}),
+        notes=("note",),
+    )
+    again = Optimization.from_dict(json.loads(json.dumps(one.to_dict())))
+    assert again == one
+    assert again.recommended.name == "a"
+
+
+def test_another_schema_is_refused():
+    with pytest.raises(SettingError, match="an optimization of schema 99; this version reads 1"):
+        Optimization.from_dict({"schema": 99})
+
+
+def test_conclusions():
+    one = optimization(
+        attempt("a", time=0.5),
+        attempt("b", outcome=FAILED),
+        advice=(Advice("rule", "title", ("50%",), "b"), Advice("other", "title", ("1",))),
+        settings=Settings(limits={"latency_ms": 0.7}),
+    )
+    assert [each.name for each in one.helped] == ["a"]
+    assert one.front == ("a",)
+    assert [each.verdict for each in one.limit_checks] == ["kept"]
+    assert one.outcome_of(one.advice[0]).outcome == FAILED
+    assert one.outcome_of(one.advice[1]) is None
+    assert one.attempt("a") is one.attempts[0]
+    with pytest.raises(SettingError, match="under the name 'c'; there are 'a', 'b'"):
+        one.attempt("c")
+
+
+def test_where_nothing_helps_limits_are_those_of_the_model_as_it_is():
+    one = optimization(
+        attempt("a", time=1.5, outcome="worse"), settings=Settings(limits={"latency_ms": 1.1})
+    )
+    assert one.recommended is None
+    (check,) = one.limit_checks
+    assert (check.verdict, check.value) == ("kept", pytest.approx(1.0))
+
+
+def test_the_best_at_the_goal_comes_first_and_what_was_never_ranked_last():
+    tried = (
+        attempt("failed", outcome=FAILED),
+        attempt("slow", outcome="worse", time=1.5, size=0.1),
+        attempt("odd", outcome="inaccurate", time=0.1),
+        attempt("fast", time=0.5),
+    )
+    names = [each.name for each in optimization(*tried).ranked]
+    assert names == ["fast", "slow", "failed", "odd"]
+    by_size = optimization(*tried, settings=Settings(goal="size"))
+    assert by_size.recommended.name == "fast"  # the other is not better at the goal
+    assert [each.name for each in by_size.ranked][:2] == ["fast", "slow"]
+
+
+def test_a_prediction_is_that_of_the_suggestion():
+    gain = Gain(2.0, 1.0, 3.0, "bytes")
+    advice = (Advice("one", "title", (), "a"), Advice("other", "title", (), "a", gain))
+    found = optimization(attempt("a", time=0.5), attempt("a", "b", time=0.5), advice=advice)
+    assert [found.predicted(each) for each in found.attempts] == [gain, None]
+
+
+def test_what_is_recommended_has_the_numbers_of_its_fresh_comparison():
+    tried, again = attempt("int8", time=0.5), attempt("int8", time=0.6)
+    found = optimization(tried, attempt("half", time=0.8), confirmations=(again,))
+    assert found.chosen is tried
+    assert found.recommended is found.confirmation is again
+    assert found.ranked[0] is tried
+    assert found.refuted == ()
+    assert Optimization.from_dict(found.to_dict()) == found
+
+
+def test_without_a_fresh_comparison_the_attempt_itself_is_recommended():
+    tried = attempt("int8", time=0.5)
+    found = optimization(tried)
+    assert found.recommended is tried
+    assert found.confirmation is None
+
+
+def test_what_is_not_confirmed_is_named_and_not_recommended():
+    tried, again = attempt("int8", time=0.9), attempt("int8", time=1.0, outcome="no gain")
+    found = optimization(tried, confirmations=(again,))
+    assert found.recommended is None
+    assert found.refuted == ((tried, again),)
+
+
+def test_limits_are_checked_where_nothing_was_chosen_for_it():
+    tried, again = attempt("int8", time=0.5), attempt("int8", time=0.7)
+    found = optimization(
+        tried, confirmations=(again,), settings=Settings(limits={"latency_ms": 0.8})
+    )
+    assert found.limit_checks[0].value == pytest.approx(0.7)

@@ -1,0 +1,217 @@
+"""The loop for real, on the smallest model; nothing here depends on which candidate wins."""
+
+import numpy as np
+import pytest
+
+from tinytorch.errors import ModelError, SettingError
+from tinytorch.records.store import RecordStore
+from tinytorch.tuning import optimize as optimize_module
+from tinytorch.tuning.advice import Advice
+from tinytorch.tuning.attempt import Attempt
+from tinytorch.tuning.catalog import find_entries
+from tinytorch.tuning.optimization import Optimization
+from tinytorch.tuning.optimize import optimize
+from tinytorch.tuning.trying import Trials
+from tinytorch.workloads.targets import load_workload
+
+QUICK = {"only": ("int8-dynamic", "fused-layers"), "budget_s": 2.0}
+
+
+@pytest.fixture(scope="module")
+def found():
+    return optimize("mlp", goal="size", **QUICK)
+
+
+def test_what_is_smaller_and_as_good_is_recommended_and_given(found):
+    assert found.recommended.stack == ("int8-dynamic",)
+    assert found.recommended.measured.size.value < 0.5
+    assert found.recommended.comparison.accuracy.verdict == "not worse"
+    model = load_workload("mlp").model
+    assert found.model is not None
+    assert type(found.model) is not type(model) or found.model is not model
+
+
+def test_the_profile_and_the_environment_are_part_of_it(found):
+    assert found.profile.name == "mlp"
+    assert found.environment["fingerprint"]
+    assert Optimization.from_dict(found.to_dict()) == found
+
+
+def test_a_goal_decides_what_is_tried(found):
+    assert [each.name for each in found.attempts] == ["int8-dynamic"]  # fusing saves no bytes
+
+
+def test_nothing_helps_is_an_answer():
+    found = optimize("mlp", goal="size", only=("fewer-layers",), budget_s=2.0)
+    assert found.recommended is None
+    assert found.front == ("",)
+    assert found.model is not None
+    assert found.attempts[0].outcome == "nothing to do"
+
+
+def test_attempts_are_kept_and_not_repeated(tmp_path, monkeypatch):
+    with RecordStore(tmp_path / "records.sqlite") as store:
+        first = optimize("mlp", goal="size", store=store, **QUICK)
+
+        def never(*_, **__):
+            raise AssertionError("it was tried again")
+
+        monkeypatch.setattr(Trials, "attempt", never)
+        again = optimize("mlp", goal="size", store=store, **QUICK)
+        kinds = [each.kind for each in store.find()]
+    assert [each.stack for each in again.attempts] == [each.stack for each in first.attempts]
+    assert again.chosen.measured == first.chosen.measured
+    assert again.confirmation is not None  # the best is measured again in every run
+    assert again.confirmation.comparison.rounds != first.confirmation.comparison.rounds
+    assert again.model is not None
+    assert kinds.count("optimization") == 2
+    assert kinds.count("attempt") == 1
+
+
+def test_an_interrupt_keeps_what_is_finished(monkeypatch):
+    attempt = Trials.attempt
+
+    def interrupted(self, entries, **settings):
+        if entries[0].name == "int8-weights":
+            raise KeyboardInterrupt
+        return attempt(self, entries, **settings)
+
+    monkeypatch.setattr(Trials, "attempt", interrupted)
+    monkeypatch.setattr(optimize_module, "advise", lambda profile, entries=(): ())
+    found = optimize("mlp", goal="size", only=("int8-dynamic", "int8-weights"), budget_s=60.0)
+    assert found.was_interrupted
+    assert [each.name for each in found.attempts] == ["int8-dynamic"]
+    assert found.recommended.name == "int8-dynamic"
+
+
+def test_every_attempt_is_told_as_soon_as_it_is_known():
+    heard: list[Attempt] = []
+    optimize("mlp", goal="size", on_attempt=heard.append, **QUICK)
+    assert [each.name for each in heard] == ["int8-dynamic"]
+
+
+def test_a_full_store_loses_nothing(tmp_path, monkeypatch):
+    monkeypatch.setattr(optimize_module, "add_record", lambda store, record: "the disk is full")
+    with RecordStore(tmp_path / "records.sqlite") as store:
+        found = optimize("mlp", goal="size", store=store, **QUICK)
+    assert found.recommended is not None
+    assert found.notes.count("the disk is full") == 1
+
+
+def test_pytorch_models_go_the_same_way():
+    torch = pytest.importorskip("torch")
+    from tinytorch.workloads.workload import Workload
+
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(64, 256), torch.nn.ReLU(), torch.nn.Linear(256, 8))
+    before = [each.clone() for each in model.parameters()]
+    x = torch.randn(4, 64)
+    found = optimize(
+        Workload("net", model.eval(), (x,)), goal="size", only=("bfloat16",), budget_s=2.0
+    )
+    assert found.recommended.stack == ("bfloat16",)
+    assert next(found.model.parameters()).dtype == torch.bfloat16
+    for old, new in zip(before, model.parameters(), strict=True):
+        assert torch.equal(old, new)
+
+
+def test_bad_settings_are_refused_before_anything_is_measured():
+    with pytest.raises(SettingError, match="goal='speed'"):
+        optimize("mlp", goal="speed")
+    with pytest.raises(SettingError, match="nothing in the catalog is called 'magic'"):
+        optimize("mlp", only=("magic",))
+    with pytest.raises(SettingError, match="an optimization is made for a Workload, got int"):
+        optimize(3)
+
+
+def test_a_model_that_raises_is_named():
+    from tinytorch.workloads.workload import Workload
+
+    def broken(x):
+        raise ValueError("no such thing")
+
+    with pytest.raises(ModelError, match="no such thing"):
+        optimize(Workload("broken", broken, (np.ones(3),)), budget_s=1.0)
+
+
+def test_what_advice_names_is_tried_first_and_what_is_slow_last():
+    names = ("fewer-channels", "int8-dynamic", "compiled", "captured", "bfloat16")
+    advice = [Advice("rule", "title", ("1",), name) for name in ("captured", "bfloat16", "")]
+    ordered = optimize_module._most_promising_first(find_entries(names), advice)
+    assert [each.name for each in ordered] == [
+        "bfloat16",
+        "fewer-channels",
+        "int8-dynamic",
+        "captured",
+        "compiled",
+    ]
+
+
+# ---------------------------------------------------------------- the proof
+
+
+def test_what_is_recommended_was_compared_afresh(found):
+    tried, again = found.attempts[0], found.confirmation
+    assert found.recommended is again
+    assert tried.comparison.rounds != again.comparison.rounds
+    assert again.comparison.accuracy.verdict == "not worse"
+
+
+def test_a_gain_that_does_not_repeat_itself_is_not_recommended(monkeypatch):
+    def worse(self, entries, built=None, **settings):
+        attempt = Attempt(tuple(each.name for each in entries), "inaccurate", "it was luck")
+        return attempt, None
+
+    monkeypatch.setattr(Trials, "confirm", worse)
+    model = load_workload("mlp")
+    result = optimize(model, goal="size", **QUICK)
+    assert result.recommended is None
+    assert [again.reason for _, again in result.refuted] == ["it was luck"]
+    assert result.model is model.model
+
+
+# ---------------------------------------------------------------- interrupts
+
+
+def interrupted(*_, **__):
+    raise KeyboardInterrupt
+
+
+def test_an_interrupt_before_the_first_attempt_keeps_the_profile(monkeypatch):
+    monkeypatch.setattr(optimize_module, "Trials", interrupted)
+    result = optimize("mlp", goal="size", **QUICK)
+    assert result.was_interrupted
+    assert result.attempts == ()
+    assert result.profile.name == "mlp"
+    assert result.advice
+    assert result.model is not None
+
+
+@pytest.mark.parametrize("stage", ["confirm", "take_apart"])
+def test_an_interrupt_near_the_end_keeps_every_attempt(monkeypatch, stage):
+    monkeypatch.setattr(optimize_module.Search, stage, interrupted)
+    result = optimize("mlp", goal="size", **QUICK)
+    assert result.was_interrupted
+    assert result.recommended.stack == ("int8-dynamic",)
+    assert (result.confirmation is None) is (stage == "confirm")
+    assert result.model is not None
+
+
+def test_an_interrupt_while_the_model_is_made_keeps_every_number(monkeypatch):
+    monkeypatch.setattr(optimize_module.Search, "model_of", interrupted)
+    result = optimize("mlp", goal="size", **QUICK)
+    assert result.was_interrupted
+    assert result.recommended is not None
+    assert result.model is None
+    assert any("not made again" in note for note in result.notes)
+
+
+def test_an_interrupt_while_the_result_is_kept_keeps_it_in_memory(tmp_path, monkeypatch):
+    monkeypatch.setattr(optimize_module, "optimization_record", interrupted)
+    with RecordStore(tmp_path / "records.sqlite") as store:
+        result = optimize("mlp", goal="size", store=store, **QUICK)
+        kinds = [each.kind for each in store.find()]
+    assert result.was_interrupted
+    assert result.recommended is not None
+    assert any("interrupted" in note for note in result.notes)
+    assert kinds == ["attempt"]

@@ -1,0 +1,294 @@
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pytest
+
+from tinytorch.core.layers import Linear
+from tinytorch.core.tensor import Tensor
+from tinytorch.errors import ModelError, SettingError
+from tinytorch.tuning.attempt import (
+    BROKEN,
+    FAILED,
+    INACCURATE,
+    NOT_TRIED,
+    NOTHING_TO_DO,
+)
+from tinytorch.tuning.catalog import GOALS, Entry
+from tinytorch.tuning.settings import Settings
+from tinytorch.tuning.trying import Trials, build_stack, by_place
+from tinytorch.workloads.plan import Plan, Skipped, Step
+from tinytorch.workloads.workload import Workload
+
+BUDGET = 0.05
+
+
+@dataclass(frozen=True)
+class Scale:
+    """Multiply the weight of a Linear; with 0 there is nothing to do."""
+
+    factor: float = 1.0
+
+    def plan(self, workload, profile=None):
+        if self.factor == 0:
+            return Plan("Scale", {}, (), (Skipped("", "there is nothing to scale"),))
+        reason = {"speedup": "none", "shrinkage": "none"}
+        return Plan(
+            "Scale", {}, (Step("", f"times {self.factor}", "a test"),), not_predicted=reason
+        )
+
+    def apply(self, workload, plan):
+        if self.factor < 0:
+            raise RuntimeError("it went wrong\nin two lines")
+        old = workload.model
+        model = Linear(4, 4)
+        model.weight.data[...] = old.weight.data * self.factor
+        model.bias.data[...] = old.bias.data
+        return model
+
+
+def entry(factor, name="scale", risk="rounding"):
+    return Entry(name, (Scale(factor),), name, 1, risk, frozenset(GOALS), "scale weights")
+
+
+def workload(**changes):
+    fields = {
+        "name": "line",
+        "model": Linear(4, 4, rng=0),
+        "inputs": (Tensor(np.eye(4, dtype=np.float32)),),
+    }
+    return Workload(**(fields | changes))
+
+
+def scores(model):
+    out = model(Tensor(np.ones((64, 4), np.float32))).data
+    return -np.abs(out[:, 0] - 1.0)
+
+
+def tried(factor, given=None, *, risk="rounding", **settings):
+    trials = Trials(given or workload(), Settings(**settings))
+    return trials.attempt([entry(factor, risk=risk)], budget_s=BUDGET)
+
+
+def test_what_is_as_good_is_compared_and_its_model_given():
+    attempt, built = tried(1.0)
+    assert attempt.is_acceptable
+    assert attempt.comparison.candidate_name == "scale"
+    assert attempt.comparison.outputs.is_identical
+    assert attempt.seconds > 0
+    assert built.stack == ("scale",)
+    assert [each.transform for each in attempt.plans] == ["Scale"]
+
+
+def test_outputs_decide_where_nobody_evaluates():
+    attempt, built = tried(1.5)
+    assert attempt.outcome == INACCURATE
+    assert "outputs are off by" in attempt.reason
+    assert attempt.comparison is None
+    assert built is None
+    assert tried(1.5, max_output_error=2.0)[0].is_acceptable
+
+
+def test_scores_decide_where_somebody_evaluates():
+    given = workload(evaluate=scores)
+    attempt, _ = tried(1.001, given, max_accuracy_drop=0.5)
+    assert attempt.comparison.accuracy.n == 64
+    assert "accuracy" not in attempt.comparison.not_measured
+    attempt, _ = tried(30.0, given, max_accuracy_drop=0.001)
+    assert attempt.outcome == INACCURATE
+    assert "accuracy" in attempt.reason
+
+
+def test_nan_is_broken_whatever_the_scores_say():
+    assert tried(float("nan"), workload(evaluate=scores))[0].outcome == BROKEN
+
+
+def test_a_failure_is_explained_in_one_line_and_ends_nothing():
+    attempt, built = tried(-1.0)
+    assert (attempt.outcome, attempt.reason) == (FAILED, "RuntimeError: it went wrong")
+    assert built is None
+
+
+def test_an_evaluate_that_fails_for_a_candidate_fails_that_one():
+    def picky(model):
+        if model.weight.data.max() > 1.5:
+            raise ValueError("too large")
+        return np.ones(50)
+
+    attempt, _ = tried(100.0, workload(evaluate=picky))
+    assert attempt.outcome == FAILED
+    assert "too large" in attempt.reason
+
+
+def test_an_empty_plan_is_nothing_to_do():
+    attempt, _ = tried(0.0)
+    assert (attempt.outcome, attempt.reason) == (
+        NOTHING_TO_DO,
+        "Scale: there is nothing to scale",
+    )
+
+
+def test_another_function_needs_somebody_who_evaluates():
+    attempt, _ = tried(1.0, risk="approximate")
+    assert attempt.outcome == NOT_TRIED
+    assert "without an evaluate" in attempt.reason
+    assert tried(1.0, workload(evaluate=scores), risk="approximate")[0].is_acceptable
+
+
+def test_an_evaluate_that_fails_for_the_model_as_it_is_is_said_first():
+    def broken(model):
+        raise KeyError("labels")
+
+    with pytest.raises(ModelError, match=r"could not be evaluated: KeyError.*mend evaluate"):
+        Trials(workload(evaluate=broken), Settings())
+
+
+def test_a_model_that_never_repeats_itself_needs_scores():
+    rng = np.random.default_rng(0)
+
+    def noise(x):
+        return Tensor(x.data + rng.normal(size=x.data.shape).astype(np.float32))
+
+    given = workload(model=noise)
+    with pytest.raises(ModelError, match="gives different results for the same inputs"):
+        Trials(given, Settings())
+    trials = Trials(replace(given, evaluate=lambda model: np.ones(20)), Settings())
+    assert "different results" in trials.notes[0]
+
+
+def test_a_stack_is_built_one_on_the_other():
+    given = workload()
+    built = build_stack(given, [entry(2.0, "a"), entry(3.0, "b")])
+    assert built.stack == ("a", "b")
+    np.testing.assert_allclose(built.model.weight.data, 6 * given.model.weight.data, rtol=1e-6)
+
+
+def test_the_best_so_far_is_compared_too():
+    trials = Trials(workload(), Settings())
+    _, best = trials.attempt([entry(1.0)], budget_s=BUDGET)
+    attempt, _ = trials.attempt([entry(1.0), entry(1.0, "other")], budget_s=BUDGET, best=best)
+    assert attempt.against_best.baseline_name == "scale"
+    assert attempt.against_best.candidate_name == "scale + other"
+
+
+def test_entries_are_carried_out_by_their_place():
+    late = replace(entry(1.0, "late"), place=9)
+    assert [each.name for each in by_place([late, entry(1.0)])] == ["scale", "late"]
+
+
+def test_the_given_model_is_not_changed():
+    given = workload()
+    before = given.model.weight.data.copy()
+    tried(1.0, given)
+    np.testing.assert_array_equal(given.model.weight.data, before)
+
+
+@pytest.mark.parametrize(("goal", "has_bytes"), [("latency", False), ("size", True)])
+def test_two_stacks_are_compared_by_what_the_goal_needs(goal, has_bytes):
+    trials = Trials(workload(), Settings(goal=goal))
+    one, other = (build_stack(trials.workload, [entry(1.0, name)]) for name in ("a", "b"))
+    found = trials.compare_with(one, other, budget_s=BUDGET)
+    assert (found.resources is not None) is has_bytes
+
+
+# ---------------------------------------------------------------- scores that say nothing
+
+
+@pytest.mark.parametrize(
+    ("scores", "words"),
+    [
+        (np.ones((4, 2)), "have shape"),
+        (np.array(0.75), "have shape"),
+        (np.array([]), "no scores"),
+        (np.array([1.0, np.nan]), "example 1 is nan"),
+        (np.array(["good", "bad"]), "no numbers"),
+        (None, "no numbers|have shape|is nan"),
+    ],
+)
+def test_scores_of_no_use_are_refused_before_anything_is_tried(scores, words):
+    with pytest.raises(ModelError, match=f"evaluate is of no use.*({words})"):
+        Trials(workload(evaluate=lambda model: scores), Settings())
+
+
+def test_a_candidate_with_other_many_scores_fails_alone():
+    given = workload(evaluate=lambda model: np.ones(3 if model.weight.data.max() > 50 else 4))
+    attempt, _ = tried(1000.0, given)
+    assert attempt.outcome == FAILED
+    assert "4 scores of the baseline but 3" in attempt.reason
+
+
+def test_a_candidate_whose_scores_are_no_numbers_is_inaccurate():
+    def evaluate(model):
+        return np.full(40, np.nan if model.weight.data.max() > 50 else 1.0)
+
+    attempt, _ = tried(1000.0, workload(evaluate=evaluate))
+    assert attempt.outcome == INACCURATE
+    assert "40 of 40 scores are no finite numbers" in attempt.reason
+
+
+# ---------------------------------------------------------------- whole numbers in outputs
+
+
+class Answers:
+    """Gives logits and the place of the largest; `flip` names another place."""
+
+    def __init__(self, flip=False):
+        self.flip = flip
+
+    def __call__(self, x):
+        logits = x.data * 1.0
+        return Tensor(logits), np.argmin(logits, -1) if self.flip else np.argmax(logits, -1)
+
+
+@dataclass(frozen=True)
+class Flip(Scale):
+    def apply(self, workload, plan):
+        return Answers(flip=True)
+
+
+def test_other_whole_numbers_are_no_rounding():
+    flip = Entry("flip", (Flip(),), "flip", 1, "rounding", frozenset(GOALS), "")
+    trials = Trials(workload(model=Answers()), Settings())
+    attempt, built = trials.attempt([flip], budget_s=BUDGET)
+    assert attempt.outcome == INACCURATE
+    assert "100.00% of the whole numbers" in attempt.reason
+    assert built is None
+
+
+# ---------------------------------------------------------------- once more
+
+
+def test_what_was_chosen_is_checked_and_timed_once_more():
+    trials = Trials(workload(), Settings())
+    attempt, built = trials.attempt([entry(1.0)], budget_s=BUDGET)
+    again, same = trials.confirm([entry(1.0)], built, budget_s=BUDGET, seed=7)
+    assert same is built
+    assert again.stack == attempt.stack
+    assert again.comparison.rounds != attempt.comparison.rounds
+
+
+def test_a_model_that_is_no_longer_as_good_is_not_confirmed():
+    trials = Trials(workload(), Settings())
+    _, built = trials.attempt([entry(1.0)], budget_s=BUDGET)
+    built.model.weight.data *= 3.0
+    again, given = trials.confirm([entry(1.0)], built, budget_s=BUDGET)
+    assert again.outcome == INACCURATE
+    assert given is None
+
+
+def test_scores_that_are_drawn_anew_are_named():
+    rng = np.random.default_rng(0)
+    trials = Trials(workload(evaluate=lambda model: rng.random(20)), Settings())
+    assert any("different scores for the same model" in note for note in trials.notes)
+    assert Trials(workload(evaluate=scores), Settings()).notes == []
+
+
+def test_what_a_workload_lacks_is_no_failure():
+    @dataclass(frozen=True)
+    class Needy(Scale):
+        def plan(self, workload, profile=None):
+            raise SettingError("it needs calibration data; give some")
+
+    needy = Entry("needy", (Needy(),), "needy", 1, "exact", frozenset(GOALS), "")
+    attempt, _ = Trials(workload(), Settings()).attempt([needy], budget_s=BUDGET)
+    assert attempt.outcome == NOTHING_TO_DO
+    assert attempt.reason == "Needy: it needs calibration data; give some"

@@ -1,0 +1,380 @@
+"""``tinytorch optimize``: why it is slow, what makes it better, and the proof."""
+
+import argparse
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tinytorch.cli.attempt_watch import AttemptWatch
+from tinytorch.cli.console import Output
+from tinytorch.cli.exit_codes import ExitCode
+from tinytorch.cli.html import add_html_option, check_html_path, write_html
+from tinytorch.cli.markdown import (
+    add_markdown_option,
+    check_markdown_path,
+    shown_or_markdown,
+    write_markdown,
+)
+from tinytorch.cli.written_files import check_writable, write_file
+from tinytorch.errors import RecordError, SettingError, TinyTorchError
+
+if TYPE_CHECKING:
+    from tinytorch.records.store import RecordStore
+    from tinytorch.tuning.optimization import Optimization
+    from tinytorch.workloads.workload import Workload
+
+GOALS = ("latency", "throughput", "memory", "size")
+LIMITS = ("latency_ms", "memory_mb", "size_mb")
+WEIGHTS_FILE = ".safetensors"
+EPILOG = """\
+exit codes:
+  0  something helps; or nothing does, and that is shown
+  1  a limit is broken by everything that is as good as the model
+  3  not shown: nothing helps for certain, and of something nobody can tell,
+     or what helped did not when it was measured again; or whether a limit is
+     kept is not known
+  4  the measurement is invalid
+  130  Ctrl-C: what was finished is shown, and not repeated the next time
+
+Every attempt is kept as a record as soon as it is finished. The next run of
+the same model and settings on this machine goes on from there; --restart
+measures everything again.
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add what to optimize, for what, what to try, and what to write."""
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.epilog = EPILOG
+    parser.add_argument(
+        "target",
+        nargs="?",
+        metavar="TARGET",
+        help="mlp, cnn, gpt, file.py:factory or package.module:factory",
+    )
+    _add_goal(parser.add_argument_group("what is wanted"))
+    _add_trying(parser.add_argument_group("what is tried"))
+    _add_keeping(parser.add_argument_group("keeping"))
+    add_html_option(parser)
+
+
+def _add_goal(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
+        "--goal", choices=GOALS, default="latency", help="what to make better (default latency)"
+    )
+    group.add_argument(
+        "--max-accuracy-drop",
+        type=_amount,
+        default=0.01,
+        metavar="X",
+        help="how much accuracy may be lost, in the unit of the scores (default 0.01, or 1%%)",
+    )
+    group.add_argument(
+        "--max-output-error",
+        type=_amount,
+        default=0.02,
+        metavar="X",
+        help="without an evaluate, how far outputs may be off, as a share of the largest "
+        "(default 0.02, or 2%%)",
+    )
+    group.add_argument(
+        "--limit",
+        action="append",
+        default=[],
+        type=_limit,
+        metavar="NAME=X",
+        help=f"a condition, repeatable: {', '.join(f'{name}=X' for name in LIMITS)}",
+    )
+
+
+def _add_trying(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
+        "--budget", type=float, default=120.0, metavar="S", help="about so long (default 120 s)"
+    )
+    group.add_argument(
+        "--only",
+        action="extend",
+        nargs="+",
+        default=[],
+        metavar="NAME",
+        help="try these entries of the catalog and no others",
+    )
+    group.add_argument(
+        "--skip",
+        action="extend",
+        nargs="+",
+        default=[],
+        metavar="NAME",
+        help="do not try these",
+    )
+    group.add_argument(
+        "--no-combinations", action="store_true", help="try everything alone, and nothing together"
+    )
+    group.add_argument(
+        "--list",
+        action="store_true",
+        help="list the catalog, or what fits TARGET and --goal of it; try nothing",
+    )
+
+
+def _add_keeping(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
+        "--save",
+        type=Path,
+        metavar="PATH",
+        help=f"write the recommended model: one file where PATH ends in {WEIGHTS_FILE}, else a "
+        "folder; tinytorch.tuning.saving.load_optimized reads it",
+    )
+    group.add_argument(
+        "--snippet", type=Path, metavar="FILE", help="write a short program that does it again"
+    )
+    add_markdown_option(group)
+    group.add_argument(
+        "--store",
+        metavar="FILE",
+        help="the file with the records (default: $TINYTORCH_RECORDS, or this project's)",
+    )
+    group.add_argument(
+        "--no-store", action="store_true", help="keep no records, and go on from none"
+    )
+    group.add_argument(
+        "--restart", action="store_true", help="repeat what an earlier run has finished"
+    )
+
+
+def run(options: argparse.Namespace, output: Output) -> ExitCode:
+    """Optimize, show what was found, write what was asked for, and say by the exit code how it is.
+
+    What is known is printed before any file is written: a full disk takes nothing away.
+    """
+    _check(options, output)
+    from tinytorch.workloads.targets import load_workload
+
+    workload = None if options.target is None else load_workload(options.target)
+    if options.list:
+        return _list(options, output, workload)
+    assert workload is not None
+    result, record = _optimize(options, output, workload)
+    code = _exit_code(result)
+    from tinytorch.reporting.optimization import render_optimization
+
+    payload = {"target": options.target, "exit_code": int(code), "record": record}
+    shown = shown_or_markdown(options.markdown, result, render_optimization(result))
+    output.result({**payload, "optimization": result.to_dict()}, shown)
+    _write_files(options, output, result, workload)
+    return code
+
+
+def _optimize(
+    options: argparse.Namespace, output: Output, workload: "Workload"
+) -> "tuple[Optimization, str | None]":
+    """Give what was found, and the hash of the record that keeps it, if one does."""
+    from tinytorch.tuning.optimize import optimize
+
+    with _open_store(options, output) as store, output.progress("optimize") as progress:
+        watch = AttemptWatch(output, progress, goal=options.goal, limits=dict(options.limit))
+        result = optimize(
+            workload,
+            goal=options.goal,
+            max_accuracy_drop=options.max_accuracy_drop,
+            max_output_error=options.max_output_error,
+            limits=dict(options.limit),
+            budget_s=options.budget,
+            only=options.only,
+            skip=options.skip,
+            combinations=not options.no_combinations,
+            store=store,
+            resume=not options.restart,
+            seed=options.seed,
+            progress=watch,
+            on_attempt=watch.hear,
+        )
+        record = None if store is None else _record_of(store, result)
+        if store is not None and record is not None:
+            output.say(f"kept as {record[:12]} in {store.path}")
+    return result, record
+
+
+# ---------------------------------------------------------------- records
+
+
+@contextmanager
+def _open_store(options: argparse.Namespace, output: Output) -> "Iterator[RecordStore | None]":
+    """Open the store; where nobody named one and there can be none, go on without."""
+    from tinytorch.records.store import open_store
+
+    if options.no_store:
+        yield None
+        return
+    try:
+        store = open_store(options.store)
+    except RecordError as error:
+        if options.store is not None:
+            raise
+        output.say(f"nothing is kept: {error}")
+        yield None
+        return
+    with store:
+        yield store
+
+
+def _record_of(store: "RecordStore", result: "Optimization") -> str | None:
+    """Give the hash of the record of this very result; None where it did not get into the store."""
+    from tinytorch.tuning.attempt_records import OPTIMIZATION_KIND
+
+    found = store.find(kind=OPTIMIZATION_KIND, name=result.name, newest_first=True, limit=1)
+    is_this = bool(found) and found[0].details.get("seconds") == result.seconds
+    return found[0].hash if is_this else None
+
+
+# ---------------------------------------------------------------- what it means
+
+
+def _exit_code(result: "Optimization") -> ExitCode:
+    """Tell what a script has to know. That nothing helps is an answer, and a fine one."""
+    from tinytorch.tuning import limits
+    from tinytorch.tuning.attempt import NOT_SHOWN
+
+    verdicts = {each.verdict for each in result.limit_checks}
+    if result.was_interrupted:
+        return ExitCode.INTERRUPTED
+    if limits.BROKEN in verdicts:
+        return ExitCode.FAILED
+    if limits.NOT_SHOWN in verdicts:
+        return ExitCode.NOT_SHOWN
+    known = (*result.attempts, *result.confirmations)
+    is_open = bool(result.refuted) or any(each.outcome == NOT_SHOWN for each in known)
+    return ExitCode.NOT_SHOWN if result.recommended is None and is_open else ExitCode.FINE
+
+
+# ---------------------------------------------------------------- files
+
+
+def _write_files(
+    options: argparse.Namespace, output: Output, result: "Optimization", workload: "Workload"
+) -> None:
+    """Write everything that was asked for; what cannot be written does not stop the rest."""
+    writers: list[Callable[[], None]] = [
+        lambda: write_html(options.html, result, output, is_opened=options.open),
+        lambda: write_markdown(options.markdown, result, output),
+    ]
+    if result.recommended is not None:
+        writers += [
+            lambda: _save(options.save, result, workload, output),
+            lambda: _write_snippet(options, result, output),
+        ]
+    elif missing := [str(path) for path in (options.save, options.snippet) if path]:
+        output.say(f"nothing is recommended, so {' and '.join(missing)} was not written")
+    failures: list[TinyTorchError] = []
+    for write in writers:
+        try:
+            write()
+        except TinyTorchError as error:
+            failures.append(error)
+    for failure in failures[1:]:
+        output.say(str(failure))
+    if failures:
+        raise failures[0]
+
+
+def _write_snippet(options: argparse.Namespace, result: "Optimization", output: Output) -> None:
+    if options.snippet is not None:
+        from tinytorch.tuning.snippet import snippet
+
+        saved = "" if options.save is None else str(options.save)
+        write_file(options.snippet, snippet(result, target=options.target, saved=saved), output)
+
+
+def _save(path: Path | None, result: "Optimization", workload: "Workload", output: Output) -> None:
+    if path is None:
+        return
+    from tinytorch.reporting.quantities import bytes_text
+    from tinytorch.tuning.saving import save_optimized
+
+    saved = save_optimized(result, path, workload=workload)
+    output.say(f"wrote {saved.path}: {bytes_text(saved.nbytes)}, {saved.format}")
+    for note in saved.notes:
+        output.say(note)
+
+
+# ---------------------------------------------------------------- the catalog
+
+
+def _list(options: argparse.Namespace, output: Output, workload: "Workload | None") -> ExitCode:
+    from tinytorch.reporting.catalog import render_catalog
+    from tinytorch.tuning.catalog import CATALOG, entries_for, find_entries
+
+    if workload is None:
+        unwanted = find_entries(options.skip)
+        chosen = find_entries(options.only) or CATALOG
+        entries = tuple(each for each in chosen if each not in unwanted)
+    else:
+        entries = entries_for(workload, options.goal, only=options.only, skip=options.skip)
+    rows = [
+        {**each.to_dict(), "about": each.about, "serves": sorted(each.serves)}
+        | {"frameworks": each.frameworks, "devices": each.devices, "role": each.role}
+        for each in entries
+    ]
+    output.result({"target": options.target, "entries": rows}, render_catalog(entries))
+    return ExitCode.FINE
+
+
+# ---------------------------------------------------------------- checking
+
+
+def _check(options: argparse.Namespace, output: Output) -> None:
+    """Refuse what cannot work before anything is measured."""
+    if options.target is None and not options.list:
+        raise SettingError("no target; give one before --only and --skip, such as mlp")
+    if options.no_store and options.store is not None:
+        raise SettingError("--store names a file for records, and --no-store wants none")
+    from tinytorch.tuning.catalog import find_entries
+    from tinytorch.tuning.settings import Settings
+
+    Settings(
+        goal=options.goal,
+        max_accuracy_drop=options.max_accuracy_drop,
+        max_output_error=options.max_output_error,
+        limits=dict(options.limit),
+        budget_s=options.budget,
+        seed=options.seed,
+    )
+    find_entries([*options.only, *options.skip])
+    if options.list and any((options.html, options.markdown, options.snippet, options.save)):
+        raise SettingError("--list tries nothing, so there is nothing to write to a file")
+    check_html_path(options.html, is_opened=options.open)
+    check_markdown_path(options.markdown, output)
+    if options.snippet is not None:
+        check_writable(options.snippet)
+    if options.save is not None:
+        _check_save(options.save)
+
+
+def _check_save(path: Path) -> None:
+    is_folder = path.suffix != WEIGHTS_FILE
+    if is_folder and path.is_file():
+        raise SettingError(
+            f"{path} is a file; name a folder, or a file that ends in {WEIGHTS_FILE}"
+        )
+    check_writable(path / "weights" if is_folder and path.is_dir() else path)
+
+
+def _amount(text: str) -> float:
+    """Read a share such as 1%, or a number."""
+    from tinytorch.records.settings import parse_share
+
+    try:
+        return parse_share(text) if text.strip().endswith("%") else float(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number and no share") from error
+
+
+def _limit(text: str) -> tuple[str, float]:
+    name, _, most = text.partition("=")
+    try:
+        return name, float(most)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is no limit; write NAME=NUMBER, such as latency_ms=100"
+        ) from error

@@ -1,0 +1,1 @@
+"""Results as one HTML file that works offline, from a mail attachment."""

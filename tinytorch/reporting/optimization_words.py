@@ -1,0 +1,349 @@
+"""What an optimization says in words: its verdict, why it was slow, reasons, limits and notes."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from tinytorch.comparison.comparison import Comparison
+from tinytorch.reporting.attempt_words import AIMS, STYLES, TONES, attempt_phrases
+from tinytorch.reporting.comparison_words import STYLES as COLOURS
+from tinytorch.reporting.comparison_words import missing_lines, note_lines, speedup_text
+from tinytorch.reporting.forest_plot import ForestPlot, ForestRow, ratio_text
+from tinytorch.reporting.profile_words import reasons
+from tinytorch.reporting.quantities import UNKNOWN, percent_text, rate_text, seconds_text
+from tinytorch.tuning.attempt import (
+    BETTER,
+    BROKEN,
+    FAILED,
+    INACCURATE,
+    NO_GAIN,
+    NOT_SHOWN,
+    NOT_TRIED,
+    NOTHING_TO_DO,
+    WORSE,
+    Attempt,
+)
+from tinytorch.tuning.limits import LimitCheck
+from tinytorch.tuning.objectives import measured_by
+from tinytorch.tuning.optimization import Contribution, Optimization
+from tinytorch.tuning.ranking import value_at
+from tinytorch.workloads.profile_facts import find_facts
+
+__all__ = [
+    "AS_IT_IS",
+    "ablation_plot",
+    "asked_words",
+    "confirmation_lines",
+    "contribution_words",
+    "counted_outcomes",
+    "every_note",
+    "forest_plot",
+    "front_name",
+    "headline",
+    "limit_line",
+    "limits_owner",
+    "metric_of",
+    "reason_lines",
+    "score_title",
+    "tried_words",
+    "verdict_word",
+    "why_slow",
+]
+
+AS_IT_IS = "as it is"
+PLURALS = {
+    BETTER: "better",
+    NO_GAIN: "without a gain",
+    WORSE: "worse",
+    NOT_SHOWN: "not shown",
+    INACCURATE: "inaccurate",
+    BROKEN: "broken",
+    FAILED: "failed",
+    NOTHING_TO_DO: "with nothing to do",
+    NOT_TRIED: "not tried",
+}
+"""Outcome -> what stands behind a number of attempts."""
+WAS_BUSY = (
+    "Other programs used the machine meanwhile: times may come out otherwise when it is quiet."
+)
+NUMBER = re.compile(r"\d[\d.]*")
+
+
+# ---------------------------------------------------------------- the verdict
+
+
+def headline(optimization: Optimization) -> str:
+    """Say in one sentence what helps, and how much; or that nothing does, with the evidence."""
+    best, name = optimization.recommended, optimization.name
+    if best is None:
+        return f"{name}: {_nothing_helps(optimization)}."
+    words = ", ".join(attempt_phrases(best, optimization.settings.goal))
+    doubt = f" {WAS_BUSY}" if optimization.was_busy else ""
+    if best.outcome == BETTER:
+        return f"{name}: {best.name} makes it {words}.{doubt}"
+    return f"{name}: {best.name} keeps to the limits; it is {words}.{doubt}"
+
+
+def verdict_word(optimization: Optimization) -> str:
+    """Say in a word or two what came of it."""
+    best, goal = optimization.recommended, optimization.settings.goal
+    if best is None:
+        if optimization.refuted:
+            return "Not confirmed"
+        if optimization.helped:
+            return "Nothing keeps to the limits"
+        if optimization.lacked_time:
+            return "Not known yet"
+        return "Nothing helps" if optimization.attempts else "Nothing was tried"
+    if best.outcome != BETTER:
+        return "Keeps to the limits"
+    value = value_at(goal, best.measured)
+    assert value is not None, "what is recommended was ranked by it"
+    return f"{ratio_text(value.gain.value)} {AIMS[goal]}"
+
+
+def confirmation_lines(optimization: Optimization) -> list[str]:
+    """Say whether what was chosen was measured again, and what did not hold when it was.
+
+    The best of many looks better than it is when it is chosen.
+    """
+    goal, chosen = optimization.settings.goal, optimization.chosen
+    lines = [
+        f"{tried.name} seemed to be {attempt_phrases(tried, goal)[0]} when it was tried, but that "
+        f"is not confirmed: measured again it is {_again(again, goal)}."
+        for tried, again in optimization.refuted
+    ]
+    if chosen is None:
+        return lines
+    if optimization.confirmation is None:
+        return [
+            *lines,
+            "This is not confirmed: it was not measured again after it was chosen, and the best "
+            "of several looks better than it is.",
+        ]
+    before = attempt_phrases(chosen, goal)[0]
+    return [
+        *lines,
+        f"Confirmed: this was measured again, after it was chosen. When it was tried: {before}.",
+    ]
+
+
+def _again(confirmation: Attempt, goal: str) -> str:
+    if confirmation.comparison is None:
+        return f"{confirmation.outcome} ({confirmation.reason})"
+    return attempt_phrases(confirmation, goal)[0]
+
+
+def _nothing_helps(optimization: Optimization) -> str:
+    goal, attempts = optimization.settings.goal, optimization.attempts
+    if not attempts:
+        return "nothing was tried, so nothing is known"
+    if optimization.refuted:
+        aim = f"nothing is shown to make it {AIMS[goal]}: what seemed to is not confirmed"
+        return f"{aim}. Of {counted_outcomes(attempts)}"
+    aim = f"nothing that was tried makes it {AIMS[goal]}"
+    if optimization.helped:
+        aim = "nothing that was tried keeps to the limits"
+    counts = counted_outcomes(attempts)
+    if optimization.lacked_time:
+        counts += "; a larger budget tries the rest"
+    best = optimization.ranked[0]
+    if not best.is_acceptable or best.comparison is None:
+        return f"{aim}. Of {counts}"
+    return f"{aim}: the best, {best.name}, is {attempt_phrases(best, goal)[0]}. Of {counts}"
+
+
+def counted_outcomes(attempts: Sequence[Attempt]) -> str:
+    """Count attempts by what came of them: ``7 attempts: 2 better, 1 failed, ...``."""
+    counts = Counter(each.outcome for each in attempts)
+    found = [f"{counts[name]} {words}" for name, words in PLURALS.items() if counts[name]]
+    total = f"{len(attempts)} attempts" if len(attempts) > 1 else "1 attempt"
+    return f"{total}: {', '.join(found)}"
+
+
+# ---------------------------------------------------------------- rows and lines
+
+
+def forest_plot(optimization: Optimization) -> ForestPlot | None:
+    """Give a row for every attempt that was timed, the best at the goal first; None without any."""
+    timed = [(each, each.comparison) for each in optimization.ranked if each.comparison]
+    if not timed:
+        return None
+    widest = max(len(each.outcome) for each, _ in timed)
+    rows = [
+        _row(
+            each.name,
+            found,
+            f"{each.outcome:<{widest}}  {speedup_text(found)}",
+            STYLES[TONES[each.outcome]],
+        )
+        for each, found in timed
+    ]
+    # The widest of them is shown: what lies inside of the smallest may be a difference elsewhere.
+    floor, band = max(x.floor for _, x in timed), max(x.rule.band for _, x in timed)
+    return ForestPlot(rows, floor, band)
+
+
+def _row(label: str, found: Comparison, text: str, style: str) -> ForestRow:
+    return ForestRow(label, found.speedup, found.speedup_low, found.speedup_high, text, style)
+
+
+def reason_lines(optimization: Optimization) -> Iterator[tuple[Attempt, str]]:
+    """Give every attempt that has no row in the picture, or a doubt, with the reason in words."""
+    for each in optimization.ranked:
+        if each.comparison is None:
+            yield each, f"{each.outcome}: {each.reason}" if each.reason else each.outcome
+        elif each.comparison.contradiction:
+            yield each, f"{each.outcome}: {each.comparison.contradiction}"
+
+
+def limits_owner(optimization: Optimization) -> str:
+    """Name the model whose limits are checked: the recommended one, or the one as it is."""
+    best = optimization.recommended
+    return best.name if best else f"the model {AS_IT_IS}"
+
+
+def _milliseconds(value: float) -> str:
+    return seconds_text(value / 1e3)
+
+
+def _megabytes(value: float) -> str:
+    return rate_text(value * 1e6, "B")
+
+
+LIMIT_WORDS: dict[str, tuple[str, Callable[[float], str]]] = {
+    "latency_ms": ("time of a call", _milliseconds),
+    "memory_mb": ("peak memory", _megabytes),
+    "size_mb": ("file on disk", _megabytes),
+}
+"""Name of a limit -> what it is about, and what writes it."""
+
+
+def limit_line(check: LimitCheck) -> str:
+    """Say whether a limit is kept: ``time of a call: 12.1 ms, at most 100 ms: kept``."""
+    what, write = LIMIT_WORDS[check.limit]
+    most = f"at most {write(check.most)}: {check.verdict}"
+    if check.value is None or check.low is None or check.high is None:
+        return f"{what}: not measured, {most}"
+    value = write(check.value)
+    if check.low < check.high:
+        ends = (write(x) if math.isfinite(x) else UNKNOWN for x in (check.low, check.high))
+        value += f" ({' to '.join(ends)})"
+    return f"{what}: {value}, {most}"
+
+
+def front_name(name: str) -> str:
+    """Name an attempt on the front; the model itself has no name there."""
+    return name or AS_IT_IS
+
+
+def ablation_plot(optimization: Optimization) -> ForestPlot | None:
+    """Give a row for every part of the best stack that was timed apart; None without any."""
+    found = [(each.part, each.comparison) for each in optimization.ablation if each.comparison]
+    if not found:
+        return None
+    rows = [_row(part, each, speedup_text(each), COLOURS[each.verdict]) for part, each in found]
+    floor, band = max(x.floor for _, x in found), max(x.rule.band for _, x in found)
+    return ForestPlot(rows, floor, band)
+
+
+def metric_of(optimization: Optimization) -> str:
+    """Name what scores are: what `evaluate` calls it, or accuracy where there are none."""
+    compared = [each.comparison for each in optimization.attempts if each.comparison]
+    return next((each.accuracy.metric for each in compared if each.accuracy), "accuracy")
+
+
+def score_title(optimization: Optimization) -> str:
+    """Give a short title for scores: long names of metrics have no room above a column."""
+    return "accuracy" if metric_of(optimization) == "accuracy" else "score"
+
+
+def contribution_words(contribution: Contribution) -> str:
+    """Say what a part of the best stack brings: ``1.31x (1.28x to 1.35x): faster``."""
+    found = contribution.comparison
+    if found is None:
+        return f"not measured: {contribution.reason}"
+    return ", ".join([f"{speedup_text(found)}: {found.verdict}", *_byte_shares(found)])
+
+
+def _byte_shares(comparison: Comparison) -> Iterator[str]:
+    found = measured_by(comparison)
+    for name, share in (("memory", found.memory), ("file", found.size)):
+        if share is not None:
+            yield f"{percent_text(share.value)} of the {name}"
+
+
+# ---------------------------------------------------------------- why, and what to doubt
+
+
+def asked_words(optimization: Optimization) -> str:
+    """Say what was asked for, of what, and how long it took."""
+    parts = [
+        f"{optimization.framework} on {optimization.device}",
+        f"goal {optimization.settings.goal}",
+        tried_words(optimization),
+    ]
+    return "; ".join(parts)
+
+
+def tried_words(optimization: Optimization) -> str:
+    """Say how much was tried: ``11 attempts in 1 min 2 s, 3 of them better``."""
+    count, helped = len(optimization.attempts), len(optimization.helped)
+    attempts = f"{count} attempt{'' if count == 1 else 's'} in {seconds_text(optimization.seconds)}"
+    return f"{attempts}, {helped} of them better" if helped and count > 1 else attempts
+
+
+def why_slow(optimization: Optimization) -> list[str]:
+    """Give the sentences that say why the model as it was takes its time."""
+    profile = optimization.profile
+    if profile is not None:
+        return list(reasons(profile, find_facts(profile)))
+    facts = optimization.profile_summary.get("facts") or {}
+    found = facts.get("bottleneck")
+    return [_kept_bottleneck(found)] if found else []
+
+
+def _kept_bottleneck(found: Mapping[str, Any]) -> str:
+    """Say what the summary of a profile still knows."""
+    many = f"{len(found['layers'])}x " if len(found["layers"]) > 1 else ""
+    name = found["name"] or "The model itself"
+    text = f"{name} ({many}{found['kind']}) takes {percent_text(found['share'])} of the time itself"
+    bound = f"; it is {found['bound']}-bound" if found["bound"] else ""
+    return f"{text}{bound}."
+
+
+def every_note(optimization: Optimization) -> list[str]:
+    """Give what to doubt, and what could not be measured; what holds for several is said once."""
+    alike: dict[str, list[tuple[str, str]]] = {}
+    for each in optimization.attempts:
+        for note in _notes_of(each):
+            alike.setdefault(NUMBER.sub("#", note), []).append((each.name, note))
+    for each in optimization.confirmations:
+        for note in _notes_of(each):
+            alike.setdefault(NUMBER.sub("#", note), [(f"{each.name}, measured again", note)])
+    timed = sum(each.comparison is not None for each in optimization.attempts)
+    return [*optimization.notes, *(_said_once(pairs, timed) for pairs in alike.values())]
+
+
+def _notes_of(attempt: Attempt) -> list[str]:
+    notes = list(attempt.notes)
+    if attempt.comparison is not None:
+        contradiction = attempt.comparison.contradiction
+        notes += [each for each in note_lines(attempt.comparison) if each != contradiction]
+        notes += [f"not measured: {each}" for each in missing_lines(attempt.comparison)]
+    return list(dict.fromkeys(each.replace(attempt.name, "it") for each in notes))
+
+
+def _said_once(pairs: Sequence[tuple[str, str]], timed: int) -> str:
+    (name, note), others = pairs[0], pairs[1:]
+    if not others:
+        return f"{name}: {note}"
+    if any(text != note for _, text in others):
+        return f"{name}: {note}; the like of {len(others)} more"
+    if len(pairs) == timed:
+        return f"all that was timed: {note}"
+    return f"{name} and {len(others)} more: {note}"

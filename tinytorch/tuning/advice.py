@@ -1,0 +1,67 @@
+"""Advice: what a profile suggests, with the evidence, before anything is tried."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from tinytorch.tuning.objectives import Value
+from tinytorch.workloads.plan import Gain
+
+__all__ = ["Advice"]
+
+NEAR = 1.25
+"""A measured speedup that differs by no more than this factor is as predicted."""
+
+
+@dataclass(frozen=True)
+class Advice:
+    """One suggestion. `entry` names what does it in the catalog; "" where nothing here does.
+
+    `evidence` are sentences with numbers of the profile: layers, shares, bounds, sizes. `predicted`
+    is how many times faster the whole call becomes, within what Amdahl's law and the roofline
+    allow; where nobody can tell, it is None and `not_predicted` has the reason. `share` is the part
+    of the time that it is about.
+    """
+
+    rule: str
+    title: str
+    evidence: tuple[str, ...]
+    entry: str = ""
+    predicted: Gain | None = None
+    not_predicted: str = ""
+    risk: str = ""
+    cost: str = ""
+    share: float | None = None
+
+    def agreement(self, measured: Value) -> str:
+        """Say how a measured speedup lies to the predicted one; "" where there is none.
+
+        As predicted is what has the predicted value in its interval, or lies near to it.
+        """
+        predicted = self.predicted
+        if predicted is None:
+            return ""
+        is_near = 1 / NEAR <= measured.value / predicted.value <= NEAR
+        if is_near or measured.low <= predicted.value <= measured.high:
+            return "as predicted"
+        how = "less" if measured.value < predicted.value else "more"
+        is_possible = measured.high >= predicted.low and measured.low <= predicted.high
+        return f"{how} than predicted" + (", within what is possible" if is_possible else "")
+
+    def to_dict(self) -> dict[str, Any]:
+        """Give everything, ready for JSON."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, fields: Mapping[str, Any]) -> Advice:
+        """Give back what :meth:`to_dict` wrote."""
+        gain = fields["predicted"]
+        return cls(
+            **{
+                **fields,
+                "evidence": tuple(fields["evidence"]),
+                "predicted": gain and Gain.from_dict(gain),
+            }
+        )

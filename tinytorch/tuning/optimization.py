@@ -1,0 +1,238 @@
+"""Optimization: everything that was tried on a workload, and what to keep."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from tinytorch.comparison.comparison import Comparison
+from tinytorch.errors import SettingError
+from tinytorch.tuning.advice import Advice
+from tinytorch.tuning.attempt import BETTER, Attempt
+from tinytorch.tuning.front import front_of
+from tinytorch.tuning.limits import LimitCheck, check_limits
+from tinytorch.tuning.ranking import choose, holds, value_at
+from tinytorch.tuning.settings import Settings
+from tinytorch.workloads.plan import Gain
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from tinytorch.workloads.profile import Profile
+
+__all__ = ["Contribution", "Optimization"]
+
+BUSY = "the machine is busy"
+"""What a comparison notes where other programs took part in its times."""
+SCHEMA = 1
+
+
+@dataclass(frozen=True)
+class Contribution:
+    """What one part of the best stack brings: the whole stack against the stack without it.
+
+    `comparison` is None where the stack without it could not be measured; `reason` says why.
+    """
+
+    part: str
+    comparison: Comparison | None
+    reason: str = ""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Give everything, ready for JSON."""
+        return {
+            "part": self.part,
+            "comparison": self.comparison and self.comparison.to_dict(),
+            "reason": self.reason,
+        }
+
+    @classmethod
+    def from_dict(cls, fields: Mapping[str, Any]) -> Contribution:
+        """Give back what :meth:`to_dict` wrote."""
+        found = fields["comparison"]
+        return cls(fields["part"], found and Comparison.from_dict(found), fields["reason"])
+
+
+@dataclass(frozen=True)
+class Optimization:
+    """The end of the loop: why it is slow, what was tried, what helps, with the proof.
+
+    `confirmations` are fresh comparisons with the baseline, made after the choice: the best of many
+    was chosen by chance as well, so what its attempt says about it is too good. `model` is the
+    recommended one, or the one that was given where nothing helps; `profile` is of the model as it
+    was. Both are None in what was read back from a file or a record.
+    """
+
+    name: str
+    framework: str
+    device: str
+    settings: Settings
+    advice: tuple[Advice, ...]
+    attempts: tuple[Attempt, ...]
+    confirmations: tuple[Attempt, ...] = ()
+    ablation: tuple[Contribution, ...] = ()
+    environment: Mapping[str, Any] = field(default_factory=dict)
+    profile_summary: Mapping[str, Any] = field(default_factory=dict)
+    seconds: float = 0.0
+    was_interrupted: bool = False
+    notes: tuple[str, ...] = ()
+    profile: Profile | None = field(default=None, repr=False, compare=False)
+    model: Any = field(default=None, repr=False, compare=False)
+
+    # ------------------------------------------------------------ conclusions
+
+    @cached_property
+    def chosen(self) -> Attempt | None:
+        """The best acceptable attempt that keeps to the limits, as it was tried.
+
+        None where nothing helps, or where no fresh comparison confirms what seemed to.
+        """
+        goal, limits = self.settings.goal, self.settings.limits
+        return choose(self.attempts, self.confirmations, goal=goal, limits=limits)
+
+    @cached_property
+    def confirmation(self) -> Attempt | None:
+        """The fresh comparison of what was chosen; None where there was no time for one."""
+        chosen = self.chosen
+        return next((x for x in self.confirmations if chosen and x.stack == chosen.stack), None)
+
+    @cached_property
+    def recommended(self) -> Attempt | None:
+        """What was chosen, as its fresh comparison shows it; None where nothing helps.
+
+        Where no such comparison was made, it is the attempt itself.
+        """
+        return self.confirmation or self.chosen
+
+    @cached_property
+    def refuted(self) -> tuple[tuple[Attempt, Attempt], ...]:
+        """What was the best when it was tried, and the fresh comparison that speaks against it."""
+        goal, limits = self.settings.goal, self.settings.limits
+        tried = {each.stack: each for each in self.attempts}
+        return tuple(
+            (tried[each.stack], each)
+            for each in self.confirmations
+            if each.stack in tried and not holds(each, goal=goal, limits=limits)
+        )
+
+    @cached_property
+    def front(self) -> tuple[str, ...]:
+        """Names of attempts that no other beats in time, memory, size and accuracy together.
+
+        The model as it is bears the name "".
+        """
+        return front_of(self.attempts)
+
+    @cached_property
+    def limit_checks(self) -> tuple[LimitCheck, ...]:
+        """Say of each limit whether the recommended model (or the one as it is) keeps to it."""
+        known = (*self.confirmations, *self.attempts)
+        attempt = self.recommended or next((x for x in known if x.comparison), None)
+        is_baseline = self.recommended is None
+        return check_limits(attempt, self.settings.limits, of_baseline=is_baseline)
+
+    @property
+    def helped(self) -> tuple[Attempt, ...]:
+        """Every attempt that was shown to be better at the goal, and as good."""
+        return tuple(each for each in self.attempts if each.outcome == BETTER)
+
+    @cached_property
+    def ranked(self) -> tuple[Attempt, ...]:
+        """Every attempt, the best at the goal first; what was never ranked follows, as tried."""
+        goal, best = self.settings.goal, self.chosen
+        found = {x.name: value_at(goal, x.measured) for x in self.attempts if x.is_acceptable}
+        values = {name: value.value for name, value in found.items() if value is not None}
+        return tuple(
+            sorted(self.attempts, key=lambda x: (x is not best, values.get(x.name, math.inf)))
+        )
+
+    def predicted(self, attempt: Attempt) -> Gain | None:
+        """Give how much faster an attempt was predicted to be, where a suggestion says it."""
+        gains = (x.predicted for x in self.advice if (x.entry,) == attempt.stack)
+        return next((each for each in gains if each is not None), None)
+
+    @property
+    def lacked_time(self) -> tuple[Attempt, ...]:
+        """Everything that was not tried because the time was up."""
+        return tuple(each for each in self.attempts if each.lacked_time)
+
+    @property
+    def was_busy(self) -> bool:
+        """Whether other programs used the machine while the recommended model was timed."""
+        best = self.recommended
+        notes = best.comparison.notes if best is not None and best.comparison else ()
+        return any(BUSY in each for each in notes)
+
+    def outcome_of(self, advice: Advice) -> Attempt | None:
+        """Give what came of a suggestion on its own; None where nothing carries it out."""
+        stack = (advice.entry,)
+        return next((each for each in self.attempts if each.stack == stack), None)
+
+    def attempt(self, name: str) -> Attempt:
+        """Give one attempt by its name, such as "int8-dynamic + compiled-kernels"."""
+        for each in self.attempts:
+            if each.name == name:
+                return each
+        known = ", ".join(repr(each.name) for each in self.attempts)
+        raise SettingError(f"nothing was tried under the name {name!r}; there are {known}")
+
+    # ------------------------------------------------------------ showing and keeping
+
+    def to_dict(self) -> dict[str, Any]:
+        """Give everything but the model, ready for JSON; of the profile, its summary."""
+        best = self.recommended
+        return {
+            "schema": SCHEMA,
+            "name": self.name,
+            "framework": self.framework,
+            "device": self.device,
+            "settings": asdict(self.settings),
+            "recommended": best and best.name,
+            "front": list(self.front),
+            "limit_checks": [each.to_dict() for each in self.limit_checks],
+            "advice": [each.to_dict() for each in self.advice],
+            "attempts": [each.to_dict() for each in self.attempts],
+            "confirmations": [each.to_dict() for each in self.confirmations],
+            "ablation": [each.to_dict() for each in self.ablation],
+            "environment": dict(self.environment),
+            "profile": dict(self.profile_summary),
+            "seconds": self.seconds,
+            "was_interrupted": self.was_interrupted,
+            "notes": list(self.notes),
+        }
+
+    @classmethod
+    def from_dict(cls, fields: Mapping[str, Any]) -> Optimization:
+        """Give back what :meth:`to_dict` wrote; conclusions are drawn again."""
+        if fields.get("schema") != SCHEMA:
+            raise SettingError(
+                f"an optimization of schema {fields.get('schema')!r}; this version reads {SCHEMA}"
+            )
+        return cls(
+            name=fields["name"],
+            framework=fields["framework"],
+            device=fields["device"],
+            settings=Settings(**fields["settings"]),
+            advice=tuple(Advice.from_dict(each) for each in fields["advice"]),
+            attempts=tuple(Attempt.from_dict(each) for each in fields["attempts"]),
+            confirmations=tuple(Attempt.from_dict(each) for each in fields["confirmations"]),
+            ablation=tuple(Contribution.from_dict(each) for each in fields["ablation"]),
+            environment=fields["environment"],
+            profile_summary=fields["profile"],
+            seconds=fields["seconds"],
+            was_interrupted=fields["was_interrupted"],
+            notes=tuple(fields["notes"]),
+        )
+
+    def __rich__(self) -> RenderableType:
+        from tinytorch.reporting.optimization import render_optimization
+
+        return render_optimization(self)
+
+    def _repr_html_(self) -> str:
+        from tinytorch.reporting.optimization import optimization_html
+
+        return optimization_html(self)

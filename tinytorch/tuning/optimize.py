@@ -1,0 +1,221 @@
+"""optimize: from "it is slow" to "here is why, here is what helps, here is the proof"."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from time import monotonic
+from typing import TYPE_CHECKING
+from uuid import uuid4
+
+from tinytorch.adapters.adapter import adapter_for
+from tinytorch.measure.ceilings import Progress
+from tinytorch.measure.environment import describe_environment
+from tinytorch.perf.profiling.model_profile import profile_workload
+from tinytorch.tuning.advice import Advice
+from tinytorch.tuning.advise import advise
+from tinytorch.tuning.attempt import NOT_TRIED, Attempt
+from tinytorch.tuning.attempt_records import (
+    Origin,
+    add_record,
+    attempt_record,
+    find_finished,
+    optimization_record,
+    origin_of,
+)
+from tinytorch.tuning.catalog import Entry, entries_for
+from tinytorch.tuning.optimization import Optimization
+from tinytorch.tuning.search import Search
+from tinytorch.tuning.settings import Settings
+from tinytorch.tuning.trying import Trials
+from tinytorch.workloads.profile import Profile
+from tinytorch.workloads.record import Record
+from tinytorch.workloads.targets import load_workload
+from tinytorch.workloads.workload import Workload, check_workload
+
+if TYPE_CHECKING:
+    from tinytorch.records.store import RecordStore
+
+__all__ = ["optimize"]
+
+SHARE_OF_PROFILE, MOST_PROFILE_S = 0.05, 5.0
+
+
+def optimize(
+    workload: Workload | str,
+    *,
+    goal: str = "latency",
+    max_accuracy_drop: float = 0.01,
+    max_output_error: float = 0.02,
+    limits: Mapping[str, float] | None = None,
+    budget_s: float = 120.0,
+    only: Sequence[str] = (),
+    skip: Sequence[str] = (),
+    combinations: bool = True,
+    store: RecordStore | None = None,
+    resume: bool = True,
+    seed: int = 0,
+    progress: Progress | None = None,
+    on_attempt: Callable[[Attempt], None] | None = None,
+) -> Optimization:
+    """Profile a workload, try what could make it better, and prove what does.
+
+    The goal is "latency", "throughput", "memory" or "size". Every entry of the catalog that fits
+    (`only` and `skip` choose) is planned and carried out on a copy, checked for outputs and
+    accuracy, and only then timed against the model as it is; what helps alone is combined. The best
+    is checked and timed once more, since chance had a part in choosing it, and taken apart.
+
+    With an `evaluate`, accuracy may drop by `max_accuracy_drop`, in the unit of the scores; without
+    one, outputs may be off by `max_output_error` of the largest, and nothing is tried that changes
+    more than roundings. `limits` are conditions: `latency_ms`, `memory_mb`, `size_mb`.
+
+    `budget_s` is about how long all of it takes; what is begun is finished. With a `store` each
+    attempt is kept there as soon as it is known, and with `resume` those of an earlier run of the
+    same model and settings on this machine are not repeated, but for the last comparison of the
+    best. An interrupt ends the search and keeps what is known, from the profile on: the result says
+    so. The given model is never changed.
+    """
+    settings = Settings(
+        goal=goal,
+        max_accuracy_drop=max_accuracy_drop,
+        max_output_error=max_output_error,
+        limits=limits or {},
+        budget_s=budget_s,
+        seed=seed,
+    )
+    if isinstance(workload, str):
+        workload = load_workload(workload)
+    check_workload(workload, "an optimization")
+    entries = entries_for(workload, goal, only=only, skip=skip)
+    started = monotonic()
+    profile = profile_workload(
+        workload, budget_s=min(MOST_PROFILE_S, SHARE_OF_PROFILE * budget_s), progress=progress
+    )
+    # Of the profile, its share counts: what a machine can do at most is probed once, and for long.
+    counted_from = max(started, monotonic() - SHARE_OF_PROFILE * budget_s)
+    result = _empty_result(workload, settings, profile)
+    search = journal = None
+    try:
+        result = replace(result, advice=advise(profile, entries=entries))
+        trials = Trials(workload, settings, profile=profile)
+        journal = _Journal(store, workload, trials, resume=resume, on_attempt=on_attempt)
+        search = Search(
+            trials,
+            _most_promising_first(entries, result.advice),
+            finished=journal.finished,
+            on_attempt=journal.keep,
+            progress=progress,
+            started=counted_from,
+        )
+        search.try_singles()
+        if combinations:
+            search.try_combinations()
+            search.try_to_keep_limits()
+        search.confirm()
+        search.take_apart()
+    except KeyboardInterrupt:
+        result = replace(result, was_interrupted=True)
+    if search is None or journal is None:
+        return replace(result, seconds=monotonic() - started)
+    result = _with_findings(result, search, workload)
+    result = journal.close(replace(result, seconds=monotonic() - started))
+    return replace(result, notes=(*result.notes, *journal.faults))
+
+
+class _Journal:
+    """Keeps what is finished in a store, if there is one, and finds what an earlier run kept."""
+
+    def __init__(
+        self,
+        store: RecordStore | None,
+        workload: Workload,
+        trials: Trials,
+        *,
+        resume: bool,
+        on_attempt: Callable[[Attempt], None] | None = None,
+    ) -> None:
+        self._store, self._on_attempt = store, on_attempt
+        self._origin: Origin | None = None
+        self._faults: dict[str, None] = {}
+        self.finished: Mapping[tuple[str, ...], Attempt] = {}
+        if store is None:
+            return
+        self._origin = origin_of(
+            workload, trials.settings, run=uuid4().hex, scores=trials.baseline_scores
+        )
+        if resume:
+            self.finished = find_finished(store, self._origin)
+
+    @property
+    def faults(self) -> tuple[str, ...]:
+        """Why something is not in the store, each reason once."""
+        return tuple(self._faults)
+
+    def keep(self, attempt: Attempt) -> None:
+        is_known = self.finished.get(attempt.stack) is attempt
+        if self._origin is not None and not is_known and attempt.outcome != NOT_TRIED:
+            self._add(attempt_record(attempt, self._origin))
+        if self._on_attempt:
+            self._on_attempt(attempt)
+
+    def close(self, result: Optimization) -> Optimization:
+        """Keep the result, and give it; who interrupts this loses the record and nothing else."""
+        try:
+            if self._origin is not None:
+                self._add(optimization_record(result, self._origin))
+        except KeyboardInterrupt:
+            self._faults["not kept as a record: it was interrupted"] = None
+            return replace(result, was_interrupted=True)
+        return result
+
+    def _add(self, record: Record) -> None:
+        assert self._store is not None
+        if fault := add_record(self._store, record):
+            self._faults[fault] = None
+
+
+def _empty_result(workload: Workload, settings: Settings, profile: Profile) -> Optimization:
+    """Give what is known before anything was tried."""
+    adapter = adapter_for(workload.model, workload.arguments)
+    return Optimization(
+        name=workload.name,
+        framework=adapter.name,
+        device=adapter.device(workload.model, workload.arguments),
+        settings=settings,
+        advice=(),
+        attempts=(),
+        environment=describe_environment().to_dict(),
+        profile_summary=profile.to_dict(),
+        profile=profile,
+        model=workload.model,
+    )
+
+
+def _with_findings(result: Optimization, search: Search, workload: Workload) -> Optimization:
+    """Add what the search found, and the model; who interrupts making that goes without it."""
+    notes = search.trials.notes
+    result = replace(
+        result,
+        attempts=tuple(search.attempts),
+        confirmations=tuple(search.confirmations),
+        ablation=tuple(search.ablation),
+    )
+    model = workload.model
+    if result.chosen is not None:
+        try:
+            model = search.model_of(result.chosen.stack)
+        except KeyboardInterrupt:
+            result, model = replace(result, was_interrupted=True), None
+            notes.append("the recommended model was not made again: that was interrupted")
+    return replace(result, model=model, notes=tuple(notes))
+
+
+def _most_promising_first(entries: Sequence[Entry], advice: Sequence[Advice]) -> list[Entry]:
+    """Put first what advice names, in its order; the rest stays in the order of the catalog.
+
+    What takes long to carry out comes after everything else.
+    """
+    rank: dict[str, int] = {}
+    for place, each in enumerate(advice):
+        rank.setdefault(each.entry, place)
+    return sorted(entries, key=lambda each: (each.is_slow, rank.get(each.name, len(advice))))

@@ -1,0 +1,130 @@
+"""Which attempt is best at a goal, and whether one is better than another at all."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping, Sequence
+
+from tinytorch.comparison.comparison import FASTER, SLOWER, Comparison
+from tinytorch.comparison.comparison import NOT_SHOWN as TIME_NOT_SHOWN
+from tinytorch.tuning.attempt import BETTER, NO_GAIN, NOT_SHOWN, WORSE, Attempt
+from tinytorch.tuning.limits import KEPT, check_limits
+from tinytorch.tuning.objectives import SAME_BYTES, Measured, Value, measured_by
+
+__all__ = [
+    "OBJECTIVE_OF",
+    "baseline_keeps",
+    "best_of",
+    "choose",
+    "holds",
+    "next_best",
+    "outcome_at",
+    "value_at",
+]
+
+OBJECTIVE_OF = {"latency": "time", "throughput": "time", "memory": "memory", "size": "size"}
+"""Goal -> the objective that decides about it."""
+OF_TIME = {FASTER: BETTER, SLOWER: WORSE, TIME_NOT_SHOWN: NOT_SHOWN}
+
+
+def outcome_at(goal: str, comparison: Comparison) -> str:
+    """Say what a comparison shows about a goal; whether the candidate is any good is not asked."""
+    if OBJECTIVE_OF[goal] == "time":
+        return OF_TIME.get(comparison.verdict, NO_GAIN)
+    share = value_at(goal, measured_by(comparison))
+    if share is None:
+        return NOT_SHOWN
+    if share.high < 1 - SAME_BYTES:
+        return BETTER
+    return WORSE if share.low > 1 + SAME_BYTES else NO_GAIN
+
+
+def best_of(
+    attempts: Sequence[Attempt], *, goal: str, limits: Mapping[str, float]
+) -> Attempt | None:
+    """Give the best attempt that is acceptable, better at the goal and keeps to the limits.
+
+    Where limits are set and only some attempt that is not better at the goal keeps to them, it is
+    that one: a limit is a condition, a goal a wish. A stack that was compared with another of them,
+    and not shown to be faster, does not come before it: its value may be smaller by chance.
+    """
+    acceptable = [each for each in attempts if each.is_acceptable and each.comparison]
+    fitting = [each for each in acceptable if _keeps(each, limits)]
+    better = [each for each in fitting if each.outcome == BETTER]
+    if limits and not better and not baseline_keeps(acceptable, limits):
+        better = fitting
+    names = {each.name for each in better}
+    ranked = [
+        (value.value, each)
+        for each in better
+        if (value := value_at(goal, each.measured)) and not _adds_nothing(each, names)
+    ]
+    if not ranked:
+        return None
+    least = min(value for value, _ in ranked)
+    slack = 0.0 if OBJECTIVE_OF[goal] == "time" else SAME_BYTES
+    alike = [pair for pair in ranked if pair[0] <= least * (1 + slack)]
+    return min(alike, key=lambda pair: (_time_of(pair[1]), pair[0]))[1]
+
+
+def choose(
+    attempts: Sequence[Attempt],
+    confirmations: Sequence[Attempt],
+    *,
+    goal: str,
+    limits: Mapping[str, float],
+) -> Attempt | None:
+    """Give the best attempt that no fresh comparison speaks against.
+
+    Once one did not hold, only what was confirmed is chosen: the others were found the same way.
+    """
+    best = next_best(attempts, confirmations, goal=goal, limits=limits)
+    has_refuted = any(not holds(each, goal=goal, limits=limits) for each in confirmations)
+    is_confirmed = best is not None and any(x.stack == best.stack for x in confirmations)
+    return best if is_confirmed or not has_refuted else None
+
+
+def next_best(
+    attempts: Sequence[Attempt],
+    confirmations: Sequence[Attempt],
+    *,
+    goal: str,
+    limits: Mapping[str, float],
+) -> Attempt | None:
+    """Give the best attempt that was not refuted, whether or not it was confirmed."""
+    refuted = {each.stack for each in confirmations if not holds(each, goal=goal, limits=limits)}
+    remaining = [each for each in attempts if each.stack not in refuted]
+    return best_of(remaining, goal=goal, limits=limits)
+
+
+def holds(confirmation: Attempt, *, goal: str, limits: Mapping[str, float]) -> bool:
+    """Tell whether a fresh comparison, on its own, would lead to the same choice."""
+    return best_of([confirmation], goal=goal, limits=limits) is not None
+
+
+def value_at(goal: str, measured: Measured) -> Value | None:
+    """Give what decides about a goal."""
+    value: Value | None = getattr(measured, OBJECTIVE_OF[goal])
+    return value
+
+
+def _time_of(attempt: Attempt) -> float:
+    time = attempt.measured.time
+    return math.inf if time is None else time.value
+
+
+def _adds_nothing(attempt: Attempt, names: Collection[str]) -> bool:
+    """Tell whether it was not shown to be faster than another one of these."""
+    against = attempt.against_best
+    return against is not None and against.verdict != FASTER and against.baseline_name in names
+
+
+def _keeps(attempt: Attempt, limits: Mapping[str, float]) -> bool:
+    return all(each.verdict == KEPT for each in check_limits(attempt, limits))
+
+
+def baseline_keeps(attempts: Sequence[Attempt], limits: Mapping[str, float]) -> bool:
+    """Tell whether the model as it is keeps to all limits, as far as the first comparison says."""
+    compared = next((each for each in attempts if each.comparison), None)
+    checks = check_limits(compared, limits, of_baseline=True)
+    return all(each.verdict == KEPT for each in checks)

@@ -1,0 +1,270 @@
+"""Rules about products: matrices, convolutions, attention. Fewer bytes, fewer bits, fewer of them.
+
+They are most of the time of most models.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from tinytorch.measure.amdahl import amdahl
+from tinytorch.tuning.advice import Advice
+from tinytorch.tuning.catalog import Entry
+from tinytorch.tuning.rules_bounds import LEAST_GAIN, Change, Roof, gain_of, missing_rate, roof_of
+from tinytorch.tuning.rules_facts import LITTLE, Facts, Work, counted, named_layers, share_of
+from tinytorch.tuning.short_numbers import billions, millions
+from tinytorch.workloads.plan import Gain
+from tinytorch.workloads.profile import Profile
+
+__all__ = ["compute_bound_products", "fewer_products", "memory_bound_products"]
+
+ASSUMED = "each product stays as far from its roof as it is now"
+
+
+@dataclass(frozen=True)
+class Numbers:
+    """Other numbers to compute with.
+
+    Weights and activations take this part of their bytes (of what float32 takes), and products are
+    computed in `dtype`; "" is the one of today. `everywhere` tells whether it is so outside of
+    products, too.
+    """
+
+    weight_bits: int
+    dtype: str = ""
+    activation_bits: int = 32
+    everywhere: bool = False
+
+
+# fmt: off
+NUMBERS: dict[str, Numbers] = {
+    "int8-weights":    Numbers(8),
+    "int4-weights":    Numbers(4),
+    "int8-dynamic":    Numbers(8, "int8"),
+    "int8-static":     Numbers(8, "int8"),
+    "bfloat16-layers": Numbers(16, "bfloat16"),
+    "bfloat16":        Numbers(16, "bfloat16", activation_bits=16, everywhere=True),
+}
+# fmt: on
+"""Entry -> the numbers that it computes with."""
+MEMORY_BOUND = ("int8-weights", "int4-weights", "bfloat16")
+COMPUTE_BOUND = ("int8-dynamic", "int8-static", "bfloat16-layers", "bfloat16")
+MACS_LEFT = 0.5
+FEWER = ("fewer-channels", "low-rank")
+
+
+def memory_bound_products(profile: Profile, facts: Facts) -> Iterable[Advice]:
+    """Weights in fewer bytes, where reading them is what takes the time."""
+    roof = roof_of(profile)
+    weighted = [each for each in facts.products if each.weight is not None]
+    bound = [each for each in weighted if roof and roof.is_memory_bound(each)]
+    share = share_of(bound)
+    if roof is None or share < LITTLE:
+        return
+    weights = sum(each.weight.nbytes for each in bound if each.weight)
+    moved = sum(each.record.bytes_moved for each in bound)
+    evidence = (
+        f"{counted(len(bound), 'product')} of {named_layers(bound)} take {share:.0%} of a call and "
+        "are memory-bound",
+        f"{millions(weights)} of the {millions(moved)} MB that they move are weights, each number "
+        f"of which is used {_rows(bound)} when it is read",
+        f"the working set of {millions(profile.working_set_bytes)} MB moves at "
+        f"{billions(roof.bandwidth)} GB/s at best",
+    )
+    for entry in facts.entries(*MEMORY_BOUND):
+        yield from _with_other_numbers(
+            profile, facts, roof, entry, rule="memory-bound products", evidence=evidence
+        )
+
+
+def compute_bound_products(profile: Profile, facts: Facts) -> Iterable[Advice]:
+    """Products of fewer bits, where multiplying is what takes the time."""
+    roof = roof_of(profile)
+    bound = [x for x in facts.products if x.weight and not (roof and roof.is_memory_bound(x))]
+    share = share_of(bound)
+    if share < LITTLE:
+        return
+    macs = sum(each.record.macs for each in bound)
+    seconds = sum(each.seconds for each in bound)
+    what = "are compute-bound" if roof else "whose limit is not known"
+    evidence = [
+        f"{counted(len(bound), 'product')} of {named_layers(bound)} take {share:.0%} of a call and "
+        f"{what}",
+        f"they compute {millions(macs)} M multiply-accumulates at "
+        f"{billions(2 * macs / seconds)} GFLOP/s{_of_peak(roof, bound)}",
+    ]
+    # Where both rules speak of an entry, the other one has said it with its own evidence.
+    is_said = {x.entry for x in memory_bound_products(profile, facts)}
+    for entry in facts.entries(*COMPUTE_BOUND):
+        if entry.name not in is_said:
+            yield from _with_other_numbers(
+                profile,
+                facts,
+                roof,
+                entry,
+                rule="compute-bound products",
+                evidence=(*evidence, *_rates(roof, entry)),
+            )
+
+
+def fewer_products(profile: Profile, facts: Facts) -> Iterable[Advice]:
+    """Another function with fewer multiply-accumulates, where these take most of the time."""
+    weighted = [each for each in facts.products if each.weight is not None]
+    share = share_of(weighted)
+    if share < 0.5:
+        return
+    macs = sum(each.record.macs for each in weighted)
+    evidence = (
+        f"{counted(len(weighted), 'product')} with weights take {share:.0%} of a call, with "
+        f"{millions(macs)} M multiply-accumulates",
+    )
+    for entry in facts.entries(*FEWER):
+        yield Advice(
+            rule="fewer products",
+            title="Compute fewer products",
+            evidence=(*evidence, at_most(share)),
+            entry=entry.name,
+            share=share,
+            **_fewer(entry, facts, weighted),  # type: ignore[arg-type]
+        )
+    for entry in facts.entries("fewer-layers"):
+        yield from _without_layers(profile, facts, entry)
+
+
+# ---------------------------------------------------------------- predictions
+
+
+def _with_other_numbers(
+    profile: Profile,
+    facts: Facts,
+    roof: Roof | None,
+    entry: Entry,
+    *,
+    rule: str,
+    evidence: Sequence[str],
+) -> Iterable[Advice]:
+    numbers = NUMBERS[entry.name]
+    candidates = facts.work if numbers.everywhere else [x for x in facts.products if x.weight]
+    changed = facts.changed_by(entry.name, candidates)
+    share = share_of(changed)
+    if share < LITTLE:  # a plan leaves most of them alone
+        return
+    reason = missing_rate(profile, numbers.dtype or profile.dtype)
+    gain: Gain | None = None
+    if roof is not None and not reason:
+        basis = f"{ASSUMED}; {_bytes_basis(numbers)}"
+        if numbers.dtype:
+            peak = roof.ceilings.peak_flops(numbers.dtype) or 0.0
+            basis += f"; {numbers.dtype} products at {billions(peak)} G/s, as measured, at best"
+        basis += "; packing and unpacking numbers costs nothing, at best"
+        gain = gain_of((_changed(x, roof, numbers) for x in changed), basis)
+        if gain.value < LEAST_GAIN:  # the machine is no faster in these numbers
+            return
+    yield Advice(
+        rule=rule,
+        title=TITLES[entry.name],
+        evidence=(*evidence, at_most(share)),
+        entry=entry.name,
+        predicted=gain,
+        not_predicted=reason,
+        share=share,
+    )
+
+
+def _changed(work: Work, roof: Roof, numbers: Numbers) -> Change:
+    weight = work.weight.nbytes if work.weight else 0
+    # What is in fewer bits already does not grow.
+    width = max(1, round(8 * weight / work.weight.size)) if work.weight else 32
+    rest = work.record.bytes_moved - weight
+    moved = weight * min(1.0, numbers.weight_bits / width)
+    moved += rest * min(1.0, numbers.activation_bits / 32)
+    dtype = numbers.dtype if work.is_product else ""
+    now, then = roof.seconds(work), roof.seconds(work, moved=moved, dtype=dtype)
+    change = Change.under(work, now, then)
+    # Products get another kernel, which may come nearer to the roof; the rest keeps its own.
+    return change if work.is_product else replace(change, least=change.left)
+
+
+def _fewer(entry: Entry, facts: Facts, weighted: Sequence[Work]) -> dict[str, object]:
+    """Give the gain of half the products; how many a low rank leaves is known only to its plan."""
+    if entry.name == "low-rank":
+        return {"not_predicted": "how many multiply-accumulates are left depends on the ranks"}
+    basis = (
+        f"{MACS_LEFT:.0%} of the multiply-accumulates of products with weights are left, each as "
+        "fast as now; at best everything between them shrinks as much"
+    )
+    changes = [Change(each, MACS_LEFT, MACS_LEFT) for each in weighted]
+    changes += [Change(each, 1.0, MACS_LEFT) for each in facts.small]
+    return {"predicted": gain_of(changes, basis)}
+
+
+def _without_layers(profile: Profile, facts: Facts, entry: Entry) -> Iterable[Advice]:
+    """Removed layers take no time: their share is known once a plan has named them."""
+    known = {layer.path: layer for layer in profile.layers}
+    removed = [
+        known[path]
+        for plan in facts.plans.get(entry.name, ())
+        for path in plan.layers
+        if path in known
+    ]
+    share = min(1.0, sum(max(0.0, profile.share(layer)) for layer in removed))
+    if not LITTLE <= share < 1:
+        return
+    names = ", ".join(repr(layer.path) for layer in removed)
+    speedup = amdahl(share)
+    yield Advice(
+        rule="fewer products",
+        title="Remove whole layers",
+        evidence=(f"{names} takes {share:.1%} of a call",),
+        entry=entry.name,
+        predicted=Gain(speedup, 1.0, speedup, "Amdahl's law: what is removed takes no time"),
+        share=share,
+    )
+
+
+# ---------------------------------------------------------------- words
+
+TITLES = {
+    "int8-weights": "Hold the weights in 8 bits",
+    "int4-weights": "Hold the weights in 4 bits",
+    "int8-dynamic": "Multiply in 8-bit integers",
+    "int8-static": "Multiply in 8-bit integers, with ranges known beforehand",
+    "bfloat16-layers": "Multiply in bfloat16",
+    "bfloat16": "Compute in bfloat16",
+}
+
+
+def at_most(share: float) -> str:
+    """Say what Amdahl's law allows if a share of a call took no time."""
+    if share >= 1 - 1e-9:
+        return "they take all of the call (100%), so that Amdahl's law allows any gain"
+    return f"a call can become {amdahl(share):.2f} times as fast at most, if they took no time"
+
+
+def _rows(bound: Sequence[Work]) -> str:
+    rows = sorted({each.rows for each in bound})
+    times = f"{rows[0]:,}" if rows[0] == rows[-1] else f"{rows[0]:,} to {rows[-1]:,}"
+    return "once" if rows[-1] == 1 else f"{times} times"
+
+
+def _of_peak(roof: Roof | None, bound: Sequence[Work]) -> str:
+    """Say which share of the machine's rate products reach, if that is one rate."""
+    dtypes = {each.record.dtype for each in bound}
+    peak = roof.ceilings.peak_flops(next(iter(dtypes))) if roof and len(dtypes) == 1 else None
+    if peak is None:
+        return ""
+    reached = sum(2 * x.record.macs for x in bound) / sum(x.seconds for x in bound)
+    return f", {reached / peak:.0%} of what the machine reaches in {next(iter(dtypes))}"
+
+
+def _rates(roof: Roof | None, entry: Entry) -> Iterable[str]:
+    dtype = NUMBERS[entry.name].dtype
+    peak = roof.ceilings.peak_flops(dtype) if roof else None
+    if peak is not None:
+        yield f"the machine multiplies {dtype} at {peak / 1e9:.4g} G operations/s, as measured"
+
+
+def _bytes_basis(numbers: Numbers) -> str:
+    rest = f", the rest in {numbers.activation_bits}" if numbers.activation_bits != 32 else ""
+    return f"weights in {numbers.weight_bits} bits{rest}, scales not counted"

@@ -1,0 +1,356 @@
+"""Keeping what an optimization recommends in a file, and making the model again from that.
+
+A file holds weights and a recipe, and no code: `load_optimized` takes the original's architecture,
+does what the recipe says and puts the weights in. What has to be done anew in each process, such as
+compiling, is done then.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, replace
+from importlib import metadata
+from pathlib import Path
+from typing import Any, Protocol
+
+from tinytorch.adapters.adapter import adapter_for
+from tinytorch.comparison.outputs import compare_outputs
+from tinytorch.core.checkpoints import KEY
+from tinytorch.core.files import write_atomically
+from tinytorch.errors import CheckpointError, SettingError, TinyTorchError, first_line
+from tinytorch.tuning.attempt import Attempt
+from tinytorch.tuning.optimization import Optimization
+from tinytorch.tuning.recipe import (
+    PREPARED,
+    Recipe,
+    carry_out,
+    last_change,
+    rebuilt_plan,
+    recipe_text,
+)
+from tinytorch.tuning.saving_core import RECIPE, CoreStorage, recipe_in
+from tinytorch.workloads.plan import Plan
+from tinytorch.workloads.workload import Workload, call_model, check_workload
+
+__all__ = ["SavedModel", "load_optimized", "save_optimized"]
+
+WEIGHTS_FILE, RECIPE_FILE = "model.safetensors", "recipe.json"
+"""What a folder holds. The recipe is in both; that of the weights counts."""
+VERSIONS_OF = {"core": ("tinytorch-perf", "numpy"), "pytorch": ("tinytorch-perf", "torch")}
+ROUNDING = 1e-5
+"""How far outputs of the same weights may be apart, relative to the largest: sums of the same
+numbers may be added up in another order. Any other difference is larger."""
+CODED_BELOW_BYTES = 2**20
+"""Coding weights close to their entropy takes about a second per megabyte, each way. Larger ones
+are coded only where that was the goal, or where a stack made zeros and repeated values."""
+MAKING_REPEATS = frozenset({"Prune", "ShareWeights"})
+OTHER_MODEL = (
+    "the workload's model, with the recommended stack carried out, does not hold what the "
+    "recommended model holds; give the workload that was optimized, with the weights that it had"
+)
+
+
+@dataclass(frozen=True)
+class SavedModel:
+    """What was written: a file or a folder, its bytes, the format of the weights, and remarks."""
+
+    path: Path
+    nbytes: int
+    format: str
+    notes: tuple[str, ...] = ()
+
+
+class Storage(Protocol):
+    """What a framework offers to keep models."""
+
+    file_format: str
+
+    def shapes(self, model: Any) -> dict[str, tuple[int, ...]]:
+        """Give names and shapes of everything that a file holds of a model."""
+
+    def digests(self, model: Any) -> dict[str, str]:
+        """Give a hash of each tensor, by its name."""
+
+    def with_other_weights(self, model: Any) -> Any:
+        """Give a copy with random parameters, as somebody has who built the architecture anew."""
+
+    def write(self, path: Path, model: Any, recipe: Recipe) -> None:
+        """Write the weights and the recipe."""
+
+    def rebuild(self, path: Path, workload: Workload, recipe: Recipe) -> Any:
+        """Give the model of a file as it is before the last plans; its hash is not checked."""
+
+
+class CannotBeKeptError(CheckpointError):
+    """A model at one point of a stack from whose file it could not be made again."""
+
+
+# ---------------------------------------------------------------- saving
+
+
+def save_optimized(
+    optimization: Optimization, path: str | Path, *, workload: Workload
+) -> SavedModel:
+    """Write the recommended model, so that :func:`load_optimized` gives it back.
+
+    `workload` is the one that was optimized. A path that ends in ``.safetensors`` becomes one file;
+    any other a folder with the weights and the recipe, which is readable then. Before anything
+    takes its place, the file is loaded into a copy of the model that has other weights, and what
+    comes out must be equal bit for bit. Where the end of a stack cannot be kept so, the weights
+    before it are, and `notes` says so.
+    """
+    best = optimization.recommended
+    if best is None:
+        raise SettingError(
+            f"nothing that was tried on {optimization.name} is recommended, so there is nothing to "
+            "save; the model as it is stays the best"
+        )
+    check_workload(workload, "what is saved")
+    plans = tuple(rebuilt_plan(each) for each in best.plans)
+    storage = _storage_for(workload, is_coded=_is_worth_coding(optimization, workload, plans))
+    _check_same(storage, optimization.model, workload, plans)
+    latest = last_change(plans)
+    reason = ""
+    for count in range(latest, -1, -1):
+        try:
+            recipe = _recipe(optimization, best, workload, plans, count, storage)
+            saved = _write(Path(path), workload, recipe, storage)
+        except CannotBeKeptError as error:
+            reason = reason or str(error)
+            continue
+        return replace(saved, notes=tuple(_notes(recipe, latest, reason)))
+    raise CheckpointError(f"{optimization.name} cannot be saved: {reason}")
+
+
+def _is_worth_coding(optimization: Optimization, workload: Workload, plans: Sequence[Plan]) -> bool:
+    adapter = adapter_for(workload.model, workload.arguments)
+    nbytes = sum(each.nbytes for each in adapter.parameters(workload.model))
+    is_wanted = optimization.settings.goal == "size"
+    makes_repeats = any(each.transform in MAKING_REPEATS for each in plans)
+    return is_wanted or makes_repeats or nbytes < CODED_BELOW_BYTES
+
+
+def _check_same(storage: Storage, model: Any, workload: Workload, plans: Sequence[Plan]) -> None:
+    """Raise unless the plans lead to the recommended model, as far as tensors can tell."""
+    if model is None:
+        return
+    built = carry_out(workload, [each for each in plans if each.transform not in PREPARED])
+    try:
+        ours, theirs = (sorted(storage.digests(each).values()) for each in (built, model))
+        is_same = ours == theirs
+    except CheckpointError:  # packed by code that shows nobody what it holds
+        is_same = _gives_the_same(workload, model, built)
+    if not is_same:
+        raise SettingError(OTHER_MODEL)
+
+
+def _gives_the_same(workload: Workload, expected: Any, model: Any) -> bool:
+    """Tell whether outputs are equal but for rounding; also where nobody can call the models."""
+    try:
+        outputs = [_outputs(replace(workload, model=each)) for each in (expected, model)]
+    except Exception:  # a model may raise anything, for example without inputs
+        return True
+    difference = compare_outputs(*outputs)
+    is_close = (difference.max_relative_error or 0.0) <= ROUNDING
+    return not difference.broken and is_close and difference.equal_share in (None, 1.0)
+
+
+def _outputs(workload: Workload) -> tuple[Any, ...]:
+    adapter = adapter_for(workload.model, workload.arguments)
+    inputs = adapter.copy_inputs(workload.inputs)
+    named = adapter.copy_inputs(tuple(workload.keywords.values()))
+    keywords = dict(zip(workload.keywords, named, strict=True))
+    with adapter.preserving(workload.model), adapter.without_gradients():
+        return adapter.arrays(call_model(workload.model, *inputs, **keywords))
+
+
+def _recipe(
+    optimization: Optimization,
+    best: Attempt,
+    workload: Workload,
+    plans: tuple[Plan, ...],
+    count: int,
+    storage: Storage,
+) -> Recipe:
+    framework = adapter_for(workload.model, workload.arguments).name
+    return Recipe(
+        name=optimization.name,
+        framework=framework,
+        device=optimization.device,
+        model=type(workload.model).__name__,
+        stack=best.stack,
+        plans=plans,
+        weights_after=count,
+        weights_sha256="",
+        tensors=storage.shapes(workload.model),
+        versions={name: _version(name) for name in VERSIONS_OF[framework]},
+    )
+
+
+def _write(path: Path, workload: Workload, recipe: Recipe, storage: Storage) -> SavedModel:
+    """Write one file or a folder; nothing is left where the model cannot be made from it."""
+    model = carry_out(workload, recipe.plans[: recipe.weights_after])
+    with _cannot_be_kept():
+        recipe = replace(recipe, weights_sha256=_hash(storage.digests(model)))
+    is_file = path.suffix == ".safetensors"
+    weights = path if is_file else path / WEIGHTS_FILE
+    is_new = not is_file and not path.exists()
+    try:
+        with ExitStack() as both:
+            if not is_file:
+                beside = both.enter_context(write_atomically(path / RECIPE_FILE))
+                beside.write_text(recipe_text(recipe.to_dict()), "utf-8")
+            temporary = both.enter_context(write_atomically(weights))
+            with _cannot_be_kept():
+                storage.write(temporary, model, recipe)
+                _check_rebuilt(temporary, workload, recipe, storage, expected=model)
+    except BaseException as error:
+        if is_new:
+            _remove_if_empty(path)
+        if isinstance(error, OSError):
+            raise CheckpointError(f"{path} cannot be written: {error}") from error
+        raise
+    written = [weights] if is_file else [weights, path / RECIPE_FILE]
+    nbytes = sum(each.stat().st_size for each in written)
+    return SavedModel(path, nbytes, storage.file_format)
+
+
+def _check_rebuilt(
+    path: Path, workload: Workload, recipe: Recipe, storage: Storage, *, expected: Any
+) -> None:
+    other = replace(workload, model=storage.with_other_weights(workload.model))
+    made = storage.rebuild(path, other, recipe)
+    is_equal = _hash(storage.digests(made)) == recipe.weights_sha256
+    if not (is_equal and _gives_the_same(workload, expected, made)):
+        raise CheckpointError("what is read back is not what was written")
+
+
+@contextmanager
+def _cannot_be_kept() -> Iterator[None]:
+    """Turn what goes wrong with this model, but not with this disk, into CannotBeKeptError."""
+    try:
+        yield
+    except OSError:
+        raise
+    except Exception as error:
+        disk = error.__cause__
+        if isinstance(disk, OSError):
+            raise disk from error
+        reason = str(error) if isinstance(error, TinyTorchError) else first_line(error)
+        raise CannotBeKeptError(reason) from error
+
+
+def _remove_if_empty(folder: Path) -> None:
+    with suppress(OSError):  # it was never made, or somebody else has put something in
+        folder.rmdir()
+
+
+def _notes(recipe: Recipe, latest: int, reason: str) -> Iterator[str]:
+    count = recipe.weights_after
+    names = [each.transform for each in recipe.plans]
+    if count < latest:
+        where = f"before {names[count]}" if count else "of the original"
+        yield (
+            f"the file holds the weights {where}; {_done_again(names[count:latest])}, because "
+            f"what comes of it cannot be kept: {reason}"
+        )
+    if names[latest:]:
+        yield _done_again(names[latest:])
+    if PREPARED & set(names):
+        yield "load_optimized() needs a workload, with the inputs to prepare the model for"
+
+
+def _done_again(names: Sequence[str]) -> str:
+    return f"{_listed(names)} {'is' if len(names) == 1 else 'are'} carried out again when loading"
+
+
+# ---------------------------------------------------------------- loading
+
+
+def load_optimized(path: str | Path, workload_or_model: Any) -> Any:
+    """Give the model that :func:`save_optimized` wrote, made from the original's architecture.
+
+    The weights of what is given do not matter, and it stays as it is. A workload is needed where
+    the model is compiled or captured, or fused by watching a call: for its inputs.
+    """
+    given = workload_or_model
+    workload = given if isinstance(given, Workload) else Workload("model", given, ())
+    place = Path(path)
+    weights = place / WEIGHTS_FILE if place.is_dir() else place
+    if not weights.is_file():
+        what = "no weights in" if place.is_dir() else "no saved model at"
+        raise CheckpointError(f"there is {what} {path}; save_optimized() writes one")
+    try:
+        return _load(weights, workload)
+    except CheckpointError as error:
+        text = str(error)
+        raise CheckpointError(text if str(weights) in text else f"{weights}: {text}") from error
+
+
+def _load(path: Path, workload: Workload) -> Any:
+    storage = _storage_for(workload)
+    framework = adapter_for(workload.model, workload.arguments).name
+    recipe = Recipe.from_dict(_read_recipe(path))
+    if recipe.framework != framework:
+        raise CheckpointError(
+            f"it holds a model of {recipe.framework}, made from a {recipe.model}; a model of "
+            f"{framework} was given"
+        )
+    recipe.check_fits(storage.shapes(workload.model), workload.model)
+    model = storage.rebuild(path, workload, recipe)
+    if _hash(storage.digests(model)) != recipe.weights_sha256:
+        raise CheckpointError(
+            "its weights are not those that were saved: it is damaged, or another version of "
+            f"{_listed([f'{name} {of}' for name, of in recipe.versions.items()])} wrote it"
+        )
+    return carry_out(replace(workload, model=model), recipe.plans[recipe.weights_after :])
+
+
+def _read_recipe(path: Path) -> Any:
+    """Give the recipe of a file of any framework."""
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(path, framework="numpy") as file:
+            texts = file.metadata() or {}
+    except (SafetensorError, OSError) as error:
+        raise CheckpointError(
+            f"it cannot be read as safetensors (truncated, or another format?): {error}"
+        ) from error
+    if RECIPE not in texts:
+        return recipe_in(path) if KEY in texts else None
+    try:
+        return json.loads(texts[RECIPE])
+    except ValueError as error:
+        raise CheckpointError(f"its recipe is damaged: {error}") from error
+
+
+# ---------------------------------------------------------------- both
+
+
+def _storage_for(workload: Workload, *, is_coded: bool = False) -> Storage:
+    if adapter_for(workload.model, workload.arguments).name == "pytorch":
+        from tinytorch.tuning.saving_torch import TorchStorage
+
+        return TorchStorage()
+    return CoreStorage(is_coded=is_coded)
+
+
+def _hash(digests: dict[str, str]) -> str:
+    lines = "\n".join(f"{name} {digest}" for name, digest in sorted(digests.items()))
+    return hashlib.sha256(lines.encode()).hexdigest()
+
+
+def _version(package: str) -> str:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return "unknown"
+
+
+def _listed(names: Sequence[str]) -> str:
+    *most, last = names
+    return f"{', '.join(most)} and {last}" if most else last

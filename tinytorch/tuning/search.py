@@ -1,0 +1,321 @@
+"""The search: everything alone, what helped together, the best once more, then its parts."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from time import monotonic
+from typing import Any
+
+from tinytorch.comparison.comparison import FASTER
+from tinytorch.errors import first_line
+from tinytorch.measure.ceilings import Progress
+from tinytorch.tuning.attempt import BETTER, NOT_TRIED, TIME_IS_UP, Attempt
+from tinytorch.tuning.catalog import Entry
+from tinytorch.tuning.objectives import SAME_BYTES
+from tinytorch.tuning.optimization import Contribution
+from tinytorch.tuning.ranking import OBJECTIVE_OF, baseline_keeps, choose, next_best, value_at
+from tinytorch.tuning.trying import Built, NothingToDoError, Trials, build_stack, by_place
+
+__all__ = ["Search"]
+
+SHARE_OF_SINGLES, SHARE_OF_COMBINATIONS = 0.5, 0.2
+SHARE_OF_CONFIRMATION, SHARE_OF_ABLATION = 0.15, 0.15
+"""Parts of the budget."""
+LEAST_S, MOST_S = 0.5, 60.0
+"""A comparison gets at least and at most so long; it ends sooner once its answer is known."""
+EVIDENCE = 1.2
+"""A comparison takes so many times its budget: memory and size are measured on top."""
+LEAST_LIMIT_S = 60.0
+"""Planning and applying a stack may take so long however small the budget is."""
+MOST_CONFIRMATIONS = 3
+"""So many are compared afresh, from the best on, until one holds."""
+OTHER_SEEDS = 1_000_000
+"""Fresh comparisons draw from seeds of their own, this far from those of attempts."""
+CLOSE = 1.25
+"""A rival that is at most so many times worse alone may be better in company."""
+OBJECTIVE_OF_LIMIT = {"latency_ms": "time", "memory_mb": "memory", "size_mb": "size"}
+OUT_OF_TIME = f"{TIME_IS_UP} {{budget:g}} s was spent before"
+
+
+@dataclass
+class Search:
+    """Tries the entries of a catalog on a workload within a budget, and remembers what it saw.
+
+    `finished` are attempts of an earlier run, by their stacks, which are not repeated. `on_attempt`
+    hears of each attempt as soon as it is finished, so that nothing is lost by an interrupt. The
+    budget counts from `started`, by the clock `monotonic`. `confirmations` are fresh comparisons of
+    what was chosen; the last one is of what `chosen` gives, unless that was never confirmed.
+    """
+
+    trials: Trials
+    entries: Sequence[Entry]
+    finished: Mapping[tuple[str, ...], Attempt] = field(default_factory=dict)
+    on_attempt: Callable[[Attempt], None] = lambda attempt: None
+    progress: Progress | None = None
+    attempts: list[Attempt] = field(default_factory=list)
+    confirmations: list[Attempt] = field(default_factory=list)
+    ablation: list[Contribution] = field(default_factory=list)
+    best: Built | None = None
+    started: float = field(default_factory=monotonic)
+
+    def __post_init__(self) -> None:
+        self._confirmed: Built | None = None
+        self._known = {each.name: each for each in self.entries}
+
+    @property
+    def goal(self) -> str:
+        return self.trials.settings.goal
+
+    @property
+    def remaining_s(self) -> float:
+        return self._left_of(1.0)
+
+    @property
+    def chosen(self) -> Attempt | None:
+        """The best attempt so far that no fresh comparison speaks against."""
+        return choose(self.attempts, self.confirmations, **self._asked)
+
+    @property
+    def _asked(self) -> dict[str, Any]:
+        return {"goal": self.goal, "limits": self.trials.settings.limits}
+
+    # ------------------------------------------------------------ the stages
+
+    def try_singles(self) -> None:
+        """Try every entry alone, in the order given: the most promising first.
+
+        Each gets an equal share of the time that is left, so what is done at once leaves more to
+        the others, and what takes long does not take everything.
+        """
+        for place, entry in enumerate(self.entries):
+            share = self._left_of(SHARE_OF_SINGLES) / (len(self.entries) - place)
+            self._try((entry,), budget_s=share)
+
+    def try_combinations(self) -> None:
+        """Add to the best what helped alone, as long as that helps; then try close rivals."""
+        ranked = self._ranked_singles()
+        if not ranked:
+            return
+        self._take((ranked[0],))
+        for entry in ranked[1:]:
+            if self.best is None:
+                return
+            if entry.role not in self._roles(self.best.stack):
+                self._add(entry)
+        for stack in list(self._with_rivals(ranked)):
+            self._improve(stack)
+
+    def try_to_keep_limits(self) -> None:
+        """Where nothing keeps to the limits, add what needs less of what is limited, until it does.
+
+        It may make the goal worse: a limit is a condition, a goal a wish.
+        """
+        if self.best is None and baseline_keeps(self.attempts, self.trials.settings.limits):
+            return
+        present = self._entries_of(self.best.stack) if self.best else []
+        for entry in self._sparing_entries():
+            if self.chosen is not None and self.chosen.outcome == BETTER:
+                return
+            others = [each for each in present if each.role != entry.role]
+            stack = by_place([*others, entry])
+            names = tuple(each.name for each in stack)
+            if not any(each.stack == names for each in self.attempts):
+                share = SHARE_OF_COMBINATIONS * self.trials.settings.budget_s / 4
+                self._try(stack, budget_s=share)
+            found = next(each for each in self.attempts if each.stack == names)
+            if found.is_acceptable:
+                present = list(stack)
+
+    def confirm(self) -> None:
+        """Compare the best with the baseline afresh; where that does not hold, the next best."""
+        share = SHARE_OF_CONFIRMATION * self.trials.settings.budget_s
+        for place in range(MOST_CONFIRMATIONS):
+            chosen = next_best(self.attempts, self.confirmations, **self._asked)
+            if chosen is None or any(x.stack == chosen.stack for x in self.confirmations):
+                return
+            self._tell(f"{chosen.name} once more")
+            confirmation, built = self.trials.confirm(
+                self._entries_of(chosen.stack),
+                self._at_hand(chosen.stack),
+                budget_s=_bounded(share),
+                limit_s=max(LEAST_LIMIT_S, share),
+                seed=self.trials.settings.seed + OTHER_SEEDS + place,
+                progress=self.progress,
+            )
+            self.confirmations.append(confirmation)
+            self._confirmed = built
+
+    def take_apart(self) -> None:
+        """Compare what was chosen with itself without each of its parts."""
+        chosen = self.chosen
+        if chosen is None or len(chosen.stack) < 2:
+            return
+        whole = self._at_hand(chosen.stack) or self._built(self._entries_of(chosen.stack))
+        if whole is None:
+            return
+        share = SHARE_OF_ABLATION * self.trials.settings.budget_s / len(whole.stack)
+        for place, part in enumerate(whole.stack):
+            self._tell(f"what {part} brings")
+            seed = self.trials.settings.seed + 2 * OTHER_SEEDS + place
+            self.ablation.append(self._contribution(part, whole, _bounded(share), seed))
+
+    def model_of(self, stack: Sequence[str]) -> Any:
+        """Give the model of a stack that was tried; None where it cannot be made again."""
+        built = self._at_hand(stack) or self._built(self._entries_of(stack))
+        return built and built.model
+
+    # ------------------------------------------------------------ single steps
+
+    def _try(self, entries: Sequence[Entry], *, budget_s: float) -> Built | None:
+        """Try a stack, unless it was tried before or there is no time left."""
+        stack = tuple(each.name for each in entries)
+        known = self.finished.get(stack)
+        if known is not None and self._still_answers(known):
+            self._keep(known)
+            return None
+        if self._left_of(1 - SHARE_OF_CONFIRMATION) <= 0 and self.attempts:
+            reason = OUT_OF_TIME.format(budget=self.trials.settings.budget_s)
+            self._keep(Attempt(stack, NOT_TRIED, reason))
+            return None
+        self._tell(" + ".join(stack))
+        attempt, built = self.trials.attempt(
+            entries,
+            budget_s=_bounded(min(budget_s, self.remaining_s / 3)),
+            limit_s=max(LEAST_LIMIT_S, self.remaining_s / 3),
+            best=self.best if len(stack) > 1 and self._is_about_time else None,
+            seed=self.trials.settings.seed + len(self.attempts),
+            progress=self.progress,
+        )
+        self._keep(attempt)
+        return built
+
+    def _add(self, entry: Entry) -> None:
+        assert self.best is not None
+        self._improve(by_place([*self._entries_of(self.best.stack), entry]))
+
+    def _improve(self, entries: Sequence[Entry]) -> None:
+        """Try a stack, and take it as the best where it is shown to be better than that."""
+        stack = tuple(each.name for each in entries)
+        if any(each.stack == stack for each in self.attempts):
+            return
+        share = SHARE_OF_COMBINATIONS * self.trials.settings.budget_s / 4
+        built = self._try(entries, budget_s=share)
+        if self._beats_best(self.attempts[-1]):
+            self.best = built or self._built(entries)
+
+    def _beats_best(self, attempt: Attempt) -> bool:
+        if attempt.outcome != BETTER or self.best is None:
+            return False
+        if self._is_about_time:
+            return attempt.against_best is not None and attempt.against_best.verdict == FASTER
+        before = next((x for x in self.attempts if x.stack == self.best.stack), None)
+        ours, theirs = (value_at(self.goal, x.measured) if x else None for x in (attempt, before))
+        return ours is not None and theirs is not None and ours.is_below(theirs, by=SAME_BYTES)
+
+    def _contribution(self, part: str, whole: Built, budget_s: float, seed: int) -> Contribution:
+        rest = self._entries_of([name for name in whole.stack if name != part])
+        try:
+            without = build_stack(self.trials.workload, rest, self.trials.profile)
+            found = self.trials.compare_with(without, whole, budget_s=budget_s, seed=seed)
+        except NothingToDoError as error:
+            return Contribution(part, None, f"without it, {error}")
+        except Exception as error:  # as in an attempt: a candidate's fault ends nothing
+            return Contribution(part, None, first_line(error))
+        return Contribution(part, found)
+
+    # ------------------------------------------------------------ what is known
+
+    @property
+    def _is_about_time(self) -> bool:
+        return OBJECTIVE_OF[self.goal] == "time"
+
+    def _still_answers(self, known: Attempt) -> bool:
+        """Tell whether an earlier attempt was compared with what is the best now, where it is."""
+        if self.best is None or len(known.stack) < 2 or not self._is_about_time:
+            return True
+        against = known.against_best
+        is_timed = known.comparison is not None
+        return not is_timed or (
+            against is not None and against.baseline_name == " + ".join(self.best.stack)
+        )
+
+    def _at_hand(self, stack: Sequence[str]) -> Built | None:
+        """Give a stack whose model is still there: what was confirmed, before the best so far."""
+        held = (self._confirmed, self.best)
+        return next((each for each in held if each and each.stack == tuple(stack)), None)
+
+    def _entries_of(self, stack: Sequence[str]) -> list[Entry]:
+        return [self._known[name] for name in stack]
+
+    def _ranked_singles(self) -> list[Entry]:
+        """Give what was better alone, the best first."""
+        found = [
+            (value.value, self._known[each.stack[0]])
+            for each in self.attempts
+            if len(each.stack) == 1 and each.outcome == BETTER
+            if (value := value_at(self.goal, each.measured)) is not None
+        ]
+        return [entry for _, entry in sorted(found, key=lambda pair: pair[0])]
+
+    def _sparing_entries(self) -> list[Entry]:
+        """Give what alone needs less time, memory or space of what is limited, the least first."""
+        limited = {OBJECTIVE_OF_LIMIT[name] for name in self.trials.settings.limits}
+        shares: dict[str, float] = {}
+        for each in self.attempts:
+            values = [getattr(each.measured, name) for name in limited]
+            less = [value.value for value in values if value is not None and value.is_less]
+            if len(each.stack) == 1 and each.is_acceptable and less:
+                shares[each.stack[0]] = math.prod(less)
+        return [self._known[name] for name in sorted(shares, key=lambda name: shares[name])]
+
+    def _with_rivals(self, ranked: Sequence[Entry]) -> Iterator[tuple[Entry, ...]]:
+        """Give the best stack with one part replaced by a rival that was nearly as good alone."""
+        if self.best is None or len(self.best.stack) < 2:
+            return
+        alone = {each.stack[0]: each for each in self.attempts if len(each.stack) == 1}
+        present = self._entries_of(self.best.stack)
+        for part in present:
+            own = value_at(self.goal, alone[part.name].measured)
+            for rival in ranked:
+                its = value_at(self.goal, alone[rival.name].measured)
+                is_rival = rival.role == part.role and rival.name != part.name
+                if is_rival and own and its and its.value <= CLOSE * own.value:
+                    yield by_place([*(x for x in present if x is not part), rival])
+
+    def _roles(self, stack: Sequence[str]) -> set[str]:
+        return {self._known[name].role for name in stack}
+
+    def _take(self, entries: Sequence[Entry]) -> None:
+        self.best = self._built(entries)
+
+    def _built(self, entries: Sequence[Entry]) -> Built | None:
+        """Carry out a stack again; it was done before, and its model not kept."""
+        try:
+            return build_stack(self.trials.workload, entries, self.trials.profile)
+        except Exception as error:  # it worked before: say so, and go on without it
+            name = " + ".join(each.name for each in entries)
+            self.trials.notes.append(f"{name} could not be made again: {first_line(error)}")
+            return None
+
+    def _keep(self, attempt: Attempt) -> None:
+        if any(each.stack == attempt.stack for each in self.attempts):
+            return
+        self.attempts.append(attempt)
+        self.on_attempt(attempt)
+        if self.progress:
+            self.progress.advance()
+
+    def _left_of(self, share: float) -> float:
+        """Give what is left of this share of the budget, which is spent from its beginning on."""
+        return share * self.trials.settings.budget_s - (monotonic() - self.started)
+
+    def _tell(self, text: str) -> None:
+        if self.progress:
+            self.progress.describe(text)
+
+
+def _bounded(seconds: float) -> float:
+    """Give the budget of a comparison that may take about so long, with its evidence."""
+    return min(MOST_S, max(LEAST_S, seconds / EVIDENCE))

@@ -1,0 +1,379 @@
+"""Trying a stack on a workload: plan, apply, check that it is as good, and only then time it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tinytorch.comparison.accuracy import NOT_WORSE, AccuracyComparison, compare_accuracy
+from tinytorch.comparison.compare import compare
+from tinytorch.comparison.comparison import Comparison
+from tinytorch.comparison.evidence import NO_EVALUATE, outputs_of, scores_of
+from tinytorch.comparison.outputs import OutputDifference, compare_outputs
+from tinytorch.comparison.resources import Resources, measure_resources
+from tinytorch.comparison.sides import WorkloadSide
+from tinytorch.comparison.time_limit import time_limit
+from tinytorch.errors import ModelError, SettingError, TinyTorchError, first_line
+from tinytorch.measure.ceilings import Progress
+from tinytorch.tuning.attempt import (
+    BROKEN,
+    FAILED,
+    INACCURATE,
+    NOT_TRIED,
+    NOTHING_TO_DO,
+    Attempt,
+)
+from tinytorch.tuning.catalog import Entry
+from tinytorch.tuning.ranking import OBJECTIVE_OF, outcome_at
+from tinytorch.tuning.settings import Settings
+from tinytorch.workloads.plan import Plan
+from tinytorch.workloads.preparation import Preparation
+from tinytorch.workloads.profile import Profile
+from tinytorch.workloads.workload import Workload
+
+__all__ = ["Built", "NothingToDoError", "Trials", "build_stack"]
+
+PRECISION = 0.05
+"""Intervals are narrowed to this share where time allows: candidates are ranked by their values."""
+BASELINE = "baseline"
+QUICK_S = 2.0
+"""Scores that take no longer are computed twice, to see whether they stay the same."""
+CANNOT_BE_JUDGED = (
+    "without an evaluate nobody can say how much it matters that another function is computed"
+)
+
+FOR_THE_BEST = "measured only of what is chosen in the end"
+
+Arrays = tuple[npt.NDArray[Any], ...]
+Timing = tuple[float, int, Progress | None]
+"""How long a comparison may take, its seed, and who watches."""
+
+
+@dataclass(frozen=True)
+class Built:
+    """A stack that was carried out: the model, and the plans in their order."""
+
+    stack: tuple[str, ...]
+    model: Any
+    plans: tuple[Plan, ...]
+
+
+class NothingToDoError(Exception):
+    """A transform of a stack whose plan is empty; it is no failure."""
+
+    def __init__(self, reason: str, plans: Sequence[Plan]) -> None:
+        super().__init__(reason)
+        self.plans = tuple(plans)
+
+
+def build_stack(
+    workload: Workload, entries: Sequence[Entry], profile: Profile | None = None
+) -> Built:
+    """Carry out the transforms of all entries, one on what the other gave.
+
+    Each plans on the model as it then is, and compiles it as if nothing had been compiled before.
+    The profile is of the workload's own model, so only the first transform gets it.
+    """
+    if "torch" in sys.modules:
+        from tinytorch.tuning.compiling_anew_torch import forget_compiled
+
+        forget_compiled()
+    current, plans = workload, list[Plan]()
+    for entry in entries:
+        for transform in entry.transforms:
+            try:
+                plan = transform.plan(current, None if plans else profile)
+            except SettingError as error:  # it needs what this workload does not have
+                raise NothingToDoError(f"{type(transform).__name__}: {error}", plans) from error
+            plans.append(plan)
+            if plan.is_empty:
+                raise NothingToDoError(_why_empty(plan), plans)
+            current = replace(current, model=transform.apply(current, plan))
+    return Built(tuple(each.name for each in entries), current.model, tuple(plans))
+
+
+class Trials:
+    """Everything that trying stacks on one workload needs, the baseline's own outputs and scores.
+
+    These are computed once. Nothing that goes wrong in a candidate gets out, but for interrupts.
+    """
+
+    def __init__(
+        self, workload: Workload, settings: Settings, *, profile: Profile | None = None
+    ) -> None:
+        self.workload, self.settings, self.profile = workload, settings, profile
+        self.notes: list[str] = []
+        side = WorkloadSide(workload, name=BASELINE)
+        with side.environment():
+            self._outputs = outputs_of(side)
+            started = perf_counter()
+            self._scores, self._metric = self._score(side)
+            is_quick = perf_counter() - started < QUICK_S
+            self._check_repeats(side)
+            if is_quick and self._scores is not None:
+                self._check_scores_repeat(side)
+
+    def attempt(
+        self,
+        entries: Sequence[Entry],
+        *,
+        budget_s: float,
+        limit_s: float | None = None,
+        best: Built | None = None,
+        seed: int = 0,
+        progress: Progress | None = None,
+    ) -> tuple[Attempt, Built | None]:
+        """Try a stack for about so long; give what came of it, and the model where it is as good.
+
+        Single calls and energy are measured only of what is chosen in the end, by `confirm`.
+        `limit_s` is for planning and applying. With a `best` stack so far, both are compared too.
+        """
+        return self._tried(entries, None, best, limit_s, (budget_s, seed, progress), is_final=False)
+
+    def confirm(
+        self,
+        entries: Sequence[Entry],
+        built: Built | None = None,
+        *,
+        budget_s: float,
+        limit_s: float | None = None,
+        seed: int = 0,
+        progress: Progress | None = None,
+    ) -> tuple[Attempt, Built | None]:
+        """Check and time a stack once more, after it was chosen for what its attempt said.
+
+        The best of many looks better than it is, since chance helped to choose it. Nothing of the
+        attempt is used here but the model, where it was `built` already; that very one is given.
+        """
+        return self._tried(entries, built, None, limit_s, (budget_s, seed, progress), is_final=True)
+
+    def _tried(
+        self,
+        entries: Sequence[Entry],
+        built: Built | None,
+        best: Built | None,
+        limit_s: float | None,
+        timing: Timing,
+        *,
+        is_final: bool,
+    ) -> tuple[Attempt, Built | None]:
+        started = perf_counter()
+        stack = tuple(each.name for each in entries)
+        attempt = Attempt(stack, NOT_TRIED, "")
+        try:
+            if self._scores is None and any(each.risk == "approximate" for each in entries):
+                return replace(attempt, reason=CANNOT_BE_JUDGED), None
+            if built is None:
+                with time_limit(limit_s, f"planning {attempt.name}"):
+                    built = build_stack(self.workload, entries, self.profile)
+            attempt = replace(attempt, plans=built.plans)
+            attempt = self._judged(attempt, built, best, timing, is_final=is_final)
+        except NothingToDoError as error:
+            attempt = replace(attempt, outcome=NOTHING_TO_DO, reason=str(error), plans=error.plans)
+        except Exception as error:  # what a candidate does wrong must not end the search
+            # Our own words need no class before them.
+            reason = first_line(error)
+            if isinstance(error, TinyTorchError):
+                reason = reason.removeprefix(f"{type(error).__name__}: ")
+            attempt = replace(attempt, outcome=FAILED, reason=reason)
+        attempt = replace(attempt, seconds=perf_counter() - started)
+        return attempt, built if attempt.is_acceptable else None
+
+    def compare_with(
+        self, first: Built, second: Built, *, budget_s: float, seed: int = 0
+    ) -> Comparison:
+        """Time two stacks in turns, without asking again whether they are any good.
+
+        Where the goal is bytes, memory and size are measured as well.
+        """
+        return compare(
+            *(self._side(each.model) for each in (first, second)),
+            budget_s=budget_s,
+            evidence=OBJECTIVE_OF[self.settings.goal] != "time",
+            precision=PRECISION,
+            names=(" + ".join(first.stack), " + ".join(second.stack)),
+            seed=seed,
+        )
+
+    @property
+    def baseline_scores(self) -> npt.NDArray[Any] | None:
+        """Scores of the model as it is, one for each example; None where nobody evaluates."""
+        return self._scores
+
+    # ------------------------------------------------------------ check, then time
+
+    def _judged(
+        self,
+        attempt: Attempt,
+        built: Built,
+        best: Built | None,
+        timing: Timing,
+        *,
+        is_final: bool,
+    ) -> Attempt:
+        budget_s, seed, progress = timing
+        outputs, accuracy, doubt = self._checked(attempt.name, built.model)
+        if outputs is not None and outputs.broken:
+            return replace(attempt, outcome=BROKEN, reason=outputs.broken)
+        if doubt:
+            return replace(attempt, outcome=INACCURATE, reason=doubt)
+        candidate = self._side(built.model)
+        comparison = compare(
+            self._side(self.workload.model),
+            candidate,
+            budget_s=budget_s,
+            precision=PRECISION,
+            evidence=is_final,
+            names=(BASELINE, attempt.name),
+            seed=seed,
+            progress=progress,
+        )
+        missing: dict[str, str] = dict(comparison.not_measured)
+        if not is_final:
+            missing = dict.fromkeys(("calls", "energy", "accuracy"), FOR_THE_BEST)
+            after = _resources(candidate, comparison.preparations[1])
+            resources = (self._baseline_resources, after)
+            comparison = replace(comparison, outputs=outputs, resources=resources)
+        if accuracy is not None:
+            missing.pop("accuracy", None)
+        elif self.workload.evaluate is None:
+            missing["accuracy"] = NO_EVALUATE
+        comparison = replace(comparison, accuracy=accuracy, not_measured=missing)
+        against = None
+        if best is not None:
+            against = self.compare_with(best, built, budget_s=budget_s, seed=seed)
+        outcome = outcome_at(self.settings.goal, comparison)
+        return replace(
+            attempt,
+            outcome=outcome,
+            reason=str(comparison),
+            comparison=comparison,
+            against_best=against,
+        )
+
+    def _checked(
+        self, name: str, model: Any
+    ) -> tuple[OutputDifference | None, AccuracyComparison | None, str]:
+        """Give what became of outputs and scores, and why the model is not as good, or nothing."""
+        side = WorkloadSide(replace(self.workload, model=model), name=name)
+        with side.environment():
+            side.stay_as_it_is("it is called once")
+            found = outputs_of(side)
+            difference = compare_outputs(self._outputs, found) if self._outputs and found else None
+            if difference is not None and difference.broken:
+                return difference, None, ""
+            if self._scores is None:
+                return difference, None, self._off_outputs(difference)
+            scores, _ = scores_of(side, side)
+        accuracy = compare_accuracy(
+            self._scores,
+            np.asarray(scores),
+            margin=self.settings.max_accuracy_drop,
+            metric=self._metric,
+        )
+        return difference, accuracy, _lost(accuracy, difference)
+
+    def _off_outputs(self, difference: OutputDifference | None) -> str:
+        """Without an evaluate, say why the outputs are too far off, or nothing."""
+        most = self.settings.max_output_error
+        error = difference.max_relative_error if difference else None
+        share = difference.equal_share if difference else None
+        if share is not None and share < 1:
+            return (
+                f"{1 - share:.2%} of the whole numbers in its outputs are others; with an "
+                "evaluate, accuracy would decide"
+            )
+        if error is None:
+            is_same = difference is not None and difference.is_identical
+            return "" if is_same else "its outputs are no numbers that could be compared"
+        if error <= most:
+            return ""
+        return (
+            f"outputs are off by {error:.2g} of the largest, allowed is {most:g}; "
+            "with an evaluate, accuracy would decide"
+        )
+
+    # ------------------------------------------------------------ the baseline
+
+    @cached_property
+    def _baseline_resources(self) -> Resources:
+        """What the model as it is needs; a large one is written to a file only once."""
+        return _resources(self._side(self.workload.model), None)
+
+    def _side(self, model: Any) -> Workload:
+        return replace(self.workload, model=model, evaluate=None)
+
+    def _score(self, side: WorkloadSide) -> tuple[npt.NDArray[Any] | None, str]:
+        try:
+            scores, metric = scores_of(side, side)
+            if scores is not None:
+                compare_accuracy(scores, scores)  # refuses what no candidate could be held against
+        except (ModelError, SettingError) as error:
+            raise ModelError(
+                f"the model as it is {str(error).removeprefix(BASELINE).strip()}; "
+                "mend evaluate, or leave it out and outputs decide"
+                if isinstance(error, ModelError)
+                else f"evaluate is of no use for the model as it is: {error}"
+            ) from error
+        return scores, metric
+
+    def _check_repeats(self, side: WorkloadSide) -> None:
+        """Without scores only outputs can tell, and they must be the same each time."""
+        if not self._outputs or compare_outputs(self._outputs, outputs_of(side)).is_identical:
+            return
+        if self._scores is None:
+            raise ModelError(
+                f"{self.workload.name} gives different results for the same inputs, and there is "
+                "no evaluate: nothing can tell whether a candidate is as good; call model.eval(), "
+                "or give an evaluate"
+            )
+        self.notes.append("the model gives different results for the same inputs; scores decide")
+
+    def _check_scores_repeat(self, side: WorkloadSide) -> None:
+        """Say where scores are drawn anew: then they differ by more than what a candidate does."""
+        again, _ = self._score(side)
+        if not np.array_equal(np.asarray(self._scores), np.asarray(again)):
+            self.notes.append(
+                "evaluate gives different scores for the same model; let it use the same examples "
+                "in the same order, with a fixed seed, or accuracy is judged by chance as well"
+            )
+
+
+def _resources(workload: Workload, preparations: tuple[Preparation, ...] | None) -> Resources:
+    side = WorkloadSide(workload, name=BASELINE)
+    with side.environment():
+        return measure_resources(workload, preparations=preparations)
+
+
+def _lost(accuracy: AccuracyComparison, difference: OutputDifference | None) -> str:
+    """Say why accuracy is not shown to be kept, or nothing."""
+    if accuracy.verdict == NOT_WORSE:
+        return ""
+    has_same_scores = accuracy.baseline_scores == accuracy.candidate_scores
+    if has_same_scores and difference is not None and difference.is_identical:
+        return ""
+    if accuracy.failed:
+        return f"{accuracy.failed} of {accuracy.n} scores are no finite numbers"
+    return (
+        f"{accuracy.metric} {accuracy.baseline_mean:.4g} became {accuracy.candidate_mean:.4g}; "
+        f"that it drops by at most {accuracy.margin:g} is not shown "
+        f"(it may be {accuracy.low:+.2g}, with {accuracy.n} examples)"
+    )
+
+
+def _why_empty(plan: Plan) -> str:
+    reasons = list(plan.skipped_by_reason) or list(plan.notes) or ["no layer that it could change"]
+    shown = "; ".join(reasons[:2])
+    return f"{plan.transform}: {shown}" + ("; ..." if len(reasons) > 2 else "")
+
+
+def by_place(entries: Sequence[Entry]) -> tuple[Entry, ...]:
+    """Put entries in the order in which they are carried out."""
+    return tuple(sorted(entries, key=lambda each: each.place))
