@@ -4,9 +4,12 @@
 """
 
 import itertools
+import os
+import subprocess
 import sys
 
 import torch
+from project_files import ROOT
 from torch.nn import functional as F
 
 ROUNDING = {torch.float32: 1e-5, torch.bfloat16: 2e-2}
@@ -107,6 +110,24 @@ def worst(cases, dtypes, device, **launch):
 
 def _dtype(name):
     return torch.bfloat16 if "bfloat16" in name else torch.float32
+
+
+def worst_in_interpreter(name):
+    """Give the worst case of these as Triton's own interpreter computes it, in another process."""
+    ran = subprocess.run(
+        [sys.executable, __file__, name],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        env={
+            **os.environ,
+            "TRITON_INTERPRET": "1",
+            "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path]),
+        },
+    )
+    assert ran.returncode == 0, ran.stderr
+    share, _, case = ran.stdout.strip().rpartition("\n")[-1].partition(" ")
+    return float(share), case
 
 
 CASES = {"joint": joint_products, "gated": gated_products, "attend": attentions}

@@ -7,7 +7,7 @@ from parts import require_part
 torch = require_part("torch")
 nn = torch.nn
 
-from tinytorch.adapters.pytorch_wrapping import WrappedModel, innermost
+from tinytorch.adapters.pytorch_wrapping import PreparedModel, WrappedModel, innermost
 
 
 class Doubled(WrappedModel):
@@ -83,3 +83,31 @@ def test_the_innermost_is_inside_of_all_wrappers(model):
     assert innermost(Doubled(WrappedModel(model))) is model
     assert innermost(model) is model
     assert innermost("text") == "text"
+
+
+class Counting(PreparedModel):
+    """Counts how often it was set up, and how often it had to forget."""
+
+    not_copied = ("made",)
+
+    def __init__(self, model):
+        super().__init__(model)
+        self.forgotten = 0
+        self._set_up()
+
+    def _set_up(self):
+        self.made = object()
+
+    def _forget(self):
+        self.forgotten += 1
+
+
+def test_a_copy_of_a_prepared_model_has_its_own_preparation():
+    model = Counting(nn.Linear(2, 2))
+    twin = copy.deepcopy(model)
+    assert twin.made is not model.made
+    assert torch.equal(twin.model.weight, model.model.weight)
+
+
+def test_what_was_prepared_is_forgotten_when_weights_are_converted():
+    assert Counting(nn.Linear(2, 2)).double().forgotten == 1

@@ -20,6 +20,8 @@ def test_json_gives_it_back():
     ("measured", "words"),
     [
         (Value(1.7, 1.69, 1.71), "as predicted"),
+        (Value(1.01, 1.0, 1.02), "less than predicted"),
+        (Value(0.9, 0.8, 1.2), "less than predicted, within what is possible"),
         (Value(1.4, 1.2, 1.9), "as predicted"),
         (Value(1.4, 1.3, 1.5), "less than predicted, within what is possible"),
         (Value(2.3, 2.2, 2.4), "more than predicted, within what is possible"),

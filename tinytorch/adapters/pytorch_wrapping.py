@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 from torch import nn
 
-__all__ = ["WrappedModel", "innermost"]
+__all__ = ["PreparedModel", "WrappedModel", "innermost"]
 
 
 class WrappedModel(nn.Module):
@@ -32,6 +32,35 @@ class WrappedModel(nn.Module):
     def forward(self, *inputs: Any, **keywords: Any) -> Any:
         """Call the model as it is."""
         return self.model(*inputs, **keywords)
+
+
+class PreparedModel(WrappedModel):
+    """A model that was compiled or captured: a copy of it starts without what was prepared."""
+
+    not_copied: ClassVar[tuple[str, ...]] = ()
+    """Attributes that belong to this one alone."""
+
+    def _set_up(self) -> None:
+        """Make the attributes that are not copied."""
+        raise NotImplementedError
+
+    def _forget(self) -> None:
+        """Do without what was prepared for weights that were moved or converted."""
+        raise NotImplementedError
+
+    def _apply(self, *arguments: Any, **settings: Any) -> Any:
+        """Move or convert the model, as `to()` does."""
+        changed: Any = super()._apply(*arguments, **settings)  # type: ignore[no-untyped-call]
+        self._forget()
+        return changed
+
+    def __getstate__(self) -> dict[str, Any]:
+        state: dict[str, Any] = super().__getstate__()  # type: ignore[no-untyped-call]
+        return {name: value for name, value in state.items() if name not in self.not_copied}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)  # type: ignore[no-untyped-call]
+        self._set_up()
 
 
 def innermost(model: Any) -> Any:

@@ -28,7 +28,7 @@ from tinytorch.reporting.optimization_words import (
 from tinytorch.tuning.attempt import BETTER, Attempt
 from tinytorch.tuning.optimization import Optimization
 
-__all__ = ["optimization_html", "optimization_markdown", "render_optimization"]
+__all__ = ["named_lines", "optimization_html", "optimization_markdown", "render_optimization"]
 
 
 def render_optimization(optimization: Optimization) -> RenderableType:
@@ -90,7 +90,7 @@ def _tried(optimization: Optimization) -> Iterator[RenderableType]:
         for each, words in reason_lines(optimization)
     ]
     if reasons:
-        yield from _section("What was not used, and why", [_lines(reasons)])
+        yield from _section("What was not used, and why", [named_lines(reasons)])
 
 
 # ---------------------------------------------------------------- what follows
@@ -107,7 +107,9 @@ def _limits(optimization: Optimization) -> Iterator[Text]:
 def _ablation(optimization: Optimization) -> Iterator[RenderableType]:
     if optimization.ablation:
         yield Text("The whole against the whole without it, measured in turns.", style="dim")
-        yield _lines((each.part, Text(contribution_words(each))) for each in optimization.ablation)
+        yield named_lines(
+            (each.part, Text(contribution_words(each))) for each in optimization.ablation
+        )
 
 
 def _front(optimization: Optimization) -> Iterator[RenderableType]:
@@ -130,10 +132,10 @@ def _next(optimization: Optimization) -> Iterator[RenderableType]:
 def _notes(optimization: Optimization) -> Iterator[RenderableType]:
     notes = every_note(optimization)
     if notes:
-        yield _lines(("-", Text(note, "yellow")) for note in notes)
+        yield named_lines(("-", Text(note, "yellow")) for note in notes)
 
 
-def _lines(rows: Iterable[tuple[str, Text]]) -> Table:
+def named_lines(rows: Iterable[tuple[str, Text]]) -> Table:
     """Lay names and texts out below each other; a text that does not fit goes on below itself."""
     table = Table.grid(padding=(0, 2, 0, 0))
     table.add_column(no_wrap=True)

@@ -24,6 +24,7 @@ from tinytorch.reporting.attempt_words import (
 )
 from tinytorch.reporting.comparison_words import measured_rows, speedup_text
 from tinytorch.reporting.fitting_table import Column, FittingTable
+from tinytorch.reporting.optimization import named_lines
 from tinytorch.reporting.optimization_words import (
     contribution_words,
     counted_outcomes,
@@ -178,7 +179,7 @@ def _tried(found: Optimization) -> Iterator[RenderableType]:
     lines = [(x.name, words, x.outcome) for x, words in reason_lines(found)]
     told = [each for each in lines if each[-1] != NOT_TRIED]
     if told:
-        yield _lines((name, Text(words, STYLES[TONES[kind]])) for name, words, kind in told)
+        yield named_lines((name, Text(words, STYLES[TONES[kind]])) for name, words, kind in told)
     missed = [name for name, _, kind in lines if kind == NOT_TRIED]
     if missed:
         yield Text(f"No time was left for {', '.join(missed)}.", "dim")
@@ -263,17 +264,8 @@ def _smaller(found: Optimization) -> Iterator[str]:
 
 def _ablation(found: Optimization) -> Iterator[RenderableType]:
     if found.ablation:
-        yield _lines((each.part, Text(contribution_words(each))) for each in found.ablation)
+        yield named_lines((each.part, Text(contribution_words(each))) for each in found.ablation)
         yield Text("Speedup of the whole stack against the stack without the part.", "dim")
-
-
-def _lines(rows: Iterable[tuple[str, Text]]) -> Table:
-    table = Table.grid(padding=(0, 2, 0, 0))
-    table.add_column(no_wrap=True)
-    table.add_column(overflow="fold")
-    for name, text in rows:
-        table.add_row(Text(name), text)
-    return table
 
 
 # ---------------------------------------------------------------- the end
@@ -283,7 +275,7 @@ def render_ending(tour: Tour) -> RenderableType:
     """Sum the tour up, and say how to go on."""
     return _chapter(
         "In short",
-        _lines(
+        named_lines(
             (each.stop.target, Text(short_line(each.optimization), _style(each.optimization)))
             for each in tour.visits
         ),
@@ -332,4 +324,4 @@ def _fast(tour: Tour) -> Iterator[Text]:
 
 
 def _commands() -> Table:
-    return _lines((f"$ {command}", Text(about, "dim")) for command, about in NEXT_COMMANDS)
+    return named_lines((f"$ {command}", Text(about, "dim")) for command, about in NEXT_COMMANDS)

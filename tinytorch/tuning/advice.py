@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -11,8 +12,8 @@ from tinytorch.workloads.plan import Gain
 
 __all__ = ["Advice"]
 
-NEAR = 1.25
-"""A measured speedup that differs by no more than this factor is as predicted."""
+NEAR = 4 / 3
+"""A gain, as a logarithm, that differs by no more than this factor is as predicted."""
 
 
 @dataclass(frozen=True)
@@ -38,12 +39,13 @@ class Advice:
     def agreement(self, measured: Value) -> str:
         """Say how a measured speedup lies to the predicted one; "" where there is none.
 
-        As predicted is what has the predicted value in its interval, or lies near to it.
+        As predicted is what has the predicted value in its interval, or a gain of about its size.
         """
         predicted = self.predicted
         if predicted is None:
             return ""
-        is_near = 1 / NEAR <= measured.value / predicted.value <= NEAR
+        gains = math.log(measured.value), math.log(predicted.value)
+        is_near = 1 / NEAR <= gains[0] / gains[1] <= NEAR if gains[1] else False
         if is_near or measured.low <= predicted.value <= measured.high:
             return "as predicted"
         how = "less" if measured.value < predicted.value else "more"

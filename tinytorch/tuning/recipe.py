@@ -51,25 +51,28 @@ __all__ = [
 FORMAT, SCHEMA = "tinytorch optimized model", 1
 
 TRANSFORMS: dict[str, type[Any]] = {
-    "RemoveChannels": RemoveChannels,
-    "RemoveLayers": RemoveLayers,
-    "FoldBatchNorm": FoldBatchNorm,
-    "LowRank": LowRank,
-    "Prune": Prune,
-    "ShareWeights": ShareWeights,
-    "Quantize": Quantize,
-    "LowerPrecision": LowerPrecision,
-    "ChannelsLast": ChannelsLast,
-    "SparseLayers": SparseLayers,
-    "FuseLayers": FuseLayers,
-    "FuseAttention": FuseAttention,
-    "SetThreads": SetThreads,
-    "InferenceMode": InferenceMode,
-    "PinnedTransfers": PinnedTransfers,
-    "CompiledKernels": CompiledKernels,
-    "CompileModel": CompileModel,
-    "CaptureGraph": CaptureGraph,
-    "StaticGeneration": StaticGeneration,
+    each.__name__: each
+    for each in (
+        RemoveChannels,
+        RemoveLayers,
+        FoldBatchNorm,
+        LowRank,
+        Prune,
+        ShareWeights,
+        Quantize,
+        LowerPrecision,
+        ChannelsLast,
+        SparseLayers,
+        FuseLayers,
+        FuseAttention,
+        SetThreads,
+        InferenceMode,
+        PinnedTransfers,
+        CompiledKernels,
+        CompileModel,
+        CaptureGraph,
+        StaticGeneration,
+    )
 }
 """The name in a recipe -> the transform. Nothing else in a file can be asked for."""
 

@@ -16,7 +16,7 @@ from torch import nn
 from tinytorch.adapters.pytorch import TorchAdapter
 from tinytorch.adapters.pytorch_capture import Captured, capture, why_not_captured
 from tinytorch.adapters.pytorch_compile import compiled
-from tinytorch.adapters.pytorch_wrapping import WrappedModel
+from tinytorch.adapters.pytorch_wrapping import PreparedModel
 from tinytorch.adapters.values import leaves
 from tinytorch.errors import ModelError
 from tinytorch.perf.acceleration.argument_kinds_torch import (
@@ -31,7 +31,6 @@ from tinytorch.workloads.preparation import Preparation
 __all__ = ["CapturedModel"]
 
 BACKEND = "inductor"
-NOT_COPIED = ("preparations", "_call", "_kinds", "_layers", "_told", "_turn", "_last_stream")
 RENEWALS, REPLAYS_EACH = 8, 100
 """So often may everything be captured anew, and once more for so many replays."""
 
@@ -77,7 +76,7 @@ class _StaticInputs:
         self._originals.clear()
 
 
-class CapturedModel(WrappedModel):
+class CapturedModel(PreparedModel):
     """A model that replays what a call with such arguments did on the device before.
 
     Whatever cannot be replayed is called as it was: in training mode, where gradients are asked
@@ -89,6 +88,8 @@ class CapturedModel(WrappedModel):
 
     One call runs after the other, whatever the thread or the stream.
     """
+
+    not_copied = ("preparations", "_call", "_kinds", "_layers", "_told", "_turn", "_last_stream")
 
     def __init__(
         self, model: nn.Module, *, compile: bool = False, copy_outputs: bool = True, most: int = 8
@@ -105,9 +106,9 @@ class CapturedModel(WrappedModel):
         self._kinds: dict[Hashable, _Recording | None] = {}
         self._device: torch.device | None = None
         self._renewals = self._replays = 0
-        self._begin()
+        self._forget()
 
-    def _begin(self) -> None:
+    def _forget(self) -> None:
         """Forget whatever was captured."""
         if self._kinds:
             torch.cuda.synchronize(self._device)  # it may be running
@@ -159,7 +160,7 @@ class CapturedModel(WrappedModel):
         known = self._kinds.get(kind)
         if known is None or known.weights.still_hold():
             return
-        self._begin()
+        self._forget()
         self._renewals += 1
         if self._renewals > RENEWALS + self._replays / REPLAYS_EACH:
             self._no_graphs = "its layers get other tensors again and again, which a graph does not"
@@ -255,22 +256,6 @@ class CapturedModel(WrappedModel):
         if what not in self._told:
             self._told.add(what)
             warnings.warn(what, RuntimeWarning, stacklevel=2)
-
-    # ------------------------------------------------------------ copying and changing it
-
-    def _apply(self, *arguments: Any, **settings: Any) -> Any:
-        """Move or convert the model, as `to()` does; what was captured is of no use then."""
-        changed: Any = super()._apply(*arguments, **settings)  # type: ignore[no-untyped-call]
-        self._begin()
-        return changed
-
-    def __getstate__(self) -> dict[str, Any]:
-        state: dict[str, Any] = super().__getstate__()  # type: ignore[no-untyped-call]
-        return {name: value for name, value in state.items() if name not in NOT_COPIED}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        super().__setstate__(state)  # type: ignore[no-untyped-call]
-        self._set_up()
 
 
 def _is_capturing(device: torch.device) -> bool:

@@ -18,7 +18,7 @@ from tinytorch.adapters.pytorch_compile import (
     uses_cuda_graphs,
     why_it_failed,
 )
-from tinytorch.adapters.pytorch_wrapping import WrappedModel
+from tinytorch.adapters.pytorch_wrapping import PreparedModel
 from tinytorch.errors import ModelError
 from tinytorch.perf.acceleration.owned_outputs_torch import owned
 from tinytorch.perf.acceleration.same_weights_torch import SameWeights
@@ -29,10 +29,9 @@ __all__ = ["CompiledModel"]
 BACKEND = "inductor"
 CALLS = 3
 """With CUDA graphs, the first call compiles, the second captures and the third replays."""
-NOT_COPIED = ("preparations", "_function", "_weights")
 
 
-class CompiledModel(WrappedModel):
+class CompiledModel(PreparedModel):
     """A model that `torch.compile` runs. A copy of it is compiled when it is first called.
 
     Outputs are the caller's own, also where a CUDA graph would overwrite them in the next call.
@@ -42,6 +41,8 @@ class CompiledModel(WrappedModel):
     `.data` nobody sees. Arguments of more shapes or kinds than fit into that way of compiling let
     it be compiled once more, without packing.
     """
+
+    not_copied = ("preparations", "_function", "_weights")
 
     def __init__(
         self,
@@ -54,9 +55,9 @@ class CompiledModel(WrappedModel):
         super().__init__(model)
         self._settings: dict[str, Any] = {"mode": mode, "dynamic": dynamic, "freeze": freeze}
         self._why_not_packed = ""
-        self._begin()
+        self._set_up()
 
-    def _begin(self) -> None:
+    def _set_up(self) -> None:
         """Forget whatever was compiled."""
         self.preparations: tuple[Preparation, ...] = ()
         is_frozen = self._settings["freeze"]
@@ -98,7 +99,7 @@ class CompiledModel(WrappedModel):
     def forward(self, *inputs: Any, **keywords: Any) -> Any:
         """Call the compiled model."""
         if self._weights is not None and not self._weights.still_hold():
-            self._begin()
+            self._set_up()
         try:
             if not self.preparations:
                 return self._first_call(inputs, keywords)
@@ -110,7 +111,7 @@ class CompiledModel(WrappedModel):
         told = f"it is compiled without packed weights from now on: {self._why_not_packed}"
         warnings.warn(told, RuntimeWarning, stacklevel=2)
         self._settings["freeze"] = False
-        self._begin()
+        self._set_up()
         return self._first_call(inputs, keywords)
 
     def _first_call(self, inputs: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
@@ -131,17 +132,7 @@ class CompiledModel(WrappedModel):
             mark_step()
         return owned(self._function(*inputs, **keywords))
 
-    def _apply(self, *arguments: Any, **settings: Any) -> Any:
-        """Move or convert the model, as `to()` does; packed weights are of no use then."""
-        changed: Any = super()._apply(*arguments, **settings)  # type: ignore[no-untyped-call]
+    def _forget(self) -> None:
+        """Pack the weights anew; code that was compiled looks at them itself."""
         if self._weights is not None:
-            self._begin()
-        return changed
-
-    def __getstate__(self) -> dict[str, Any]:
-        state: dict[str, Any] = super().__getstate__()  # type: ignore[no-untyped-call]
-        return {name: value for name, value in state.items() if name not in NOT_COPIED}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        super().__setstate__(state)  # type: ignore[no-untyped-call]
-        self._begin()
+            self._set_up()
