@@ -1,4 +1,5 @@
 import sqlite3
+from contextlib import closing
 
 import pytest
 from example_records import record, series
@@ -99,6 +100,30 @@ def test_the_database_of_another_program_is_left_alone(tmp_path, version):
     with pytest.raises(RecordError, match="database of another program; name another file"):
         RecordStore(tmp_path / "x.db")
     assert (tmp_path / "x.db").read_bytes() == before
+
+
+def test_a_file_that_another_process_makes_ready_meanwhile_is_ours(tmp_path):
+    path = tmp_path / "x.db"
+    with closing(sqlite3.connect(path)) as first:
+        first.execute("PRAGMA journal_mode = WAL")
+
+    class Overtaken(sqlite3.Connection):
+        """A connection whose file gets its tables between two of its questions."""
+
+        was_overtaken = False
+
+        def execute(self, statement, *rest):
+            if "sqlite_master" in statement and not self.was_overtaken:
+                self.was_overtaken = True
+                with RecordStore(path) as other:
+                    other.add(record())
+            return super().execute(statement, *rest)
+
+    slower = sqlite3.connect(path, isolation_level=None, factory=Overtaken)
+    layout.prepare(slower, path)
+    assert slower.was_overtaken
+    slower.close()
+    assert version_of(path) == layout.VERSION
 
 
 @pytest.fixture

@@ -91,11 +91,27 @@ def prepare(connection: sqlite3.Connection, path: Path) -> None:
         connection.execute(f"PRAGMA user_version = {VERSION}")
 
 
+@contextmanager
+def _reading_one_moment(connection: sqlite3.Connection) -> Iterator[None]:
+    """Let all that the block reads be of one moment, whoever writes meanwhile."""
+    if connection.in_transaction:
+        yield
+        return
+    connection.execute("BEGIN")
+    try:
+        yield
+    finally:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+
+
 def _checked_version(connection: sqlite3.Connection, path: Path) -> int:
     """Give the version of a file that this program may use."""
-    version = int(connection.execute("PRAGMA user_version").fetchone()[0])
-    is_ours = connection.execute("PRAGMA application_id").fetchone()[0] == APPLICATION_ID
-    has_tables = connection.execute("SELECT 1 FROM sqlite_master LIMIT 1").fetchone() is not None
+    with _reading_one_moment(connection):
+        version = int(connection.execute("PRAGMA user_version").fetchone()[0])
+        is_ours = connection.execute("PRAGMA application_id").fetchone()[0] == APPLICATION_ID
+        found = connection.execute("SELECT 1 FROM sqlite_master LIMIT 1").fetchone()
+    has_tables = found is not None
     if not is_ours and (version or has_tables):
         raise RecordError(
             f"{path} is a database of another program; name another file with TINYTORCH_RECORDS "
