@@ -26,16 +26,13 @@ from dataclasses import dataclass, field, replace
 from time import perf_counter
 from typing import Any
 
-from sections import run_sections
+from torch_sections import run_torch_sections
 
 # isort: split
 import torch
 import transformers
 from generation_tables import header, row
-from interleaving import THREADS
 from quantization_tables import Target, at_least
-from torch_transform_cases import empty_compiler_caches
-from torch_transforms import setting
 
 from tinytorch import Workload, compare
 from tinytorch.perf.memoization import generation_call, static_generator
@@ -387,17 +384,13 @@ SECTIONS: dict[str, Callable[[Benchmark], None]] = {
 
 
 def main() -> int:
-    torch.set_num_threads(THREADS)
-    with empty_compiler_caches():
-        return run_sections(
-            SECTIONS,
-            lambda is_quick, device: Benchmark(QUICK if is_quick else Effort(), device),
-            about=__doc__,
-            quick=("tiny models", "tiny models and few tokens; no time means anything."),
-            setting=setting,
-            devices={"cuda": list(SECTIONS), "cpu": list(SECTIONS)},
-            backend=None,
-        )
+    return run_torch_sections(
+        SECTIONS,
+        lambda is_quick, device: Benchmark(QUICK if is_quick else Effort(), device),
+        about=__doc__,
+        quick="tiny models and few tokens; no time means anything.",
+        devices={"cuda": list(SECTIONS), "cpu": list(SECTIONS)},
+    )
 
 
 if __name__ == "__main__":

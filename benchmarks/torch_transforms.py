@@ -22,28 +22,19 @@ import gc
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from importlib.metadata import version
 from time import perf_counter
 from typing import Any
 
-from sections import run_sections
+from torch_sections import run_torch_sections
 
 # isort: split
 import torch
 from generation_tables import header, row
-from interleaving import THREADS
 from quantization_tables import Target, at_least, below
-from torch_transform_cases import (
-    TEXT_AND_IMAGES,
-    empty_compiler_caches,
-    gpt2,
-    resnet,
-    trained_resnet,
-)
+from torch_transform_cases import TEXT_AND_IMAGES, gpt2, resnet, trained_resnet
 
 from tinytorch import Workload, compare
 from tinytorch.comparison.comparison import Comparison
-from tinytorch.measure.hardware import cpu_model
 from tinytorch.perf.acceleration import (
     CaptureGraph,
     ChannelsLast,
@@ -337,39 +328,14 @@ ON_CUDA: dict[str, Callable[[Benchmark], None]] = {
 }
 
 
-def setting(device: str) -> dict[str, Any]:
-    """Say where this runs, and with what."""
-    versions = {name: version(name) for name in ("torch", "transformers")}
-    if device == "cpu":
-        return {"processor": cpu_model(), **versions}
-    if not torch.cuda.is_available():
-        raise SystemExit("there is no CUDA device; use --device cpu, here best with --quick")
-    from tinytorch.measure.device_state import DeviceWatch
-
-    watch = DeviceWatch("cuda:0")
-    watch.look()
-    seen = watch.to_dict()
-    return {
-        "device": torch.cuda.get_device_name(),
-        "CUDA": torch.version.cuda,
-        **versions,
-        "clock, MHz": seen.get("sm_clock_mhz"),
-        "of at most": seen.get("most_sm_clock_mhz"),
-    }
-
-
 def main() -> int:
-    torch.set_num_threads(THREADS)
-    with empty_compiler_caches():
-        return run_sections(
-            ON_CPU | ON_CUDA,
-            lambda is_quick, device: Benchmark(QUICK if is_quick else Effort(), device),
-            about=__doc__,
-            quick=("tiny models", "tiny models and little time; no time means anything."),
-            setting=setting,
-            devices={"cpu": list(ON_CPU), "cuda": list(ON_CUDA)},
-            backend=None,
-        )
+    return run_torch_sections(
+        ON_CPU | ON_CUDA,
+        lambda is_quick, device: Benchmark(QUICK if is_quick else Effort(), device),
+        about=__doc__,
+        quick="tiny models and little time; no time means anything.",
+        devices={"cpu": list(ON_CPU), "cuda": list(ON_CUDA)},
+    )
 
 
 if __name__ == "__main__":

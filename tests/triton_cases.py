@@ -50,6 +50,38 @@ def joint_products(device, dtypes, **launch):
         yield f"transposed {dtype} {rows} {sizes[:1]}", error(found, exact)
 
 
+def normed(x, norm, eps):
+    """Scale rows to a mean square of one and by weights, as models of transformers do it."""
+    wide = x.float()
+    return norm * (wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + eps)).to(x.dtype)
+
+
+def fused_products(device, dtypes, **launch):
+    """Yield case and error: a norm before and a sum after, rows of one and of several blocks."""
+    from tinytorch.perf.memoization.triton_products_torch import gated_product, joint_product
+
+    eps = 1e-5
+    for dtype, rows, width in itertools.product(dtypes, (1, 3), (72, 2100)):
+        place = {"dtype": dtype, "device": device}
+        x, norm = drawn(rows, 1, width, **place), drawn(width, seed=1, **place)
+        gate, up = (drawn(6, width, seed=seed, **place) for seed in (2, 3))
+        added, bias = drawn(rows, 1, 6, seed=4, **place), drawn(6, seed=5, **place)
+        scaled = normed(x, norm, eps)
+        name = f"{dtype} {rows} {width}"
+        exact = F.linear(scaled.double(), torch.cat([gate, up]).double())
+        found = joint_product(x, [gate, up], [], norm=norm, eps=eps, **launch)
+        yield f"normed {name}", error(found, exact)
+        exact = F.linear(x.double(), gate.double(), bias.double()) + added.double()
+        found = joint_product(x, [gate], [bias], added=added, **launch)
+        yield f"added {name}", error(found, exact)
+        found = joint_product(x, [gate], [bias], norm=norm, eps=eps, added=added, **launch)
+        exact = F.linear(scaled.double(), gate.double(), bias.double()) + added.double()
+        yield f"normed and added {name}", error(found, exact)
+        found = gated_product(x, gate, up, "silu", norm=norm, eps=eps, **launch)
+        exact = F.silu(F.linear(scaled.double(), gate.double()))
+        yield f"gated, normed {name}", error(found, exact * F.linear(scaled.double(), up.double()))
+
+
 def gated_products(device, dtypes, **launch):
     """Yield case and error: every activation."""
     from tinytorch.perf.memoization.decode_operators_torch import ACTIVATIONS
@@ -130,7 +162,12 @@ def worst_in_interpreter(name):
     return float(share), case
 
 
-CASES = {"joint": joint_products, "gated": gated_products, "attend": attentions}
+CASES = {
+    "joint": joint_products,
+    "fused": fused_products,
+    "gated": gated_products,
+    "attend": attentions,
+}
 
 if __name__ == "__main__":
     # The interpreter computes bfloat16 products in a way that no device does.

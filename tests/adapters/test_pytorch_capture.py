@@ -1,4 +1,6 @@
 import threading
+from contextlib import nullcontext
+from types import SimpleNamespace
 
 import pytest
 from parts import require_part
@@ -11,6 +13,19 @@ from tinytorch.adapters.pytorch_capture import capture, taken_bytes, why_not_cap
 from tinytorch.errors import ModelError, SettingError
 
 needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+
+
+WAITING = "called a synchronizing CUDA operation"
+
+
+def pretend_to_have_streams(monkeypatch):
+    """Let a step be warmed up without a device."""
+    stream = SimpleNamespace(wait_stream=lambda other: None)
+    monkeypatch.setattr(pytorch_capture, "_stream", lambda place: stream)
+    monkeypatch.setattr(pytorch_capture, "_refusing_to_wait", nullcontext)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda place=None: stream)
+    monkeypatch.setattr(torch.cuda, "stream", lambda held: nullcontext())
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda place=None: None)
 
 
 def on_device(*shape):
@@ -96,6 +111,32 @@ def test_waiting_is_forbidden_only_where_no_other_thread_would_be_hit(monkeypatc
     assert modes == ([] if others else ["error", 0])
 
 
+@pytest.mark.parametrize(("calls", "message"), [(2, WAITING), (1, "something else")])
+def test_waiting_in_a_warm_up_is_remembered_and_the_step_finished(monkeypatch, calls, message):
+    """Some code waits only while nothing is recorded; another error ends the warm-up."""
+    done = []
+
+    def step():
+        done.append(1)
+        if len(done) == 1:
+            raise RuntimeError(message)
+
+    pretend_to_have_streams(monkeypatch)
+    if message == WAITING:
+        assert WAITING in str(pytorch_capture._warm_up(step, torch.device("cpu"), 1))
+    else:
+        with pytest.raises(RuntimeError, match=message):
+            pytorch_capture._warm_up(step, torch.device("cpu"), 1)
+    assert len(done) == calls
+
+
+def test_a_warm_up_that_does_not_wait_gives_nothing(monkeypatch):
+    done = []
+    pretend_to_have_streams(monkeypatch)
+    assert pytorch_capture._warm_up(lambda: done.append(1), torch.device("cpu"), 3) is None
+    assert len(done) == 3
+
+
 def test_casts_are_kept_again_afterwards():
     assert torch.is_autocast_cache_enabled()
     with pytorch_capture._casting_anew():
@@ -170,6 +211,20 @@ def test_waiting_for_the_device_is_named_with_its_line(step):
 
 
 @needs_cuda
+def test_code_that_waits_only_while_nothing_is_recorded_is_captured():
+    x = on_device(4)
+
+    def step():
+        if not torch.cuda.is_current_stream_capturing() and x.sum() < 0:
+            raise ValueError("no")
+        return x * 2
+
+    captured = capture(step, device="cuda")
+    x.fill_(3)
+    assert captured.replay().tolist() == [6, 6, 6, 6]
+
+
+@needs_cuda
 def test_waiting_that_is_seen_only_while_recording_leaves_a_working_device():
     x = on_device(4)
 
@@ -238,7 +293,8 @@ def test_too_little_memory_frees_what_was_taken():
 
 @needs_cuda
 def test_graphs_can_share_their_memory():
-    x = torch.randn(512, 512, device="cuda")
+    # Of a size that shares no piece of memory with the small result, which has to stay.
+    x = torch.randn(2048, 2048, device="cuda")
     first = capture(lambda: (x @ x).relu().sum(), device="cuda")
     second = capture(lambda: (x @ x).relu().mean(), device="cuda", pool=first.pool)
     assert second.nbytes < first.nbytes
@@ -254,7 +310,7 @@ def test_work_on_other_streams_and_threads_goes_on():
     def work():
         with torch.cuda.stream(torch.cuda.Stream()):
             while not done.is_set():
-                results.append((torch.randn(256, 256, device="cuda") @ x).sum())
+                results.append((torch.ones(256, 256, device="cuda") @ x).sum())
 
     thread = threading.Thread(target=work)
     thread.start()

@@ -79,14 +79,15 @@ def test_a_cuda_device_beyond_the_last_is_refused(monkeypatch):
 @needs_cuda
 def test_a_cuda_device_is_measured():
     name, fingerprint = identify_cuda("cuda", "machine")
-    free_before = torch.cuda.mem_get_info()[0]
+    before = torch.cuda.memory_reserved()
     found = measure_cuda(name, fingerprint, seconds=1.0, progress=None)
     assert Ceilings.from_dict(found.to_dict()) == found
     assert found.bandwidths[-1].level == "HBM"
     measured = {rate.dtype for rate in found.rates}
     assert {"float32", "float16"} <= measured
     assert found.peak_flops("float16") > found.peak_flops("float32")
-    assert torch.cuda.mem_get_info()[0] >= free_before - (64 << 20)  # libraries keep workspaces
+    # Libraries keep workspaces; what the driver takes for their code is not ours to give back.
+    assert torch.cuda.memory_reserved() <= before + (64 << 20)
 
 
 @needs_cuda

@@ -215,3 +215,21 @@ def test_an_interrupt_while_the_result_is_kept_keeps_it_in_memory(tmp_path, monk
     assert result.recommended is not None
     assert any("interrupted" in note for note in result.notes)
     assert kinds == ["attempt"]
+
+
+def test_a_model_with_a_shorter_call_is_profiled_by_that_and_the_profile_says_so(monkeypatch):
+    """As text generation: recording hundreds of tokens would take longer than the whole budget."""
+    profiled, workload = [], load_workload("mlp")
+    real = optimize_module.profile_workload
+
+    def profile(workload, **settings):
+        profiled.append(workload.model)
+        return real(workload, **settings)
+
+    shorter = load_workload("mlp").model
+    workload.model.shortened_for_profile = lambda: (shorter, "the profile is of a part")
+    monkeypatch.setattr(optimize_module, "profile_workload", profile)
+    found = optimize(workload, goal="size", only=("fewer-layers",), budget_s=2.0)
+    assert [each is shorter for each in profiled] == [True]
+    assert "the profile is of a part" in found.profile.notes
+    assert "the profile is of a part" in found.profile_summary["notes"]

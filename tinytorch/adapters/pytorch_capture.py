@@ -29,8 +29,9 @@ SYNCHRONISES = (
     "it waits for the device (.item(), .cpu(), printing or branching on a tensor, a mask as an "
     "index, a tensor made from Python numbers), which a graph cannot"
 )
+WAITS = "called a synchronizing cuda operation"
 CAUSES = (
-    ("called a synchronizing cuda operation", SYNCHRONISES),
+    (WAITS, SYNCHRONISES),
     ("operation not permitted when stream is capturing", SYNCHRONISES),
     ("streamcaptureunsupported", SYNCHRONISES),
     ("unless the cpu tensor is pinned", "it copies a tensor from the CPU, which a graph cannot"),
@@ -96,8 +97,10 @@ def capture(
 
     The step takes nothing and reads and writes tensors that stay where they are. It is called
     `warmups` times, at least once, and then to record it, which computes nothing: state that it
-    advances is advanced `warmups` times. `pool` is that of another graph whose memory may be
-    shared: then the two must not run at the same time, and outputs are read before the other runs.
+    advances is advanced `warmups` times, and by a part of a step more if that step waits for the
+    device. `pool` is that of another graph whose memory may be shared: then the two must not run
+    at the same time, and outputs are read before the other runs. Until it ends, other threads may
+    use the device, but not draw numbers from its default generator.
 
     Raises ModelError in one line if the step cannot be captured; the device stays usable.
     """
@@ -110,11 +113,12 @@ def capture(
     place = torch.device("cuda", torch.cuda.current_device() if index is None else index)
     memory = torch.cuda.graph_pool_handle() if pool is None else pool
     started, known = perf_counter(), sys.exception()
+    waited: Exception | None = None
     with torch.cuda.device(place), _casting_anew():
         if torch.cuda.is_current_stream_capturing():
             raise ModelError("another graph is being captured on this stream; end that first")
         try:
-            _warm_up(step, place, warmups)
+            waited = _warm_up(step, place, warmups)
             before = _pool_bytes(memory)
             graph, output = _record(step, place, memory)
         except BaseException as error:
@@ -122,23 +126,37 @@ def capture(
             _tidy_up(place, memory)
             if isinstance(error, ModelError) or not isinstance(error, Exception):
                 raise
-            raise ModelError(f"the step cannot be captured: {_explained(error)}") from error
+            cause = _explained(waited or error)
+            raise ModelError(f"the step cannot be captured: {cause}") from error
         torch.cuda.synchronize(place)
         nbytes = _pool_bytes(memory) - before
     return Captured(graph, step, output, seconds=perf_counter() - started, nbytes=nbytes)
 
 
-def _warm_up(step: Step, place: torch.device, warmups: int) -> None:
-    """Let everything that happens only once happen now, and find what waits for the device."""
-    stream = _stream(place)
+def _warm_up(step: Step, place: torch.device, warmups: int) -> Exception | None:
+    """Let everything that happens only once happen now, and give what waits for the device, if any.
+
+    That is no error yet: some code waits only while nothing is recorded.
+    """
+    stream, waited = _stream(place), None
     stream.wait_stream(torch.cuda.current_stream(place))
     with torch.cuda.stream(stream):
         for _ in range(warmups - 1):
             step()
-        with _refusing_to_wait():
+        known = sys.exception()
+        try:
+            with _refusing_to_wait():
+                step()
+        except RuntimeError as error:
+            if WAITS not in str(error).lower():
+                raise
+            _free_frames(error, known)
+            waited = error
+        if waited is not None:
             step()
     torch.cuda.current_stream(place).wait_stream(stream)
     torch.cuda.synchronize(place)
+    return waited
 
 
 def _record(step: Step, place: torch.device, pool: Any) -> tuple[torch.cuda.CUDAGraph, Any]:

@@ -1,3 +1,5 @@
+import warnings
+
 import pytest
 from parts import require_part
 
@@ -177,6 +179,16 @@ def test_a_compiler_that_fails_is_noted(captures, small, monkeypatch):
     plan = CaptureGraph(compile=True).plan(small)
     assert plan.steps[0].settings["compile"] is False
     assert any("captured without torch.compile: " in note for note in plan.notes)
+
+
+def test_warnings_of_a_compiler_about_itself_do_not_end_it(captures, small, monkeypatch):
+    def warning(graph, examples):
+        warnings.warn("cores for float32 are available but not enabled", UserWarning, stacklevel=1)
+        return graph.forward
+
+    monkeypatch.setattr(captured_model_torch, "BACKEND", warning)
+    plan = CaptureGraph(compile=True).plan(small)
+    assert plan.steps[0].settings["compile"] is True
 
 
 @needs_cuda

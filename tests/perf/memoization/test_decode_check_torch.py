@@ -67,3 +67,32 @@ def test_scores_that_are_all_zero_are_equal():
     held = session(model)
     check_step(held)
     assert held.cache_bytes > 0
+
+
+def test_a_model_that_fails_with_the_cache_is_refused_with_what_it_said(monkeypatch):
+    model = decoder("llama")
+    held, forward = session(model), model.forward
+
+    def failing(**keywords):
+        if keywords["past_key_values"] is held.cache:
+            raise RuntimeError("The expanded size of the tensor (64) must match")
+        return forward(**keywords)
+
+    monkeypatch.setattr(model, "forward", failing)
+    message = r"LlamaForCausalLM fails with .* cache \(RuntimeError: The expanded size .* support"
+    with pytest.raises(ModelError, match=message):
+        check_step(held)
+
+
+def test_too_little_memory_is_no_fault_of_the_model(monkeypatch):
+    model = decoder("llama")
+    held, forward = session(model), model.forward
+
+    def failing(**keywords):
+        if keywords["past_key_values"] is held.cache:
+            raise torch.OutOfMemoryError("no room")
+        return forward(**keywords)
+
+    monkeypatch.setattr(model, "forward", failing)
+    with pytest.raises(torch.OutOfMemoryError, match="no room"):
+        check_step(held)

@@ -9,6 +9,7 @@ from tiny_transformers import decoder, generated, prompts
 from tinytorch.errors import ModelError, SettingError
 from tinytorch.perf.memoization import generation_call
 from tinytorch.perf.memoization.generation_torch import (
+    PROFILED_TOKENS,
     Generation,
     special_tokens,
     unlike_settings,
@@ -45,6 +46,21 @@ def test_without_drawing_it_is_greedy_whatever_the_model_would_do(model):
     model.generation_config.do_sample = True
     call = generation_call(model, max_new_tokens=9)
     assert torch.equal(call(ids), generated(model, ids, count=9))
+
+
+def test_a_long_text_is_profiled_by_a_short_one_and_says_so(model):
+    call = generation_call(model, max_new_tokens=200).eval()
+    shorter, note = call.shortened_for_profile()
+    assert shorter.model is model
+    assert not shorter.training
+    assert shorter(prompts()[0]).shape[1] == prompts()[0].shape[1] + PROFILED_TOKENS
+    assert note.startswith("the profile is of 8 new tokens, of 200")
+    assert call.max_new_tokens == 200
+
+
+def test_a_short_text_is_profiled_as_it_is(model):
+    call = generation_call(model, max_new_tokens=PROFILED_TOKENS)
+    assert call.shortened_for_profile() == (call, "")
 
 
 @pytest.mark.parametrize("count", [0, -3, 2.0, True])

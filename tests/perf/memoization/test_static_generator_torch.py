@@ -1,4 +1,5 @@
 import copy
+import inspect
 import pickle
 import threading
 
@@ -86,11 +87,20 @@ def test_so_they_are_with_a_compiled_step(name):
     assert {each.what for each in generator.preparations} == {"compiled"}
 
 
+def knows_preallocated_caches(bloom):
+    """Tell whether this version of transformers makes BLOOM's slopes as long as the cache."""
+    return "kv_length" in inspect.getsource(type(bloom.transformer).forward)
+
+
 @needs_cuda
 @pytest.mark.parametrize("name", sorted(set(DECODERS) - {"gpt_neo"}))
 def test_so_they_are_with_a_captured_step(name):
     model = decoder(name).cuda()
     generator = static_generator(model, max_new_tokens=20)
+    if name == "bloom" and not knows_preallocated_caches(model):
+        with pytest.raises(ModelError, match="does not support such a cache"):
+            generator.generate(prompts()[0].cuda())
+        return
     ids, mask = (each.cuda() for each in prompts())
     for given in (None, mask):
         assert torch.equal(generator.generate(ids, given), generated(model, ids, given))

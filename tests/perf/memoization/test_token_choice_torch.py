@@ -7,7 +7,7 @@ torch = require_part("torch")
 transformers = require_part("transformers")
 
 from tinytorch.errors import SettingError
-from tinytorch.perf.memoization.token_choice_torch import TokenChoice
+from tinytorch.perf.memoization.token_choice_torch import TokenChoice, argmax_in_parts
 
 
 def as_transformers(scores, temperature, top_k, top_p):
@@ -74,3 +74,11 @@ def test_half_precision_is_drawn_from_in_single():
         expected = as_transformers(scores.float(), 0.7, 5, 0.9)
         torch.manual_seed(0)
         assert torch.equal(TokenChoice(True, 0.7, 5, 0.9)(scores), expected)
+
+
+@given(seed=st.integers(0, 1000), length=st.sampled_from([1, 255, 256, 257, 1000]))
+def test_part_by_part_it_is_the_same_place_and_the_first_of_equals(seed, length):
+    generator = torch.Generator().manual_seed(seed)
+    scores = torch.randint(-3, 3, (3, length), generator=generator).float()
+    assert torch.equal(argmax_in_parts(scores), scores.argmax(-1))
+    assert torch.equal(argmax_in_parts(scores * -torch.inf), (scores * -torch.inf).argmax(-1))

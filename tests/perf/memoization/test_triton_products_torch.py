@@ -13,7 +13,7 @@ DTYPES = [torch.float32, torch.bfloat16]
 
 @needs_cuda
 @pytest.mark.parametrize("is_early", [False, True])
-@pytest.mark.parametrize("name", ["joint", "gated"])
+@pytest.mark.parametrize("name", ["joint", "fused", "gated"])
 def test_on_a_device_it_is_right_to_rounding(name, is_early):
     share, case = worst(CASES[name], DTYPES, "cuda", is_early=is_early)
     assert share <= 1, case
@@ -21,7 +21,7 @@ def test_on_a_device_it_is_right_to_rounding(name, is_early):
 
 @pytest.mark.slow
 @pytest.mark.skipif(has_cuda, reason="a device computes it")
-@pytest.mark.parametrize("name", ["joint", "gated"])
+@pytest.mark.parametrize("name", ["joint", "fused", "gated"])
 def test_without_one_the_interpreter_finds_it_right(name):
     share, case = worst_in_interpreter(name)
     assert share <= 1, case

@@ -233,7 +233,10 @@ class CapturedModel(PreparedModel):
             buffers = _buffers(self.model)
             pool = next((each.captured.pool for each in self._kinds.values() if each), None)
             assert self._device is not None
-            captured = capture(step, device=self._device, pool=pool)
+            with warnings.catch_warnings():
+                if self._settings["compile"]:
+                    warnings.simplefilter("ignore")  # they are about torch's own code
+                captured = capture(step, device=self._device, pool=pool)
             _check_buffers(buffers, _buffers(self.model))
             if static.are_written():
                 raise ModelError("the model writes to its inputs, and a graph would to copies")

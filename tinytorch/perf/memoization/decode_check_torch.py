@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from tinytorch.errors import ModelError
+from tinytorch.errors import ModelError, first_line
 from tinytorch.perf.memoization.generation_torch import vocabulary_size
 
 if TYPE_CHECKING:
@@ -27,13 +27,22 @@ def check_step(session: DecodeSession) -> None:
     """Read a short text with the session's cache and with the model's own; compare the scores.
 
     Rounding may move single scores far (where experts are chosen), so the best of some steps
-    counts; a mistake shows in all of them. Raises ModelError if the scores are different.
+    counts; a mistake shows in all of them. Raises ModelError if the scores are different, or if the
+    model cannot be called with that cache.
     """
     text, seen = _text(session)
     with torch.no_grad():
         expected = _scores_expected(session, text, seen)
-    with session.running():
-        found = _scores_found(session, text, seen)
+    try:
+        with session.running():
+            found = _scores_found(session, text, seen)
+    except torch.OutOfMemoryError:
+        raise
+    except Exception as error:  # whatever a model raises that expects a cache of another kind
+        raise ModelError(
+            f"{type(session.model).__name__} fails with a preallocated cache "
+            f"({first_line(error)}): it does not support such a cache"
+        ) from error
     largest = expected.float().abs().amax(-1).clamp_min(torch.finfo(torch.float32).tiny)
     apart = (found - expected).float().abs().amax(-1) / largest
     worst = float(apart.amin(0).max())  # (steps, batch): the best step of the worst row

@@ -3,7 +3,8 @@
 The graph is what `torch.compile` makes of a model's own code, so nothing depends on names. Linear
 layers of one input become one product; where one of two goes through an activation and both are
 multiplied, that is done in the same kernel. So is the norm before a product, and the sum after it.
-What is left goes to inductor.
+What is left goes to inductor. Kernels read weights before the kernel before them has ended, so the
+graph must neither compute nor write them.
 """
 
 from __future__ import annotations
@@ -19,7 +20,12 @@ from torch.nn import functional as F
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 import tinytorch.perf.memoization.decode_operators_torch  # noqa: F401 - registers them
-from tinytorch.perf.memoization.decode_norms_torch import find_norm, value_of
+from tinytorch.perf.memoization.decode_norms_torch import (
+    find_norm,
+    is_given,
+    value_of,
+    without_slices,
+)
 
 __all__ = ["MOST_ROWS", "decode_backend", "rewrite_products"]
 
@@ -44,7 +50,7 @@ def rewrite_products(graph_module: fx.GraphModule) -> int:
     graph = graph_module.graph
     writes = Writes(graph)
     launches = 0
-    for nodes in _of_one_input(graph):
+    for nodes in _of_one_input(graph, writes):
         normed = _norm_before(nodes, writes)
         for gate, act, up, product in list(_gated(nodes)):
             if writes.leave_alone([*gate.args, *up.args], gate, up, product):
@@ -56,6 +62,8 @@ def rewrite_products(graph_module: fx.GraphModule) -> int:
             launches += _replace_joint(graph, alike, writes, normed)
     for node in list(graph.nodes):
         if node.op == "call_function" and node.target is torch.addmm and _is_small_addmm(node):
+            if not writes.never_touch(node.args[0], node.args[2]):
+                continue
             _replace_addmm(graph, node)
             launches += 1
     graph.lint()
@@ -66,11 +74,13 @@ def rewrite_products(graph_module: fx.GraphModule) -> int:
 # ---------------------------------------------------------------- what can be rewritten
 
 
-def _of_one_input(graph: fx.Graph) -> list[list[fx.Node]]:
+def _of_one_input(graph: fx.Graph, writes: Writes) -> list[list[fx.Node]]:
     """Give the linear layers of few rows, those with the same input together."""
     groups: dict[Any, list[fx.Node]] = defaultdict(list)
     for node in graph.nodes:
-        if node.op == "call_function" and node.target in LINEAR and _is_small(node):
+        if node.op != "call_function" or node.target not in LINEAR or not _is_small(node):
+            continue
+        if writes.never_touch(node.args[1], _bias(node)):
             groups[node.args[0]].append(node)
     return list(groups.values())
 
@@ -128,10 +138,10 @@ def _norm_before(nodes: list[fx.Node], writes: Writes) -> Normed:
     Nothing else may read its result, or it would have to be computed all the same.
     """
     x: Any = nodes[0].args[0]
-    norm = find_norm(x)
-    if norm is None or set(x.users) != set(nodes):
+    norm = find_norm(without_slices(x))
+    if norm is None or set(x.users) != set(nodes) or not writes.never_touch(norm.weight):
         return ()
-    if not writes.leave_alone([norm.x, norm.weight], norm.begin, *nodes):
+    if not writes.leave_alone([norm.x], norm.begin, *nodes):
         return ()
     return norm.x, norm.weight, norm.eps
 
@@ -214,14 +224,25 @@ class Writes:
         targets = [(place, _written(node)) for node, place in self._order.items()]
         self._writes = [(place, changed) for place, changed in targets if changed is not None]
 
+    def never_touch(self, *weights: Any) -> bool:
+        """Tell whether weights, or None, are given to the graph and changed nowhere in it."""
+        needed = [each for each in weights if each is not None]
+        if not all(map(is_given, needed)):
+            return False
+        return self._are_apart(needed, [changed for _, changed in self._writes])
+
     def leave_alone(self, operands: list[Any], *nodes: fx.Node) -> bool:
         """Tell whether nothing changes an operand from the first of these nodes to the last."""
         places = [self._order[each] for each in nodes]
         between = [changed for place, changed in self._writes if min(places) < place < max(places)]
-        if not between:
+        return self._are_apart(operands, between)
+
+    @staticmethod
+    def _are_apart(operands: list[Any], writes: list[list[Any]]) -> bool:
+        if not writes:
             return True
         read = {_memory(each) for each in operands if isinstance(each, fx.Node)}
-        written = {_memory(each) for changed in between for each in changed}
+        written = {_memory(each) for changed in writes for each in changed}
         return None not in read | written and not read & written
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import fx
 
-__all__ = ["RowNorm", "find_norm", "value_of"]
+__all__ = ["RowNorm", "find_norm", "is_given", "value_of", "without_slices"]
 
 NAMES: dict[Any, str] = {
     operator.mul: "mul",
@@ -47,7 +47,7 @@ def find_norm(node: Any) -> RowNorm | None:
         return None
     for weight, scaled in (weighted, weighted[::-1]):
         size = value_of(weight)
-        if size is not None and size.dim() == 1 and _is_given(weight):
+        if size is not None and size.dim() == 1 and is_given(weight):
             found = _scaled(scaled)
             if found is not None:
                 x, eps, begin = found
@@ -113,8 +113,37 @@ def _dtype(node: Any) -> torch.dtype | None:
     return None if value is None else value.dtype
 
 
-def _is_given(node: Any) -> bool:
+def is_given(node: Any) -> bool:
+    """Tell whether a node is a tensor that a graph is called with, or holds: not computed in it."""
     return isinstance(node, fx.Node) and node.op in ("placeholder", "get_attr")
+
+
+def without_slices(node: Any) -> Any:
+    """Give what a node takes all of, as in `x[:, 0:]`, if nothing else reads that; else the node.
+
+    Decoders take those rows whose scores are wanted, which are all of them while they decode.
+    """
+    if not isinstance(node, fx.Node) or node.op != "call_function":
+        return node
+    if node.target is not operator.getitem or not _is_everything(node.args[1]):
+        return node
+    taken: Any = node.args[0]
+    is_alike = _shape(taken) is not None and _shape(taken) == _shape(node)
+    return taken if is_alike and list(taken.users) == [node] else node
+
+
+def _is_everything(index: Any) -> bool:
+    places = index if isinstance(index, tuple) else (index,)
+    return all(
+        each is Ellipsis
+        or (isinstance(each, slice) and not each.start and each.stop is None and each.step is None)
+        for each in places
+    )
+
+
+def _shape(node: Any) -> tuple[int, ...] | None:
+    value = value_of(node)
+    return None if value is None else tuple(value.shape)
 
 
 def value_of(node: Any) -> torch.Tensor | None:

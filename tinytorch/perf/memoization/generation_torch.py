@@ -32,6 +32,8 @@ NEUTRAL = {
     "encoder_repetition_penalty": 1, "typical_p": 1, "guidance_scale": 1,
 }  # fmt: skip
 """What leaves the tokens as they are; for all others that is zero, nothing or no."""
+PROFILED_TOKENS = 8
+"""So many show all layers, at the prompt and after it; recording hundreds takes minutes."""
 
 
 class Generation(WrappedModel):
@@ -68,6 +70,19 @@ class Generation(WrappedModel):
             **drawing,
         )
         return tokens
+
+    def shortened_for_profile(self) -> tuple[Generation, str]:
+        """Give a call of the same decoder that is quick to record, and what to say about it.
+
+        It is the call itself, and nothing to say, where that writes few tokens.
+        """
+        if self.max_new_tokens <= PROFILED_TOKENS:
+            return self, ""
+        shorter = Generation(self.model, max_new_tokens=PROFILED_TOKENS, choice=self.choice)
+        return shorter.train(self.training), (
+            f"the profile is of {PROFILED_TOKENS} new tokens, of {self.max_new_tokens}: recording "
+            "all of them would take long, and every one runs the same layers"
+        )
 
 
 def check_new_tokens(count: Any) -> None:

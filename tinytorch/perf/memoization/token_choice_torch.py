@@ -5,10 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
+from torch.nn import functional as F
 
 from tinytorch.errors import SettingError
 
-__all__ = ["TokenChoice"]
+__all__ = ["TokenChoice", "argmax_in_parts"]
+
+LONG, PART = 4096, 256
+"""A compiler lets one program look through a row, which takes long where it has more scores."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +40,8 @@ class TokenChoice:
         """Give one token for each row of scores."""
         scores = scores.float()
         if not self.do_sample:
-            return scores.argmax(-1)
+            is_long = scores.shape[-1] > LONG and scores.is_cuda and torch.compiler.is_compiling()
+            return argmax_in_parts(scores) if is_long else scores.argmax(-1)
         if self.temperature != 1:
             scores = scores / self.temperature
         if self.top_k:
@@ -50,3 +55,13 @@ class TokenChoice:
         chances = scores.softmax(-1)
         # As torch.multinomial draws one; that one cannot be captured everywhere.
         return (chances / torch.empty_like(chances).exponential_(1)).argmax(-1)
+
+
+def argmax_in_parts(scores: torch.Tensor) -> torch.Tensor:
+    """Give the place of the first largest score of each row, (batch, scores), part by part."""
+    rows, length = scores.shape
+    filled = F.pad(scores, (0, -length % PART), value=-torch.inf)
+    parts = filled.view(rows, -1, PART)
+    best = parts.amax(-1).argmax(-1, keepdim=True)  # (batch, 1)
+    inside = parts.argmax(-1).gather(1, best)
+    return (best * PART + inside)[:, 0]

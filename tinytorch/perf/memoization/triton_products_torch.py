@@ -3,8 +3,9 @@
 One token times a matrix is a matter of reading the matrix: the kernel that keeps the most bytes in
 flight wins. Every program computes some outputs whole, so nothing is written twice. Matrices that
 are multiplied with the same input are read by one launch. A launch begins while the kernel before
-it ends (programmatic dependent launch): the matrix does not depend on that one, so its first bytes
-are asked for before waiting.
+it ends (programmatic dependent launch): weights do not depend on that one, so their first bytes are
+asked for before waiting; of norms and biases, too, which are few, but come from as far away. A
+matrix is read once in a step, so it is the first to leave the cache.
 """
 
 from __future__ import annotations
@@ -21,8 +22,7 @@ MOST_ROWS = 4
 """With more rows the matrix units of the device win."""
 MOST_MATRICES = 3
 LINE_BYTES = 4096
-"""So much of each row is asked for at once."""
-FEW_OUTPUTS = 2048
+"""So much of each row is asked for at once, and half of that where rows are longer."""
 
 
 @triton.jit
@@ -72,11 +72,10 @@ def _row_part(x_ptr, lines, rows, ks, K: tl.constexpr):
 
 
 @triton.jit
-def _normed(x, inverse, norm_ptr, ks, K: tl.constexpr, KIND: tl.constexpr):
+def _normed(x, inverse, scale, KIND: tl.constexpr):
     """Scale rows to size one and by the weights of a norm, rounded where PyTorch rounds."""
-    weight = tl.load(norm_ptr + ks, mask=ks < K, other=0.0).to(tl.float32)
     x = (x * inverse[:, None]).to(KIND).to(tl.float32)
-    return (x * weight[None, :]).to(KIND).to(tl.float32)
+    return (x * scale.to(tl.float32)[None, :]).to(KIND).to(tl.float32)
 
 
 @triton.jit
@@ -101,9 +100,19 @@ def _joint_kernel(
     lines = tl.arange(0, ROWS)
     is_line = lines < rows
     places = w + outs[:, None].to(tl.int64) * stride_out + ks[None, :] * stride_in
-    tile = tl.load(places, mask=is_out[:, None] & (ks < K)[None, :], other=0.0)
+    tile = tl.load(
+        places, mask=is_out[:, None] & (ks < K)[None, :], other=0.0, eviction_policy="evict_first"
+    )
+    if HAS_NORM:
+        scale = tl.load(norm_ptr + ks, mask=ks < K, other=0.0)
+    if HAS_BIAS:
+        bias = tl.load(b + outs, mask=is_out, other=0.0)
     _wait(IS_EARLY)
     kind = y_ptr.dtype.element_ty
+    results = lines[:, None] * (n0 + n1 + n2) + column + outs[None, :]
+    held = is_line[:, None] & is_out[None, :]
+    if IS_ADDED:
+        added = tl.load(added_ptr + results, mask=held, other=0.0)
     if HAS_NORM:
         inverse = _inverse_size(x_ptr, rows, eps, K, ROWS, BLOCK_K)
     sums = tl.zeros((ROWS, BLOCK_N, BLOCK_K), tl.float32)
@@ -111,21 +120,23 @@ def _joint_kernel(
         inside = (start + ks) < K
         if start > 0:
             tile = tl.load(
-                places + start * stride_in, mask=is_out[:, None] & inside[None, :], other=0.0
+                places + start * stride_in,
+                mask=is_out[:, None] & inside[None, :],
+                other=0.0,
+                eviction_policy="evict_first",
             )
+            if HAS_NORM:
+                scale = tl.load(norm_ptr + start + ks, mask=inside, other=0.0)
         x = _row_part(x_ptr, lines, rows, start + ks, K)
         if HAS_NORM:
-            x = _normed(x, inverse, norm_ptr, start + ks, K, kind)
+            x = _normed(x, inverse, scale, kind)
         sums += tile.to(tl.float32)[None, :, :] * x[:, None, :]
     total = tl.sum(sums, axis=2)
     if HAS_BIAS:
-        total += tl.load(b + outs, mask=is_out, other=0.0).to(tl.float32)[None, :]
-    places = lines[:, None] * (n0 + n1 + n2) + column + outs[None, :]
-    held = is_line[:, None] & is_out[None, :]
+        total += bias.to(tl.float32)[None, :]
     if IS_ADDED:
-        added = tl.load(added_ptr + places, mask=held, other=0.0).to(tl.float32)
-        total = total.to(kind).to(tl.float32) + added
-    tl.store(y_ptr + places, total.to(kind), mask=held)
+        total = total.to(kind).to(tl.float32) + added.to(tl.float32)
+    tl.store(y_ptr + results, total.to(kind), mask=held)
 
 
 @triton.jit
@@ -143,8 +154,10 @@ def _gated_kernel(
     is_line = lines < rows
     places = outs[:, None].to(tl.int64) * K + ks[None, :]
     first = is_out[:, None] & (ks < K)[None, :]
-    gate_tile = tl.load(w0 + places, mask=first, other=0.0)
-    up_tile = tl.load(w1 + places, mask=first, other=0.0)
+    gate_tile = tl.load(w0 + places, mask=first, other=0.0, eviction_policy="evict_first")
+    up_tile = tl.load(w1 + places, mask=first, other=0.0, eviction_policy="evict_first")
+    if HAS_NORM:
+        scale = tl.load(norm_ptr + ks, mask=ks < K, other=0.0)
     _wait(IS_EARLY)
     kind = y_ptr.dtype.element_ty
     if HAS_NORM:
@@ -155,11 +168,17 @@ def _gated_kernel(
         inside = (start + ks) < K
         if start > 0:
             held = is_out[:, None] & inside[None, :]
-            gate_tile = tl.load(w0 + places + start, mask=held, other=0.0)
-            up_tile = tl.load(w1 + places + start, mask=held, other=0.0)
+            gate_tile = tl.load(
+                w0 + places + start, mask=held, other=0.0, eviction_policy="evict_first"
+            )
+            up_tile = tl.load(
+                w1 + places + start, mask=held, other=0.0, eviction_policy="evict_first"
+            )
+            if HAS_NORM:
+                scale = tl.load(norm_ptr + start + ks, mask=inside, other=0.0)
         x = _row_part(x_ptr, lines, rows, start + ks, K)
         if HAS_NORM:
-            x = _normed(x, inverse, norm_ptr, start + ks, K, kind)
+            x = _normed(x, inverse, scale, kind)
         gates += gate_tile.to(tl.float32)[None, :, :] * x[:, None, :]
         ups += up_tile.to(tl.float32)[None, :, :] * x[:, None, :]
     gate = tl.sum(gates, axis=2).to(kind).to(tl.float32)
@@ -194,7 +213,7 @@ def joint_product(
     matrices = [*weights, *(weights[0] for _ in spare)]
     offsets = [*biases, *(matrices[len(biases) :])]
     stride_out, stride_in = (1, outputs[0]) if transposed else (inputs, 1)
-    block_n, block_k, warps = _joint_blocks(sum(outputs), inputs, x.element_size(), transposed)
+    block_n, block_k, warps = _joint_blocks(inputs, x.element_size(), transposed)
     grid = (sum(triton.cdiv(each, block_n) for each in outputs),)
     y = torch.empty((*x.shape[:-1], sum(outputs)), dtype=x.dtype, device=x.device)
     _joint_kernel[grid](
@@ -222,7 +241,7 @@ def gated_product(
     inputs, outputs = x.shape[-1], gate.shape[0]
     flat = x.reshape(-1, inputs).contiguous()
     rows = flat.shape[0]
-    block_n, block_k, warps = _gated_blocks(outputs, inputs, x.element_size())
+    block_n, block_k, warps = _gated_blocks(inputs, x.element_size())
     y = torch.empty((*x.shape[:-1], outputs), dtype=x.dtype, device=x.device)
     _gated_kernel[(triton.cdiv(outputs, block_n),)](
         flat, gate, up, flat if norm is None else norm, y, rows, outputs, eps,
@@ -233,17 +252,17 @@ def gated_product(
     return y
 
 
-def _joint_blocks(
-    outputs: int, inputs: int, element_bytes: int, transposed: bool
-) -> tuple[int, int, int]:
+def _joint_blocks(inputs: int, element_bytes: int, transposed: bool) -> tuple[int, int, int]:
     """Choose outputs per program, inputs read at once, and warps; measured on an H200."""
     if transposed:
         return 8, min(512, triton.next_power_of_2(inputs)), 4
-    widest = min(LINE_BYTES // element_bytes, triton.next_power_of_2(inputs))
-    return (2 if outputs <= FEW_OUTPUTS else 4), widest, 4
+    line = LINE_BYTES // element_bytes
+    if inputs > line:
+        return 2, line // 2, 2
+    return 4, triton.next_power_of_2(inputs), 4
 
 
-def _gated_blocks(outputs: int, inputs: int, element_bytes: int) -> tuple[int, int, int]:
+def _gated_blocks(inputs: int, element_bytes: int) -> tuple[int, int, int]:
     return 2, min(LINE_BYTES // element_bytes, triton.next_power_of_2(inputs)), 4
 
 
