@@ -108,6 +108,34 @@ class Written(nn.Module):
         return self.out(y.reshape(batch, time, width))
 
 
+class Inner(nn.Module):
+    """Attention that gives its weights, too."""
+
+    def __init__(self):
+        super().__init__()
+        self.temperature = 4.0
+
+    def forward(self, q, k, v, mask=None):
+        weights = (q @ k.transpose(-2, -1) / self.temperature).softmax(-1)
+        return weights @ v, weights
+
+
+class Outer(nn.Module):
+    """Calls such attention, and discards its weights, returns them or stores them."""
+
+    def __init__(self, use="discard"):
+        super().__init__()
+        self.attention = Inner()
+        self.project = nn.Linear(WIDTH, WIDTH)
+        self.use = use
+
+    def forward(self, x):
+        y, weights = self.attention(x, self.project(x), x)
+        if self.use == "store":
+            self.weights = weights
+        return (y, weights) if self.use == "return" else y
+
+
 def plain(self, q, k, v, mask):
     return F.softmax(q @ k.transpose(-2, -1) * self.scale, dim=-1) @ v
 

@@ -1,8 +1,11 @@
+"""What can be compared, with which settings, and what a comparison finds.
+
+That nothing is changed, and the conditions of timing, have files of their own.
+"""
+
 import json
 import math
 import time
-import weakref
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -16,22 +19,15 @@ from two_sides import (
     WIDE,
     children,
     core_model,
-    nn,
     torch,
     torch_model,
 )
 
 from tinytorch import Comparison, Isolated, compare
-from tinytorch.comparison import compare as comparing
 from tinytorch.comparison.compare import FLOOR, FLOOR_OF_FINISHED
 from tinytorch.comparison.comparison import FASTER, NOT_SHOWN, SAME, SLOWER
 from tinytorch.comparison.processes import THREAD_VARIABLES
-from tinytorch.comparison.sides import LocalSide, WorkloadSide
-from tinytorch.core.layers import Linear, Sequential
-from tinytorch.core.spatial import BatchNorm2d
-from tinytorch.core.tensor import Tensor
 from tinytorch.errors import SettingError, TargetError
-from tinytorch.workloads.preparation import Preparation
 from tinytorch.workloads.workload import Workload
 
 # ---------------------------------------------------------------- verdicts
@@ -152,6 +148,11 @@ def test_an_isolated_target_and_one_in_this_process_are_compared():
 def test_what_cannot_be_compared_is_refused(given, message):
     with pytest.raises(SettingError, match=message):
         compare(LITTLE, given, **TIME_ALONE)
+
+
+def test_inputs_beside_something_that_has_its_own_are_refused():
+    with pytest.raises(SettingError, match="inputs= is for models; the baseline"):
+        compare((core_model(), CORE_X), core_model(), inputs=CORE_X)
 
 
 def test_a_target_that_is_none_is_refused():
@@ -309,238 +310,9 @@ def test_a_candidate_that_is_worse_is_told():
     assert found.is_accurate is False
 
 
-# ---------------------------------------------------------------- nothing is changed
-
-
-class Noisy(nn.Module):
-    """Everything that a call of a model may change."""
-
-    def __init__(self):
-        super().__init__()
-        self.linear, self.norm, self.dropout = nn.Linear(8, 8), nn.BatchNorm1d(8), nn.Dropout(0.5)
-        self.register_buffer("calls", torch.zeros(()))
-
-    def forward(self, x):
-        self.calls += 1
-        return self.dropout(self.norm(self.linear(x)))
-
-
-@pytest.mark.slow
-def test_a_torch_model_is_as_it_was_before():
-    model, x = Noisy().train(), torch.randn(4, 8)
-    hooked = []
-    handle = model.linear.register_forward_hook(lambda *args: hooked.append(1))
-    model(x).sum().backward()
-    state = {name: value.clone() for name, value in model.state_dict().items()}
-    gradient, other = model.linear.weight.grad, Noisy()
-    values, random, given = gradient.clone(), torch.get_rng_state(), x.clone()
-    compare(model, other, inputs=x, **SHORT)
-    after = model.state_dict()
-    assert all(torch.equal(state[name], after[name]) for name in state)
-    assert model.linear.weight.grad is gradient
-    assert torch.equal(gradient, values)
-    assert torch.equal(torch.get_rng_state(), random)
-    assert torch.equal(x, given)
-    assert model.training
-    assert torch.is_grad_enabled()
-    before = len(hooked)
-    model(x)
-    assert len(hooked) == before + 1
-    handle.remove()
-
-
-def test_a_core_model_is_as_it_was_before():
-    model = Sequential(Linear(4, 4, rng=0), BatchNorm2d(3))
-    model.train()
-    x = Tensor(np.random.default_rng(0).standard_normal((2, 3, 4, 4)).astype(np.float32))
-    model(x).sum().backward()
-    norm = model.layers[1]
-    held = [tensor for tensor in vars(norm).values() if isinstance(tensor, Tensor)]
-    before = [tensor.data.copy() for tensor in held]
-    gradients = [parameter.grad.copy() for parameter in model.parameters()]
-    given = x.data.copy()
-    compare(model, model, inputs=x, **SHORT)
-    assert all(np.array_equal(old, new.data) for old, new in zip(before, held, strict=True))
-    for old, parameter in zip(gradients, model.parameters(), strict=True):
-        np.testing.assert_array_equal(old, parameter.grad)
-    np.testing.assert_array_equal(x.data, given)
-    assert model.training
-
-
-def test_a_model_that_cannot_be_copied_is_timed_as_it_is():
-    class Single(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.linear = nn.Linear(8, 8)
-            self.register_buffer("calls", torch.zeros(()))
-
-        def __deepcopy__(self, memo):
-            raise TypeError("there can be only one")
-
-        def forward(self, x):
-            self.calls += 1
-            return self.linear(x)
-
-    single = Single()
-    found = compare(single, torch_model(WIDE), inputs=TORCH_X, **SHORT)
-    assert found.verdict == SLOWER
-    assert any("there can be only one" in note for note in found.notes)
-    assert found.floor == FLOOR_OF_FINISHED
-    assert single.calls == 0
-    assert found.resources[0].parameter_bytes > 0
-
-
 @pytest.mark.parametrize(("threads", "is_named"), [(1, False), (2, True)])
 def test_idle_threads_of_two_frameworks_are_named(monkeypatch, threads, is_named):
     monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
     monkeypatch.setattr("tinytorch.measure.threads.usable_cores", lambda: 8)
     found = compare((core_model(), CORE_X), (torch_model(WIDE), TORCH_X), **SHORT)
     assert any("two frameworks" in note for note in found.notes) is is_named
-
-
-def test_inputs_beside_something_that_has_its_own_are_refused():
-    with pytest.raises(SettingError, match="inputs= is for models; the baseline"):
-        compare((core_model(), CORE_X), core_model(), inputs=CORE_X)
-
-
-# ---------------------------------------------------------------- what was done once
-
-
-def test_a_prepared_model_is_compared_as_it_is_against_copies_of_the_other():
-    prepared = torch_model()
-    prepared.preparations = (Preparation("compiled", 12.3, 3 << 20),)
-    found = compare(torch_model(WIDE), prepared, inputs=TORCH_X, **SHORT)
-    assert found.preparations == ((), prepared.preparations)
-    assert found.verdict == FASTER
-    assert found.break_even.calls == pytest.approx(
-        12.3 / (found.baseline.median * (1 - found.time_ratio))
-    )
-    assert found.floor == FLOOR_OF_FINISHED
-    assert any("compiled once in 12 s, which a copy" in note for note in found.notes)
-    assert any("candidate kept the same memory" in note for note in found.notes)
-
-
-def test_a_model_that_the_user_compiles_is_not_timed_while_it_compiles():
-    calls = []
-
-    def backend(graph, inputs):
-        calls.append("compiled")
-        time.sleep(0.3)
-        return graph.forward
-
-    model = torch_model()
-    compiled = torch.compile(model, backend=backend)
-    found = compare(model, compiled, inputs=TORCH_X, **SHORT)
-    assert calls == ["compiled"]
-    (first,) = found.preparations[1]
-    assert first.is_estimate
-    assert first.seconds > 0.25
-    assert found.candidate.median < 0.3
-    assert found.outputs.is_identical
-
-
-def test_functions_with_a_slow_first_call_are_told_so():
-    waits = [0.3]
-
-    def lazy():
-        if waits:
-            time.sleep(waits.pop())
-        return sum(range(1000))
-
-    found = compare(LITTLE, lazy, **TIME_ALONE)
-    (first,) = found.preparations[1]
-    assert first.seconds > 0.25
-    assert found.candidate.median < 0.3
-
-
-# ---------------------------------------------------------------- cold caches
-
-
-@pytest.fixture
-def _small_caches(monkeypatch):
-    monkeypatch.setattr("tinytorch.measure.cold_cache.flushed_bytes", lambda: 1 << 16)
-
-
-@pytest.mark.usefixtures("_small_caches")
-def test_cold_caches_are_asked_for_and_kept_in_the_result():
-    found = compare(torch_model(), torch_model(WIDE), inputs=TORCH_X, cache="cold", **SHORT)
-    assert found.cache == "cold"
-    assert found.verdict == SLOWER
-    assert found.pace.loops == (1, 1)
-    assert found.pace.untimed_s > 0
-    assert "warm caches" in found.not_measured["energy"]
-    assert compare(LITTLE, MUCH, **TIME_ALONE).cache == "warm"
-
-
-@pytest.mark.usefixtures("_small_caches")
-def test_functions_can_be_compared_with_cold_caches():
-    found = compare(LITTLE, MUCH, cache="cold", **TIME_ALONE)
-    assert (found.cache, found.verdict) == ("cold", SLOWER)
-
-
-def test_the_caches_of_other_processes_are_out_of_reach():
-    with pytest.raises(SettingError, match=r"cold.*is for sides in this process"):
-        compare(Isolated("mlp"), Isolated("mlp"), cache="cold")
-
-
-# ---------------------------------------------------------------- a device and its driver
-
-
-def test_what_was_seen_of_a_device_is_in_the_notes_and_the_environment(monkeypatch):
-    class Watch:
-        notes = ("cuda:0 lowered its clock during the measurement: power cap",)
-        looks = 0
-
-        def __init__(self, device):
-            self.device = device
-
-        def look(self):
-            Watch.looks += 1
-
-        def to_dict(self):
-            return {"name": "imaginary"}
-
-    monkeypatch.setattr(comparing, "DeviceWatch", Watch)
-    monkeypatch.setattr(LocalSide, "devices", ("cuda:0",))
-    found = compare(LITTLE, MUCH, **TIME_ALONE)
-    assert Watch.looks == found.n
-    assert Watch.notes[0] in found.notes
-    assert found.environment["devices"] == {"cuda:0": {"name": "imaginary"}}
-
-
-def test_without_a_device_no_driver_is_asked(monkeypatch):
-    monkeypatch.setattr(comparing, "DeviceWatch", None)
-    assert "devices" not in compare(LITTLE, MUCH, **TIME_ALONE).environment
-
-
-def test_two_models_that_do_not_fit_are_compared_with_fewer_copies(monkeypatch):
-    class OutOfMemoryError(RuntimeError):
-        pass
-
-    alive = []
-
-    class Large(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.linear = nn.Linear(8, 8)
-
-        def __deepcopy__(self, memo):
-            if sum(reference() is not None for reference in alive) >= 1:
-                raise OutOfMemoryError("CUDA out of memory. Tried to allocate 3.00 GiB.")
-            twin = Large()
-            alive.append(weakref.ref(twin))
-            return twin
-
-        def forward(self, x):
-            return self.linear(x)
-
-    monkeypatch.setattr(
-        comparing,
-        "DeviceWatch",
-        lambda device: SimpleNamespace(device=device, notes=(), look=lambda: None, to_dict=dict),
-    )
-    monkeypatch.setattr(WorkloadSide, "devices", ("cuda:0",))
-    found = compare(Large(), Large(), inputs=TORCH_X, **TIME_ALONE)
-    notes = [note for note in found.notes if "no room for copies of both models" in note]
-    assert len(notes) == 1
-    assert found.floor == FLOOR_OF_FINISHED
