@@ -4,6 +4,7 @@ import importlib
 import importlib.util
 import os
 import shutil
+import sys
 from types import ModuleType
 from typing import NoReturn
 
@@ -43,3 +44,10 @@ def _without(part: str, reason: str) -> NoReturn:
     if part in (each.strip() for each in required):
         pytest.fail(f"{part} is required by TINYTORCH_REQUIRED_PARTS: {reason}")
     pytest.skip(reason, allow_module_level=True)
+
+
+def hide_package(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """Let a package be missing for the rest of a test."""
+    for each in [each for each in sys.modules if each.partition(".")[0] == name]:
+        monkeypatch.delitem(sys.modules, each)
+    monkeypatch.setitem(sys.modules, name, None)

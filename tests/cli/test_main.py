@@ -100,6 +100,7 @@ def test_every_command_has_the_common_options(name):
         "bench": ["suite.toml"],
         "gate": ["--against", "main"],
         "report": ["last"],
+        "compete": ["rules"],
     }.get(name, [])
     options = build_parser(name).parse_args([name, *needed, "--json", "--quiet", "--seed", "7"])
     assert (options.command, options.json, options.quiet, options.seed) == (name, True, True, 7)

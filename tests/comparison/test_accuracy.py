@@ -291,3 +291,9 @@ def test_a_failed_comparison_survives_strict_json():
     again = AccuracyComparison.from_dict(json.loads(text))
     assert again.verdict == WORSE
     assert again.to_dict() == found.to_dict()
+
+
+def test_right_and_wrong_are_two_objects_for_all_examples():
+    found = compare_accuracy([1, 0, 1, 0] * 100, [True, False] * 200)
+    assert found.baseline_scores == found.candidate_scores == (1.0, 0.0) * 200
+    assert len({id(score) for score in found.baseline_scores + found.candidate_scores}) == 2

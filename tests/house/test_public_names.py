@@ -62,9 +62,12 @@ PUBLIC = {
         "Benchmark",
         "BenchmarkResult",
         "BenchmarkSuite",
+        "CompetitionProfiler",
         "MLPerf",
         "Performance",
         "PerformanceTable",
+        "TinyMLPerf",
+        "TinyMLPerfCompetition",
         "benchmark_suite",
         "measure_performance",
         "plot_performance_comparison",
@@ -285,12 +288,14 @@ def test_every_public_name_can_be_imported(module):
     assert [name for name in sorted(PUBLIC[module]) if not hasattr(found, name)] == []
 
 
-def test_an_unknown_name_is_an_attribute_error():
-    tinytorch = importlib.import_module("tinytorch")
-    with pytest.raises(AttributeError, match="'tinytorch' has no attribute 'no_such_name'"):
-        tinytorch.no_such_name  # noqa: B018
+@pytest.mark.parametrize("module", ["tinytorch", "tinytorch.perf.benchmarking"])
+def test_an_unknown_name_is_an_attribute_error(module):
+    found = importlib.import_module(module)
+    with pytest.raises(AttributeError, match=f"'{module}' has no attribute 'no_such_name'"):
+        found.no_such_name  # noqa: B018
 
 
-def test_the_lazy_names_show_in_dir():
-    tinytorch = importlib.import_module("tinytorch")
-    assert set(tinytorch.__all__) <= set(dir(tinytorch))
+@pytest.mark.parametrize("module", ["tinytorch", "tinytorch.perf.benchmarking"])
+def test_the_lazy_names_show_in_dir(module):
+    found = importlib.import_module(module)
+    assert set(found.__all__) <= set(dir(found))

@@ -235,7 +235,7 @@ def test_an_unknown_device_is_refused(cache, device):
 
 def test_cuda_without_torch_names_the_extra(cache, monkeypatch):
     monkeypatch.setattr(module.util, "find_spec", lambda name: None)
-    with pytest.raises(MissingPartError, match=r"pip install tinytorch-perf\[torch\]"):
+    with pytest.raises(MissingPartError, match=r"pip install '\.\[torch\]'"):
         machine_ceilings("cuda")
 
 

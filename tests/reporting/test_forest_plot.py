@@ -104,3 +104,10 @@ def test_the_legend_says_what_is_drawn():
 def test_the_ends_hold_every_interval_and_one():
     low, high = ForestPlot([ForestRow("a", 3.0, 2.0, 4.0)], 0.005, 0.01).ends
     assert low < 1 < 4 < high
+
+
+def test_a_floor_of_zero_is_not_drawn_and_sides_have_names():
+    found = ForestPlot([ROW], 0.0, 0.02, sides=("worse", "better"))
+    legend = found.lines(80)[-1].plain
+    assert "floor" not in legend
+    assert "worse < 1x < better" in legend

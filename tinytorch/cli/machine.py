@@ -74,7 +74,7 @@ def _import_torch() -> None:
         if error.name != "torch":
             raise
         raise MissingPartError(
-            "--torch needs PyTorch; install the extra: pip install tinytorch-perf[torch]"
+            "--torch needs PyTorch; install the extra: pip install '.[torch]'"
         ) from error
 
 

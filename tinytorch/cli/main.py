@@ -11,6 +11,7 @@ from io import TextIOWrapper
 from typing import NamedTuple, Protocol, cast
 
 from tinytorch import __version__
+from tinytorch.cli.common_options import add_common_options
 from tinytorch.cli.console import Output, throw_away_output
 from tinytorch.cli.exit_codes import ExitCode, exit_code_for
 from tinytorch.errors import TinyTorchError
@@ -37,6 +38,9 @@ COMMANDS = {
     "gate": Command("tinytorch.cli.gate", "fail when something became slower or less accurate"),
     "history": Command(
         "tinytorch.cli.history", "list what was measured, show trends, find changes"
+    ),
+    "compete": Command(
+        "tinytorch.cli.compete", "enter a competition, judge an entry, make the board"
     ),
     "report": Command("tinytorch.cli.report", "show a kept result again, as text or as a page"),
 }
@@ -92,7 +96,7 @@ def build_parser(requested: str | None = None) -> argparse.ArgumentParser:
             name, help=summary, description=_as_sentence(summary), allow_abbrev=False
         )
         if name == requested:
-            _add_common_arguments(command)
+            add_common_options(command)
             _load(name).add_arguments(command)
     return parser
 
@@ -113,23 +117,6 @@ def _run(arguments: list[str]) -> int:
     output = Output(options.command, as_json=options.json, quiet=options.quiet)
     code = _load(options.command).run(options, output)
     return ExitCode.INVALID if output.faults and code == ExitCode.FINE else code
-
-
-def _add_common_arguments(parser: argparse.ArgumentParser) -> None:
-    common = parser.add_argument_group("common options")
-    common.add_argument(
-        "--json", action="store_true", help="print the result as JSON on stdout, messages on stderr"
-    )
-    common.add_argument("--quiet", action="store_true", help="print the result and nothing else")
-    common.add_argument(
-        "--seed", type=_seed, default=0, metavar="N", help="seed of everything random (default 0)"
-    )
-
-
-def _seed(text: str) -> int:
-    if not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"a seed is a whole number from 0 on, not {text!r}")
-    return int(text)
 
 
 def _load(name: str) -> CommandModule:

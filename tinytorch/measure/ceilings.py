@@ -333,7 +333,7 @@ def _identify(device: str) -> tuple[str, str]:
     # Asking for a CUDA device is asking for torch, so it may be imported here.
     if not torch_is_imported() and util.find_spec("torch") is None:
         raise MissingPartError(
-            f"device {device!r} needs PyTorch; install the extra: pip install tinytorch-perf[torch]"
+            f"device {device!r} needs PyTorch; install the extra: pip install '.[torch]'"
         )
     from tinytorch.measure.ceilings_torch import identify_cuda
 

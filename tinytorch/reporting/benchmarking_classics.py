@@ -239,9 +239,7 @@ def _new_figure(panels: int) -> Figure:
     try:
         from matplotlib.figure import Figure
     except ImportError as error:
-        raise MissingPartError(
-            'figures need matplotlib: pip install "tinytorch-perf[plot]"'
-        ) from error
+        raise MissingPartError('figures need matplotlib: pip install ".[plot]"') from error
     return Figure(figsize=(PANEL_INCHES[0] * panels, PANEL_INCHES[1]), layout="constrained")
 
 

@@ -71,10 +71,10 @@ class ForestRow:
 
 @dataclass(frozen=True)
 class ForestPlot:
-    """Rows over one logarithmic axis, with the floor and the band around 1.
+    """Rows over one logarithmic axis, with the floor and the band around 1; a floor of 0 is none.
 
     `points`, such as the ratios of single rounds, are drawn below as a strip, the higher the more
-    of them lie at a place.
+    of them lie at a place. `sides` say what left and right of 1 mean.
     """
 
     rows: Sequence[ForestRow]
@@ -82,6 +82,7 @@ class ForestPlot:
     band: float
     points: Sequence[float] = ()
     points_label: str = "rounds"
+    sides: tuple[str, str] = ("slower", "faster")
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         letters = PLAIN_LETTERS if options.ascii_only else LETTERS
@@ -136,7 +137,7 @@ class ForestPlot:
         canvas = [" "] * axis.columns
         for place in range(axis.place(1 / (1 + self.band)), axis.place(1 + self.band) + 1):
             canvas[place] = letters.band
-        for edge in (1 / (1 + self.floor), 1 + self.floor):
+        for edge in (1 / (1 + self.floor), 1 + self.floor) if self.floor else ():
             canvas[axis.place(edge)] = letters.floor
         canvas[axis.place(1)] = letters.one
         return "".join(canvas)
@@ -144,11 +145,11 @@ class ForestPlot:
     def _legend(self, letters: _Letters) -> str:
         parts = [
             f"{letters.one} equal",
-            f"{letters.floor} floor {100 * self.floor:.3g}%",
+            f"{letters.floor} floor {100 * self.floor:.3g}%" if self.floor else "",
             f"{letters.band} band {100 * self.band:.3g}%",
-            "slower < 1x < faster",
+            f"{self.sides[0]} < 1x < {self.sides[1]}",
         ]
-        return "  ".join(parts)
+        return "  ".join(filter(None, parts))
 
 
 @dataclass(frozen=True)

@@ -120,9 +120,7 @@ def _figure_class() -> Any:
     try:
         from matplotlib.figure import Figure
     except ImportError as error:
-        raise MissingPartError(
-            'figures need matplotlib: pip install "tinytorch-perf[plot]"'
-        ) from error
+        raise MissingPartError('figures need matplotlib: pip install ".[plot]"') from error
     return Figure
 
 

@@ -61,7 +61,7 @@ MOST_ADVICE = 4
 """Suggestions that are shown; the report has all of them."""
 INK = 1.2
 """Pixels brighter than this are drawn. Inputs are centred; this is a grey value of about 0.5."""
-FAST = 'pip install "tinytorch-perf[fast]"'
+FAST = 'pip install ".[fast]"'
 NEXT_COMMANDS = (
     ("tinytorch optimize yours.py:make --html report.html", "all of this, on your model"),
     ("tinytorch profile yours.py:make", "where its time and memory go"),

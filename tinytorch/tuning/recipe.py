@@ -43,6 +43,7 @@ __all__ = [
     "Recipe",
     "carry_out",
     "last_change",
+    "plain_json",
     "rebuilt_plan",
     "rebuilt_transform",
     "recipe_text",
@@ -116,7 +117,7 @@ class Recipe:
         """Give everything, ready for JSON; numbers that are not finite are None."""
         fields = {name: getattr(self, name) for name in self.__dataclass_fields__}
         fields["plans"] = [each.to_dict() for each in self.plans]
-        found: dict[str, Any] = _plain({"format": FORMAT, "schema": SCHEMA, **fields})
+        found: dict[str, Any] = plain_json({"format": FORMAT, "schema": SCHEMA, **fields})
         return found
 
     @classmethod
@@ -187,7 +188,7 @@ def rebuilt_plan(plan: Plan) -> Plan:
     """
     transform = rebuilt_transform(plan.transform, plan.settings)
     own: dict[str, Any] = asdict(transform)  # type: ignore[call-overload]
-    if _plain(own) != _plain(dict(plan.settings)):
+    if plain_json(own) != plain_json(dict(plan.settings)):
         raise CheckpointError(
             f"its recipe is damaged, or of another version: {plan.transform} has the settings "
             f"{own!r}, the recipe {dict(plan.settings)!r}"
@@ -226,14 +227,14 @@ def recipe_text(recipe: Mapping[str, Any]) -> str:
     return json.dumps(recipe, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
 
 
-def _plain(value: Any) -> Any:
+def plain_json(value: Any) -> Any:
     """Give a value as JSON has it."""
     if isinstance(value, Mapping):
-        return {str(name): _plain(each) for name, each in value.items()}
+        return {str(name): plain_json(each) for name, each in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_plain(each) for each in value]
+        return [plain_json(each) for each in value]
     if isinstance(value, (np.generic, np.ndarray)):
-        return _plain(value.tolist())
+        return plain_json(value.tolist())
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 

@@ -145,6 +145,6 @@ def test_without_matplotlib_the_table_is_printed_and_the_extra_named(monkeypatch
     for name in [name for name in sys.modules if name.startswith("matplotlib")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setattr(builtins, "__import__", without)
-    with pytest.raises(MissingPartError, match=r'pip install "tinytorch-perf\[plot\]"'):
+    with pytest.raises(MissingPartError, match=r'pip install "\.\[plot\]"'):
         plot_performance_comparison(example_table())
     assert "slow" in capsys.readouterr().out

@@ -73,3 +73,10 @@ def test_long_names_and_their_numbers_take_two_lines():
 def test_names_are_text():
     html = forest_picture(ForestPlot([ForestRow(HOSTILE, 1.0, 0.9, 1.1, HOSTILE)], 0.005, 0.01))
     assert "<script" not in html
+
+
+def test_a_floor_of_zero_is_not_drawn_and_sides_have_names():
+    shown = picture(ForestRow("a", 1.3, 1.2, 1.4), floor=0.0, band=0.02, sides=("worse", "better"))
+    words = shown.texts("text")
+    assert {"← worse", "better →", "band 2% (grey)"} <= set(words)
+    assert shown.all("line", class_="faint") == []

@@ -66,3 +66,9 @@ def test_any_values_stay_inside_of_the_picture(values):
     for point in picture(values).all("circle"):
         assert 0 <= percent(point["cx"]) <= 100
         assert 0 <= float(point["cy"]) <= HEIGHT
+
+
+def test_values_without_levels_have_no_line_through_them():
+    found = picture(has_levels=False)
+    assert found.all("line", class_="axis") == []
+    assert found.texts("title")[0] == "6 values"

@@ -15,7 +15,7 @@ from tinytorch.perf.benchmarking.examples import Examples
 from tinytorch.perf.benchmarking.model_inputs import fitted_inputs
 from tinytorch.workloads.workload import call_model
 
-__all__ = ["ACCURACY", "NEGATIVE_ERROR", "Scored", "score_examples", "score_outputs"]
+__all__ = ["ACCURACY", "NEGATIVE_ERROR", "Scored", "main_output", "score_examples", "score_outputs"]
 
 ACCURACY = "accuracy"
 NEGATIVE_ERROR = "negative mean squared error"
@@ -49,7 +49,7 @@ def score_examples(model: Any, examples: Examples) -> Scored:
         inputs = fitted_inputs(model, batch.inputs)
         with adapter.naming_failures(model):
             given = call_model(model, *inputs)
-        outputs = _main_output(adapter, given)
+        outputs = main_output(adapter, given)
         batch_metric, batch_scores = score_outputs(outputs, batch.targets)
         if metric not in ("", batch_metric):
             raise ModelError(f"one batch is scored by {metric}, another by {batch_metric}")
@@ -138,7 +138,7 @@ def _count_broken(outputs: Array) -> int:
     return int((~np.isfinite(outputs.reshape(len(outputs), -1))).any(axis=1).sum())
 
 
-def _main_output(adapter: Adapter, output: Any) -> Array:
+def main_output(adapter: Adapter, output: Any) -> Array:
     """Give the array to score: the logits where an output names them, else the first one."""
     if isinstance(output, Mapping) and "logits" in output:
         output = output["logits"]

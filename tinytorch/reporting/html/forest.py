@@ -150,13 +150,14 @@ def _reference(plot: ForestPlot, scale: Scale, top: float, bottom: float) -> lis
             height=bottom - top,
             class_="faint",
         ),
-        *(upright_line(edge, top, bottom, class_="faint") for edge in edges),
+        *(upright_line(edge, top, bottom, class_="faint") for edge in edges if plot.floor),
         upright_line(scale(1), top, bottom, class_="axis"),
     ]
 
 
 def _axis(plot: ForestPlot, scale: Scale, floor: float) -> list[Markup]:
-    around = f"floor {100 * plot.floor:.3g}% (dashed), band {100 * plot.band:.3g}% (grey)"
+    floor_words = f"floor {100 * plot.floor:.3g}% (dashed), " if plot.floor else ""
+    around = f"{floor_words}band {100 * plot.band:.3g}% (grey)"
     parts = [element("line", x1="0", x2="100%", y1=floor, y2=floor, class_="axis")]
     for tick in _ticks(scale):
         x = scale(tick)
@@ -166,8 +167,8 @@ def _axis(plot: ForestPlot, scale: Scale, floor: float) -> list[Markup]:
         parts.append(words(x, floor + 17, written, class_="tick", anchor=anchor))
     return [
         *parts,
-        words(0, floor + 35, "← slower"),
-        words(100, floor + 35, "faster →", anchor="end"),
+        words(0, floor + 35, f"← {plot.sides[0]}"),
+        words(100, floor + 35, f"{plot.sides[1]} →", anchor="end"),
         words(50, floor + 53, around, class_="tick", anchor="middle"),
     ]
 

@@ -18,6 +18,8 @@ PAGES = {
     "tinytorch.tuning.tour.Tour": "tour_page",
     "tinytorch.records.suite_outcome.EntryOutcome": "suite_page",
     "tinytorch.records.trends.Trend": "history_page",
+    "tinytorch.competition.boards.board.Board": "board_page",
+    "tinytorch.competition.judgement.Judgement": "judgement_page",
 }
 """Type of a result -> the module beside this one whose function of the same name makes its page.
 
@@ -29,7 +31,7 @@ TOGETHER = ("suite_page", "history_page")
 
 
 def report_html(result: Any, **context: Any) -> str:
-    """Give the HTML file of a profile, comparison, optimization, suite run or history.
+    """Give the HTML file of a profile, comparison, optimization, suite run, history or board.
 
     A suite run is the sequence of its outcomes, a history one of trends. What a page can show
     beside the result goes into `context`, such as the `name` of a suite.

@@ -28,11 +28,13 @@ def trend_picture(
     y_text: Callable[[float], str],
     ends: tuple[str, str],
     titles: Sequence[str] = (),
+    has_levels: bool = True,
 ) -> Markup:
     """Draw values from left to right, as the terminal's trend plot does.
 
-    `steps` are the indices of the first values of new levels; a level is drawn at its median.
-    `ends` label the first and the last value, `titles` say what each point is.
+    `steps` are the indices of the first values of new levels; a level is drawn at its median. With
+    `has_levels` False the values have none, as records have not. `ends` label the first and the
+    last value, `titles` say what each point is.
     """
     low, high = trend_range(values, bars)
     x = Scale(-0.5, max(0.5, len(values) - 0.5), 0, 100)
@@ -41,12 +43,12 @@ def trend_picture(
         HEIGHT,
         *upright_axis(y, y_text),
         *(part for step in steps for part in _step(x(step - 0.5))),
-        *_levels(values, steps, x, y),
+        *(_levels(values, steps, x, y) if has_levels else ()),
         *_bars(bars, x, y),
         *_points(values, titles, steps, x, y),
         words(0, HEIGHT + 16, ends[0], class_="tick"),
         words(100, HEIGHT + 16, ends[1], class_="tick", anchor="end"),
-        label=f"{len(values)} values, {len(steps)} changes of level",
+        label=f"{len(values)} values" + (f", {len(steps)} changes of level" if has_levels else ""),
         left=76,
         top=22,
         class_="trend",

@@ -1,0 +1,121 @@
+"""How often the judge of the competition errs, and whether three times as fast scores 3.
+
+    python benchmarks/judge_calibration.py [--event mlp_sprint] [--runs 10] [--heats 10] [--out F]
+
+First the reference competes with itself: its score is 1, so `faster` and `slower` are errors, and
+the interval should hold 1 in 95 of 100 runs. Then a model that takes K times as long for each call,
+because it waits by its own clock, competes as the reference with the same model that does not wait:
+the score should be K. (Computing everything K times is no such test for a small model: the second
+time finds warm caches.) Questions are those of the practice round; every run has its own order.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tempfile
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tinytorch.competition.cell.contender import Contender, Limits
+from tinytorch.competition.events import EVENTS, Event, find_event
+from tinytorch.competition.judgement import Score, score_of
+from tinytorch.competition.judging.heats import run_heat
+from tinytorch.competition.judging.measuring import heat_of
+from tinytorch.competition.questions import Questions, draw_questions, score_answers
+from tinytorch.competition.rounds import PRACTICE
+from tinytorch.measure.environment import describe_environment
+
+WAITING = """
+from time import perf_counter
+
+def make(reference):
+    model = reference.model
+
+    class Waiting(type(model)):
+        def forward(self, *inputs):
+            started = perf_counter()
+            output = super().forward(*inputs)
+            until = started + {times} * (perf_counter() - started)
+            while perf_counter() < until:
+                pass
+            return output
+
+    model.__class__ = Waiting
+    return model
+"""
+FACTORS = (2, 3)
+
+
+def main() -> None:
+    options = _options()
+    event = find_event(options.event)
+    questions = draw_questions(event, PRACTICE, heats=options.heats)
+    results = [_against_itself(event, questions, options), *_factors(event, questions, options)]
+    if options.out:
+        setting = {"environment": describe_environment().to_dict(), "event": event.name}
+        options.out.write_text(json.dumps({**setting, "results": results}, indent=2))
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--event", choices=EVENTS, default="mlp_sprint")
+    parser.add_argument("--runs", type=int, default=10)
+    parser.add_argument("--heats", type=int, default=10)
+    parser.add_argument("--out", type=Path)
+    return parser.parse_args()
+
+
+def _against_itself(
+    event: Event, questions: Questions, options: argparse.Namespace
+) -> dict[str, Any]:
+    both = (Contender(event.name), Contender(event.name))
+    scores = []
+    for number in range(options.runs):
+        scores.append(_score(event, both, questions, heats=options.heats, seed=number))
+        print(f"{event.title}, against itself: {_text(scores[-1])}", flush=True)
+    holds = sum(score.low <= 1 <= score.high for score in scores)
+    wrong = sum(score.verdict != "not shown" for score in scores)
+    print(f"the interval holds 1 in {holds} of {len(scores)} runs; {wrong} wrong verdicts\n")
+    return {"factor": 1, "scores": [asdict(score) for score in scores]}
+
+
+def _factors(
+    event: Event, questions: Questions, options: argparse.Namespace
+) -> Iterator[dict[str, Any]]:
+    with tempfile.TemporaryDirectory() as folder:
+        for factor in FACTORS:
+            file = Path(folder) / f"waiting_{factor}.py"
+            file.write_text(WAITING.format(times=factor))
+            once = file.with_name("once.py")
+            once.write_text(WAITING.format(times=1))
+            sides = tuple(Contender(event.name, code=f"{each}:make") for each in (file, once))
+            score = _score(event, (sides[0], sides[1]), questions, heats=options.heats, seed=0)
+            print(f"{event.title}, {factor} times as fast: {_text(score)}", flush=True)
+            yield {"factor": factor, "scores": [asdict(score)]}
+
+
+def _score(
+    event: Event, sides: tuple[Contender, Contender], questions: Questions, *, heats: int, seed: int
+) -> Score:
+    rng = np.random.default_rng(seed)
+    taken = []
+    for number in range(heats):
+        part = questions.part(number, heats)
+        legs = run_heat(event, sides, part, rng=rng, limits=Limits())
+        ours, theirs = (score_answers(event, leg.outputs, part.targets).mean() for leg in legs)
+        assert np.array_equal(legs[0].outputs, legs[1].outputs), "both compute the same"
+        taken.append(heat_of(event, legs, (float(ours), float(theirs)), has_own_code=False))
+    return score_of(taken, [each.name for each in event.scored])
+
+
+def _text(score: Score) -> str:
+    return f"{score.value:.3f} ({score.low:.3f} to {score.high:.3f}), {score.verdict}"
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,42 @@
+"""The judge, with real processes and with entries that never start."""
+
+import dataclasses
+
+import pytest
+from example_legs import an_entry
+
+from tinytorch.competition.entries.entry import Technique
+from tinytorch.competition.judging.judge import judge
+from tinytorch.errors import SettingError
+
+
+def test_too_few_heats_are_refused():
+    with pytest.raises(SettingError, match="at least 6"):
+        judge(an_entry(), heats=5)
+
+
+def test_code_needs_trust():
+    judged = judge(an_entry(code="model.py:make", techniques=()))
+    assert "E6" in {each.rule for each in judged.findings}
+    assert judged.heats == ()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("event", ["mlp_sprint", "transformer_decathlon"])
+def test_an_entry_that_changes_nothing_is_no_better_or_worse(event):
+    judged = judge(an_entry(event, techniques=()), heats=6)
+    assert judged.is_valid, judged.findings
+    assert judged.score.verdict == "not shown"
+    assert judged.accuracy.gained in (0, None)
+    assert judged.accuracy.difference == 0
+
+
+@pytest.mark.slow
+def test_a_cache_of_keys_and_values_is_shown_to_help():
+    entry = an_entry("transformer_decathlon", techniques=(Technique("kv-cache"),))
+    judged = judge(entry, heats=6)
+    assert judged.is_valid, judged.findings
+    assert judged.measure_scores["decode"].verdict == "faster"
+    (removed,) = judged.ablations
+    assert removed.score(judged.event).value > 1
+    assert dataclasses.replace(judged, notes=()).score == judged.score

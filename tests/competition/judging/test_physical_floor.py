@@ -1,0 +1,37 @@
+"""The time below which no honest answer can be given."""
+
+import numpy as np
+import pytest
+
+from tinytorch.competition.events import EVENTS, find_event
+from tinytorch.competition.judging import physical_floor
+from tinytorch.competition.judging.physical_floor import FASTER_PRODUCTS, floor_s
+from tinytorch.perf.profiling import count_flops
+from tinytorch.workloads.zoo import load_zoo
+
+
+@pytest.fixture
+def slow_machine(monkeypatch):
+    """A machine that multiplies at a million operations per second."""
+    monkeypatch.setattr(physical_floor, "_best_rate", lambda: 1e6)
+
+
+def test_the_floor_is_the_multiplications_over_the_best_rate(slow_machine):
+    layers = 784 * 128 + 128 * 64 + 64 * 10
+    assert floor_s(find_event("mlp_sprint")) == 2 * layers / (FASTER_PRODUCTS * 1e6)
+
+
+def test_a_request_of_many_images_takes_many_times_as_long(slow_machine):
+    event = find_event("cnn_marathon")
+    workload = load_zoo(event.model)
+    one = count_flops(workload.model, *workload.inputs)
+    assert floor_s(event) == pytest.approx(event.batch * one / (FASTER_PRODUCTS * 1e6))
+
+
+def test_the_best_rate_is_measured():
+    assert physical_floor._best_rate() > 1e6
+
+
+def test_honest_calls_are_far_above_the_floor():
+    assert all(0 < floor_s(event) < 0.01 for event in EVENTS.values())
+    assert np.isfinite(floor_s(find_event("transformer_decathlon")))

@@ -1,0 +1,61 @@
+"""``tinytorch compete board``: standings, innovation and records of a folder of submissions."""
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tinytorch.cli.console import Output
+from tinytorch.cli.exit_codes import ExitCode
+from tinytorch.cli.html import add_html_option, check_html_path, write_html
+from tinytorch.cli.written_files import check_writable, write_file
+
+if TYPE_CHECKING:
+    from tinytorch.competition.boards.board import Board
+
+KINDS = ("speed", "innovation", "composite")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the folder, what of it to show, and what to write."""
+    parser.add_argument("folder", type=Path, metavar="FOLDER", help="the folder of submissions")
+    parser.add_argument("--event", metavar="EVENT", help="only this event")
+    parser.add_argument(
+        "--kind", choices=KINDS, default="speed", help="what decides the rank (default speed)"
+    )
+    add_html_option(parser)
+    parser.add_argument("--csv", type=Path, metavar="FILE", help="write all standings as CSV")
+    parser.add_argument(
+        "--grades", type=Path, metavar="FILE", help="write a row for each team and event as CSV"
+    )
+
+
+def run(options: argparse.Namespace, output: Output) -> ExitCode:
+    """Make the board of what lies in the folder; damaged files are named, and change nothing."""
+    check_html_path(options.html, is_opened=options.open)
+    for path in (options.csv, options.grades):
+        if path is not None:
+            check_writable(path)
+    from tinytorch.competition.boards.board import make_board
+    from tinytorch.competition.boards.board_exchange import board_fields
+    from tinytorch.competition.events import find_event
+    from tinytorch.competition.runs.records_folder import read_folder
+    from tinytorch.reporting.competition import show_board
+
+    event = find_event(options.event).name if options.event else None
+    folder = read_folder(options.folder)
+    board = make_board(folder.records, rounds=folder.rounds, damaged=folder.damaged)
+    output.result(board_fields(board), show_board(board, event, kind=options.kind))
+    _write_tables(options, output, board)
+    write_html(options.html, board, output, is_opened=options.open)
+    if folder.damaged:
+        output.say(f"{len(folder.damaged)} damaged; `tinytorch compete verify` says what is wrong")
+    return ExitCode.FINE
+
+
+def _write_tables(options: argparse.Namespace, output: Output, board: "Board") -> None:
+    from tinytorch.competition.boards.board_exchange import grades_csv, to_csv
+
+    if options.csv is not None:
+        write_file(options.csv, to_csv(board), output)
+    if options.grades is not None:
+        write_file(options.grades, grades_csv(board), output)

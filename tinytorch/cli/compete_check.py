@@ -1,0 +1,49 @@
+"""``tinytorch compete check``: what breaks a rule, found offline and before anything is timed."""
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tinytorch.cli.console import Output
+from tinytorch.cli.exit_codes import ExitCode
+
+if TYPE_CHECKING:
+    from tinytorch.competition.rules import Finding
+
+WHAT_TRUST_MEANS = "run Python code of the entry, which you have looked at"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add what to check."""
+    parser.add_argument("folder", type=Path, metavar="FOLDER", help="the folder of the entry")
+    parser.add_argument("--trust", action="store_true", help=WHAT_TRUST_MEANS)
+    parser.add_argument(
+        "--no-run", action="store_true", help="only read: do not build the model and ask it"
+    )
+
+
+def run(options: argparse.Namespace, output: Output) -> ExitCode:
+    """Check the entry and show what was found."""
+    from tinytorch.reporting.competition import show_findings
+
+    sha256, findings = _check(options)
+    is_fatal = any(each.is_fatal for each in findings)
+    payload = {"folder": options.folder, "entry_sha256": sha256, "findings": findings}
+    output.result({**payload, "passed": not is_fatal}, show_findings(findings))
+    if not is_fatal:
+        trust = " --trust" if options.trust else ""
+        output.say(f"next: tinytorch compete run {options.folder}{trust}")
+    return ExitCode.FAILED if is_fatal else ExitCode.FINE
+
+
+def _check(options: argparse.Namespace) -> "tuple[str, tuple[Finding, ...]]":
+    """Give the entry's hash and the findings; what is no entry is a finding, too."""
+    from tinytorch.competition.entries.entry import EntryError
+    from tinytorch.competition.entries.entry_checks import check_entry
+    from tinytorch.competition.entries.entry_file import read_entry
+
+    try:
+        entry = read_entry(options.folder)
+    except EntryError as error:
+        return "", (error.finding,)
+    return entry.sha256, check_entry(entry, trust=options.trust, run=not options.no_run)

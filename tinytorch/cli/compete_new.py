@@ -1,0 +1,84 @@
+"""``tinytorch compete new``: a folder with an entry that can be judged at once."""
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tinytorch.cli.console import Output
+from tinytorch.cli.exit_codes import ExitCode
+from tinytorch.errors import SettingError
+
+if TYPE_CHECKING:
+    from tinytorch.competition.entries.entry import Entry
+
+TIERS = {"99": 0.99, "99.9": 0.999}
+"""How a tier is written on the command line, and the share of the reference's accuracy it means."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add where the entry goes, who enters, and where."""
+    parser.add_argument("folder", type=Path, metavar="FOLDER", help="a folder that is made")
+    parser.add_argument(
+        "--event",
+        required=True,
+        metavar="EVENT",
+        help="mlp_sprint, cnn_marathon or transformer_decathlon",
+    )
+    parser.add_argument("--team", required=True, metavar="NAME", help="shown on the board")
+    parser.add_argument(
+        "--division",
+        default="closed",
+        metavar="NAME",
+        help="closed, open or learner (default closed)",
+    )
+    parser.add_argument(
+        "--tier",
+        type=tier,
+        default=TIERS["99"],
+        metavar="99|99.9",
+        help="the share of the reference's accuracy to keep, in percent (default 99)",
+    )
+    parser.add_argument(
+        "--code", action="store_true", help="with model.py, a program that makes the model"
+    )
+
+
+def run(options: argparse.Namespace, output: Output) -> ExitCode:
+    """Write the entry and say what to do next."""
+    entry = _written(options)
+    files = sorted(each.name for each in options.folder.iterdir())
+    techniques = [each.name for each in entry.techniques]
+    payload = {"folder": options.folder, "files": files, "techniques": techniques}
+    trust = " --trust" if options.code else ""
+    told = [
+        f"{options.folder}: {', '.join(files)}",
+        f"techniques: {', '.join(techniques) or 'none, so this is the reference itself'}",
+        f"next: tinytorch compete check {options.folder}{trust}",
+    ]
+    output.result({**payload, "entry": entry}, "\n".join(told))
+    return ExitCode.FINE
+
+
+def _written(options: argparse.Namespace) -> "Entry":
+    from tinytorch.competition.entries.new_entry import new_entry
+
+    try:
+        return new_entry(
+            options.folder,
+            event=options.event,
+            team=options.team,
+            division=options.division,
+            tier=options.tier,
+            example="code" if options.code else "techniques",
+        )
+    except OSError as error:
+        reason = error.strerror or error
+        raise SettingError(f"{options.folder} cannot be written: {reason}") from error
+
+
+def tier(text: str) -> float:
+    """Read a tier such as 99 or 99.9%."""
+    known = TIERS.get(text.strip().removesuffix("%"))
+    if known is None:
+        raise argparse.ArgumentTypeError(f"no tier {text!r}; there are {' and '.join(TIERS)}")
+    return known

@@ -1,0 +1,58 @@
+"""``tinytorch compete rules``: the table of rules, with the events they hold for."""
+
+import argparse
+from difflib import get_close_matches
+from typing import TYPE_CHECKING
+
+from tinytorch.cli.console import Output
+from tinytorch.cli.exit_codes import ExitCode
+from tinytorch.errors import SettingError
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from tinytorch.competition.rules import Rule
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add which rule to show."""
+    parser.add_argument("rule", nargs="?", metavar="ID", help="one rule, such as A2")
+
+
+def run(options: argparse.Namespace, output: Output) -> ExitCode:
+    """Show the rules, and where all are asked for, the events and divisions too."""
+    from tinytorch.competition.events import DIVISIONS, EVENTS, TIERS
+    from tinytorch.competition.rules import RULES
+
+    rules = [_find(options.rule)] if options.rule else list(RULES.values())
+    payload: dict[str, object] = {"rules": rules}
+    if not options.rule:
+        payload |= {"events": list(EVENTS.values()), "divisions": DIVISIONS, "tiers": TIERS}
+    output.result(payload, _rendered(rules, has_events=not options.rule))
+    return ExitCode.FINE
+
+
+def _find(name: str) -> "Rule":
+    from tinytorch.competition.rules import RULES
+
+    if name.upper() in RULES:
+        return RULES[name.upper()]
+    near = get_close_matches(name.upper(), RULES, n=1)
+    hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(RULES)}"
+    raise SettingError(f"no rule {name!r}; {hint}")
+
+
+def _rendered(rules: "list[Rule]", *, has_events: bool) -> "RenderableType":
+    from rich.console import Group
+
+    from tinytorch.competition.events import EVENTS, TIERS
+    from tinytorch.reporting.competition_rules import (
+        render_divisions,
+        render_events,
+        render_rules,
+    )
+
+    shown = render_rules(rules)
+    if not has_events:
+        return shown
+    return Group(render_events(EVENTS), render_divisions(TIERS), shown)

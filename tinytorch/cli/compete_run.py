@@ -1,0 +1,153 @@
+"""``tinytorch compete run``: the judge times an entry against the reference."""
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tinytorch.cli.compete_check import WHAT_TRUST_MEANS
+from tinytorch.cli.console import Output
+from tinytorch.cli.exit_codes import ExitCode
+from tinytorch.cli.html import add_html_option, check_html_path, write_html
+from tinytorch.cli.option_values import positive_count
+from tinytorch.cli.written_files import check_writable
+from tinytorch.errors import MissingPartError, SettingError
+
+if TYPE_CHECKING:
+    from tinytorch.competition.entries.entry import Entry
+    from tinytorch.competition.judgement import Judgement
+    from tinytorch.competition.rounds import Round
+
+HEATS = 10
+NOT_JUDGED = "not judged, and nothing was kept: mend the entry, then run again"
+NOTHING_KEPT = "\nstopped: the run is not finished, and nothing of it was kept"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add what is judged, in which round, and how long."""
+    parser.add_argument("folder", type=Path, metavar="FOLDER", help="the folder of the entry")
+    parser.add_argument("--trust", action="store_true", help=WHAT_TRUST_MEANS)
+    add_judging_options(parser)
+    add_html_option(parser)
+
+
+def add_judging_options(parser: argparse.ArgumentParser) -> None:
+    """Add how a run is made; `verify --rerun` has the same options."""
+    judging = parser.add_argument_group("judging")
+    judging.add_argument(
+        "--round",
+        type=Path,
+        metavar="FILE",
+        help="the file of a round whose seed is known (default: the practice round)",
+    )
+    judging.add_argument(
+        "--heats",
+        type=positive_count,
+        default=HEATS,
+        metavar="N",
+        help=f"how often both sides start anew; a score needs 6 (default {HEATS})",
+    )
+    judging.add_argument(
+        "--no-ablations",
+        action="store_true",
+        help="do not switch off each technique in turn; then there is no innovation score",
+    )
+
+
+def run(options: argparse.Namespace, output: Output) -> ExitCode:
+    """Judge, keep the run, show it."""
+    check_html_path(options.html, is_opened=options.open)
+    from tinytorch.competition.entries.entry_checks import check_entry
+    from tinytorch.competition.entries.entry_file import read_entry
+    from tinytorch.competition.judging import judge as judging
+    from tinytorch.competition.runs.judgement_record import as_record
+    from tinytorch.competition.runs.records_folder import keep_run
+    from tinytorch.reporting.competition import show_findings, show_judgement
+
+    entry, asked = read_entry(options.folder), round_of(options.round)
+    check_before_judging(entry, trust=options.trust)
+    findings = check_entry(entry, trust=options.trust, run=False)
+    if any(each.is_fatal for each in findings):
+        output.result({"findings": findings, "exit_code": 1}, show_findings(findings))
+        output.say(NOT_JUDGED)
+        return ExitCode.FAILED
+    ablations = not options.no_ablations
+    steps = judging.steps_of(entry, heats=options.heats, ablations=ablations)
+    try:
+        with output.progress("judging", steps) as progress:
+            judgement = judging.judge(
+                entry,
+                round=asked,
+                heats=options.heats,
+                ablations=ablations,
+                trust=options.trust,
+                seed=options.seed,
+                progress=progress,
+            )
+    except KeyboardInterrupt:
+        output.say(NOTHING_KEPT)
+        raise
+    kept = from_here(keep_run(judgement, entry))
+    output.say(f"kept as {kept}")
+    code = exit_code_of(judgement)
+    record = as_record(judgement, status="unverified")
+    payload = {"file": kept, "exit_code": int(code), "record": record.to_dict()}
+    output.result({**payload, "score": judgement.score}, show_judgement(judgement))
+    write_html(options.html, judgement, output, is_opened=options.open)
+    return code
+
+
+def check_before_judging(entry: "Entry", *, trust: bool) -> None:
+    """Refuse code that nobody trusts, a part that is missing, a folder that cannot keep the run.
+
+    None of it is a run of the entry: kept as one, a forgotten --trust would count against the team.
+    """
+    from tinytorch.competition.entries.entry import RESULTS
+
+    if entry.code is not None and not trust:
+        raise SettingError(
+            f"E6: the entry is Python code, {entry.code}; look at it, then pass --trust to run it"
+        )
+    _check_parts(entry)
+    results = entry.folder / RESULTS
+    check_writable((results if results.is_dir() else entry.folder) / "run.json")
+
+
+def _check_parts(entry: "Entry") -> None:
+    from tinytorch.competition.entries.entry import EntryError
+    from tinytorch.competition.entries.techniques import missing_parts
+
+    for technique in entry.techniques if entry.code is None else ():
+        try:
+            missing = missing_parts(technique)
+        except EntryError:  # it is no technique, which the judge says and which is the entry's own
+            continue
+        if missing:
+            raise MissingPartError(
+                f"E8: {technique.name} needs a part that is not installed here; install the extra: "
+                f"pip install '.[{missing[0]}]'"
+            )
+
+
+def round_of(path: Path | None) -> "Round":
+    """Read the round of a file; without one it is the practice round."""
+    from tinytorch.competition.rounds import PRACTICE, read_round
+
+    return PRACTICE if path is None else read_round(path)
+
+
+def from_here(path: Path) -> Path:
+    """Write the path of a file below the current folder without that folder."""
+    here = Path.cwd()
+    return path.relative_to(here) if path.is_relative_to(here) else path
+
+
+def exit_code_of(judgement: "Judgement") -> ExitCode:
+    """Tell what a script has to know: rules first, then accuracy, then speed."""
+    broken = {each.rule for each in judgement.findings if each.is_fatal}
+    if broken - {"A2"}:
+        return ExitCode.FAILED
+    if broken:
+        return ExitCode.ACCURACY
+    if judgement.score is None:
+        return ExitCode.INVALID
+    return ExitCode.FINE if judgement.score.verdict == "faster" else ExitCode.NOT_SHOWN

@@ -1,0 +1,1 @@
+"""Boards: standings, innovation and records, made of kept runs alone."""

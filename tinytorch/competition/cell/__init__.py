@@ -1,0 +1,1 @@
+"""The cell: contenders in confined processes of their own, and how they are asked."""

@@ -1,0 +1,125 @@
+"""Judgement: what a judge saw of an entry, and the score that follows."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+from tinytorch.comparison.accuracy import AccuracyComparison
+from tinytorch.comparison.estimates import hodges_lehmann, signed_rank_interval
+from tinytorch.competition.entries.entry import Entry
+from tinytorch.competition.events import Event, find_event
+from tinytorch.competition.rules import Finding
+
+__all__ = ["FASTER_BEYOND", "FEWEST_HEATS", "Ablation", "Heat", "Judgement", "Score", "score_of"]
+
+CONFIDENCE = 0.95
+FASTER_BEYOND = 1.02
+"""An entry is faster when all of its interval lies beyond this."""
+FEWEST_HEATS = 6
+"""With six the interval from the smallest to the largest still covers 95%."""
+
+
+@dataclass(frozen=True)
+class Heat:
+    """One start of both sides as fresh processes: what was measured of each, by measure."""
+
+    reference: Mapping[str, float]
+    entry: Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class Score:
+    """How many times better than the reference, with the interval that holds with 95%."""
+
+    value: float
+    low: float
+    high: float
+    n: int
+
+    @property
+    def verdict(self) -> str:
+        """`faster`, `slower`, or `not shown`."""
+        if self.low > FASTER_BEYOND:
+            return "faster"
+        return "slower" if self.high < 1 / FASTER_BEYOND else "not shown"
+
+
+def score_of(heats: Sequence[Heat], measures: Sequence[str]) -> Score:
+    """Give the geometric mean of the ratios of these measures, with heats as the unit."""
+    logs = [
+        math.fsum(math.log(heat.reference[name] / heat.entry[name]) for name in measures)
+        / len(measures)
+        for heat in heats
+    ]
+    low, high = signed_rank_interval(logs, 1 - CONFIDENCE)
+    value = hodges_lehmann(logs)
+    return Score(math.exp(value), math.exp(low), math.exp(high), len(logs))
+
+
+@dataclass(frozen=True)
+class Ablation:
+    """One technique switched off: heats of the entry without it (as reference) against the whole.
+
+    Without heats, `reason` says why it could not be measured.
+    """
+
+    technique: str
+    heats: tuple[Heat, ...] = ()
+    reason: str = ""
+
+    def score(self, event: Event) -> Score | None:
+        """Give what the technique contributes: the whole against the rest."""
+        if len(self.heats) < FEWEST_HEATS:
+            return None
+        return score_of(self.heats, [each.name for each in event.scored])
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """Everything that was observed in one run of an entry before the judge.
+
+    `round_name` and `data_sha256` say which questions were asked, `commitment` which seed they come
+    from. `protection` says how the entry was kept apart, `system` on what machine.
+    """
+
+    entry: Entry
+    heats: tuple[Heat, ...]
+    accuracy: AccuracyComparison | None
+    findings: tuple[Finding, ...]
+    ablations: tuple[Ablation, ...] = ()
+    round_name: str = "practice"
+    commitment: str = ""
+    data_sha256: str = ""
+    protection: Mapping[str, str] = field(default_factory=dict)
+    system: Mapping[str, Any] = field(default_factory=dict)
+    seconds_used: float = 0.0
+    created_at: str = ""
+    notes: tuple[str, ...] = ()
+
+    @property
+    def event(self) -> Event:
+        return find_event(self.entry.event)
+
+    @property
+    def is_valid(self) -> bool:
+        """Whether nothing fatal was found and there are heats enough for a score."""
+        is_clean = not any(each.is_fatal for each in self.findings)
+        return is_clean and len(self.heats) >= FEWEST_HEATS
+
+    @cached_property
+    def score(self) -> Score | None:
+        """The score, or None where there are too few heats."""
+        if len(self.heats) < FEWEST_HEATS:
+            return None
+        return score_of(self.heats, [each.name for each in self.event.scored])
+
+    @cached_property
+    def measure_scores(self) -> dict[str, Score]:
+        """The score of each measure, the ones that do not count included."""
+        if len(self.heats) < FEWEST_HEATS:
+            return {}
+        return {each.name: score_of(self.heats, [each.name]) for each in self.event.measures}

@@ -1,0 +1,245 @@
+"""Rounds: the seed of the private questions, committed to before and revealed after.
+
+The organiser draws a seed, publishes the commitment (a hash of the round's name and the seed), runs
+the entries, and reveals the seed. Then everybody can check that the questions were fixed before the
+first entry came in, and ask them again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from tinytorch.core.files import write_atomically
+from tinytorch.errors import RecordError, SettingError
+from tinytorch.workloads.record import utc_text
+
+__all__ = [
+    "PRACTICE",
+    "Round",
+    "check_commitment",
+    "commitment_of",
+    "new_round",
+    "public_file_name",
+    "read_round",
+    "secret_file_name",
+    "write_round",
+]
+
+FORMAT, SCHEMA = "tinytorch competition round", 1
+SEED_BYTES = 32
+LARGEST_FILE_BYTES = 1 << 16
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9-]{0,63}")
+HEXADECIMAL = re.compile(r"[0-9a-f]{64}")
+FIELDS = {"name", "commitment", "seed", "created_at", "public_key"}
+SECRET_WARNING = "SECRET until the round is over: whoever has the seed knows all questions"
+
+
+@dataclass(frozen=True)
+class Round:
+    """One round of the competition. The seed is None where it is not known (yet).
+
+    `public_key` is the organiser's, in OpenSSH's format, where verified records are signed.
+    """
+
+    name: str
+    commitment: str
+    seed: str | None = field(default=None, repr=False)
+    created_at: str = ""
+    public_key: str = ""
+
+    def __post_init__(self) -> None:
+        _check_name(self.name)
+        if not _is_hexadecimal(self.commitment):
+            raise SettingError(
+                f"round {self.name!r}: the commitment {self.commitment!r} is no SHA-256; "
+                "take the 64 letters and digits that the organiser has published"
+            )
+        if self.created_at:
+            object.__setattr__(self, "created_at", utc_text(self.created_at))
+        if self.seed is not None:
+            check_commitment(self, self.seed)
+
+    @property
+    def is_revealed(self) -> bool:
+        """Whether the seed is known here."""
+        return self.seed is not None
+
+    def public(self) -> Round:
+        """Give what is published before the round: everything but the seed."""
+        return replace(self, seed=None)
+
+    def reveal(self, seed: str) -> Round:
+        """Give the round with its seed, once that fits the commitment."""
+        return replace(self, seed=seed)
+
+
+def commitment_of(name: str, seed: str) -> str:
+    """Hash a round's name and seed, the text being ``tinytorch round``, name and seed in lines.
+
+    >>> commitment_of("practice", "0" * 64)[:16]
+    '47239c164e5313c5'
+    """
+    return hashlib.sha256(f"tinytorch round\n{name}\n{seed}".encode("ascii")).hexdigest()
+
+
+def check_commitment(found: Round, seed: str) -> None:
+    """Raise SettingError unless this is the seed that was committed to."""
+    if not _is_hexadecimal(seed):
+        raise SettingError(
+            f"round {found.name!r}: a seed is 64 hexadecimal digits in small letters; "
+            "take it from the organiser's secret file as it is"
+        )
+    if commitment_of(found.name, seed) != found.commitment:
+        raise SettingError(
+            f"round {found.name!r}: this seed does not fit the commitment "
+            f"{found.commitment[:12]}...; it is not the one that was drawn before the round"
+        )
+
+
+def new_round(name: str, *, public_key: str = "") -> Round:
+    """Draw the seed of a new round and commit to it."""
+    _check_name(name)
+    if name == PRACTICE.name:
+        raise SettingError(f"{name!r} is the round whose seed everybody knows; choose another name")
+    seed = secrets.token_hex(SEED_BYTES)
+    return Round(name, commitment_of(name, seed), seed, utc_text(datetime.now(UTC)), public_key)
+
+
+def _check_name(name: object) -> None:
+    if not isinstance(name, str) or not NAME.fullmatch(name):
+        raise SettingError(
+            f"a round cannot be called {name!r}; use up to 64 letters, digits and dashes, "
+            "such as spring-2027"
+        )
+
+
+def _is_hexadecimal(text: object) -> bool:
+    return isinstance(text, str) and HEXADECIMAL.fullmatch(text) is not None
+
+
+PRACTICE_SEED = "0" * 64
+PRACTICE = Round("practice", commitment_of("practice", PRACTICE_SEED), PRACTICE_SEED)
+"""The round to practise in. Its seed is public, so its questions are, too."""
+
+
+# ---------------------------------------------------------------- files
+
+
+def public_file_name(name: str) -> str:
+    """Give the name of the file that is published before the round, and replaced after it."""
+    return f"{name}.json"
+
+
+def secret_file_name(name: str) -> str:
+    """Give the name of the file that only the organiser has."""
+    return f"{name}.SECRET.json"
+
+
+def write_round(written: Round, path: Path | str, *, reveal: bool = False) -> None:
+    """Write a round to a file.
+
+    With its seed it is a secret file, which only its owner may read and which is never overwritten;
+    `reveal` writes it for everybody. A file of another round is left alone, and so is a seed that
+    would get lost.
+    """
+    path = Path(path)
+    _check_nothing_is_lost(written, path)
+    is_secret = written.seed is not None and not reveal
+    text = json.dumps(_fields(written, is_secret=is_secret), indent=2) + "\n"
+    if is_secret:
+        _write_secret(text, path)
+        return
+    with write_atomically(path) as temporary:
+        temporary.write_text(text, encoding="ascii")
+
+
+def read_round(path: Path | str) -> Round:
+    """Read a file that `write_round` wrote; raise RecordError for anything else."""
+    fields = _read_fields(Path(path))
+    found = {name: fields[name] for name in FIELDS if name in fields}
+    if not all(isinstance(each, str) for each in found.values()):
+        raise RecordError(f"{path} is no round: its fields are not all text")
+    missing = {"name", "commitment"} - found.keys()
+    if missing:
+        raise RecordError(f"{path} is no round: it has no {' and no '.join(sorted(missing))}")
+    try:
+        read = Round(**found)
+    except SettingError as error:
+        raise RecordError(f"{path}: {error}") from error
+    if read.name == PRACTICE.name and read.commitment != PRACTICE.commitment:
+        raise RecordError(f"{path} calls itself {read.name!r} but has another commitment")
+    return read
+
+
+def _fields(written: Round, *, is_secret: bool) -> dict[str, Any]:
+    known = {
+        "format": FORMAT,
+        "schema": SCHEMA,
+        "name": written.name,
+        "commitment": written.commitment,
+        "created_at": written.created_at,
+        "public_key": written.public_key,
+    }
+    if written.seed is not None:
+        known["seed"] = written.seed
+    return {"warning": SECRET_WARNING, **known} if is_secret else known
+
+
+def _read_fields(path: Path) -> Mapping[str, Any]:
+    try:
+        with path.open("rb") as file:
+            text = file.read(LARGEST_FILE_BYTES + 1)
+    except OSError as error:
+        raise RecordError(f"{path} cannot be read: {error.strerror or error}") from error
+    if len(text) > LARGEST_FILE_BYTES:
+        raise RecordError(f"{path} is no round: it has more than {LARGEST_FILE_BYTES} bytes")
+    try:
+        fields = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise RecordError(f"{path} is no round: it is not JSON") from error
+    if not isinstance(fields, dict) or fields.get("format") != FORMAT:
+        raise RecordError(f"{path} is no round: its format is not {FORMAT!r}")
+    schema = fields.get("schema")
+    if not isinstance(schema, int) or isinstance(schema, bool) or schema < 1:
+        raise RecordError(f"{path} is no round: its schema is {schema!r}")
+    if schema > SCHEMA:
+        raise RecordError(
+            f"{path} has schema {schema}, this tinytorch reads up to {SCHEMA}; update tinytorch"
+        )
+    return fields
+
+
+def _write_secret(text: str, path: Path) -> None:
+    """Write a new file that was never readable for others, not even for a moment."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    except FileExistsError as error:
+        raise RecordError(
+            f"{path} is there already, and others may read it; choose another file"
+        ) from error
+    with os.fdopen(handle, "w", encoding="ascii") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _check_nothing_is_lost(written: Round, path: Path) -> None:
+    if not path.exists():
+        return
+    there = read_round(path)
+    if there.commitment != written.commitment:
+        raise RecordError(f"{path} holds another round, {there.name!r}; choose another file")
+    if there.seed is not None and written.seed is None:
+        raise RecordError(
+            f"{path} holds the seed of this round, which would be lost; choose another file"
+        )
