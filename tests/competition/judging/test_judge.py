@@ -26,7 +26,8 @@ def test_code_needs_trust():
 def test_an_entry_that_changes_nothing_is_no_better_or_worse(event):
     judged = judge(an_entry(event, techniques=()), heats=6)
     assert judged.is_valid, judged.findings
-    assert judged.score.verdict == "not shown"
+    # An interval of 95% misses the truth now and then; benchmarks/judge_calibration.py counts.
+    assert 0.75 < judged.score.value < 1.33
     assert judged.accuracy.gained in (0, None)
     assert judged.accuracy.difference == 0
 
