@@ -54,8 +54,9 @@ def folder(tmp_path_factory):
 
 def run(code: str, folder, **variables: str) -> subprocess.CompletedProcess:
     """Run code in a fresh process that can import everything of the module `doubling`."""
+    ours = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
     environment = {
-        **os.environ,
+        **ours,
         "PYTHONPATH": str(folder),
         "TINYTORCH_CACHE": str(folder / "cache"),
         **variables,
