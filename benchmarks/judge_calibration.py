@@ -24,7 +24,7 @@ import numpy as np
 from tinytorch.competition.cell.contender import Contender, Limits
 from tinytorch.competition.events import EVENTS, Event, find_event
 from tinytorch.competition.judgement import Score, score_of
-from tinytorch.competition.judging.heats import run_heat
+from tinytorch.competition.judging.heats import run_heat, start_process
 from tinytorch.competition.judging.measuring import heat_of
 from tinytorch.competition.questions import Questions, draw_questions, score_answers
 from tinytorch.competition.rounds import PRACTICE
@@ -106,7 +106,7 @@ def _score(
     taken = []
     for number in range(heats):
         part = questions.part(number, heats)
-        legs = run_heat(event, sides, part, rng=rng, limits=Limits())
+        legs = run_heat(event, sides, part, rng=rng, limits=Limits(), start=start_process)
         ours, theirs = (score_answers(event, leg.outputs, part.targets).mean() for leg in legs)
         assert np.array_equal(legs[0].outputs, legs[1].outputs), "both compute the same"
         taken.append(heat_of(event, legs, (float(ours), float(theirs)), has_own_code=False))
