@@ -2,7 +2,7 @@
 
 import pytest
 
-from tinytorch.competition.rules import RULES, finding
+from tinytorch.competition.rules import RULES, doubt, finding
 
 
 def test_every_rule_says_what_to_do():
@@ -17,6 +17,11 @@ def test_a_finding_carries_the_rule_and_its_fix():
 
 def test_doubts_are_not_fatal():
     assert not finding("W2", "busy").is_fatal
+
+
+def test_any_rule_may_be_only_doubted():
+    found = doubt("A2", "it seems lost")
+    assert (found.rule, found.is_fatal, found.fix) == ("A2", False, RULES["A2"].fix)
 
 
 def test_there_are_no_findings_without_a_rule():

@@ -10,7 +10,7 @@ import numpy as np
 
 from tinytorch.competition.entries.code_checks import check_code
 from tinytorch.competition.entries.entry import PRECISIONS, Entry, EntryError, Technique, shown
-from tinytorch.competition.entries.entry_trial import doubt, try_entry
+from tinytorch.competition.entries.entry_trial import try_entry
 from tinytorch.competition.entries.techniques import (
     KV_CACHE,
     implied_precision,
@@ -19,7 +19,7 @@ from tinytorch.competition.entries.techniques import (
     why_not_in,
 )
 from tinytorch.competition.events import find_event
-from tinytorch.competition.rules import Finding, finding
+from tinytorch.competition.rules import Finding, doubt, finding
 from tinytorch.core.backends import Array
 from tinytorch.core.checkpoints import KEY, OPTIMIZER_PREFIX, read_arrays
 from tinytorch.errors import CheckpointError

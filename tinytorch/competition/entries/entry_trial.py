@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
-from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
@@ -18,14 +17,14 @@ from tinytorch.competition.events import Event, find_event
 from tinytorch.competition.judging.courses import WRITTEN
 from tinytorch.competition.judging.heats import is_written_text
 from tinytorch.competition.questions import Questions, public_questions, score_answers
-from tinytorch.competition.rules import Finding, finding
+from tinytorch.competition.rules import Finding, doubt, finding
 from tinytorch.competition.tiers import LOST, compare_in_tier, tier_verdict
 from tinytorch.core.autograd import no_grad
 from tinytorch.core.dispatch import use_backend
 from tinytorch.core.tensor import Tensor
 from tinytorch.workloads.zoo import load_zoo
 
-__all__ = ["EXAMPLES", "doubt", "try_entry"]
+__all__ = ["EXAMPLES", "try_entry"]
 
 EXAMPLES = 500
 """At most; texts, which hold many characters, are as many as in a heat."""
@@ -116,8 +115,3 @@ def _check_texts(process: ContenderProcess, questions: Questions) -> Iterator[Fi
                 f"give whole numbers of shape ({WRITTEN},)",
             )
             return
-
-
-def doubt(rule: str, seen: str, fix: str = "") -> Finding:
-    """Make a finding that keeps nobody off the board."""
-    return replace(finding(rule, seen, fix), severity="warning")

@@ -21,7 +21,7 @@ from tinytorch.competition.events import find_event
 from tinytorch.competition.judgement import Judgement
 from tinytorch.competition.questions import draw_questions
 from tinytorch.competition.rounds import PRACTICE, Round
-from tinytorch.competition.rules import Finding, finding
+from tinytorch.competition.rules import Finding, doubt, finding
 from tinytorch.competition.runs.judgement_record import claims_verified
 from tinytorch.competition.runs.kept_run import NOT_CHECKED, Status
 from tinytorch.competition.runs.signing import SignatureCheck, public_part
@@ -68,7 +68,8 @@ def check_round(
     found, is_claimed = find_round(judgement, rounds), claims_verified(record)
     if found is None:
         seen = f"the round {judgement.round_name!r} of this commitment is not known here"
-        return (_for_claim(finding("R2", seen, "give the file of the round"), is_claimed),)
+        make = finding if is_claimed else doubt
+        return (make("R2", seen, "give the file of the round"),)
     if is_claimed and found.name == PRACTICE.name:
         seen = "it says that it is verified, which no run of the practice round is"
         return (finding("R2", seen, "let the organiser judge it in a round"),)
@@ -107,10 +108,3 @@ def _is_same_key(signer: str, expected: str) -> bool:
 def _questions_sha256(event: str, found: Round, heats: int) -> str:
     """Give the hash of the questions of a round; drawing images takes seconds."""
     return draw_questions(find_event(event), found, heats=heats).sha256
-
-
-def _for_claim(found: Finding, is_claimed: bool) -> Finding:
-    """Make a warning of a finding unless the record claims to be verified."""
-    if is_claimed:
-        return found
-    return Finding(found.rule, found.seen, found.fix, "warning")

@@ -11,7 +11,7 @@ from tinytorch.competition.entries.entry_file import read_entry
 from tinytorch.competition.entries.plain_text import visible_path
 from tinytorch.competition.judgement import Judgement
 from tinytorch.competition.rounds import Round
-from tinytorch.competition.rules import Finding, finding
+from tinytorch.competition.rules import Finding, doubt, finding
 from tinytorch.competition.runs.judgement_record import judgement_in
 from tinytorch.competition.runs.kept_run import NOT_CHECKED, DamagedFile, Status
 from tinytorch.competition.runs.record_checks import check_numbers
@@ -66,7 +66,7 @@ def findings_in(files: Sequence[CheckedFile]) -> tuple[Finding, ...]:
     if not_checked:
         count = "1 record" if not_checked == 1 else f"{not_checked} records"
         seen = f"the signature of {count} was not checked: the package cryptography is missing"
-        found.append(_as_warning(finding("R4", seen, WHAT_TO_INSTALL)))
+        found.append(doubt("R4", seen, WHAT_TO_INSTALL))
     return tuple(found)
 
 
@@ -120,8 +120,8 @@ def _without_copies(runs: Iterable[CheckedFile]) -> Iterator[CheckedFile]:
         if known == run.shown:
             yield run
             continue
-        copied = finding("R1", f"a copy of {known}, which counts once", "remove one of them")
-        yield replace(run, findings=(*run.findings, _as_warning(copied)))
+        copied = doubt("R1", f"a copy of {known}, which counts once", "remove one of them")
+        yield replace(run, findings=(*run.findings, copied))
 
 
 def _check_entries(folder: Path, runs: Sequence[CheckedFile]) -> Iterator[CheckedFile]:
@@ -156,10 +156,6 @@ def _check_entry(manifest: Path, of_runs: Sequence[str]) -> Iterator[Finding]:
         return
     if others < len(of_runs):
         seen = f"{others} of {len(of_runs)} runs are of former versions of the entry"
-        yield _as_warning(finding("R1", seen, "they stay as history"))
+        yield doubt("R1", seen, "they stay as history")
         return
     yield finding("R1", "the files of the entry are not those that ran", "run the entry again")
-
-
-def _as_warning(found: Finding) -> Finding:
-    return replace(found, severity="warning")
