@@ -43,6 +43,7 @@ PUBLIC = {
         "Rival",
         "SetThreads",
         "SizeAdvice",
+        "TensorFloat32",
         "advise_batch_size",
         "advise_sequence_length",
         "checkpoint",

@@ -6,12 +6,14 @@ import os
 import shutil
 import warnings
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from threading import Lock
 from typing import Any
 
 import torch
 
 from tinytorch.adapters.pytorch_graph_breaks import own_entrance
+from tinytorch.adapters.pytorch_wrapping import WrappedModel, wrappers_of
 from tinytorch.errors import SettingError, first_line
 
 __all__ = [
@@ -129,7 +131,24 @@ def compiled(
             merged = list_options(mode, dynamic) | ({"freezing": True} if freeze else {})
             settings["options"] = merged | dict(options or {})
         function: Call = torch.compile(own_entrance(call), **settings)
+    function = _surrounded(function, call)
     return _freezing(function) if freeze and backend == "inductor" else function
+
+
+def _surrounded(function: Call, call: Call) -> Call:
+    """Let what the wrappers of a model set hold while it is compiled, and while that runs."""
+    plain: Any = WrappedModel.around_call
+    blocks = [x.around_call for x in wrappers_of(call) if type(x).around_call is not plain]
+    if not blocks:
+        return function
+
+    def surrounded_call(*inputs: Any, **keywords: Any) -> Any:
+        with ExitStack() as entered:
+            for block in blocks:
+                entered.enter_context(block())
+            return function(*inputs, **keywords)
+
+    return surrounded_call
 
 
 def _freezing(function: Call) -> Call:

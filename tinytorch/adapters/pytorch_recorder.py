@@ -24,6 +24,7 @@ from tinytorch.adapters.ledger import Ledger
 from tinytorch.adapters.pytorch_places import Places
 from tinytorch.adapters.pytorch_tensors import as_spec, flat_tensors, parts_of, storage_of
 from tinytorch.adapters.records import Argument, Call, Cost, OpRecord, Recording, TensorSpec
+from tinytorch.measure.tf32_torch import convolves_in_tf32, multiplies_in_tf32
 
 __all__ = [
     "Resident",
@@ -132,8 +133,6 @@ class _Recorder(TorchDispatchMode):
         self.ledger = Ledger(lambda: perf_counter() - self._began)
         self._on_cuda = device.startswith("cuda")
         self._stream = torch.cuda.current_stream(device) if self._on_cuda else None
-        self._cudnn_tf32 = self._on_cuda and torch.backends.cudnn.allow_tf32
-        self._matmul_tf32 = self._on_cuda and torch.get_float32_matmul_precision() != "highest"
         self._bonds: list[Any] = []  # weak references fire only while somebody holds them
         self._pending: list[tuple[OpRecord, Any, Any]] = []
 
@@ -187,7 +186,8 @@ class _Recorder(TorchDispatchMode):
         if not self._on_cuda or not outputs or outputs[0].dtype != "float32":
             return ""
         is_cudnn = "convolution" in kind or "cudnn" in kind
-        return "tf32" if (self._cudnn_tf32 if is_cudnn else self._matmul_tf32) else ""
+        is_tf32 = convolves_in_tf32() if is_cudnn else multiplies_in_tf32()
+        return "tf32" if is_tf32 else ""
 
     def mark(self) -> Any:
         """Mark a moment on the time line of a GPU; None on a CPU."""

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, ClassVar
 
 from torch import nn
 
-__all__ = ["PreparedModel", "WrappedModel", "innermost"]
+__all__ = ["PreparedModel", "WrappedModel", "innermost", "wrappers_of"]
 
 
 class WrappedModel(nn.Module):
@@ -28,6 +30,13 @@ class WrappedModel(nn.Module):
             if name == "model":  # while it is made or copied
                 raise
             return getattr(self.model, name)
+
+    def around_call(self) -> AbstractContextManager[None]:
+        """Give a block for settings of torch that code sees when it is compiled and when it runs.
+
+        `forward` enters it by itself, unless it is compiled: then it is entered around all of that.
+        """
+        return nullcontext()
 
     def forward(self, *inputs: Any, **keywords: Any) -> Any:
         """Call the model as it is."""
@@ -63,8 +72,15 @@ class PreparedModel(WrappedModel):
         self._set_up()
 
 
+def wrappers_of(model: Any) -> Iterator[WrappedModel]:
+    """Yield the wrappers around a model, the outermost first."""
+    while isinstance(model, WrappedModel):
+        yield model
+        model = model.model
+
+
 def innermost(model: Any) -> Any:
     """Give the model inside of all wrappers."""
-    while isinstance(model, WrappedModel):
-        model = model.model
+    for wrapper in wrappers_of(model):
+        model = wrapper.model
     return model

@@ -78,6 +78,7 @@ COSTS = {
     "captured": "capturing before the first call; fixed shapes, and memory held for the graph",
     "compiled-kernels": "the first call of each kernel compiles, and what it made is kept",
     "int8-static": "calibration data that stands for what will come",
+    "tf32": "while a call runs, other threads multiply so as well",
     "channels-last": "inputs are put into another order at the door",
     "inference-mode": "outputs cannot take part in a graph",
     "fold-batch-norm": "the copy cannot be trained further",

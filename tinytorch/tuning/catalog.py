@@ -20,6 +20,7 @@ from tinytorch.perf.acceleration import (
     InferenceMode,
     LowerPrecision,
     SetThreads,
+    TensorFloat32,
 )
 from tinytorch.perf.compression import LowRank, Prune, RemoveChannels, RemoveLayers, SparseLayers
 from tinytorch.perf.memoization import StaticGeneration
@@ -101,6 +102,8 @@ CATALOG: tuple[Entry, ...] = (
           "multiply in bfloat16, keep the rest in float32", ("pytorch",)),
     Entry("bfloat16", (LowerPrecision(),), "numbers", 4, "rounding", ALL,
           "hold and compute everything in bfloat16", ("pytorch",)),
+    Entry("tf32", (TensorFloat32(),), "numbers", 4, "rounding", TIME,
+          "multiply float32 numbers as TF32", ("pytorch",), ("cuda",)),
     # how they lie in memory and how the model is called
     Entry("channels-last", (ChannelsLast(),), "layout", 5, "exact", TIME,
           "keep the channels of a pixel together", ("pytorch",)),

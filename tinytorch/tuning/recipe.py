@@ -23,6 +23,7 @@ from tinytorch.perf.acceleration import (
     LowerPrecision,
     PinnedTransfers,
     SetThreads,
+    TensorFloat32,
 )
 from tinytorch.perf.compression import (
     LowRank,
@@ -62,6 +63,7 @@ TRANSFORMS: dict[str, type[Any]] = {
         ShareWeights,
         Quantize,
         LowerPrecision,
+        TensorFloat32,
         ChannelsLast,
         SparseLayers,
         FuseLayers,
@@ -83,6 +85,7 @@ AFTER_WEIGHTS = PREPARED | {
     "SparseLayers",  # zeros take less room in a file than the places of all other weights
     "FuseLayers",
     "FuseAttention",
+    "TensorFloat32",
     "SetThreads",
     "InferenceMode",
     "PinnedTransfers",

@@ -43,13 +43,14 @@ NUMBERS: dict[str, Numbers] = {
     "int4-weights":    Numbers(4),
     "int8-dynamic":    Numbers(8, "int8"),
     "int8-static":     Numbers(8, "int8"),
+    "tf32":            Numbers(32, "tf32"),
     "bfloat16-layers": Numbers(16, "bfloat16"),
     "bfloat16":        Numbers(16, "bfloat16", activation_bits=16, everywhere=True),
 }
 # fmt: on
 """Entry -> the numbers that it computes with."""
 MEMORY_BOUND = ("int8-weights", "int4-weights", "bfloat16")
-COMPUTE_BOUND = ("int8-dynamic", "int8-static", "bfloat16-layers", "bfloat16")
+COMPUTE_BOUND = ("tf32", "int8-dynamic", "int8-static", "bfloat16-layers", "bfloat16")
 MACS_LEFT = 0.5
 FEWER = ("fewer-channels", "low-rank")
 
@@ -230,6 +231,7 @@ TITLES = {
     "int4-weights": "Hold the weights in 4 bits",
     "int8-dynamic": "Multiply in 8-bit integers",
     "int8-static": "Multiply in 8-bit integers, with ranges known beforehand",
+    "tf32": "Multiply float32 as TF32",
     "bfloat16-layers": "Multiply in bfloat16",
     "bfloat16": "Compute in bfloat16",
 }
@@ -266,5 +268,7 @@ def _rates(roof: Roof | None, entry: Entry) -> Iterable[str]:
 
 
 def _bytes_basis(numbers: Numbers) -> str:
+    if numbers.weight_bits == 32:
+        return "the same bytes are read"
     rest = f", the rest in {numbers.activation_bits}" if numbers.activation_bits != 32 else ""
     return f"weights in {numbers.weight_bits} bits{rest}, scales not counted"

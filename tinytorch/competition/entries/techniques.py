@@ -65,6 +65,7 @@ RULINGS: dict[str, Ruling] = {
     "LowRank": Ruling("approximation", "replaces weights by products of smaller matrices"),
     "ShareWeights": Ruling("approximation", "replaces weights by a few values of its choice"),
     "LowerPrecision": Ruling("PyTorch", "computes in 16 bits"),
+    "TensorFloat32": Ruling("PyTorch", "multiplies with fewer bits on a GPU"),
     "FoldBatchNorm": Ruling("PyTorch", "folds batch norms into convolutions"),
     "FuseAttention": Ruling("PyTorch", "computes attention in one kernel"),
     "ChannelsLast": Ruling("PyTorch", "keeps the channels of a pixel together"),

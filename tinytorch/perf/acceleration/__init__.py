@@ -25,6 +25,7 @@ from tinytorch.perf.acceleration.pinned_transfers import PinnedTransfers, prefet
 from tinytorch.perf.acceleration.set_threads import SetThreads
 from tinytorch.perf.acceleration.size_advice import SizeAdvice
 from tinytorch.perf.acceleration.size_advisor import advise_batch_size, advise_sequence_length
+from tinytorch.perf.acceleration.tensor_float32 import TensorFloat32
 
 __all__ = [
     "CaptureGraph",
@@ -44,6 +45,7 @@ __all__ = [
     "Rival",
     "SetThreads",
     "SizeAdvice",
+    "TensorFloat32",
     "advise_batch_size",
     "advise_sequence_length",
     "checkpoint",

@@ -10,7 +10,7 @@ from tinytorch.measure.hardware import instruction_sets
 from tinytorch.workloads.kept_layers import checked_patterns
 from tinytorch.workloads.pytorch_only import TorchTransform
 
-__all__ = ["LowerPrecision"]
+__all__ = ["LowerPrecision", "check_tolerance", "why_slow_on_processor"]
 
 NAME = "LowerPrecision"
 TOLERANCE = 5e-2
@@ -59,17 +59,21 @@ class LowerPrecision(TorchTransform):
                 "autocast chooses by operation, so that keep means nothing to it; "
                 'use how="layers" or how="convert"'
             )
-        allowed = self.allowed_error
-        if isinstance(allowed, bool) or not 0 < allowed < math.inf:
-            raise SettingError(
-                "tolerance is how far outputs may move relative to the largest one, above 0, got "
-                f"{self.tolerance!r}"
-            )
+        check_tolerance(self.allowed_error)
 
     @property
     def allowed_error(self) -> float:
         """How far outputs may move, relative to the largest one."""
         return TOLERANCE if self.tolerance is None else self.tolerance
+
+
+def check_tolerance(tolerance: float) -> None:
+    """Raise unless this is how far outputs may move."""
+    if isinstance(tolerance, bool) or not 0 < tolerance < math.inf:
+        raise SettingError(
+            "tolerance is how far outputs may move relative to the largest one, above 0, got "
+            f"{tolerance!r}"
+        )
 
 
 def why_slow_on_processor(dtype: str) -> str:

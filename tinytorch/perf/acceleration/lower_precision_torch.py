@@ -168,18 +168,12 @@ def _tried(
         trial = try_change(
             workload, _recording(steps, held), tolerance=settings.allowed_error, limit_s=None
         )
-        if settings.how == "autocast" and _is_idle(trial):
+        if settings.how == "autocast" and trial.is_idle:
             trial = Trial(reason=IDLE)
         if trial.works:
             return _plan(workload, settings, steps, skipped, held[0], trial)
     reason = refusal(workload.model, trial) if attempts else trial.reason
     return Plan(NAME, asdict(settings), (), (Skipped("", reason), *skipped))
-
-
-def _is_idle(trial: Trial) -> bool:
-    """Tell whether fractions stayed as they were, bit for bit: nothing was rounded."""
-    seen = trial.difference
-    return seen is not None and seen.max_relative_error is not None and seen.is_identical
 
 
 def _recording(steps: Steps, held: list[int]) -> Callable[[nn.Module], nn.Module]:

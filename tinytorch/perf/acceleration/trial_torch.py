@@ -55,6 +55,12 @@ class Trial:
     def works(self) -> bool:
         return not self.reason
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether fractions stayed as they were, bit for bit: nothing was rounded."""
+        seen = self.difference
+        return seen is not None and seen.max_relative_error is not None and seen.is_identical
+
 
 def try_change(
     workload: Workload, change: Change, *, tolerance: float = ROUNDING, limit_s: float | None = None
