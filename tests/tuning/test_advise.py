@@ -38,6 +38,7 @@ def everything():
         work_profile(linear(8, kind="linear"), Part("relu", 4), framework="core"),
         on_gpu(linear(6), item, Part("aten.relu", 2)),
         work_profile(linear(8), ceilings=None),
+        work_profile(linear(8, path="model"), kinds={"": "Generation", "model": "Decoder"}),
         example_profile(),
         training_profile(),
         moving_profile(),

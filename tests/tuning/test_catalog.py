@@ -6,6 +6,7 @@ from tinytorch.errors import SettingError
 from tinytorch.tuning.catalog import CATALOG, GOALS, entries_for, find_entries
 from tinytorch.workloads.plan import Transform
 from tinytorch.workloads.targets import load_workload
+from tinytorch.workloads.workload import Workload
 
 
 @pytest.mark.parametrize("entry", CATALOG, ids=lambda entry: entry.name)
@@ -71,7 +72,18 @@ def test_pytorch_models_get_their_own_entries():
     found = entries_for(replace(mlp, model=model, inputs=(torch.ones(1, 4),)), "latency")
     names = {each.name for each in found}
     assert {"compiled", "bfloat16-layers", "inference-mode"} <= names
-    assert not names & {"compiled-kernels", "captured", "fused-layers"}
+    assert not names & {"compiled-kernels", "captured", "fused-layers", "static-generation"}
+
+
+def test_what_is_made_for_a_class_of_models_is_for_no_others():
+    torch = pytest.importorskip("torch")
+    case = Workload("case", torch.nn.Linear(4, 4), (torch.ones(1, 4),))
+    words = r"is for a Generation, which tinytorch\.perf\.memoization\.generation_call makes, and"
+    with pytest.raises(SettingError, match=words):
+        entries_for(case, "latency", only=("static-generation",))
+    model = type("Generation", (torch.nn.Linear,), {})(4, 4)
+    found = entries_for(replace(case, model=model), "latency")
+    assert "static-generation" in {each.name for each in found}
 
 
 def test_a_name_that_nobody_knows_has_a_neighbour():

@@ -136,9 +136,11 @@ def test_a_model_that_raises_is_named():
 
 def test_what_advice_names_is_tried_first_and_what_is_slow_last():
     names = ("fewer-channels", "int8-dynamic", "compiled", "captured", "bfloat16")
+    names += ("static-generation",)
     advice = [Advice("rule", "title", ("1",), name) for name in ("captured", "bfloat16", "")]
     ordered = optimize_module._most_promising_first(find_entries(names), advice)
     assert [each.name for each in ordered] == [
+        "static-generation",
         "bfloat16",
         "fewer-channels",
         "int8-dynamic",

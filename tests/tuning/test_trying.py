@@ -88,6 +88,47 @@ def test_outputs_decide_where_nobody_evaluates():
     assert tried(1.5, max_output_error=2.0)[0].is_acceptable
 
 
+class Rounding(Linear):
+    """A layer that gives whole numbers, and knows which others are as good."""
+
+    def __init__(self):
+        super().__init__(4, 4, rng=0)
+        self.weight.data[...] = np.eye(4)
+        self.bias.data[...] = 0
+
+    def __call__(self, x):
+        return super().__call__(x).data.round().astype(int)
+
+    def rounding_explains(self, inputs, keywords, expected, found):
+        assert keywords == {}
+        assert inputs[0].shape == expected[0].shape
+        is_near = abs(expected[0] - found[0]).max() <= 1
+        return ("they are one apart, which is no more than rounding",) if is_near else ()
+
+
+@dataclass(frozen=True)
+class Larger(Scale):
+    """Make the numbers on the diagonal of the weight larger, in a model of the same class."""
+
+    def apply(self, workload, plan):
+        model = Rounding()
+        model.weight.data[...] = workload.model.weight.data * self.factor
+        return model
+
+
+@pytest.mark.parametrize(("factor", "is_as_good"), [(1.0, True), (2.0, True), (3.0, False)])
+def test_a_model_may_know_that_other_whole_numbers_are_a_matter_of_rounding(factor, is_as_good):
+    trials = Trials(workload(model=Rounding()), Settings())
+    attempt, _ = trials.attempt(
+        [replace(entry(factor), transforms=(Larger(factor),))], budget_s=BUDGET
+    )
+    assert attempt.is_acceptable == is_as_good
+    if not is_as_good:
+        assert "of the whole numbers in its outputs are others" in attempt.reason
+    is_told = "scale: they are one apart, which is no more than rounding" in trials.notes
+    assert is_told == (factor == 2.0)
+
+
 def test_scores_decide_where_somebody_evaluates():
     given = workload(evaluate=scores)
     attempt, _ = tried(1.001, given, max_accuracy_drop=0.5)

@@ -313,7 +313,12 @@ def _list(options: argparse.Namespace, output: Output, workload: "Workload | Non
         entries = entries_for(workload, options.goal, only=options.only, skip=options.skip)
     rows = [
         {**each.to_dict(), "about": each.about, "serves": sorted(each.serves)}
-        | {"frameworks": each.frameworks, "devices": each.devices, "role": each.role}
+        | {
+            "frameworks": each.frameworks,
+            "devices": each.devices,
+            "role": each.role,
+            "made_for": each.made_for,
+        }
         for each in entries
     ]
     output.result({"target": options.target, "entries": rows}, render_catalog(entries))

@@ -16,6 +16,7 @@ from tinytorch.tuning.rules_fusing import (
     own_kernels,
     small_operations,
 )
+from tinytorch.tuning.rules_generation import token_by_token
 from tinytorch.tuning.rules_memory import parameters_dominate, small_batch
 from tinytorch.tuning.rules_products import (
     compute_bound_products,
@@ -52,6 +53,7 @@ RULES: dict[str, Rule] = {
     "layout of convolutions": convolution_layout,
     # the program around them
     "launches":               launches,
+    "token by token":         token_by_token,
     "book-keeping":           book_keeping,
     "python overhead":        python_overhead,
     "synchronisation":        synchronisations,
@@ -77,6 +79,7 @@ COSTS = {
     "compiled-captured": "compiling and capturing before the first call; fixed shapes",
     "captured": "capturing before the first call; fixed shapes, and memory held for the graph",
     "compiled-kernels": "the first call of each kernel compiles, and what it made is kept",
+    "static-generation": "compiling and capturing before the first text; a cache of full length",
     "int8-static": "calibration data that stands for what will come",
     "tf32": "while a call runs, other threads multiply so as well",
     "channels-last": "inputs are put into another order at the door",

@@ -48,7 +48,9 @@ class Entry:
     in a stack. `risk` says what happens to the outputs: nothing but the order of sums ("exact"),
     numbers with fewer bits ("rounding"), or another function ("approximate"), which is tried only
     where somebody can say how good a model is. What `is_slow` to carry out is tried last, so that
-    it cannot spend the time of the others.
+    it cannot spend the time of the others. `made_for` names the class of models
+    that it is for alone, where there is one, and there it comes first; `made_by` says who makes
+    such a model.
     """
 
     name: str
@@ -61,6 +63,8 @@ class Entry:
     frameworks: tuple[str, ...] = ("core", "pytorch")
     devices: tuple[str, ...] = ("cpu", "cuda")
     is_slow: bool = False
+    made_for: str = ""
+    made_by: str = ""
 
     def to_dict(self) -> dict[str, Any]:
         """Give what it is called and what it does, ready for JSON."""
@@ -121,7 +125,7 @@ CATALOG: tuple[Entry, ...] = (
           "fuse operations and launch them at once", ("pytorch",), ("cuda",), is_slow=True),
     Entry("static-generation", (StaticGeneration(),), "kernels", 9, "exact", TIME,
           "generate with a cache that is allocated once, and a compiled step", ("pytorch",),
-          is_slow=True),
+          made_for="Generation", made_by="tinytorch.perf.memoization.generation_call"),
 )
 # fmt: on
 
@@ -142,19 +146,22 @@ def entries_for(
     device = adapter.device(workload.model, workload.arguments).partition(":")[0]
     unwanted = find_entries(skip, catalog)
     wanted = [x for x in (find_entries(only, catalog) if only else catalog) if x not in unwanted]
-    reasons = {each: _why_not(each, goal, adapter.name, device) for each in wanted}
+    kind = type(workload.model).__name__
+    reasons = {each: _why_not(each, goal, adapter.name, device, kind) for each in wanted}
     if only and wanted and all(reasons.values()):
         told = "; ".join(f"{each.name} {reason}" for each, reason in reasons.items())
         raise SettingError(f"there is nothing to try: {told}")
     return tuple(each for each in wanted if not reasons[each])
 
 
-def _why_not(entry: Entry, goal: str, framework: str, device: str) -> str:
+def _why_not(entry: Entry, goal: str, framework: str, device: str, kind: str) -> str:
     """Say why an entry is not for this goal or this model, or nothing."""
     if framework not in entry.frameworks:
         return f"is for models of {' and '.join(entry.frameworks)}, and this is one of {framework}"
     if device not in entry.devices:
         return f"is for {' and '.join(entry.devices)}, and this model is on {device}"
+    if entry.made_for not in ("", kind):
+        return f"is for a {entry.made_for}, which {entry.made_by} makes, and this is a {kind}"
     return "" if goal in entry.serves else f"does nothing for the goal {goal}"
 
 

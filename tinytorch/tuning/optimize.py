@@ -223,9 +223,13 @@ def _with_findings(result: Optimization, search: Search, workload: Workload) -> 
 def _most_promising_first(entries: Sequence[Entry], advice: Sequence[Advice]) -> list[Entry]:
     """Put first what advice names, in its order; the rest stays in the order of the catalog.
 
-    What takes long to carry out comes after everything else.
+    What is made for this class of models comes before everything else, and what takes long to
+    carry out after it.
     """
     rank: dict[str, int] = {}
     for place, each in enumerate(advice):
         rank.setdefault(each.entry, place)
-    return sorted(entries, key=lambda each: (each.is_slow, rank.get(each.name, len(advice))))
+    return sorted(
+        entries,
+        key=lambda each: (not each.made_for, each.is_slow, rank.get(each.name, len(advice))),
+    )

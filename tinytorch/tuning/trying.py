@@ -270,7 +270,7 @@ class Trials:
             if difference is not None and difference.broken:
                 return difference, None, ""
             if self._scores is None:
-                return difference, None, self._off_outputs(difference)
+                return difference, None, self._off_outputs(name, difference, found)
             scores, _ = scores_of(side, side)
         accuracy = compare_accuracy(
             self._scores,
@@ -280,12 +280,16 @@ class Trials:
         )
         return difference, accuracy, _lost(accuracy, difference)
 
-    def _off_outputs(self, difference: OutputDifference | None) -> str:
+    def _off_outputs(
+        self, name: str, difference: OutputDifference | None, found: Arrays | None
+    ) -> str:
         """Without an evaluate, say why the outputs are too far off, or nothing."""
         most = self.settings.max_output_error
         error = difference.max_relative_error if difference else None
         share = difference.equal_share if difference else None
         if share is not None and share < 1:
+            if self._is_explained(name, found):
+                return ""
             return (
                 f"{1 - share:.2%} of the whole numbers in its outputs are others; with an "
                 "evaluate, accuracy would decide"
@@ -299,6 +303,16 @@ class Trials:
             f"outputs are off by {error:.2g} of the largest, allowed is {most:g}; "
             "with an evaluate, accuracy would decide"
         )
+
+    def _is_explained(self, name: str, found: Arrays | None) -> bool:
+        """Tell whether the model itself can say that other whole numbers are due to rounding."""
+        explain = getattr(self.workload.model, "rounding_explains", None)
+        if explain is None or not self._outputs or not found:
+            return False
+        reasons = explain(self.workload.inputs, self.workload.keywords, self._outputs, found)
+        told = [f"{name}: {reason}" for reason in reasons]
+        self.notes += [each for each in told if each not in self.notes]
+        return bool(reasons)
 
     # ------------------------------------------------------------ the baseline
 

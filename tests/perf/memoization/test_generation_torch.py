@@ -63,6 +63,30 @@ def test_a_short_text_is_profiled_as_it_is(model):
     assert call.shortened_for_profile() == (call, "")
 
 
+def test_it_can_tell_whether_other_tokens_are_a_matter_of_rounding():
+    model = decoder("llama", torch.bfloat16, tie_word_embeddings=False)
+    ids, mask = prompts()
+    call = generation_call(model, max_new_tokens=9)
+    expected = call(ids, mask)
+    best, twin = int(expected[0, 12]), 49
+    assert best != twin
+    other = expected.clone()
+    other[0, 12] = twin
+
+    def explained(share, call=call):
+        with torch.no_grad():  # so much less the other token scores
+            model.lm_head.weight[twin] = model.lm_head.weight[best] * (1 - share)
+        arrays = ((each.numpy(),) for each in (expected, other))
+        return call.rounding_explains((ids,), {"attention_mask": mask}, *arrays)
+
+    (told,) = explained(2**-8)
+    assert told.startswith("sequence 0 differs from new token 5 on (49 instead of ")
+    assert told.endswith("no more than rounding")
+    assert explained(0.3) == ()
+    drawing = generation_call(model, max_new_tokens=9, do_sample=True)
+    assert explained(2**-8, drawing) == ()
+
+
 @pytest.mark.parametrize("count", [0, -3, 2.0, True])
 def test_new_tokens_are_a_positive_number(model, count):
     with pytest.raises(SettingError, match="max_new_tokens="):

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 
 from tinytorch.adapters.pytorch_wrapping import WrappedModel
+from tinytorch.adapters.values import Array
 from tinytorch.errors import ModelError, SettingError
 from tinytorch.perf.memoization.token_choice_torch import TokenChoice
 
 __all__ = [
     "Generation",
     "check_new_tokens",
+    "prompts_of",
     "special_tokens",
     "unlike_settings",
     "vocabulary_size",
@@ -83,6 +86,34 @@ class Generation(WrappedModel):
             f"the profile is of {PROFILED_TOKENS} new tokens, of {self.max_new_tokens}: recording "
             "all of them would take long, and every one runs the same layers"
         )
+
+    def rounding_explains(
+        self,
+        inputs: tuple[Any, ...],
+        keywords: Mapping[str, Any],
+        expected: Sequence[Array],
+        found: Sequence[Array],
+    ) -> tuple[str, ...]:
+        """Say why other tokens are a matter of rounding, in one text per sequence that differs.
+
+        Nothing is said where one of them is not, or where tokens are drawn.
+        """
+        from tinytorch.perf.memoization.divergence_torch import explain_divergence
+
+        if self.choice.do_sample or len(expected) != 1 or len(found) != 1:
+            return ()
+        ids, mask = prompts_of(inputs, keywords)
+        own, other = (torch.as_tensor(each[0], device=ids.device) for each in (expected, found))
+        parted = explain_divergence(self.model, own, other, ids.shape[1], mask)
+        return tuple(map(str, parted)) if all(each.is_rounding for each in parted) else ()
+
+
+def prompts_of(
+    inputs: tuple[Any, ...], keywords: Mapping[str, Any]
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """Give the tokens and the mask of a call, however they are passed."""
+    named = {**dict(zip(("input_ids", "attention_mask"), inputs, strict=False)), **keywords}
+    return named["input_ids"], named.get("attention_mask")
 
 
 def check_new_tokens(count: Any) -> None:

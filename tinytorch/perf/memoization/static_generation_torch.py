@@ -13,7 +13,7 @@ from tinytorch.adapters.pytorch_surgery import why_no_module
 from tinytorch.comparison.time_limit import time_limit
 from tinytorch.errors import ModelError, first_line
 from tinytorch.perf.memoization.divergence_torch import explain_divergence
-from tinytorch.perf.memoization.generation_torch import Generation
+from tinytorch.perf.memoization.generation_torch import Generation, prompts_of
 from tinytorch.perf.memoization.static_generator_torch import StaticGenerator, why_no_generator
 from tinytorch.perf.memoization.token_choice_torch import TokenChoice
 from tinytorch.workloads.plan import Plan, Skipped, Step
@@ -110,7 +110,7 @@ def _notes(workload: Workload, generator: StaticGenerator, found: torch.Tensor) 
     decoder = generator.model
     own = Generation(decoder, max_new_tokens=generator.max_new_tokens, choice=TokenChoice())
     expected = _call(workload, own)
-    ids, mask = _prompts(workload)
+    ids, mask = prompts_of(workload.inputs, workload.keywords)
     prompt = ids.shape[1]
     parted = explain_divergence(decoder, expected, found, prompt, mask)
     for each in parted:
@@ -119,13 +119,6 @@ def _notes(workload: Workload, generator: StaticGenerator, found: torch.Tensor) 
         yield str(each)
     if not parted:
         yield f"all {found[:, prompt:].numel()} new tokens are those of generate()"
-
-
-def _prompts(workload: Workload) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """Give the tokens and the mask of a workload, however they are passed."""
-    given = dict(zip(("input_ids", "attention_mask"), workload.inputs, strict=False))
-    named = {**given, **workload.keywords}
-    return named["input_ids"], named.get("attention_mask")
 
 
 def _nothing(settings: StaticGeneration, reason: str) -> Plan:
