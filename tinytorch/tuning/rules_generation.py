@@ -38,8 +38,8 @@ def token_by_token(profile: Profile, facts: Facts) -> Iterable[Advice]:
         evidence=(
             f"a call runs the decoder {steps:.0f} times, once for every token, "
             f"{time_text(profile.latency.median / steps)} each",
-            f"a token takes {counted(round(len(facts.work) / steps), 'operation')}, and {where} in at least "
-            f"{idle:.0%} of a call; {share - idle:.0%} is spent between products",
+            f"a token takes {counted(round(len(facts.work) / steps), 'operation')}, and {where} in "
+            f"at least {idle:.0%} of a call; {share - idle:.0%} is spent between products",
         ),
         entry=entries[0].name,
         predicted=gain,
