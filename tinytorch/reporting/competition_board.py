@@ -253,7 +253,7 @@ def _damaged(board: Board) -> Iterator[RenderableType]:
     if board.damaged:
         yield Text("Files that do not count", style="bold")
         for each in board.damaged:  # a path is long: what is wrong with it stands below
-            yield Text(f"- {plain(each.path)}", overflow="fold")
+            yield Text(plain(each.path), overflow="fold")
             yield Padding(Text(plain(each.reason), style="yellow"), (0, 0, 0, 2), expand=False)
         yield Text("")
 
