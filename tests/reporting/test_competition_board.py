@@ -71,7 +71,7 @@ def test_records_rounds_and_damaged_files_are_listed():
     found = text()
     assert "record: Katherine since 2027-03-08 10:00 UTC" in found
     assert "seed not revealed yet" in found
-    assert "- mlp_sprint/eve/x.json\n  its hash is not that of its contents" in found
+    assert "\nmlp_sprint/eve/x.json\n  its hash is not that of its contents" in found
 
 
 def test_the_classic_way_prints(capsys):
