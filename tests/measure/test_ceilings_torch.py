@@ -53,6 +53,16 @@ def test_what_is_timed_is_a_matrix_product_of_that_dtype(dtype):
     assert torch.count_nonzero(product) > 0.9 * size**2
 
 
+def test_the_mode_of_float32_is_put_back():
+    settings = torch.backends.cuda.matmul
+    before = settings.fp32_precision
+    with ceilings_torch._float32_mode("tf32", True):
+        assert settings.fp32_precision == "tf32"
+    with ceilings_torch._float32_mode("float32", True):
+        assert settings.fp32_precision == "ieee"
+    assert settings.fp32_precision == before
+
+
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
 def test_without_a_cuda_device_the_error_says_why():
     with pytest.raises(BackendError, match=r"device 'cuda': this PyTorch \(.*\) (finds|was built)"):

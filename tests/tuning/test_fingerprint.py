@@ -177,6 +177,15 @@ def test_values_and_settings_of_pytorch_show():
     assert one != workload_fingerprint(torch_workload(dilation=2))
 
 
+def test_code_of_pytorch_itself_may_change_meanwhile(monkeypatch):
+    before = workload_fingerprint(torch_workload())
+    module = require_part("torch").nn.Module
+    plain = module.__setstate__
+    # as torch.compile does when it begins
+    monkeypatch.setattr(module, "__setstate__", lambda self, state: plain(self, state))
+    assert workload_fingerprint(torch_workload()) == before
+
+
 def test_buffers_of_pytorch_show():
     changed = torch_workload()
     changed.model[1].running_mean[0] = 0.5

@@ -40,5 +40,11 @@ def test_other_calls_write_no_text(kinds):
     assert found(work_profile(*steps(), outside_ms=8, kinds=kinds)) == []
 
 
+def test_a_decoder_that_is_called_past_its_wrapper_has_no_steps_to_count():
+    parts = [linear(1.5, path="model.model"), Part("aten.relu", 0.5, path="model.model")]
+    kinds = {**KINDS, "model.model": "Decoder", "model": "InferenceModel"}
+    assert found(work_profile(*parts, outside_ms=8, kinds=kinds)) == []
+
+
 def test_a_generation_without_a_decoder_inside_has_no_steps():
     assert found(work_profile(linear(4), kinds={"": "Generation"})) == []

@@ -98,6 +98,21 @@ def test_integers_bring_what_the_measured_rate_allows():
     assert gain.high == pytest.approx(amdahl(0.8, 16))
 
 
+def on_tensor_cores(*parts):
+    return work_profile(*parts, device="cuda:0", ceilings=machine({"float32": 1e9, "tf32": 8e9}))
+
+
+def test_a_gpu_multiplies_float32_as_tf32():
+    gain = found(compute_bound_products, on_tensor_cores(linear(800, rows=100)))["tf32"].predicted
+    assert gain.value == pytest.approx(8)
+    assert "the same bytes are read" in gain.basis
+
+
+def test_convolutions_choose_tf32_by_themselves():
+    conv = linear(800, rows=100, kind="aten.convolution")
+    assert "tf32" not in found(compute_bound_products, on_tensor_cores(conv))
+
+
 def test_a_rate_that_was_not_measured_predicts_nothing():
     ceilings = machine({"float32": 1e9}, missing={"int8 rate": "import torch first"})
     profile = work_profile(linear(800, rows=100), ceilings=ceilings)

@@ -6,7 +6,8 @@ Import this file only once torch is imported, or when somebody asked for a CUDA 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -19,7 +20,6 @@ from tinytorch.measure.ceilings_cpu import Steps, now
 from tinytorch.measure.clocks import WALL, Clock
 from tinytorch.measure.matrix_rate import best_matrix_rate
 from tinytorch.measure.samples import Samples
-from tinytorch.measure.tf32_torch import multiplying_in_tf32
 from tinytorch.measure.timing import measure_time
 
 __all__ = ["CudaEventClock", "identify_cuda", "measure_cuda", "torch_rates"]
@@ -130,7 +130,7 @@ def torch_rates(
     for dtype in dtypes:
         advance(f"PyTorch {dtype} rate")
         try:
-            with torch.no_grad(), multiplying_in_tf32(dtype == "tf32"):
+            with torch.no_grad(), _float32_mode(dtype, is_cuda):
                 samples = best_matrix_rate(
                     f"PyTorch {dtype}",
                     _product(dtype, place),
@@ -169,6 +169,26 @@ def _product(dtype: str, device: torch.device) -> Callable[[int], Callable[[], o
         return lambda: torch.mm(left, right, out=result)
 
     return at
+
+
+@contextmanager
+def _float32_mode(dtype: str, is_cuda: bool) -> Iterator[None]:
+    """Let CUDA multiply float32 exactly, or as TF32, and put the setting back."""
+    if not is_cuda or dtype not in ("float32", "tf32"):
+        yield
+        return
+    settings: Any = torch.backends.cuda.matmul
+    # New versions have `fp32_precision` and warn about the other one.
+    key = "fp32_precision" if hasattr(settings, "fp32_precision") else "allow_tf32"
+    wanted: object = dtype == "tf32"
+    if key == "fp32_precision":
+        wanted = "tf32" if dtype == "tf32" else "ieee"
+    previous = getattr(settings, key)
+    setattr(settings, key, wanted)
+    try:
+        yield
+    finally:
+        setattr(settings, key, previous)
 
 
 def _cuda_bandwidths(

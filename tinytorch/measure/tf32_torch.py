@@ -6,9 +6,8 @@ That is a setting of the whole process. Imported after torch.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import cache
+from threading import Lock
 from typing import Any
 
 import torch
@@ -33,33 +32,44 @@ def convolves_in_tf32() -> bool:
     return bool(settings.allow_tf32)
 
 
-@contextmanager
-def multiplying_in_tf32(wanted: bool = True) -> Iterator[None]:
-    """Let products of float32 matrices be TF32, or not, and put the setting back.
+class _Multiplying:
+    """A block in which products of float32 matrices are TF32, in all threads.
 
-    The older name of the setting is the one that torch.compile of every version looks at.
+    The first that enters changes the setting, and the last that leaves puts it back. The older name
+    of the setting is the one that torch.compile of every version looks at.
     """
-    if multiplies_in_tf32() == wanted:
-        yield
-        return
-    settings: Any = torch.backends.cuda.matmul
-    names = ("allow_tf32", "fp32_precision")
-    before = {name: getattr(settings, name) for name in names if _is_readable(name)}
-    _hear_warning_once()
-    settings.allow_tf32 = wanted
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            setattr(settings, name, value)
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._inside = 0
+        self._before: str | None = None
+        self._is_changed = False
+
+    def __enter__(self) -> None:
+        with self._lock:
+            if not self._inside and not multiplies_in_tf32():
+                settings: Any = torch.backends.cuda.matmul
+                self._before = getattr(settings, "fp32_precision", None)
+                _hear_warning_once()
+                settings.allow_tf32 = self._is_changed = True
+            self._inside += 1
+
+    def __exit__(self, *_: object) -> None:
+        with self._lock:
+            self._inside -= 1
+            if self._inside or not self._is_changed:
+                return
+            self._is_changed = False
+            settings: Any = torch.backends.cuda.matmul
+            settings.allow_tf32 = False
+            if self._before is not None:
+                settings.fp32_precision = "none"  # what holds for all of torch, unless it differs
+                if settings.fp32_precision != self._before:
+                    settings.fp32_precision = self._before
 
 
-def _is_readable(name: str) -> bool:
-    try:
-        getattr(torch.backends.cuda.matmul, name)
-    except (AttributeError, RuntimeError):  # not in this version; set by the newer name
-        return False
-    return True
+multiplying_in_tf32 = _Multiplying()
+"""The block."""
 
 
 @cache
@@ -68,4 +78,4 @@ def _hear_warning_once() -> None:
     settings: Any = torch.backends.cuda.matmul
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        settings.allow_tf32 = settings.allow_tf32 if _is_readable("allow_tf32") else True
+        settings.allow_tf32 = True

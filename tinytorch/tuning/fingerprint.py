@@ -141,6 +141,8 @@ def _is_plain(value: Any) -> bool:
 def _code_of_layers(adapter: Adapter, model: Any) -> Iterator[CodeType]:
     kinds = {type(module): None for module in adapter.modules(model).values()}
     for kind in (parent for each in kinds for parent in each.__mro__):
+        if kind.__module__.partition(".")[0] == "torch":
+            continue  # of a version that is known, and changed by torch.compile when it begins
         for member in vars(kind).values():
             yield from _code_of(member)
     yield from _code_of(owner_of(model))

@@ -18,7 +18,7 @@ def token_by_token(profile: Profile, facts: Facts) -> Iterable[Advice]:
     kind = profile.kinds.get("")
     decoder = layers.get("model")
     entries = facts.entries("static-generation")
-    if not entries or decoder is None or kind != entries[0].made_for:
+    if not entries or decoder is None or not decoder.calls or kind != entries[0].made_for:
         return
     idle, steps = facts.outside_share, decoder.calls
     share = min(1.0, idle + inside_share(facts.small))

@@ -147,6 +147,8 @@ def _with_other_numbers(
 ) -> Iterable[Advice]:
     numbers = NUMBERS[entry.name]
     candidates = facts.work if numbers.everywhere else [x for x in facts.products if x.weight]
+    if numbers.dtype == "tf32":  # convolutions choose by themselves
+        candidates = [x for x in candidates if x.record.dtype == "float32" and not _is_conv(x)]
     changed = facts.changed_by(entry.name, candidates)
     share = share_of(changed)
     if share < LITTLE:  # a plan leaves most of them alone
@@ -185,6 +187,10 @@ def _changed(work: Work, roof: Roof, numbers: Numbers) -> Change:
     change = Change.under(work, now, then)
     # Products get another kernel, which may come nearer to the roof; the rest keeps its own.
     return change if work.is_product else replace(change, least=change.left)
+
+
+def _is_conv(work: Work) -> bool:
+    return "convolution" in work.record.kind
 
 
 def _fewer(entry: Entry, facts: Facts, weighted: Sequence[Work]) -> dict[str, object]:

@@ -12,16 +12,17 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tinytorch.comparison.accuracy import NOT_WORSE, AccuracyComparison, compare_accuracy
+from tinytorch.comparison.accuracy import compare_accuracy
 from tinytorch.comparison.compare import compare
 from tinytorch.comparison.comparison import Comparison
 from tinytorch.comparison.evidence import NO_EVALUATE, outputs_of, scores_of
-from tinytorch.comparison.outputs import OutputDifference, compare_outputs
+from tinytorch.comparison.outputs import compare_outputs
 from tinytorch.comparison.resources import Resources, measure_resources
 from tinytorch.comparison.sides import WorkloadSide
 from tinytorch.comparison.time_limit import time_limit
 from tinytorch.errors import ModelError, SettingError, TinyTorchError, first_line
 from tinytorch.measure.ceilings import Progress
+from tinytorch.tuning.as_good import Check, by_outputs, by_scores
 from tinytorch.tuning.attempt import (
     BROKEN,
     FAILED,
@@ -110,6 +111,7 @@ class Trials:
     ) -> None:
         self.workload, self.settings, self.profile = workload, settings, profile
         self.notes: list[str] = []
+        self._explanations: dict[bytes, tuple[str, ...]] = {}
         side = WorkloadSide(workload, name=BASELINE)
         with side.environment():
             self._outputs = outputs_of(side)
@@ -219,11 +221,11 @@ class Trials:
         is_final: bool,
     ) -> Attempt:
         budget_s, seed, progress = timing
-        outputs, accuracy, doubt = self._checked(attempt.name, built.model)
-        if outputs is not None and outputs.broken:
-            return replace(attempt, outcome=BROKEN, reason=outputs.broken)
-        if doubt:
-            return replace(attempt, outcome=INACCURATE, reason=doubt)
+        check = self._checked(attempt.name, built.model)
+        if check.outputs is not None and check.outputs.broken:
+            return replace(attempt, outcome=BROKEN, reason=check.outputs.broken)
+        if check.doubt:
+            return replace(attempt, outcome=INACCURATE, reason=check.doubt)
         candidate = self._side(built.model)
         comparison = compare(
             self._side(self.workload.model),
@@ -240,12 +242,12 @@ class Trials:
             missing = dict.fromkeys(("calls", "energy", "accuracy"), FOR_THE_BEST)
             after = _resources(candidate, comparison.preparations[1])
             resources = (self._baseline_resources, after)
-            comparison = replace(comparison, outputs=outputs, resources=resources)
-        if accuracy is not None:
+            comparison = replace(comparison, outputs=check.outputs, resources=resources)
+        if check.accuracy is not None:
             missing.pop("accuracy", None)
         elif self.workload.evaluate is None:
             missing["accuracy"] = NO_EVALUATE
-        comparison = replace(comparison, accuracy=accuracy, not_measured=missing)
+        comparison = replace(comparison, accuracy=check.accuracy, not_measured=missing)
         against = None
         if best is not None:
             against = self.compare_with(best, built, budget_s=budget_s, seed=seed)
@@ -256,63 +258,41 @@ class Trials:
             reason=str(comparison),
             comparison=comparison,
             against_best=against,
+            notes=check.notes,
         )
 
-    def _checked(
-        self, name: str, model: Any
-    ) -> tuple[OutputDifference | None, AccuracyComparison | None, str]:
-        """Give what became of outputs and scores, and why the model is not as good, or nothing."""
+    def _checked(self, name: str, model: Any) -> Check:
+        """Give what became of outputs and scores, and whether the model is as good."""
         side = WorkloadSide(replace(self.workload, model=model), name=name)
         with side.environment():
             side.stay_as_it_is("it is called once")
             found = outputs_of(side)
-            difference = compare_outputs(self._outputs, found) if self._outputs and found else None
-            if difference is not None and difference.broken:
-                return difference, None, ""
+            outputs = compare_outputs(self._outputs, found) if self._outputs and found else None
+            if outputs is not None and outputs.broken:
+                return Check(outputs)
             if self._scores is None:
-                return difference, None, self._off_outputs(name, difference, found)
+                most = self.settings.max_output_error
+                return by_outputs(outputs, most=most, explain=lambda: self._explained(found or ()))
             scores, _ = scores_of(side, side)
+        margin = self.settings.max_accuracy_drop
         accuracy = compare_accuracy(
-            self._scores,
-            np.asarray(scores),
-            margin=self.settings.max_accuracy_drop,
-            metric=self._metric,
+            self._scores, np.asarray(scores), margin=margin, metric=self._metric
         )
-        return difference, accuracy, _lost(accuracy, difference)
+        return by_scores(accuracy, outputs)
 
-    def _off_outputs(
-        self, name: str, difference: OutputDifference | None, found: Arrays | None
-    ) -> str:
-        """Without an evaluate, say why the outputs are too far off, or nothing."""
-        most = self.settings.max_output_error
-        error = difference.max_relative_error if difference else None
-        share = difference.equal_share if difference else None
-        if share is not None and share < 1:
-            if self._is_explained(name, found):
-                return ""
-            return (
-                f"{1 - share:.2%} of the whole numbers in its outputs are others; with an "
-                "evaluate, accuracy would decide"
-            )
-        if error is None:
-            is_same = difference is not None and difference.is_identical
-            return "" if is_same else "its outputs are no numbers that could be compared"
-        if error <= most:
-            return ""
-        return (
-            f"outputs are off by {error:.2g} of the largest, allowed is {most:g}; "
-            "with an evaluate, accuracy would decide"
-        )
+    def _explained(self, found: Arrays) -> tuple[str, ...]:
+        """Let the model say why other whole numbers are due to rounding, if it can; once for each.
 
-    def _is_explained(self, name: str, found: Arrays | None) -> bool:
-        """Tell whether the model itself can say that other whole numbers are due to rounding."""
+        That may take as long as many calls.
+        """
         explain = getattr(self.workload.model, "rounding_explains", None)
-        if explain is None or not self._outputs or not found:
-            return False
-        reasons = explain(self.workload.inputs, self.workload.keywords, self._outputs, found)
-        told = [f"{name}: {reason}" for reason in reasons]
-        self.notes += [each for each in told if each not in self.notes]
-        return bool(reasons)
+        if explain is None:
+            return ()
+        key = b"".join(each.tobytes() for each in found)
+        if key not in self._explanations:
+            given = (self.workload.inputs, self.workload.keywords, self._outputs, found)
+            self._explanations[key] = explain(*given)
+        return self._explanations[key]
 
     # ------------------------------------------------------------ the baseline
 
@@ -364,22 +344,6 @@ def _resources(workload: Workload, preparations: tuple[Preparation, ...] | None)
     side = WorkloadSide(workload, name=BASELINE)
     with side.environment():
         return measure_resources(workload, preparations=preparations)
-
-
-def _lost(accuracy: AccuracyComparison, difference: OutputDifference | None) -> str:
-    """Say why accuracy is not shown to be kept, or nothing."""
-    if accuracy.verdict == NOT_WORSE:
-        return ""
-    has_same_scores = accuracy.baseline_scores == accuracy.candidate_scores
-    if has_same_scores and difference is not None and difference.is_identical:
-        return ""
-    if accuracy.failed:
-        return f"{accuracy.failed} of {accuracy.n} scores are no finite numbers"
-    return (
-        f"{accuracy.metric} {accuracy.baseline_mean:.4g} became {accuracy.candidate_mean:.4g}; "
-        f"that it drops by at most {accuracy.margin:g} is not shown "
-        f"(it may be {accuracy.low:+.2g}, with {accuracy.n} examples)"
-    )
 
 
 def _why_empty(plan: Plan) -> str:

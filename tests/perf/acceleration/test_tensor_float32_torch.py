@@ -105,9 +105,14 @@ def test_an_old_device_has_no_tf32(monkeypatch):
 
 
 def test_it_is_not_done_twice():
-    model = nn.Sequential(TensorFloat32Model(on("cpu").model))
+    model = InferenceModel(TensorFloat32Model(on("cpu").model))
     plan = TensorFloat32().plan(Workload("twice", model, on("cpu").inputs))
     assert plan.skipped[0].reason == "its products are TF32 already"
+
+
+def test_other_numbers_are_left_alone():
+    case = Workload("case", nn.Linear(4, 4, dtype=torch.bfloat16), (torch.ones(1, 4).bfloat16(),))
+    assert TensorFloat32().plan(case).skipped[0].reason == "it holds no float32 numbers"
 
 
 @pytest.mark.usefixtures("pretended")

@@ -62,8 +62,8 @@ def test_padding_of_a_prompt_is_not_part_of_the_text(model):
 def test_equal_scores_are_a_matter_of_rounding():
     model = decoder("llama", tie_word_embeddings=False)
     ids, _ = prompts()
-    tokens = generated(model, ids)
     place, row = 12, 0
+    tokens = generated(model, ids)[:, : place + 1]
     best = int(tokens[row, place])
     twin = (best + 1) % model.config.vocab_size
     with torch.no_grad():
@@ -75,10 +75,38 @@ def test_equal_scores_are_a_matter_of_rounding():
     assert parted.is_rounding
 
 
+def continued(model, text, count):
+    """Give a text and what the model writes after it, always reading all of it at once."""
+    for _ in range(count):
+        text = torch.cat([text, scores_after(model, text).argmax().view(1, 1)], dim=1)
+    return text
+
+
+@pytest.mark.parametrize("count", [3, 80])
+@pytest.mark.parametrize("strays_at", [None, 6, 7])
+def test_what_follows_a_matter_of_rounding_is_looked_at_too(count, strays_at):
+    model = decoder("llama", tie_word_embeddings=False)
+    ids, _ = prompts()
+    tokens = continued(model, ids[:1], 5 + count)
+    place = 7 + 5
+    best = int(tokens[0, place])
+    twin = (best + 1) % model.config.vocab_size
+    with torch.no_grad():
+        model.lm_head.weight[twin] = model.lm_head.weight[best]
+    other = continued(
+        model, torch.cat([tokens[:, :place], torch.tensor([[twin]])], dim=1), count - 1
+    )
+    if strays_at is not None:
+        other[0, 7 + strays_at] = int(scores_after(model, other[:, : 7 + strays_at]).argmin())
+    (parted,) = explain_divergence(model, tokens, other, 7)
+    assert (parted.place, parted.strays_at) == (5, strays_at)
+    assert parted.is_rounding == (strays_at is None)
+
+
 def test_in_bfloat16_a_close_second_is_rounding_and_a_far_one_is_not():
     model = decoder("llama", torch.bfloat16, tie_word_embeddings=False)
     ids, _ = prompts()
-    tokens = generated(model, ids)
+    tokens = generated(model, ids)[:, :13]
     best, twin = int(tokens[0, 12]), 49
     assert best != twin
     with torch.no_grad():  # a token that scores a rounding step less, or 30% less

@@ -7,6 +7,8 @@ require_part("transformers")
 from tiny_transformers import decoder, generated, prompts
 
 from tinytorch.errors import ModelError, SettingError
+from tinytorch.measure.tf32_torch import multiplies_in_tf32
+from tinytorch.perf.acceleration.tensor_float32_torch import TensorFloat32Model
 from tinytorch.perf.memoization import generation_call
 from tinytorch.perf.memoization.generation_torch import (
     PROFILED_TOKENS,
@@ -41,6 +43,20 @@ def test_its_call_draws_as_generate_does(model):
         assert torch.equal(call(ids, attention_mask=mask), expected)
 
 
+def test_settings_of_a_wrapper_hold_while_it_generates(model):
+    seen = []
+
+    class Watching(type(model)):
+        def forward(self, *inputs, **keywords):
+            seen.append(multiplies_in_tf32())
+            return super().forward(*inputs, **keywords)
+
+    model.__class__ = Watching
+    generation_call(TensorFloat32Model(model), max_new_tokens=3)(prompts()[0])
+    assert seen == [True] * 3
+    assert not multiplies_in_tf32()
+
+
 def test_without_drawing_it_is_greedy_whatever_the_model_would_do(model):
     ids, _ = prompts()
     model.generation_config.do_sample = True
@@ -66,7 +82,7 @@ def test_a_short_text_is_profiled_as_it_is(model):
 def test_it_can_tell_whether_other_tokens_are_a_matter_of_rounding():
     model = decoder("llama", torch.bfloat16, tie_word_embeddings=False)
     ids, mask = prompts()
-    call = generation_call(model, max_new_tokens=9)
+    call = generation_call(model, max_new_tokens=6)
     expected = call(ids, mask)
     best, twin = int(expected[0, 12]), 49
     assert best != twin
@@ -83,7 +99,7 @@ def test_it_can_tell_whether_other_tokens_are_a_matter_of_rounding():
     assert told.startswith("sequence 0 differs from new token 5 on (49 instead of ")
     assert told.endswith("no more than rounding")
     assert explained(0.3) == ()
-    drawing = generation_call(model, max_new_tokens=9, do_sample=True)
+    drawing = generation_call(model, max_new_tokens=6, do_sample=True)
     assert explained(2**-8, drawing) == ()
 
 

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from tinytorch.adapters.pytorch import TorchAdapter
-from tinytorch.adapters.pytorch_wrapping import WrappedModel
+from tinytorch.adapters.pytorch_wrapping import WrappedModel, wrappers_of
 from tinytorch.errors import TinyTorchError
 from tinytorch.measure.tf32_torch import multiplies_in_tf32, multiplying_in_tf32
 from tinytorch.perf.acceleration.boundary_torch import refusal, trial_note, why_unchangeable
@@ -37,7 +37,7 @@ class TensorFloat32Model(WrappedModel):
 
     def around_call(self) -> AbstractContextManager[None]:
         """Let products be TF32 inside of a block."""
-        return multiplying_in_tf32()
+        return multiplying_in_tf32
 
     def forward(self, *inputs: Any, **keywords: Any) -> Any:
         """Call the model inside of such a block, as does whoever compiles it."""
@@ -73,8 +73,10 @@ def _nothing(settings: TensorFloat32, reason: str) -> Plan:
 
 
 def _why_not(workload: Workload) -> str:
-    if any(isinstance(each, TensorFloat32Model) for each in workload.model.modules()):
+    if any(isinstance(each, TensorFloat32Model) for each in wrappers_of(workload.model)):
         return "its products are TF32 already"
+    if all(each.dtype != torch.float32 for each in workload.model.parameters()):
+        return "it holds no float32 numbers"
     try:
         place = torch.device(TorchAdapter().device(workload.model, workload.arguments))
     except TinyTorchError as error:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from typing import Any
 
 import torch
 
-from tinytorch.adapters.pytorch_wrapping import WrappedModel
+from tinytorch.adapters.pytorch_wrapping import WrappedModel, wrappers_of
 from tinytorch.adapters.values import Array
 from tinytorch.errors import ModelError, SettingError
 from tinytorch.perf.memoization.token_choice_torch import TokenChoice
@@ -65,13 +66,16 @@ class Generation(WrappedModel):
             drawing["top_p"] = choice.top_p
         _, pad = special_tokens(self.model)
         generate: Any = self.model.generate
-        tokens: torch.Tensor = generate(
-            input_ids,
-            attention_mask=mask,
-            max_new_tokens=self.max_new_tokens,
-            pad_token_id=pad,
-            **drawing,
-        )
+        with ExitStack() as settings:
+            for wrapper in wrappers_of(self.model):  # which generate() goes past
+                settings.enter_context(wrapper.around_call())
+            tokens: torch.Tensor = generate(
+                input_ids,
+                attention_mask=mask,
+                max_new_tokens=self.max_new_tokens,
+                pad_token_id=pad,
+                **drawing,
+            )
         return tokens
 
     def shortened_for_profile(self) -> tuple[Generation, str]:

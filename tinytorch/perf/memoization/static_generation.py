@@ -66,10 +66,14 @@ def why_no_transformers() -> str:
 
 
 def _why_not_generation(model: Any) -> str:
+    from tinytorch.adapters.pytorch_wrapping import wrappers_of
     from tinytorch.perf.memoization.generation_torch import Generation
 
     if isinstance(model, Generation):
         return ""
+    if any(isinstance(each, Generation) for each in wrappers_of(model)):
+        name = type(model).__name__
+        return f"it is a {name} around a text that is generated, and would no longer be called so"
     return (
         f"it is a {type(model).__name__}, whose call gives no text; "
         "generation_call(model, max_new_tokens=...) makes a model whose call does"
