@@ -25,6 +25,7 @@ class ScriptedSide:
     runs_here = True
     warms_itself = True
     untimed_call_s = 0.0
+    slow_call_s = 0.0
 
     def __init__(
         self,

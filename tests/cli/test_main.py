@@ -120,7 +120,7 @@ def test_the_code_of_the_command_is_the_code_of_the_program(add_command):
 def test_an_error_is_one_line_without_traceback(add_command, capsys, monkeypatch):
     monkeypatch.delenv("TINYTORCH_DEBUG", raising=False)
     add_command(raising(ShapeError("saw (2, 3);\n   give (3, 2)")))
-    assert main(["probe"]) == ExitCode.FAILED
+    assert main(["probe"]) == ExitCode.INVALID
     captured = capsys.readouterr()
     assert captured.err == "tinytorch: error: saw (2, 3); give (3, 2)\n"
     assert captured.out == ""
@@ -134,7 +134,7 @@ def test_a_bad_target_is_wrong_usage(add_command):
 def test_debugging_shows_the_traceback(add_command, capsys, monkeypatch):
     monkeypatch.setenv("TINYTORCH_DEBUG", "1")
     add_command(raising(ShapeError("saw (2, 3)")))
-    assert main(["probe"]) == ExitCode.FAILED
+    assert main(["probe"]) == ExitCode.INVALID
     shown = capsys.readouterr().err
     assert "Traceback" in shown
     assert shown.endswith("tinytorch: error: saw (2, 3)\n")

@@ -111,6 +111,7 @@ def test_settings_reach_the_loop(optimized):
         "store": None,
         "resume": False,
         "seed": 3,
+        "target": "mlp",
     }
 
 
@@ -310,6 +311,14 @@ def test_where_nothing_is_recommended_there_is_no_model(optimized, capsys, tmp_p
     assert list(tmp_path.iterdir()) == []
 
 
+def test_several_files_were_not_written(optimized, capsys, tmp_path):
+    optimized(optimization(*UNUSABLE))
+    save, snippet = tmp_path / "best", tmp_path / "again.py"
+    words = ["--save", str(save), "--snippet", str(snippet)]
+    assert main(["optimize", "mlp", "--no-store", *words]) == 0
+    assert f"so {save} and {snippet} were not written\n" in capsys.readouterr().err
+
+
 def test_a_full_disk_takes_no_result_away(optimized, capsys, tmp_path, monkeypatch):
     optimized(optimization())
 
@@ -333,7 +342,7 @@ def test_what_cannot_be_written_does_not_stop_the_rest(optimized, tmp_path, monk
 
     monkeypatch.setattr(saving, "save_optimized", broken)
     words = ["--save", str(tmp_path / "best"), "--html", str(tmp_path / "x.html")]
-    assert main(["optimize", "mlp", "--no-store", *words]) == ExitCode.FAILED
+    assert main(["optimize", "mlp", "--no-store", *words]) == ExitCode.INVALID
     assert (tmp_path / "x.html").exists()
 
 
@@ -401,6 +410,14 @@ def test_what_fits_a_target_is_listed(capsys):
     assert "compiled" not in listed
 
 
+def test_what_was_named_and_does_not_fit_a_target_is_said(capsys):
+    words = ["--only", "int8-dynamic", "channels-last", "--list", "--json"]
+    assert main(["optimize", "mlp", *words]) == 0
+    seen = capsys.readouterr()
+    assert [each["name"] for each in json.loads(seen.out)["entries"]] == ["int8-dynamic"]
+    assert "channels-last is for models of pytorch, and this is one of core\n" in seen.err
+
+
 def test_some_of_the_catalog_are_listed(capsys):
     assert main(["optimize", "--list", "--json", "--only", "threads", "compiled"]) == 0
     listed = json.loads(capsys.readouterr().out)["entries"]
@@ -445,8 +462,8 @@ def test_a_second_run_repeats_nothing(capsys, tmp_path, factory):
     [
         ("alone", ExitCode.USAGE, "it must return a Workload, or a model and its inputs"),
         ("without_inputs", ExitCode.USAGE, "has no example inputs; give the model something"),
-        ("failing", ExitCode.FAILED, "ZeroDivisionError: division by zero"),
-        ("dice", ExitCode.FAILED, "gives different results for the same inputs"),
+        ("failing", ExitCode.INVALID, "ZeroDivisionError: division by zero"),
+        ("dice", ExitCode.INVALID, "gives different results for the same inputs"),
     ],
 )
 def test_a_target_that_cannot_be_optimized_is_one_line(capsys, factory, name, code, message):

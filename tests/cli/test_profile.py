@@ -207,8 +207,8 @@ def test_a_target_that_gives_nothing_is_wrong_usage(capsys, target):
     assert capsys.readouterr().err.startswith("tinytorch: error: ")
 
 
-def test_a_layer_that_raises_is_a_failed_check_that_names_it(capsys, factory):
-    assert main(["profile", factory("broken"), *QUICK]) == ExitCode.FAILED
+def test_a_layer_that_raises_is_named_and_nothing_is_measured(capsys, factory):
+    assert main(["profile", factory("broken"), *QUICK]) == ExitCode.INVALID
     error = capsys.readouterr().err
     assert "layer 'layers.1' (Broken) raised RuntimeError: no more" in error
     assert error.count("\n") == 1
@@ -221,7 +221,7 @@ def test_inputs_on_another_device_are_wrong_usage(capsys, factory):
 
 
 def test_what_is_finished_is_shown_when_a_later_target_fails(capsys, factory):
-    assert main(["profile", "mlp", factory("broken"), *QUICK]) == ExitCode.FAILED
+    assert main(["profile", "mlp", factory("broken"), *QUICK]) == ExitCode.INVALID
     captured = capsys.readouterr()
     assert captured.out.splitlines()[1].startswith("mlp ")
     assert "raised RuntimeError" in captured.err

@@ -73,6 +73,13 @@ def test_calls_that_are_too_short_to_be_timed_alone_are_named(monkeypatch, log):
     assert empty_caches_between(function_side(log)) == ()
 
 
+def test_what_is_known_to_be_slow_is_not_called_to_see_that_it_is_not_short(log):
+    side = function_side(log)
+    side.slow_call_s = 0.8
+    empty_caches_between(side)
+    assert "call" not in log
+
+
 def test_where_threads_of_others_cannot_be_reached_a_note_says_so(monkeypatch, log):
     monkeypatch.setattr(cold_calls, "reading_overhead", lambda clock: 0.0)
     monkeypatch.setattr(cold_calls, "usable_cores", lambda: 8)

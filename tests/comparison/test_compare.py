@@ -26,6 +26,7 @@ from two_sides import (
 from tinytorch import Comparison, Isolated, compare
 from tinytorch.comparison.compare import FLOOR, FLOOR_OF_FINISHED
 from tinytorch.comparison.comparison import FASTER, NOT_SHOWN, SAME, SLOWER
+from tinytorch.comparison.looks import FEWEST
 from tinytorch.comparison.processes import THREAD_VARIABLES
 from tinytorch.errors import SettingError, TargetError
 from tinytorch.workloads.workload import Workload
@@ -195,6 +196,28 @@ def test_names_are_used_everywhere():
     assert str(found).startswith("new against old: slower")
     assert (found.baseline.name, found.candidate.name) == ("old", "new")
     assert found.calls[1].name == "new"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("evidence", "expected"), [(True, 12), (False, 9)])
+def test_a_model_that_is_slow_for_the_budget_is_called_no_more_often_than_it_must(
+    evidence, expected
+):
+    calls = {"a": 0, "b": 0}
+
+    def nap(name):
+        def model(x):
+            calls[name] += 1
+            time.sleep(0.15)
+            return x
+
+        return model
+
+    pair = [(nap(name), CORE_X) for name in calls]
+    found = compare(*pair, budget_s=0.5, evidence=evidence)
+    assert calls == {"a": expected, "b": expected}
+    assert found.n == FEWEST
+    assert found.calls is None or [each.count for each in found.calls] == [FEWEST] * 2
 
 
 def test_finished_functions_have_a_larger_floor_and_a_note():

@@ -8,6 +8,8 @@ from parts import require_part
 from tinytorch.comparison import evidence
 from tinytorch.comparison.evidence import Evidence, gather_evidence
 from tinytorch.comparison.processes import Isolated, ProcessSide
+from tinytorch.comparison.rounds import Pace, Round
+from tinytorch.comparison.sequential import TimedRounds
 from tinytorch.comparison.sides import LocalSide, WorkloadSide
 from tinytorch.core.layers import Linear
 from tinytorch.core.tensor import Tensor
@@ -38,11 +40,17 @@ def gathered(first, second, margin=0.01):
     return gather_evidence(first, second, margin=margin)
 
 
-def completed(first, second, known=None):
+def slow_rounds(loops=(1, 1)):
+    """Give six rounds of one call each that took 0.8 s and 0.9 s."""
+    pace = Pace(loops, 1, 0, round_s=1.7, call_s=(0.8, 0.9))
+    return TimedRounds((Round((0.8,), (0.9,)),) * 6, 0.05, pace, 10.2, ())
+
+
+def completed(first, second, known=None, **settings):
     for side in (first, second):
         side.build()
     rng = np.random.default_rng(0)
-    return (known or Evidence()).completed(first, second, budget_s=0.02, rng=rng)
+    return (known or Evidence()).completed(first, second, budget_s=0.02, rng=rng, **settings)
 
 
 # ---------------------------------------------------------------- before the time
@@ -202,6 +210,47 @@ def test_models_have_resources():
     assert "resources" not in found.not_measured
 
 
+def counted_sides():
+    calls = {"baseline": 0, "candidate": 0}
+
+    def side(name):
+        def count():
+            calls[name] += 1
+
+        return function_side(count, name)
+
+    return side("baseline"), side("candidate"), calls
+
+
+def test_slow_calls_that_were_timed_one_by_one_are_not_made_again():
+    first, second, calls = counted_sides()
+    found = completed(first, second, timed=slow_rounds())
+    assert calls == {"baseline": 0, "candidate": 0}
+    assert [each.values for each in found.calls] == [(0.8,) * 6, (0.9,) * 6]
+    assert found.calls[0].notes[0].startswith("these are the calls of the rounds")
+
+
+def test_slow_calls_that_were_timed_in_blocks_are_no_single_calls():
+    first, second, calls = counted_sides()
+    found = completed(first, second, timed=slow_rounds(loops=(1000, 1)))
+    assert (found.calls, calls) == (None, {"baseline": 0, "candidate": 0})
+    assert "give a larger budget" in found.not_measured["calls"]
+
+
+def test_a_model_that_was_timed_itself_is_called_once_more_for_its_memory():
+    calls = []
+
+    def model(x):
+        calls.append(1)
+        return x
+
+    sides = [model_side(name=name, model=model) for name in ("baseline", "candidate")]
+    for side in sides:
+        side.stay_as_it_is("it is slow")
+    completed(*sides, timed=slow_rounds())
+    assert len(calls) == 2
+
+
 def test_what_was_known_before_is_kept():
     known = Evidence(not_measured={"accuracy": "a reason"}, notes=("a note",))
     found = completed(function_side(lambda: 1.0), function_side(lambda: 2.0), known)
@@ -249,6 +298,23 @@ def test_energy_is_joules_per_call_of_each_side(monkeypatch):
     assert (first.unit, first.name, second.name) == ("J", "baseline", "candidate")
     assert len(first.notes) == len(set(first.notes))
     assert "energy" not in found.not_measured
+
+
+def test_energy_of_slow_calls_takes_two_of_each(monkeypatch):
+    meter, calls = Meter(), []
+
+    def slow(name, joules):
+        calls.append(name)
+        meter.spend(joules)
+
+    monkeypatch.setattr(evidence, "find_energy_meters", lambda device: ((meter,), ()))
+    found = completed(
+        function_side(lambda: slow("a", 2.0)),
+        function_side(lambda: slow("b", 5.0), "candidate"),
+        timed=slow_rounds(),
+    )
+    assert calls == ["a", "b", "b", "a"]
+    assert [each.values for each in found.energy] == [(2.0, 2.0), (5.0, 5.0)]
 
 
 def test_without_a_meter_there_is_a_reason(monkeypatch):

@@ -170,6 +170,45 @@ def test_copies_that_take_too_long_are_not_made_again_and_again(told_seconds):
     assert side.notes[0].endswith("copying and calling it takes 0.04 s; give a larger budget_s")
 
 
+class Sluggish(Counted):
+    """Takes long in every call, and so do its copies; `all_calls` counts those of both."""
+
+    def __init__(self):
+        super().__init__([0.8] * 50)
+        self.all_calls = []
+
+    def __deepcopy__(self, memo):
+        twin = Sluggish()
+        twin.all_calls = self.all_calls
+        return twin
+
+    def forward(self, x):
+        self.all_calls.append(1)
+        return super().forward(x)
+
+
+def test_a_model_whose_calls_take_much_of_the_budget_is_called_three_times(told_seconds):
+    side = model_side(Sluggish())
+    settle(side, 2.0)
+    assert len(side.workload.model.all_calls) == 3  # its copy until two agree, and itself
+    assert side.notes == [
+        "candidate is not built anew for every round: a call takes 0.8 s; give a larger budget_s"
+    ]
+    assert (side.slow_call_s, side.preparations) == (0.8, ())
+
+
+def test_the_same_model_is_copied_where_the_budget_allows_that(told_seconds):
+    side = model_side(Sluggish())
+    settle(side, BUDGET_S)
+    assert (side.can_rebuild, side.slow_call_s) == (True, 0.0)
+
+
+def test_a_factory_of_slow_functions_builds_one(monkeypatch):
+    side, made = factory_side(monkeypatch, *[0.8] * 50)
+    settle(side, 2.0)
+    assert (side.can_rebuild, side.slow_call_s, len(made)) == (False, 0.8, 1)
+
+
 def test_a_function_whose_first_call_is_slow_has_a_preparation(monkeypatch):
     seconds = iter([5.0, 0.1, 0.1, 0.1])
     monkeypatch.setattr(LocalSide, "call_seconds", lambda side: next(seconds))

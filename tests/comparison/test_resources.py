@@ -70,6 +70,20 @@ def test_a_second_call_counts_not_the_first():
     assert measure_resources(Workload("lazy", Lazy(), (x,))).peak_bytes < 10_000
 
 
+@pytest.mark.parametrize(("was_called", "expected"), [(False, 2), (True, 1)])
+def test_a_model_that_was_called_before_is_called_once(was_called, expected):
+    calls = []
+
+    def model(x):
+        calls.append(1)
+        return x + 1
+
+    workload = Workload("plus", model, (Tensor(np.ones((2, 3), np.float32)),))
+    found = measure_resources(workload, was_called=was_called)
+    assert len(calls) == expected
+    assert found.examples == 2
+
+
 def test_the_model_is_left_as_it_was():
     workload = torch_workload()
     before = {name: value.clone() for name, value in workload.model.state_dict().items()}

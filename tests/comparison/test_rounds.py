@@ -272,6 +272,34 @@ def test_one_disturbed_reading_is_not_believed(monkeypatch):
     assert found_pace(monkeypatch, *sides).call_s[0] == pytest.approx(1e-6, rel=0.05)
 
 
+def test_what_is_known_to_be_slow_is_not_called_to_find_the_pace(monkeypatch):
+    sides = two_sides(0.8, 0.9, can_rebuild=False)
+    for side, seconds in zip(sides, (0.8, 0.9), strict=True):
+        side.slow_call_s = seconds
+    found = found_pace(monkeypatch, *sides, budget_s=2.0)
+    assert (found.loops, found.pairs, found.call_s) == ((1, 1), 1, (0.8, 0.9))
+    assert not any(event[0] == "time" for side in sides for event in side.events)
+
+
+def test_a_reading_that_takes_much_of_the_budget_is_believed(monkeypatch):
+    sides = two_sides(0.2, 0.2)
+    found_pace(monkeypatch, *sides, budget_s=2.0)
+    calls = [sum(event[0] == "time" for event in side.events) for side in sides]
+    assert calls == [2, 2]  # one to warm up
+
+
+@pytest.mark.parametrize(
+    ("warms_itself", "can_rebuild", "calls"),
+    [(True, True, 1), (False, True, 2), (True, False, 1), (False, False, 1)],
+)
+def test_long_calls_are_repeated_only_where_memory_is_new(warms_itself, can_rebuild, calls):
+    sides = two_sides(0.8, 0.8)
+    sides[1].warms_itself, sides[1].can_rebuild = warms_itself, can_rebuild
+    slow = Pace((1, 1), 1, 0, round_s=1.6, call_s=(0.8, 0.8))
+    take_round(*sides, pace=slow, rng=np.random.default_rng(0))
+    assert sum(event[0] == "time" for event in sides[1].events) == calls
+
+
 def test_measuring_takes_at_least_as_long_as_building(monkeypatch):
     clock = ToldTime()
     sides = [ScriptedSide(name, lambda: 1e-6, clock=clock, build_s=0.03) for name in ("a", "b")]

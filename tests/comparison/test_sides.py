@@ -104,6 +104,14 @@ def test_calls_are_counted_and_those_before_are_not_timed():
     assert len(calls) == 13
 
 
+def test_a_function_that_was_called_with_all_checks_is_not_checked_again():
+    calls = []
+    side = finished(lambda: calls.append(1))
+    side.call()
+    side.time(1)
+    assert len(calls) == 2
+
+
 def test_a_factory_that_builds_no_function_is_told():
     with pytest.raises(ModelError, match=r"candidate built a int, which cannot be called"):
         rebuilt(lambda: 3).build()

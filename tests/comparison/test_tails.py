@@ -5,7 +5,14 @@ from dataclasses import dataclass, field
 import numpy as np
 import pytest
 
-from tinytorch.comparison.tails import PERCENTILES, Tail, measure_tails
+from tinytorch.comparison.rounds import Round
+from tinytorch.comparison.tails import (
+    PERCENTILES,
+    Tail,
+    calls_of_rounds,
+    least_tails_s,
+    measure_tails,
+)
 from tinytorch.errors import SettingError
 from tinytorch.measure.samples import Samples
 
@@ -114,3 +121,27 @@ def test_a_tail_shows_the_percentiles_of_its_samples(rng):
         assert each.value == samples.percentile(each.q)
         assert each.interval == samples.percentile_interval(each.q, 0.9)
         assert each.interval.low < each.value < each.interval.high
+
+
+# ---------------------------------------------------------------- calls that rounds have made
+
+
+def test_calls_of_rounds_are_those_of_all_turns_of_each_side():
+    rounds = [Round((1.0, 2.0), (3.0, 4.0)), Round((5.0,), (6.0,))]
+    one, other = calls_of_rounds(rounds, names=("old", "new"))
+    assert (one.name, one.values) == ("old", (1.0, 2.0, 5.0))
+    assert (other.name, other.values) == ("new", (3.0, 4.0, 6.0))
+    assert one.notes[0].startswith("these are the calls of the rounds")
+    assert "3 calls are too few" in one.notes[1]
+
+
+def test_the_least_time_is_that_of_the_fewest_calls():
+    clock = TellingClock()
+    made = []
+
+    def call():
+        made.append(0.5)
+        return 0.5
+
+    measure_tails(call, call, clock=clock, budget_s=1e-9)
+    assert sum(made) == least_tails_s((0.5, 0.5))

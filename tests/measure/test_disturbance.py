@@ -29,7 +29,7 @@ def test_a_quiet_machine_raises_no_doubt():
     [
         ({"stolen": 200}, "other guests of the host took 10%"),
         ({"cpu": 4.0}, "computed in only 40% of the time"),
-        ({"switches": 900}, "displaced this one 900 times"),
+        ({"switches": 900}, "was displaced 900 times meanwhile: by others, or by threads"),
     ],
 )
 def test_each_disturbance_has_its_sentence(after, words):

@@ -155,6 +155,14 @@ def test_a_long_calibration_counts_all_its_calls(monkeypatch):
     assert samples.loops == 10
 
 
+def test_what_a_call_takes_is_not_measured_where_it_is_known():
+    calls = []
+    found = measure_energy(
+        lambda: calls.append(1), meters=[Counting([1])], seconds=1.0, windows=2, call_s=0.8
+    )
+    assert (len(calls), found.count, found.loops) == (2, 2, 1)
+
+
 def test_counters_that_never_move_measure_nothing(short):
     with pytest.raises(MeasurementError, match="did not move in 4 windows"):
         measure_energy(lambda: None, meters=(Counting([0]),), seconds=1e-9)

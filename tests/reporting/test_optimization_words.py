@@ -188,6 +188,34 @@ def test_notes_that_hold_for_several_are_said_once():
     assert len(notes) == len(set(notes))
 
 
+def test_only_a_name_becomes_it_and_no_ordinary_word():
+    compiled = Attempt(
+        ("compiled",),
+        "better",
+        "",
+        comparison=comparison(
+            0.5,
+            candidate_name="compiled",
+            not_measured={"accuracy": "compiled (evaluate) took longer than 2 s"},
+            notes=(
+                "compiled is not built anew for every round: it was compiled once in 0.34 s and "
+                "compiled while planning once in 17 s",
+                "single calls of compiled: they vary",
+                "counted for the model as it is written; compiled code may need less",
+                "compiled-kernels is something else",
+            ),
+        ),
+    )
+    assert every_note(optimization(compiled)) == [
+        "compiled: it is not built anew for every round: it was compiled once in 0.34 s and "
+        "compiled while planning once in 17 s",
+        "compiled: single calls of it: they vary",
+        "compiled: counted for the model as it is written; compiled code may need less",
+        "compiled: compiled-kernels is something else",
+        "compiled: not measured: accuracy: it (evaluate) took longer than 2 s",
+    ]
+
+
 def test_the_model_itself_has_a_name_on_the_front():
     assert front_name("") == "as it is"
     assert front_name("int8-static") == "int8-static"
@@ -260,6 +288,15 @@ def test_what_lacked_time_is_not_known_yet():
     found = optimization(late)
     assert verdict_word(found) == "Not known yet"
     assert headline(found).endswith("1 not tried; a larger budget tries the rest.")
+
+
+def test_a_larger_budget_is_promised_only_to_what_lacked_time():
+    late = Attempt(("int8",), NOT_TRIED, "the budget of 20 s was spent before")
+    unjudged = [Attempt((name,), NOT_TRIED, "nobody can judge it") for name in ("a", "b")]
+    assert headline(optimization(late, *unjudged)).endswith(
+        "3 not tried; a larger budget tries 1 of these."
+    )
+    assert headline(optimization(*unjudged)).endswith("2 not tried.")
 
 
 def test_a_busy_machine_is_part_of_the_verdict():

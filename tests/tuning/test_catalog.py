@@ -3,7 +3,7 @@ from dataclasses import replace
 import pytest
 
 from tinytorch.errors import SettingError
-from tinytorch.tuning.catalog import CATALOG, GOALS, entries_for, find_entries
+from tinytorch.tuning.catalog import CATALOG, GOALS, entries_for, find_entries, left_out
 from tinytorch.workloads.plan import Transform
 from tinytorch.workloads.targets import load_workload
 from tinytorch.workloads.workload import Workload
@@ -57,6 +57,17 @@ def test_only_what_fits_the_framework_the_device_and_the_goal_is_given():
 def test_where_nothing_is_left_of_what_was_asked_for_the_reason_is_given(name, goal, words):
     with pytest.raises(SettingError, match=f"there is nothing to try: {words}"):
         entries_for(load_workload("mlp"), goal, only=(name,))
+
+
+def test_every_name_that_does_not_fit_is_left_out_with_its_reason():
+    mlp = load_workload("mlp")
+    named = ("int8-dynamic", "channels-last", "fused-layers")
+    assert left_out(mlp, "size", only=named) == (
+        "channels-last is for models of pytorch, and this is one of core",
+        "fused-layers does nothing for the goal size",
+    )
+    assert left_out(mlp, "size", only=named, skip=("channels-last", "fused-layers")) == ()
+    assert left_out(mlp, "size") == ()  # nobody named what does not fit
 
 
 def test_only_and_skip_choose():

@@ -41,6 +41,18 @@ def test_a_goal_decides_what_is_tried(found):
     assert [each.name for each in found.attempts] == ["int8-dynamic"]  # fusing saves no bytes
 
 
+def test_what_was_named_and_does_not_fit_is_in_the_notes(found):
+    assert "fused-layers does nothing for the goal size" in found.notes
+
+
+def test_the_target_is_part_of_it_where_it_is_known(found):
+    assert found.target == "mlp"
+    workload = load_workload("mlp")
+    settings = {"goal": "size", "only": ("fewer-layers",), "budget_s": 1.0}
+    assert optimize(workload, target="own.py:make", **settings).target == "own.py:make"
+    assert optimize(workload, **settings).target == ""
+
+
 def test_nothing_helps_is_an_answer():
     found = optimize("mlp", goal="size", only=("fewer-layers",), budget_s=2.0)
     assert found.recommended is None
@@ -113,6 +125,20 @@ def test_pytorch_models_go_the_same_way():
     assert next(found.model.parameters()).dtype == torch.bfloat16
     for old, new in zip(before, model.parameters(), strict=True):
         assert torch.equal(old, new)
+
+
+def test_a_model_in_training_mode_is_noted():
+    torch = pytest.importorskip("torch")
+    from tinytorch.workloads.workload import Workload
+
+    model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.BatchNorm1d(8))
+    workload = Workload("net", model, (torch.ones(4, 8),))
+    settings = {"goal": "size", "only": ("fold-batch-norm",), "budget_s": 1.0}
+    (note,) = optimize(workload, **settings).notes
+    assert note.startswith("the model is in training mode, which changes BatchNorm1d; call ")
+    assert "model.eval()" in note
+    model.eval()
+    assert not any("training" in each for each in optimize(workload, **settings).notes)
 
 
 def test_bad_settings_are_refused_before_anything_is_measured():

@@ -140,6 +140,14 @@ def test_another_architecture_is_named_by_its_first_difference():
     assert a_recipe().check_fits({"layers.0.weight": (784, 128)}, model=object()) is None
 
 
+def test_no_more_tensors_differ_than_there_are():
+    others = dict.fromkeys(("a", "b", "c"), (2, 2))
+    with pytest.raises(CheckpointError, match=r"\(4 of 4 tensors differ\)"):
+        a_recipe().check_fits(others, model=object())
+    with pytest.raises(CheckpointError, match=r"\(1 of 2 tensors differ\)"):
+        a_recipe().check_fits({**a_recipe().tensors, "a": (2, 2)}, model=object())
+
+
 def test_what_is_prepared_needs_inputs():
     plan = replace(a_recipe().plans[0], transform="CompileModel")
     with pytest.raises(SettingError, match="give a workload"):

@@ -42,6 +42,10 @@ class ImaginaryTrials:
     def __init__(self, speeds=SPEEDS, **settings):
         self.speeds, self.settings, self.notes = speeds, Settings(**settings), []
         self.seen, self.confirmed, self.again = [], [], {}
+        self.unjudged = ""
+
+    def can_judge(self, entries):
+        return self.unjudged not in [each.name for each in entries]
 
     def attempt(self, entries, *, best=None, **_):
         stack = tuple(each.name for each in entries)
@@ -158,6 +162,16 @@ def test_without_time_the_rest_is_listed_as_not_tried(monkeypatch):
     assert first.outcome == BETTER  # something is always tried
     assert {each.outcome for each in others} == {NOT_TRIED}
     assert others[0].reason == "the budget of 120 s was spent before"
+
+
+def test_more_time_is_not_asked_for_what_nobody_can_judge(monkeypatch):
+    search = searching("int8", "broken", "threads")
+    search.trials.unjudged = "broken"
+    monkeypatch.setattr(Search, "_left_of", lambda self, share: -1.0)
+    search.try_singles()
+    _, unjudged, late = search.attempts
+    assert (unjudged.reason, unjudged.lacked_time) == ("it broke", False)
+    assert late.lacked_time
 
 
 def test_nothing_to_combine_is_no_failure():

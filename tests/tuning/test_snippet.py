@@ -5,13 +5,14 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from optimized_stacks import entry_of, recommending
+from optimized_stacks import entry_of, recommended, recommending
 
 from tinytorch.core.layers import Linear, ReLU, Sequential
 from tinytorch.core.tensor import Tensor
 from tinytorch.errors import SettingError
 from tinytorch.perf.compression import Prune
 from tinytorch.perf.quantization import Quantize
+from tinytorch.tuning.optimization import Optimization
 from tinytorch.tuning.settings import Settings
 from tinytorch.tuning.snippet import snippet
 from tinytorch.workloads.workload import Workload
@@ -86,6 +87,13 @@ def test_long_stacks_take_a_line_for_each_transform():
 
 def test_a_built_in_workload_is_known_by_its_name():
     assert 'load_workload("mlp")' in snippet(recommending(load_zoo("mlp"), "int8-weights"))
+
+
+def test_the_target_that_was_kept_comes_before_a_name():
+    kept = replace(recommending(load_zoo("mlp"), "int8-weights"), target="own.py:make")
+    found = recommended(Optimization.from_dict(kept.to_dict()))
+    assert 'load_workload("own.py:make")' in snippet(found)
+    assert 'load_workload("other.py:make")' in snippet(found, target="other.py:make")
 
 
 def test_without_a_target_it_says_where_to_put_ones_own():

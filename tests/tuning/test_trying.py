@@ -172,6 +172,7 @@ def test_another_function_needs_somebody_who_evaluates():
     attempt, _ = tried(1.0, risk="approximate")
     assert attempt.outcome == NOT_TRIED
     assert "without an evaluate" in attempt.reason
+    assert not attempt.lacked_time
     assert tried(1.0, workload(evaluate=scores), risk="approximate")[0].is_acceptable
 
 

@@ -42,7 +42,8 @@ exit codes:
   1  slower; with --expect, the contrary of what was expected is shown
   3  not shown: not enough evidence, never to be read as passed; also when
      there is an accuracy, but none that is shown to be kept
-  4  the measurement is invalid, for example because a call did not end
+  4  no verdict, because nothing could be measured that can be trusted: a side
+     raises, cannot be built, or a call did not end
   5  less accurate, whatever the speed; also when the candidate cannot be
      evaluated, or its outputs are broken: another number or shape, or not
      finite where the baseline's are
@@ -95,7 +96,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _add_measuring(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
-        "--budget", type=seconds, default=2.0, metavar="S", help="seconds of timing (default 2)"
+        "--budget",
+        type=seconds,
+        default=2.0,
+        metavar="S",
+        help="about the longest that timing takes, in seconds (default 2); at least six rounds are "
+        "timed, however slow a call is",
     )
     group.add_argument(
         "--precision",

@@ -34,7 +34,8 @@ exit codes:
   3  not shown: nothing helps for certain, and of something nobody can tell,
      or what helped did not when it was measured again; or whether a limit is
      kept is not known
-  4  the measurement is invalid
+  4  no verdict: the model raises, a call did not end, or a file could not be
+     written
   130  Ctrl-C: what was finished is shown, and not repeated the next time
 
 Every attempt is kept as a record as soon as it is finished. The next run of
@@ -187,6 +188,7 @@ def _optimize(
             store=store,
             resume=not options.restart,
             seed=options.seed,
+            target=options.target,
             progress=watch,
             on_attempt=watch.hear,
         )
@@ -265,7 +267,8 @@ def _write_files(
             lambda: _write_snippet(options, result, output),
         ]
     elif missing := [str(path) for path in (options.save, options.snippet) if path]:
-        output.say(f"nothing is recommended, so {' and '.join(missing)} was not written")
+        were = "were" if len(missing) > 1 else "was"
+        output.say(f"nothing is recommended, so {' and '.join(missing)} {were} not written")
     failures: list[TinyTorchError] = []
     for write in writers:
         try:
@@ -303,14 +306,17 @@ def _save(path: Path | None, result: "Optimization", workload: "Workload", outpu
 
 def _list(options: argparse.Namespace, output: Output, workload: "Workload | None") -> ExitCode:
     from tinytorch.reporting.catalog import render_catalog
-    from tinytorch.tuning.catalog import CATALOG, entries_for, find_entries
+    from tinytorch.tuning.catalog import CATALOG, entries_for, find_entries, left_out
 
     if workload is None:
         unwanted = find_entries(options.skip)
         chosen = find_entries(options.only) or CATALOG
         entries = tuple(each for each in chosen if each not in unwanted)
     else:
-        entries = entries_for(workload, options.goal, only=options.only, skip=options.skip)
+        chosen_by = {"only": options.only, "skip": options.skip}
+        entries = entries_for(workload, options.goal, **chosen_by)
+        for note in left_out(workload, options.goal, **chosen_by):
+            output.say(note)
     rows = [
         {**each.to_dict(), "about": each.about, "serves": sorted(each.serves)}
         | {

@@ -42,6 +42,8 @@ def _places(side: LocalSide) -> tuple[str, ...]:
 
 
 def _about_short_calls(side: LocalSide) -> list[str]:
+    if side.slow_call_s:
+        return []
     side.build()
     seconds = min(side.time(1).seconds for _ in range(2))
     side.release()

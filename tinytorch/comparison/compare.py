@@ -73,7 +73,8 @@ def compare(
     `floor`.
 
     It stops as soon as the verdict is known and the interval within `precision`, if asked for; at
-    the latest after about `budget_s`, but never before six rounds. All looks together err with
+    the latest after about `budget_s`, but never before six rounds; calls that take much of it are
+    made no more often than they must be. All looks together err with
     1 - `confidence`. With `evidence`, models are also compared in outputs, accuracy (as
     non-inferiority within `margin`, in the unit of the scores), memory, size on disk, single calls
     and energy, which takes time of its own. `timeout_s` interrupts a call that does not return.
@@ -102,7 +103,7 @@ def compare(
         timing = _time(first, second, rule, is_known=is_known, rng=rng, progress=progress)
         if evidence:
             _tell(progress, f"{second.name} against {first.name}: memory, size, single calls")
-            known = known.completed(first, second, budget_s=budget_s, rng=rng)
+            known = known.completed(first, second, budget_s=budget_s, rng=rng, timed=timing.timed)
         environment = _environment(timing.watches)
     result = Comparison(
         baseline_name=first.name,

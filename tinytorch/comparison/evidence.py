@@ -15,8 +15,9 @@ from tinytorch.comparison.accuracy import AccuracyComparison, compare_accuracy
 from tinytorch.comparison.outputs import OutputDifference, compare_outputs
 from tinytorch.comparison.processes import ProcessSide
 from tinytorch.comparison.resources import Resources, measure_resources
+from tinytorch.comparison.sequential import TimedRounds
 from tinytorch.comparison.sides import LocalSide, WorkloadSide
-from tinytorch.comparison.tails import measure_tails
+from tinytorch.comparison.tails import calls_of_rounds, least_tails_s, measure_tails
 from tinytorch.comparison.time_limit import time_limit
 from tinytorch.errors import MeasurementError, TinyTorchError
 from tinytorch.measure.energy import find_energy_meters, measure_energy
@@ -26,8 +27,10 @@ __all__ = ["Evidence", "gather_evidence", "outputs_of", "scores_of"]
 
 TAILS_SHARE, ENERGY_SHARE = 0.5, 1.0
 """Single calls and energy may take these shares of the budget on top of it."""
-ENERGY_TURNS = 4
+ENERGY_TURNS, LEAST_ENERGY_TURNS = 4, 2
+"""Two turns, A B B A, are the fewest in which a drift meets both sides alike."""
 OTHER_DEVICES = "the sides run on different devices, which have different clocks and counters"
+TOO_SLOW = "single calls take too long for the budget; give a larger budget"
 ENERGY_IS_WARM = "energy is counted over calls in a row, which find warm caches"
 CALLS_OF_STAGE = 30
 """Measuring single calls, or memory, takes about so many calls however small the budget is."""
@@ -51,27 +54,27 @@ class Evidence:
     notes: tuple[str, ...] = ()
 
     def completed(
-        self, first: AnySide, second: AnySide, *, budget_s: float, rng: np.random.Generator
+        self,
+        first: AnySide,
+        second: AnySide,
+        *,
+        budget_s: float,
+        rng: np.random.Generator,
+        timed: TimedRounds | None = None,
     ) -> Evidence:
-        """Add what is measured after the time: single calls, memory, size on disk."""
+        """Add what is measured after the time: single calls, memory, size on disk.
+
+        What was `timed` tells how long calls take, and saves those that are slow.
+        """
         if not (isinstance(first, LocalSide) and isinstance(second, LocalSide)):
             reason = "the sides run in processes of their own"
             missing = dict.fromkeys(("calls", "resources", "energy"), reason)
             return replace(self, not_measured={**missing, **self.not_measured})
-        calls = None
-        missing = {"resources": "a function does not say what it holds", "calls": OTHER_DEVICES}
-        if first.clock.name == second.clock.name:
-            del missing["calls"]
-            with _limited(first, second, seconds=budget_s):
-                calls = measure_tails(
-                    first.call_untested,
-                    second.call_untested,
-                    clock=first.clock,
-                    budget_s=budget_s * TAILS_SHARE,
-                    rng=rng,
-                    names=(first.name, second.name),
-                )
-        energy, reason = _energy(first, second, budget_s * ENERGY_SHARE)
+        missing = {"resources": "a function does not say what it holds"}
+        calls, reason = _single_calls(first, second, budget_s=budget_s, rng=rng, timed=timed)
+        if calls is None:
+            missing["calls"] = reason
+        energy, reason = _energy(first, second, seconds=budget_s * ENERGY_SHARE, timed=timed)
         if energy is None:
             missing["energy"] = reason
         for side in (first, second):
@@ -123,7 +126,10 @@ def gather_evidence(first: AnySide, second: AnySide, *, margin: float) -> Eviden
 
 
 def _resources(side: WorkloadSide) -> Resources:
-    return measure_resources(side.workload, preparations=side.preparations)
+    # A side that is not built anew has called the model itself.
+    return measure_resources(
+        side.workload, preparations=side.preparations, was_called=not side.can_rebuild
+    )
 
 
 def _about_inputs(first: AnySide, second: AnySide) -> list[str]:
@@ -139,8 +145,36 @@ def _about_inputs(first: AnySide, second: AnySide) -> list[str]:
     return [f"the sides get different inputs: {shapes[0]} against {shapes[1]}"]
 
 
+def _single_calls(
+    first: LocalSide,
+    second: LocalSide,
+    *,
+    budget_s: float,
+    rng: np.random.Generator,
+    timed: TimedRounds | None,
+) -> tuple[tuple[Samples, Samples] | None, str]:
+    """Time calls one by one, or take those of the rounds where calls are slow; or give a reason."""
+    if first.clock.name != second.clock.name:
+        return None, OTHER_DEVICES
+    names = first.name, second.name
+    if timed is not None and least_tails_s(timed.pace.call_s) > budget_s * TAILS_SHARE:
+        if timed.pace.loops != (1, 1):
+            return None, TOO_SLOW
+        return calls_of_rounds(timed.rounds, names=names), ""
+    with _limited(first, second, seconds=budget_s):
+        calls = measure_tails(
+            first.call_untested,
+            second.call_untested,
+            clock=first.clock,
+            budget_s=budget_s * TAILS_SHARE,
+            rng=rng,
+            names=names,
+        )
+    return calls, ""
+
+
 def _energy(
-    first: LocalSide, second: LocalSide, seconds: float
+    first: LocalSide, second: LocalSide, *, seconds: float, timed: TimedRounds | None
 ) -> tuple[tuple[Samples, Samples] | None, str]:
     """Give joules per call of both, in turns, or the reason why there are none."""
     if first.clock.name != second.clock.name or first.devices != second.devices:
@@ -152,8 +186,12 @@ def _energy(
     if not meters:
         return None, "; ".join(reasons)
     found: tuple[list[Samples], list[Samples]] = ([], [])
+    turns = ENERGY_TURNS
+    call_s: tuple[float | None, float | None] = (None, None)
+    if timed is not None and sum(timed.pace.call_s) > seconds / ENERGY_TURNS:
+        turns, call_s = LEAST_ENERGY_TURNS, timed.pace.call_s
     try:
-        for turn in range(ENERGY_TURNS):
+        for turn in range(turns):
             order = (0, 1) if turn % 2 == 0 else (1, 0)
             for index in order:
                 side = (first, second)[index]
@@ -161,10 +199,11 @@ def _energy(
                     measure_energy(
                         side.call_untested,
                         meters=meters,
-                        seconds=seconds / ENERGY_TURNS / 2,
+                        seconds=seconds / turns / 2,
                         windows=1,
                         wait=side.wait_for_device,
                         name=side.name,
+                        call_s=call_s[index],
                     )
                 )
     except MeasurementError as error:

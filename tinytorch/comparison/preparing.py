@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from tinytorch.comparison.rounds import SETTLING_S
+from tinytorch.comparison.rounds import LARGE_SHARE, SETTLING_S
 from tinytorch.comparison.sides import LocalSide, WorkloadSide, seconds_of
 from tinytorch.errors import MeasurementError, ModelError
 from tinytorch.measure.device_clock import DeviceClock, has_unseen_work
@@ -25,8 +26,6 @@ from tinytorch.workloads.preparation import (
 
 __all__ = ["agree_on_a_clock", "duration_text", "settle", "with_room"]
 
-BUILDING_SHARE = 1 / 12
-"""Building both sides anew must fit so often into the budget, or it is not done."""
 SLOW_FIRST_S, SLOW_FIRST = 0.1, 5.0
 """A first call that takes so much longer than the next, and so many times, prepares something."""
 FIRST_CALLS = 6
@@ -40,6 +39,14 @@ SLOW_COPY_S, SLOW_COPY = 0.05, 10.0
 Result = TypeVar("Result")
 
 
+@dataclass(frozen=True)
+class _FirstCalls:
+    """What a call takes once it is as fast as it gets, and what those before it took longer."""
+
+    typical_s: float
+    preparation: Preparation | None
+
+
 def settle(side: LocalSide, budget_s: float) -> None:
     """Call a side until it is as fast as it gets, and find out whether it can be built anew.
 
@@ -47,18 +54,21 @@ def settle(side: LocalSide, budget_s: float) -> None:
     `side.preparations` then: it is no part of any time.
     """
     model = side.workload.model if isinstance(side, WorkloadSide) else None
-    before, seen = preparations_of(model), None
+    before, first = preparations_of(model), None
     if side.can_rebuild:
         if isinstance(side, WorkloadSide):
             reason = _why_not_copied(model, before)
             if not reason:
-                reason, seen = _try_copies(side, budget_s)
+                reason, first = _try_copies(side, budget_s)
         else:
-            reason, seen = _try_factory(side)
+            reason, first = _try_factory(side, budget_s)
         if reason:
             side.stay_as_it_is(reason)
+    seen = first.preparation if first else None
     if not side.can_rebuild:
-        seen = _first_calls(side) or seen
+        own = _first_calls(side, like=first)
+        seen = own.preparation or seen
+        side.slow_call_s = own.typical_s if _is_slow(own, budget_s) else 0.0
     declared = preparations_of(model)
     # What a model says itself about its first call need not be estimated.
     estimated = (seen,) if seen and declared == before else ()
@@ -77,14 +87,16 @@ def _why_not_copied(model: Any, declared: tuple[Preparation, ...]) -> str:
     return ""
 
 
-def _try_copies(side: WorkloadSide, budget_s: float) -> tuple[str, Preparation | None]:
+def _try_copies(side: WorkloadSide, budget_s: float) -> tuple[str, _FirstCalls | None]:
     """See whether a model can be copied, and fast enough to do it again and again.
 
-    Gives why not, and what the first calls of the first copy took longer.
+    Gives why not, and the first calls of the first copy.
     """
     first = None
     try:
         first = _first_calls(side)
+        if _is_slow(first, budget_s):
+            return _about_slow_calls(first), first
         side.release()
         build_s = seconds_of(side.build)
         call_s = side.call_seconds()
@@ -101,17 +113,31 @@ def _try_copies(side: WorkloadSide, budget_s: float) -> tuple[str, Preparation |
     return reason, first
 
 
-def _try_factory(side: LocalSide) -> tuple[str, Preparation | None]:
-    """See whether everything that a factory builds is prepared in its first calls.
+def _try_factory(side: LocalSide, budget_s: float) -> tuple[str, _FirstCalls]:
+    """See whether everything that a factory builds is slow, or prepared in its first calls.
 
-    Gives why it should build nothing more, and what the first calls of the first took longer.
+    Gives why it should build nothing more, and the first calls of the first that it built.
     """
     first = _first_calls(side)
-    again = first and _first_calls(side)
+    if _is_slow(first, budget_s):
+        return _about_slow_calls(first), first
+    again = first.preparation and _first_calls(side).preparation
     if again is None:  # what was done once holds for all that it builds
         return "", first
     longer = duration_text(again.seconds)
     return f"the first calls of what it builds take {longer} longer, in every round", first
+
+
+def _is_slow(calls: _FirstCalls, budget_s: float) -> bool:
+    """Say whether calls take so much of the budget that none can be spared.
+
+    A first call alone tells nothing; after one that is longer than `SLOW_FIRST_S` there were more.
+    """
+    return calls.typical_s > max(SLOW_FIRST_S, budget_s * LARGE_SHARE)
+
+
+def _about_slow_calls(calls: _FirstCalls) -> str:
+    return f"a call takes {duration_text(calls.typical_s)}; give a larger budget_s"
 
 
 def _why_too_slow(build_s: float, call_s: float, again_s: float, budget_s: float) -> str:
@@ -121,27 +147,30 @@ def _why_too_slow(build_s: float, call_s: float, again_s: float, budget_s: float
             f"{duration_text(again_s)}: every copy would be prepared again"
         )
     seconds = build_s + call_s
-    if seconds > max(SETTLING_S, budget_s * BUILDING_SHARE):
+    if seconds > max(SETTLING_S, budget_s * LARGE_SHARE):
         return f"copying and calling it takes {seconds:.2g} s; give a larger budget_s"
     return ""
 
 
-def _first_calls(side: LocalSide) -> Preparation | None:
-    """Call a side until two calls agree; give what the first ones took longer, if that is much."""
+def _first_calls(side: LocalSide, like: _FirstCalls | None = None) -> _FirstCalls:
+    """Call a side until two calls agree, or the first does with those of a copy of it.
+
+    What the first ones took longer is in what it gives, if that is much.
+    """
     side.build()
     device = side.devices[0] if side.devices else "cpu"
     before = private_pool_bytes(device)
     seconds = [_call_seconds(side, device)]
     if seconds[0] > SLOW_FIRST_S:
-        while len(seconds) < FIRST_CALLS and not _have_settled(seconds):
+        known = [like.typical_s] if like else []
+        while len(seconds) < FIRST_CALLS and not _have_settled(known + seconds):
             seconds.append(_call_seconds(side, device))
     typical = min(seconds)
     extra = sum(each - typical for each in seconds)
     after = private_pool_bytes(device)
     taken = None if before is None or after is None else max(0, after - before)
-    if extra > max(SLOW_FIRST_S, SLOW_FIRST * typical) or taken:
-        return Preparation(FIRST_CALL, extra, taken)
-    return None
+    is_much = extra > max(SLOW_FIRST_S, SLOW_FIRST * typical) or taken
+    return _FirstCalls(typical, Preparation(FIRST_CALL, extra, taken) if is_much else None)
 
 
 def _call_seconds(side: LocalSide, device: str) -> float:

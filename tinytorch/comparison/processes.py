@@ -80,6 +80,7 @@ class ProcessSide:
     runs_here = False
     warms_itself = True
     untimed_call_s = 0.0
+    slow_call_s = 0.0
 
     def __init__(self, isolated: Isolated, *, name: str) -> None:
         self.name = name

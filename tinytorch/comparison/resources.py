@@ -59,18 +59,21 @@ def measure_resources(
     *,
     device: str | None = None,
     preparations: tuple[Preparation, ...] | None = None,
+    was_called: bool = False,
 ) -> Resources:
     """Measure what a workload needs, by calling its model twice and writing it to a file.
 
-    The model is left as it was, and the file is gone afterwards. Without `device` it is the one
-    that the model is on; without `preparations` they are what the model says. What fails is None,
-    with the reason.
+    One call is enough where the model `was_called` before. It is left as it was, and the file is
+    gone afterwards. Without `device` it is the one that the model is on; without `preparations`
+    they are what the model says. What fails is None, with the reason.
     """
     reasons = _Reasons()
     adapter = adapter_for(workload.model, workload.arguments)
     parameters = reasons.attempt("parameter_bytes", lambda: _held_bytes(adapter, workload.model))
     file_bytes = reasons.attempt("file_bytes", lambda: _file_bytes(adapter, workload.model))
-    recorded = reasons.attempt("peak_bytes", lambda: _recorded_call(adapter, workload, device))
+    recorded = reasons.attempt(
+        "peak_bytes", lambda: _recorded_call(adapter, workload, device, was_called=was_called)
+    )
     recording, examples = recorded or (None, None)
     peak = on_device = None
     if recording is None:
@@ -120,7 +123,7 @@ def _file_bytes(adapter: Adapter, model: Any) -> int:
 
 
 def _recorded_call(
-    adapter: Adapter, workload: Workload, device: str | None
+    adapter: Adapter, workload: Workload, device: str | None, *, was_called: bool
 ) -> tuple[Recording, int | None]:
     """Record the second call, since a first one may allocate what stays; count its examples."""
     model, examples = workload.model, None
@@ -133,7 +136,8 @@ def _recorded_call(
 
     place = device or adapter.device(model, workload.arguments)
     with adapter.preserving(model), adapter.without_gradients():
-        workload.run()
+        if not was_called:
+            workload.run()
         recording = adapter.record(model, step, device=place, inputs=workload.arguments)
     return recording, examples
 

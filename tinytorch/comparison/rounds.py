@@ -28,6 +28,8 @@ ROUND_OF_FINISHED_S = 0.006
 LONG_CALL_S, VERY_LONG_CALL_S = 0.05, 1.0
 """Calls longer than the first are made no more often than they must be; one that took longer than
 the second is believed to take so long."""
+LARGE_SHARE = 1 / 12
+"""Calls that take a larger share of the budget, too, are made no more often than they must be."""
 COLD_SHARE, COLD_TRIES, COLD_OFTEN = 0.015, 15, 12
 """Where the caches, which the other side has emptied, make a turn longer by more than this share,
 one call that is not timed fills them again before each turn. It must show in so many tries out of
@@ -82,6 +84,10 @@ class Side(Protocol):
     @property
     def untimed_call_s(self) -> float:
         """Give what every call takes beside its time: emptying the caches, where that is asked."""
+
+    @property
+    def slow_call_s(self) -> float:
+        """Give what a call is known to take that takes much of the budget; 0 for all others."""
 
     def release(self) -> None:
         """Free what was built, if it can be built anew."""
@@ -168,7 +174,10 @@ def find_pace(baseline: Side, candidate: Side, *, budget_s: float) -> Pace:
     for side in sides:
         side.build()
     build_s = perf_counter() - started
-    call_s = [_seconds_per_call(side, turn_s) for side in sides]
+    believed_s = min(VERY_LONG_CALL_S, max(LONG_CALL_S, budget_s * LARGE_SHARE))
+    call_s = [
+        side.slow_call_s or _seconds_per_call(side, turn_s, believed_s=believed_s) for side in sides
+    ]
     fast, slow = min(call_s), max(call_s)
     loops = [max(1, math.ceil(turn_s / seconds)) for seconds in call_s]
     if slow < LOPSIDED * fast:
@@ -235,7 +244,7 @@ def take_round(baseline: Side, candidate: Side, *, pace: Pace, rng: np.random.Ge
     # Building one side may have emptied the caches of the other, which stayed where it is.
     is_any_new = any(side.can_rebuild for side in sides)
     for index in rng.permutation(2):
-        if is_any_new:
+        if is_any_new and not _is_settled(sides[index], pace.call_s[index]):
             call_s = pace.call_s[index] + pace.untimed_s / 2
             _settle(sides[index], pace.loops[index], call_s, rng)
     seconds: tuple[list[float], list[float]] = ([], [])
@@ -267,8 +276,11 @@ def _first_sides(pairs: int, rng: np.random.Generator) -> Iterator[int]:
         yield first
 
 
-def _seconds_per_call(side: Side, turn_s: float) -> float:
-    """Call a side more and more often until a turn is long enough; two readings must agree."""
+def _seconds_per_call(side: Side, turn_s: float, *, believed_s: float) -> float:
+    """Call a side more and more often until a turn is long enough.
+
+    Two readings must agree, but for one that is longer than what is believed.
+    """
     loops, previous, call_s = 1, math.inf, math.inf
     side.time(1)
     for _ in range(CALIBRATION_TRIES):
@@ -278,7 +290,7 @@ def _seconds_per_call(side: Side, turn_s: float) -> float:
         if seconds < turn_s:
             loops = max(loops + 1, math.ceil(loops * min(MOST_GROWTH, turn_s / shorter)))
             previous = math.inf
-        elif abs(seconds - previous) <= AGREEMENT * shorter or seconds > VERY_LONG_CALL_S:
+        elif abs(seconds - previous) <= AGREEMENT * shorter or seconds > believed_s:
             break
         else:
             previous = seconds
@@ -298,6 +310,11 @@ def _coldness(sides: tuple[Side, Side], loops: list[int]) -> float:
             shares[index, attempt] = cold_s / max(warm_s, 1e-9) - 1
     is_shown = (shares > 0).sum(axis=1) >= COLD_OFTEN
     return float((is_shown * np.median(shares, axis=1) / loops).max())
+
+
+def _is_settled(side: Side, call_s: float) -> bool:
+    """Say whether a side makes long calls and has touched its memory already, or will by itself."""
+    return call_s > LONG_CALL_S and (side.warms_itself or not side.can_rebuild)
 
 
 def _settle(side: Side, loops: int, call_s: float, rng: np.random.Generator) -> None:

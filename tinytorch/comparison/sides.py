@@ -43,6 +43,7 @@ class LocalSide:
 
     warms_itself = False
     untimed_call_s = 0.0
+    slow_call_s = 0.0
 
     def __init__(
         self,
@@ -147,6 +148,7 @@ class LocalSide:
                 f"{self.name} returned a {type(result).__name__}, which has computed nothing yet; "
                 "compare functions that run it to the end"
             )
+        self._is_proven = True
         return result
 
     def _called(self) -> Any:
@@ -167,7 +169,6 @@ class LocalSide:
         """Call it `loops` times, after some calls `before` that are not timed."""
         if not self._is_proven:
             self.call()
-            self._is_proven = True
         function = self._function
         assert function is not None
         if self.timeout_s is not None:

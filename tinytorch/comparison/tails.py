@@ -2,25 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from time import perf_counter
 
 import numpy as np
 
+from tinytorch.comparison.rounds import Round
 from tinytorch.errors import SettingError
 from tinytorch.measure.clocks import WALL, Clock, reading_overhead
 from tinytorch.measure.disturbance import observe
 from tinytorch.measure.samples import Interval, Samples, values_needed
 from tinytorch.measure.timing import gc_paused, warm_up
 
-__all__ = ["PERCENTILES", "Tail", "TailPercentile", "measure_tails"]
+__all__ = [
+    "PERCENTILES",
+    "Tail",
+    "TailPercentile",
+    "calls_of_rounds",
+    "least_tails_s",
+    "measure_tails",
+]
 
 PERCENTILES = (50.0, 90.0, 99.0)
 WARMUP_SHARE = 0.1
 """The part of the budget that warming up one of the functions may use."""
 LEAST_CALLS = 5
 """So many calls are made even when the budget is used up before."""
+OF_ROUNDS = (
+    "these are the calls of the rounds, since more would take too long; what they lost while "
+    "others had the core is taken off"
+)
 OVERHEAD_LIMIT = 0.01
 """The share of a call from which on the cost of reading the clock is named."""
 
@@ -104,6 +116,25 @@ def measure_tails(
         for name, values in zip(names, times, strict=True)
     )
     return one.with_notes(*_notes(one, overhead)), other.with_notes(*_notes(other, overhead))
+
+
+def least_tails_s(call_s: tuple[float, float]) -> float:
+    """Give what :func:`measure_tails` takes at least, for calls that take so long."""
+    return (1 + LEAST_CALLS) * sum(call_s)
+
+
+def calls_of_rounds(
+    rounds: Sequence[Round], *, names: tuple[str, str] = ("baseline", "candidate")
+) -> tuple[Samples, Samples]:
+    """Give the times of single calls from rounds whose every turn was one call."""
+    values = (
+        tuple(seconds for each in rounds for seconds in each.baseline),
+        tuple(seconds for each in rounds for seconds in each.candidate),
+    )
+    one, other = (
+        Samples(name, own, notes=(OF_ROUNDS,)) for name, own in zip(names, values, strict=True)
+    )
+    return one.with_notes(*_notes(one, 0.0)), other.with_notes(*_notes(other, 0.0))
 
 
 def _take_pairs(

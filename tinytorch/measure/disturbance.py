@@ -97,7 +97,11 @@ def _switches_note(before: Observation, after: Observation) -> str:
     switches, wall = after.switches - before.switches, after.wall_s - before.wall_s
     if switches < max(5, SWITCHES_PER_SECOND * wall):
         return ""
-    return f"other processes displaced this one {switches} times meanwhile"
+    # The counter does not tell who was given the core.
+    return (
+        f"the process was displaced {switches} times meanwhile: by others, or by threads of its "
+        "own that share a core"
+    )
 
 
 def _load_note() -> str:

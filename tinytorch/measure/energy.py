@@ -107,16 +107,19 @@ def measure_energy(
     windows: int = 4,
     wait: Callable[[], object] = lambda: None,
     name: str = "",
+    call_s: float | None = None,
 ) -> Samples:
     """Give the joules per call of `function`, one value for each of some windows of time.
 
     All `meters` are added up. Every window has the same number of calls, so that all windows
     together take about `seconds`; counters change only every few to a hundred milliseconds, so
-    shorter is rougher. `wait` returns when a device has done what it was given. Notes say what
-    else is in the values.
+    shorter is rougher. `wait` returns when a device has done what it was given. What a call takes
+    is measured first, unless `call_s` says it. Notes say what else is in the values.
     """
     _check(meters, seconds, windows)
-    calls = max(1, round(seconds / windows / _seconds_per_call(function, wait)))
+    if call_s is None:
+        call_s = _seconds_per_call(function, wait)
+    calls = max(1, round(seconds / windows / call_s))
     values = []
     for _ in range(windows):
         before = [_read(meter) for meter in meters]

@@ -149,8 +149,9 @@ def _nothing_helps(optimization: Optimization) -> str:
     if optimization.helped:
         aim = "nothing that was tried keeps to the limits"
     counts = counted_outcomes(attempts)
-    if optimization.lacked_time:
-        counts += "; a larger budget tries the rest"
+    if late := len(optimization.lacked_time):
+        untried = sum(each.outcome == NOT_TRIED for each in attempts)
+        counts += f"; a larger budget tries {'the rest' if late == untried else f'{late} of these'}"
     best = optimization.ranked[0]
     if not best.is_acceptable or best.comparison is None:
         return f"{aim}. Of {counts}"
@@ -335,7 +336,9 @@ def _notes_of(attempt: Attempt) -> list[str]:
         contradiction = attempt.comparison.contradiction
         notes += [each for each in note_lines(attempt.comparison) if each != contradiction]
         notes += [f"not measured: {each}" for each in missing_lines(attempt.comparison)]
-    return list(dict.fromkeys(each.replace(attempt.name, "it") for each in notes))
+    # Where a sentence is about it: elsewhere `compiled` or `threads` are ordinary words.
+    subject = re.compile(rf"(^|: |\bof ){re.escape(attempt.name)}(?=[ :]|$)")
+    return list(dict.fromkeys(subject.sub(r"\1it", each) for each in notes))
 
 
 def _said_once(pairs: Sequence[tuple[str, str]], timed: int) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from difflib import get_close_matches
 from typing import Any, Literal
@@ -28,7 +28,16 @@ from tinytorch.perf.quantization import Quantize
 from tinytorch.workloads.plan import Transform
 from tinytorch.workloads.workload import Workload
 
-__all__ = ["CATALOG", "GOALS", "Entry", "Goal", "Risk", "entries_for", "find_entries"]
+__all__ = [
+    "CATALOG",
+    "GOALS",
+    "Entry",
+    "Goal",
+    "Risk",
+    "entries_for",
+    "find_entries",
+    "left_out",
+]
 
 Goal = Literal["latency", "throughput", "memory", "size"]
 GOALS: tuple[Goal, ...] = ("latency", "throughput", "memory", "size")
@@ -142,16 +151,42 @@ def entries_for(
 
     Where nothing is left of what somebody asked for, the error says why.
     """
+    reasons = _reasons(workload, goal, only, skip, catalog)
+    if only and reasons and all(reasons.values()):
+        raise SettingError(f"there is nothing to try: {'; '.join(_told(reasons))}")
+    return tuple(each for each, reason in reasons.items() if not reason)
+
+
+def left_out(
+    workload: Workload,
+    goal: str,
+    *,
+    only: Sequence[str] = (),
+    skip: Sequence[str] = (),
+    catalog: Sequence[Entry] = CATALOG,
+) -> tuple[str, ...]:
+    """Say of each entry that was named in `only` and does not fit why it is not tried."""
+    return tuple(_told(_reasons(workload, goal, only, skip, catalog))) if only else ()
+
+
+def _reasons(
+    workload: Workload,
+    goal: str,
+    only: Sequence[str],
+    skip: Sequence[str],
+    catalog: Sequence[Entry],
+) -> dict[Entry, str]:
+    """Give what is wanted, each with why it does not fit, or nothing where it does."""
     adapter = adapter_for(workload.model, workload.arguments)
     device = adapter.device(workload.model, workload.arguments).partition(":")[0]
     unwanted = find_entries(skip, catalog)
     wanted = [x for x in (find_entries(only, catalog) if only else catalog) if x not in unwanted]
     kind = type(workload.model).__name__
-    reasons = {each: _why_not(each, goal, adapter.name, device, kind) for each in wanted}
-    if only and wanted and all(reasons.values()):
-        told = "; ".join(f"{each.name} {reason}" for each, reason in reasons.items())
-        raise SettingError(f"there is nothing to try: {told}")
-    return tuple(each for each in wanted if not reasons[each])
+    return {each: _why_not(each, goal, adapter.name, device, kind) for each in wanted}
+
+
+def _told(reasons: Mapping[Entry, str]) -> list[str]:
+    return [f"{each.name} {reason}" for each, reason in reasons.items() if reason]
 
 
 def _why_not(entry: Entry, goal: str, framework: str, device: str, kind: str) -> str:

@@ -63,7 +63,8 @@ class Optimization:
     `confirmations` are fresh comparisons with the baseline, made after the choice: the best of many
     was chosen by chance as well, so what its attempt says about it is too good. `model` is the
     recommended one, or the one that was given where nothing helps; `profile` is of the model as it
-    was. Both are None in what was read back from a file or a record.
+    was. Both are None in what was read back from a file or a record. `target` is what the workload
+    was loaded from, where that is known.
     """
 
     name: str
@@ -79,6 +80,7 @@ class Optimization:
     seconds: float = 0.0
     was_interrupted: bool = False
     notes: tuple[str, ...] = ()
+    target: str = ""
     profile: Profile | None = field(default=None, repr=False, compare=False)
     model: Any = field(default=None, repr=False, compare=False)
 
@@ -202,6 +204,7 @@ class Optimization:
             "seconds": self.seconds,
             "was_interrupted": self.was_interrupted,
             "notes": list(self.notes),
+            "target": self.target,
         }
 
     @classmethod
@@ -225,6 +228,7 @@ class Optimization:
             seconds=fields["seconds"],
             was_interrupted=fields["was_interrupted"],
             notes=tuple(fields["notes"]),
+            target=fields.get("target", ""),
         )
 
     def __rich__(self) -> RenderableType:

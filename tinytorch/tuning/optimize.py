@@ -11,7 +11,7 @@ from uuid import uuid4
 from tinytorch.adapters.adapter import adapter_for
 from tinytorch.measure.ceilings import Progress
 from tinytorch.measure.environment import describe_environment
-from tinytorch.perf.profiling.model_profile import profile_workload
+from tinytorch.perf.profiling.model_profile import IN_TRAINING_MODE, profile_workload
 from tinytorch.tuning.advice import Advice
 from tinytorch.tuning.advise import advise
 from tinytorch.tuning.attempt import NOT_TRIED, Attempt
@@ -23,7 +23,7 @@ from tinytorch.tuning.attempt_records import (
     optimization_record,
     origin_of,
 )
-from tinytorch.tuning.catalog import Entry, entries_for
+from tinytorch.tuning.catalog import Entry, entries_for, left_out
 from tinytorch.tuning.optimization import Optimization
 from tinytorch.tuning.search import Search
 from tinytorch.tuning.settings import Settings
@@ -55,6 +55,7 @@ def optimize(
     store: RecordStore | None = None,
     resume: bool = True,
     seed: int = 0,
+    target: str = "",
     progress: Progress | None = None,
     on_attempt: Callable[[Attempt], None] | None = None,
 ) -> Optimization:
@@ -73,7 +74,8 @@ def optimize(
     attempt is kept there as soon as it is known, and with `resume` those of an earlier run of the
     same model and settings on this machine are not repeated, but for the last comparison of the
     best. An interrupt ends the search and keeps what is known, from the profile on: the result says
-    so. The given model is never changed.
+    so. The given model is never changed. `target` is what a workload was loaded from, such as
+    "file.py:factory", for the program that does it again.
     """
     settings = Settings(
         goal=goal,
@@ -84,6 +86,7 @@ def optimize(
         seed=seed,
     )
     if isinstance(workload, str):
+        target = target or workload
         workload = load_workload(workload)
     check_workload(workload, "an optimization")
     entries = entries_for(workload, goal, only=only, skip=skip)
@@ -93,7 +96,11 @@ def optimize(
     )
     # Of the profile, its share counts: what a machine can do at most is probed once, and for long.
     counted_from = max(started, monotonic() - SHARE_OF_PROFILE * budget_s)
-    result = _empty_result(workload, settings, profile)
+    result = replace(
+        _empty_result(workload, settings, profile),
+        target=target,
+        notes=(*left_out(workload, goal, only=only, skip=skip), *_doubts(profile)),
+    )
     search = journal = None
     try:
         result = replace(result, advice=advise(profile, entries=entries))
@@ -201,6 +208,11 @@ def _empty_result(workload: Workload, settings: Settings, profile: Profile) -> O
     )
 
 
+def _doubts(profile: Profile) -> tuple[str, ...]:
+    """Give what the profile says about the model that makes every attempt doubtful."""
+    return tuple(each for each in profile.notes if each.startswith(IN_TRAINING_MODE))
+
+
 def _with_findings(result: Optimization, search: Search, workload: Workload) -> Optimization:
     """Add what the search found, and the model; who interrupts making that goes without it."""
     notes = search.trials.notes
@@ -217,7 +229,7 @@ def _with_findings(result: Optimization, search: Search, workload: Workload) -> 
         except KeyboardInterrupt:
             result, model = replace(result, was_interrupted=True), None
             notes.append("the recommended model was not made again: that was interrupted")
-    return replace(result, model=model, notes=tuple(notes))
+    return replace(result, model=model, notes=(*result.notes, *notes))
 
 
 def _most_promising_first(entries: Sequence[Entry], advice: Sequence[Advice]) -> list[Entry]:

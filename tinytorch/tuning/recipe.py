@@ -157,12 +157,13 @@ class Recipe:
         theirs = dict(self.tensors)
         if ours == theirs:
             return
-        names = [name for name in {**theirs, **ours} if ours.get(name) != theirs.get(name)]
+        every = {**theirs, **ours}
+        names = [name for name in every if ours.get(name) != theirs.get(name)]
         first = names[0]
         seen, wanted = (_shape_text(each.get(first)) for each in (ours, theirs))
         raise CheckpointError(
             f"it was made from another architecture than this {type(model).__name__}: {first!r} is "
-            f"{wanted} there and {seen} here ({len(names)} of {len(theirs)} tensors differ); build "
+            f"{wanted} there and {seen} here ({len(names)} of {len(every)} tensors differ); build "
             f"the {self.model} that {self.name!r} was, its weights do not matter"
         )
 

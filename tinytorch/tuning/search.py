@@ -175,7 +175,8 @@ class Search:
         if known is not None and self._still_answers(known):
             self._keep(known)
             return None
-        if self._left_of(1 - SHARE_OF_CONFIRMATION) <= 0 and self.attempts:
+        is_late = self._left_of(1 - SHARE_OF_CONFIRMATION) <= 0 and bool(self.attempts)
+        if is_late and self.trials.can_judge(entries):  # else more time would not help
             reason = OUT_OF_TIME.format(budget=self.trials.settings.budget_s)
             self._keep(Attempt(stack, NOT_TRIED, reason))
             return None

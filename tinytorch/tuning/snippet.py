@@ -26,8 +26,9 @@ WIDEST = 100
 def snippet(optimization: Optimization, *, target: str = "", saved: str = "") -> str:
     """Give a Python program that carries out the recommended stack and compares it again.
 
-    `target` is what the workload is loaded from; a built-in one is known by its name, and without
-    one the program says where to put one's own. `saved` is where the model was saved.
+    `target` is what the workload is loaded from, unless the optimization knows; a built-in one is
+    known by its name, and without one the program says where to put one's own. `saved` is where the
+    model was saved.
     """
     best = optimization.recommended
     if best is None:
@@ -36,7 +37,7 @@ def snippet(optimization: Optimization, *, target: str = "", saved: str = "") ->
             "do again"
         )
     plans = [rebuilt_plan(each) for each in best.plans]
-    target = target or (optimization.name if optimization.name in ZOO else "")
+    target = target or optimization.target or _built_in(optimization.name)
     lines = [
         f"# {_one_line(optimization.name)}: {_one_line(best.name)}",
         *_imports(plans),
@@ -51,6 +52,10 @@ def snippet(optimization: Optimization, *, target: str = "", saved: str = "") ->
         f"print(compare(workload, replace(workload, model=model){_settings(optimization)}))",
     ]
     return "\n".join(lines) + "\n"
+
+
+def _built_in(name: str) -> str:
+    return name if name in ZOO else ""
 
 
 def _imports(plans: Sequence[Plan]) -> Iterator[str]:

@@ -122,6 +122,10 @@ class Trials:
             if is_quick and self._scores is not None:
                 self._check_scores_repeat(side)
 
+    def can_judge(self, entries: Sequence[Entry]) -> bool:
+        """Tell whether anybody can say how good a stack is: of another function, scores alone."""
+        return self._scores is not None or all(each.risk != "approximate" for each in entries)
+
     def attempt(
         self,
         entries: Sequence[Entry],
@@ -170,7 +174,7 @@ class Trials:
         stack = tuple(each.name for each in entries)
         attempt = Attempt(stack, NOT_TRIED, "")
         try:
-            if self._scores is None and any(each.risk == "approximate" for each in entries):
+            if not self.can_judge(entries):
                 return replace(attempt, reason=CANNOT_BE_JUDGED), None
             if built is None:
                 with time_limit(limit_s, f"planning {attempt.name}"):

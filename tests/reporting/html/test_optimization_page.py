@@ -87,6 +87,12 @@ def test_the_snippet_is_there_where_something_helps():
     assert "snippet" not in anchors(nothing_helps())
 
 
+def test_the_snippet_loads_the_target():
+    found = best_is_a_stack(name="own", target="own.py:make")
+    for each in (found, Optimization.from_dict(found.to_dict())):
+        assert "load_workload(&quot;own.py:make&quot;)" in section(each, "snippet").body
+
+
 def test_plans_of_another_version_give_no_program():
     odd = timed("a", plans=(plan("Vanished"),))
     body = section(best_is_a_stack(attempts=(odd,)), "snippet").body

@@ -20,7 +20,10 @@ from tinytorch.workloads.batch_size import batch_size
 from tinytorch.workloads.profile import Profile
 from tinytorch.workloads.workload import Workload
 
-__all__ = ["profile_model", "profile_workload"]
+__all__ = ["IN_TRAINING_MODE", "profile_model", "profile_workload"]
+
+IN_TRAINING_MODE = "the model is in training mode"
+"""How the note begins where that changes what layers compute."""
 
 
 def profile_model(
@@ -151,8 +154,8 @@ def _blind_spots(
     ]
     if changing and not task.is_training:
         notes.append(
-            f"the model is in training mode, which changes {', '.join(sorted(set(changing)))}; "
-            "call model.eval() before to profile inference"
+            f"{IN_TRAINING_MODE}, which changes {', '.join(sorted(set(changing)))}; "
+            "call model.eval() before to measure inference"
         )
     if len(task.adapter.watchable_modules(model)) < len(task.adapter.modules(model)):
         notes.append("the layers inside of a compiled module are not timed one by one")
