@@ -7,7 +7,7 @@ from example_comparisons import comparison
 from example_optimizations import attempt as example
 
 from tinytorch.tuning import search as search_module
-from tinytorch.tuning.attempt import BETTER, FAILED, NOT_TRIED, WORSE
+from tinytorch.tuning.attempt import BETTER, FAILED, NOT_TRIED, NOTHING_TO_DO, WORSE
 from tinytorch.tuning.catalog import GOALS, Entry
 from tinytorch.tuning.search import Search
 from tinytorch.tuning.settings import Settings
@@ -162,6 +162,15 @@ def test_without_time_the_rest_is_listed_as_not_tried(monkeypatch):
     assert first.outcome == BETTER  # something is always tried
     assert {each.outcome for each in others} == {NOT_TRIED}
     assert others[0].reason == "the budget of 120 s was spent before"
+
+
+@pytest.mark.parametrize("outcome", [NOT_TRIED, NOTHING_TO_DO])
+def test_what_was_not_carried_out_does_not_count_as_tried(monkeypatch, outcome):
+    search = searching("int8", "compiled")
+    search.attempts.append(example("nothing", outcome=outcome, reason=""))
+    monkeypatch.setattr(Search, "_left_of", lambda self, share: -1.0)
+    search.try_singles()
+    assert [each.outcome for each in search.attempts] == [outcome, BETTER, NOT_TRIED]
 
 
 def test_more_time_is_not_asked_for_what_nobody_can_judge(monkeypatch):

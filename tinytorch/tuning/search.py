@@ -11,7 +11,7 @@ from typing import Any
 from tinytorch.comparison.comparison import FASTER
 from tinytorch.errors import first_line
 from tinytorch.measure.ceilings import Progress
-from tinytorch.tuning.attempt import BETTER, NOT_TRIED, TIME_IS_UP, Attempt
+from tinytorch.tuning.attempt import BETTER, NOT_TRIED, NOTHING_TO_DO, TIME_IS_UP, Attempt
 from tinytorch.tuning.catalog import Entry
 from tinytorch.tuning.objectives import SAME_BYTES
 from tinytorch.tuning.optimization import Contribution
@@ -175,7 +175,8 @@ class Search:
         if known is not None and self._still_answers(known):
             self._keep(known)
             return None
-        is_late = self._left_of(1 - SHARE_OF_CONFIRMATION) <= 0 and bool(self.attempts)
+        was_any_tried = any(x.outcome not in (NOT_TRIED, NOTHING_TO_DO) for x in self.attempts)
+        is_late = was_any_tried and self._left_of(1 - SHARE_OF_CONFIRMATION) <= 0
         if is_late and self.trials.can_judge(entries):  # else more time would not help
             reason = OUT_OF_TIME.format(budget=self.trials.settings.budget_s)
             self._keep(Attempt(stack, NOT_TRIED, reason))
