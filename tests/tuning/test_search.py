@@ -233,6 +233,23 @@ def test_what_does_not_hold_gives_way_to_the_next_best():
     assert search.chosen.stack == ("half",)
 
 
+@pytest.mark.parametrize(("again", "chosen"), [(0.56, "half"), (0.9, "int8")])
+def test_what_was_clearly_better_than_what_is_left_of_the_best_is_compared_too(again, chosen):
+    search = searching("int8", "half", "threads")
+    search.trials.again = {("int8",): 0.8, ("half",): again}
+    run(search)
+    assert [each.stack for each in search.confirmations] == [("int8",), ("half",)]
+    assert search.chosen.stack == (chosen,)
+
+
+def test_a_rival_that_may_be_as_good_is_left_alone():
+    search = searching("int8", "half", "threads")
+    search.trials.again = {("int8",): 0.551}
+    run(search)
+    assert [each.stack for each in search.confirmations] == [("int8",)]
+    assert search.chosen.stack == ("int8",)
+
+
 def test_that_nothing_holds_is_found_out_soon(monkeypatch):
     monkeypatch.setattr(search_module, "MOST_CONFIRMATIONS", 2)
     search = searching("int8", "half", "compiled")

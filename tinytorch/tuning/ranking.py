@@ -76,12 +76,13 @@ def choose(
 ) -> Attempt | None:
     """Give the best attempt that no fresh comparison speaks against.
 
-    Once one did not hold, only what was confirmed is chosen: the others were found the same way.
+    What was confirmed comes before everything else; once one did not hold, nothing else is chosen:
+    the others were found the same way.
     """
-    best = next_best(attempts, confirmations, goal=goal, limits=limits)
-    has_refuted = any(not holds(each, goal=goal, limits=limits) for each in confirmations)
-    is_confirmed = best is not None and any(x.stack == best.stack for x in confirmations)
-    return best if is_confirmed or not has_refuted else None
+    best = _best_confirmed(confirmations, goal=goal, limits=limits)
+    if best is not None:
+        return next(each for each in attempts if each.stack == best.stack)
+    return None if confirmations else best_of(attempts, goal=goal, limits=limits)
 
 
 def next_best(
@@ -91,10 +92,31 @@ def next_best(
     goal: str,
     limits: Mapping[str, float],
 ) -> Attempt | None:
-    """Give the best attempt that was not refuted, whether or not it was confirmed."""
-    refuted = {each.stack for each in confirmations if not holds(each, goal=goal, limits=limits)}
-    remaining = [each for each in attempts if each.stack not in refuted]
-    return best_of(remaining, goal=goal, limits=limits)
+    """Give what a fresh comparison should be made of, if none was; or the best that was confirmed.
+
+    It is the best attempt that was not refuted. Once one is confirmed, another one comes before it
+    only where its interval is wholly better than what was left of the first one's.
+    """
+    best = _best_confirmed(confirmations, goal=goal, limits=limits)
+    compared = {each.stack for each in confirmations}
+    others = [each for each in attempts if each.stack not in compared]
+    if best is None:
+        return best_of(others, goal=goal, limits=limits)
+    rivals = [each for each in others if _is_shown_better(each, best, goal)]
+    rival = best_of(rivals, goal=goal, limits=limits)
+    return rival or next(each for each in attempts if each.stack == best.stack)
+
+
+def _best_confirmed(
+    confirmations: Sequence[Attempt], *, goal: str, limits: Mapping[str, float]
+) -> Attempt | None:
+    held = [each for each in confirmations if holds(each, goal=goal, limits=limits)]
+    return best_of(held, goal=goal, limits=limits)
+
+
+def _is_shown_better(attempt: Attempt, best: Attempt, goal: str) -> bool:
+    value, least = value_at(goal, attempt.measured), value_at(goal, best.measured)
+    return value is not None and least is not None and value.high < least.low
 
 
 def holds(confirmation: Attempt, *, goal: str, limits: Mapping[str, float]) -> bool:

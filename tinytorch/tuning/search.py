@@ -46,7 +46,7 @@ class Search:
     `finished` are attempts of an earlier run, by their stacks, which are not repeated. `on_attempt`
     hears of each attempt as soon as it is finished, so that nothing is lost by an interrupt. The
     budget counts from `started`, by the clock `monotonic`. `confirmations` are fresh comparisons of
-    what was chosen; the last one is of what `chosen` gives, unless that was never confirmed.
+    what was chosen; one of them is of what `chosen` gives, unless that was never confirmed.
     """
 
     trials: Trials
@@ -129,7 +129,10 @@ class Search:
                 present = list(stack)
 
     def confirm(self) -> None:
-        """Compare the best with the baseline afresh; where that does not hold, the next best."""
+        """Compare the best with the baseline afresh; where that does not hold, the next best.
+
+        So is one that was clearly better when it was tried than the best is now.
+        """
         share = SHARE_OF_CONFIRMATION * self.trials.settings.budget_s
         for place in range(MOST_CONFIRMATIONS):
             chosen = next_best(self.attempts, self.confirmations, **self._asked)
