@@ -1,5 +1,6 @@
 import copy
 import pickle
+from contextlib import contextmanager
 
 import pytest
 from parts import require_part
@@ -7,7 +8,7 @@ from parts import require_part
 torch = require_part("torch")
 nn = torch.nn
 
-from tinytorch.adapters.pytorch_wrapping import PreparedModel, WrappedModel, innermost
+from tinytorch.adapters.pytorch_wrapping import PreparedModel, WrappedModel, around_calls, innermost
 
 
 class Doubled(WrappedModel):
@@ -47,6 +48,21 @@ def test_every_attribute_is_that_of_the_model(model):
     assert wrapped.shape == (2, 3)
     assert wrapped.describe() == "red (2, 3)"
     assert wrapped.weight is model.weight
+
+
+def test_who_goes_past_the_wrappers_enters_their_blocks(model):
+    entered = []
+
+    class Entered(WrappedModel):
+        @contextmanager
+        def around_call(self):
+            entered.append("in")
+            yield
+            entered.append("out")
+
+    with around_calls(Doubled(Entered(Entered(model)))):
+        assert entered == ["in", "in"]
+    assert entered == ["in", "in", "out", "out"]
 
 
 def test_what_nobody_has_is_an_attribute_error(model):

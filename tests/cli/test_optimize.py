@@ -290,7 +290,8 @@ def test_html_markdown_and_the_model_are_written(optimized, capsys, tmp_path, mo
 
 
 def test_a_snippet_names_target_and_model(optimized, tmp_path, monkeypatch):
-    snippet = pytest.importorskip("tinytorch.tuning.snippet")
+    from tinytorch.tuning import snippet
+
     optimized(optimization())
     monkeypatch.setattr(saving, "save_optimized", lambda *_, **__: saving.SavedModel("x", 1, "f"))
     monkeypatch.setattr(

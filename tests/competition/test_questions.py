@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from parts import require_part
 
 from tinytorch.competition.events import EVENTS
 from tinytorch.competition.questions import (
@@ -269,7 +270,7 @@ def test_one_nan_spoils_its_window_and_no_other():
 
 
 def test_likelihoods_are_those_of_scipy(rng):
-    special = pytest.importorskip("scipy.special")
+    special = require_part("scipy.special")
     logits = rng.normal(0, 3, (4, 64, 70))
     targets = rng.integers(0, 70, (4, 64))
     each = np.take_along_axis(special.log_softmax(logits, axis=-1), targets[..., None], axis=-1)

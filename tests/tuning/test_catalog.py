@@ -1,6 +1,7 @@
 from dataclasses import replace
 
 import pytest
+from parts import require_part
 
 from tinytorch.errors import SettingError
 from tinytorch.tuning.catalog import CATALOG, GOALS, entries_for, find_entries, left_out
@@ -77,7 +78,7 @@ def test_only_and_skip_choose():
 
 
 def test_pytorch_models_get_their_own_entries():
-    torch = pytest.importorskip("torch")
+    torch = require_part("torch")
     mlp = load_workload("mlp")
     model = torch.nn.Linear(4, 4)
     found = entries_for(replace(mlp, model=model, inputs=(torch.ones(1, 4),)), "latency")
@@ -87,7 +88,7 @@ def test_pytorch_models_get_their_own_entries():
 
 
 def test_what_is_made_for_a_class_of_models_is_for_no_others():
-    torch = pytest.importorskip("torch")
+    torch = require_part("torch")
     case = Workload("case", torch.nn.Linear(4, 4), (torch.ones(1, 4),))
     words = r"is for a Generation, which tinytorch\.perf\.memoization\.generation_call makes, and"
     with pytest.raises(SettingError, match=words):

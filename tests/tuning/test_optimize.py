@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from parts import require_part
 
 from tinytorch.errors import ModelError, SettingError
 from tinytorch.records.store import RecordStore
@@ -111,7 +112,7 @@ def test_a_full_store_loses_nothing(tmp_path, monkeypatch):
 
 
 def test_pytorch_models_go_the_same_way():
-    torch = pytest.importorskip("torch")
+    torch = require_part("torch")
     from tinytorch.workloads.workload import Workload
 
     torch.manual_seed(0)
@@ -128,7 +129,7 @@ def test_pytorch_models_go_the_same_way():
 
 
 def test_a_model_in_training_mode_is_noted():
-    torch = pytest.importorskip("torch")
+    torch = require_part("torch")
     from tinytorch.workloads.workload import Workload
 
     model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.BatchNorm1d(8))

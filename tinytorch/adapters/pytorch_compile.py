@@ -6,14 +6,13 @@ import os
 import shutil
 import warnings
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack
 from threading import Lock
 from typing import Any
 
 import torch
 
 from tinytorch.adapters.pytorch_graph_breaks import own_entrance
-from tinytorch.adapters.pytorch_wrapping import WrappedModel, wrappers_of
+from tinytorch.adapters.pytorch_wrapping import WrappedModel, around_calls, wrappers_of
 from tinytorch.errors import SettingError, first_line
 
 __all__ = [
@@ -137,15 +136,11 @@ def compiled(
 
 def _surrounded(function: Call, call: Call) -> Call:
     """Let what the wrappers of a model set hold while it is compiled, and while that runs."""
-    plain: Any = WrappedModel.around_call
-    blocks = [x.around_call for x in wrappers_of(call) if type(x).around_call is not plain]
-    if not blocks:
+    if all(type(each).around_call is WrappedModel.around_call for each in wrappers_of(call)):
         return function
 
     def surrounded_call(*inputs: Any, **keywords: Any) -> Any:
-        with ExitStack() as entered:
-            for block in blocks:
-                entered.enter_context(block())
+        with around_calls(call):
             return function(*inputs, **keywords)
 
     return surrounded_call

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from typing import Any, ClassVar
 
 from torch import nn
 
-__all__ = ["PreparedModel", "WrappedModel", "innermost", "wrappers_of"]
+__all__ = ["PreparedModel", "WrappedModel", "around_calls", "innermost", "wrappers_of"]
 
 
 class WrappedModel(nn.Module):
@@ -77,6 +77,15 @@ def wrappers_of(model: Any) -> Iterator[WrappedModel]:
     while isinstance(model, WrappedModel):
         yield model
         model = model.model
+
+
+@contextmanager
+def around_calls(model: Any) -> Iterator[None]:
+    """Enter the blocks of all wrappers around a model, for who goes past their `forward`."""
+    with ExitStack() as entered:
+        for wrapper in wrappers_of(model):
+            entered.enter_context(wrapper.around_call())
+        yield
 
 
 def innermost(model: Any) -> Any:

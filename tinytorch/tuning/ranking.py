@@ -81,7 +81,7 @@ def choose(
     """
     best = _best_confirmed(confirmations, goal=goal, limits=limits)
     if best is not None:
-        return next(each for each in attempts if each.stack == best.stack)
+        return next((each for each in attempts if each.stack == best.stack), None)
     return None if confirmations else best_of(attempts, goal=goal, limits=limits)
 
 

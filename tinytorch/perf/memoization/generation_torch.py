@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
 from typing import Any
 
 import torch
 
-from tinytorch.adapters.pytorch_wrapping import WrappedModel, wrappers_of
+from tinytorch.adapters.pytorch_wrapping import WrappedModel, around_calls
 from tinytorch.adapters.values import Array
 from tinytorch.errors import ModelError, SettingError
 from tinytorch.perf.memoization.token_choice_torch import TokenChoice
@@ -66,9 +65,7 @@ class Generation(WrappedModel):
             drawing["top_p"] = choice.top_p
         _, pad = special_tokens(self.model)
         generate: Any = self.model.generate
-        with ExitStack() as settings:
-            for wrapper in wrappers_of(self.model):  # which generate() goes past
-                settings.enter_context(wrapper.around_call())
+        with around_calls(self.model):  # generate() goes past its wrappers
             tokens: torch.Tensor = generate(
                 input_ids,
                 attention_mask=mask,
