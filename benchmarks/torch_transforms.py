@@ -159,11 +159,12 @@ class Benchmark:
             "TF32, compiled and captured": [TensorFloat32(), CaptureGraph(compile=True)],
             "TF32, captured": [TensorFloat32(), CaptureGraph()],
             "compiled and captured": [CaptureGraph(compile=True)],
+            "bfloat16, compiled and captured": [LowerPrecision(), CaptureGraph(compile=True)],
+            "bfloat16, captured": [LowerPrecision(), CaptureGraph()],
             "captured": [CaptureGraph()],
             "captured, outputs not copied": [CaptureGraph(copy_outputs=False)],
             "compiled": [CompileModel()],
             "compiled, reduce-overhead": [CompileModel(mode="reduce-overhead")],
-            "bfloat16, captured": [LowerPrecision(), CaptureGraph()],
         }.items():
             found = self.measure(case, name, *transforms)
             if found and "bfloat16" not in name:

@@ -31,7 +31,7 @@ def test_caches_are_emptied_before_every_call_that_is_timed(log):
     empty_caches_between(side)
     log.clear()
     side.time(3, before=2)
-    assert log == ["call", "call", *["cpu", "call"] * 3]
+    assert log == ["call", "call", *["cpu", *side.devices, "call"] * 3]
 
 
 def test_emptying_is_no_part_of_the_time(monkeypatch, log):
@@ -60,9 +60,10 @@ def test_single_calls_are_cold_too(log):
     assert isinstance(side.clock, ColdClock)
     log.clear()
     side.clock.time(side.call_untested, 2)
-    assert log == ["cpu", "call"] * 2
+    happened = ["cpu", *side.devices, "call"] * 2
+    assert log == happened
     assert reading_overhead(side.clock) > 0
-    assert len(log) == 4  # reading the clock has nothing to do with caches
+    assert log == happened  # reading the clock has nothing to do with caches
 
 
 def test_calls_that_are_too_short_to_be_timed_alone_are_named(monkeypatch, log):

@@ -145,6 +145,7 @@ def test_a_compiler_that_fails_is_a_model_error(monkeypatch):
         CompiledModel(mlp()).prepare((X,), {})
 
 
+@pytest.mark.filterwarnings("ignore:`torch.jit.*deprecated:DeprecationWarning")
 @pytest.mark.parametrize("mode", ["reduce-overhead", "max-autotune"])
 def test_outputs_are_the_callers_own_where_graphs_would_overwrite_them(mode, monkeypatch):
     static = torch.zeros(2)
@@ -288,6 +289,7 @@ def test_outputs_on_a_device_stay_what_they_were(mode):
 
 
 @needs_cuda
+@pytest.mark.filterwarnings("ignore:TensorFloat32:UserWarning")
 def test_graphs_on_a_device_train():
     model = mlp().cuda()
     twin = CompiledModel(copy.deepcopy(model), mode="reduce-overhead")

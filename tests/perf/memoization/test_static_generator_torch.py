@@ -44,10 +44,17 @@ def test_the_tokens_are_those_of_generate(name):
     check_like_generate(model, plain(model))
 
 
+def knows_preallocated_caches(bloom):
+    """Tell whether this version of transformers makes BLOOM's slopes as long as the cache."""
+    return "kv_length" in inspect.getsource(type(bloom.transformer).forward)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(set(DECODERS) - {*QUICK, "gpt_neo"}))
 def test_so_they_are_for_other_models(name):
     model = decoder(name)
+    if name == "bloom" and not knows_preallocated_caches(model):
+        pytest.skip("this version of transformers has no preallocated cache for BLOOM")
     check_like_generate(model, plain(model))
 
 
@@ -65,11 +72,6 @@ def test_so_they_are_with_a_compiled_step(name):
     check_like_generate(model, generator)
     assert generator.notes == ()
     assert {each.what for each in generator.preparations} == {"compiled"}
-
-
-def knows_preallocated_caches(bloom):
-    """Tell whether this version of transformers makes BLOOM's slopes as long as the cache."""
-    return "kv_length" in inspect.getsource(type(bloom.transformer).forward)
 
 
 @needs_cuda
