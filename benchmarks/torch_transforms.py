@@ -265,6 +265,11 @@ class _Moving(torch.nn.Module):
         super().__init__()
         self.model, self.place = model, device
 
+    @property
+    def fetches_inputs_to(self) -> str:
+        """Say that inputs may be elsewhere than the model."""
+        return self.place
+
     def forward(self, values: torch.Tensor) -> torch.Tensor:
         moved: torch.Tensor = self.model(values.to(self.place))
         return moved

@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, Self
 
 from tinytorch.adapters.layer_watch import Methods, entering_layers
 from tinytorch.adapters.records import Recording
@@ -18,7 +18,15 @@ from tinytorch.adapters.values import Array, copied_plainly, leaves, plain_array
 from tinytorch.errors import ModelError, TinyTorchError
 from tinytorch.measure.clocks import WALL, Clock
 
-__all__ = ["Adapter", "ParameterSpec", "adapter_for", "held_by", "owner_of", "path_outside"]
+__all__ = [
+    "Adapter",
+    "KernelTrace",
+    "ParameterSpec",
+    "adapter_for",
+    "held_by",
+    "owner_of",
+    "path_outside",
+]
 
 Step = Callable[[], object]
 
@@ -33,6 +41,24 @@ class ParameterSpec:
     nbytes: int
     is_trainable: bool
     is_buffer: bool = False
+
+
+class KernelTrace(Protocol):
+    """A block that is traced; afterwards the time between marks is that of kernels alone."""
+
+    @property
+    def has_kernels(self) -> bool:
+        """Whether anything was seen: some machines do not allow it."""
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(self, *error: object) -> None: ...
+
+    def mark(self) -> Any:
+        """Mark a moment of the program."""
+
+    def seconds(self, begin: Any, end: Any) -> float:
+        """Give how long the device computed what was launched between two marks."""
 
 
 class Adapter(ABC):
@@ -162,6 +188,13 @@ class Adapter(ABC):
         """
         return None
 
+    def kernel_trace(self, device: str) -> KernelTrace | None:
+        """Give a block in which the device tells how long each kernel takes, if it can.
+
+        For calls that cannot be queued up, since they wait for the device.
+        """
+        return None
+
     @abstractmethod
     def record(
         self,
@@ -171,8 +204,12 @@ class Adapter(ABC):
         device: str,
         inputs: tuple[Any, ...] = (),
         optimizer: Any = None,
+        by_trace: bool = False,
     ) -> Recording:
-        """Run `step` once and record its operations and memory. This is slow."""
+        """Run `step` once and record its operations and memory. This is slow.
+
+        With `by_trace` the times of operations are those of their kernels in a trace.
+        """
 
     @abstractmethod
     def example(self, shape: tuple[int, ...], model: Any) -> Any:

@@ -201,6 +201,7 @@ class CoreAdapter(Adapter):
         device: str,
         inputs: tuple[Any, ...] = (),
         optimizer: Any = None,
+        by_trace: bool = False,
     ) -> Recording:
         modules = self.modules(model)
         learned = [(tensor, path) for _, path, tensor, _ in self._tensors(model)]

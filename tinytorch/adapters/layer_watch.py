@@ -11,7 +11,7 @@ from functools import wraps
 from threading import RLock
 from typing import Any
 
-__all__ = ["entering_layers", "stamping_layers"]
+__all__ = ["Methods", "Stamps", "entering_layers", "stamping_layers"]
 
 Stamps = list[tuple[str, Any, Any]]
 Methods = Sequence[str | tuple[str, ...]]

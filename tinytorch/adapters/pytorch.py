@@ -27,6 +27,7 @@ from tinytorch.adapters.pytorch_recorder import (
     record_step,
 )
 from tinytorch.adapters.pytorch_tensors import held_bytes
+from tinytorch.adapters.pytorch_trace import KernelTrace
 from tinytorch.adapters.pytorch_values import (
     as_arrays,
     copied_tensor,
@@ -151,7 +152,8 @@ class TorchAdapter(Adapter):
             shape = tuple(strays[0].shape)
             raise BackendError(
                 f"an input {shape} is on {strays[0].device}, the model is on {home}; "
-                f'move it with .to("{home}")'
+                f'move it with .to("{home}"), or give the model, if it does that itself, an '
+                "attribute fetches_inputs_to"
             )
         return home
 
@@ -286,6 +288,9 @@ class TorchAdapter(Adapter):
     def hold_back(self, device: str, seconds: float) -> Callable[[], bool] | None:
         return hold_back(device, seconds) if device.startswith("cuda") else None
 
+    def kernel_trace(self, device: str) -> KernelTrace | None:
+        return KernelTrace(device) if device.startswith("cuda") else None
+
     def record(
         self,
         model: Any,
@@ -294,6 +299,7 @@ class TorchAdapter(Adapter):
         device: str,
         inputs: tuple[Any, ...] = (),
         optimizer: Any = None,
+        by_trace: bool = False,
     ) -> Recording:
         residents: list[Resident] = [
             (tensor, "buffers" if is_buffer else "parameters", name.rpartition(".")[0])
@@ -317,6 +323,7 @@ class TorchAdapter(Adapter):
             device=device,
             optimizer=optimizer,
             outside=path_outside(model),
+            trace=self.kernel_trace(device) if by_trace else None,
         )
 
 

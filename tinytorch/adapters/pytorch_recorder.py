@@ -23,6 +23,7 @@ from tinytorch.adapters.layer_watch import entering_layers
 from tinytorch.adapters.ledger import Ledger
 from tinytorch.adapters.pytorch_places import Places
 from tinytorch.adapters.pytorch_tensors import as_spec, flat_tensors, parts_of, storage_of
+from tinytorch.adapters.pytorch_trace import KernelTrace
 from tinytorch.adapters.records import Argument, Call, Cost, OpRecord, Recording, TensorSpec
 from tinytorch.measure.tf32_torch import convolves_in_tf32, multiplies_in_tf32
 
@@ -63,10 +64,14 @@ def record_step(
     device: str,
     optimizer: Any = None,
     outside: str | None = None,
+    trace: KernelTrace | None = None,
 ) -> Recording:
-    """Run `step` once under the recorder. What runs in no layer has the path `outside`."""
+    """Run `step` once under the recorder. What runs in no layer has the path `outside`.
+
+    With a `trace`, the time of an operator is that of its kernels in it.
+    """
     places = Places(outside)
-    recorder = _Recorder(device, places)
+    recorder = _Recorder(device, places, trace)
     for tensor, category, path in residents:
         recorder.enter_buffer(tensor, category, path)
     on_cuda = device.startswith("cuda")
@@ -74,21 +79,25 @@ def record_step(
         torch.cuda.synchronize(device)
         torch.cuda.reset_peak_memory_stats(device)
         before = torch.cuda.memory_allocated(device)
-        hold_back(device, LONGEST_WAIT_S)  # so that the time between events has no gaps
-    with (
-        _running_eagerly(),
-        entering_layers(modules, places.enter_layer, places.leave_layer),
-        entering_layers({"": optimizer}, places.begin_update, places.end_update, methods=("step",)),
-        recorder,
-    ):
-        start = recorder.begin()
+        if trace is None:
+            hold_back(device, LONGEST_WAIT_S)  # so that the time between events has no gaps
+    with trace or nullcontext():
         begin = recorder.mark()
-        kept = step()  # what it returns is alive as long as a caller would hold it
+        with (
+            _running_eagerly(),
+            entering_layers(modules, places.enter_layer, places.leave_layer),
+            entering_layers(
+                {"": optimizer}, places.begin_update, places.end_update, methods=("step",)
+            ),
+            recorder,
+        ):
+            start = recorder.begin()
+            kept = step()  # what it returns is alive as long as a caller would hold it
+            duration = perf_counter() - start
         end = recorder.mark()
-        duration = perf_counter() - start
     if on_cuda:  # on the time line of the device, which was held back at first
         torch.cuda.synchronize(device)
-        duration = begin.elapsed_time(end) / 1e3
+        duration = recorder.seconds(begin, end)
     for parameter in learned:
         if parameter.grad is not None:
             recorder.name_buffer(parameter.grad, "gradients")
@@ -126,9 +135,9 @@ class _Recorder(TorchDispatchMode):
 
     supports_higher_order_operators = True
 
-    def __init__(self, device: str, places: Places) -> None:
+    def __init__(self, device: str, places: Places, trace: KernelTrace | None = None) -> None:
         super().__init__()
-        self._places = places
+        self._places, self._trace = places, trace
         self._began = 0.0
         self.ledger = Ledger(lambda: perf_counter() - self._began)
         self._on_cuda = device.startswith("cuda")
@@ -191,17 +200,28 @@ class _Recorder(TorchDispatchMode):
 
     def mark(self) -> Any:
         """Mark a moment on the time line of a GPU; None on a CPU."""
+        if self._trace is not None:
+            return self._trace.mark()
         if not self._on_cuda:
             return None
         event = torch.cuda.Event(enable_timing=True)
         event.record(self._stream)
         return event
 
+    def seconds(self, begin: Any, end: Any) -> float:
+        """Give the time of a GPU between two marks."""
+        if self._trace is not None:
+            return self._trace.seconds(begin, end)
+        return float(begin.elapsed_time(end)) / 1e3
+
     def finished(self) -> tuple[OpRecord, ...]:
-        """Give the records; on a GPU with the time between the events around each operator."""
+        """Give the records; on a GPU with its own time for each operator: a view takes none."""
         if not self._on_cuda:
             return tuple(record for record, _, _ in self._pending)
-        return tuple(_with_device_time(*entry) for entry in self._pending)
+        return tuple(
+            replace(record, duration=0.0 if begin is None else self.seconds(begin, end))
+            for record, begin, end in self._pending
+        )
 
     # ------------------------------------------------------------ buffers
 
@@ -233,11 +253,6 @@ class _Recorder(TorchDispatchMode):
             storage = storage_of(part)
             if storage is not None:
                 self.ledger.name(storage._cdata, category)
-
-
-def _with_device_time(record: OpRecord, begin: Any, end: Any) -> OpRecord:
-    """Replace the time of the program by that of the device, where a view takes none."""
-    return replace(record, duration=begin.elapsed_time(end) / 1e3 if begin else 0.0)
 
 
 def operator_kind(func: Any) -> str:

@@ -84,7 +84,8 @@ class Profile:
     watched call. `recording` is one more call, with every operation and buffer. Seconds and bytes;
     on a GPU seconds of the device, beside `wall` until it is done. There `busy` are calls whose
     kernels were queued up first and ran without gaps, and watched calls are such calls too: the
-    times of layers are those of their kernels, and what `latency` has on top is waiting.
+    times of layers are those of their kernels, and what `latency` has on top is waiting. A call
+    that waits for the device cannot be queued up: then both are what a trace says of the same calls.
     """
 
     name: str

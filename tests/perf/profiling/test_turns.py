@@ -3,7 +3,14 @@ import pytest
 from tinytorch import Tensor, Workload
 from tinytorch.adapters.core import CoreAdapter
 from tinytorch.core.layers import Linear, Sequential
-from tinytorch.perf.profiling.turns import MAX_CALLS, MIN_CALLS, TURNS, Task, time_in_turns
+from tinytorch.perf.profiling.turns import (
+    MAX_CALLS,
+    MIN_CALLS,
+    TRACED_CALLS,
+    TURNS,
+    Task,
+    time_in_turns,
+)
 from tinytorch.workloads.profile import BACKWARD, UPDATE
 
 X = Tensor([[1.0, 2.0]])
@@ -63,3 +70,72 @@ def test_progress_is_told_of_every_turn():
     listener = Listener()
     time_in_turns(task(), 2, 1.0, listener)
     assert listener.heard == ["tiny: timing, turn 1 of 2", "tiny: timing, turn 2 of 2"]
+
+
+# ---------------------------------------------------------------- calls that wait for their device
+
+
+class FakeTrace:
+    """A trace in which one second passes from mark to mark."""
+
+    def __init__(self, has_kernels):
+        self.has_kernels, self.marks = has_kernels, 0
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *error):
+        pass
+
+    def mark(self):
+        self.marks += 1
+        return self.marks
+
+    def seconds(self, begin, end):
+        return float(end - begin)
+
+
+class WaitingAdapter(CoreAdapter):
+    """Calls on a device that never still waits when all of a call is queued up."""
+
+    def __init__(self, trace):
+        self.trace = trace
+
+    def hold_back(self, device, seconds):
+        return lambda: False
+
+    def kernel_trace(self, device):
+        return self.trace
+
+
+def waiting_task(trace):
+    found = task()
+    return Task(WaitingAdapter(trace), found.workload, "cpu")
+
+
+@pytest.mark.parametrize("runs", [3, 40])
+def test_a_trace_tells_about_calls_that_wait_for_their_device(runs):
+    timing = time_in_turns(waiting_task(FakeTrace(has_kernels=True)), runs, 1.0, None)
+    assert timing.is_traced
+    assert timing.latency.count == timing.wall.count == runs
+    count = min(runs, TRACED_CALLS)
+    assert timing.turns == (count,)
+    assert timing.busy.values == timing.watched.values == (7.0,) * count
+    moments = {call.path: (call.start, call.end) for call in timing.runs[-1]}
+    assert moments == {"": (1, 6), "layers.0": (2, 3), "layers.1": (4, 5)}
+    assert any("the times of layers are those of kernels in a trace" in x for x in timing.notes)
+
+
+@pytest.mark.parametrize("trace", [None, FakeTrace(has_kernels=False)])
+def test_without_a_trace_their_times_have_gaps(trace):
+    timing = time_in_turns(waiting_task(trace), 12, 1.0, None)
+    assert not timing.is_traced
+    assert timing.busy.count == timing.watched.count == 12
+    assert any("its times have gaps" in each for each in timing.notes)
+
+
+def test_marks_are_made_as_before_after_a_trace():
+    waiting = waiting_task(FakeTrace(has_kernels=True))
+    before = waiting.stamp
+    time_in_turns(waiting, 2, 1.0, None)
+    assert waiting.stamp is before

@@ -87,7 +87,7 @@ def profile_workload(
             tell(f"{workload.name}: timing")
             timing = time_in_turns(task, runs, budget_s, progress)
             tell(f"{workload.name}: recording")
-            recording = _record(task)
+            recording = _record(task, by_trace=timing.is_traced)
             traced = _traced_peak(task) if adapter.name == "core" else None
             events = count_events(task) if counters else None
     modules = adapter.modules(workload.model)
@@ -128,7 +128,7 @@ def _expecting_no_failure() -> Iterator[None]:
         ) from error
 
 
-def _record(task: Task) -> Recording:
+def _record(task: Task, *, by_trace: bool) -> Recording:
     model = task.workload.model
     task.phases.clear()
     task.adapter.drop_gradients(model)
@@ -138,6 +138,7 @@ def _record(task: Task) -> Recording:
         device=task.device,
         inputs=task.workload.arguments,
         optimizer=task.optimizer,
+        by_trace=by_trace,
     )
 
 

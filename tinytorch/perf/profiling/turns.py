@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from tinytorch.adapters.adapter import Adapter
-from tinytorch.adapters.layer_watch import stamping_layers
+from tinytorch.adapters.layer_watch import Stamps, stamping_layers
 from tinytorch.adapters.records import LayerCall
 from tinytorch.measure.ceilings import Progress
 from tinytorch.measure.disturbance import observe
@@ -26,6 +26,9 @@ __all__ = ["Task", "Timing", "time_in_turns"]
 TURNS, TURN_S = 8, 0.05
 """At least so many turns of unwatched and watched calls; more, where calls are long."""
 MIN_CALLS, MAX_CALLS = 5, 500
+TRACED_CALLS = 10
+"""So many calls are traced: kernels take much the same time in each."""
+WAITS = "the program waits for the device inside of a call"
 PLAUSIBLE = (0.8, 1.6)
 """What watching may do to the time of a call; anything else is the machine."""
 
@@ -39,7 +42,7 @@ class Task:
     device: str
     optimizer: Any = None
     is_training: bool = False
-    phases: list[tuple[str, Any, Any]] = field(default_factory=list)
+    phases: Stamps = field(default_factory=list)
     stamp: Callable[[], Any] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -51,7 +54,16 @@ class Task:
         self.adapter.forget_marks()
         self.phases.clear()
 
-    def stamping_layers(self) -> AbstractContextManager[list[tuple[str, Any, Any]]]:
+    @contextmanager
+    def stamped_by(self, stamp: Callable[[], Any]) -> Iterator[None]:
+        """Mark moments in another way inside of a block."""
+        before, self.stamp = self.stamp, stamp
+        try:
+            yield
+        finally:
+            self.stamp = before
+
+    def stamping_layers(self) -> AbstractContextManager[Stamps]:
         """Stamp the begin and the end of every call of a layer."""
         modules = self.adapter.watchable_modules(self.workload.model)
         return stamping_layers(modules, self.stamp, methods=self.adapter.methods)
@@ -87,7 +99,11 @@ class Task:
 
 @dataclass(frozen=True)
 class Timing:
-    """Times of calls, in seconds, in the order of the calls."""
+    """Times of calls, in seconds, in the order of the calls.
+
+    Where it `is_traced`, what the device does is known from a trace: `busy` and `watched` are the
+    same calls, of one turn.
+    """
 
     latency: Samples
     watched: Samples
@@ -96,6 +112,7 @@ class Timing:
     turns: tuple[int, ...]
     runs: tuple[tuple[LayerCall, ...], ...]
     notes: tuple[str, ...]
+    is_traced: bool = False
 
 
 def time_in_turns(
@@ -104,7 +121,8 @@ def time_in_turns(
     """Call the model unwatched and watched in turns, so that noise meets both alike.
 
     Who begins changes from turn to turn. Where a turn has several calls, the first one does not
-    count: it finds the caches full of something else.
+    count: it finds the caches full of something else. Once a call turns out to wait for its device,
+    so that it cannot be queued up, a trace tells about layers instead, where there is one.
     """
     tally, name = _Tally(), task.workload.name
     runs_behind = task.adapter.hold_back(task.device, 0.0) is not None
@@ -112,11 +130,11 @@ def time_in_turns(
     with gc_paused():
         per_turn = _calls_per_turn(task, runs, budget_s)
         for turn, count in enumerate(per_turn):
-            kinds = [tally.time_plain, tally.time_watched]
-            if runs_behind:
-                kinds.insert(1, tally.time_queued)
+            kinds = tally.kinds(runs_behind=runs_behind)
             for take in kinds if turn % 2 == 0 else reversed(kinds):
                 take(task, count)
+            if turn == 0 and tally.gaps:
+                tally.trace(task, min(sum(per_turn), TRACED_CALLS))
             if progress:
                 progress.describe(f"{name}: timing, turn {turn + 1} of {len(per_turn)}")
     return tally.finished(name, per_turn, observe().doubts_since(before))
@@ -133,6 +151,14 @@ class _Tally:
     runs: list[tuple[LayerCall, ...]] = field(default_factory=list)
     gaps: int = 0
     wait_s: float = 0.0
+    is_traced: bool = False
+
+    def kinds(self, *, runs_behind: bool) -> list[Callable[[Task, int], None]]:
+        """Give the ways in which calls are timed in a turn."""
+        if self.is_traced:
+            return [self.time_plain]
+        queued = [self.time_queued] if runs_behind else []
+        return [self.time_plain, *queued, self.time_watched]
 
     def time_plain(self, task: Task, count: int) -> None:
         """Time calls of the model as it is."""
@@ -161,14 +187,38 @@ class _Tally:
                 self.runs.append(calls)
                 self.gaps += had_gaps
 
+    def trace(self, task: Task, count: int) -> None:
+        """Let a trace tell about some calls, instead of what was seen of them so far."""
+        trace = task.adapter.kernel_trace(task.device)
+        if trace is None:
+            return
+        marks = []
+        with trace, task.stamped_by(trace.mark), task.stamping_layers() as stamps:
+            for _ in range(count):
+                stamps.clear()
+                task.restart()
+                begin = task.stamp()
+                task()
+                marks.append((begin, task.stamp(), list(task.phases), list(stamps)))
+        if not trace.has_kernels:
+            return
+        self.is_traced = True
+        self.runs = [
+            _layer_calls(begin, phases, stamps, trace.seconds) for begin, _, phases, stamps in marks
+        ]
+        self.watched = [trace.seconds(begin, end) for begin, end, _, _ in marks]
+        self.busy = list(self.watched)
+
     def _find_wait(self, task: Task) -> None:
         """See once how long a call takes; a device is held back much longer than that."""
         self.wait_s = self.wait_s or 4 * _call_once(task)[1]
 
     def finished(self, name: str, turns: list[int], notes: tuple[str, ...]) -> Timing:
-        if self.gaps:
-            gaps = "the program waits for the device inside of a call: its times have gaps"
-            notes = (*notes, gaps)
+        if self.is_traced:
+            turns = [len(self.watched)]
+            notes = (*notes, f"{WAITS}: the times of layers are those of kernels in a trace")
+        elif self.gaps:
+            notes = (*notes, f"{WAITS}: its times have gaps")
         ratio = np.median(self.watched) / np.median(self.busy or self.plain)
         if not PLAUSIBLE[0] < ratio < PLAUSIBLE[1]:
             notes = (
@@ -184,6 +234,7 @@ class _Tally:
             turns=tuple(turns),
             runs=tuple(self.runs),
             notes=notes,
+            is_traced=self.is_traced,
         )
 
 
@@ -199,7 +250,7 @@ def _call_once(task: Task) -> tuple[float, float]:
 
 
 def _call_watched(
-    task: Task, stamps: list[tuple[str, Any, Any]], wait_s: float
+    task: Task, stamps: Stamps, wait_s: float
 ) -> tuple[float, tuple[LayerCall, ...], bool]:
     """Time one call and its layers; a GPU waits until everything is queued up."""
     stamps.clear()
@@ -211,15 +262,22 @@ def _call_watched(
     had_gaps = still_waits is not None and not still_waits()
     task.adapter.synchronize(task.device)
     seconds = task.adapter.seconds
-    calls = [
-        LayerCall(path, seconds(begin, entered), seconds(begin, left))
-        for path, entered, left in (*task.phases, *stamps)
-    ]
+    calls = _layer_calls(begin, task.phases, stamps, seconds)
+    return seconds(begin, end), calls, had_gaps
+
+
+def _layer_calls(
+    begin: Any, phases: Stamps, layers: Stamps, seconds: Callable[[Any, Any], float]
+) -> tuple[LayerCall, ...]:
+    """Give when layers and phases began and ended, counted from the begin of a call."""
+
+    def call_of(path: str, entered: Any, left: Any) -> LayerCall:
+        return LayerCall(path, seconds(begin, entered), seconds(begin, left))
+
+    parts, calls = ([call_of(*each) for each in stamps] for stamps in (phases, layers))
     # Layers that run once more in the backward pass (checkpointing) are part of that.
-    phases, layers = calls[: len(task.phases)], calls[len(task.phases) :]
-    forward_ends = min((phase.start for phase in phases), default=math.inf)
-    calls = [call for call in layers if call.start < forward_ends] + phases
-    return seconds(begin, end), tuple(calls), had_gaps
+    forward_ends = min((part.start for part in parts), default=math.inf)
+    return (*(call for call in calls if call.start < forward_ends), *parts)
 
 
 def _calls_per_turn(task: Task, runs: int | None, budget_s: float) -> list[int]:
