@@ -26,9 +26,10 @@ from quantization_tables import Target
 
 from tinytorch.comparison.time_limit import time_limit
 from tinytorch.core.dispatch import set_backend
+from tinytorch.measure.cores import usable_cores
 
-BUSY = 0.5
-"""A load average from which on other programs take part in what is timed."""
+BUSY = 0.25
+"""A load average per core from which on other programs take part in what is timed."""
 
 
 class HasTargets(Protocol):
@@ -76,7 +77,7 @@ def run_sections(
     names = options.only or (devices[options.device] if devices else list(sections))
     described = _described(setting(*place) if callable(setting) else setting or {})
     print(", ".join(f"{name} {value}" for name, value in described.items()))
-    if described["load average before"] > BUSY:
+    if described["load average before"] > BUSY * usable_cores():
         print("\n**The machine is busy**: believe no time.")
     if options.quick:
         print(f"\n**Quick**: {quick[1]}")

@@ -5,70 +5,13 @@ import math
 import pytest
 from example_comparisons import comparison
 from example_optimizations import attempt as example
+from imaginary_trials import ENTRIES, SPEEDS, ImaginaryTrials
 
 from tinytorch.tuning import search as search_module
 from tinytorch.tuning.attempt import BETTER, FAILED, NOT_TRIED, NOTHING_TO_DO, WORSE
-from tinytorch.tuning.catalog import GOALS, Entry
 from tinytorch.tuning.search import Search
 from tinytorch.tuning.settings import Settings
 from tinytorch.tuning.trying import Built, NothingToDoError
-
-ENTRIES = {
-    name: Entry(name, (), role, place, "exact", frozenset(GOALS), "")
-    for name, role, place in (
-        ("int8", "numbers", 4),
-        ("half", "numbers", 4),
-        ("compiled", "kernels", 9),
-        ("threads", "threads", 7),
-        ("broken", "layout", 5),
-    )
-}
-SPEEDS = {
-    ("int8",): 0.5,
-    ("half",): 0.55,
-    ("compiled",): 0.8,
-    ("threads",): 1.3,
-    ("int8", "compiled"): 0.6,
-    ("half", "compiled"): 0.4,
-    ("threads", "compiled"): 0.7,
-}
-
-
-class ImaginaryTrials:
-    """Gives what the table says, as if it had been measured."""
-
-    workload = profile = None
-
-    def __init__(self, speeds=SPEEDS, **settings):
-        self.speeds, self.settings, self.notes = speeds, Settings(**settings), []
-        self.seen, self.confirmed, self.again = [], [], {}
-        self.unjudged = ""
-
-    def can_judge(self, entries):
-        return self.unjudged not in [each.name for each in entries]
-
-    def attempt(self, entries, *, best=None, **_):
-        stack = tuple(each.name for each in entries)
-        self.seen.append(stack)
-        if stack not in self.speeds:
-            return example(*stack, outcome=FAILED, reason="it broke"), None
-        time = self.speeds[stack]
-        against = best and comparison(
-            time / self.speeds[best.stack], baseline_name=" + ".join(best.stack)
-        )
-        outcome = BETTER if time < 1 else WORSE
-        found = example(*stack, outcome=outcome, time=time, against_best=against)
-        return found, Built(stack, object(), ())
-
-    def compare_with(self, first, second, **_):
-        return comparison(self.speeds[second.stack] / self.speeds[first.stack])
-
-    def confirm(self, entries, built=None, *, seed, **_):
-        stack = tuple(each.name for each in entries)
-        self.confirmed.append((stack, seed))
-        time = self.again.get(stack, self.speeds[stack])
-        outcome = BETTER if time < 1 else WORSE
-        return example(*stack, outcome=outcome, time=time), built or Built(stack, object(), ())
 
 
 @pytest.fixture(autouse=True)

@@ -63,8 +63,10 @@ def optimize(
 
     The goal is "latency", "throughput", "memory" or "size". Every entry of the catalog that fits
     (`only` and `skip` choose) is planned and carried out on a copy, checked for outputs and
-    accuracy, and only then timed against the model as it is; what helps alone is combined. The best
-    is checked and timed once more, since chance had a part in choosing it, and taken apart.
+    accuracy, and only then timed against the model as it is. What helps alone is combined; what
+    gains nothing alone while a device waits for the program is added once the best waits less, if
+    that is faster. The best is checked and timed once more, since chance had a part in choosing it,
+    and taken apart.
 
     With an `evaluate`, accuracy may drop by `max_accuracy_drop`, in the unit of the scores; without
     one, outputs may be off by `max_output_error` of the largest, and nothing is tried that changes

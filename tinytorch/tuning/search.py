@@ -1,9 +1,8 @@
-"""The search: everything alone, what helped together, the best once more, then its parts."""
+"""The search: everything alone, what may help together, the best once more, then its parts."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from time import monotonic
 from typing import Any
@@ -13,6 +12,13 @@ from tinytorch.errors import first_line
 from tinytorch.measure.ceilings import Progress
 from tinytorch.tuning.attempt import BETTER, NOT_TRIED, NOTHING_TO_DO, TIME_IS_UP, Attempt
 from tinytorch.tuning.catalog import Entry
+from tinytorch.tuning.companions import (
+    better_alone,
+    hidden_alone,
+    rival_stacks,
+    roles_of,
+    sparing_alone,
+)
 from tinytorch.tuning.objectives import SAME_BYTES
 from tinytorch.tuning.optimization import Contribution
 from tinytorch.tuning.ranking import OBJECTIVE_OF, baseline_keeps, choose, next_best, value_at
@@ -33,9 +39,6 @@ MOST_CONFIRMATIONS = 3
 """So many are compared afresh, from the best on, until one holds."""
 OTHER_SEEDS = 1_000_000
 """Fresh comparisons draw from seeds of their own, this far from those of attempts."""
-CLOSE = 1.25
-"""A rival that is at most so many times worse alone may be better in company."""
-OBJECTIVE_OF_LIMIT = {"latency_ms": "time", "memory_mb": "memory", "size_mb": "size"}
 OUT_OF_TIME = f"{TIME_IS_UP} {{budget:g}} s was spent before"
 
 
@@ -94,28 +97,41 @@ class Search:
             self._try((entry,), budget_s=share)
 
     def try_combinations(self) -> None:
-        """Add to the best what helped alone, as long as that helps; then try close rivals."""
-        ranked = self._ranked_singles()
+        """Add to the best what helped alone, as long as that helps; then what may help in company.
+
+        That is what gained nothing alone while the device waited for the program, once the best
+        waits less; close rivals of its parts; and, of what waiting hid, rivals for one role.
+        """
+        ranked = better_alone(self.attempts, self.entries, goal=self.goal)
         if not ranked:
             return
-        self._take((ranked[0],))
-        for entry in ranked[1:]:
-            if self.best is None:
-                return
-            if entry.role not in self._roles(self.best.stack):
-                self._add(entry)
-        for stack in list(self._with_rivals(ranked)):
+        self.best = self._built(ranked[:1])
+        self._add_each(ranked[1:])
+        hidden = hidden_alone(
+            self.attempts,
+            self.entries,
+            best=self._parts,
+            profile=self.trials.profile,
+            goal=self.goal,
+        )
+        self._add_each(hidden)
+        rivals = rival_stacks(self.attempts, ranked, best=self._parts, goal=self.goal)
+        for stack in list(rivals):
             self._improve(stack)
+        for entry in hidden:
+            if not self._was_in_company(entry):
+                self._improve(self._best_with(entry))
 
     def try_to_keep_limits(self) -> None:
         """Where nothing keeps to the limits, add what needs less of what is limited, until it does.
 
         It may make the goal worse: a limit is a condition, a goal a wish.
         """
-        if self.best is None and baseline_keeps(self.attempts, self.trials.settings.limits):
+        limits = self.trials.settings.limits
+        if self.best is None and baseline_keeps(self.attempts, limits):
             return
-        present = self._entries_of(self.best.stack) if self.best else []
-        for entry in self._sparing_entries():
+        present = self._parts
+        for entry in sparing_alone(self.attempts, self.entries, limits=limits):
             if self.chosen is not None and self.chosen.outcome == BETTER:
                 return
             others = [each for each in present if each.role != entry.role]
@@ -196,9 +212,11 @@ class Search:
         self._keep(attempt)
         return built
 
-    def _add(self, entry: Entry) -> None:
-        assert self.best is not None
-        self._improve(by_place([*self._entries_of(self.best.stack), entry]))
+    def _add_each(self, entries: Sequence[Entry]) -> None:
+        """Add one after the other to the best, where it has none of the role, if that is better."""
+        for entry in entries:
+            if self.best is not None and entry.role not in roles_of(self._parts):
+                self._improve(self._best_with(entry))
 
     def _improve(self, entries: Sequence[Entry]) -> None:
         """Try a stack, and take it as the best where it is shown to be better than that."""
@@ -254,46 +272,16 @@ class Search:
     def _entries_of(self, stack: Sequence[str]) -> list[Entry]:
         return [self._known[name] for name in stack]
 
-    def _ranked_singles(self) -> list[Entry]:
-        """Give what was better alone, the best first."""
-        found = [
-            (value.value, self._known[each.stack[0]])
-            for each in self.attempts
-            if len(each.stack) == 1 and each.outcome == BETTER
-            if (value := value_at(self.goal, each.measured)) is not None
-        ]
-        return [entry for _, entry in sorted(found, key=lambda pair: pair[0])]
+    @property
+    def _parts(self) -> list[Entry]:
+        return self._entries_of(self.best.stack) if self.best else []
 
-    def _sparing_entries(self) -> list[Entry]:
-        """Give what alone needs less time, memory or space of what is limited, the least first."""
-        limited = {OBJECTIVE_OF_LIMIT[name] for name in self.trials.settings.limits}
-        shares: dict[str, float] = {}
-        for each in self.attempts:
-            values = [getattr(each.measured, name) for name in limited]
-            less = [value.value for value in values if value is not None and value.is_less]
-            if len(each.stack) == 1 and each.is_acceptable and less:
-                shares[each.stack[0]] = math.prod(less)
-        return [self._known[name] for name in sorted(shares, key=lambda name: shares[name])]
+    def _best_with(self, entry: Entry) -> tuple[Entry, ...]:
+        """Give the best stack with an entry, in the place of its rival if there is one."""
+        return by_place([*(each for each in self._parts if each.role != entry.role), entry])
 
-    def _with_rivals(self, ranked: Sequence[Entry]) -> Iterator[tuple[Entry, ...]]:
-        """Give the best stack with one part replaced by a rival that was nearly as good alone."""
-        if self.best is None or len(self.best.stack) < 2:
-            return
-        alone = {each.stack[0]: each for each in self.attempts if len(each.stack) == 1}
-        present = self._entries_of(self.best.stack)
-        for part in present:
-            own = value_at(self.goal, alone[part.name].measured)
-            for rival in ranked:
-                its = value_at(self.goal, alone[rival.name].measured)
-                is_rival = rival.role == part.role and rival.name != part.name
-                if is_rival and own and its and its.value <= CLOSE * own.value:
-                    yield by_place([*(x for x in present if x is not part), rival])
-
-    def _roles(self, stack: Sequence[str]) -> set[str]:
-        return {self._known[name].role for name in stack}
-
-    def _take(self, entries: Sequence[Entry]) -> None:
-        self.best = self._built(entries)
+    def _was_in_company(self, entry: Entry) -> bool:
+        return any(len(each.stack) > 1 and entry.name in each.stack for each in self.attempts)
 
     def _built(self, entries: Sequence[Entry]) -> Built | None:
         """Carry out a stack again; it was done before, and its model not kept."""
