@@ -44,7 +44,7 @@ def test_everything_has_its_place():
         "What was not used, and why",
         "What each part brings",
         "The Pareto front: nothing beats these in everything",
-        "Suggestions and what came of them",
+        "Suggestions, and what came of each alone",
         "What to do next",
         "Notes",
     ):

@@ -40,7 +40,7 @@ def render_optimization(optimization: Optimization) -> RenderableType:
         *_section("Limits", _limits(optimization)),
         *_section("What each part brings", _ablation(optimization)),
         *_section("The Pareto front: nothing beats these in everything", _front(optimization)),
-        *_section("Suggestions and what came of them", _suggestions(optimization)),
+        *_section("Suggestions, and what came of each alone", _suggestions(optimization)),
         *_section("What to do next", _next(optimization)),
         *_section("Notes", _notes(optimization)),
     )

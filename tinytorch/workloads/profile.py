@@ -85,7 +85,7 @@ class Profile:
     on a GPU seconds of the device, beside `wall` until it is done. There `busy` are calls whose
     kernels were queued up first and ran without gaps, and watched calls are such calls too: the
     times of layers are those of their kernels, and what `latency` has on top is waiting. A call
-    that waits for the device cannot be queued up: then both are what a trace says of the same calls.
+    that waits for the device cannot be queued up: then both are what a trace says of some calls.
     """
 
     name: str
