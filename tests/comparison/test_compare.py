@@ -28,6 +28,7 @@ from tinytorch.comparison.compare import FLOOR, FLOOR_OF_FINISHED
 from tinytorch.comparison.comparison import FASTER, NOT_SHOWN, SAME, SLOWER
 from tinytorch.comparison.looks import FEWEST
 from tinytorch.comparison.processes import THREAD_VARIABLES
+from tinytorch.comparison.sides import WorkloadSide
 from tinytorch.errors import SettingError, TargetError
 from tinytorch.workloads.workload import Workload
 
@@ -196,6 +197,18 @@ def test_names_are_used_everywhere():
     assert str(found).startswith("new against old: slower")
     assert (found.baseline.name, found.candidate.name) == ("old", "new")
     assert found.calls[1].name == "new"
+
+
+def test_a_side_about_which_more_is_known_is_taken_as_it_is():
+    sides = [
+        WorkloadSide(Workload(name, lambda x: x, (CORE_X,)), name=name, known_outputs=())
+        for name in ("old", "new")
+    ]
+    found = compare(*sides, budget_s=0.01, names=("old", "new"))
+    assert (found.baseline_name, found.candidate_name) == ("old", "new")
+    assert found.not_measured["outputs"] == "a side returns no array or number"
+    with pytest.raises(SettingError, match="has inputs of its own"):
+        compare(*sides, inputs=CORE_X)
 
 
 @pytest.mark.slow

@@ -8,6 +8,7 @@ from parts import require_part
 from tinytorch.comparison import evidence
 from tinytorch.comparison.evidence import Evidence, gather_evidence
 from tinytorch.comparison.processes import Isolated, ProcessSide
+from tinytorch.comparison.resources import Resources
 from tinytorch.comparison.rounds import Pace, Round
 from tinytorch.comparison.sequential import TimedRounds
 from tinytorch.comparison.sides import LocalSide, WorkloadSide
@@ -84,6 +85,50 @@ def test_results_that_differ_from_call_to_call_are_told():
     rng = np.random.default_rng(0)
     found = gathered(function_side(lambda: 1.0), function_side(rng.standard_normal, "candidate"))
     assert found.notes == ("candidate gives different results for the same inputs",)
+
+
+def counting_side(name, *, known, slow_call_s=0.0, value=1.0):
+    calls = []
+
+    def model(x):
+        calls.append(1)
+        return x * value
+
+    workload = Workload("w", model, (X,))
+    side = WorkloadSide(workload, name=name, known_outputs=known)
+    side.slow_call_s = slow_call_s
+    return side, calls
+
+
+ONES = (np.ones((2, 4), np.float32),)
+
+
+@pytest.mark.parametrize(
+    ("known", "slow_call_s", "expected"),
+    [(None, 0.0, 2), (None, 3.0, 2), (ONES, 0.0, 1), (ONES, 3.0, 0)],
+)
+def test_slow_calls_are_not_made_again_for_outputs_that_are_known(known, slow_call_s, expected):
+    first, calls = counting_side("baseline", known=known, slow_call_s=slow_call_s)
+    second, _ = counting_side("candidate", known=None)
+    found = gathered(first, second)
+    assert len(calls) == expected
+    assert found.outputs.is_identical
+    assert found.notes == ()
+
+
+def test_a_quick_model_must_give_again_what_it_is_known_to_give():
+    first, _ = counting_side("baseline", known=ONES)
+    second, _ = counting_side("candidate", known=ONES, value=2.0)
+    found = gathered(first, second)
+    assert found.notes == ("candidate gives different results for the same inputs",)
+
+
+def test_the_seconds_of_a_call_are_those_of_the_call_alone(monkeypatch):
+    moments = iter([10.0, 13.0])
+    monkeypatch.setattr(evidence, "perf_counter", lambda: next(moments))
+    outputs, seconds = evidence.outputs_and_seconds(counting_side("baseline", known=None)[0])
+    assert np.array_equal(outputs[0], ONES[0])
+    assert seconds == 3.0
 
 
 def test_nan_is_no_different_result():
@@ -249,6 +294,17 @@ def test_a_model_that_was_timed_itself_is_called_once_more_for_its_memory():
         side.stay_as_it_is("it is slow")
     completed(*sides, timed=slow_rounds())
     assert len(calls) == 2
+
+
+def test_what_a_model_is_known_to_need_is_not_measured_again():
+    first, calls = counting_side("baseline", known=None)
+    second, _ = counting_side("candidate", known=None)
+    first.known_resources = Resources(peak_bytes=123)
+    first.stay_as_it_is("it is slow")
+    found = completed(first, second, timed=slow_rounds())
+    assert found.resources[0] is first.known_resources
+    assert found.resources[1].peak_bytes > 0
+    assert calls == []
 
 
 def test_what_was_known_before_is_kept():

@@ -197,6 +197,29 @@ def test_a_model_whose_calls_take_much_of_the_budget_is_called_three_times(told_
     assert (side.slow_call_s, side.preparations) == (0.8, ())
 
 
+def test_a_model_whose_calls_are_known_to_take_much_of_the_budget_is_called_once(told_seconds):
+    side = model_side(Sluggish())
+    side.known_call_s = 0.85
+    settle(side, 2.0)
+    assert len(side.workload.model.all_calls) == 1  # about as long as was said
+    assert (side.can_rebuild, side.slow_call_s) == (False, 0.8)
+    assert side.notes[0].endswith("a call takes 0.85 s; give a larger budget_s")
+
+
+def test_what_is_said_about_slow_calls_is_not_believed_for_ever(told_seconds):
+    side = model_side(Counted([0.01] * 9))
+    side.known_call_s = 0.8
+    settle(side, 2.0)
+    assert (side.can_rebuild, side.slow_call_s) == (False, 0.0)
+
+
+def test_what_is_known_to_be_quick_for_the_budget_is_copied(told_seconds):
+    side = model_side(Sluggish())
+    side.known_call_s = 0.8
+    settle(side, BUDGET_S)
+    assert (side.can_rebuild, side.slow_call_s) == (True, 0.0)
+
+
 def test_the_same_model_is_copied_where_the_budget_allows_that(told_seconds):
     side = model_side(Sluggish())
     settle(side, BUDGET_S)
@@ -377,6 +400,18 @@ def test_work_that_events_do_not_see_is_timed_by_the_wall_clock(monkeypatch, uns
     notes = agree_on_a_clock(*sides)
     assert [side.clock.name for side in sides] == [clocks, clocks]
     assert bool(notes) is unseen
+
+
+def test_a_model_that_was_called_itself_is_called_once_to_see_whether_events_see_it(monkeypatch):
+    monkeypatch.setattr(preparing, "has_unseen_work", lambda function, device: function() is None)
+    events = replace(WALL, name="cuda events", is_disturbed_by_host=False)
+    sides = [model_side(name=name, device="cuda:0") for name in ("one", "other")]
+    for side in sides:
+        side.stay_as_it_is("it is slow")
+        side.call()
+        side.use_clock(events)
+    assert agree_on_a_clock(*sides) == ()
+    assert [side.workload.model.own for side in sides] == [2, 2]
 
 
 @pytest.mark.parametrize(

@@ -84,6 +84,23 @@ def test_a_model_that_was_called_before_is_called_once(was_called, expected):
     assert found.examples == 2
 
 
+def test_the_peak_of_long_calls_is_the_same_and_no_operation_is_recorded(monkeypatch):
+    recorded = measure_resources(torch_workload())
+    adapter = type(adapter_for(torch_workload().model))
+    monkeypatch.setattr(adapter, "record", None)
+    assert measure_resources(torch_workload(), call_s=3.0) == recorded
+
+
+def test_long_calls_of_no_framework_have_no_peak():
+    class Strange(nn.Module):
+        def forward(self, x):
+            return x
+
+    found = measure_resources(Workload("strange", Strange(), (torch.ones(2),)), call_s=3.0)
+    assert found.peak_bytes is None
+    assert "no operation was recorded" in found.not_measured["peak_bytes"]
+
+
 def test_the_model_is_left_as_it_was():
     workload = torch_workload()
     before = {name: value.clone() for name, value in workload.model.state_dict().items()}
@@ -199,6 +216,15 @@ def on_device(monkeypatch):
 
 def test_the_peak_is_that_of_a_call_that_nobody_records(on_device):
     assert measure_resources(on_device).device_peak_bytes == 1000
+
+
+def test_a_long_call_is_made_once_on_a_device_and_nobody_looks_into_it(on_device, monkeypatch):
+    calls = []
+    on_device.model.register_forward_pre_hook(lambda *_: calls.append(1))
+    found = measure_resources(on_device, was_called=True, call_s=3.0)
+    assert len(calls) == 1
+    assert (found.device_peak_bytes, found.peak_bytes, found.examples) == (1000, None, 8)
+    assert dict(found.not_measured) == {"peak_bytes": resources.TAKES_LONG}
 
 
 def test_the_peak_includes_what_stays_taken(on_device):

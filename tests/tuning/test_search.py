@@ -87,6 +87,21 @@ def test_what_cannot_be_left_out_has_a_reason(monkeypatch):
     assert [each.reason for each in search.ablation] == ["without it, there is nothing left"] * 2
 
 
+@pytest.mark.parametrize("is_combined", [False, True])
+def test_the_model_of_the_best_entry_is_not_made_again(monkeypatch, is_combined):
+    def refuse(workload, entries, profile=None):
+        raise RuntimeError("made again")
+
+    monkeypatch.setattr(search_module, "build_stack", refuse)
+    search = searching("int8", "half", "threads")
+    search.try_singles()
+    if is_combined:
+        search.try_combinations()
+    search.confirm()
+    assert search.model_of(("int8",)) is not None
+    assert search.trials.notes == []
+
+
 def test_what_an_earlier_run_finished_is_not_repeated():
     known = example("int8", time=0.5)
     heard = []

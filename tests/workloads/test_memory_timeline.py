@@ -179,3 +179,17 @@ def test_the_time_before_the_first_change_can_be_left_out():
     late = timeline.series(2, from_first_change=True)
     assert late["total"] == [15, 15]
     assert late["seconds"] == pytest.approx([0.95, 1.0])
+
+
+def test_the_peak_is_looked_for_once():
+    timeline = MemoryTimeline((resident(1000), buffer(10, 1, 2)))
+    looks = []
+
+    class Points(tuple):
+        def __iter__(self):
+            looks.append(1)
+            return super().__iter__()
+
+    timeline.__dict__["points"] = Points(timeline.points)
+    assert [timeline.peak_bytes for _ in range(3)] == [1010] * 3
+    assert len(looks) == 1

@@ -160,12 +160,15 @@ def _as_side(
     timeout_s: float | None,
     rng: np.random.Generator,
 ) -> AnySide:
-    if inputs is not None and isinstance(given, Isolated | str | tuple | Workload):
+    has_inputs = isinstance(given, Isolated | str | tuple | Workload | WorkloadSide)
+    if inputs is not None and has_inputs:
         raise SettingError(
             f"inputs= is for models; the {name} ({type(given).__name__}) has inputs of its own"
         )
     if isinstance(given, Isolated):
         return ProcessSide(given, name=name)
+    if isinstance(given, WorkloadSide):  # of somebody who knows more about it
+        return given
     if isinstance(given, str):
         given = load_workload(given)
     elif isinstance(given, tuple) and len(given) == 2:

@@ -93,6 +93,10 @@ def _try_copies(side: WorkloadSide, budget_s: float) -> tuple[str, _FirstCalls |
     Gives why not, and the first calls of the first copy.
     """
     first = None
+    if side.known_call_s:
+        known = _FirstCalls(side.known_call_s, None)
+        if _is_slow(known, budget_s):
+            return _about_slow_calls(known), known
     try:
         first = _first_calls(side)
         if _is_slow(first, budget_s):
@@ -212,8 +216,9 @@ def agree_on_a_clock(first: LocalSide, second: LocalSide) -> tuple[str, ...]:
 def _is_partly_unseen(side: LocalSide) -> bool:
     if side.clock.is_disturbed_by_host or not isinstance(side, WorkloadSide):
         return False
-    side.build()
-    side.call()
+    if side.can_rebuild:  # else it was called before, as it is
+        side.build()
+        side.call()
     # Once may be a hiccup of the program.
     found = all(has_unseen_work(side.call_untested, side.device) for _ in range(TRIES))
     side.release()

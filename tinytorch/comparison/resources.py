@@ -5,11 +5,11 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
 from tinytorch.adapters.adapter import Adapter, adapter_for
-from tinytorch.adapters.records import Recording
 from tinytorch.errors import ModelError, TinyTorchError
 from tinytorch.measure.device_memory import peak_during
 from tinytorch.workloads.batch_size import batch_size
@@ -21,6 +21,16 @@ __all__ = ["Resources", "measure_resources"]
 
 AS_WRITTEN = "counted for the model as it is written; compiled code may need less"
 INSIDE_OF_GRAPHS = "nobody looks into compiled code and captured graphs; see the peak on the device"
+LONG_CALL_S = 0.2
+"""Of longer calls, operations are not recorded one by one: that may take twenty times as long."""
+TAKES_LONG = (
+    "a call is long, and counting live buffers takes several times as long; see the peak on the "
+    "device"
+)
+NOTHING_RAN = (
+    "no operation was recorded: nothing of this model ran in TinyTorch's framework or in PyTorch, "
+    "in this thread"
+)
 
 Result = TypeVar("Result")
 
@@ -60,29 +70,32 @@ def measure_resources(
     device: str | None = None,
     preparations: tuple[Preparation, ...] | None = None,
     was_called: bool = False,
+    call_s: float = 0.0,
 ) -> Resources:
     """Measure what a workload needs, by calling its model twice and writing it to a file.
 
     One call is enough where the model `was_called` before. It is left as it was, and the file is
     gone afterwards. Without `device` it is the one that the model is on; without `preparations`
-    they are what the model says. What fails is None, with the reason.
+    they are what the model says. `call_s` is how long a call is known to take: long ones are made
+    no more often than they must be. What fails is None, with the reason.
     """
     reasons = _Reasons()
     adapter = adapter_for(workload.model, workload.arguments)
     parameters = reasons.attempt("parameter_bytes", lambda: _held_bytes(adapter, workload.model))
     file_bytes = reasons.attempt("file_bytes", lambda: _file_bytes(adapter, workload.model))
-    recorded = reasons.attempt(
-        "peak_bytes", lambda: _recorded_call(adapter, workload, device, was_called=was_called)
+    seen = reasons.attempt(
+        "peak_bytes",
+        lambda: _watched_call(adapter, workload, device, was_called=was_called, call_s=call_s),
     )
-    recording, examples = recorded or (None, None)
-    peak = on_device = None
-    if recording is None:
+    peak = on_device = examples = None
+    if seen is None:
         called = reasons.found["peak_bytes"]
         reasons.found |= {"device_peak_bytes": called, "examples": called}
     else:
         done = preparations_of(workload.model) if preparations is None else preparations
-        peak = _live_peak(adapter, workload.model, recording, done, reasons)
-        on_device = _device_peak(adapter, workload, recording, done, reasons)
+        examples = seen.examples
+        peak = _live_peak(workload.model, seen, done, reasons)
+        on_device = _device_peak(adapter, workload, seen, done, reasons)
         if examples is None:
             reasons.found["examples"] = "inputs and output do not agree in the length of an axis 0"
     return Resources(parameters, peak, on_device, file_bytes, examples, reasons.found)
@@ -122,10 +135,23 @@ def _file_bytes(adapter: Adapter, model: Any) -> int:
         return path.stat().st_size
 
 
-def _recorded_call(
-    adapter: Adapter, workload: Workload, device: str | None, *, was_called: bool
-) -> tuple[Recording, int | None]:
-    """Record the second call, since a first one may allocate what stays; count its examples."""
+@dataclass(frozen=True)
+class _Seen:
+    """What was seen of one call; `count_live_bytes` gives its peak, or raises why there is none.
+
+    `device_peak_bytes` is None on a processor. `is_undisturbed` where nobody looked into the call.
+    """
+
+    count_live_bytes: Callable[[], int]
+    device_peak_bytes: int | None
+    examples: int | None
+    is_undisturbed: bool = False
+
+
+def _watched_call(
+    adapter: Adapter, workload: Workload, device: str | None, *, was_called: bool, call_s: float
+) -> _Seen:
+    """Watch the second call, since a first one may allocate what stays; count its examples."""
     model, examples = workload.model, None
 
     def step() -> Any:
@@ -138,23 +164,44 @@ def _recorded_call(
     with adapter.preserving(model), adapter.without_gradients():
         if not was_called:
             workload.run()
-        recording = adapter.record(model, step, device=place, inputs=workload.arguments)
-    return recording, examples
+        if call_s > LONG_CALL_S and place.startswith("cuda"):
+            on_device = peak_during(place, step)
+            return _Seen(partial(_refuse, TAKES_LONG), on_device, examples, is_undisturbed=True)
+        if call_s > LONG_CALL_S and adapter.name == "pytorch":
+            peak = _torch_peak(adapter, workload, step)
+            return _Seen(partial(_counted, adapter, model, peak), None, examples)
+        found = adapter.record(model, step, device=place, inputs=workload.arguments)
+    peak = MemoryTimeline(found.allocations).peak_bytes if found.operations else None
+    return _Seen(partial(_counted, adapter, model, peak), found.device_peak_bytes, examples)
+
+
+def _torch_peak(adapter: Adapter, workload: Workload, step: Callable[[], Any]) -> int | None:
+    from tinytorch.adapters.pytorch import tensors_in
+    from tinytorch.adapters.pytorch_live_bytes import peak_of_live_bytes
+
+    return peak_of_live_bytes(
+        step, modules=adapter.modules(workload.model), inputs=tensors_in(workload.arguments)
+    )
+
+
+def _refuse(reason: str) -> int:
+    raise ModelError(reason)
+
+
+def _counted(adapter: Adapter, model: Any, peak: int | None) -> int:
+    _check_countable(adapter, model)
+    return _refuse(NOTHING_RAN) if peak is None else peak
 
 
 def _live_peak(
-    adapter: Adapter,
-    model: Any,
-    recording: Recording,
-    done: tuple[Preparation, ...],
-    reasons: _Reasons,
+    model: Any, seen: _Seen, done: tuple[Preparation, ...], reasons: _Reasons
 ) -> int | None:
     """Give the most bytes that were alive at once, as far as operations could be seen."""
     is_declared = any(not each.is_estimate for each in done)
-    if is_declared and recording.device_peak_bytes is not None:
+    if is_declared and seen.device_peak_bytes is not None:
         reasons.found["peak_bytes"] = INSIDE_OF_GRAPHS
         return None
-    peak = reasons.attempt("peak_bytes", lambda: _peak_bytes(adapter, model, recording))
+    peak = reasons.attempt("peak_bytes", seen.count_live_bytes)
     if peak is not None and (is_declared or is_compiled(model)):
         reasons.found["peak_bytes"] = AS_WRITTEN
     return peak
@@ -163,35 +210,29 @@ def _live_peak(
 def _device_peak(
     adapter: Adapter,
     workload: Workload,
-    recording: Recording,
+    seen: _Seen,
     done: tuple[Preparation, ...],
     reasons: _Reasons,
 ) -> int | None:
-    """Give what one more call needs on its device, as it runs when nobody records it.
+    """Give what a call needs on its device, as it runs when nobody records it.
 
-    The recorder runs compiled models as they were written, which may need more.
+    The recorder runs compiled models as they were written, which may need more: after it, one more
+    call is made.
     """
-    if recording.device_peak_bytes is None:
+    peak = seen.device_peak_bytes
+    if peak is None:
         reasons.found["device_peak_bytes"] = "the model runs on a processor"
         return None
-    place = adapter.device(workload.model, workload.arguments)
-    with adapter.preserving(workload.model), adapter.without_gradients():
-        peak = reasons.attempt("device_peak_bytes", lambda: peak_during(place, workload.run))
-    if peak is None:
-        return None if "device_peak_bytes" in reasons.found else recording.device_peak_bytes
+    if not seen.is_undisturbed:
+        place = adapter.device(workload.model, workload.arguments)
+        with adapter.preserving(workload.model), adapter.without_gradients():
+            alone = reasons.attempt("device_peak_bytes", lambda: peak_during(place, workload.run))
+        if alone is None:
+            return None if "device_peak_bytes" in reasons.found else peak
+        peak = alone
     unknown = [each.what for each in done if each.nbytes is None and not each.is_estimate]
     if unknown:
         reasons.found["device_peak_bytes"] = (
             f"what stays taken because it was {' and '.join(unknown)} is not part of it"
         )
     return peak + sum(each.nbytes or 0 for each in done)
-
-
-def _peak_bytes(adapter: Adapter, model: Any, recording: Recording) -> int:
-    _check_countable(adapter, model)
-    if not recording.operations:
-        raise ModelError(
-            "no operation was recorded: nothing of this model ran in TinyTorch's framework or in "
-            "PyTorch, in this thread"
-        )
-    return MemoryTimeline(recording.allocations).peak_bytes

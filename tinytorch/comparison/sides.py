@@ -13,7 +13,9 @@ from typing import Any
 import numpy as np
 
 from tinytorch.adapters.adapter import Adapter, adapter_for
+from tinytorch.adapters.values import Array
 from tinytorch.comparison.displacement import Stopwatch
+from tinytorch.comparison.resources import Resources
 from tinytorch.comparison.rounds import Reading
 from tinytorch.comparison.time_limit import can_limit_time, time_limit
 from tinytorch.errors import MeasurementError, ModelError, TinyTorchError
@@ -242,7 +244,12 @@ class LocalSide:
 
 
 class WorkloadSide(LocalSide):
-    """A workload in this process: its model and inputs are copied for every round."""
+    """A workload in this process: its model and inputs are copied for every round.
+
+    Who has called the model before may say what it gave (`known_outputs`, the arrays in it), how
+    long that took (`known_call_s`) and what it needs (`known_resources`); then slow calls are not
+    made again to find out.
+    """
 
     def __init__(
         self,
@@ -251,8 +258,13 @@ class WorkloadSide(LocalSide):
         name: str,
         rng: np.random.Generator | None = None,
         timeout_s: float | None = None,
+        known_outputs: tuple[Array, ...] | None = None,
+        known_call_s: float = 0.0,
+        known_resources: Resources | None = None,
     ) -> None:
         self.workload = workload
+        self.known_outputs, self.known_call_s = known_outputs, known_call_s
+        self.known_resources = known_resources
         self.adapter: Adapter = adapter_for(workload.model, workload.arguments)
         self.device = self.adapter.device(workload.model, workload.arguments)
         super().__init__(

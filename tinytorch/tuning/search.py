@@ -64,6 +64,7 @@ class Search:
     started: float = field(default_factory=monotonic)
 
     def __post_init__(self) -> None:
+        self._single: Built | None = None
         self._confirmed: Built | None = None
         self._known = {each.name: each for each in self.entries}
 
@@ -94,7 +95,7 @@ class Search:
         """
         for place, entry in enumerate(self.entries):
             share = self._left_of(SHARE_OF_SINGLES) / (len(self.entries) - place)
-            self._try((entry,), budget_s=share)
+            self._hold(self._try((entry,), budget_s=share))
 
     def try_combinations(self) -> None:
         """Add to the best what helped alone, as long as that helps; then what may help in company.
@@ -105,7 +106,7 @@ class Search:
         ranked = better_alone(self.attempts, self.entries, goal=self.goal)
         if not ranked:
             return
-        self.best = self._built(ranked[:1])
+        self.best, self._single = self._at_hand([ranked[0].name]) or self._built(ranked[:1]), None
         self._add_each(ranked[1:])
         hidden = hidden_alone(
             self.attempts,
@@ -212,6 +213,12 @@ class Search:
         self._keep(attempt)
         return built
 
+    def _hold(self, built: Built | None) -> None:
+        """Keep the model of the best entry so far: to make it again may take long."""
+        ranked = better_alone(self.attempts, self.entries, goal=self.goal)
+        if built is not None and ranked and built.stack == (ranked[0].name,):
+            self._single = built
+
     def _add_each(self, entries: Sequence[Entry]) -> None:
         """Add one after the other to the best, where it has none of the role, if that is better."""
         for entry in entries:
@@ -266,7 +273,7 @@ class Search:
 
     def _at_hand(self, stack: Sequence[str]) -> Built | None:
         """Give a stack whose model is still there: what was confirmed, before the best so far."""
-        held = (self._confirmed, self.best)
+        held = (self._confirmed, self.best, self._single)
         return next((each for each in held if each and each.stack == tuple(stack)), None)
 
     def _entries_of(self, stack: Sequence[str]) -> list[Entry]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from time import perf_counter
 from typing import Any
 
@@ -20,7 +19,7 @@ from tinytorch.comparison.outputs import compare_outputs
 from tinytorch.comparison.resources import Resources, measure_resources
 from tinytorch.comparison.sides import WorkloadSide
 from tinytorch.comparison.time_limit import time_limit
-from tinytorch.errors import ModelError, SettingError, TinyTorchError, first_line
+from tinytorch.errors import SettingError, TinyTorchError, first_line
 from tinytorch.measure.ceilings import Progress
 from tinytorch.tuning.as_good import Check, by_outputs, by_scores
 from tinytorch.tuning.attempt import (
@@ -31,11 +30,11 @@ from tinytorch.tuning.attempt import (
     NOTHING_TO_DO,
     Attempt,
 )
+from tinytorch.tuning.baseline import BASELINE, Baseline
 from tinytorch.tuning.catalog import Entry
 from tinytorch.tuning.ranking import OBJECTIVE_OF, outcome_at
 from tinytorch.tuning.settings import Settings
 from tinytorch.workloads.plan import Plan
-from tinytorch.workloads.preparation import Preparation
 from tinytorch.workloads.profile import Profile
 from tinytorch.workloads.workload import Workload
 
@@ -43,9 +42,6 @@ __all__ = ["Built", "NothingToDoError", "Trials", "build_stack"]
 
 PRECISION = 0.05
 """Intervals are narrowed to this share where time allows: candidates are ranked by their values."""
-BASELINE = "baseline"
-QUICK_S = 2.0
-"""Scores that take no longer are computed twice, to see whether they stay the same."""
 CANNOT_BE_JUDGED = (
     "without an evaluate nobody can say how much it matters that another function is computed"
 )
@@ -110,21 +106,15 @@ class Trials:
         self, workload: Workload, settings: Settings, *, profile: Profile | None = None
     ) -> None:
         self.workload, self.settings, self.profile = workload, settings, profile
-        self.notes: list[str] = []
         self._explanations: dict[bytes, tuple[str, ...]] = {}
-        side = WorkloadSide(workload, name=BASELINE)
-        with side.environment():
-            self._outputs = outputs_of(side)
-            started = perf_counter()
-            self._scores, self._metric = self._score(side)
-            is_quick = perf_counter() - started < QUICK_S
-            self._check_repeats(side)
-            if is_quick and self._scores is not None:
-                self._check_scores_repeat(side)
+        self._baseline = Baseline(workload)
+        self.notes = list(self._baseline.notes)
 
     def can_judge(self, entries: Sequence[Entry]) -> bool:
         """Tell whether anybody can say how good a stack is: of another function, scores alone."""
-        return self._scores is not None or all(each.risk != "approximate" for each in entries)
+        return self._baseline.scores is not None or all(
+            each.risk != "approximate" for each in entries
+        )
 
     def attempt(
         self,
@@ -211,7 +201,7 @@ class Trials:
     @property
     def baseline_scores(self) -> npt.NDArray[Any] | None:
         """Scores of the model as it is, one for each example; None where nobody evaluates."""
-        return self._scores
+        return self._baseline.scores
 
     # ------------------------------------------------------------ check, then time
 
@@ -225,15 +215,16 @@ class Trials:
         is_final: bool,
     ) -> Attempt:
         budget_s, seed, progress = timing
-        check = self._checked(attempt.name, built.model)
+        check, found = self._checked(attempt.name, built.model)
         if check.outputs is not None and check.outputs.broken:
             return replace(attempt, outcome=BROKEN, reason=check.outputs.broken)
         if check.doubt:
             return replace(attempt, outcome=INACCURATE, reason=check.doubt)
-        candidate = self._side(built.model)
+        rng, candidate = np.random.default_rng(seed), self._side(built.model)
+        baseline = self._baseline.side(rng)
         comparison = compare(
-            self._side(self.workload.model),
-            candidate,
+            baseline,
+            WorkloadSide(candidate, name=attempt.name, rng=rng, known_outputs=found),
             budget_s=budget_s,
             precision=PRECISION,
             evidence=is_final,
@@ -244,8 +235,7 @@ class Trials:
         missing: dict[str, str] = dict(comparison.not_measured)
         if not is_final:
             missing = dict.fromkeys(("calls", "energy", "accuracy"), FOR_THE_BEST)
-            after = _resources(candidate, comparison.preparations[1])
-            resources = (self._baseline_resources, after)
+            resources = self._resources(baseline, candidate, comparison)
             comparison = replace(comparison, outputs=check.outputs, resources=resources)
         if check.accuracy is not None:
             missing.pop("accuracy", None)
@@ -265,89 +255,61 @@ class Trials:
             notes=check.notes,
         )
 
-    def _checked(self, name: str, model: Any) -> Check:
-        """Give what became of outputs and scores, and whether the model is as good."""
+    def _checked(self, name: str, model: Any) -> tuple[Check, Arrays]:
+        """Give whether a model is as good by its outputs or scores, and these outputs."""
         side = WorkloadSide(replace(self.workload, model=model), name=name)
         with side.environment():
             side.stay_as_it_is("it is called once")
             found = outputs_of(side)
-            outputs = compare_outputs(self._outputs, found) if self._outputs and found else None
+            outputs = (
+                compare_outputs(self._baseline.outputs, found)
+                if self._baseline.outputs and found
+                else None
+            )
             if outputs is not None and outputs.broken:
-                return Check(outputs)
-            if self._scores is None:
+                return Check(outputs), found
+            if self._baseline.scores is None:
                 most = self.settings.max_output_error
-                return by_outputs(outputs, most=most, explain=lambda: self._explained(found or ()))
+                check = by_outputs(outputs, most=most, explain=lambda: self._explained(found))
+                return check, found
             scores, _ = scores_of(side, side)
         margin = self.settings.max_accuracy_drop
         accuracy = compare_accuracy(
-            self._scores, np.asarray(scores), margin=margin, metric=self._metric
+            self._baseline.scores, np.asarray(scores), margin=margin, metric=self._baseline.metric
         )
-        return by_scores(accuracy, outputs)
+        return by_scores(accuracy, outputs), found
 
     def _explained(self, found: Arrays) -> tuple[str, ...]:
         """Let the model say why other whole numbers are due to rounding, if it can; once for each.
 
-        That may take as long as many calls.
+        That may take about as long as a call, for each sequence that differs.
         """
         explain = getattr(self.workload.model, "rounding_explains", None)
         if explain is None:
             return ()
         key = b"".join(each.tobytes() for each in found)
         if key not in self._explanations:
-            given = (self.workload.inputs, self.workload.keywords, self._outputs, found)
+            given = (self.workload.inputs, self.workload.keywords, self._baseline.outputs, found)
             self._explanations[key] = explain(*given)
         return self._explanations[key]
 
-    # ------------------------------------------------------------ the baseline
-
-    @cached_property
-    def _baseline_resources(self) -> Resources:
-        """What the model as it is needs; a large one is written to a file only once."""
-        return _resources(self._side(self.workload.model), None)
+    def _resources(
+        self, baseline: WorkloadSide, candidate: Workload, comparison: Comparison
+    ) -> tuple[Resources, Resources]:
+        """Measure what both need after they were compared."""
+        baseline.release()  # a device may have no room for a copy beside both
+        first_s, second_s = comparison.pace.call_s
+        with WorkloadSide(candidate, name=comparison.candidate_name).environment():
+            after = measure_resources(
+                candidate,
+                preparations=comparison.preparations[1],
+                was_called=True,  # when its outputs were checked
+                call_s=second_s,
+            )
+        return self._baseline.resources(baseline, call_s=first_s), after
 
     def _side(self, model: Any) -> Workload:
         return replace(self.workload, model=model, evaluate=None)
-
-    def _score(self, side: WorkloadSide) -> tuple[npt.NDArray[Any] | None, str]:
-        try:
-            scores, metric = scores_of(side, side)
-            if scores is not None:
-                compare_accuracy(scores, scores)  # refuses what no candidate could be held against
-        except (ModelError, SettingError) as error:
-            raise ModelError(
-                f"the model as it is {str(error).removeprefix(BASELINE).strip()}; "
-                "mend evaluate, or leave it out and outputs decide"
-                if isinstance(error, ModelError)
-                else f"evaluate is of no use for the model as it is: {error}"
-            ) from error
-        return scores, metric
-
-    def _check_repeats(self, side: WorkloadSide) -> None:
-        """Without scores only outputs can tell, and they must be the same each time."""
-        if not self._outputs or compare_outputs(self._outputs, outputs_of(side)).is_identical:
-            return
-        if self._scores is None:
-            raise ModelError(
-                f"{self.workload.name} gives different results for the same inputs, and there is "
-                "no evaluate: nothing can tell whether a candidate is as good; call model.eval(), "
-                "or give an evaluate"
-            )
-        self.notes.append("the model gives different results for the same inputs; scores decide")
-
-    def _check_scores_repeat(self, side: WorkloadSide) -> None:
-        """Say where scores are drawn anew: then they differ by more than what a candidate does."""
-        again, _ = self._score(side)
-        if not np.array_equal(np.asarray(self._scores), np.asarray(again)):
-            self.notes.append(
-                "evaluate gives different scores for the same model; let it use the same examples "
-                "in the same order, with a fixed seed, or accuracy is judged by chance as well"
-            )
-
-
-def _resources(workload: Workload, preparations: tuple[Preparation, ...] | None) -> Resources:
-    side = WorkloadSide(workload, name=BASELINE)
-    with side.environment():
-        return measure_resources(workload, preparations=preparations)
 
 
 def _why_empty(plan: Plan) -> str:

@@ -53,7 +53,7 @@ class MemoryTimeline:
         moment, _ = max(self.points, key=lambda point: sum(point[1].values()), default=(0.0, {}))
         return moment
 
-    @property
+    @cached_property
     def peak_bytes(self) -> int:
         """Most bytes alive at once, parameters and inputs included."""
         return max((sum(held.values()) for _, held in self.points), default=0)

@@ -12,7 +12,14 @@ from torch_workloads import bits_of, is_unchanged, mlp, workload
 
 from tinytorch.adapters.pytorch import TorchAdapter
 from tinytorch.comparison.outputs import compare_outputs
-from tinytorch.perf.acceleration.trial_torch import CALLS, run_once, try_change, why_unlike
+from tinytorch.perf.acceleration import trial_torch
+from tinytorch.perf.acceleration.trial_torch import (
+    CALLS,
+    CALLS_IF_LONG,
+    run_once,
+    try_change,
+    why_unlike,
+)
 from tinytorch.workloads.workload import Workload
 
 needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
@@ -52,6 +59,22 @@ class Counting(nn.Module):
 @pytest.fixture
 def small():
     return workload(mlp().eval(), 2, 128)
+
+
+@pytest.mark.parametrize(
+    ("long_call_s", "expected"), [(math.inf, 2 * CALLS), (0.0, 2 * CALLS_IF_LONG)]
+)
+def test_long_calls_are_made_less_often(small, monkeypatch, long_call_s, expected):
+    monkeypatch.setattr(trial_torch, "LONG_CALL_S", long_call_s)
+    calls = []
+    small.model.register_forward_pre_hook(lambda *_: calls.append(1))  # copies have the same
+    assert try_change(small, lambda model: model).works
+    assert len(calls) == expected
+
+
+def test_what_goes_wrong_in_the_second_of_two_long_calls_is_seen(small, monkeypatch):
+    monkeypatch.setattr(trial_torch, "LONG_CALL_S", 0.0)
+    assert not try_change(small, lambda model: Scaled(model, 1.1)).works
 
 
 def test_a_change_that_keeps_the_outputs_works(small):

@@ -82,25 +82,46 @@ def continued(model, text, count):
     return text
 
 
-@pytest.mark.parametrize("count", [3, 80])
-@pytest.mark.parametrize("strays_at", [None, 6, 7])
-def test_what_follows_a_matter_of_rounding_is_looked_at_too(count, strays_at):
+def with_twin(count):
+    """Give a model, a text of it, and one with a token that scores the same in place of the best.
+
+    The token is the sixth after seven of a prompt; `count` follow from there.
+    """
     model = decoder("llama", tie_word_embeddings=False)
     ids, _ = prompts()
+    place = ids.shape[1] + 5
     tokens = continued(model, ids[:1], 5 + count)
-    place = 7 + 5
     best = int(tokens[0, place])
     twin = (best + 1) % model.config.vocab_size
     with torch.no_grad():
         model.lm_head.weight[twin] = model.lm_head.weight[best]
-    other = continued(
-        model, torch.cat([tokens[:, :place], torch.tensor([[twin]])], dim=1), count - 1
-    )
+    other = torch.cat([tokens[:, :place], torch.tensor([[twin]])], dim=1)
+    return model, tokens, continued(model, other, count - 1)
+
+
+@pytest.mark.parametrize("count", [3, 80])
+@pytest.mark.parametrize("strays_at", [None, 6, 7])
+def test_what_follows_a_matter_of_rounding_is_looked_at_too(count, strays_at):
+    model, tokens, other = with_twin(count)
     if strays_at is not None:
         other[0, 7 + strays_at] = int(scores_after(model, other[:, : 7 + strays_at]).argmin())
     (parted,) = explain_divergence(model, tokens, other, 7)
     assert (parted.place, parted.strays_at) == (5, strays_at)
     assert parted.is_rounding == (strays_at is None)
+
+
+@pytest.mark.parametrize(("strays_at", "most"), [(None, 2 + 7), (40, 2 + 7 + 35)])
+def test_a_text_is_read_token_by_token_only_as_far_as_it_must_be(strays_at, most):
+    model, tokens, other = with_twin(60)
+    if strays_at is not None:
+        other[0, 7 + strays_at] = int(scores_after(model, other[:, : 7 + strays_at]).argmin())
+    calls = []
+    handle = model.register_forward_pre_hook(lambda *_: calls.append(1))
+    (parted,) = explain_divergence(model, tokens, other, 7)
+    handle.remove()
+    assert parted.strays_at == strays_at
+    # At once: up to the place, then a block. One by one: all but the last of the prompt, then six.
+    assert len(calls) == most
 
 
 def test_in_bfloat16_a_close_second_is_rounding_and_a_far_one_is_not():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -91,20 +90,23 @@ class _Steps:
 
 
 def _judged(model: Any, steps: _Steps, both: list[int]) -> tuple[float, float, int | None]:
-    """Give how far two tokens are apart, how exact that is, and the first one that strays."""
-    gap, noise = math.nan, math.nan
-    pairs = zip(
-        _scores(model, steps, steps.at_once), _scores(model, steps, steps.one_by_one), strict=True
-    )
-    for place, (at_once, one_by_one) in enumerate(pairs, start=steps.place):
-        if place == steps.place:
-            gap, noise = _gap_and_noise(at_once, one_by_one, both)
-            if not abs(gap) <= 2 * noise:
-                break  # what follows no longer matters
+    """Give how far two tokens are apart, how exact that is, and the first one that strays.
+
+    Token by token takes as long as generating the text, so it is read so only as far as it must be:
+    up to the place, and to every later token that the noise at the place does not explain.
+    """
+    at_once = enumerate(_scores(model, steps, steps.at_once), start=steps.place)
+    one_by_one = enumerate(_scores(model, steps, steps.one_by_one), start=steps.place)
+    gap, noise = _gap_and_noise(next(at_once)[1], next(one_by_one)[1], both)
+    if not abs(gap) <= 2 * noise:
+        return gap, noise, None  # what follows no longer matters
+    for place, scores in at_once:
+        best, token = int(scores.argmax()), int(steps.text[0, place])
+        if float(scores[best]) - float(scores[token]) <= 2 * noise:
             continue
-        best, token = int(at_once.argmax()), int(steps.text[0, place])
-        below, exact = _gap_and_noise(at_once, one_by_one, [best, token])
-        if not below <= 2 * max(noise, exact):
+        again = next(each for reached, each in one_by_one if reached == place)
+        below, exact = _gap_and_noise(scores, again, [best, token])
+        if not below <= 2 * exact:
             return gap, noise, place
     return gap, noise, None
 
