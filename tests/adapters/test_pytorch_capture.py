@@ -71,6 +71,7 @@ def raised(error):
         ("capture failed: unjoined work", "does not wait for it"),
         ("a generator that is not registered", "a generator of its own"),
         ("something else\nwith many\nlines", "RuntimeError: something else"),
+        ("backend='inductor' raised:\nValueError: no kernels", "ValueError: no kernels"),
     ],
 )
 def test_errors_are_said_in_one_line_with_the_place(text, meaning):

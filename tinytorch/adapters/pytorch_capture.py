@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 
+from tinytorch.adapters.pytorch_compile import why_it_failed
 from tinytorch.adapters.pytorch_graph_breaks import users_line
 from tinytorch.adapters.values import leaves
 from tinytorch.errors import ModelError, SettingError, first_line
@@ -297,8 +298,8 @@ def _explained(error: Exception) -> str:
     if isinstance(cause, torch.cuda.OutOfMemoryError):
         return f"the device has too little memory for it: {first_line(cause)}"
     said = str(cause).lower()
-    meant = next((meaning for text, meaning in CAUSES if text in said), first_line(cause))
-    return f"{meant}{where}"
+    meant = next((meaning for text, meaning in CAUSES if text in said), "")
+    return f"{meant or why_it_failed(cause)}{where}"
 
 
 def _first_cause(error: BaseException) -> BaseException:

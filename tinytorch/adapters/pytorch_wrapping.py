@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from typing import Any, ClassVar
 
+import torch
 from torch import nn
 
 __all__ = ["PreparedModel", "WrappedModel", "around_calls", "innermost", "wrappers_of"]
@@ -14,8 +15,9 @@ __all__ = ["PreparedModel", "WrappedModel", "around_calls", "innermost", "wrappe
 class WrappedModel(nn.Module):
     """A model inside of another call: the layers are those of `model`, and so is every attribute.
 
-    Subclasses say how it is called: `forward`. The mode (`train`, `eval`) is that of the model. One
-    that moves inputs of the processor itself has an attribute `fetches_inputs_to`, the device.
+    Subclasses say how it is called: `around_call`, or `forward`. The mode (`train`, `eval`) is that
+    of the model. One that moves inputs of the processor itself has an attribute
+    `fetches_inputs_to`, the device.
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -39,8 +41,11 @@ class WrappedModel(nn.Module):
         return nullcontext()
 
     def forward(self, *inputs: Any, **keywords: Any) -> Any:
-        """Call the model as it is."""
-        return self.model(*inputs, **keywords)
+        """Call the model inside of that block."""
+        if torch.compiler.is_compiling():
+            return self.model(*inputs, **keywords)
+        with self.around_call():
+            return self.model(*inputs, **keywords)
 
 
 class PreparedModel(WrappedModel):

@@ -9,6 +9,7 @@ nn = torch.nn
 from tiny_transformers import continued, tiny
 from torch_workloads import Residual, bits_of, is_unchanged, seeded, workload
 
+from tinytorch.adapters.pytorch_compile import compiled
 from tinytorch.perf.acceleration.inference_mode import InferenceMode
 from tinytorch.perf.acceleration.inference_mode_torch import InferenceModel
 from tinytorch.workloads.workload import Workload
@@ -113,6 +114,24 @@ def test_state_is_carried_on_as_before():
     with torch.no_grad():
         for _ in range(3):
             assert torch.equal(model(*case.inputs), case.model(*case.inputs))
+
+
+class Viewing(nn.Linear):
+    """A layer that looks at its input in another shape first, as most language models do."""
+
+    def forward(self, x):
+        return super().forward(x.view(-1, self.in_features))
+
+
+def test_it_can_be_compiled_afterwards():
+    """Inside of compiled code, torch cannot enter inference mode where something is viewed."""
+    layer = seeded(Viewing, 4, 4)
+    model, x = InferenceModel(layer), torch.ones(2, 3, 4)
+    call = compiled(model, backend="aot_eager", fullgraph=True)
+    with torch.no_grad():
+        found, wanted = call(x), layer(x)
+    assert torch.equal(found, wanted)
+    assert found.is_inference()
 
 
 class Doubling(torch.autograd.Function):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
@@ -41,10 +42,9 @@ class InferenceModel(WrappedModel):
         self.eval()
         self.requires_grad_(False)
 
-    def forward(self, *inputs: Any, **keywords: Any) -> Any:
-        """Call the model inside of `torch.inference_mode()`."""
-        with torch.inference_mode():
-            return self.model(*inputs, **keywords)
+    def around_call(self) -> AbstractContextManager[None]:
+        """Record nothing inside of a block."""
+        return torch.inference_mode()
 
 
 def apply_torch(model: nn.Module, workload: Workload, plan: Plan, settings: InferenceMode) -> Any:

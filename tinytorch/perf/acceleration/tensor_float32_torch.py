@@ -39,13 +39,6 @@ class TensorFloat32Model(WrappedModel):
         """Let products be TF32 inside of a block."""
         return multiplying_in_tf32
 
-    def forward(self, *inputs: Any, **keywords: Any) -> Any:
-        """Call the model inside of such a block, as does whoever compiles it."""
-        if torch.compiler.is_compiling():
-            return self.model(*inputs, **keywords)
-        with self.around_call():
-            return self.model(*inputs, **keywords)
-
 
 def apply_torch(model: nn.Module, workload: Workload, plan: Plan, settings: TensorFloat32) -> Any:
     """Give the copy of the model, called in this way."""
