@@ -262,3 +262,16 @@ def test_a_compiled_model_is_counted_as_it_is_written():
     found = measure_resources(compiled)
     assert found.peak_bytes == measure_resources(plain).peak_bytes
     assert found.not_measured["peak_bytes"] == resources.AS_WRITTEN
+
+
+@pytest.mark.parametrize(
+    ("found", "memory"),
+    [
+        (Resources(parameter_bytes=100, peak_bytes=130), 130),
+        (Resources(parameter_bytes=100, peak_bytes=130, device_peak_bytes=40), 140),
+        (Resources(peak_bytes=130, device_peak_bytes=40), None),
+        (Resources(parameter_bytes=100), None),
+    ],
+)
+def test_memory_is_weights_and_what_a_call_needs_beside_them(found, memory):
+    assert found.memory_bytes == memory

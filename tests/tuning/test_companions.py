@@ -10,8 +10,8 @@ from tinytorch.tuning.attempt import BETTER, NO_GAIN, NOT_SHOWN, OUTCOMES, WORSE
 from tinytorch.tuning.catalog import CATALOG
 from tinytorch.tuning.companions import (
     CLOSE,
+    NOT_HIDDEN,
     NOTABLE_WAITING,
-    OF_THE_PROGRAM,
     WITHOUT_WAITING,
     better_alone,
     hidden_alone,
@@ -74,7 +74,7 @@ def test_waiting_hides_from_its_threshold_on(idle_share):
 
 
 def test_waiting_hides_nothing_of_what_spares_the_program_work():
-    assert {each.role for each in CATALOG} > OF_THE_PROGRAM
+    assert {each.role for each in CATALOG} > NOT_HIDDEN
     called = next(each for each in CATALOG if each.role == "calling")
     attempts = [attempt(called.name, outcome=NOT_SHOWN, time=1.0)]
     assert hidden(attempts, entries=(called,)) == []
@@ -86,9 +86,14 @@ def test_where_nobody_knows_of_waiting_nothing_is_hidden():
     assert hidden_alone(attempts, ALL, best=[COMPILED], profile=None, goal="latency") == []
 
 
-@pytest.mark.parametrize("best", [(), (ENTRIES["threads"],), (INT8, COMPILED)])
-def test_nothing_is_hidden_for_a_best_that_still_waits_or_has_the_role(best):
+@pytest.mark.parametrize("best", [(), (ENTRIES["threads"],)])
+def test_nothing_is_hidden_for_a_best_that_still_waits(best):
     assert hidden([attempt("half", outcome=NOT_SHOWN, time=1.0)], best=best) == []
+
+
+def test_rivals_of_what_the_best_has_are_hidden_as_well():
+    attempts = [attempt("half", outcome=NOT_SHOWN, time=1.0)]
+    assert hidden(attempts, best=(INT8, COMPILED)) == ["half"]
 
 
 @pytest.mark.parametrize(

@@ -2,9 +2,17 @@ import pytest
 from example_comparisons import comparison
 from example_optimizations import attempt
 
+from tinytorch.comparison.resources import Resources
 from tinytorch.comparison.rounds import Round
 from tinytorch.errors import SettingError
 from tinytorch.tuning.limits import check_limits, checked_limits
+
+
+def test_on_a_device_the_memory_of_weights_counts():
+    sides = (Resources(), Resources(parameter_bytes=3_000_000, device_peak_bytes=1_000_000))
+    one = attempt("a", comparison=comparison(0.5, resources=sides))
+    (found,) = check_limits(one, {"memory_mb": 3.5})
+    assert (found.value, found.verdict) == (4.0, "broken")
 
 
 def test_a_limit_is_kept_broken_or_not_shown():

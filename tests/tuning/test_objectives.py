@@ -27,9 +27,13 @@ def test_what_was_not_measured_is_none():
     assert measured_by(half).memory is None
 
 
-def test_on_a_device_its_own_peak_counts():
-    sides = (Resources(peak_bytes=10, device_peak_bytes=100), Resources(device_peak_bytes=50))
-    assert measured_by(comparison(resources=sides)).memory == Value.counted(0.5)
+def test_on_a_device_weights_and_its_own_peak_count():
+    """Half the weights are less memory, even where a call then needs a little more beside them."""
+    sides = (
+        Resources(parameter_bytes=100, peak_bytes=110, device_peak_bytes=20),
+        Resources(parameter_bytes=50, device_peak_bytes=25),
+    )
+    assert measured_by(comparison(resources=sides)).memory == Value.counted(75 / 120)
 
 
 def test_a_model_against_itself_is_the_baseline():

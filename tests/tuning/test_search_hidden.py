@@ -85,10 +85,12 @@ def test_a_best_that_still_waits_gets_nothing_added():
     assert combinations(search) == []
 
 
-def test_a_role_that_is_taken_by_what_helped_alone_stays_with_it():
-    search = search_over("half", "int8", "compiled", changes={("int8",): 0.9})
-    assert search.best.stack == ("int8", "compiled")
-    assert combinations(search) == [("int8", "compiled")]
+@pytest.mark.parametrize(("time", "best"), [(0.12, "int8"), (0.10, "half")])
+def test_what_helped_alone_has_rivals_that_did_not(time, best):
+    changes = {("int8",): 0.9, ("half", "compiled"): time}
+    search = search_over("half", "int8", "compiled", changes=changes)
+    assert combinations(search) == [("int8", "compiled"), ("half", "compiled")]
+    assert search.best.stack == (best, "compiled")
 
 
 def test_it_is_taken_only_where_it_is_faster_than_the_best():

@@ -54,6 +54,14 @@ class Resources:
     examples: int | None = None
     not_measured: Mapping[str, str] = field(default_factory=dict)
 
+    @property
+    def memory_bytes(self) -> int | None:
+        """The most that a model and a call of it need at once: on a GPU parameters and the peak."""
+        if self.device_peak_bytes is None:
+            return self.peak_bytes
+        held = self.parameter_bytes
+        return None if held is None else held + self.device_peak_bytes
+
     def to_dict(self) -> dict[str, Any]:
         """Give everything, ready for JSON."""
         return asdict(self) | {"not_measured": dict(self.not_measured)}

@@ -43,7 +43,7 @@ USUAL_NAMES = ("baseline", "candidate")
 # Field of Resources -> its row.
 SIZES = {
     "peak_bytes": "peak memory",
-    "device_peak_bytes": "peak on the device",
+    "device_peak_bytes": "device peak beside weights",
     "parameter_bytes": "parameters",
     "file_bytes": "file on disk",
 }

@@ -25,7 +25,7 @@ low costs trials that find nothing, since what is added has to be shown to be fa
 """
 WITHOUT_WAITING = "kernels"
 """The role of entries that launch fewer kernels, or all of them at once."""
-OF_THE_PROGRAM = frozenset({"calling", "threads"})
+NOT_HIDDEN = frozenset({WITHOUT_WAITING, "calling", "threads"})
 """Roles of entries that change what the program does: waiting for it hides nothing of that."""
 OBJECTIVE_OF_LIMIT = {"latency_ms": "time", "memory_mb": "memory", "size_mb": "size"}
 
@@ -55,20 +55,19 @@ def hidden_alone(
     """Give what may have gained nothing alone only because the device waits, in the order given.
 
     That is what was as good as the model and not better, on a device that waits for the program in
-    a notable part of a call, once the `best` has something that takes the waiting away. Nothing of
-    a role that the best has is among it, nor what only spares the program work. Of one role there
-    may be several.
+    a notable part of a call, once the `best` has something that takes the waiting away. What only
+    spares the program work is not among it. Of one role there may be several, and the best may have
+    another one of it: which of them was better alone says little.
     """
-    taken = roles_of(best)
     idle_share = profile.idle_share if profile else None
     is_hiding = idle_share is not None and idle_share >= NOTABLE_WAITING
-    if OBJECTIVE_OF[goal] != "time" or not is_hiding or WITHOUT_WAITING not in taken:
+    if OBJECTIVE_OF[goal] != "time" or not is_hiding or WITHOUT_WAITING not in roles_of(best):
         return []
     alone = _by_entry(attempts)
     return [
         entry
         for entry in entries
-        if entry.role not in taken | OF_THE_PROGRAM and (found := alone.get(entry.name)) is not None
+        if entry.role not in NOT_HIDDEN and (found := alone.get(entry.name)) is not None
         if found.is_acceptable and found.outcome != BETTER
     ]
 

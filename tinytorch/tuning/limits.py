@@ -86,6 +86,5 @@ def _value(name: str, comparison: Comparison, side: int) -> Value | None:
     if comparison.resources is None:
         return None
     resources = comparison.resources[side]
-    peak = resources.device_peak_bytes or resources.peak_bytes
-    found = peak if name == "memory_mb" else resources.file_bytes
+    found = resources.memory_bytes if name == "memory_mb" else resources.file_bytes
     return None if found is None else Value.counted(found / MEGABYTE)

@@ -8,7 +8,6 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from tinytorch.comparison.comparison import Comparison
-from tinytorch.comparison.resources import Resources
 
 __all__ = ["BASELINE", "OBJECTIVES", "Measured", "Value", "measured_by"]
 
@@ -86,15 +85,10 @@ def measured_by(comparison: Comparison) -> Measured:
     ratio = comparison.ratio
     return Measured(
         time=Value(ratio.value, ratio.low, ratio.high),
-        memory=_share(comparison, _peak),
+        memory=_share(comparison, lambda each: each.memory_bytes),
         size=_share(comparison, lambda each: each.file_bytes),
         accuracy=_accuracy(comparison),
     )
-
-
-def _peak(resources: Resources) -> int | None:
-    """On a device what its allocator gave out, elsewhere what was alive at once."""
-    return resources.device_peak_bytes or resources.peak_bytes
 
 
 def _share(comparison: Comparison, of: Any) -> Value | None:

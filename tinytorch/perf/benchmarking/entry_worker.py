@@ -179,9 +179,8 @@ def _accuracy_samples(accuracy: Mapping[str, Any] | None) -> list[Samples]:
 
 
 def _resource_samples(resources: Resources) -> list[Samples]:
-    on_device = resources.device_peak_bytes
     sizes = {
-        "peak memory": resources.peak_bytes if on_device is None else on_device,
+        "peak memory": resources.memory_bytes,
         "file size": resources.file_bytes,
     }
     return [Samples(name, (size,), "B") for name, size in sizes.items() if size is not None]

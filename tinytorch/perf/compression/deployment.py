@@ -272,8 +272,7 @@ def _peak_bytes(loaded: Workload, reasons: dict[str, str]) -> int | None:
         reasons["memory_mb"] = NO_INPUTS
         return None
     resources = measure_resources(loaded)
-    peak = resources.device_peak_bytes
-    peak = resources.peak_bytes if peak is None else peak + (resources.parameter_bytes or 0)
+    peak = resources.memory_bytes
     if peak is None:
         reasons["memory_mb"] = resources.not_measured.get("peak_bytes", "it was not seen")
     return peak

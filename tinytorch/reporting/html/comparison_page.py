@@ -37,7 +37,7 @@ from tinytorch.reporting.quantities import UNKNOWN, seconds_text
 __all__ = ["comparison_banner", "comparison_page"]
 
 TONES: dict[str, Tone] = {FASTER: "good", SLOWER: "bad", SAME: "neutral", NOT_SHOWN: "unknown"}
-FACTS = ("peak memory", "peak on the device", "file on disk")
+FACTS = ("peak memory", "device peak beside weights", "file on disk")
 """Rows of the table that the banner shows, too."""
 
 
