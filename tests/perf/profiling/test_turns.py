@@ -3,10 +3,11 @@ import pytest
 from tinytorch import Tensor, Workload
 from tinytorch.adapters.core import CoreAdapter
 from tinytorch.core.layers import Linear, Sequential
+from tinytorch.perf.profiling import turns
 from tinytorch.perf.profiling.turns import (
     MAX_CALLS,
     MIN_CALLS,
-    TRACED_CALLS,
+    MOST_TRACED,
     TURNS,
     Task,
     time_in_turns,
@@ -118,12 +119,19 @@ def test_a_trace_tells_about_calls_that_wait_for_their_device(runs):
     timing = time_in_turns(waiting_task(FakeTrace(has_kernels=True)), runs, 1.0, None)
     assert timing.is_traced
     assert timing.latency.count == timing.wall.count == runs
-    count = min(runs, TRACED_CALLS)
+    count = min(runs, MOST_TRACED)
     assert timing.turns == (count,)
     assert timing.busy.values == timing.watched.values == (7.0,) * count
     moments = {call.path: (call.start, call.end) for call in timing.runs[-1]}
     assert moments == {"": (1, 6), "layers.0": (2, 3), "layers.1": (4, 5)}
     assert any("the times of layers are those of kernels in a trace" in x for x in timing.notes)
+
+
+def test_of_long_calls_fewer_are_traced(monkeypatch):
+    monkeypatch.setattr(turns, "TRACED_S", 0.0)
+    timing = time_in_turns(waiting_task(FakeTrace(has_kernels=True)), 20, 1.0, None)
+    assert timing.turns == (turns.LEAST_TRACED,)
+    assert timing.latency.count == 20
 
 
 @pytest.mark.parametrize("trace", [None, FakeTrace(has_kernels=False)])

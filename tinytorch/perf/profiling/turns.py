@@ -26,8 +26,9 @@ __all__ = ["Task", "Timing", "time_in_turns"]
 TURNS, TURN_S = 8, 0.05
 """At least so many turns of unwatched and watched calls; more, where calls are long."""
 MIN_CALLS, MAX_CALLS = 5, 500
-TRACED_CALLS = 10
-"""So many calls are traced: kernels take much the same time in each."""
+LEAST_TRACED, MOST_TRACED, TRACED_S = 3, 10, 0.2
+"""So many calls are traced, fewer where they are long: a trace has a line for each operation, and
+kernels take much the same time in each call."""
 WAITS = "the program waits for the device inside of a call"
 PLAUSIBLE = (0.8, 1.6)
 """What watching may do to the time of a call; anything else is the machine."""
@@ -134,7 +135,7 @@ def time_in_turns(
             for take in kinds if turn % 2 == 0 else reversed(kinds):
                 take(task, count)
             if turn == 0 and tally.gaps:
-                tally.trace(task, min(sum(per_turn), TRACED_CALLS))
+                tally.trace(task, sum(per_turn))
             if progress:
                 progress.describe(f"{name}: timing, turn {turn + 1} of {len(per_turn)}")
     return tally.finished(name, per_turn, observe().doubts_since(before))
@@ -187,11 +188,13 @@ class _Tally:
                 self.runs.append(calls)
                 self.gaps += had_gaps
 
-    def trace(self, task: Task, count: int) -> None:
+    def trace(self, task: Task, most: int) -> None:
         """Let a trace tell about some calls, instead of what was seen of them so far."""
         trace = task.adapter.kernel_trace(task.device)
         if trace is None:
             return
+        fitting = int(TRACED_S / max(np.median(self.wall), 1e-9))
+        count = min(most, max(LEAST_TRACED, min(MOST_TRACED, fitting)))
         marks = []
         with trace, task.stamped_by(trace.mark), task.stamping_layers() as stamps:
             for _ in range(count):
