@@ -151,10 +151,11 @@ def check_profile(profile: Profile, model: nn.Module, *inputs: torch.Tensor) -> 
     )
     wall = profile.wall.median if profile.wall else float("nan")
     busy = profile.busy.median if profile.busy else float("nan")
+    watching = "not known" if profile.overhead is None else f"{profile.overhead:.1%}"
     console.print(
         f"     latency {profile.latency.median * 1e3:.3f} ms by events, wall {wall * 1e3:.3f} ms, "
         f"busy {busy * 1e3:.3f} ms, device idle {profile.idle_share:.0%}, "
-        f"watching cost {profile.overhead:.1%}, n={profile.latency.count}"
+        f"watching cost {watching}, n={profile.latency.count}"
     )
     console.print(f"     {profile.flops / 1e9:.2f} GFLOP, {profile.dtype}, {profile.model_bound}")
     console.print(f"     not counted: {profile.not_counted}")

@@ -1,3 +1,5 @@
+from threading import Thread
+
 import pytest
 from parts import require_part
 
@@ -7,6 +9,7 @@ nn = torch.nn
 from tinytorch.adapters import pytorch_trace
 from tinytorch.adapters.pytorch import TorchAdapter
 from tinytorch.adapters.pytorch_trace import MARK, KernelTrace
+from tinytorch.errors import MeasurementError
 from tinytorch.perf.profiling.model_profile import profile_workload
 from tinytorch.workloads.workload import Workload
 
@@ -65,9 +68,13 @@ def test_where_nothing_is_seen_it_says_so():
     assert read(mark(0, 5), kernel(4, 7, 2)).has_kernels
 
 
-def test_torch_writes_marks_as_they_are_read(monkeypatch):
-    """A processor has no kernels; its trace is real, and read as that of a device is."""
+@pytest.fixture
+def no_device(monkeypatch):
+    """Let a processor, which has no kernels, be traced; the trace is a real one."""
     monkeypatch.setattr(torch.cuda, "synchronize", lambda device=None: None)
+
+
+def test_torch_writes_marks_as_they_are_read(no_device):
     trace = KernelTrace("cuda:0")
     with trace:
         first = trace.mark()
@@ -78,15 +85,51 @@ def test_torch_writes_marks_as_they_are_read(monkeypatch):
     assert trace.seconds(first, second) == 0.0
 
 
-def test_within_another_trace_nothing_is_seen(monkeypatch):
+def test_marks_of_other_threads_lie_between_those_around_them(no_device):
+    found = []
+    with KernelTrace("cuda:0") as trace:
+        first = trace.mark()
+        other = Thread(target=lambda: found.append(trace.mark()))
+        other.start()
+        other.join()
+        last = trace.mark()
+    assert trace._moments[first] < trace._moments[found[0]] < trace._moments[last]
+
+
+def test_where_torch_cannot_trace_nothing_is_seen(no_device, monkeypatch):
     def failing(**settings):
         raise RuntimeError("Can't be nested")
 
-    monkeypatch.setattr(torch.cuda, "synchronize", lambda device=None: None)
     monkeypatch.setattr(pytorch_trace, "profile", failing)
     with KernelTrace("cuda:0") as trace:
-        trace.mark()
+        begin = trace.mark()
     assert not trace.has_kernels
+    with pytest.raises(MeasurementError, match="nothing was traced: somebody else"):
+        trace.seconds(begin, begin)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_the_trace_of_somebody_else_is_left_alone(no_device):
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as theirs:
+        with KernelTrace("cuda:0") as trace:
+            trace.mark()
+        torch.ones(3) * 2
+    assert not trace.has_kernels
+    assert "aten::mul" in {each.key for each in theirs.key_averages()}
+
+
+def test_a_model_that_fails_says_so_and_nothing_is_traced_any_more(monkeypatch):
+    def out_of_order(device=None):
+        if torch.autograd._profiler_enabled():
+            raise RuntimeError("device-side assert triggered")
+
+    monkeypatch.setattr(torch.cuda, "synchronize", out_of_order)
+    with pytest.raises(ValueError, match="the model"), KernelTrace("cuda:0"):
+        raise ValueError("the model")
+    assert not torch.autograd._profiler_enabled()
+    with pytest.raises(RuntimeError, match="device-side"), KernelTrace("cuda:0"):
+        pass
+    assert not torch.autograd._profiler_enabled()
 
 
 def test_a_processor_has_no_kernels():
@@ -113,6 +156,7 @@ def test_a_model_that_waits_for_its_device_is_traced():
         Workload("waiting", model, (torch.ones(2, 64, device="cuda"),)), runs=20, ceilings=False
     )
     assert any("the times of layers are those of kernels in a trace" in x for x in found.notes)
+    assert found.overhead is None
     assert found.idle_share > 0.3  # thirty tiny layers: launching takes longer than computing
     own = sum(layer.self_s for layer in found.layers)
     assert own + found.unattributed_s == pytest.approx(found.busy.median, rel=0.2)

@@ -65,6 +65,14 @@ def test_caveats_say_whether_all_was_counted():
     assert len(caveat_lines(empty_profile(), find_facts(empty_profile()))) == 2
 
 
+def test_of_a_trace_nobody_says_what_watching_cost():
+    traced = example_profile(busy=example_profile().watched, is_traced=True)
+    assert caveat_lines(traced, find_facts(traced))[0] == (
+        "The times of layers are those of kernels in a trace of 4 calls (10.0 ms); what tracing "
+        "cost is not in them, and the latency is of calls that nobody traced."
+    )
+
+
 def test_places_of_what_was_not_counted_are_few():
     each = NotCounted("odd", 5, 0.001, ("", "a", "b", "c", "d"))
     assert not_counted_text(each) == "odd: 5 calls, 1.00 ms, in the model itself, a, b and 2 more"

@@ -1,9 +1,13 @@
+import weakref
+
 import numpy as np
 import pytest
 
 from tinytorch.core.tensor import Tensor
 from tinytorch.errors import ModelError
+from tinytorch.tuning import baseline
 from tinytorch.tuning.baseline import Baseline
+from tinytorch.workloads.preparation import FIRST_CALL, Preparation
 from tinytorch.workloads.workload import Workload
 
 X = Tensor(np.ones((2, 3), np.float32))
@@ -49,6 +53,56 @@ def test_a_model_that_draws_its_results_needs_somebody_who_evaluates(short):
         Baseline(workload(Writer(short=short, draws=True)))
     judged = workload(Writer(short=short, draws=True), evaluate=lambda model: np.ones(20))
     assert "scores decide" in Baseline(judged).notes[0]
+
+
+def test_a_short_text_that_is_drawn_twice_alike_proves_nothing():
+    class Drawing(Writer):
+        is_drawn = True
+
+        def forward(self, x):
+            self.calls.append(self.length)
+            return Tensor(x.data + len(self.calls)) if self.length > self.short else x
+
+    with pytest.raises(ModelError, match="gives different results for the same inputs"):
+        Baseline(workload(Drawing()))
+
+
+def test_no_two_copies_are_there_at_once():
+    """A device may have no room for them."""
+    alive, most = weakref.WeakSet(), []
+
+    class Large(Writer):
+        def __deepcopy__(self, memo):
+            copy = Large(self.length, self.calls, self.short)
+            alive.add(copy)
+            most.append(len(alive))
+            return copy
+
+        def shortened_for_profile(self):
+            return Large(self.short, self.calls, self.short), "it is shorter"
+
+    Baseline(workload(Large()))
+    assert most == [1, 1, 1]
+
+
+def test_a_slow_first_call_does_not_make_a_model_slow(monkeypatch):
+    seconds, measure = iter([5.0, 0.1]), baseline.outputs_and_seconds
+    monkeypatch.setattr(
+        baseline, "outputs_and_seconds", lambda side: (measure(side)[0], next(seconds))
+    )
+    assert Baseline(workload(Writer(short=200))).call_s == 0.1
+
+
+def test_what_its_first_calls_take_for_good_is_part_of_what_it_needs(monkeypatch):
+    given = []
+    monkeypatch.setattr(
+        baseline, "measure_resources", lambda workload, **settings: given.append(settings)
+    )
+    found = Baseline(workload(Writer()))
+    side = found.side(np.random.default_rng(0))
+    side.preparations = (Preparation(FIRST_CALL, 1.0, 300),)
+    found.resources(side, call_s=3.0)
+    assert given[0]["preparations"] == side.preparations
 
 
 def test_a_side_tells_what_is_known():

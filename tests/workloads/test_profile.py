@@ -98,6 +98,12 @@ def test_on_a_gpu_the_overhead_is_over_calls_without_gaps_and_the_rest_is_waitin
     assert example_profile().idle_share is None
 
 
+def test_a_trace_does_not_tell_what_watching_cost():
+    profile = example_profile(busy=example_profile().watched, is_traced=True)
+    assert profile.overhead is None
+    assert profile.idle_share is not None
+
+
 def test_throughput_needs_a_batch():
     assert example_profile().throughput == pytest.approx(4 / 0.010)
     assert example_profile(examples=None).throughput is None

@@ -12,13 +12,17 @@ import math
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
+from itertools import count
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from time import perf_counter
 from typing import Any
 
 import numpy as np
 import torch
 from torch.profiler import ProfilerActivity, profile, record_function
+
+from tinytorch.errors import MeasurementError
 
 __all__ = ["KernelTrace"]
 
@@ -39,7 +43,8 @@ class KernelTrace:
     def __init__(self, device: str) -> None:
         index: Any = torch.device(device).index  # None is the current one
         self._device = torch.device("cuda", torch.cuda.current_device() if index is None else index)
-        self._marks = 0
+        self._numbers = count()  # layers may run in several threads at once
+        self._marked_us: dict[int, float] = {}
         self._moments: Mapping[int, float] = {}
         self._launched = np.empty(0)
         self._spent = np.zeros(1)
@@ -52,34 +57,43 @@ class KernelTrace:
 
     def __enter__(self) -> KernelTrace:
         torch.cuda.synchronize(self._device)
-        with warnings.catch_warnings(), suppress(RuntimeError):  # somebody else traces already
+        if _is_tracing():  # a second trace takes the events of the first, which finds none then
+            return self
+        with warnings.catch_warnings(), suppress(RuntimeError):  # torch cannot trace here
             warnings.simplefilter("ignore")
             profiling: Any = profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA])
             profiling.__enter__()
             self._profile = profiling
         return self
 
-    def __exit__(self, *_: object) -> None:
-        if self._profile is None:
+    def __exit__(self, kind: object = None, *_: object) -> None:
+        profiling, self._profile = self._profile, None
+        if profiling is None:
             return
-        torch.cuda.synchronize(self._device)
-        with warnings.catch_warnings(), TemporaryDirectory() as folder:
+        with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            self._profile.__exit__(None, None, None)
-            file = Path(folder) / "trace.json"
-            self._profile.export_chrome_trace(str(file))
-            self._read(json.loads(file.read_text("utf-8"))["traceEvents"])
-        self._profile = None
+            try:
+                if kind is None:  # else the device may be out of order, and hide what was raised
+                    torch.cuda.synchronize(self._device)
+            finally:
+                profiling.__exit__(None, None, None)
+            if kind is None:
+                self._read(_events_of(profiling))
 
     def mark(self) -> int:
         """Mark a moment of the program."""
-        number = self._marks
-        self._marks += 1
+        number = next(self._numbers)
+        self._marked_us[number] = perf_counter() / US
         with record_function(f"{MARK}{number}"):
             return number
 
     def seconds(self, begin: int, end: int) -> float:
         """Give how long the device computed what was launched between two marks."""
+        if not self._moments:
+            raise MeasurementError(
+                "nothing was traced: somebody else uses the profiler of torch; end that, and "
+                "measure again"
+            )
         moments = [self._moments[begin], self._moments[end]]
         first, last = np.searchsorted(self._launched, moments)
         return float(self._spent[last] - self._spent[first])
@@ -97,9 +111,30 @@ class KernelTrace:
             elif kind in ON_DEVICE and details.get("device") == self._device.index:
                 kernels.append((each["ts"], each["ts"] + each["dur"], details["correlation"]))
         pairs = sorted((launches.get(which, began), own) for began, own, which in _alone(kernels))
-        self._moments = moments
+        self._moments = self._with_lost(moments)
         self._launched = np.array([launched for launched, _ in pairs])
         self._spent = np.concatenate([[0.0], np.cumsum([own * US for _, own in pairs])])
+
+    def _with_lost(self, moments: dict[int, float]) -> dict[int, float]:
+        """Add marks that torch has not traced, as those of other threads, by the own clock."""
+        lost = self._marked_us.keys() - moments.keys()
+        if not lost or not moments:
+            return moments
+        shift = float(np.median([at - self._marked_us[number] for number, at in moments.items()]))
+        return moments | {number: self._marked_us[number] + shift for number in lost}
+
+
+def _is_tracing() -> bool:
+    return torch._C._autograd._profiler_enabled()
+
+
+def _events_of(profiling: Any) -> list[dict[str, Any]]:
+    """Give what was traced, by the file that torch writes."""
+    with TemporaryDirectory() as folder:
+        file = Path(folder) / "trace.json"
+        profiling.export_chrome_trace(str(file))
+        events: list[dict[str, Any]] = json.loads(file.read_text("utf-8"))["traceEvents"]
+    return events
 
 
 def _alone(kernels: Iterable[tuple[float, float, int]]) -> Iterator[tuple[float, float, int]]:

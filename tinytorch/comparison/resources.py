@@ -20,12 +20,11 @@ from tinytorch.workloads.workload import Workload
 __all__ = ["Resources", "measure_resources"]
 
 AS_WRITTEN = "counted for the model as it is written; compiled code may need less"
-INSIDE_OF_GRAPHS = "nobody looks into compiled code and captured graphs; see the peak on the device"
+INSIDE_OF_GRAPHS = "nobody looks into compiled code and captured graphs; see the device peak"
 LONG_CALL_S = 0.2
 """Of longer calls, operations are not recorded one by one: that may take twenty times as long."""
 TAKES_LONG = (
-    "a call is long, and counting live buffers takes several times as long; see the peak on the "
-    "device"
+    "a call is long, and counting live buffers takes several times as long; see the device peak"
 )
 NOTHING_RAN = (
     "no operation was recorded: nothing of this model ran in TinyTorch's framework or in PyTorch, "

@@ -189,8 +189,7 @@ def interval_text(interval: Interval) -> str:
 def caveat_lines(profile: Profile, facts: ProfileFacts) -> list[str]:
     """Say what watching cost, and whether all was counted."""
     lines = [
-        f"Watching the layers cost {_overhead(profile.overhead)}: their times are of watched "
-        f"calls ({seconds_text(profile.total_s)}), the latency is of calls that nobody watched.",
+        _watching_sentence(profile),
         f"The recorded call took {seconds_text(profile.recording.duration)}; times of operations "
         "are from there, and say how these relate to each other.",
     ]
@@ -221,5 +220,16 @@ def doubts(profile: Profile) -> list[str]:
     return [*profile.notes, *profile.latency.notes, *unstable, *(disturbed if disturbances else ())]
 
 
-def _overhead(overhead: float) -> str:
-    return percent_text(overhead) if overhead > 0 else f"nothing that shows ({overhead:+.1%})"
+def _watching_sentence(profile: Profile) -> str:
+    overhead, took = profile.overhead, seconds_text(profile.total_s)
+    if overhead is None:
+        return (
+            f"The times of layers are those of kernels in a trace of {profile.watched.count} calls "
+            f"({took}); what tracing cost is not in them, and the latency is of calls that nobody "
+            "traced."
+        )
+    cost = percent_text(overhead) if overhead > 0 else f"nothing that shows ({overhead:+.1%})"
+    return (
+        f"Watching the layers cost {cost}: their times are of watched calls ({took}), the latency "
+        "is of calls that nobody watched."
+    )

@@ -85,7 +85,8 @@ class Profile:
     on a GPU seconds of the device, beside `wall` until it is done. There `busy` are calls whose
     kernels were queued up first and ran without gaps, and watched calls are such calls too: the
     times of layers are those of their kernels, and what `latency` has on top is waiting. A call
-    that waits for the device cannot be queued up: then both are what a trace says of some calls.
+    that waits for the device cannot be queued up: where it `is_traced`, both are what a trace says
+    of some calls.
     """
 
     name: str
@@ -107,6 +108,7 @@ class Profile:
     traced_peak_bytes: int | None = None
     counters: Counters | None = None
     notes: tuple[str, ...] = ()
+    is_traced: bool = False
 
     # ------------------------------------------------------------ time
 
@@ -143,8 +145,13 @@ class Profile:
         return self.total_s - sum(layer.self_s for layer in self.layers)
 
     @property
-    def overhead(self) -> float:
-        """What watching cost: the median ratio of neighbouring turns, minus 1."""
+    def overhead(self) -> float | None:
+        """What watching cost: the median ratio of neighbouring turns, minus 1.
+
+        None where it `is_traced`: busy and watched calls are the same then.
+        """
+        if self.is_traced:
+            return None
         unwatched = self.busy or self.latency
         ratios, first = [], 0
         for count in self.turns:

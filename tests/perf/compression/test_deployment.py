@@ -13,6 +13,7 @@ from terminal import shown
 from trained_digits import digits_workload
 
 from tinytorch.comparison.accuracy import compare_accuracy
+from tinytorch.comparison.resources import Resources
 from tinytorch.core.layers import Dropout, Sequential
 from tinytorch.errors import CheckpointError, SettingError
 from tinytorch.measure import timing
@@ -126,6 +127,15 @@ def test_budgets_may_be_numbers_of_numpy():
 
 
 # ---------------------------------------------------------------- measured
+
+
+@pytest.mark.parametrize(("on_device", "why"), [(None, "no peak"), (40, "weights are packed")])
+def test_memory_that_is_not_known_has_its_own_reason(monkeypatch, on_device, why):
+    missing = {"peak_bytes": "no peak", "parameter_bytes": "weights are packed"}
+    found = Resources(device_peak_bytes=on_device, not_measured=missing)
+    monkeypatch.setattr(deployment_module, "measure_resources", lambda workload: found)
+    report = deployment_report(workload("mlp"), budgets={"memory_mb": 1}, budget_s=0.01)
+    assert report.not_measured["memory_mb"] == why
 
 
 def test_everything_is_measured_on_the_file(tmp_path):

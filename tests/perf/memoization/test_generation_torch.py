@@ -41,6 +41,8 @@ def test_its_call_draws_as_generate_does(model):
         expected = generated(model, ids, mask, count=9, **drawing)
         torch.manual_seed(3)
         assert torch.equal(call(ids, attention_mask=mask), expected)
+    assert call.is_drawn
+    assert not generation_call(model, max_new_tokens=9).is_drawn
 
 
 def test_settings_of_a_wrapper_hold_while_it_generates(model):

@@ -274,7 +274,8 @@ def _peak_bytes(loaded: Workload, reasons: dict[str, str]) -> int | None:
     resources = measure_resources(loaded)
     peak = resources.memory_bytes
     if peak is None:
-        reasons["memory_mb"] = resources.not_measured.get("peak_bytes", "it was not seen")
+        of = "peak_bytes" if resources.device_peak_bytes is None else "parameter_bytes"
+        reasons["memory_mb"] = resources.not_measured.get(of, "it was not seen")
     return peak
 
 

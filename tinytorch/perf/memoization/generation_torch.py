@@ -53,6 +53,11 @@ class Generation(WrappedModel):
         self.max_new_tokens = max_new_tokens
         self.choice: TokenChoice = choice
 
+    @property
+    def is_drawn(self) -> bool:
+        """Whether tokens are drawn, so that every text is another one."""
+        return self.choice.do_sample
+
     def forward(
         self, input_ids: torch.Tensor, attention_mask: torch.Tensor | None = None
     ) -> torch.Tensor:

@@ -113,6 +113,7 @@ def profile_workload(
         traced_peak_bytes=traced,
         counters=events,
         notes=(*notes, *timing.notes),
+        is_traced=timing.is_traced,
     )
 
 
