@@ -195,6 +195,15 @@ class Adapter(ABC):
         """
         return None
 
+    def live_bytes_counter(
+        self, model: Any, inputs: tuple[Any, ...]
+    ) -> Callable[[Step], int | None] | None:
+        """Give what counts the most bytes alive at once in a step, where that beats recording it.
+
+        It gives None where nothing was seen to run.
+        """
+        return None
+
     @abstractmethod
     def record(
         self,

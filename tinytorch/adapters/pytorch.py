@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -19,6 +20,7 @@ from tinytorch.adapters.adapter import (
     owner_of,
     path_outside,
 )
+from tinytorch.adapters.pytorch_live_bytes import peak_of_live_bytes
 from tinytorch.adapters.pytorch_packed import PackedWeight, packed_weights
 from tinytorch.adapters.pytorch_recorder import (
     Resident,
@@ -287,6 +289,11 @@ class TorchAdapter(Adapter):
 
     def hold_back(self, device: str, seconds: float) -> Callable[[], bool] | None:
         return hold_back(device, seconds) if device.startswith("cuda") else None
+
+    def live_bytes_counter(
+        self, model: Any, inputs: tuple[Any, ...]
+    ) -> Callable[[Step], int | None] | None:
+        return partial(peak_of_live_bytes, modules=self.modules(model), inputs=tensors_in(inputs))
 
     def kernel_trace(self, device: str) -> KernelTrace | None:
         return KernelTrace(device) if device.startswith("cuda") else None

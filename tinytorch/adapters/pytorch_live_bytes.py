@@ -8,16 +8,21 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import AbstractContextManager, nullcontext
 from functools import lru_cache, partial
 from typing import Any
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from tinytorch.adapters.costs import COSTS
 from tinytorch.adapters.pytorch_packed import packed_weights
-from tinytorch.adapters.pytorch_recorder import FRESH, operator_kind, unfolds
+from tinytorch.adapters.pytorch_recorder import (
+    FRESH,
+    decomposed,
+    operator_kind,
+    rule_of,
+    running_eagerly,
+    unfolds,
+)
 from tinytorch.adapters.pytorch_tensors import flat_tensors, parts_of, storage_of
 
 __all__ = ["peak_of_live_bytes"]
@@ -40,7 +45,7 @@ def peak_of_live_bytes(
     for tensor in inputs:
         books.enter(tensor, was_there=True, is_input=True)
     books.peak = books.total
-    with _running_eagerly(), books:
+    with running_eagerly(), books:
         kept = step()  # what it returns is alive as long as a caller would hold it
     del kept
     return books.peak if books.operations else None
@@ -71,9 +76,8 @@ class _LiveBytes(TorchDispatchMode):
         kwargs = kwargs or {}
         if any(unfolds(kind) for kind in types):
             return NotImplemented  # let the subclass unfold; its inner operators come by again
-        if _may_unfold(func) and not any(each.is_nested for each in flat_tensors(args)):
-            with self:
-                unfolded = func.decompose(*args, **kwargs)
+        if not _is_counted(func) and not any(each.is_nested for each in flat_tensors(args)):
+            unfolded = decomposed(self, func, args, kwargs)
             if unfolded is not NotImplemented:
                 return unfolded
         result = func(*args, **kwargs)
@@ -124,20 +128,11 @@ class _LiveBytes(TorchDispatchMode):
 
 
 @lru_cache(maxsize=1024)
-def _may_unfold(func: Any) -> bool:
-    """Tell whether the recorder would run an operator as what it is made of, if it is composite."""
-    if not isinstance(func, torch._ops.OpOverload) or func is torch.ops.prim.device.default:
-        return False
-    is_view = func.is_view or torch.Tag.inplace_view in func.tags
-    is_counted = operator_kind(func) in COSTS or torch.Tag.pointwise in func.tags
-    return not (is_view or is_counted)
+def _is_counted(func: Any) -> bool:
+    """Tell whether the recorder knows an operator; of others it runs what they are made of."""
+    return rule_of(func, operator_kind(func)) is not None
 
 
 @lru_cache(maxsize=1024)
 def _is_fresh(func: Any) -> bool:
     return operator_kind(func) in FRESH
-
-
-def _running_eagerly() -> AbstractContextManager[Any]:
-    set_stance = getattr(torch.compiler, "set_stance", None)  # since torch 2.6
-    return set_stance("force_eager") if set_stance else nullcontext()

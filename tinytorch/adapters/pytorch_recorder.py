@@ -29,10 +29,13 @@ from tinytorch.measure.tf32_torch import convolves_in_tf32, multiplies_in_tf32
 
 __all__ = [
     "Resident",
+    "decomposed",
     "hold_back",
     "operator_kind",
     "optimizer_state",
     "record_step",
+    "rule_of",
+    "running_eagerly",
     "storage_of",
     "unfolds",
 ]
@@ -84,7 +87,7 @@ def record_step(
     with trace or nullcontext():
         begin = recorder.mark()
         with (
-            _running_eagerly(),
+            running_eagerly(),
             entering_layers(modules, places.enter_layer, places.leave_layer),
             entering_layers(
                 {"": optimizer}, places.begin_update, places.end_update, methods=("step",)
@@ -124,7 +127,7 @@ def hold_back(device: str, seconds: float) -> Callable[[], bool]:
     return lambda: not over.query()
 
 
-def _running_eagerly() -> AbstractContextManager[Any]:
+def running_eagerly() -> AbstractContextManager[Any]:
     """Run compiled models as they were written: compiled code hides its operators."""
     set_stance = getattr(torch.compiler, "set_stance", None)  # since torch 2.6
     return set_stance("force_eager") if set_stance else nullcontext()
@@ -159,9 +162,9 @@ class _Recorder(TorchDispatchMode):
         if any(unfolds(kind) for kind in types):
             return NotImplemented  # let the subclass unfold; its inner operators come by again
         kind = operator_kind(func)
-        rule = _rule(func, kind)
+        rule = rule_of(func, kind)
         if rule is None and not any(tensor.is_nested for tensor in flat_tensors(args)):
-            unfolded = _decompose(self, func, args, kwargs)
+            unfolded = decomposed(self, func, args, kwargs)
             if unfolded is not NotImplemented:
                 return unfolded
         path, phase = self._places.now()
@@ -264,7 +267,7 @@ def operator_kind(func: Any) -> str:
     return f"{namespace}.{name[:-1] if in_place else name}"
 
 
-def _rule(func: Any, kind: str) -> Rule | None:
+def rule_of(func: Any, kind: str) -> Rule | None:
     """Find how an operator is counted: by its row, or by what PyTorch says that it is."""
     rule = COSTS.get(kind)
     if rule is not None:
@@ -293,7 +296,7 @@ def _cost(call: Call, rule: Rule | None) -> Cost | None:
         raise
 
 
-def _decompose(mode: Any, func: Any, args: tuple[Any, ...], kwargs: Any) -> Any:
+def decomposed(mode: Any, func: Any, args: tuple[Any, ...], kwargs: Any) -> Any:
     """Run an operator as the operators that it is made of, so that these are seen."""
     if not isinstance(func, torch._ops.OpOverload) or func is torch.ops.prim.device.default:
         return NotImplemented

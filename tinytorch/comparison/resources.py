@@ -174,21 +174,13 @@ def _watched_call(
         if call_s > LONG_CALL_S and place.startswith("cuda"):
             on_device = peak_during(place, step)
             return _Seen(partial(_refuse, TAKES_LONG), on_device, examples, is_undisturbed=True)
-        if call_s > LONG_CALL_S and adapter.name == "pytorch":
-            peak = _torch_peak(adapter, workload, step)
+        counter = adapter.live_bytes_counter(model, workload.arguments)
+        if call_s > LONG_CALL_S and counter is not None:
+            peak = counter(step)
             return _Seen(partial(_counted, adapter, model, peak), None, examples)
         found = adapter.record(model, step, device=place, inputs=workload.arguments)
     peak = MemoryTimeline(found.allocations).peak_bytes if found.operations else None
     return _Seen(partial(_counted, adapter, model, peak), found.device_peak_bytes, examples)
-
-
-def _torch_peak(adapter: Adapter, workload: Workload, step: Callable[[], Any]) -> int | None:
-    from tinytorch.adapters.pytorch import tensors_in
-    from tinytorch.adapters.pytorch_live_bytes import peak_of_live_bytes
-
-    return peak_of_live_bytes(
-        step, modules=adapter.modules(workload.model), inputs=tensors_in(workload.arguments)
-    )
 
 
 def _refuse(reason: str) -> int:
