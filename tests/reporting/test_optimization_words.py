@@ -3,6 +3,7 @@ from dataclasses import replace
 import pytest
 from example_comparisons import comparison, contradictory
 from example_optimizations import measured, optimization
+from example_profiles import example_profile
 from reported_optimizations import (
     best_is_a_stack,
     limits_broken,
@@ -13,6 +14,7 @@ from reported_optimizations import (
 )
 
 from tinytorch.comparison.accuracy import compare_accuracy
+from tinytorch.measure.samples import Samples
 from tinytorch.reporting.optimization_words import (
     ablation_plot,
     asked_words,
@@ -168,6 +170,16 @@ def test_what_was_read_back_still_knows_the_bottleneck():
         "blocks.*.fc (2x Linear) takes 40.0% of the time itself; it is memory-bound."
     ]
     assert why_slow(replace(kept, profile_summary={})) == []
+
+
+@pytest.mark.parametrize(("busy_s", "place"), [(0.004, 0), (0.009, 1)])
+def test_what_was_read_back_still_knows_how_long_the_device_waits(busy_s, place):
+    """Where it waits most of the time, that is said first: shares are of kernels alone."""
+    samples = {"wall": (0.0125,) * 4, "busy": (busy_s,) * 4}
+    profile = example_profile(device="cuda:0", **{x: Samples(x, y) for x, y in samples.items()})
+    kept = replace(best_is_a_stack(), profile=None, profile_summary=profile.to_dict())
+    waiting = f"the device waits for the program in {100 - busy_s / 0.01 * 100:.1f}% of the time"
+    assert waiting in why_slow(kept)[place]
 
 
 def test_what_was_asked_is_said():

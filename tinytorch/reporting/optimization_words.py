@@ -6,6 +6,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import fields
 from typing import Any
 
 from tinytorch.comparison.comparison import Comparison
@@ -13,7 +14,7 @@ from tinytorch.reporting.attempt_words import AIMS, STYLES, TONES, attempt_phras
 from tinytorch.reporting.comparison_words import STYLES as COLOURS
 from tinytorch.reporting.comparison_words import missing_lines, note_lines, speedup_text
 from tinytorch.reporting.forest_plot import ForestPlot, ForestRow, ratio_text
-from tinytorch.reporting.profile_words import reasons
+from tinytorch.reporting.profile_words import device_sentence, mostly_waits, reasons
 from tinytorch.reporting.quantities import UNKNOWN, percent_text, rate_text, seconds_text
 from tinytorch.tuning.attempt import (
     BETTER,
@@ -31,7 +32,7 @@ from tinytorch.tuning.limits import LimitCheck
 from tinytorch.tuning.objectives import measured_by
 from tinytorch.tuning.optimization import Contribution, Optimization
 from tinytorch.tuning.ranking import value_at
-from tinytorch.workloads.profile_facts import find_facts
+from tinytorch.workloads.profile_facts import DeviceFacts, find_facts
 
 __all__ = [
     "AS_IT_IS",
@@ -304,8 +305,12 @@ def why_slow(optimization: Optimization) -> list[str]:
     if profile is not None:
         return list(reasons(profile, find_facts(profile)))
     facts = optimization.profile_summary.get("facts") or {}
-    found = facts.get("bottleneck")
-    return [_kept_bottleneck(found)] if found else []
+    found, device = facts.get("bottleneck"), facts.get("device")
+    sentences = [_kept_bottleneck(found)] if found else []
+    if device:
+        kept = DeviceFacts(**{each.name: device.get(each.name) for each in fields(DeviceFacts)})
+        sentences.insert(0 if mostly_waits(kept) else len(sentences), device_sentence(kept))
+    return sentences
 
 
 def _kept_bottleneck(found: Mapping[str, Any]) -> str:

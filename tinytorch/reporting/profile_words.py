@@ -19,9 +19,11 @@ from tinytorch.workloads.profile_facts import FACTORS, BottleneckFacts, DeviceFa
 __all__ = [
     "USUAL_CONFIDENCE",
     "caveat_lines",
+    "device_sentence",
     "doubts",
     "head_rows",
     "interval_text",
+    "mostly_waits",
     "not_counted_text",
     "reasons",
     "setting_words",
@@ -107,14 +109,16 @@ def _bandwidth_text(profile: Profile, facts: ProfileFacts) -> str:
 def reasons(profile: Profile, facts: ProfileFacts) -> Iterator[str]:
     """Give the sentences that say why the model takes its time."""
     found = facts.bottleneck
-    is_starved = facts.device is not None and (facts.device.idle_share or 0) > MOSTLY
+    is_starved = facts.device is not None and mostly_waits(facts.device)
     if is_starved and facts.device is not None:
-        yield _device_sentence(facts.device)
+        yield device_sentence(facts.device)
     yield _bottleneck_sentence(profile, facts)
     if found is not None and found.speedups[2.0] is not None:
+        whole = "kernels together" if is_starved else "whole"
+        end = ", and a call hardly: the device would wait longer" if is_starved else ""
         yield (
-            f"Twice as fast, it would make the whole {factor_text(found.speedups[2.0])} faster; "
-            f"taking no time at all, {factor_text(found.speedups[FACTORS[-1]])}."
+            f"Twice as fast, it would make the {whole} {factor_text(found.speedups[2.0])} faster; "
+            f"taking no time at all, {factor_text(found.speedups[FACTORS[-1]])}{end}."
         )
     between = facts.container_share + facts.unattributed_share
     if found is not None and not found.is_model and between > found.share:
@@ -123,7 +127,7 @@ def reasons(profile: Profile, facts: ProfileFacts) -> Iterator[str]:
             "in Python and in what containers compute themselves."
         )
     if facts.device is not None and not is_starved:
-        yield _device_sentence(facts.device)
+        yield device_sentence(facts.device)
 
 
 def _bottleneck_sentence(profile: Profile, facts: ProfileFacts) -> str:
@@ -167,7 +171,13 @@ def _limit(bound: str, of_attainable: float | None) -> str:
     return f"{text}."
 
 
-def _device_sentence(device: DeviceFacts) -> str:
+def mostly_waits(device: DeviceFacts) -> bool:
+    """Tell whether waiting for the program is most of what a device does."""
+    return (device.idle_share or 0) > MOSTLY
+
+
+def device_sentence(device: DeviceFacts) -> str:
+    """Say how much of a call its kernels need, and how long the device waits."""
     text = (
         f"By the wall clock a call takes {seconds_text(device.wall_s)}, on the device's time line "
         f"{seconds_text(device.device_s)}"
