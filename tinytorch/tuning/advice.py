@@ -39,17 +39,18 @@ class Advice:
     def agreement(self, measured: Value) -> str:
         """Say how a measured speedup lies to the predicted one; "" where there is none.
 
-        As predicted is what has the predicted value in its interval, or a gain of about its size.
+        As predicted is what has the predicted value in its interval, or a gain of about its size,
+        unless all of the interval lies beyond what was held possible.
         """
         predicted = self.predicted
         if predicted is None:
             return ""
         gains = math.log(measured.value), math.log(predicted.value)
         is_near = 1 / NEAR <= gains[0] / gains[1] <= NEAR if gains[1] else False
-        if is_near or measured.low <= predicted.value <= measured.high:
+        is_possible = measured.high >= predicted.low and measured.low <= predicted.high
+        if (is_near and is_possible) or measured.low <= predicted.value <= measured.high:
             return "as predicted"
         how = "less" if measured.value < predicted.value else "more"
-        is_possible = measured.high >= predicted.low and measured.low <= predicted.high
         return f"{how} than predicted" + (", within what is possible" if is_possible else "")
 
     def to_dict(self) -> dict[str, Any]:
