@@ -59,6 +59,12 @@ def test_memory_is_never_zeros_and_begins_with_a_cache_line():
         assert source.ctypes.data % 64 == target.ctypes.data % 64 == 0
 
 
+def test_calibration_ends_for_a_kernel_that_takes_no_time(monkeypatch):
+    monkeypatch.setattr(Crew, "_run", lambda self, kernel, words, repeats: 1e-12)
+    with Crew(1) as crew:
+        assert crew.rates(Watcher(), 64 * KIB, values=1, is_copy=False)[0] > 0
+
+
 def test_rates_count_the_bytes_of_all_threads(monkeypatch):
     monkeypatch.setattr(Crew, "_run", lambda self, kernel, words, repeats: 0.5 * repeats)
     with Crew(2) as crew:

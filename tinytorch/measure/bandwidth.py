@@ -22,6 +22,8 @@ WORD = 8
 LINE = 64
 BLOCK_S = 0.02
 """How long one value takes: threads start within 0.1 ms of each other, which must not matter."""
+MOST_REPEATS = 1 << 40
+"""A kernel that takes no longer however often it repeats is not asked for more."""
 RANDOM_WORDS = 1 << 16
 
 
@@ -103,6 +105,8 @@ class Crew:
         repeats = 1
         self._run(kernel, words, repeats)
         while (seconds := self._run(kernel, words, repeats)) < BLOCK_S / 2:
+            if repeats >= MOST_REPEATS:
+                break
             repeats = max(2 * repeats, int(repeats * min(16.0, BLOCK_S / max(seconds, 1e-9))))
         return repeats
 

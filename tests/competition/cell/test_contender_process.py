@@ -44,11 +44,13 @@ def reference() -> Iterator[ContenderProcess]:
         yield contender
 
 
-def test_answers_are_those_of_the_model_bit_for_bit(reference: ContenderProcess) -> None:
+def test_answers_are_those_of_the_model(reference: ContenderProcess) -> None:
     answer = reference.ask("forward", IMAGE)
     with no_grad():
         expected = build(Contender("mlp_sprint")).forward(IMAGE)
-    np.testing.assert_array_equal(answer.output, expected)
+    # BLAS may add up in another order where an array lies elsewhere: some units of rounding.
+    rounding = 16 * np.finfo(np.float32).eps * np.abs(expected).max()
+    np.testing.assert_allclose(answer.output, expected, rtol=0, atol=rounding)
     assert answer.output.dtype == expected.dtype
     assert answer.is_question_intact
 
