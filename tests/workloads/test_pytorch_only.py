@@ -31,6 +31,10 @@ class Doubled(TorchTransform):
     def why_not(self, workload):
         return "it was refused" if self.refused else ""
 
+    @property
+    def torch_code(self):
+        return sys.modules[f"{__name__}_torch"]
+
 
 @pytest.fixture(autouse=True)
 def half(monkeypatch):

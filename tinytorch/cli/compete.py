@@ -30,7 +30,7 @@ docs/competition.md has the rules on one page. The competition is not affiliated
 with MLCommons.
 """
 
-# What can be done -> what it does, in one line. The module is cli/compete_NAME.py.
+# What can be done -> what it does, in one line.
 ACTIONS = {
     "new": "write an entry to start from",
     "check": "look for broken rules, offline and before anything is timed",
@@ -41,6 +41,19 @@ ACTIONS = {
     "round": "make a round with a secret seed, and reveal the seed at its end",
     "key": "make a key with which records are signed",
     "rules": "show the rules, or one of them",
+}
+
+
+MODULES = {
+    "new": "tinytorch.cli.compete_new",
+    "check": "tinytorch.cli.compete_check",
+    "run": "tinytorch.cli.compete_run",
+    "submit": "tinytorch.cli.compete_submit",
+    "board": "tinytorch.cli.compete_board",
+    "verify": "tinytorch.cli.compete_verify",
+    "round": "tinytorch.cli.compete_round",
+    "key": "tinytorch.cli.compete_key",
+    "rules": "tinytorch.cli.compete_rules",
 }
 
 
@@ -77,4 +90,4 @@ def run(options: argparse.Namespace, output: Output) -> ExitCode:
 
 
 def _load(name: str) -> ActionModule:
-    return cast(ActionModule, import_module(f"tinytorch.cli.compete_{name}"))
+    return cast(ActionModule, import_module(MODULES[name]))

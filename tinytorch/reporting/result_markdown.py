@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from importlib import import_module
+from collections.abc import Sequence
 from typing import Any
 
 from rich.text import Text
@@ -44,7 +43,7 @@ from tinytorch.reporting.markdown import (
     table_rows,
 )
 from tinytorch.reporting.quality_lines import accuracy_line, outputs_line
-from tinytorch.reporting.result_types import row_for
+from tinytorch.reporting.result_types import loaded, row_for
 from tinytorch.reporting.suite import (
     NO_COMPARISON,
     TITLES,
@@ -143,11 +142,17 @@ def history_markdown(trends: Sequence[Trend], *, name: str = "") -> str:
 # Type of a result -> the module and the function that write it. By name, so that nobody waits for
 # those of other results.
 WRITERS = {
-    "tinytorch.comparison.comparison.Comparison": "result_markdown.comparison_markdown",
-    "tinytorch.records.suite_outcome.EntryOutcome": "result_markdown.suite_markdown",
-    "tinytorch.records.trends.Trend": "result_markdown.history_markdown",
-    "tinytorch.tuning.optimization.Optimization": "optimization_markdown.optimization_markdown",
-    "tinytorch.workloads.profile.Profile": "profile_markdown.profile_markdown",
+    "tinytorch.comparison.comparison.Comparison": (
+        "tinytorch.reporting.result_markdown:comparison_markdown"
+    ),
+    "tinytorch.records.suite_outcome.EntryOutcome": (
+        "tinytorch.reporting.result_markdown:suite_markdown"
+    ),
+    "tinytorch.records.trends.Trend": "tinytorch.reporting.result_markdown:history_markdown",
+    "tinytorch.tuning.optimization.Optimization": (
+        "tinytorch.reporting.optimization_markdown:optimization_markdown"
+    ),
+    "tinytorch.workloads.profile.Profile": "tinytorch.reporting.profile_markdown:profile_markdown",
 }
 
 
@@ -157,10 +162,8 @@ def report_markdown(result: Any, **context: Any) -> str:
     Outcomes and trends come as sequences. What a writer can say beside the result goes into
     `context`, such as the `name` of a suite.
     """
-    name = row_for(result, WRITERS, face="Markdown")
-    module, _, function = name.partition(".")
-    write: Callable[..., str] = getattr(import_module(f"tinytorch.reporting.{module}"), function)
-    return write(result, **context)
+    written: str = loaded(row_for(result, WRITERS, face="Markdown"))(result, **context)
+    return written
 
 
 def _mark(comparison: Comparison) -> str:

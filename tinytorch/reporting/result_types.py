@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from importlib import import_module
 from typing import Any
 
 from tinytorch.errors import SettingError
 
-__all__ = ["are_many", "row_for"]
+__all__ = ["are_many", "loaded", "row_for"]
 
 
 def are_many(result: Any) -> bool:
     """Tell whether these are several results, such as the outcomes of a suite."""
     return isinstance(result, Sequence) and not isinstance(result, str)
+
+
+def loaded(name: str) -> Any:
+    """Return what a row such as ``package.module:function`` names; its module is imported now."""
+    module, _, function = name.partition(":")
+    return getattr(import_module(module), function)
 
 
 def row_for(result: Any, table: Mapping[str, str], *, face: str) -> str:

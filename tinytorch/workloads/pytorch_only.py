@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from importlib import import_module
+from types import ModuleType
 from typing import Any, ClassVar
 
 from tinytorch.adapters.adapter import adapter_for
@@ -17,10 +17,10 @@ __all__ = ["TorchTransform"]
 class TorchTransform:
     """What such transforms share: a frozen dataclass of settings, whose work is done elsewhere.
 
-    Beside the file of the settings, `NAME.py`, stands `NAME_torch.py`, which is imported once a
-    model turned out to be PyTorch's. It has `plan_torch(workload, settings)`, which gives the plan,
-    and `apply_torch(model, workload, plan, settings)`, which carries out one that is not empty on
-    the copy `model` and gives that or what is made of it.
+    Each has a property `torch_code`, which imports the module that needs torch once a model turned
+    out to be PyTorch's. That has `plan_torch(workload, settings)`, which returns the plan, and
+    `apply_torch(model, workload, plan, settings)`, which carries out one that is not empty on the
+    copy `model` and returns that or what is made of it.
     """
 
     subject: ClassVar[str]
@@ -38,7 +38,7 @@ class TorchTransform:
             reason = self.why_not(workload)
         if reason:
             return Plan(type(self).__name__, self._settings, (), (Skipped("", reason),))
-        plan: Plan = self._half.plan_torch(workload, self)
+        plan: Plan = self.torch_code.plan_torch(workload, self)
         return plan
 
     def why_not(self, workload: Workload) -> str:
@@ -50,7 +50,7 @@ class TorchTransform:
         plan.check_made_by(type(self).__name__, self._settings)
         check_workload(workload)
         model = adapter_for(workload.model, workload.arguments).clone(workload.model)
-        return model if plan.is_empty else self._half.apply_torch(model, workload, plan, self)
+        return model if plan.is_empty else self.torch_code.apply_torch(model, workload, plan, self)
 
     @property
     def _settings(self) -> dict[str, Any]:
@@ -58,5 +58,6 @@ class TorchTransform:
         return settings
 
     @property
-    def _half(self) -> Any:
-        return import_module(f"{type(self).__module__}_torch")
+    def torch_code(self) -> ModuleType:
+        """Return the module that plans and applies; it imports torch."""
+        raise NotImplementedError

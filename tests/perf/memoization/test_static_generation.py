@@ -87,10 +87,10 @@ def test_transformers_is_not_loaded_for_a_model_of_something_else():
 def test_a_missing_or_old_transformers_is_said(monkeypatch, error, message):
     require_part("torch")
 
-    def failing(name):
+    def failing():
         raise error
 
-    monkeypatch.setattr(static_generation, "import_module", failing)
+    monkeypatch.setattr(static_generation, "_import_caches", failing)
     with pytest.raises(MissingPartError, match=message):
         static_generator(object())
 

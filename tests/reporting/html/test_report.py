@@ -8,6 +8,7 @@ from tinytorch.errors import SettingError
 from tinytorch.reporting.html import report
 from tinytorch.reporting.html.markup import element
 from tinytorch.reporting.html.page import Banner, Page, Section
+from tinytorch.reporting.result_types import loaded
 
 
 class Result:
@@ -22,19 +23,23 @@ class Part:
     """One of several that have a page together."""
 
 
+HERE = "tinytorch.reporting.html"
+MANY = f"{HERE}.many_page:many_page"
+
+
 @pytest.fixture(autouse=True)
 def pages(monkeypatch):
     """Offer two pages that show what they were given."""
     for name in ("one_page", "many_page"):
-        module = ModuleType(f"tinytorch.reporting.html.{name}")
+        module = ModuleType(f"{HERE}.{name}")
         setattr(module, name, lambda result, **context: shown(f"{result!r} {context}"))
         monkeypatch.setitem(sys.modules, module.__name__, module)
     monkeypatch.setattr(
         report,
         "PAGES",
-        {f"{__name__}.Result": "one_page", f"{__name__}.Part": "many_page"},
+        {f"{__name__}.Result": f"{HERE}.one_page:one_page", f"{__name__}.Part": MANY},
     )
-    monkeypatch.setattr(report, "TOGETHER", ("many_page",))
+    monkeypatch.setattr(report, "TOGETHER", (MANY,))
 
 
 def shown(words):
@@ -81,5 +86,5 @@ def test_the_table_names_types_and_pages_that_exist(monkeypatch):
     for path, page in report.PAGES.items():
         module, _, name = path.rpartition(".")
         assert isinstance(getattr(import_module(module), name), type)
-        assert callable(getattr(import_module(f"tinytorch.reporting.html.{page}"), page))
+        assert callable(loaded(page))
     assert set(report.TOGETHER) <= set(report.PAGES.values())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from types import ModuleType
 
 from tinytorch.errors import SettingError
 from tinytorch.perf.acceleration.compile_model import check_limits
@@ -42,3 +43,9 @@ class CaptureGraph(TorchTransform):
         if self.most < 1:
             raise SettingError(f"most must be at least 1 kind of arguments, got {self.most!r}")
         check_limits(self.tolerance, self.limit_s)
+
+    @property
+    def torch_code(self) -> ModuleType:
+        from tinytorch.perf.acceleration import capture_graph_torch
+
+        return capture_graph_torch

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from types import ModuleType
 from typing import Literal
 
 from tinytorch.errors import SettingError
@@ -44,6 +45,12 @@ class CompileModel(TorchTransform):
         if self.dynamic not in (None, True, False):
             raise SettingError(f"dynamic is None, True or False, got {self.dynamic!r}")
         check_limits(self.tolerance, self.limit_s)
+
+    @property
+    def torch_code(self) -> ModuleType:
+        from tinytorch.perf.acceleration import compile_model_torch
+
+        return compile_model_torch
 
 
 def check_limits(tolerance: float | None, limit_s: float) -> None:

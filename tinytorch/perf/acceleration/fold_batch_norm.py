@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from types import ModuleType
 
 from tinytorch.workloads.pytorch_only import TorchTransform
 
@@ -24,3 +25,9 @@ class FoldBatchNorm(TorchTransform):
     """
 
     subject = "folding batch norms"
+
+    @property
+    def torch_code(self) -> ModuleType:
+        from tinytorch.perf.acceleration import fold_batch_norm_torch
+
+        return fold_batch_norm_torch

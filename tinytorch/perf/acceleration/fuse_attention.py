@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from types import ModuleType
 
 from tinytorch.workloads.pytorch_only import TorchTransform
 
@@ -25,3 +26,9 @@ class FuseAttention(TorchTransform):
     """
 
     subject = "fused attention"
+
+    @property
+    def torch_code(self) -> ModuleType:
+        from tinytorch.perf.acceleration import fuse_attention_torch
+
+        return fuse_attention_torch

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from types import ModuleType
 
 from tinytorch.workloads.pytorch_only import TorchTransform
 
@@ -22,3 +23,9 @@ class InferenceMode(TorchTransform):
     """
 
     subject = "inference mode"
+
+    @property
+    def torch_code(self) -> ModuleType:
+        from tinytorch.perf.acceleration import inference_mode_torch
+
+        return inference_mode_torch

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from types import ModuleType
 
 from tinytorch.errors import SettingError
 from tinytorch.measure.hardware import instruction_sets
@@ -65,6 +66,12 @@ class LowerPrecision(TorchTransform):
     def allowed_error(self) -> float:
         """How far outputs may move, relative to the largest one."""
         return TOLERANCE if self.tolerance is None else self.tolerance
+
+    @property
+    def torch_code(self) -> ModuleType:
+        from tinytorch.perf.acceleration import lower_precision_torch
+
+        return lower_precision_torch
 
 
 def check_tolerance(tolerance: float) -> None:

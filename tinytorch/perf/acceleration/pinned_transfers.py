@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from types import ModuleType
 from typing import Any
 
 from tinytorch.errors import SettingError
@@ -26,6 +27,12 @@ class PinnedTransfers(TorchTransform):
     """
 
     subject = "a transfer to a CUDA device"
+
+    @property
+    def torch_code(self) -> ModuleType:
+        from tinytorch.perf.acceleration import pinned_transfers_torch
+
+        return pinned_transfers_torch
 
 
 def prefetching(loader: Iterable[Any], device: Any) -> Iterator[Any]:

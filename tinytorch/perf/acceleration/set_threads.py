@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from types import ModuleType
 from typing import Any
 
 from tinytorch.errors import SettingError
@@ -39,3 +40,9 @@ class SetThreads(TorchTransform):
             raise SettingError(f"threads={number!r}; it must be a whole number from 1 on, or None")
         if not 0 < self.budget_s < math.inf:
             raise SettingError(f"budget_s={self.budget_s}; measuring needs some seconds")
+
+    @property
+    def torch_code(self) -> ModuleType:
+        from tinytorch.perf.acceleration import set_threads_torch
+
+        return set_threads_torch

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from types import ModuleType
 
 from tinytorch.perf.acceleration.lower_precision import check_tolerance
 from tinytorch.workloads.pytorch_only import TorchTransform
@@ -43,3 +44,9 @@ class TensorFloat32(TorchTransform):
     def allowed_error(self) -> float:
         """How far outputs may move, relative to the largest one."""
         return TOLERANCE if self.tolerance is None else self.tolerance
+
+    @property
+    def torch_code(self) -> ModuleType:
+        from tinytorch.perf.acceleration import tensor_float32_torch
+
+        return tensor_float32_torch

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from importlib import import_module
+from types import ModuleType
 from typing import Any
 
 from tinytorch.errors import MissingPartError, SettingError
@@ -14,7 +14,6 @@ from tinytorch.workloads.workload import Workload
 __all__ = ["StaticGeneration", "generation_call", "static_generator"]
 
 NAME = "StaticGeneration"
-NEEDING_TRANSFORMERS = ("static_cache_torch", "decode_attention_torch")
 
 
 @dataclass(frozen=True)
@@ -44,6 +43,12 @@ class StaticGeneration(TorchTransform):
         """Say why there is nothing to do, without importing transformers for it, or nothing."""
         return _why_not_generation(workload.model) or why_no_transformers()
 
+    @property
+    def torch_code(self) -> ModuleType:
+        from tinytorch.perf.memoization import static_generation_torch
+
+        return static_generation_torch
+
 
 def check_length(length: int | None) -> None:
     """Raise unless a prompt and a new token have room."""
@@ -54,8 +59,7 @@ def check_length(length: int | None) -> None:
 def why_no_transformers() -> str:
     """Say why models of transformers cannot be given a cache of ours, or nothing."""
     try:
-        for name in NEEDING_TRANSFORMERS:
-            import_module(f"tinytorch.perf.memoization.{name}")
+        _import_caches()
     except ModuleNotFoundError as error:
         if error.name != "transformers":
             return f"transformers cannot be used: {error}"
@@ -63,6 +67,10 @@ def why_no_transformers() -> str:
     except (ImportError, AttributeError) as error:
         return f"this version of transformers has no caches made of layers ({error}); update it"
     return ""
+
+
+def _import_caches() -> None:
+    from tinytorch.perf.memoization import decode_attention_torch, static_cache_torch  # noqa: F401
 
 
 def _why_not_generation(model: Any) -> str:

@@ -2,31 +2,41 @@
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import Any
 
 from tinytorch.errors import SettingError
 from tinytorch.reporting.html.page import Page, render_page
-from tinytorch.reporting.result_types import are_many, row_for
+from tinytorch.reporting.result_types import are_many, loaded, row_for
 
 __all__ = ["page_of", "report_html"]
 
 PAGES = {
-    "tinytorch.workloads.profile.Profile": "profile_page",
-    "tinytorch.comparison.comparison.Comparison": "comparison_page",
-    "tinytorch.tuning.optimization.Optimization": "optimization_page",
-    "tinytorch.tuning.tour.Tour": "tour_page",
-    "tinytorch.records.suite_outcome.EntryOutcome": "suite_page",
-    "tinytorch.records.trends.Trend": "history_page",
-    "tinytorch.competition.boards.board.Board": "board_page",
-    "tinytorch.competition.judgement.Judgement": "judgement_page",
+    "tinytorch.workloads.profile.Profile": "tinytorch.reporting.html.profile_page:profile_page",
+    "tinytorch.comparison.comparison.Comparison": (
+        "tinytorch.reporting.html.comparison_page:comparison_page"
+    ),
+    "tinytorch.tuning.optimization.Optimization": (
+        "tinytorch.reporting.html.optimization_page:optimization_page"
+    ),
+    "tinytorch.tuning.tour.Tour": "tinytorch.reporting.html.tour_page:tour_page",
+    "tinytorch.records.suite_outcome.EntryOutcome": (
+        "tinytorch.reporting.html.suite_page:suite_page"
+    ),
+    "tinytorch.records.trends.Trend": "tinytorch.reporting.html.history_page:history_page",
+    "tinytorch.competition.boards.board.Board": "tinytorch.reporting.html.board_page:board_page",
+    "tinytorch.competition.judgement.Judgement": (
+        "tinytorch.reporting.html.judgement_page:judgement_page"
+    ),
 }
-"""Type of a result -> the module beside this one whose function of the same name makes its page.
+"""Type of a result -> the module and the function that makes its page.
 
 By name, so that nobody waits for the pages of other results. Results that come in numbers, the
 outcomes of a suite and the trends of a history, are handed over together.
 """
-TOGETHER = ("suite_page", "history_page")
+TOGETHER = (
+    "tinytorch.reporting.html.suite_page:suite_page",
+    "tinytorch.reporting.html.history_page:history_page",
+)
 """Pages of a sequence of results."""
 
 
@@ -50,6 +60,5 @@ def page_of(result: Any, **context: Any) -> Page:
         result = result[0]
     if name in TOGETHER and not many:
         result = (result,)
-    module = import_module(f"tinytorch.reporting.html.{name}")
-    page: Page = getattr(module, name)(result, **context)
+    page: Page = loaded(name)(result, **context)
     return page
