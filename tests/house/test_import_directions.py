@@ -9,7 +9,7 @@ from project_files import package_modules
 
 # From the bottom of the dependencies up. Packages in one row do not import each other.
 LAYERS = [
-    ["errors"],
+    ["errors", "showing"],
     ["core"],
     ["measure"],
     ["formats"],
@@ -29,10 +29,6 @@ RANK = {name: rank for rank, row in enumerate(LAYERS) for name in row}
 # (importing module, imported module or package) -> why it may.
 EXCEPTIONS: dict[tuple[str, str], str] = {
     (
-        "tinytorch.competition.classic_competition",
-        "tinytorch.reporting.competition_board",
-    ): "TinyMLPerfCompetition.display_* print",
-    (
         "tinytorch.perf.benchmarking",
         "tinytorch.competition.classic_competition",
     ): "hands out the classic name TinyMLPerfCompetition, lazily",
@@ -40,86 +36,7 @@ EXCEPTIONS: dict[tuple[str, str], str] = {
         "tinytorch.perf.benchmarking",
         "tinytorch.competition.classic_events",
     ): "hands out the classic names TinyMLPerf and CompetitionProfiler, lazily",
-    (
-        "tinytorch.perf.acceleration.kernel_choice",
-        "tinytorch.reporting.kernel_choices",
-    ): "a report of choices shows itself in a terminal and a notebook",
-    (
-        "tinytorch.perf.acceleration.size_advice",
-        "tinytorch.reporting.size_advice",
-    ): "advice about sizes shows itself in a terminal and a notebook",
-    (
-        "tinytorch.perf.benchmarking.performance_table",
-        "tinytorch.reporting.benchmarking_classics",
-    ): "plot_performance_comparison prints and draws, a table shows itself (__rich__)",
-    (
-        "tinytorch.perf.benchmarking.suite",
-        "tinytorch.reporting.benchmarking_classics",
-    ): "BenchmarkSuite.plot_* draw, generate_report writes Markdown",
-    (
-        "tinytorch.perf.compression.compression_result",
-        "tinytorch.reporting.compression",
-    ): "a result of compression shows itself in a terminal and a notebook",
-    (
-        "tinytorch.perf.compression.deployment",
-        "tinytorch.reporting.compression",
-    ): "a deployment report shows itself in a terminal and a notebook",
-    (
-        "tinytorch.perf.memoization.tradeoff",
-        "tinytorch.reporting.cache_tradeoff",
-    ): "a trade-off shows itself in a terminal and a notebook",
-    (
-        "tinytorch.perf.profiling.context",
-        "tinytorch.reporting.profiling_classics",
-    ): "the exit report of ProfilerContext is printed",
-    (
-        "tinytorch.perf.profiling.flop_counter",
-        "tinytorch.reporting.profiling_classics",
-    ): "FLOPCounter.print_report prints",
-    (
-        "tinytorch.perf.profiling.memory_profiler",
-        "tinytorch.reporting.profiling_classics",
-    ): "MemoryProfiler.print_report prints",
-    (
-        "tinytorch.perf.profiling.profiler",
-        "tinytorch.reporting.profiling_classics",
-    ): "Profiler.print_top_operations prints",
-    (
-        "tinytorch.perf.profiling.quick",
-        "tinytorch.reporting.profiling_classics",
-    ): "quick_profile prints",
-    (
-        "tinytorch.perf.profiling.simple",
-        "tinytorch.reporting.profiling_classics",
-    ): "a function decorated with @profile reports each call",
-    (
-        "tinytorch.perf.profiling.timer",
-        "tinytorch.reporting.profiling_classics",
-    ): "Timer.print_report prints",
-    (
-        "tinytorch.perf.quantization.calibration_result",
-        "tinytorch.reporting.quantization",
-    ): "a calibration shows itself in a terminal and a notebook",
-    (
-        "tinytorch.perf.quantization.sensitivity",
-        "tinytorch.reporting.quantization",
-    ): "a sensitivity shows itself in a terminal and a notebook",
-    (
-        "tinytorch.comparison.comparison",
-        "tinytorch.reporting.comparison",
-    ): "a comparison shows itself in a terminal (__rich__)",
-    (
-        "tinytorch.tuning.optimization",
-        "tinytorch.reporting.optimization",
-    ): "an optimization shows itself in a terminal and a notebook",
-    (
-        "tinytorch.workloads.plan",
-        "tinytorch.reporting.plan",
-    ): "a plan shows itself in a terminal and a notebook",
-    (
-        "tinytorch.workloads.profile",
-        "tinytorch.reporting.profile",
-    ): "a profile shows itself in a terminal (__rich__)",
+    ("tinytorch.showing", "tinytorch.reporting"): "the one lazy door: results show themselves",
 }
 
 # Whoever imports one of these pulls in torch.

@@ -5,7 +5,7 @@ from example_comparisons import comparison
 from terminal import shown
 
 from tinytorch.perf.memoization.tradeoff import CachePoint, CacheTradeoff
-from tinytorch.reporting.cache_tradeoff import render_tradeoff, tradeoff_html
+from tinytorch.reporting.cache_tradeoff import render_tradeoff
 
 
 def tradeoff_of(*ratios, notes=()):
@@ -67,6 +67,6 @@ def test_no_line_is_longer_than_the_terminal(width):
 
 
 def test_notebooks_get_html():
-    html = tradeoff_html(tradeoff_of(0.5, 0.25))
+    html = tradeoff_of(0.5, 0.25)._repr_html_()
     assert html.startswith("<pre")
     assert "KV cache of GPT" in html

@@ -6,7 +6,6 @@ from tinytorch.comparison.accuracy import compare_accuracy
 from tinytorch.comparison.outputs import OutputDifference
 from tinytorch.measure.samples import Samples
 from tinytorch.reporting.comparison import (
-    comparison_html,
     render_comparison,
     render_comparisons,
     verdict_text,
@@ -211,4 +210,4 @@ def test_what_is_no_part_of_the_times_stands_below_them():
 
 
 def test_a_notebook_shows_what_a_terminal_does():
-    assert "candidate is faster" in comparison_html(comparison(0.5))
+    assert "candidate is faster" in comparison(0.5)._repr_html_()

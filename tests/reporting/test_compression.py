@@ -7,8 +7,6 @@ from terminal import shown
 from tinytorch.comparison.accuracy import compare_accuracy
 from tinytorch.perf.compression.compression_result import CompressionStage
 from tinytorch.reporting.compression import (
-    compression_html,
-    deployment_html,
     render_compression,
     render_deployment,
 )
@@ -155,5 +153,5 @@ def test_no_line_is_longer_than_the_terminal(width):
 
 
 def test_notebooks_get_html():
-    assert compression_html(result()).startswith("<pre")
-    assert "Deployment" in deployment_html(deployment({}))
+    assert result()._repr_html_().startswith("<pre")
+    assert "Deployment" in deployment({})._repr_html_()

@@ -9,7 +9,7 @@ from tinytorch.perf.acceleration.kernel_choice import (
     KernelReport,
     Rival,
 )
-from tinytorch.reporting.kernel_choices import kernel_choices_html, render_kernel_choices
+from tinytorch.reporting.kernel_choices import render_kernel_choices
 
 SLOWER = Rival("numpy", TimeRatio(2.0, 1.9, 2.1))
 WON = Choice("gelu", "float32 2d", "numba", "numpy", (SLOWER,), 40, FASTER, 1.5e-6)
@@ -53,5 +53,5 @@ def test_a_narrow_terminal_keeps_the_choice():
 
 
 def test_notebooks_get_html():
-    assert "<pre" in kernel_choices_html(REPORT)
-    assert "faster than numpy" in kernel_choices_html(REPORT)
+    assert "<pre" in REPORT._repr_html_()
+    assert "faster than numpy" in REPORT._repr_html_()

@@ -3,7 +3,7 @@ import math
 import pytest
 from terminal import shown
 
-from tinytorch.reporting.plan import plan_html, render_plan
+from tinytorch.reporting.plan import render_plan
 from tinytorch.workloads.plan import Gain, Plan, Skipped, Step
 
 UNKNOWN = {"speedup": "nobody measured it", "shrinkage": "the same is held"}
@@ -150,6 +150,6 @@ def test_no_line_is_longer_than_the_terminal(width):
 
 
 def test_notebooks_get_html():
-    html = plan_html(plan_of(notes=("<script>",)))
+    html = plan_of(notes=("<script>",))._repr_html_()
     assert "Plan of Quantize" in html
     assert "&lt;script&gt;" in html

@@ -11,10 +11,8 @@ from tinytorch.formats.ranges import RangeObserver
 from tinytorch.perf.quantization.calibration_result import Calibration
 from tinytorch.perf.quantization.sensitivity import LayerSensitivity, Sensitivity
 from tinytorch.reporting.quantization import (
-    calibration_html,
     render_calibration,
     render_sensitivity,
-    sensitivity_html,
 )
 
 SMALL = LayerSensitivity("layers.0", "INT8 weight", 0.0025, 0.0, 3000)
@@ -180,5 +178,5 @@ def test_a_narrow_terminal_keeps_what_matters(found):
 
 
 def test_notebooks_get_html(found):
-    assert "all together" in sensitivity_html(BOTH)
-    assert "ranges by mse" in calibration_html(found)
+    assert "all together" in BOTH._repr_html_()
+    assert "ranges by mse" in found._repr_html_()

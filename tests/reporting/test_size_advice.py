@@ -5,7 +5,7 @@ from example_advice import SATURATED, advice_of, curve, measured
 from rich.console import Console
 
 from tinytorch.perf.acceleration.size_advice import Ceiling
-from tinytorch.reporting.size_advice import render_size_advice, size_advice_html
+from tinytorch.reporting.size_advice import render_size_advice
 
 
 def shown(advice, width=120):
@@ -88,6 +88,6 @@ def test_the_words_stay_at_eighty_columns():
 
 
 def test_a_notebook_gets_html():
-    html = size_advice_html(advice_of(curve(), notes=("<b>",)))
+    html = advice_of(curve(), notes=("<b>",))._repr_html_()
     assert html.startswith("<pre")
     assert "<b>" not in html

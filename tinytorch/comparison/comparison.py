@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tinytorch.comparison.accuracy import AccuracyComparison
 from tinytorch.comparison.outputs import OutputDifference
@@ -17,10 +17,8 @@ from tinytorch.comparison.tails import Tail
 from tinytorch.errors import SettingError
 from tinytorch.measure.cold_cache import WARM
 from tinytorch.measure.samples import Interval, Samples
+from tinytorch.showing import Shown
 from tinytorch.workloads.preparation import Preparation
-
-if TYPE_CHECKING:
-    from rich.console import RenderableType
 
 __all__ = ["FASTER", "NOT_SHOWN", "SAME", "SLOWER", "BreakEven", "Comparison", "verdict_of"]
 
@@ -40,7 +38,7 @@ class BreakEven:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class Comparison(Shown):
     """Baseline against candidate, measured in turns.
 
     `verdict` is about time: `faster` or `slower` when the interval of the ratio lies beyond the
@@ -235,16 +233,6 @@ class Comparison:
             f"{self.time_ratio:.4f} of its time "
             f"({self.time_ratio_low:.4f} to {self.time_ratio_high:.4f}, n={self.n})"
         )
-
-    def __rich__(self) -> RenderableType:
-        from tinytorch.reporting.comparison import render_comparison
-
-        return render_comparison(self)
-
-    def _repr_html_(self) -> str:
-        from tinytorch.reporting.comparison import comparison_html
-
-        return comparison_html(self)
 
     def to_dict(self) -> dict[str, Any]:
         """Give what was observed, and the conclusions for those who read only these.

@@ -29,6 +29,7 @@ from tinytorch.competition.runs.submitting import folder_name
 from tinytorch.core.progress import ProgressLine
 from tinytorch.errors import SettingError
 from tinytorch.perf.benchmarking.checks import check_count
+from tinytorch.showing import competition_boards
 from tinytorch.workloads.record import canonical_json
 
 __all__ = ["TinyMLPerfCompetition"]
@@ -139,13 +140,11 @@ class TinyMLPerfCompetition:
         self._display("composite", event)
 
     def _display(self, kind: BoardKind, event: str | None) -> None:
-        from tinytorch.reporting.competition_board import print_board
-
         name = None if event is None else find_event(event).name
         board = self.board
         # Each entry has a round of its own here, which nobody has to look up.
         rounds = tuple(each for each in board.rounds if not LOCAL_NAME.fullmatch(each.name))
-        print_board(replace(board, rounds=rounds), kind, event=name)
+        competition_boards().print_board(replace(board, rounds=rounds), kind, event=name)
 
     def _keep(self, judgement: Judgement, asked: Round) -> None:
         """Keep a run in the folder, with the round that its questions come from, or in here."""

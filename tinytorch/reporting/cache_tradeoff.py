@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from dataclasses import dataclass
 
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
@@ -13,9 +12,8 @@ from tinytorch.reporting.fitting_table import Column, FittingTable
 from tinytorch.reporting.log_plot import WIDTH, Mark, log_plot
 from tinytorch.reporting.quantities import bytes_text, factor_text, seconds_text
 
-__all__ = ["render_tradeoff", "tradeoff_html"]
+__all__ = ["render_tradeoff"]
 
-HTML = "<pre style='font-family:monospace;line-height:1.3'>{code}</pre>"
 PLAIN, CACHED = "●", "○"
 
 
@@ -33,13 +31,6 @@ def render_tradeoff(tradeoff: CacheTradeoff) -> RenderableType:
         *_conclusions(tradeoff),
         *(Text(f"- {note}", style="yellow") for note in tradeoff.notes),
     )
-
-
-def tradeoff_html(tradeoff: CacheTradeoff, *, width: int = 140) -> str:
-    """Give the trade-off as a piece of HTML, for notebooks."""
-    console = Console(file=io.StringIO(), width=width, record=True, markup=False)
-    console.print(render_tradeoff(tradeoff))
-    return console.export_html(inline_styles=True, code_format=HTML)
 
 
 def _table(tradeoff: CacheTradeoff) -> FittingTable:

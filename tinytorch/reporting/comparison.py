@@ -27,11 +27,9 @@ from tinytorch.reporting.comparison_words import (
 )
 from tinytorch.reporting.fitting_table import Column, FittingTable
 from tinytorch.reporting.forest_plot import ForestPlot, ForestRow
-from tinytorch.reporting.notebook import notebook_html
 from tinytorch.reporting.quality_lines import accuracy_and_outputs
 
 __all__ = [
-    "comparison_html",
     "render_comparison",
     "render_comparisons",
     "speedup_text",
@@ -56,11 +54,6 @@ def render_comparison(comparison: Comparison, *, about: Sequence[str] = ()) -> R
         *_listed("Not measured", missing_lines(comparison), ""),
         *_listed("Notes", note_lines(comparison), "yellow"),
     )
-
-
-def comparison_html(comparison: Comparison) -> str:
-    """Lay out a comparison for a notebook."""
-    return notebook_html(render_comparison(comparison))
 
 
 def render_comparisons(comparisons: Sequence[Comparison]) -> RenderableType:

@@ -18,7 +18,6 @@ from tinytorch.perf.compression.deployment import (
     Deployment,
 )
 from tinytorch.reporting.fitting_table import Column, FittingTable
-from tinytorch.reporting.notebook import notebook_html
 from tinytorch.reporting.quantities import (
     UNKNOWN,
     bytes_text,
@@ -27,7 +26,7 @@ from tinytorch.reporting.quantities import (
     seconds_text,
 )
 
-__all__ = ["compression_html", "deployment_html", "render_compression", "render_deployment"]
+__all__ = ["render_compression", "render_deployment"]
 
 MB, MS = 2**20, 1e-3
 COLOURS = {NOT_WORSE: "green", WORSE: "red", FITS: "green", DOES_NOT_FIT: "red"}
@@ -56,11 +55,6 @@ def render_compression(result: CompressionResult) -> RenderableType:
         Text(""),
         Text(OF_STAGES, style="dim"),
     )
-
-
-def compression_html(result: CompressionResult) -> str:
-    """Give a compression as a piece of HTML, for notebooks."""
-    return notebook_html(render_compression(result))
 
 
 def _stages(result: CompressionResult) -> FittingTable:
@@ -174,11 +168,6 @@ def render_deployment(deployment: Deployment) -> RenderableType:
         *_quality_line(deployment.accuracy),
         *(Text(f"- {note}", style="yellow") for note in deployment.notes),
     )
-
-
-def deployment_html(deployment: Deployment) -> str:
-    """Give a deployment report as a piece of HTML, for notebooks."""
-    return notebook_html(render_deployment(deployment))
 
 
 LABELS = {

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Iterator
 
-from rich.console import Console, Group, RenderableType
+from rich.console import Group, RenderableType
 from rich.text import Text
 
 from tinytorch.perf.acceleration.kernel_choice import FASTER, Choice, KernelReport
@@ -13,9 +12,8 @@ from tinytorch.reporting.fitting_table import Column, FittingTable
 from tinytorch.reporting.forest_plot import ratio_text
 from tinytorch.reporting.quantities import UNKNOWN, seconds_text
 
-__all__ = ["kernel_choices_html", "render_kernel_choices"]
+__all__ = ["render_kernel_choices"]
 
-HTML = "<pre style='font-family:monospace;line-height:1.3'>{code}</pre>"
 LEGEND = (
     "Columns with the name of an implementation: its time over that of the chosen one, with the "
     "interval. The default changes only where another one is shown to be faster; what computes "
@@ -48,13 +46,6 @@ def render_kernel_choices(report: KernelReport) -> RenderableType:
         label_least=12,
     )
     return Group(_headline(report), Text(""), table, Text(""), Text(LEGEND, "dim"), *_notes(report))
-
-
-def kernel_choices_html(report: KernelReport, *, width: int = 140) -> str:
-    """Give the choices as a piece of HTML, for notebooks."""
-    console = Console(file=io.StringIO(), width=width, record=True, markup=False)
-    console.print(render_kernel_choices(report))
-    return console.export_html(inline_styles=True, code_format=HTML)
 
 
 def _headline(report: KernelReport) -> Text:

@@ -10,7 +10,6 @@ from rich.text import Text
 
 from tinytorch.reporting.advice import render_advice
 from tinytorch.reporting.attempt_words import STYLES, TONES
-from tinytorch.reporting.notebook import notebook_html
 from tinytorch.reporting.optimization_markdown import optimization_markdown
 from tinytorch.reporting.optimization_tables import attempt_table, front_table, suggestion_table
 from tinytorch.reporting.optimization_words import (
@@ -28,7 +27,7 @@ from tinytorch.reporting.optimization_words import (
 from tinytorch.tuning.attempt import BETTER, Attempt
 from tinytorch.tuning.optimization import Optimization
 
-__all__ = ["named_lines", "optimization_html", "optimization_markdown", "render_optimization"]
+__all__ = ["named_lines", "optimization_markdown", "render_optimization"]
 
 
 def render_optimization(optimization: Optimization) -> RenderableType:
@@ -44,11 +43,6 @@ def render_optimization(optimization: Optimization) -> RenderableType:
         *_section("What to do next", _next(optimization)),
         *_section("Notes", _notes(optimization)),
     )
-
-
-def optimization_html(optimization: Optimization) -> str:
-    """Lay an optimization out for a notebook."""
-    return notebook_html(render_optimization(optimization))
 
 
 # ---------------------------------------------------------------- the head

@@ -11,12 +11,11 @@ from rich.table import Table
 from rich.text import Text
 
 from tinytorch.reporting.fitting_table import GAP, Column, FittingTable
-from tinytorch.reporting.notebook import notebook_html
 from tinytorch.reporting.quantities import factor_text
 from tinytorch.workloads.layer_groups import LayerGroup, StepGroup, group_layers
 from tinytorch.workloads.plan import Gain, Plan
 
-__all__ = ["gain_text", "plan_html", "render_plan", "settings_text", "skipped_lines"]
+__all__ = ["gain_text", "render_plan", "settings_text", "skipped_lines"]
 
 FEW_STEPS = 12
 """So many steps have a row each; of more, the same ones share a row."""
@@ -43,11 +42,6 @@ def render_plan(plan: Plan, *, expand: bool = False) -> RenderableType:
     if plan.notes:
         sections += _section("Notes", _list(Text(note, "yellow") for note in plan.notes))
     return Group(*sections)
-
-
-def plan_html(plan: Plan) -> str:
-    """Give a plan as a piece of HTML, for notebooks."""
-    return notebook_html(render_plan(plan))
 
 
 def _section(title: str, content: RenderableType) -> list[RenderableType]:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Sequence
 
-from rich.console import Console, Group, RenderableType
+from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
@@ -26,9 +25,7 @@ from tinytorch.reporting.roofline import roofline_view
 from tinytorch.workloads.profile import Profile
 from tinytorch.workloads.profile_facts import ProfileFacts, find_facts
 
-__all__ = ["profile_html", "render_profile", "render_profiles"]
-
-HTML = '<pre style="font-family:monospace;line-height:1.2;overflow-x:auto">{code}</pre>'
+__all__ = ["render_profile", "render_profiles"]
 
 
 def render_profile(
@@ -59,13 +56,6 @@ def render_profile(
         sections.append(_section("Hardware counters", counter_table(profile.counters)))
     sections.append(_section("What to keep in mind", caveats(profile, facts)))
     return Group(*sections)
-
-
-def profile_html(profile: Profile, *, width: int = 140) -> str:
-    """Give a profile as a piece of HTML, for notebooks."""
-    console = Console(file=io.StringIO(), width=width, record=True, markup=False)
-    console.print(render_profile(profile))
-    return console.export_html(inline_styles=True, code_format=HTML)
 
 
 def render_profiles(profiles: Sequence[Profile]) -> RenderableType:

@@ -14,15 +14,12 @@ from tinytorch.perf.quantization.calibration_result import Calibration
 from tinytorch.perf.quantization.sensitivity import LayerSensitivity, Sensitivity
 from tinytorch.reporting.bars import share_bar
 from tinytorch.reporting.fitting_table import Column, FittingTable
-from tinytorch.reporting.notebook import notebook_html
 from tinytorch.reporting.quantities import UNKNOWN, bytes_text, count_text, percent_text
 from tinytorch.reporting.text_graphics import BARS
 
 __all__ = [
-    "calibration_html",
     "render_calibration",
     "render_sensitivity",
-    "sensitivity_html",
 ]
 
 MOST_ROWS = 40
@@ -57,11 +54,6 @@ def render_sensitivity(sensitivity: Sensitivity, *, top: int = MOST_ROWS) -> Ren
         Text(""),
         Text(OF_SENSITIVITY, style="dim"),
     )
-
-
-def sensitivity_html(sensitivity: Sensitivity) -> str:
-    """Give the sensitivity as a piece of HTML, for notebooks."""
-    return notebook_html(render_sensitivity(sensitivity))
 
 
 def _sensitivity_headline(sensitivity: Sensitivity) -> Text:
@@ -150,11 +142,6 @@ def render_calibration(
         Text(""),
         Text(OF_CALIBRATION, style="dim"),
     )
-
-
-def calibration_html(calibration: Calibration) -> str:
-    """Give a calibration as a piece of HTML, for notebooks."""
-    return notebook_html(render_calibration(calibration))
 
 
 def _calibration_table(

@@ -11,10 +11,9 @@ from rich.text import Text
 from tinytorch.perf.acceleration.size_advice import SizeAdvice, SizeMeasurement
 from tinytorch.reporting.fitting_table import Column, FittingTable
 from tinytorch.reporting.log_plot import WIDTH, Mark, log_plot
-from tinytorch.reporting.notebook import notebook_html
 from tinytorch.reporting.quantities import bytes_text, count_text, seconds_text
 
-__all__ = ["render_size_advice", "size_advice_html"]
+__all__ = ["render_size_advice"]
 
 NAMES = {"batch": "batch size", "sequence": "sequence length"}
 MEASURED, KNEE, RECOMMENDED = "●", "◆", "★"
@@ -35,11 +34,6 @@ def render_size_advice(advice: SizeAdvice) -> RenderableType:
         *_conclusions(advice),
         *(Text(f"- {note}", style="yellow") for note in advice.notes),
     )
-
-
-def size_advice_html(advice: SizeAdvice, *, width: int = 140) -> str:
-    """Give the advice as a piece of HTML, for notebooks."""
-    return notebook_html(render_size_advice(advice), width=width)
 
 
 def _table(advice: SizeAdvice) -> FittingTable:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from tinytorch.comparison.comparison import Comparison
 from tinytorch.errors import SettingError
+from tinytorch.showing import Shown
 from tinytorch.tuning.advice import Advice
 from tinytorch.tuning.attempt import BETTER, Attempt
 from tinytorch.tuning.front import front_of
@@ -19,8 +20,6 @@ from tinytorch.tuning.settings import Settings
 from tinytorch.workloads.plan import Gain
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
-
     from tinytorch.workloads.profile import Profile
 
 __all__ = ["Contribution", "Optimization"]
@@ -57,7 +56,7 @@ class Contribution:
 
 
 @dataclass(frozen=True)
-class Optimization:
+class Optimization(Shown):
     """The end of the loop: why it is slow, what was tried, what helps, with the proof.
 
     `confirmations` are fresh comparisons with the baseline, made after the choice: the best of many
@@ -230,13 +229,3 @@ class Optimization:
             notes=tuple(fields["notes"]),
             target=fields.get("target", ""),
         )
-
-    def __rich__(self) -> RenderableType:
-        from tinytorch.reporting.optimization import render_optimization
-
-        return render_optimization(self)
-
-    def _repr_html_(self) -> str:
-        from tinytorch.reporting.optimization import optimization_html
-
-        return optimization_html(self)

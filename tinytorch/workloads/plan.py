@@ -8,12 +8,11 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from tinytorch.errors import SettingError
+from tinytorch.showing import Shown
 from tinytorch.workloads.layer_groups import StepGroup, group_layers
 from tinytorch.workloads.workload import Workload
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
-
     from tinytorch.workloads.profile import Profile
 
 __all__ = ["Gain", "Plan", "Skipped", "Step", "Transform"]
@@ -73,7 +72,7 @@ class Skipped:
 
 
 @dataclass(frozen=True)
-class Plan:
+class Plan(Shown):
     """What a transform is about to do.
 
     `speedup` and `shrinkage` are how many times less time a call takes and how many times fewer
@@ -164,16 +163,6 @@ class Plan:
             notes=tuple(fields["notes"]),
             **gains,
         )
-
-    def __rich__(self) -> RenderableType:
-        from tinytorch.reporting.plan import render_plan
-
-        return render_plan(self)
-
-    def _repr_html_(self) -> str:
-        from tinytorch.reporting.plan import plan_html
-
-        return plan_html(self)
 
 
 @runtime_checkable

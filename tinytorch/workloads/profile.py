@@ -6,7 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -19,12 +19,10 @@ from tinytorch.measure.counters import Counters
 from tinytorch.measure.environment import Environment
 from tinytorch.measure.roofline import Bound, classify_bound
 from tinytorch.measure.samples import Samples
+from tinytorch.showing import Shown
 from tinytorch.workloads.layer_paths import BACKWARD, PHASES, UPDATE
 from tinytorch.workloads.layers import Layer, build_layers, layer_times
 from tinytorch.workloads.memory_timeline import MemoryTimeline
-
-if TYPE_CHECKING:
-    from rich.console import RenderableType
 
 __all__ = ["BACKWARD", "UPDATE", "Hotspot", "NotCounted", "OperationGroup", "Profile"]
 
@@ -76,7 +74,7 @@ class Hotspot:
 
 
 @dataclass(frozen=True, repr=False)
-class Profile:
+class Profile(Shown):
     """Everything observed about one workload on one machine.
 
     `latency` are calls of the model as it is, `watched` calls with every layer timed, taken in
@@ -367,13 +365,3 @@ class Profile:
             f"{self.latency.median * 1e3:.3g} ms, {self.flops:,} FLOPs, "
             f"{self.memory.peak_bytes:,} bytes at the peak>"
         )
-
-    def _repr_html_(self) -> str:
-        from tinytorch.reporting.profile import profile_html
-
-        return profile_html(self)
-
-    def __rich__(self) -> RenderableType:
-        from tinytorch.reporting.profile import render_profile
-
-        return render_profile(self)

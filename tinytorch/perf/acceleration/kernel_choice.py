@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tinytorch.comparison.sequential import TimeRatio
-
-if TYPE_CHECKING:
-    from rich.console import RenderableType
+from tinytorch.showing import Shown
 
 __all__ = [
     "DEFAULT_WINS",
@@ -84,7 +82,7 @@ class Choice:
 
 
 @dataclass(frozen=True)
-class KernelReport:
+class KernelReport(Shown):
     """Which implementation won where, on this machine.
 
     `fingerprint` stands for the machine, the versions of its libraries and the number of threads.
@@ -97,13 +95,3 @@ class KernelReport:
     def to_dict(self) -> dict[str, Any]:
         """Give everything, ready for JSON."""
         return asdict(self)
-
-    def __rich__(self) -> RenderableType:
-        from tinytorch.reporting.kernel_choices import render_kernel_choices
-
-        return render_kernel_choices(self)
-
-    def _repr_html_(self) -> str:
-        from tinytorch.reporting.kernel_choices import kernel_choices_html
-
-        return kernel_choices_html(self)

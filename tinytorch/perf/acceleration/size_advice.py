@@ -5,16 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from tinytorch.comparison.sequential import TimeRatio, estimate_ratio
 from tinytorch.errors import SettingError
 from tinytorch.measure.samples import Interval, Samples
-
-if TYPE_CHECKING:
-    from rich.console import RenderableType
+from tinytorch.showing import Shown
 
 __all__ = ["Ceiling", "Limit", "Recommendation", "SizeAdvice", "SizeMeasurement"]
 
@@ -111,7 +109,7 @@ class Recommendation:
 
 
 @dataclass(frozen=True)
-class SizeAdvice:
+class SizeAdvice(Shown):
     """Throughput against latency over a batch size or a sequence length, and what follows.
 
     `usual` is the size of the example inputs; `unit` what one call works on, `examples` or
@@ -198,16 +196,6 @@ class SizeAdvice:
             "is_isolated": self.is_isolated,
             "notes": list(self.notes),
         }
-
-    def __rich__(self) -> RenderableType:
-        from tinytorch.reporting.size_advice import render_size_advice
-
-        return render_size_advice(self)
-
-    def _repr_html_(self) -> str:
-        from tinytorch.reporting.size_advice import size_advice_html
-
-        return size_advice_html(self)
 
     # ------------------------------------------------------------ judging
 

@@ -15,10 +15,10 @@ from tinytorch.perf.benchmarking.intervals import ratio_interval
 from tinytorch.perf.benchmarking.names import named_models
 from tinytorch.perf.benchmarking.performance import Performance, measure_subjects
 from tinytorch.perf.benchmarking.subject import make_subject
+from tinytorch.showing import Shown, benchmarking_reports
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-    from rich.console import RenderableType
 
 __all__ = ["PerformanceTable", "Speedup", "benchmark_suite", "plot_performance_comparison"]
 
@@ -36,7 +36,7 @@ class Speedup:
 
 
 @dataclass(frozen=True)
-class PerformanceTable(Mapping[str, Performance]):
+class PerformanceTable(Mapping[str, Performance], Shown):
     """Performances by name, in order. The first is the baseline of every speedup."""
 
     performances: Mapping[str, Performance]
@@ -86,11 +86,6 @@ class PerformanceTable(Mapping[str, Performance]):
             "speedup_high": interval.high if interval else None,
         }
 
-    def __rich__(self) -> RenderableType:
-        from tinytorch.reporting.benchmarking_classics import render_performances
-
-        return render_performances(self)
-
 
 def benchmark_suite(
     models: Any,
@@ -136,11 +131,11 @@ def plot_performance_comparison(results: Mapping[str, Performance]) -> Figure:
     :func:`measure_performance` gave. The figure needs matplotlib; save it with
     ``figure.savefig("comparison.png")``.
     """
-    from tinytorch.reporting.benchmarking_classics import draw_performances, show_performances
-
     table = as_table(results)
-    show_performances(table)
-    return draw_performances(table)
+    reports = benchmarking_reports()
+    reports.show_performances(table)
+    figure: Figure = reports.draw_performances(table)
+    return figure
 
 
 def as_table(results: Mapping[str, Performance]) -> PerformanceTable:

@@ -18,6 +18,7 @@ from tinytorch.perf.benchmarking.benchmark import (
 )
 from tinytorch.perf.benchmarking.pareto import pareto_front
 from tinytorch.perf.benchmarking.scoring import ACCURACY
+from tinytorch.showing import benchmarking_reports
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -77,9 +78,7 @@ class BenchmarkSuite:
 
         It is saved under `save_path`, or in the suite's `output_dir` if it has one.
         """
-        from tinytorch.reporting.benchmarking_classics import draw_results
-
-        figure = draw_results(self._measured())
+        figure: Figure = benchmarking_reports().draw_results(self._measured())
         self._save_figure(figure, save_path, "benchmark_results.png")
         return figure
 
@@ -94,11 +93,11 @@ class BenchmarkSuite:
         A model is beaten by one that is at least as good in both metrics and better in one. The
         points are medians (latency), means (accuracy) and peaks (memory).
         """
-        from tinytorch.reporting.benchmarking_classics import draw_pareto
-
         points = self._points(x_metric, y_metric)
         front = self.pareto_frontier(x_metric, y_metric)
-        figure = draw_pareto(points, front, self._measured(), x_metric, y_metric)
+        figure: Figure = benchmarking_reports().draw_pareto(
+            points, front, self._measured(), x_metric, y_metric
+        )
         self._save_figure(figure, save_path, f"pareto_{x_metric}_{y_metric}.png")
         return figure
 
@@ -111,13 +110,11 @@ class BenchmarkSuite:
 
     def generate_report(self, save_path: PathLike | None = None) -> str:
         """Give what was measured as Markdown; also written to `save_path` or the `output_dir`."""
-        from tinytorch.reporting.benchmarking_classics import markdown_report
-
         results = self._measured()
         rows = {metric: self.benchmark.compare_models(metric) for metric in results}
         pair = ("latency", "accuracy")
         front = self.pareto_frontier(*pair) if all(each in results for each in pair) else []
-        report = markdown_report(
+        report: str = benchmarking_reports().markdown_report(
             results,
             rows,
             front=front,

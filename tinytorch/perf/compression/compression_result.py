@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -13,10 +13,8 @@ from tinytorch.comparison.accuracy import AccuracyComparison
 from tinytorch.formats.affine import QuantizedArray
 from tinytorch.formats.entropy import entropy_bytes
 from tinytorch.perf.compression.compressed_model import State, as_floats, write_state
+from tinytorch.showing import Shown
 from tinytorch.workloads.plan import Skipped
-
-if TYPE_CHECKING:
-    from rich.console import RenderableType
 
 __all__ = ["CompressionResult", "CompressionStage", "bound_bytes"]
 
@@ -44,7 +42,7 @@ class CompressionStage:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class CompressionResult:
+class CompressionResult(Shown):
     """A compressed model, and the evidence.
 
     model: an ordinary float model, which holds exactly what `load_compressed` gives: the weights
@@ -150,16 +148,6 @@ class CompressionResult:
             f"CompressionResult({self.name}, {names}: {self.file_bytes:,} bytes instead of "
             f"{self.original_bytes:,}, {self.sparsity:.1%} zeros, {self.metric} {found})"
         )
-
-    def __rich__(self) -> RenderableType:
-        from tinytorch.reporting.compression import render_compression
-
-        return render_compression(self)
-
-    def _repr_html_(self) -> str:
-        from tinytorch.reporting.compression import compression_html
-
-        return compression_html(self)
 
 
 def bound_bytes(state: State) -> float:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from numbers import Real
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from tinytorch.adapters.adapter import Adapter, adapter_for
 from tinytorch.comparison.accuracy import AccuracyComparison, compare_accuracy
@@ -19,10 +19,8 @@ from tinytorch.measure.timing import measure_time
 from tinytorch.perf.compression.compressed_model import load_compressed, save_compressed
 from tinytorch.perf.compression.compression_result import CompressionResult
 from tinytorch.perf.compression.evaluation import scores_of
+from tinytorch.showing import Shown
 from tinytorch.workloads.workload import Workload, call_model, check_workload
-
-if TYPE_CHECKING:
-    from rich.console import RenderableType
 
 __all__ = [
     "BUDGETS",
@@ -73,7 +71,7 @@ class Check:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Deployment:
+class Deployment(Shown):
     """What was measured of a model in its file, and the budgets that it should keep to.
 
     load: seconds from the file to a model that has answered a first call; they include copying the
@@ -145,16 +143,6 @@ class Deployment:
             f"Deployment({self.name}, {self.file_bytes:,} bytes instead of "
             f"{self.original_bytes:,}{verdict})"
         )
-
-    def __rich__(self) -> RenderableType:
-        from tinytorch.reporting.compression import render_deployment
-
-        return render_deployment(self)
-
-    def _repr_html_(self) -> str:
-        from tinytorch.reporting.compression import deployment_html
-
-        return deployment_html(self)
 
 
 def budget_verdict(low: float, high: float, limit: float) -> str:

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tinytorch.comparison.comparison import FASTER, Comparison
-
-if TYPE_CHECKING:
-    from rich.console import RenderableType
+from tinytorch.showing import Shown
 
 __all__ = ["CachePoint", "CacheTradeoff"]
 
@@ -66,7 +64,7 @@ class CachePoint:
 
 
 @dataclass(frozen=True)
-class CacheTradeoff:
+class CacheTradeoff(Shown):
     """Cache bytes against time saved, at growing lengths of the text."""
 
     name: str
@@ -132,13 +130,3 @@ class CacheTradeoff:
             "saved_total_s_estimated": self.saved_total_s,
             "notes": list(self.notes),
         }
-
-    def __rich__(self) -> RenderableType:
-        from tinytorch.reporting.cache_tradeoff import render_tradeoff
-
-        return render_tradeoff(self)
-
-    def _repr_html_(self) -> str:
-        from tinytorch.reporting.cache_tradeoff import tradeoff_html
-
-        return tradeoff_html(self)

@@ -25,6 +25,7 @@ from tinytorch.perf.profiling.timer import (
     readable_name,
     timing_stats,
 )
+from tinytorch.showing import profiling_reports
 from tinytorch.workloads.memory_timeline import MemoryTimeline
 
 __all__ = ["Measured", "ProfilerContext"]
@@ -156,11 +157,11 @@ class ProfilerContext:
 
     def generate_report(self) -> str:
         """Print the report and return it as text."""
-        from tinytorch.reporting.profiling_classics import as_text, render_context, show
-
-        report = render_context(self)
-        show(report)
-        return as_text(report)
+        reports = profiling_reports()
+        report = reports.render_context(self)
+        reports.show(report)
+        text: str = reports.as_text(report)
+        return text
 
     # ------------------------------------------------------------ the block
 

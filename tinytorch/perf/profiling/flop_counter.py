@@ -12,6 +12,7 @@ from tinytorch.errors import SettingError
 from tinytorch.perf.profiling.example_inputs import example_inputs
 from tinytorch.perf.profiling.flops import record_call
 from tinytorch.perf.profiling.timer import check_count
+from tinytorch.showing import profiling_reports
 
 __all__ = ["FLOPCounter"]
 
@@ -187,9 +188,8 @@ class FLOPCounter:
 
     def print_report(self, name: str = "Model") -> None:
         """Print the counts, and in which convention they are."""
-        from tinytorch.reporting.profiling_classics import render_flops, show
-
-        show(render_flops(self, name))
+        reports = profiling_reports()
+        reports.show(reports.render_flops(self, name))
 
     # ------------------------------------------------------------ adding up
 

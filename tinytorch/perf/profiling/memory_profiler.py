@@ -10,6 +10,7 @@ from tinytorch.errors import SettingError
 from tinytorch.perf.profiling.block_memory import MB, BlockMemory, metering
 from tinytorch.perf.profiling.leaks import LeakReport, detect_leak
 from tinytorch.perf.profiling.timer import bound_call
+from tinytorch.showing import profiling_reports
 
 __all__ = ["MemoryProfiler", "MemoryTracker", "profile_memory"]
 
@@ -87,9 +88,8 @@ class MemoryProfiler(MemoryTracker):
 
     def print_report(self, stats: Mapping[str, Any], name: str = "Memory") -> None:
         """Print what :meth:`profile` gave."""
-        from tinytorch.reporting.profiling_classics import render_memory, show
-
-        show(render_memory(stats, name))
+        reports = profiling_reports()
+        reports.show(reports.render_memory(stats, name))
 
     def detect_leak(
         self,

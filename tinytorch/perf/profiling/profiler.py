@@ -24,6 +24,7 @@ from tinytorch.perf.profiling.operation_totals import OperationTotal, OperationT
 from tinytorch.perf.profiling.per_sample import flops_per_sample
 from tinytorch.perf.profiling.timer import check_count
 from tinytorch.perf.profiling.weights import count_parameters
+from tinytorch.showing import profiling_reports
 from tinytorch.workloads.memory_timeline import MemoryTimeline
 from tinytorch.workloads.profile import Profile
 from tinytorch.workloads.workload import Workload, call_model
@@ -162,7 +163,6 @@ class Profiler:
 
     def print_top_operations(self, n: int = 10) -> None:
         """Print the `n` slowest operations with their share of the time of all operations."""
-        from tinytorch.reporting.profiling_classics import render_top_operations, show
-
         check_count("n", n, at_least=1)
-        show(render_top_operations(self.operations, self.elapsed / MS, n))
+        reports = profiling_reports()
+        reports.show(reports.render_top_operations(self.operations, self.elapsed / MS, n))

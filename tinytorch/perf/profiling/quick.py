@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tinytorch.perf.profiling.profiler import Profiler
+from tinytorch.showing import profiling_reports
 
 __all__ = ["quick_profile"]
 
@@ -14,8 +15,7 @@ def quick_profile(model: Any, x: Any, profiler: Profiler | None = None) -> dict[
 
     It is what :meth:`Profiler.profile_forward_pass` gives.
     """
-    from tinytorch.reporting.profiling_classics import render_quick_profile, show
-
     facts = (profiler or Profiler()).profile_forward_pass(model, x)
-    show(render_quick_profile(facts))
+    reports = profiling_reports()
+    reports.show(reports.render_quick_profile(facts))
     return facts

@@ -15,6 +15,7 @@ from tinytorch.measure.device_clock import fitting_clock, used_devices, wait_for
 from tinytorch.measure.timing import measure_time
 from tinytorch.perf.profiling.block_memory import MB, metering
 from tinytorch.perf.profiling.timer import bound_call, readable_name, refuse_lazy
+from tinytorch.showing import profiling_reports
 
 __all__ = ["CallProfile", "SimpleProfiler", "profile", "profile_function", "size_in_bytes"]
 
@@ -148,9 +149,8 @@ def _check_function(func: Any) -> None:
 
 
 def _report(call: CallProfile) -> None:
-    from tinytorch.reporting.profiling_classics import render_call, show
-
-    show(render_call(call))
+    reports = profiling_reports()
+    reports.show(reports.render_call(call))
 
 
 # ---------------------------------------------------------------- sizes

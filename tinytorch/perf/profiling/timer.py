@@ -16,6 +16,7 @@ from tinytorch.measure.clocks import Clock, Function
 from tinytorch.measure.device_clock import fitting_clock, used_devices, wait_for_devices
 from tinytorch.measure.samples import Samples
 from tinytorch.measure.timing import gc_paused, measure_time
+from tinytorch.showing import profiling_reports
 
 __all__ = [
     "Timer",
@@ -84,9 +85,11 @@ class Timer:
 
     def print_report(self, name: str = "Timing") -> None:
         """Print what was measured, the median first."""
-        from tinytorch.reporting.profiling_classics import render_nothing, render_timing, show
-
-        show(render_timing(self.samples, name) if self.measurements else render_nothing(name))
+        reports = profiling_reports()
+        if self.measurements:
+            reports.show(reports.render_timing(self.samples, name))
+        else:
+            reports.show(reports.render_nothing(name))
 
     # ------------------------------------------------------------ blocks
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -12,9 +12,7 @@ from tinytorch.core.backends import Array
 from tinytorch.errors import SettingError
 from tinytorch.formats.ranges import METHODS, RangeStatistics, choose_range
 from tinytorch.perf.quantization.settings import Settings
-
-if TYPE_CHECKING:
-    from rich.console import RenderableType
+from tinytorch.showing import Shown
 
 __all__ = ["Calibration"]
 
@@ -22,7 +20,7 @@ NAMES_SHOWN = 5
 
 
 @dataclass(frozen=True, eq=False)
-class Calibration(Mapping[str, RangeStatistics]):
+class Calibration(Mapping[str, RangeStatistics], Shown):
     """Statistics of the inputs of layers, by the paths of these, from so many batches.
 
     It is a mapping of them. `ranges` is how ranges are chosen unless another way is asked for.
@@ -96,16 +94,6 @@ class Calibration(Mapping[str, RangeStatistics]):
             "ranges": self.ranges,
             "layers": {layer: seen.to_dict() for layer, seen in self.items()},
         }
-
-    def __rich__(self) -> RenderableType:
-        from tinytorch.reporting.quantization import render_calibration
-
-        return render_calibration(self)
-
-    def _repr_html_(self) -> str:
-        from tinytorch.reporting.quantization import calibration_html
-
-        return calibration_html(self)
 
     def _of(self, layer: str) -> RangeStatistics:
         if layer not in self.statistics:

@@ -5,19 +5,17 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from tinytorch.adapters.adapter import Adapter, adapter_for
 from tinytorch.core.backends import Array
 from tinytorch.errors import SettingError
+from tinytorch.showing import Shown
 from tinytorch.workloads.observing import calling_plainly, switch_to_eval
 from tinytorch.workloads.plan import Gain, Plan, Skipped, Step, Transform
 from tinytorch.workloads.workload import Workload, call_model
-
-if TYPE_CHECKING:
-    from rich.console import RenderableType
 
 __all__ = ["LayerSensitivity", "Sensitivity", "measure_sensitivity", "within_error"]
 
@@ -43,7 +41,7 @@ class LayerSensitivity:
 
 
 @dataclass(frozen=True)
-class Sensitivity:
+class Sensitivity(Shown):
     """The layers of a model in the order of a plan, and all of them quantized together."""
 
     layers: tuple[LayerSensitivity, ...]
@@ -73,16 +71,6 @@ class Sensitivity:
         for each in (*fields["layers"], fields["together"]):
             each["error"] = each["error"] if math.isfinite(each["error"]) else None
         return fields
-
-    def __rich__(self) -> RenderableType:
-        from tinytorch.reporting.quantization import render_sensitivity
-
-        return render_sensitivity(self)
-
-    def _repr_html_(self) -> str:
-        from tinytorch.reporting.quantization import sensitivity_html
-
-        return sensitivity_html(self)
 
 
 def measure_sensitivity(

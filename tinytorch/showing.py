@@ -1,0 +1,70 @@
+"""The one lazy door from results to how they are shown.
+
+A result derives from :class:`Shown` and is then shown by a terminal and a notebook. Nothing of
+`reporting` is imported before somebody looks.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+__all__ = ["Shown", "benchmarking_reports", "competition_boards", "profiling_reports"]
+
+# Class of a result -> what renders it.
+RENDERERS = {
+    "CacheTradeoff": "tinytorch.reporting.cache_tradeoff:render_tradeoff",
+    "Calibration": "tinytorch.reporting.quantization:render_calibration",
+    "Comparison": "tinytorch.reporting.comparison:render_comparison",
+    "CompressionResult": "tinytorch.reporting.compression:render_compression",
+    "Deployment": "tinytorch.reporting.compression:render_deployment",
+    "KernelReport": "tinytorch.reporting.kernel_choices:render_kernel_choices",
+    "Optimization": "tinytorch.reporting.optimization:render_optimization",
+    "PerformanceTable": "tinytorch.reporting.benchmarking_classics:render_performances",
+    "Plan": "tinytorch.reporting.plan:render_plan",
+    "Profile": "tinytorch.reporting.profile:render_profile",
+    "Sensitivity": "tinytorch.reporting.quantization:render_sensitivity",
+    "SizeAdvice": "tinytorch.reporting.size_advice:render_size_advice",
+}
+
+
+class Shown:
+    """A result that shows itself: in a terminal by rich, in a notebook as HTML."""
+
+    __slots__ = ()
+
+    def __rich__(self) -> RenderableType:
+        names = (each.__name__ for each in type(self).__mro__)
+        renderer = next(RENDERERS[name] for name in names if name in RENDERERS)
+        module, _, function = renderer.partition(":")
+        rendered: RenderableType = getattr(import_module(module), function)(self)
+        return rendered
+
+    def _repr_html_(self) -> str:
+        from tinytorch.reporting.notebook import notebook_html
+
+        return notebook_html(self.__rich__())
+
+
+def profiling_reports() -> Any:
+    """Return the module with the reports of the classic profiling tools."""
+    from tinytorch.reporting import profiling_classics
+
+    return profiling_classics
+
+
+def benchmarking_reports() -> Any:
+    """Return the module with the tables, figures and reports of the classic benchmarking tools."""
+    from tinytorch.reporting import benchmarking_classics
+
+    return benchmarking_classics
+
+
+def competition_boards() -> Any:
+    """Return the module that shows boards of the competition."""
+    from tinytorch.reporting import competition_board
+
+    return competition_board
