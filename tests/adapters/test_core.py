@@ -392,10 +392,8 @@ def test_the_clone_of_a_function_has_layers_of_its_own():
 
 
 def test_a_copy_has_the_layout_of_its_model_until_it_is_changed():
-    from tinytorch.core.layers import Linear
-
-    adapter, model = CoreAdapter(), Linear(3, 2)
-    twin = adapter.clone(model)
-    assert adapter.copy_difference(model, twin) == ""
+    model = Linear(3, 2)
+    twin = ADAPTER.clone(model)
+    assert ADAPTER.copy_difference(model, twin) == ""
     twin.weight.data = np.asfortranarray(twin.weight.data)
-    assert adapter.copy_difference(model, twin) == "strides of 'weight'"
+    assert ADAPTER.copy_difference(model, twin) == "strides of 'weight'"

@@ -14,12 +14,14 @@ __all__ = [
     "BETTER",
     "BROKEN",
     "FAILED",
+    "IN_MEMORY",
     "INACCURATE",
     "NOTHING_TO_DO",
     "NOT_SHOWN",
     "NOT_TRIED",
     "NO_GAIN",
     "OUTCOMES",
+    "RELOADED",
     "TIME_IS_UP",
     "WORSE",
     "Attempt",
@@ -42,6 +44,8 @@ OUTCOMES = {
 """Outcome -> what it means."""
 TIME_IS_UP = "the budget of"
 """How the reason begins where there was no time to try."""
+RELOADED, IN_MEMORY = "reloaded", "in memory"
+"""Which model a confirmation is of: one that was saved and loaded, or the one that was made."""
 ACCEPTABLE = frozenset({BETTER, NO_GAIN, WORSE, NOT_SHOWN})
 
 
@@ -51,6 +55,7 @@ class Attempt:
 
     `comparison` is with the baseline, `against_best` with the best stack so far, by time alone;
     `measured` is what the first one says. `seconds` is what all of it took, planning included.
+    `confirmed_on` is RELOADED or IN_MEMORY for a confirmation, and empty otherwise.
     """
 
     stack: tuple[str, ...]
@@ -61,6 +66,7 @@ class Attempt:
     against_best: Comparison | None = None
     seconds: float = 0.0
     notes: tuple[str, ...] = ()
+    confirmed_on: str = ""
 
     @property
     def name(self) -> str:
@@ -101,6 +107,7 @@ class Attempt:
             "against_best": self.against_best and self.against_best.to_dict(),
             "seconds": self.seconds,
             "notes": list(self.notes),
+            "confirmed_on": self.confirmed_on,
         }
 
     @classmethod
@@ -116,4 +123,5 @@ class Attempt:
             against_best=against and Comparison.from_dict(against),
             seconds=fields["seconds"],
             notes=tuple(fields["notes"]),
+            confirmed_on=fields.get("confirmed_on", ""),
         )
