@@ -33,7 +33,15 @@ from tinytorch.reporting.optimization_words import (
     verdict_word,
     why_slow,
 )
-from tinytorch.tuning.attempt import FAILED, NOT_SHOWN, NOT_TRIED, WORSE, Attempt
+from tinytorch.tuning.attempt import (
+    FAILED,
+    IN_MEMORY,
+    NOT_SHOWN,
+    NOT_TRIED,
+    RELOADED,
+    WORSE,
+    Attempt,
+)
 from tinytorch.tuning.limits import LimitCheck
 from tinytorch.tuning.optimization import Contribution, Optimization
 from tinytorch.tuning.settings import Settings
@@ -261,6 +269,17 @@ def test_the_numbers_are_those_of_the_fresh_comparison():
     (line,) = confirmation_lines(found)
     assert line.startswith("Confirmed: this was measured again")
     assert "When it was tried: 2.50x faster (" in line
+
+
+def test_it_is_said_whether_the_model_was_saved_and_loaded():
+    again = timed(*STACK, ratio=0.5)
+    lines = [
+        confirmation_lines(best_is_a_stack(confirmations=(replace(again, confirmed_on=where),)))[0]
+        for where in ("", RELOADED, IN_MEMORY)
+    ]
+    assert len(set(lines)) == 3
+    assert "saved and loaded again" in lines[1]
+    assert "in memory" in lines[2]
 
 
 def test_that_nobody_measured_again_is_said():
