@@ -45,6 +45,7 @@ from tinytorch.tuning.attempt import (
 from tinytorch.tuning.limits import LimitCheck
 from tinytorch.tuning.optimization import Contribution, Optimization
 from tinytorch.tuning.settings import Settings
+from tinytorch.workloads.plan import Plan
 
 
 def test_the_verdict_is_one_sentence_with_the_numbers():
@@ -53,6 +54,17 @@ def test_the_verdict_is_one_sentence_with_the_numbers():
         "smaller in memory, 4.00x smaller on disk, as accurate (75.00% to 74.85%)."
     )
     assert verdict_word(best_is_a_stack()) == "2.50x faster"
+
+
+def test_what_changes_the_process_says_so_in_the_headline():
+    found = best_is_a_stack()
+    best = found.recommended
+    plan = Plan("Anything", {}, (), changes_process="sets 1 thread for the whole process")
+    changed = replace(best, plans=(*best.plans, plan, plan))
+    others = [each for each in found.attempts if each.stack != best.stack]
+    told = replace(found, attempts=(changed, *others))
+    assert changed.to_dict()["changes_process"] == ["sets 1 thread for the whole process"]
+    assert f"{best.name} (sets 1 thread for the whole process) makes it" in headline(told)
 
 
 def test_the_goal_decides_what_is_said_first():

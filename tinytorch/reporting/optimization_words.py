@@ -92,9 +92,10 @@ def headline(optimization: Optimization) -> str:
         return f"{name}: {_nothing_helps(optimization)}."
     words = ", ".join(attempt_phrases(best, optimization.settings.goal))
     doubt = f" {WAS_BUSY}" if optimization.was_busy else ""
+    how = f"{best.name} ({', '.join(best.changes_process)})" if best.changes_process else best.name
     if best.outcome == BETTER:
-        return f"{name}: {best.name} makes it {words}.{doubt}"
-    return f"{name}: {best.name} keeps to the limits; it is {words}.{doubt}"
+        return f"{name}: {how} makes it {words}.{doubt}"
+    return f"{name}: {how} keeps to the limits; it is {words}.{doubt}"
 
 
 def verdict_word(optimization: Optimization) -> str:

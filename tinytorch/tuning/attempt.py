@@ -84,6 +84,11 @@ class Attempt:
         return self.outcome in ACCEPTABLE
 
     @property
+    def changes_process(self) -> tuple[str, ...]:
+        """What its model sets for the whole process, each once; nothing for most."""
+        return tuple(dict.fromkeys(x.changes_process for x in self.plans if x.changes_process))
+
+    @property
     def measured(self) -> Measured:
         """What it is judged by; all None where it was never compared."""
         return measured_by(self.comparison) if self.comparison else Measured()
@@ -108,6 +113,7 @@ class Attempt:
             "seconds": self.seconds,
             "notes": list(self.notes),
             "confirmed_on": self.confirmed_on,
+            "changes_process": list(self.changes_process),
         }
 
     @classmethod

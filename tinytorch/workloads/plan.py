@@ -79,6 +79,8 @@ class Plan:
     `speedup` and `shrinkage` are how many times less time a call takes and how many times fewer
     bytes the model holds, as predicted; None where nobody can tell, and then `not_predicted` has
     the reason under the same name. Where there is nothing to do, the reason is that.
+    `changes_process` says what the changed model sets outside of itself, such as "sets 1 thread for
+    the whole process"; nothing where it changes the model alone.
     """
 
     transform: str
@@ -89,6 +91,7 @@ class Plan:
     shrinkage: Gain | None = None
     not_predicted: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    changes_process: str = ""
 
     def __post_init__(self) -> None:
         if not self.steps:
@@ -162,6 +165,7 @@ class Plan:
             skipped=tuple(Skipped(**each) for each in fields["skipped"]),
             not_predicted=fields["not_predicted"],
             notes=tuple(fields["notes"]),
+            changes_process=fields.get("changes_process", ""),
             **gains,
         )
 
