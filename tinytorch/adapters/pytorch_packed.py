@@ -56,7 +56,9 @@ def packed_weights(module: Any) -> list[PackedWeight]:
         size = sum(tensor.numel() for tensor in tensors)
         nbytes = sum(unpacked_bytes(tensor) for tensor in tensors)
         if is_held_twice(packed):
-            nbytes += sum(each.numel() * each.element_size() for each in tensors if each.is_quantized)
+            nbytes += sum(
+                each.numel() * each.element_size() for each in tensors if each.is_quantized
+            )
         found.append((name, size, nbytes))
     return found
 
@@ -72,7 +74,9 @@ def packing_of(packed: torch.ScriptObject) -> str:
     inner = [packing_of(each) for each in _inner_objects(packed)]
     if name not in KERNELS:
         return " ".join([name, *inner])
-    refused = torch._empty_affine_quantized((1, 1, 1, 1), scale=1.0, zero_point=0, dtype=torch.qint32)
+    refused = torch._empty_affine_quantized(
+        (1, 1, 1, 1), scale=1.0, zero_point=0, dtype=torch.qint32
+    )
     try:
         KERNELS[name](refused, packed, 1.0, 0)
     except (RuntimeError, NotImplementedError) as error:

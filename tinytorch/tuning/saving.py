@@ -118,9 +118,7 @@ def save_optimized(
     return _save(Path(path), workload, recipe, storage)
 
 
-def reloaded(
-    workload: Workload, *, name: str, stack: Sequence[str], plans: Sequence[Plan]
-) -> Any:
+def reloaded(workload: Workload, *, name: str, stack: Sequence[str], plans: Sequence[Plan]) -> Any:
     """Return the model of a stack as somebody has it who saves it and loads it again.
 
     Raises CheckpointError where that is impossible. Unlike :func:`save_optimized` it calls no

@@ -198,9 +198,7 @@ class Trials:
         attempt = replace(attempt, seconds=perf_counter() - started)
         return attempt, built if attempt.is_acceptable else None
 
-    def _delivered(
-        self, built: Built, limit_s: float | None
-    ) -> tuple[Built, str, tuple[str, ...]]:
+    def _delivered(self, built: Built, limit_s: float | None) -> tuple[Built, str, tuple[str, ...]]:
         """Return a stack as a user gets it, who saves and loads it; else as it is, and why."""
         once_s = sum(each.seconds for each in preparations_of(built.model))
         try:

@@ -70,7 +70,9 @@ def test_numbers_that_are_none_are_an_error(case):
 
 
 def test_sums_of_depthwise_convolutions_do_not_overflow():
-    model = seeded(lambda: nn.Sequential(nn.Conv2d(3, 128, 1), nn.Conv2d(128, 128, 3, padding=1, groups=128)))
+    model = seeded(
+        lambda: nn.Sequential(nn.Conv2d(3, 128, 1), nn.Conv2d(128, 128, 3, padding=1, groups=128))
+    )
     case = workload(model, 4, 3, 12, 12)
     with torch.no_grad():
         model[1].weight.fill_(0.5)
