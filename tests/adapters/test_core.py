@@ -389,3 +389,11 @@ def test_the_clone_of_a_function_has_layers_of_its_own():
         assert not {id(each) for each in copies} & {id(each) for each in owned}
         copies[0].weight.data = np.zeros((3, 3), np.float32)
         assert not np.array_equal(twin(x).data, function(x).data)
+
+
+def test_a_copy_has_the_layout_of_its_model_until_it_is_changed():
+    model = Linear(3, 2)
+    twin = ADAPTER.clone(model)
+    assert ADAPTER.copy_difference(model, twin) == ""
+    twin.weight.data = np.asfortranarray(twin.weight.data)
+    assert ADAPTER.copy_difference(model, twin) == "strides of 'weight'"

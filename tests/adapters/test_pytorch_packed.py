@@ -7,7 +7,13 @@ torch = require_part("torch")
 nn = torch.nn
 
 from tinytorch.adapters.pytorch import TorchAdapter
-from tinytorch.adapters.pytorch_packed import packed_objects, packed_weights, unpacked_bytes
+from tinytorch.adapters.pytorch_packed import (
+    is_held_twice,
+    packed_objects,
+    packed_weights,
+    packing_of,
+    unpacked_bytes,
+)
 from tinytorch.comparison.resources import measure_resources
 from tinytorch.workloads.workload import Workload
 
@@ -44,7 +50,36 @@ def test_a_convolution_is_counted_without_the_numbers_that_say_how():
     layer = torch.ao.nn.quantized.Conv2d(3, 8, 3)
     ((_, size, nbytes),) = packed_weights(layer)
     assert size == 8 * 3 * 9 + 8  # and not its stride and padding
-    assert nbytes == 8 * 3 * 9 + STEP + 8 * 4  # one step for the whole weight
+    twice = 8 * 3 * 9 if is_held_twice(layer._packed_params) else 0
+    assert nbytes == 8 * 3 * 9 + twice + STEP + 8 * 4  # one step for the whole weight
+
+
+def conv_under(engine):
+    engines = torch.backends.quantized
+    if engine not in engines.supported_engines:
+        pytest.skip(f"this PyTorch has no engine {engine}")
+    before = engines.engine
+    try:
+        engines.engine = engine
+        return torch.ao.nn.quantized.Conv2d(3, 8, 3)
+    finally:
+        engines.engine = before
+
+
+def test_onednn_holds_the_values_twice():
+    sizes = {each: packed_weights(conv_under(each))[0][2] for each in ("fbgemm", "onednn")}
+    assert sizes["onednn"] == sizes["fbgemm"] + 8 * 3 * 9
+
+
+def test_the_packing_tells_engines_apart_and_not_weights():
+    one, same, other = (conv_under(each)._packed_params for each in ("fbgemm", "fbgemm", "onednn"))
+    assert packing_of(one) == packing_of(same) != packing_of(other)
+
+
+def test_the_packing_of_a_recurrent_layer_is_that_of_its_parts():
+    (cell,) = [each for m in dynamic(nn.LSTM(16, 8)).modules() for _, each in packed_objects(m)]
+    (linear,) = [each for m in dynamic(nn.Linear(4, 4)).modules() for _, each in packed_objects(m)]
+    assert packing_of(linear) in packing_of(cell)
 
 
 def test_a_recurrent_layer_holds_its_biases_once():

@@ -122,6 +122,97 @@ def test_other_models_are_copied():
     assert (side.notes, side.preparations) == ([], ())
 
 
+# ---------------------------------------------------------------- copies that are another model
+
+
+class Forgetful(nn.Module):
+    """Loses something of itself when it is copied; `forget` says what."""
+
+    def __init__(self, forget=None):
+        super().__init__()
+        self.conv = nn.Conv2d(8, 4, 3).to(memory_format=torch.channels_last)
+        self.forget = forget
+
+    def __deepcopy__(self, memo):
+        twin = Forgetful(self.forget)
+        twin.conv.load_state_dict(self.conv.state_dict())
+        if self.forget:
+            self.forget(twin)
+        return twin
+
+    def forward(self, x):
+        return self.conv(x)
+
+
+def plain_strides(model):
+    model.conv.to(memory_format=torch.contiguous_format)
+
+
+def wide_numbers(model):
+    model.conv.bias.data = model.conv.bias.data.double()
+
+
+def no_gradients(model):
+    model.conv.weight.requires_grad_(False)
+
+
+@pytest.mark.parametrize(
+    ("forget", "difference"),
+    [
+        (plain_strides, "strides of 'conv.weight'"),
+        (wide_numbers, "dtype of 'conv.bias'"),
+        (no_gradients, "requires_grad of 'conv.weight'"),
+    ],
+)
+def test_a_copy_that_lies_otherwise_in_memory_is_not_timed(forget, difference):
+    model = Forgetful(forget)
+    side = WorkloadSide(Workload("w", model, (torch.ones(1, 8, 5, 5),)), name="candidate")
+    if forget is wide_numbers:
+        side.call = lambda: None  # it could not be called
+    settle(side, BUDGET_S)
+    assert not side.can_rebuild
+    assert side.copy_difference == difference
+    assert difference in side.notes[0]
+    side.build()
+    assert side._function == side.workload.run
+
+
+def test_a_copy_without_a_forward_of_its_own_is_not_timed():
+    model = Forgetful()
+    model.forward = lambda x: model.conv(x) * 2
+    side = WorkloadSide(Workload("w", model, (torch.ones(1, 8, 5, 5),)), name="candidate")
+    settle(side, BUDGET_S)
+    assert not side.can_rebuild
+    assert side.copy_difference == "forward of its own"
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning")
+def test_a_copy_that_is_packed_by_other_kernels_is_not_timed():
+    engines = torch.backends.quantized
+    if not {"fbgemm", "onednn"} <= set(engines.supported_engines):
+        pytest.skip("this PyTorch has one engine")
+    before = engines.engine
+    try:
+        engines.engine = "fbgemm"
+        layer = torch.ao.nn.quantized.Conv2d(8, 4, 3)
+        engines.engine = "onednn"
+        x = torch.quantize_per_tensor(torch.ones(1, 8, 5, 5), 0.1, 0, torch.quint8)
+        side = WorkloadSide(Workload("w", nn.Sequential(layer), (x,)), name="candidate")
+        settle(side, BUDGET_S)
+    finally:
+        engines.engine = before
+    assert not side.can_rebuild
+    assert side.copy_difference == "packed weights of '0._packed_params'"
+
+
+def test_a_faithful_copy_is_timed():
+    model = Forgetful()
+    side = WorkloadSide(Workload("w", model, (torch.ones(1, 8, 5, 5),)), name="candidate")
+    settle(side, BUDGET_S)
+    assert side.can_rebuild
+    assert (side.copy_difference, side.notes) == ("", [])
+
+
 # ---------------------------------------------------------------- first calls
 
 

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 import pytest
 
 from tinytorch.measure import threads
-from tinytorch.measure.threads import blas_threads, threads_in_force
+from tinytorch.measure.threads import LIMITS, blas_threads, thread_limit, threads_in_force
 
 
 @pytest.fixture(autouse=True)
@@ -73,3 +73,22 @@ def test_once_torch_is_imported_its_number_decides(monkeypatch, torch_threads):
 def test_a_torch_that_is_still_being_imported_says_nothing(monkeypatch):
     monkeypatch.setitem(sys.modules, "torch", SimpleNamespace())
     assert threads_in_force("openblas") == 4
+
+
+@pytest.mark.parametrize(
+    ("settings", "present", "limit"),
+    [
+        ({}, 8, 4),  # the cores
+        ({}, 2, 2),  # what torch was told
+        ({"OMP_NUM_THREADS": "1"}, 4, 1),
+        ({"MKL_NUM_THREADS": "3"}, 4, 3),
+        ({"OMP_NUM_THREADS": "2,1", "OMP_THREAD_LIMIT": "3"}, 4, 2),
+        ({"OMP_NUM_THREADS": ""}, 4, 4),
+    ],
+)
+def test_the_smallest_number_that_somebody_set_is_the_limit(monkeypatch, settings, present, limit):
+    for name in LIMITS:
+        monkeypatch.delenv(name, raising=False)
+    for name, value in settings.items():
+        monkeypatch.setenv(name, value)
+    assert thread_limit(present) == limit

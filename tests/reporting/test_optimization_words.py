@@ -33,10 +33,19 @@ from tinytorch.reporting.optimization_words import (
     verdict_word,
     why_slow,
 )
-from tinytorch.tuning.attempt import FAILED, NOT_SHOWN, NOT_TRIED, WORSE, Attempt
+from tinytorch.tuning.attempt import (
+    FAILED,
+    IN_MEMORY,
+    NOT_SHOWN,
+    NOT_TRIED,
+    RELOADED,
+    WORSE,
+    Attempt,
+)
 from tinytorch.tuning.limits import LimitCheck
 from tinytorch.tuning.optimization import Contribution, Optimization
 from tinytorch.tuning.settings import Settings
+from tinytorch.workloads.plan import Plan
 
 
 def test_the_verdict_is_one_sentence_with_the_numbers():
@@ -45,6 +54,17 @@ def test_the_verdict_is_one_sentence_with_the_numbers():
         "smaller in memory, 4.00x smaller on disk, as accurate (75.00% to 74.85%)."
     )
     assert verdict_word(best_is_a_stack()) == "2.50x faster"
+
+
+def test_what_changes_the_process_says_so_in_the_headline():
+    found = best_is_a_stack()
+    best = found.recommended
+    plan = Plan("Anything", {}, (), changes_process="sets 1 thread for the whole process")
+    changed = replace(best, plans=(*best.plans, plan, plan))
+    others = [each for each in found.attempts if each.stack != best.stack]
+    told = replace(found, attempts=(changed, *others))
+    assert changed.to_dict()["changes_process"] == ["sets 1 thread for the whole process"]
+    assert f"{best.name} (sets 1 thread for the whole process) makes it" in headline(told)
 
 
 def test_the_goal_decides_what_is_said_first():
@@ -261,6 +281,17 @@ def test_the_numbers_are_those_of_the_fresh_comparison():
     (line,) = confirmation_lines(found)
     assert line.startswith("Confirmed: this was measured again")
     assert "When it was tried: 2.50x faster (" in line
+
+
+def test_it_is_said_whether_the_model_was_saved_and_loaded():
+    again = timed(*STACK, ratio=0.5)
+    lines = [
+        confirmation_lines(best_is_a_stack(confirmations=(replace(again, confirmed_on=where),)))[0]
+        for where in ("", RELOADED, IN_MEMORY)
+    ]
+    assert len(set(lines)) == 3
+    assert "saved and loaded again" in lines[1]
+    assert "in memory" in lines[2]
 
 
 def test_that_nobody_measured_again_is_said():

@@ -8,7 +8,7 @@ from tinytorch.errors import ModelError, SettingError
 from tinytorch.records.store import RecordStore
 from tinytorch.tuning import optimize as optimize_module
 from tinytorch.tuning.advice import Advice
-from tinytorch.tuning.attempt import Attempt
+from tinytorch.tuning.attempt import RELOADED, Attempt
 from tinytorch.tuning.catalog import find_entries
 from tinytorch.tuning.optimization import Optimization
 from tinytorch.tuning.optimize import optimize
@@ -30,6 +30,15 @@ def test_what_is_smaller_and_as_good_is_recommended_and_given(found):
     model = load_workload("mlp").model
     assert found.model is not None
     assert type(found.model) is not type(model) or found.model is not model
+
+
+def test_the_recommended_model_is_the_one_that_was_saved_loaded_and_confirmed(found):
+    assert found.confirmation.confirmed_on == RELOADED
+    assert {each.confirmed_on for each in found.attempts} == {""}
+    written = found.to_dict()
+    assert written["confirmations"][0]["confirmed_on"] == RELOADED
+    del written["confirmations"][0]["confirmed_on"]  # as earlier versions wrote it
+    assert Optimization.from_dict(written).confirmation.confirmed_on == ""
 
 
 def test_the_profile_and_the_environment_are_part_of_it(found):

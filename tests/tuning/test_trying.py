@@ -9,14 +9,17 @@ from tinytorch.errors import ModelError, SettingError
 from tinytorch.tuning.attempt import (
     BROKEN,
     FAILED,
+    IN_MEMORY,
     INACCURATE,
     NOT_TRIED,
     NOTHING_TO_DO,
+    RELOADED,
 )
-from tinytorch.tuning.catalog import GOALS, Entry
+from tinytorch.tuning.catalog import GOALS, Entry, find_entries
 from tinytorch.tuning.settings import Settings
 from tinytorch.tuning.trying import Trials, build_stack, by_place
 from tinytorch.workloads.plan import Plan, Skipped, Step
+from tinytorch.workloads.preparation import Preparation
 from tinytorch.workloads.workload import Workload
 
 BUDGET = 0.05
@@ -304,8 +307,61 @@ def test_what_was_chosen_is_checked_and_timed_once_more():
     attempt, built = trials.attempt([entry(1.0)], budget_s=BUDGET)
     again, same = trials.confirm([entry(1.0)], built, budget_s=BUDGET, seed=7)
     assert same is built
+    assert (attempt.confirmed_on, again.confirmed_on) == ("", IN_MEMORY)  # no recipe knows Scale
     assert again.stack == attempt.stack
     assert again.comparison.rounds != attempt.comparison.rounds
+
+
+QUANTIZED = find_entries(["int8-dynamic"])
+
+
+@pytest.fixture(scope="module")
+def quantizable():
+    x = Tensor(np.random.default_rng(0).standard_normal((8, 64)).astype(np.float32))
+    return Workload("line", Linear(64, 64, rng=0), (x,))
+
+
+def test_what_is_confirmed_was_saved_and_loaded(quantizable):
+    trials = Trials(quantizable, Settings())
+    attempt, built = trials.attempt(QUANTIZED, budget_s=BUDGET)
+    again, given = trials.confirm(QUANTIZED, built, budget_s=BUDGET)
+    assert (attempt.confirmed_on, again.confirmed_on) == ("", RELOADED)
+    assert given.model is not built.model
+    x = quantizable.inputs[0]
+    np.testing.assert_array_equal(given.model(x).data, built.model(x).data)
+    assert given.plans == built.plans == again.plans
+
+
+def test_what_is_loaded_is_checked_like_anything_else(quantizable, monkeypatch):
+    def damaged(workload, **_):
+        model = Linear(64, 64, rng=0)
+        model.weight.data *= 3.0
+        return model
+
+    trials = Trials(quantizable, Settings())
+    _, built = trials.attempt(QUANTIZED, budget_s=BUDGET)
+    monkeypatch.setattr("tinytorch.tuning.trying.reloaded", damaged)
+    again, given = trials.confirm(QUANTIZED, built, budget_s=BUDGET)
+    assert (again.outcome, again.confirmed_on) == (INACCURATE, RELOADED)
+    assert given is None
+
+
+@pytest.mark.parametrize("why", ["disk", "long"])
+def test_what_cannot_be_saved_is_confirmed_in_memory_with_the_reason(quantizable, monkeypatch, why):
+    def full(*_, **__):
+        raise OSError("no space left")
+
+    trials = Trials(quantizable, Settings())
+    _, built = trials.attempt(QUANTIZED, budget_s=BUDGET)
+    if why == "disk":
+        monkeypatch.setattr("tinytorch.tuning.saving.TemporaryDirectory", full)
+    else:
+        built.model.preparations = (Preparation("compiled", 100.0),)
+    again, given = trials.confirm(QUANTIZED, built, budget_s=BUDGET, limit_s=60.0)
+    assert given is built
+    assert again.confirmed_on == IN_MEMORY
+    reason = {"disk": "no space left", "long": "takes 100 s"}[why]
+    assert any(reason in each for each in again.notes)
 
 
 def test_a_model_that_is_no_longer_as_good_is_not_confirmed():

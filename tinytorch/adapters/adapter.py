@@ -21,6 +21,7 @@ from tinytorch.measure.clocks import WALL, Clock
 __all__ = [
     "Adapter",
     "KernelTrace",
+    "Layout",
     "ParameterSpec",
     "adapter_for",
     "held_by",
@@ -29,6 +30,8 @@ __all__ = [
 ]
 
 Step = Callable[[], object]
+Layout = Mapping[tuple[str, str], object]
+"""The name of a tensor or layer and an aspect of it -> what can be compared with that of a copy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +96,24 @@ class Adapter(ABC):
     @abstractmethod
     def clone(self, model: Any) -> Any:
         """Copy a model, with its sharing and without its hooks."""
+
+    def layout(self, model: Any) -> Layout:
+        """Return how tensors lie in memory and how layers are packed and called.
+
+        The keys are names of tensors or layers, each with an aspect such as "strides".
+        """
+        return {}
+
+    def copy_difference(self, model: Any, copy: Any) -> str:
+        """Return in what a copy differs from its model, such as "strides of 'conv.weight'".
+
+        Nothing where it has the same layout. A copy that differs runs other kernels: its time is
+        not that of the model.
+        """
+        before, after = self.layout(model), self.layout(copy)
+        unlike = (key for key in {**before, **after} if before.get(key) != after.get(key))
+        name, aspect = next(unlike, ("", ""))
+        return f"{aspect} of {name!r}" if name else aspect
 
     @abstractmethod
     def save(self, model: Any, path: Path) -> None:

@@ -16,6 +16,7 @@ import numpy as np
 
 from tinytorch.adapters.adapter import (
     Adapter,
+    Layout,
     ParameterSpec,
     Step,
     held_by,
@@ -101,6 +102,13 @@ class CoreAdapter(Adapter):
 
     def clone(self, model: Any) -> Any:
         return _copied_function(model) if inspect.isfunction(model) else copy.deepcopy(model)
+
+    def layout(self, model: Any) -> Layout:
+        return {
+            (name, aspect): getattr(tensor.data, aspect)
+            for name, _, tensor, _ in self._tensors(model)
+            for aspect in ("dtype", "shape", "strides")
+        }
 
     def save(self, model: Any, path: Path) -> None:
         state = {name: tensor.data for name, _, tensor, _ in self._tensors(model)}

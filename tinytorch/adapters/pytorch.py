@@ -14,12 +14,14 @@ import torch
 
 from tinytorch.adapters.adapter import (
     Adapter,
+    Layout,
     ParameterSpec,
     Step,
     held_by,
     owner_of,
     path_outside,
 )
+from tinytorch.adapters.pytorch_layout import layout_of
 from tinytorch.adapters.pytorch_live_bytes import peak_of_live_bytes
 from tinytorch.adapters.pytorch_packed import PackedWeight, packed_weights
 from tinytorch.adapters.pytorch_recorder import (
@@ -161,6 +163,9 @@ class TorchAdapter(Adapter):
 
     def clone(self, model: Any) -> Any:
         return copy.deepcopy(model)
+
+    def layout(self, model: Any) -> Layout:
+        return layout_of(self.modules(model), self._tensors(model))
 
     def save(self, model: Any, path: Path) -> None:
         owner = owner_of(model)

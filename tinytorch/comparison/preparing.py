@@ -36,6 +36,8 @@ TRIES = 3
 SLOW_COPY_S, SLOW_COPY = 0.05, 10.0
 """The same, for the first call of every copy: then each would be prepared again."""
 
+COPY_DIFFERS = "a copy of it differs in the {difference}, and would be another model to time"
+
 Result = TypeVar("Result")
 
 
@@ -99,6 +101,8 @@ def _try_copies(side: WorkloadSide, budget_s: float) -> tuple[str, _FirstCalls |
             return _about_slow_calls(known), known
     try:
         first = _first_calls(side)
+        if side.copy_difference:  # then its first calls say nothing about the model either
+            return COPY_DIFFERS.format(difference=side.copy_difference), None
         if _is_slow(first, budget_s):
             return _about_slow_calls(first), first
         side.release()

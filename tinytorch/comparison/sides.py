@@ -246,6 +246,8 @@ class LocalSide:
 class WorkloadSide(LocalSide):
     """A workload in this process: its model and inputs are copied for every round.
 
+    `copy_difference` says in what a copy differs from the model, once the first was made.
+
     Who has called the model before may say what it gave (`known_outputs`, the arrays in it), how
     long that took (`known_call_s`) and what it needs (`known_resources`); then slow calls are not
     made again to find out.
@@ -267,6 +269,7 @@ class WorkloadSide(LocalSide):
         self.known_resources = known_resources
         self.adapter: Adapter = adapter_for(workload.model, workload.arguments)
         self.device = self.adapter.device(workload.model, workload.arguments)
+        self.copy_difference: str | None = None
         super().__init__(
             name,
             self._copied,
@@ -308,6 +311,8 @@ class WorkloadSide(LocalSide):
     def _copied(self) -> Function:
         workload = self.workload
         model = self.adapter.clone(workload.model)
+        if self.copy_difference is None:  # what copying changes, it changes each time
+            self.copy_difference = self.adapter.copy_difference(workload.model, model)
         inputs = self.adapter.copy_inputs(workload.inputs)
         names, values = tuple(workload.keywords), tuple(workload.keywords.values())
         keywords = dict(zip(names, self.adapter.copy_inputs(values), strict=True))

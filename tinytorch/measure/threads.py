@@ -7,7 +7,7 @@ import sys
 
 from tinytorch.measure.cores import usable_cores
 
-__all__ = ["blas_threads", "threads_in_force"]
+__all__ = ["blas_threads", "thread_limit", "threads_in_force"]
 
 # A word in the name of NumPy's BLAS -> the variables that it reads, the deciding one first.
 BLAS_VARIABLES = {
@@ -17,6 +17,20 @@ BLAS_VARIABLES = {
     "accelerate": ("VECLIB_MAXIMUM_THREADS",),
     "": ("OMP_NUM_THREADS",),
 }
+
+
+LIMITS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OMP_THREAD_LIMIT")
+"""What people set to say how many threads a PyTorch process may have."""
+
+
+def thread_limit(present: int) -> int:
+    """Return the most threads that a PyTorch process with so many at present may be given.
+
+    A number that somebody chose is a limit, be it by a variable, by torch.set_num_threads() (which
+    is in the `present` number) or by the cores and the quota of the process.
+    """
+    wanted = filter(None, (_number(os.environ.get(name, "")) for name in LIMITS))
+    return min(present, usable_cores(), *wanted)
 
 
 def threads_in_force(blas: str | None) -> int:

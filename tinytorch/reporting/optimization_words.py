@@ -20,11 +20,13 @@ from tinytorch.tuning.attempt import (
     BETTER,
     BROKEN,
     FAILED,
+    IN_MEMORY,
     INACCURATE,
     NO_GAIN,
     NOT_SHOWN,
     NOT_TRIED,
     NOTHING_TO_DO,
+    RELOADED,
     WORSE,
     Attempt,
 )
@@ -71,6 +73,12 @@ PLURALS = {
 WAS_BUSY = (
     "Other programs used the machine meanwhile: times may come out otherwise when it is quiet."
 )
+CONFIRMED_ON = {
+    RELOADED: ", on the model saved and loaded again",
+    IN_MEMORY: ", on the model in memory (not saved and loaded)",
+    "": "",
+}
+"""Which model a confirmation is of -> how that is said; nothing in what earlier versions kept."""
 NUMBER = re.compile(r"\d[\d.]*")
 
 
@@ -84,9 +92,10 @@ def headline(optimization: Optimization) -> str:
         return f"{name}: {_nothing_helps(optimization)}."
     words = ", ".join(attempt_phrases(best, optimization.settings.goal))
     doubt = f" {WAS_BUSY}" if optimization.was_busy else ""
+    how = f"{best.name} ({', '.join(best.changes_process)})" if best.changes_process else best.name
     if best.outcome == BETTER:
-        return f"{name}: {best.name} makes it {words}.{doubt}"
-    return f"{name}: {best.name} keeps to the limits; it is {words}.{doubt}"
+        return f"{name}: {how} makes it {words}.{doubt}"
+    return f"{name}: {how} keeps to the limits; it is {words}.{doubt}"
 
 
 def verdict_word(optimization: Optimization) -> str:
@@ -129,7 +138,8 @@ def confirmation_lines(optimization: Optimization) -> list[str]:
     before = attempt_phrases(chosen, goal)[0]
     return [
         *lines,
-        f"Confirmed: this was measured again, after it was chosen. When it was tried: {before}.",
+        f"Confirmed: this was measured again, after it was chosen"
+        f"{CONFIRMED_ON[optimization.confirmation.confirmed_on]}. When it was tried: {before}.",
     ]
 
 

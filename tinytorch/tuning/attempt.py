@@ -15,11 +15,13 @@ __all__ = [
     "BROKEN",
     "FAILED",
     "INACCURATE",
+    "IN_MEMORY",
     "NOTHING_TO_DO",
     "NOT_SHOWN",
     "NOT_TRIED",
     "NO_GAIN",
     "OUTCOMES",
+    "RELOADED",
     "TIME_IS_UP",
     "WORSE",
     "Attempt",
@@ -42,6 +44,8 @@ OUTCOMES = {
 """Outcome -> what it means."""
 TIME_IS_UP = "the budget of"
 """How the reason begins where there was no time to try."""
+RELOADED, IN_MEMORY = "reloaded", "in memory"
+"""Which model a confirmation is of: one that was saved and loaded, or the one that was made."""
 ACCEPTABLE = frozenset({BETTER, NO_GAIN, WORSE, NOT_SHOWN})
 
 
@@ -51,6 +55,7 @@ class Attempt:
 
     `comparison` is with the baseline, `against_best` with the best stack so far, by time alone;
     `measured` is what the first one says. `seconds` is what all of it took, planning included.
+    `confirmed_on` is RELOADED or IN_MEMORY for a confirmation, and empty otherwise.
     """
 
     stack: tuple[str, ...]
@@ -61,6 +66,7 @@ class Attempt:
     against_best: Comparison | None = None
     seconds: float = 0.0
     notes: tuple[str, ...] = ()
+    confirmed_on: str = ""
 
     @property
     def name(self) -> str:
@@ -76,6 +82,11 @@ class Attempt:
     def is_acceptable(self) -> bool:
         """Whether it is as good as the baseline, whatever its speed."""
         return self.outcome in ACCEPTABLE
+
+    @property
+    def changes_process(self) -> tuple[str, ...]:
+        """What its model sets for the whole process, each once; nothing for most."""
+        return tuple(dict.fromkeys(x.changes_process for x in self.plans if x.changes_process))
 
     @property
     def measured(self) -> Measured:
@@ -101,6 +112,8 @@ class Attempt:
             "against_best": self.against_best and self.against_best.to_dict(),
             "seconds": self.seconds,
             "notes": list(self.notes),
+            "confirmed_on": self.confirmed_on,
+            "changes_process": list(self.changes_process),
         }
 
     @classmethod
@@ -116,4 +129,5 @@ class Attempt:
             against_best=against and Comparison.from_dict(against),
             seconds=fields["seconds"],
             notes=tuple(fields["notes"]),
+            confirmed_on=fields.get("confirmed_on", ""),
         )

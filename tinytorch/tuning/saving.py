@@ -14,6 +14,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from importlib import metadata
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Protocol
 
 from tinytorch.adapters.adapter import adapter_for
@@ -21,7 +22,6 @@ from tinytorch.comparison.outputs import compare_outputs
 from tinytorch.core.checkpoints import KEY
 from tinytorch.core.files import write_atomically
 from tinytorch.errors import CheckpointError, SettingError, TinyTorchError, first_line
-from tinytorch.tuning.attempt import Attempt
 from tinytorch.tuning.optimization import Optimization
 from tinytorch.tuning.recipe import (
     PREPARED,
@@ -35,7 +35,7 @@ from tinytorch.tuning.saving_core import RECIPE, CoreStorage, recipe_in
 from tinytorch.workloads.plan import Plan
 from tinytorch.workloads.workload import Workload, call_model, check_workload
 
-__all__ = ["SavedModel", "load_optimized", "save_optimized"]
+__all__ = ["SavedModel", "load_optimized", "reloaded", "save_optimized"]
 
 WEIGHTS_FILE, RECIPE_FILE = "model.safetensors", "recipe.json"
 """What a folder holds. The recipe is in both; that of the weights counts."""
@@ -47,6 +47,7 @@ CODED_BELOW_BYTES = 2**20
 """Coding weights close to their entropy takes about a second per megabyte, each way. Larger ones
 are coded only where that was the goal, or where a stack made zeros and repeated values."""
 MAKING_REPEATS = frozenset({"Prune", "ShareWeights"})
+NOT_AS_WRITTEN = "what is read back is not what was written"
 OTHER_MODEL = (
     "the workload's model, with the recommended stack carried out, does not hold what the "
     "recommended model holds; give the workload that was optimized, with the weights that it had"
@@ -110,27 +111,50 @@ def save_optimized(
         )
     check_workload(workload, "what is saved")
     plans = tuple(rebuilt_plan(each) for each in best.plans)
-    storage = _storage_for(workload, is_coded=_is_worth_coding(optimization, workload, plans))
+    is_coded = _is_worth_coding(optimization.settings.goal, workload, plans)
+    storage = _storage_for(workload, is_coded=is_coded)
     _check_same(storage, optimization.model, workload, plans)
-    latest = last_change(plans)
-    reason = ""
+    recipe = _recipe(optimization.name, best.stack, workload, plans, storage)
+    return _save(Path(path), workload, recipe, storage)
+
+
+def reloaded(workload: Workload, *, name: str, stack: Sequence[str], plans: Sequence[Plan]) -> Any:
+    """Return the model of a stack as somebody has it who saves it and loads it again.
+
+    Raises CheckpointError where that is impossible. Unlike :func:`save_optimized` it calls no
+    model to see whether a file gives the same outputs: whoever asks for the model checks it.
+    """
+    storage = _storage_for(workload)
+    recipe = _recipe(
+        name, tuple(stack), workload, tuple(rebuilt_plan(each) for each in plans), storage
+    )
+    with TemporaryDirectory(prefix="tinytorch-") as folder:
+        path = Path(folder) / WEIGHTS_FILE
+        _save(path, workload, recipe, storage, is_called=False)
+        return load_optimized(path, workload)
+
+
+def _save(
+    path: Path, workload: Workload, recipe: Recipe, storage: Storage, *, is_called: bool = True
+) -> SavedModel:
+    """Write weights as late in a stack as they can be kept."""
+    latest, reason = recipe.weights_after, ""
     for count in range(latest, -1, -1):
+        recipe = replace(recipe, weights_after=count)
         try:
-            recipe = _recipe(optimization, best, workload, plans, count, storage)
-            saved = _write(Path(path), workload, recipe, storage)
+            saved = _write(path, workload, recipe, storage, is_called=is_called)
         except CannotBeKeptError as error:
             reason = reason or str(error)
             continue
         return replace(saved, notes=tuple(_notes(recipe, latest, reason)))
-    raise CheckpointError(f"{optimization.name} cannot be saved: {reason}")
+    raise CheckpointError(f"{recipe.name} cannot be saved: {reason}")
 
 
-def _is_worth_coding(optimization: Optimization, workload: Workload, plans: Sequence[Plan]) -> bool:
+def _is_worth_coding(goal: str, workload: Workload, plans: Sequence[Plan]) -> bool:
     adapter = adapter_for(workload.model, workload.arguments)
     nbytes = sum(each.nbytes for each in adapter.parameters(workload.model))
-    is_wanted = optimization.settings.goal == "size"
     makes_repeats = any(each.transform in MAKING_REPEATS for each in plans)
-    return is_wanted or makes_repeats or nbytes < CODED_BELOW_BYTES
+    return goal == "size" or makes_repeats or nbytes < CODED_BELOW_BYTES
 
 
 def _check_same(storage: Storage, model: Any, workload: Workload, plans: Sequence[Plan]) -> None:
@@ -168,29 +192,31 @@ def _outputs(workload: Workload) -> tuple[Any, ...]:
 
 
 def _recipe(
-    optimization: Optimization,
-    best: Attempt,
+    name: str,
+    stack: tuple[str, ...],
     workload: Workload,
     plans: tuple[Plan, ...],
-    count: int,
     storage: Storage,
 ) -> Recipe:
-    framework = adapter_for(workload.model, workload.arguments).name
+    adapter = adapter_for(workload.model, workload.arguments)
+    framework = adapter.name
     return Recipe(
-        name=optimization.name,
+        name=name,
         framework=framework,
-        device=optimization.device,
+        device=adapter.device(workload.model, workload.arguments),
         model=type(workload.model).__name__,
-        stack=best.stack,
+        stack=stack,
         plans=plans,
-        weights_after=count,
+        weights_after=last_change(plans),
         weights_sha256="",
         tensors=storage.shapes(workload.model),
         versions={name: _version(name) for name in VERSIONS_OF[framework]},
     )
 
 
-def _write(path: Path, workload: Workload, recipe: Recipe, storage: Storage) -> SavedModel:
+def _write(
+    path: Path, workload: Workload, recipe: Recipe, storage: Storage, *, is_called: bool
+) -> SavedModel:
     """Write one file or a folder; nothing is left where the model cannot be made from it."""
     model = carry_out(workload, recipe.plans[: recipe.weights_after])
     with _cannot_be_kept():
@@ -206,7 +232,9 @@ def _write(path: Path, workload: Workload, recipe: Recipe, storage: Storage) -> 
             temporary = both.enter_context(write_atomically(weights))
             with _cannot_be_kept():
                 storage.write(temporary, model, recipe)
-                _check_rebuilt(temporary, workload, recipe, storage, expected=model)
+                made = _check_rebuilt(temporary, workload, recipe, storage)
+                if is_called and not _gives_the_same(workload, model, made):
+                    raise CheckpointError(NOT_AS_WRITTEN)
     except BaseException as error:
         if is_new:
             _remove_if_empty(path)
@@ -218,14 +246,12 @@ def _write(path: Path, workload: Workload, recipe: Recipe, storage: Storage) -> 
     return SavedModel(path, nbytes, storage.file_format)
 
 
-def _check_rebuilt(
-    path: Path, workload: Workload, recipe: Recipe, storage: Storage, *, expected: Any
-) -> None:
+def _check_rebuilt(path: Path, workload: Workload, recipe: Recipe, storage: Storage) -> Any:
     other = replace(workload, model=storage.with_other_weights(workload.model))
     made = storage.rebuild(path, other, recipe)
-    is_equal = _hash(storage.digests(made)) == recipe.weights_sha256
-    if not (is_equal and _gives_the_same(workload, expected, made)):
-        raise CheckpointError("what is read back is not what was written")
+    if _hash(storage.digests(made)) != recipe.weights_sha256:
+        raise CheckpointError(NOT_AS_WRITTEN)
+    return made
 
 
 @contextmanager

@@ -166,6 +166,7 @@ class Search:
             )
             self.confirmations.append(confirmation)
             self._confirmed = built
+            self._drop(chosen.stack)
 
     def take_apart(self) -> None:
         """Compare what was chosen with itself without each of its parts."""
@@ -275,6 +276,13 @@ class Search:
         """Give a stack whose model is still there: what was confirmed, before the best so far."""
         held = (self._confirmed, self.best, self._single)
         return next((each for each in held if each and each.stack == tuple(stack)), None)
+
+    def _drop(self, stack: Sequence[str]) -> None:
+        """Let go of the model of a stack that was made before the one that was confirmed."""
+        if self._single and self._single.stack == tuple(stack):
+            self._single = None
+        if self.best and self.best.stack == tuple(stack):
+            self.best = self._confirmed
 
     def _entries_of(self, stack: Sequence[str]) -> list[Entry]:
         return [self._known[name] for name in stack]

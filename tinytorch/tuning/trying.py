@@ -25,16 +25,20 @@ from tinytorch.tuning.as_good import Check, by_outputs, by_scores
 from tinytorch.tuning.attempt import (
     BROKEN,
     FAILED,
+    IN_MEMORY,
     INACCURATE,
     NOT_TRIED,
     NOTHING_TO_DO,
+    RELOADED,
     Attempt,
 )
 from tinytorch.tuning.baseline import BASELINE, Baseline
 from tinytorch.tuning.catalog import Entry
 from tinytorch.tuning.ranking import OBJECTIVE_OF, outcome_at
+from tinytorch.tuning.saving import reloaded
 from tinytorch.tuning.settings import Settings
 from tinytorch.workloads.plan import Plan
+from tinytorch.workloads.preparation import preparations_of
 from tinytorch.workloads.profile import Profile
 from tinytorch.workloads.workload import Workload
 
@@ -47,6 +51,7 @@ CANNOT_BE_JUDGED = (
 )
 
 FOR_THE_BEST = "measured only of what is chosen in the end"
+NOT_RELOADED = "confirmed on the model in memory, not on one that was saved and loaded: {reason}"
 
 Arrays = tuple[npt.NDArray[Any], ...]
 Timing = tuple[float, int, Progress | None]
@@ -78,10 +83,7 @@ def build_stack(
     Each plans on the model as it then is, and compiles it as if nothing had been compiled before.
     The profile is of the workload's own model, so only the first transform gets it.
     """
-    if "torch" in sys.modules:
-        from tinytorch.tuning.compiling_anew_torch import forget_compiled
-
-        forget_compiled()
+    _compile_anew()
     current, plans = workload, list[Plan]()
     for entry in entries:
         for transform in entry.transforms:
@@ -94,6 +96,14 @@ def build_stack(
                 raise NothingToDoError(_why_empty(plan), plans)
             current = replace(current, model=transform.apply(current, plan))
     return Built(tuple(each.name for each in entries), current.model, tuple(plans))
+
+
+def _compile_anew() -> None:
+    """Let what follows compile as if nothing had been compiled before."""
+    if "torch" in sys.modules:
+        from tinytorch.tuning.compiling_anew_torch import forget_compiled
+
+        forget_compiled()
 
 
 class Trials:
@@ -146,7 +156,8 @@ class Trials:
         """Check and time a stack once more, after it was chosen for what its attempt said.
 
         The best of many looks better than it is, since chance helped to choose it. Nothing of the
-        attempt is used here but the model, where it was `built` already; that very one is given.
+        attempt is used here but the model, where it was `built` already. What is checked, timed and
+        given is that model after saving and loading, where that works (`Attempt.confirmed_on`).
         """
         return self._tried(entries, built, None, limit_s, (budget_s, seed, progress), is_final=True)
 
@@ -170,7 +181,12 @@ class Trials:
                 with time_limit(limit_s, f"planning {attempt.name}"):
                     built = build_stack(self.workload, entries, self.profile)
             attempt = replace(attempt, plans=built.plans)
+            notes: tuple[str, ...] = ()
+            if is_final:
+                built, where, notes = self._delivered(built, limit_s)
+                attempt = replace(attempt, confirmed_on=where)
             attempt = self._judged(attempt, built, best, timing, is_final=is_final)
+            attempt = replace(attempt, notes=(*attempt.notes, *notes))
         except NothingToDoError as error:
             attempt = replace(attempt, outcome=NOTHING_TO_DO, reason=str(error), plans=error.plans)
         except Exception as error:  # what a candidate does wrong must not end the search
@@ -181,6 +197,22 @@ class Trials:
             attempt = replace(attempt, outcome=FAILED, reason=reason)
         attempt = replace(attempt, seconds=perf_counter() - started)
         return attempt, built if attempt.is_acceptable else None
+
+    def _delivered(self, built: Built, limit_s: float | None) -> tuple[Built, str, tuple[str, ...]]:
+        """Return a stack as a user gets it, who saves and loads it; else as it is, and why."""
+        once_s = sum(each.seconds for each in preparations_of(built.model))
+        try:
+            if limit_s is not None and once_s > limit_s:
+                raise SettingError(f"preparing it once more takes {once_s:.0f} s")
+            _compile_anew()
+            with time_limit(limit_s, "saving and loading"):
+                model = reloaded(
+                    self.workload, name=self.workload.name, stack=built.stack, plans=built.plans
+                )
+        except Exception as error:  # whatever a model, a disk or a file may raise
+            reason = str(error) if isinstance(error, TinyTorchError) else first_line(error)
+            return built, IN_MEMORY, (NOT_RELOADED.format(reason=reason),)
+        return replace(built, model=model), RELOADED, ()
 
     def compare_with(
         self, first: Built, second: Built, *, budget_s: float, seed: int = 0

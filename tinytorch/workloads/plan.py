@@ -78,6 +78,8 @@ class Plan(Shown):
     `speedup` and `shrinkage` are how many times less time a call takes and how many times fewer
     bytes the model holds, as predicted; None where nobody can tell, and then `not_predicted` has
     the reason under the same name. Where there is nothing to do, the reason is that.
+    `changes_process` says what the changed model sets outside of itself, such as "sets 1 thread for
+    the whole process"; nothing where it changes the model alone.
     """
 
     transform: str
@@ -88,6 +90,7 @@ class Plan(Shown):
     shrinkage: Gain | None = None
     not_predicted: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    changes_process: str = ""
 
     def __post_init__(self) -> None:
         if not self.steps:
@@ -161,6 +164,7 @@ class Plan(Shown):
             skipped=tuple(Skipped(**each) for each in fields["skipped"]),
             not_predicted=fields["not_predicted"],
             notes=tuple(fields["notes"]),
+            changes_process=fields.get("changes_process", ""),
             **gains,
         )
 

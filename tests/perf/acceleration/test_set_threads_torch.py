@@ -1,4 +1,5 @@
 import copy
+from dataclasses import replace
 from threading import Event, Thread
 
 import numpy as np
@@ -10,6 +11,7 @@ from torch import nn
 from torch_workloads import bits_of, is_unchanged, mlp, seeded, workload
 
 from tinytorch import Workload
+from tinytorch.measure.threads import LIMITS
 from tinytorch.perf.acceleration import set_threads_torch
 from tinytorch.perf.acceleration.set_threads import SetThreads
 from tinytorch.perf.acceleration.set_threads_torch import (
@@ -19,12 +21,16 @@ from tinytorch.perf.acceleration.set_threads_torch import (
     setting_cost,
     thread_numbers,
 )
+from tinytorch.workloads.plan import Plan
 
 
 @pytest.fixture(autouse=True)
-def two_threads():
+def two_threads(monkeypatch):
     """Begin with two threads, whatever the machine has, and leave as many as there were."""
     before = torch.get_num_threads()
+    for name in LIMITS:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr("tinytorch.measure.threads.usable_cores", lambda: 2)
     torch.set_num_threads(2)
     yield
     torch.set_num_threads(before)
@@ -180,9 +186,9 @@ def test_the_present_number_is_nothing_to_do(case):
 
 
 def test_one_core_leaves_nothing_to_choose(monkeypatch, case):
-    monkeypatch.setattr(set_threads_torch, "usable_cores", lambda: 1)
+    monkeypatch.setattr("tinytorch.measure.threads.usable_cores", lambda: 1)
     torch.set_num_threads(1)
-    assert "may use one core" in SetThreads().plan(case).skipped[0].reason
+    assert "may use 1 thread" in SetThreads().plan(case).skipped[0].reason
 
 
 def test_a_race_is_run_for_real(case):
@@ -216,9 +222,34 @@ def test_models_that_are_no_modules_are_left_alone(case):
     assert "only the layers of a Module" in plan.skipped[0].reason
 
 
-def test_candidates_are_powers_of_two_up_to_the_cores(monkeypatch):
-    monkeypatch.setattr(set_threads_torch, "usable_cores", lambda: 12)
+def test_candidates_are_powers_of_two_up_to_the_limit(monkeypatch):
+    monkeypatch.setattr(set_threads_torch, "thread_limit", lambda present: 12)
     assert thread_numbers() == [1, 2, 4, 8, 12]
+
+
+def test_a_number_that_the_user_set_is_a_limit(monkeypatch, case):
+    monkeypatch.setattr("tinytorch.measure.threads.usable_cores", lambda: 8)
+    assert thread_numbers() == [1, 2]  # by torch.set_num_threads
+    torch.set_num_threads(8)
+    monkeypatch.setenv("OMP_NUM_THREADS", "4")
+    assert thread_numbers() == [1, 2, 4]
+    torch.set_num_threads(1)
+    assert SetThreads().plan(case).is_empty
+
+
+def test_a_plan_of_another_process_is_cut_to_the_limit_here(monkeypatch, case):
+    scripted(monkeypatch, _1=0.5e-3, _2=1e-3)
+    plan = SetThreads().plan(case)
+    (step,) = plan.steps
+    many = replace(plan, steps=(replace(step, settings={"threads": 16}),))
+    assert SetThreads().apply(case, many).threads == 2
+
+
+def test_what_it_sets_for_the_process_is_part_of_the_plan(monkeypatch, case):
+    scripted(monkeypatch, _1=0.5e-3, _2=1e-3)
+    plan = SetThreads().plan(case)
+    assert plan.changes_process == "sets 1 thread for the whole process while it is called"
+    assert Plan.from_dict(plan.to_dict()) == plan
 
 
 def test_setting_costs_something_and_is_undone():

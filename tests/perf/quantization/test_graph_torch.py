@@ -67,3 +67,14 @@ def test_numbers_that_are_none_are_an_error(case):
     object.__setattr__(broken, "calibration", (bad,))
     with pytest.raises(SettingError, match=r"batch 0 of 1: between two layers: .*(NaN|nan)"):
         quantized(broken, ALL)
+
+
+def test_sums_of_depthwise_convolutions_do_not_overflow():
+    model = seeded(
+        lambda: nn.Sequential(nn.Conv2d(3, 128, 1), nn.Conv2d(128, 128, 3, padding=1, groups=128))
+    )
+    case = workload(model, 4, 3, 12, 12)
+    with torch.no_grad():
+        model[1].weight.fill_(0.5)
+    # Seven bits on each of three edges; an overflow is off by half of the largest sum.
+    assert relative_error(case, quantized(case, ["0", "1"])) < 0.06

@@ -1,3 +1,5 @@
+import copy
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -8,6 +10,7 @@ nn = torch.nn
 
 from torch_workloads import held, seeded
 
+from tinytorch.adapters.pytorch_packed import packed_objects, packing_of
 from tinytorch.perf.quantization.packed_torch import (
     DYNAMIC_LINEAR,
     DYNAMIC_RECURRENT,
@@ -97,14 +100,44 @@ def test_what_cannot_be_has_a_reason(quantizer, layer, reason):
     assert reason in quantizer.why_not(layer, {})
 
 
-def test_the_engine_is_put_back():
-    before = torch.backends.quantized.engine
-    with pytest.raises(KeyError), packing():
-        raise KeyError
-    assert torch.backends.quantized.engine == before
+def test_weights_are_packed_under_the_engine_of_the_process():
+    layer = seeded(nn.Conv2d, 8, 8, 3)
+    made = STATIC_CONVOLUTION.carry_out(copy.deepcopy(layer), SETTINGS)
+    engines = torch.backends.quantized
+    before = engines.engine
+    found = {}
+    for engine in ("x86", "fbgemm"):
+        if engine not in engines.supported_engines:
+            pytest.skip(f"this PyTorch has no engine {engine}")
+        try:
+            engines.engine = engine
+            with packing():
+                assert engines.engine == engine
+            one = STATIC_CONVOLUTION.carry_out(copy.deepcopy(layer), SETTINGS)
+            found[engine] = packings(one)
+            assert packings(copy.deepcopy(one)) == found[engine]
+        finally:
+            engines.engine = before
+    assert packings(made) == packings(copy.deepcopy(made))
+    if before in found:
+        assert packings(made) == found[before]
 
 
-def test_weights_are_packed_where_they_are_held_once():
-    with packing():
-        if "fbgemm" in torch.backends.quantized.supported_engines:
-            assert torch.backends.quantized.engine == "fbgemm"
+def packings(model):
+    return [packing_of(each) for part in model.modules() for _, each in packed_objects(part)]
+
+
+@pytest.mark.parametrize("channels", [32, 128])
+def test_sums_of_depthwise_convolutions_do_not_overflow(channels):
+    layer = seeded(nn.Conv2d, channels, channels, 3, padding=1, groups=channels)
+    x = torch.rand(1, channels, 8, 8, generator=torch.Generator().manual_seed(0)) * 4
+    with torch.no_grad():
+        # As large as they get: neighbours of 255 and weights of 127 do not fit into 16 bits.
+        layer.weight.fill_(0.5)
+        expected = layer(x)
+        settings = {"input_range": (0.0, 4.0), "output_range": (0.0, float(expected.max()))}
+        found = STATIC_CONVOLUTION.carry_out(layer, settings)(x)
+    # Half a step of the outputs, and half a step of each of nine inputs.
+    bits = 2**7 - 1
+    limit = float(expected.max()) / bits / 2 + 9 * 0.5 * 4 / bits / 2
+    assert (found - expected).abs().max() <= limit

@@ -20,9 +20,11 @@ class SetThreads(TorchTransform):
     """Let a PyTorch model on a processor compute with another number of threads than the process.
 
     Small models are often fastest with one: waking the others takes longer than the work. Without
-    `threads` the plan measures 1, 2, 4, ... up to the usable cores in turns, in about `budget_s`
+    `threads` the plan measures 1, 2, 4, ... up to the present number in turns, in about `budget_s`
     (longer where nine calls of each take longer), and takes the fastest that is shown to beat the
-    present number. A number that is given is taken, and what it does is measured.
+    present number. It never takes more than the user allows: the present number,
+    `OMP_NUM_THREADS`, `MKL_NUM_THREADS`, the usable cores. A number that is given is taken, and
+    what it does is measured.
 
     The number belongs to the Python thread that calls. Another one that computes for the first time
     meanwhile, without such a model, takes the number over.

@@ -21,7 +21,7 @@ from tinytorch.comparison.outputs import compare_outputs
 from tinytorch.comparison.sequential import TimeRatio, estimate_ratio
 from tinytorch.errors import TinyTorchError
 from tinytorch.measure.clocks import WALL
-from tinytorch.measure.cores import usable_cores
+from tinytorch.measure.threads import thread_limit
 from tinytorch.measure.timing import gc_paused
 from tinytorch.perf.acceleration.set_threads import NAME, SetThreads
 from tinytorch.perf.acceleration.trial_torch import (
@@ -155,8 +155,15 @@ class ThreadRace:
 
 
 def apply_torch(model: nn.Module, workload: Workload, plan: Plan, settings: SetThreads) -> Any:
-    """Give the copy of the model, called with this number of threads."""
-    return ThreadedModel(model, plan.steps[0].settings["threads"])
+    """Give the copy of the model, called with this number of threads.
+
+    A plan may be carried out in another process, such as one that loads a saved model. A number
+    that was found by measuring is cut to the limit there; one that was asked for is not.
+    """
+    number = plan.steps[0].settings["threads"]
+    if settings.threads is None:
+        number = min(number, thread_limit(torch.get_num_threads()))
+    return ThreadedModel(model, number)
 
 
 def plan_torch(workload: Workload, settings: SetThreads) -> Plan:
@@ -195,6 +202,7 @@ def _plan(settings: SetThreads, race: ThreadRace, chosen: int) -> Plan:
         (step,),
         speedup=Gain(1 / ratio.value, 1 / ratio.high, 1 / ratio.low, basis),
         not_predicted={"shrinkage": SAME_BYTES},
+        changes_process=f"sets {_counted(chosen)} for the whole process while it is called",
         notes=(*race.table, cost),
     )
 
@@ -271,9 +279,9 @@ def _take_rounds(
 
 
 def thread_numbers() -> list[int]:
-    """Give 1, 2, 4, ... and the number of usable cores."""
-    cores = usable_cores()
-    return sorted({2**power for power in range(cores.bit_length())} | {cores})
+    """Return 1, 2, 4, ... and the most threads that the user lets the process have."""
+    most = thread_limit(torch.get_num_threads())
+    return sorted({2**power for power in range(most.bit_length())} | {most})
 
 
 def setting_cost(threads: int) -> float:
@@ -307,7 +315,7 @@ def _why_nothing_to_choose(threads: int | None) -> str:
     if threads == present:
         return f"PyTorch uses {_counted(present)} already"
     if threads is None and thread_numbers() == [present]:
-        return "this process may use one core, so there is nothing to choose"
+        return "this process may use 1 thread, by its settings or its cores: nothing to choose"
     return ""
 
 

@@ -29,6 +29,7 @@ NOT_PREDICTED = {
     "shrinkage": "the weights stay as they are",
 }
 IDLE = "nothing of it is rounded to TF32: no output changes by a bit"
+CHANGES_PROCESS = "sets TF32 for the whole process while it is called"
 WHOLE_PROCESS = "while a call runs, the products of other threads are TF32 as well"
 
 
@@ -58,7 +59,14 @@ def plan_torch(workload: Workload, settings: TensorFloat32) -> Plan:
     why = "tensor cores multiply TF32 several times as fast as float32"
     step = Step("", "multiplies float32 numbers as TF32", why)
     notes = (trial_note(trial), WHOLE_PROCESS)
-    return Plan(NAME, asdict(settings), (step,), not_predicted=NOT_PREDICTED, notes=notes)
+    return Plan(
+        NAME,
+        asdict(settings),
+        (step,),
+        not_predicted=NOT_PREDICTED,
+        changes_process=CHANGES_PROCESS,
+        notes=notes,
+    )
 
 
 def _nothing(settings: TensorFloat32, reason: str) -> Plan:

@@ -26,7 +26,7 @@ from torch.nn import functional as F
 from tinytorch.errors import SettingError, TinyTorchError
 from tinytorch.formats.ranges import RangeObserver, choose_range
 from tinytorch.perf.quantization.calibrate_torch import run_batches
-from tinytorch.perf.quantization.packed_torch import packing, step_between
+from tinytorch.perf.quantization.packed_torch import input_bits, packing, step_between
 from tinytorch.workloads.workload import Workload
 
 __all__ = ["BY", "folded_layers", "quantize_graph"]
@@ -46,8 +46,9 @@ ON_INTEGERS: tuple[Any, ...] = (
 class _Watching(ObserverBase):
     """Watches numbers on their way through a traced model; gives scale and zero point."""
 
-    def __init__(self, ranges: str) -> None:
+    def __init__(self, ranges: str, bits: int) -> None:
         super().__init__(torch.quint8)
+        self._bits = bits
         self.qscheme = torch.per_tensor_affine
         self.quant_min, self.quant_max = 0, 255
         self._ranges = ranges
@@ -63,7 +64,7 @@ class _Watching(ObserverBase):
     def calculate_qparams(self, **_: Any) -> tuple[torch.Tensor, torch.Tensor]:
         """Choose the range of what was seen."""
         low, high = choose_range(self._observer.statistics, self._ranges)
-        return step_between(low, high).calculate_qparams()
+        return step_between(low, high, bits=self._bits).calculate_qparams()
 
 
 def quantize_graph(
@@ -85,8 +86,9 @@ def quantize_graph(
 
 
 def _mapping(model: nn.Module, layers: Collection[str], ranges: str) -> QConfigMapping:
+    bits = input_bits(model.get_submodule(path) for path in layers)
     observed = QConfig(
-        activation=partial(_Watching, ranges), weight=default_per_channel_weight_observer
+        activation=partial(_Watching, ranges, bits), weight=default_per_channel_weight_observer
     )
     mapping = QConfigMapping()
     # What is to be folded into one layer must be told the same by class.

@@ -231,6 +231,9 @@ def _notes(chosen: list[Candidate]) -> Iterator[str]:
         yield SEVEN_BITS.format(layers="linear layers")
     if any(each.quantizer is DYNAMIC_RECURRENT for each in chosen):
         yield SEVEN_BITS.format(layers="recurrent layers")
+    convolutions = [each.view for each in chosen if each.quantizer is STATIC_CONVOLUTION]
+    if input_bits(convolutions) < input_bits():
+        yield SEVEN_BITS.format(layers="a model with depthwise convolutions")
     dtypes = {weight_of(each.view).dtype for each in chosen if each.quantizer is AO_INT4_CPU}
     for dtype in sorted(map(str, dtypes - {torch.bfloat16})):
         yield SLOW_INT4.format(dtype=dtype.removeprefix("torch."))
