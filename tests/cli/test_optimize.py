@@ -5,6 +5,7 @@ from dataclasses import replace
 from functools import partial
 
 import pytest
+from example_optimizations import inconclusive
 from kept_attempts import UNUSABLE, optimization, timed, undecided
 
 from tinytorch.cli import optimize as command
@@ -14,7 +15,7 @@ from tinytorch.cli.main import main
 from tinytorch.perf.profiling.model_profile import profile_workload
 from tinytorch.records.store import RecordStore, open_store
 from tinytorch.tuning import catalog, limits, optimize, saving
-from tinytorch.tuning.attempt import Attempt
+from tinytorch.tuning.attempt import NOT_TRIED, TIME_IS_UP, Attempt
 from tinytorch.tuning.attempt_records import add_record, optimization_record, origin_of
 from tinytorch.tuning.settings import Settings
 from tinytorch.workloads.targets import load_workload
@@ -98,7 +99,7 @@ def test_settings_reach_the_loop(optimized):
     )
     assert main(["optimize", "mlp", *words.split()]) == 0
     assert asked["workload"].name == "mlp"
-    del asked["workload"], asked["progress"]
+    del asked["workload"], asked["progress"], asked["on_note"]
     assert asked == {
         "goal": "size",
         "max_accuracy_drop": 0.02,
@@ -189,6 +190,7 @@ def test_a_path_without_room_is_refused(optimized, capsys, tmp_path, monkeypatch
 
 KEPT = Settings(limits={"latency_ms": 100.0})
 BROKEN = Settings(limits={"latency_ms": 0.01})
+LATE = Attempt(("captured",), NOT_TRIED, f"{TIME_IS_UP} 20 s was spent before")
 
 
 @pytest.mark.parametrize(
@@ -203,6 +205,14 @@ BROKEN = Settings(limits={"latency_ms": 0.01})
         (optimization(timed("threads", ratio=1.3), settings=KEPT), ExitCode.FINE),
         (optimization(settings=BROKEN), ExitCode.FAILED),
         (optimization(*UNUSABLE, settings=KEPT), ExitCode.NOT_SHOWN),
+        (optimization(inconclusive("int8-static")), ExitCode.NOT_SHOWN),
+        (optimization(inconclusive("int8-static"), timed("compiled")), ExitCode.FINE),
+        (optimization(inconclusive("int8-static", time=1.5)), ExitCode.FINE),
+        (optimization(UNUSABLE[2]), ExitCode.INVALID),
+        (optimization(UNUSABLE[2], settings=KEPT), ExitCode.INVALID),
+        (optimization(UNUSABLE[3]), ExitCode.FINE),
+        (optimization(timed("threads", ratio=1.3), LATE), ExitCode.NOT_SHOWN),
+        (optimization(timed("threads"), LATE), ExitCode.FINE),
         (optimization(was_interrupted=True), ExitCode.INTERRUPTED),
         (optimization(settings=BROKEN, was_interrupted=True), ExitCode.INTERRUPTED),
     ],
@@ -216,6 +226,14 @@ BROKEN = Settings(limits={"latency_ms": 0.01})
         "nothing helps, limit kept",
         "limit broken",
         "limit not measured",
+        "accuracy inconclusive",
+        "one helps, of one accuracy is inconclusive",
+        "slower, and accuracy inconclusive",
+        "everything failed",
+        "everything failed, with a limit",
+        "nothing to do",
+        "nothing helps so far, time is up",
+        "one helps, time is up",
         "interrupted",
         "interrupted with a limit broken",
     ],

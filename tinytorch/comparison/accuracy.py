@@ -52,8 +52,8 @@ class AccuracyComparison:
 
     The candidate is *not worse* when `low`, the one-sided lower bound of its mean score minus the
     baseline's, lies above ``-margin``; *worse* when the upper bound `high` lies below; otherwise
-    it is *inconclusive*: the examples are too few. Each bound holds with `confidence` on its own. `margin` is in the unit of the
-    scores: 0.01 is one percentage point for scores of 0 and 1.
+    it is *inconclusive*: the examples are too few. Each bound holds with `confidence` on its own.
+    `margin` is in the unit of the scores: 0.01 is one percentage point for scores of 0 and 1.
     """
 
     baseline_scores: tuple[float, ...]

@@ -17,6 +17,7 @@ from tinytorch.reporting.forest_plot import ForestPlot, ForestRow, ratio_text
 from tinytorch.reporting.profile_words import device_sentence, mostly_waits, reasons
 from tinytorch.reporting.quantities import UNKNOWN, percent_text, rate_text, seconds_text
 from tinytorch.tuning.attempt import (
+    ACCURACY_INCONCLUSIVE,
     BETTER,
     BROKEN,
     FAILED,
@@ -61,6 +62,7 @@ PLURALS = {
     NO_GAIN: "without a gain",
     WORSE: "worse",
     NOT_SHOWN: "not shown",
+    ACCURACY_INCONCLUSIVE: "with an inconclusive accuracy",
     INACCURATE: "inaccurate",
     BROKEN: "broken",
     FAILED: "failed",
@@ -95,11 +97,15 @@ def verdict_word(optimization: Optimization) -> str:
     if best is None:
         if optimization.refuted:
             return "Not confirmed"
+        if optimization.inconclusive:
+            return "Accuracy inconclusive"
         if optimization.helped:
             return "Nothing keeps to the limits"
         if optimization.lacked_time:
             return "Not known yet"
-        return "Nothing helps" if optimization.attempts else "Nothing was tried"
+        if not optimization.was_judged:
+            return "Nothing could be judged" if optimization.attempts else "Nothing was tried"
+        return "Nothing helps"
     if best.outcome != BETTER:
         return "Keeps to the limits"
     value = value_at(goal, best.measured)
@@ -146,7 +152,11 @@ def _nothing_helps(optimization: Optimization) -> str:
     if optimization.refuted:
         aim = f"nothing is shown to make it {AIMS[goal]}: what seemed to is not confirmed"
         return f"{aim}. Of {counted_outcomes(attempts)}"
+    if optimization.inconclusive:
+        return f"{_inconclusive(optimization)}. Of {counted_outcomes(attempts)}"
     aim = f"nothing that was tried makes it {AIMS[goal]}"
+    if not optimization.was_judged:
+        aim = "no attempt could be judged, so nothing is known"
     if optimization.helped:
         aim = "nothing that was tried keeps to the limits"
     counts = counted_outcomes(attempts)
@@ -157,6 +167,17 @@ def _nothing_helps(optimization: Optimization) -> str:
     if not best.is_acceptable or best.comparison is None:
         return f"{aim}. Of {counts}"
     return f"{aim}: the best, {best.name}, is {attempt_phrases(best, goal)[0]}. Of {counts}"
+
+
+def _inconclusive(optimization: Optimization) -> str:
+    """Say what may help, and that the examples are too few to tell whether accuracy is kept."""
+    best = optimization.inconclusive[0]
+    assert best.comparison is not None, "it was timed"
+    accuracy = best.comparison.accuracy
+    assert accuracy is not None, "it was scored"
+    phrase = attempt_phrases(best, optimization.settings.goal)[0]
+    cannot = f"{accuracy.n} examples cannot tell whether {accuracy.metric} is kept"
+    return f"inconclusive: {best.name} is {phrase}, but {cannot}; {accuracy.remedy}"
 
 
 def counted_outcomes(attempts: Sequence[Attempt]) -> str:
@@ -197,7 +218,7 @@ def _row(label: str, found: Comparison, text: str, style: str) -> ForestRow:
 def reason_lines(optimization: Optimization) -> Iterator[tuple[Attempt, str]]:
     """Give every attempt that has no row in the picture, or a doubt, with the reason in words."""
     for each in optimization.ranked:
-        if each.comparison is None:
+        if each.comparison is None or each.outcome == ACCURACY_INCONCLUSIVE:
             yield each, f"{each.outcome}: {each.reason}" if each.reason else each.outcome
         elif each.comparison.contradiction:
             yield each, f"{each.outcome}: {each.comparison.contradiction}"
