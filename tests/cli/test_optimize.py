@@ -40,6 +40,16 @@ def without_inputs():
 def failing():
     return Workload("failing", Linear(64, 48, rng=0), (X,), evaluate=lambda model: 1 / 0)
 
+def picky():
+    model = Linear(64, 48, rng=0)
+
+    def evaluate(candidate):
+        if candidate is not model:
+            raise KeyError("labels")
+        return np.ones(168)
+
+    return Workload("picky", model, (X,), evaluate=evaluate)
+
 CALLS = []
 
 class Dice:
@@ -492,6 +502,24 @@ def test_a_target_that_cannot_be_optimized_is_one_line(capsys, factory, name, co
     (line,) = captured.err.splitlines()
     assert line.startswith("tinytorch: error: ")
     assert message in line
+
+
+@pytest.mark.usefixtures("_without_ceilings")
+def test_an_evaluate_that_fails_in_every_attempt_is_no_result(capsys, factory):
+    words = [factory("picky"), *LINEAR_QUICKLY, "--no-store", "--json"]
+    assert main(["optimize", *words]) == ExitCode.INVALID
+    captured = json.loads(capsys.readouterr().out)
+    assert captured["exit_code"] == ExitCode.INVALID
+    assert [each["outcome"] for each in captured["optimization"]["attempts"]] == ["failed"]
+
+
+@pytest.mark.usefixtures("_without_ceilings")
+def test_too_few_examples_are_said_before_anything_is_tried(capsys, factory):
+    words = [each for each in LINEAR_QUICKLY if each != "--quiet"]
+    main(["optimize", factory("picky"), *words, "--no-store"])
+    first = capsys.readouterr().err.splitlines()[0]
+    assert "168 examples" in first
+    assert "299" in first
 
 
 @pytest.mark.usefixtures("_without_ceilings")

@@ -331,7 +331,7 @@ def test_an_inconclusive_accuracy_leads_where_nothing_is_recommended():
     for part in ("inconclusive: int8-static is 2.50x faster", "168 examples", needed):
         assert part in words
     assert "nothing" not in words
-    assert dict((each.name, text) for each, text in reason_lines(found)) == {
+    assert {each.name: text for each, text in reason_lines(found)} == {
         "int8-static": f"accuracy inconclusive: {tried.reason}"
     }
 

@@ -1,9 +1,11 @@
 import json
+from dataclasses import replace
 
 import pytest
 from example_comparisons import comparison
 from example_optimizations import attempt, inconclusive, optimization
 
+from tinytorch.comparison.accuracy import compare_accuracy
 from tinytorch.errors import SettingError
 from tinytorch.tuning.advice import Advice
 from tinytorch.tuning.attempt import (
@@ -152,3 +154,12 @@ def test_what_is_slower_is_no_open_question_whatever_its_accuracy():
 def test_nothing_is_known_where_all_attempts_failed(outcomes, was_judged):
     tried = [attempt(str(place), outcome=each) for place, each in enumerate(outcomes)]
     assert optimization(*tried).was_judged is was_judged
+
+
+def test_what_lost_more_than_the_margin_comes_last_among_the_inconclusive():
+    kept, lost = inconclusive("kept", time=0.8), inconclusive("lost", time=0.2)
+    scores = lost.comparison.accuracy
+    swapped = compare_accuracy([1] * 168, [0] * 3 + [1] * 165, margin=scores.margin)
+    assert swapped.verdict == scores.verdict
+    lost = replace(lost, comparison=replace(lost.comparison, accuracy=swapped))
+    assert optimization(lost, kept).inconclusive == (kept, lost)

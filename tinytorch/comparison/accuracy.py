@@ -209,10 +209,11 @@ class AccuracyComparison:
             return ""
         if self.examples_needed is None:
             return "more examples would not decide: the observed difference is the margin"
-        if self._differences.any():
-            seen = "these rates continue" if self.is_binary else "this spread continues"
-            return f"about {self.examples_needed} examples would decide if {seen}"
-        return f"{self.examples_needed} examples would decide if nothing is lost"
+        if not self._differences.any():
+            return f"{self.examples_needed} examples would decide if nothing is lost"
+        found = f"that it is {WORSE if self.difference < -self.margin else NOT_WORSE}"
+        seen = "these rates continue" if self.is_binary else "this spread continues"
+        return f"about {self.examples_needed} examples would establish {found} if {seen}"
 
     @property
     def notes(self) -> tuple[str, ...]:

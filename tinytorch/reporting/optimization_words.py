@@ -70,6 +70,8 @@ PLURALS = {
     NOT_TRIED: "not tried",
 }
 """Outcome -> what stands behind a number of attempts."""
+SHORT = {ACCURACY_INCONCLUSIVE: "accuracy?"}
+"""Outcome -> what stands in the picture, where room is scarce; the table below has the words."""
 WAS_BUSY = (
     "Other programs used the machine meanwhile: times may come out otherwise when it is quiet."
 )
@@ -196,12 +198,13 @@ def forest_plot(optimization: Optimization) -> ForestPlot | None:
     timed = [(each, each.comparison) for each in optimization.ranked if each.comparison]
     if not timed:
         return None
-    widest = max(len(each.outcome) for each, _ in timed)
+    words = {each.name: SHORT.get(each.outcome, each.outcome) for each, _ in timed}
+    widest = max(map(len, words.values()))
     rows = [
         _row(
             each.name,
             found,
-            f"{each.outcome:<{widest}}  {speedup_text(found)}",
+            f"{words[each.name]:<{widest}}  {speedup_text(found)}",
             STYLES[TONES[each.outcome]],
         )
         for each, found in timed

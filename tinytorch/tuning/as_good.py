@@ -41,26 +41,23 @@ def by_scores(
     """
     if accuracy.verdict == NOT_WORSE or _is_same(accuracy, outputs):
         return Check(outputs, accuracy)
-    doubt = f"{_means(accuracy)}{accuracy.evidence}"
+    if accuracy.failed:
+        return Check(outputs, accuracy, accuracy.evidence)
+    means = f"{accuracy.metric} {accuracy.baseline_mean:.4g} to {accuracy.candidate_mean:.4g}"
     if accuracy.verdict != INCONCLUSIVE:
-        return Check(outputs, accuracy, doubt)
+        return Check(outputs, accuracy, f"{means}: {accuracy.evidence}")
     close = closeness() if closeness is not None else None
     if close is not None and not close.doubt:
-        note = f"{accuracy.metric} is inconclusive ({accuracy.evidence}); outputs are close enough"
+        note = f"{accuracy.metric} is inconclusive: {accuracy.evidence}; accepted by its outputs"
         return Check(outputs, accuracy, notes=(note, *close.notes))
-    return Check(outputs, accuracy, f"{doubt}; {accuracy.remedy}", is_inconclusive=True)
+    doubt = f"{means.removeprefix('accuracy ')}, {accuracy.evidence}; {accuracy.remedy}"
+    return Check(outputs, accuracy, doubt, is_inconclusive=True)
 
 
 def _is_same(accuracy: AccuracyComparison, outputs: OutputDifference | None) -> bool:
     """The same outputs and scores come from the same function: no sample is too small."""
     has_same_scores = accuracy.baseline_scores == accuracy.candidate_scores
     return has_same_scores and outputs is not None and outputs.is_identical
-
-
-def _means(accuracy: AccuracyComparison) -> str:
-    if accuracy.failed:
-        return ""
-    return f"{accuracy.metric} {accuracy.baseline_mean:.4g} to {accuracy.candidate_mean:.4g}: "
 
 
 def by_outputs(outputs: OutputDifference | None, *, most: float, explain: Explain) -> Check:

@@ -153,15 +153,17 @@ class Optimization:
     def inconclusive(self) -> tuple[Attempt, ...]:
         """What is better at the goal, or may be, with too few examples to tell its accuracy.
 
-        The best at the goal first. It is shown, and never recommended.
+        The best at the goal first, but last what lost more than the margin on these examples. It
+        is shown, and never recommended.
         """
         goal = self.settings.goal
-        return tuple(
+        found = [
             each
             for each in self.ranked
             if each.outcome == ACCURACY_INCONCLUSIVE and each.comparison is not None
             if outcome_at(goal, each.comparison) in (BETTER, NOT_SHOWN)
-        )
+        ]
+        return tuple(sorted(found, key=_lost_beyond_margin))
 
     @cached_property
     def was_judged(self) -> bool:
@@ -277,3 +279,8 @@ class Optimization:
         from tinytorch.reporting.optimization import optimization_html
 
         return optimization_html(self)
+
+
+def _lost_beyond_margin(attempt: Attempt) -> bool:
+    accuracy = attempt.comparison.accuracy if attempt.comparison else None
+    return accuracy is not None and accuracy.difference < -accuracy.margin
