@@ -111,8 +111,9 @@ def optimize(
     try:
         result = replace(result, advice=advise(profile, entries=entries))
         trials = Trials(workload, settings, profile=profile)
-        for note in trials.notes if on_note else ():
-            on_note(note)
+        if on_note is not None:
+            for note in trials.notes:
+                on_note(note)
         journal = _Journal(store, workload, trials, resume=resume, on_attempt=on_attempt)
         search = Search(
             trials,
