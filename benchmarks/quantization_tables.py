@@ -8,10 +8,10 @@ from typing import Any
 
 from quantization_sizes import Sizes
 
-from tinytorch.comparison.accuracy import NOT_SHOWN, NOT_WORSE, WORSE, AccuracyComparison
+from tinytorch.comparison.accuracy import INCONCLUSIVE, NOT_WORSE, WORSE, AccuracyComparison
 from tinytorch.comparison.comparison import Comparison
 
-VERDICTS = {NOT_WORSE: "met", WORSE: "missed", NOT_SHOWN: "not shown"}
+VERDICTS = {NOT_WORSE: "met", WORSE: "missed", INCONCLUSIVE: "not shown"}
 
 
 @dataclass(frozen=True)

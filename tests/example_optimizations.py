@@ -9,6 +9,7 @@ from tinytorch.comparison.accuracy import compare_accuracy
 from tinytorch.comparison.resources import Resources
 from tinytorch.perf.quantization import Quantize
 from tinytorch.tuning.attempt import (
+    ACCURACY_INCONCLUSIVE,
     BETTER,
     BROKEN,
     FAILED,
@@ -63,6 +64,16 @@ def attempt(*stack, outcome=BETTER, reason="", time=None, **changes):
     if time is not None:
         fields["comparison"] = measured(time, **changes)
     return Attempt(stack, outcome, reason, **fields)
+
+
+def inconclusive(*stack, time=0.4, spread=0.01):
+    """Return an attempt that was timed, with 168 examples of which one is gained."""
+    accuracy = compare_accuracy([0] + [1] * 167, [1] * 168)
+    found = comparison(
+        time, spread=spread, accuracy=accuracy, candidate_name=" + ".join(stack), resources=None
+    )
+    reason = f"{accuracy.evidence}; {accuracy.remedy}"
+    return Attempt(stack, ACCURACY_INCONCLUSIVE, reason, comparison=found)
 
 
 def optimization(*attempts, **changes):

@@ -1,6 +1,7 @@
 import io
 import sys
 
+from example_optimizations import inconclusive
 from kept_attempts import UNUSABLE, timed
 
 from tinytorch.cli.attempt_watch import AttemptWatch
@@ -72,3 +73,13 @@ def test_the_bar_says_what_is_tried_and_how_good_the_best_is(monkeypatch):
     ]
     assert progress.steps == 1
     assert stream.getvalue() == ""
+
+
+def test_an_inconclusive_accuracy_is_said_and_is_never_the_best(capsys):
+    watch, _ = watching()
+    tried = inconclusive("int8-static")
+    watch.hear(tried)
+    line = capsys.readouterr().err
+    assert line.startswith("int8-static: 2.50x faster (")
+    assert f"; accuracy inconclusive: {tried.reason}" in line
+    assert "best:" not in line

@@ -106,6 +106,7 @@ def test_json_holds_the_record_the_score_and_the_file(folder, judge_gives, capsy
         ({"speedup": 0.5}, 3),
         ({"findings": (finding("W2", "busy"),)}, 0),
         ({"findings": (finding("A2", "lost"),), "accuracy": accuracy(lost=100)}, 5),
+        ({"findings": (finding("A2", "few"),), "accuracy": accuracy(margin=1e-3)}, 3),
         ({"findings": (finding("T3", "kept"),)}, 1),
         ({"findings": (finding("A2", "lost"), finding("T1", "clock"))}, 1),
         ({"n": 3}, 4),

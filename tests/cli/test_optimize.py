@@ -5,6 +5,7 @@ from dataclasses import replace
 from functools import partial
 
 import pytest
+from example_optimizations import inconclusive
 from kept_attempts import UNUSABLE, optimization, timed, undecided
 
 from tinytorch.cli import optimize as command
@@ -14,7 +15,7 @@ from tinytorch.cli.main import main
 from tinytorch.perf.profiling.model_profile import profile_workload
 from tinytorch.records.store import RecordStore, open_store
 from tinytorch.tuning import catalog, limits, optimize, saving
-from tinytorch.tuning.attempt import Attempt
+from tinytorch.tuning.attempt import NOT_TRIED, TIME_IS_UP, Attempt
 from tinytorch.tuning.attempt_records import add_record, optimization_record, origin_of
 from tinytorch.tuning.settings import Settings
 from tinytorch.workloads.targets import load_workload
@@ -38,6 +39,16 @@ def without_inputs():
 
 def failing():
     return Workload("failing", Linear(64, 48, rng=0), (X,), evaluate=lambda model: 1 / 0)
+
+def picky():
+    model = Linear(64, 48, rng=0)
+
+    def evaluate(candidate):
+        if candidate is not model:
+            raise KeyError("labels")
+        return np.ones(168)
+
+    return Workload("picky", model, (X,), evaluate=evaluate)
 
 CALLS = []
 
@@ -98,7 +109,7 @@ def test_settings_reach_the_loop(optimized):
     )
     assert main(["optimize", "mlp", *words.split()]) == 0
     assert asked["workload"].name == "mlp"
-    del asked["workload"], asked["progress"]
+    del asked["workload"], asked["progress"], asked["on_note"]
     assert asked == {
         "goal": "size",
         "max_accuracy_drop": 0.02,
@@ -189,6 +200,7 @@ def test_a_path_without_room_is_refused(optimized, capsys, tmp_path, monkeypatch
 
 KEPT = Settings(limits={"latency_ms": 100.0})
 BROKEN = Settings(limits={"latency_ms": 0.01})
+LATE = Attempt(("captured",), NOT_TRIED, f"{TIME_IS_UP} 20 s was spent before")
 
 
 @pytest.mark.parametrize(
@@ -203,6 +215,14 @@ BROKEN = Settings(limits={"latency_ms": 0.01})
         (optimization(timed("threads", ratio=1.3), settings=KEPT), ExitCode.FINE),
         (optimization(settings=BROKEN), ExitCode.FAILED),
         (optimization(*UNUSABLE, settings=KEPT), ExitCode.NOT_SHOWN),
+        (optimization(inconclusive("int8-static")), ExitCode.NOT_SHOWN),
+        (optimization(inconclusive("int8-static"), timed("compiled")), ExitCode.FINE),
+        (optimization(inconclusive("int8-static", time=1.5)), ExitCode.FINE),
+        (optimization(UNUSABLE[2]), ExitCode.INVALID),
+        (optimization(UNUSABLE[2], settings=KEPT), ExitCode.INVALID),
+        (optimization(UNUSABLE[3]), ExitCode.FINE),
+        (optimization(timed("threads", ratio=1.3), LATE), ExitCode.NOT_SHOWN),
+        (optimization(timed("threads"), LATE), ExitCode.FINE),
         (optimization(was_interrupted=True), ExitCode.INTERRUPTED),
         (optimization(settings=BROKEN, was_interrupted=True), ExitCode.INTERRUPTED),
     ],
@@ -216,6 +236,14 @@ BROKEN = Settings(limits={"latency_ms": 0.01})
         "nothing helps, limit kept",
         "limit broken",
         "limit not measured",
+        "accuracy inconclusive",
+        "one helps, of one accuracy is inconclusive",
+        "slower, and accuracy inconclusive",
+        "everything failed",
+        "everything failed, with a limit",
+        "nothing to do",
+        "nothing helps so far, time is up",
+        "one helps, time is up",
         "interrupted",
         "interrupted with a limit broken",
     ],
@@ -474,6 +502,24 @@ def test_a_target_that_cannot_be_optimized_is_one_line(capsys, factory, name, co
     (line,) = captured.err.splitlines()
     assert line.startswith("tinytorch: error: ")
     assert message in line
+
+
+@pytest.mark.usefixtures("_without_ceilings")
+def test_an_evaluate_that_fails_in_every_attempt_is_no_result(capsys, factory):
+    words = [factory("picky"), *LINEAR_QUICKLY, "--no-store", "--json"]
+    assert main(["optimize", *words]) == ExitCode.INVALID
+    captured = json.loads(capsys.readouterr().out)
+    assert captured["exit_code"] == ExitCode.INVALID
+    assert [each["outcome"] for each in captured["optimization"]["attempts"]] == ["failed"]
+
+
+@pytest.mark.usefixtures("_without_ceilings")
+def test_too_few_examples_are_said_before_anything_is_tried(capsys, factory):
+    words = [each for each in LINEAR_QUICKLY if each != "--quiet"]
+    main(["optimize", factory("picky"), *words, "--no-store"])
+    first = capsys.readouterr().err.splitlines()[0]
+    assert "168 examples" in first
+    assert "299" in first
 
 
 @pytest.mark.usefixtures("_without_ceilings")

@@ -1,5 +1,6 @@
 import json
 import math
+import re
 
 import numpy as np
 import pytest
@@ -8,11 +9,13 @@ from hypothesis import strategies as st
 from parts import require_part
 
 from tinytorch.comparison.accuracy import (
-    NOT_SHOWN,
+    INCONCLUSIVE,
     NOT_WORSE,
     WORSE,
     AccuracyComparison,
+    about_sample_size,
     compare_accuracy,
+    examples_if_nothing_is_lost,
 )
 from tinytorch.comparison.paired_proportions import paired_difference_bounds
 from tinytorch.errors import SettingError
@@ -47,7 +50,7 @@ def test_a_candidate_that_lost_much_is_worse(rng):
 def test_a_few_examples_show_nothing(rng):
     baseline = rng.integers(0, 2, 50)
     found = compare_accuracy(baseline, baseline)
-    assert found.verdict == NOT_SHOWN
+    assert found.verdict == INCONCLUSIVE
     assert "no score differs on these 50 examples" in found.notes[0]
 
 
@@ -68,7 +71,7 @@ def test_exactly_one_verdict_follows_from_the_bounds(baseline, seed):
     candidate = np.random.default_rng(seed).permutation(baseline)
     found = compare_accuracy(baseline, candidate, margin=0.5)
     assert found.low <= found.difference <= found.high
-    expected = NOT_WORSE if found.low > -0.5 else WORSE if found.high < -0.5 else NOT_SHOWN
+    expected = NOT_WORSE if found.low > -0.5 else WORSE if found.high < -0.5 else INCONCLUSIVE
     assert found.verdict == expected
 
 
@@ -136,12 +139,12 @@ def test_scores_that_never_differ_are_no_certainty():
 
 def test_one_constant_score_says_nothing_about_what_a_loss_would_be():
     found = compare_accuracy([0.4] * 9, [0.4] * 9)
-    assert (found.low, found.high, found.verdict) == (-math.inf, math.inf, NOT_SHOWN)
+    assert (found.low, found.high, found.verdict) == (-math.inf, math.inf, INCONCLUSIVE)
 
 
 def test_one_example_shows_nothing():
     found = compare_accuracy([0.4], [0.5])
-    assert (found.low, found.verdict) == (-math.inf, NOT_SHOWN)
+    assert (found.low, found.verdict) == (-math.inf, INCONCLUSIVE)
     assert "one example" in found.notes[0]
 
 
@@ -150,7 +153,7 @@ def test_a_rare_large_loss_is_named():
     candidate = baseline + np.linspace(-1e-4, 1e-4, 300)
     candidate[7] = -0.5
     found = compare_accuracy(baseline, candidate)
-    assert found.verdict == NOT_SHOWN  # Student's bound alone would be above -0.01
+    assert found.verdict == INCONCLUSIVE  # Student's bound alone would be above -0.01
     assert "few of the 300 examples" in found.notes[0]
 
 
@@ -297,3 +300,95 @@ def test_right_and_wrong_are_two_objects_for_all_examples():
     found = compare_accuracy([1, 0, 1, 0] * 100, [True, False] * 200)
     assert found.baseline_scores == found.candidate_scores == (1.0, 0.0) * 200
     assert len({id(score) for score in found.baseline_scores + found.candidate_scores}) == 2
+
+
+# ---------------------------------------------------------------- how many examples would decide
+
+
+def binary(lost, gained, count):
+    """Return scores of 0 and 1 in which so many examples are lost and gained."""
+    baseline, candidate = np.ones(count), np.ones(count)
+    candidate[:lost], baseline[lost : lost + gained] = 0, 0
+    return baseline, candidate
+
+
+@pytest.mark.parametrize("margin", [0.001, 0.005, 0.01, 0.02, 0.1, 0.5])
+@pytest.mark.parametrize("confidence", [0.9, 0.95, 0.99])
+def test_nothing_lost_needs_the_fewest_examples_whose_bound_is_within_the_margin(
+    margin, confidence
+):
+    needed = examples_if_nothing_is_lost(margin, confidence=confidence)
+    for count, is_enough in ((needed - 1, False), (needed, True)):
+        low, _ = paired_difference_bounds(0, 0, count, confidence=confidence)
+        assert (low > -margin) is is_enough
+
+
+def test_a_margin_of_one_percent_needs_299_examples():
+    assert examples_if_nothing_is_lost(0.01) == 299
+    assert examples_if_nothing_is_lost(0.0) is None
+    assert compare_accuracy(*binary(0, 0, 168)).examples_needed == 299
+
+
+@given(
+    lost=st.integers(0, 6),
+    gained=st.integers(0, 6),
+    count=st.integers(12, 300),
+    more=st.integers(2, 9),
+)
+def test_the_needed_examples_decide_if_the_observed_rates_continue(lost, gained, count, more):
+    found = compare_accuracy(*binary(lost, gained, count))
+    repeated = compare_accuracy(*binary(more * lost, more * gained, more * count))
+    if found.verdict == INCONCLUSIVE:
+        needed = found.examples_needed
+        assert (repeated.verdict == INCONCLUSIVE) == (needed is None or more * count < needed)
+    else:
+        assert found.examples_needed is None
+
+
+def test_the_needed_examples_decide_if_the_spread_continues(rng):
+    baseline = rng.uniform(size=40)
+    spread = rng.normal(0, 0.1, 40)
+    candidate = baseline + spread - spread.mean()
+    found = compare_accuracy(baseline, candidate)
+    assert found.verdict == INCONCLUSIVE
+    more = math.ceil(found.examples_needed / found.n)
+    verdicts = [
+        compare_accuracy(np.tile(baseline, times), np.tile(candidate, times)).verdict
+        for times in (more - 1, more)
+    ]
+    assert verdicts == [INCONCLUSIVE, NOT_WORSE]
+
+
+def test_no_number_of_examples_decides_where_the_difference_is_the_margin():
+    found = compare_accuracy(*binary(4, 0, 400), margin=0.01)
+    assert (found.verdict, found.examples_needed) == (INCONCLUSIVE, None)
+
+
+def test_what_is_stored_holds_the_verdict_and_is_read_without_it():
+    found = compare_accuracy(*binary(0, 1, 168))
+    fields = found.to_dict()
+    assert (fields["verdict"], fields["examples_needed"]) == (INCONCLUSIVE, found.examples_needed)
+    for name in ("verdict", "examples_needed"):
+        del fields[name]  # as records of earlier versions are
+    assert AccuracyComparison.from_dict(fields) == found
+    assert AccuracyComparison.from_dict(fields | {"verdict": "not shown"}).verdict == INCONCLUSIVE
+
+
+@pytest.mark.parametrize(
+    ("count", "margin", "numbers"),
+    [
+        (168, 0.01, ["168", "1%", "299", "2%"]),
+        (240, 0.01, ["240", "1%", "299", "1.5%"]),
+        (20, 0.01, ["20", "1%", "299"]),
+        (299, 0.01, []),
+        (168, 0.02, []),
+    ],
+)
+def test_too_few_examples_are_named_before_anything_is_compared(count, margin, numbers):
+    words = about_sample_size(np.ones(count), margin=margin, setting="--max-accuracy-drop")
+    assert re.findall(r"\d[\d.]*%?", words) == numbers
+
+
+def test_of_other_scores_only_a_single_one_is_too_few_beforehand(rng):
+    assert about_sample_size(rng.uniform(size=5), margin=0.01) == ""
+    assert about_sample_size([0.3], margin=0.01)

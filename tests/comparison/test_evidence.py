@@ -461,3 +461,49 @@ def test_a_candidate_that_lost_its_measure_is_told_from_sides_without_any():
     found = gathered(model_side(evaluate=scores(1, 0)), function_side(lambda: 1.0, "candidate"))
     assert found.not_measured["accuracy"] == evidence.NO_EVALUATE_ANY_MORE
     assert gathered(model_side(), model_side()).not_measured["accuracy"] == evidence.NO_EVALUATE
+
+
+# ---------------------------------------------------------------- what a mask hides
+
+PADDED = """
+import numpy as np
+
+class Padded:
+    def __init__(self, padding):
+        self.padding = padding
+
+    def forward(self, x, attention_mask):
+        return np.where(attention_mask[..., None], x, self.padding)
+
+def workload(padding):
+    from tinytorch.workloads.workload import Workload
+    mask = np.array([[1, 1, 1], [1, 0, 0]])
+    return Workload("padded", Padded(padding), (np.ones((2, 3, 4)), mask))
+
+def small():
+    return workload(0.0)
+
+def large():
+    return workload(9.0)
+"""
+
+
+@pytest.mark.parametrize("is_isolated", [False, True])
+def test_positions_that_a_mask_hides_are_not_compared(tmp_path, is_isolated):
+    (tmp_path / "padded.py").write_text(PADDED, "utf-8")
+    made = {}
+    exec(PADDED, made)  # the same workloads, in this process and in one of their own
+    sides = [
+        ProcessSide(Isolated(f"padded.py:{name}", folder=tmp_path), name=name)
+        if is_isolated
+        else WorkloadSide(made[name](), name=name)
+        for name in ("small", "large")
+    ]
+    try:
+        found = gathered(*sides)
+    finally:
+        for side in sides:
+            if is_isolated:
+                side.close()
+    assert found.outputs.is_identical
+    assert found.outputs.outputs[0].left_out == 2

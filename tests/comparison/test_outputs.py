@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from tinytorch.comparison import outputs
-from tinytorch.comparison.outputs import OutputDifference, compare_outputs
+from tinytorch.comparison.outputs import OutputDifference, attention_mask_of, compare_outputs
 from tinytorch.errors import DTypeError
+from tinytorch.workloads.workload import Workload
 
 ANY_FLOATS = arrays.arrays(
     np.float32, arrays.array_shapes(max_dims=3), elements=st.floats(width=32)
@@ -254,3 +255,69 @@ def test_a_difference_survives_strict_json():
     for found in (compare_outputs(one, other), compare_outputs(one, one), compare_outputs((), ())):
         text = json.dumps(found.to_dict(), allow_nan=False)
         assert OutputDifference.from_dict(json.loads(text)) == found
+
+
+# ---------------------------------------------------------------- what an attention mask hides
+
+MASK = np.array([[1, 1, 1], [1, 0, 0]], bool)
+
+
+def off_where_hidden(shape, by=100.0):
+    """Return an output, and one that differs from it by a little, and by much where MASK hides."""
+    one = np.random.default_rng(0).normal(size=shape)
+    other = one + 0.01
+    other[1, 1:] += by
+    return one, other
+
+
+@pytest.mark.parametrize("shape", [(2, 3, 5), (2, 3, 3), (2, 3, 4, 5)])
+def test_hidden_positions_of_a_sequence_are_not_compared(shape):
+    one, other = off_where_hidden(shape)
+    assert compare_outputs([one], [other]).max_error > 99
+    found = compare_outputs([one], [other], mask=MASK)
+    assert found.max_error == pytest.approx(0.01)
+    assert found.max_relative_error == pytest.approx(0.01 / np.abs(one[MASK]).max())
+    assert (found.outputs[0].left_out, found.outputs[0].shape) == (2, shape)
+    (note,) = found.notes
+    assert "2 of 6 positions" in note
+    assert OutputDifference.from_dict(found.to_dict()) == found
+
+
+@pytest.mark.parametrize("shape", [(2, 3), (2, 4), (3, 3, 5), (2, 3, 3, 3)])
+def test_pooled_outputs_and_attention_weights_stay_whole(shape):
+    one, other = off_where_hidden(shape)
+    found = compare_outputs([one], [other], mask=MASK)
+    assert found == compare_outputs([one], [other])
+    assert found.max_error > 99
+
+
+def test_nan_at_a_hidden_position_breaks_nothing():
+    one, other = off_where_hidden((2, 3, 5), by=math.nan)
+    assert compare_outputs([one], [other]).broken
+    assert not compare_outputs([one], [other], mask=MASK).broken
+
+
+class Masked:
+    def forward(self, input_ids, attention_mask=None):
+        raise AssertionError("nobody calls it")
+
+
+@pytest.mark.parametrize("dtype", [bool, np.int64, np.float32])
+@pytest.mark.parametrize("way", ["keyword", "place", "dictionary"])
+def test_the_mask_is_found_however_it_is_given(way, dtype):
+    ids, mask = np.zeros((2, 3), int), MASK.astype(dtype)
+    given = {
+        "keyword": {"inputs": (ids,), "keywords": {"attention_mask": mask}},
+        "place": {"inputs": (ids, mask)},
+        "dictionary": {"inputs": ({"input_ids": ids, "attention_mask": mask},)},
+    }[way]
+    np.testing.assert_array_equal(attention_mask_of(Workload("x", Masked(), **given)), MASK)
+
+
+@pytest.mark.parametrize(
+    "mask",
+    [np.ones((2, 3)), np.zeros((2, 3)), MASK[0], MASK[None], np.where(MASK, 0.0, -1e9), None],
+)
+def test_what_hides_nothing_or_is_no_mask_of_positions_is_none(mask):
+    assert attention_mask_of(Workload("x", Masked(), (np.zeros((2, 3)), mask))) is None
+    assert attention_mask_of(Workload("x", len, (mask,))) is None

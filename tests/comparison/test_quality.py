@@ -80,9 +80,9 @@ def test_names_that_begin_alike_are_told_apart(baseline, candidate, failed, is_l
 
 
 @pytest.mark.parametrize("accuracy", [UNDECIDED, FEW])
-def test_an_accuracy_that_is_not_shown_is_a_doubt(accuracy):
+def test_an_inconclusive_accuracy_is_a_doubt(accuracy):
     found = comparison(accuracy=accuracy)
     assert found.is_accurate is None
     assert quality_loss(found) == ""
-    assert quality_doubt(found).startswith("accuracy is not shown to be kept: 0.75 to ")
-    assert "12 examples" in quality_doubt(found)
+    assert quality_doubt(found).startswith("accuracy is inconclusive: ")
+    assert accuracy.evidence in quality_doubt(found)

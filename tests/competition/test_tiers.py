@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from tinytorch.comparison.accuracy import NOT_SHOWN
+from tinytorch.comparison.accuracy import INCONCLUSIVE
 from tinytorch.competition.events import TIERS, find_event
 from tinytorch.competition.tiers import KEPT, LOST, compare_in_tier, tier_margin, tier_verdict
 
@@ -55,7 +55,7 @@ def test_twenty_thousand_images_decide_the_sharper_tier():
 
 
 def test_few_digits_show_nothing_even_if_all_are_read_alike():
-    assert verdict(SPRINT, 0.99, np.ones(200), np.ones(200)) == NOT_SHOWN
+    assert verdict(SPRINT, 0.99, np.ones(200), np.ones(200)) == INCONCLUSIVE
 
 
 def test_an_answer_that_has_no_score_loses(rng):

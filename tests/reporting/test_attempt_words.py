@@ -1,6 +1,7 @@
 from dataclasses import replace
 
 import pytest
+from example_optimizations import inconclusive
 from reported_optimizations import ROUNDED, UNUSABLE, timed, without_evidence
 
 from tinytorch.comparison.accuracy import compare_accuracy
@@ -104,3 +105,16 @@ def test_numbers_of_an_attempt_are_those_of_its_comparison():
     assert interval_text(attempt) == "2.49x to 2.51x"
     assert accuracy_text(attempt) == "74.85%"
     assert accuracy_change(attempt) == "-0.15 points"
+
+
+def test_where_scores_do_not_decide_outputs_stand_beside_them():
+    tried = inconclusive("int8-static")
+    passed = replace(tried, outcome="better")
+    passed = replace(passed, comparison=replace(passed.comparison, outputs=ROUNDED))
+    scores, outputs = attempt_phrases(passed)[-2:]
+    assert scores == "accuracy inconclusive (99.40% to 100.00%, 168 examples)"
+    assert outputs == attempt_phrases(without_scores(passed))[-1]
+
+
+def without_scores(attempt):
+    return replace(attempt, comparison=replace(attempt.comparison, accuracy=None))

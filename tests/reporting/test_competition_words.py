@@ -29,7 +29,7 @@ def test_the_headline_has_contest_score_interval_verdict_and_accuracy():
         (judgement(1.0, techniques=()), "not shown; accuracy kept", "bold yellow"),
         (judgement(0.5), "slower; accuracy kept", "bold red"),
         (judgement(accuracy=accuracy(lost=100)), "faster; accuracy lost", "bold red"),
-        (judgement(accuracy=accuracy(margin=1e-3)), "accuracy not shown to be kept", "bold yellow"),
+        (judgement(accuracy=accuracy(margin=1e-3)), "accuracy inconclusive", "bold yellow"),
         (judgement(accuracy=None), "faster; accuracy not measured", "bold green"),
         (judgement(n=3), "no score: 3 heats, at least 6 are needed", "bold yellow"),
         (refused().judgement, "not valid: it breaks T3", "bold red"),

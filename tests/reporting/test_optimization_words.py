@@ -2,7 +2,7 @@ from dataclasses import replace
 
 import pytest
 from example_comparisons import comparison, contradictory
-from example_optimizations import measured, optimization
+from example_optimizations import inconclusive, measured, optimization
 from example_profiles import example_profile
 from reported_optimizations import (
     best_is_a_stack,
@@ -348,3 +348,32 @@ def test_a_busy_machine_is_part_of_the_verdict():
     assert headline(found).endswith("times may come out otherwise when it is quiet.")
     calm = optimization(Attempt(("int8",), "better", "", comparison=comparison(0.5)))
     assert "quiet" not in headline(calm)
+
+
+# ---------------------------------------------------------------- what cannot be told
+
+
+def test_an_inconclusive_accuracy_leads_where_nothing_is_recommended():
+    tried = inconclusive("int8-static")
+    found = optimization(tried, timed("threads", ratio=1.3))
+    assert verdict_word(found) == "Accuracy inconclusive"
+    words = headline(found)
+    needed = str(tried.comparison.accuracy.examples_needed)
+    for part in ("inconclusive: int8-static is 2.50x faster", "168 examples", needed):
+        assert part in words
+    assert "nothing" not in words
+    assert {each.name: text for each, text in reason_lines(found)} == {
+        "int8-static": f"accuracy inconclusive: {tried.reason}"
+    }
+
+
+def test_what_is_as_good_leads_before_what_is_inconclusive():
+    found = optimization(inconclusive("int8-static"), timed("compiled", ratio=0.8))
+    assert headline(found).startswith("example: compiled makes it 1.25x faster")
+    assert [row.label for row in forest_plot(found).rows] == ["compiled", "int8-static"]
+
+
+def test_that_everything_failed_is_not_that_nothing_helps():
+    found = optimization(Attempt(("threads",), FAILED, "ValueError: labels"))
+    assert verdict_word(found) == "Nothing could be judged"
+    assert "makes it faster" not in headline(found)

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from tinytorch.comparison.accuracy import compare_accuracy
+from tinytorch.comparison.accuracy import INCONCLUSIVE, WORSE, compare_accuracy
 from tinytorch.comparison.outputs import compare_outputs
 from tinytorch.tuning.as_good import by_outputs, by_scores
 
@@ -49,7 +49,8 @@ def test_scores_decide_by_the_margin(lost, is_kept):
     assert found.accuracy is accuracy
     assert bool(found.doubt) != is_kept
     if not is_kept:
-        assert "that it drops by at most 0.1 is not shown" in found.doubt
+        assert accuracy.evidence in found.doubt
+        assert not found.is_inconclusive
 
 
 def test_the_same_scores_and_outputs_are_as_good_however_few_they_are():
@@ -62,3 +63,49 @@ def test_scores_that_are_no_numbers_are_counted():
     scores = np.ones(20)
     accuracy = compare_accuracy(scores, np.where(np.arange(20) < 3, np.nan, 1.0), margin=0.1)
     assert by_scores(accuracy, None).doubt == "3 of 20 scores are no finite numbers"
+
+
+# ---------------------------------------------------------------- too few examples
+
+
+def scored(lost, gained, count):
+    baseline, candidate = np.ones(count), np.ones(count)
+    candidate[:lost], baseline[lost : lost + gained] = 0, 0
+    return compare_accuracy(baseline, candidate)
+
+
+def close_by(error):
+    outputs = differing([1.0, 2.0], [1.0, 2.0 + 2.0 * error])
+    return outputs, lambda: by_outputs(outputs, most=0.02, explain=unasked)
+
+
+@pytest.mark.parametrize(("lost", "gained"), [(0, 0), (0, 1), (1, 0)])
+def test_close_outputs_pass_where_the_examples_are_too_few(lost, gained):
+    accuracy = scored(lost, gained, 168)
+    assert accuracy.verdict == INCONCLUSIVE
+    outputs, closeness = close_by(0.001)
+    found = by_scores(accuracy, outputs, closeness=closeness)
+    assert (found.doubt, found.is_inconclusive, found.accuracy) == ("", False, accuracy)
+    assert accuracy.evidence in found.notes[0]
+
+
+def test_far_outputs_and_too_few_examples_are_inconclusive():
+    accuracy = scored(0, 1, 168)
+    outputs, closeness = close_by(0.1)
+    found = by_scores(accuracy, outputs, closeness=closeness)
+    assert found.is_inconclusive
+    assert str(accuracy.examples_needed) in found.doubt
+
+
+def test_another_function_is_inconclusive_however_close_its_outputs_are():
+    outputs, _ = close_by(0.001)
+    assert by_scores(scored(0, 1, 168), outputs).is_inconclusive
+
+
+def test_an_established_loss_outranks_close_outputs():
+    accuracy = scored(100, 0, 168)
+    assert accuracy.verdict == WORSE
+    outputs, closeness = close_by(0.0)
+    found = by_scores(accuracy, outputs, closeness=closeness)
+    assert found.doubt
+    assert not found.is_inconclusive

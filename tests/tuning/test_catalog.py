@@ -4,7 +4,7 @@ import pytest
 from parts import require_part
 
 from tinytorch.errors import SettingError
-from tinytorch.tuning.catalog import CATALOG, GOALS, entries_for, find_entries, left_out
+from tinytorch.tuning.catalog import CATALOG, GOALS, entries_for, find_entries, left_out, risk_of
 from tinytorch.workloads.plan import Transform
 from tinytorch.workloads.targets import load_workload
 from tinytorch.workloads.workload import Workload
@@ -103,3 +103,10 @@ def test_a_name_that_nobody_knows_has_a_neighbour():
         find_entries(["int8-dynamc"])
     with pytest.raises(SettingError, match="there are fewer-channels, "):
         find_entries(["zzz"])
+
+
+def test_the_risk_of_a_stack_is_the_largest_of_its_entries():
+    exact, rounding, approximate = find_entries(["fold-batch-norm", "int8-dynamic", "low-rank"])
+    assert risk_of([]) == risk_of([exact]) == "exact"
+    assert risk_of([rounding, exact]) == "rounding"
+    assert risk_of([exact, approximate, rounding]) == "approximate"

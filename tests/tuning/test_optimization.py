@@ -1,12 +1,21 @@
 import json
+from dataclasses import replace
 
 import pytest
 from example_comparisons import comparison
-from example_optimizations import attempt, optimization
+from example_optimizations import attempt, inconclusive, optimization
 
+from tinytorch.comparison.accuracy import compare_accuracy
 from tinytorch.errors import SettingError
 from tinytorch.tuning.advice import Advice
-from tinytorch.tuning.attempt import FAILED
+from tinytorch.tuning.attempt import (
+    ACCURACY_INCONCLUSIVE,
+    BROKEN,
+    FAILED,
+    INACCURATE,
+    NOT_TRIED,
+    NOTHING_TO_DO,
+)
 from tinytorch.tuning.optimization import Contribution, Optimization
 from tinytorch.tuning.settings import Settings
 from tinytorch.workloads.plan import Gain
@@ -108,3 +117,49 @@ def test_limits_are_checked_where_nothing_was_chosen_for_it():
         tried, confirmations=(again,), settings=Settings(limits={"latency_ms": 0.8})
     )
     assert found.limit_checks[0].value == pytest.approx(0.7)
+
+
+# ---------------------------------------------------------------- what cannot be told
+
+
+def test_an_inconclusive_accuracy_is_ranked_after_what_is_as_good_and_never_recommended():
+    quick, quicker = inconclusive("quick", time=0.4), inconclusive("quicker", time=0.2)
+    found = optimization(attempt("failed", outcome=FAILED), quick, quicker, attempt("a", time=0.8))
+    assert [each.name for each in found.ranked] == ["a", "quicker", "quick", "failed"]
+    assert found.recommended.name == "a"
+    assert found.inconclusive == (quicker, quick)
+    assert not {"quick", "quicker"} & set(found.front)
+    assert found.to_dict()["inconclusive"] == ["quicker", "quick"]
+    assert Optimization.from_dict(json.loads(json.dumps(found.to_dict()))) == found
+
+
+def test_what_is_slower_is_no_open_question_whatever_its_accuracy():
+    slow, open_time = inconclusive("slow", time=1.5), inconclusive("open", time=0.97, spread=0.3)
+    assert optimization(slow, open_time).inconclusive == (open_time,)
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "was_judged"),
+    [
+        ([], False),
+        ([FAILED, FAILED], False),
+        ([NOT_TRIED], False),
+        ([FAILED, NOTHING_TO_DO], False),
+        ([NOTHING_TO_DO, NOT_TRIED], True),
+        ([FAILED, INACCURATE], True),
+        ([FAILED, BROKEN], True),
+        ([FAILED, ACCURACY_INCONCLUSIVE], True),
+    ],
+)
+def test_nothing_is_known_where_all_attempts_failed(outcomes, was_judged):
+    tried = [attempt(str(place), outcome=each) for place, each in enumerate(outcomes)]
+    assert optimization(*tried).was_judged is was_judged
+
+
+def test_what_lost_more_than_the_margin_comes_last_among_the_inconclusive():
+    kept, lost = inconclusive("kept", time=0.8), inconclusive("lost", time=0.2)
+    scores = lost.comparison.accuracy
+    swapped = compare_accuracy([1] * 168, [0] * 3 + [1] * 165, margin=scores.margin)
+    assert swapped.verdict == scores.verdict
+    lost = replace(lost, comparison=replace(lost.comparison, accuracy=swapped))
+    assert optimization(lost, kept).inconclusive == (kept, lost)

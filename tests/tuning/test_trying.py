@@ -7,6 +7,7 @@ from tinytorch.core.layers import Linear
 from tinytorch.core.tensor import Tensor
 from tinytorch.errors import ModelError, SettingError
 from tinytorch.tuning.attempt import (
+    ACCURACY_INCONCLUSIVE,
     BROKEN,
     FAILED,
     IN_MEMORY,
@@ -390,3 +391,61 @@ def test_what_a_workload_lacks_is_no_failure():
     attempt, _ = Trials(workload(), Settings()).attempt([needy], budget_s=BUDGET)
     assert attempt.outcome == NOTHING_TO_DO
     assert attempt.reason == "Needy: it needs calibration data; give some"
+
+
+# ---------------------------------------------------------------- too few examples
+
+
+def right_answers(count, *, lost_from=None):
+    """Return an evaluate: all answers are right, but one for a weight above `lost_from`."""
+
+    def evaluate(model):
+        scores = np.ones(count)
+        scores[0] = lost_from is None or np.abs(model.weight.data).max() <= lost_from
+        return scores
+
+    return evaluate
+
+
+LARGEST = float(np.abs(Linear(4, 4, rng=0).weight.data).max())
+
+
+@pytest.mark.parametrize("risk", ["exact", "rounding"])
+@pytest.mark.parametrize("lost_from", [None, LARGEST])
+def test_what_only_rounds_passes_by_its_outputs_where_examples_are_too_few(risk, lost_from):
+    attempt, built = tried(
+        1.001, workload(evaluate=right_answers(168, lost_from=lost_from)), risk=risk
+    )
+    assert attempt.is_acceptable
+    assert built is not None
+    assert attempt.comparison.accuracy.verdict == "inconclusive"
+    assert attempt.comparison.accuracy.lost == (lost_from is not None)
+
+
+@pytest.mark.parametrize(("factor", "risk"), [(1.5, "rounding"), (1.001, "approximate")])
+def test_an_inconclusive_accuracy_is_timed_and_its_model_not_used(factor, risk):
+    attempt, built = tried(factor, workload(evaluate=right_answers(168)), risk=risk)
+    assert attempt.outcome == ACCURACY_INCONCLUSIVE
+    assert attempt.comparison.accuracy.n == 168
+    assert attempt.comparison.speedup > 0
+    assert "299" in attempt.reason
+    assert (attempt.is_acceptable, built) == (False, None)
+
+
+def test_an_inconclusive_stack_is_not_compared_with_the_best():
+    trials = Trials(workload(evaluate=right_answers(168)), Settings())
+    best = build_stack(trials.workload, [entry(1.0)])
+    attempt, _ = trials.attempt([entry(1.5), entry(1.0, "other")], budget_s=BUDGET, best=best)
+    assert (attempt.outcome, attempt.against_best) == (ACCURACY_INCONCLUSIVE, None)
+
+
+def test_the_risk_of_a_stack_is_its_largest():
+    trials = Trials(workload(evaluate=right_answers(168)), Settings())
+    stack = [entry(1.0005), entry(1.0005, "other", risk="approximate")]
+    assert trials.attempt(stack, budget_s=BUDGET)[0].outcome == ACCURACY_INCONCLUSIVE
+
+
+@pytest.mark.parametrize(("count", "margin", "is_named"), [(168, 0.01, True), (299, 0.01, False)])
+def test_too_few_examples_are_named_before_anything_is_tried(count, margin, is_named):
+    trials = Trials(workload(evaluate=right_answers(count)), Settings(max_accuracy_drop=margin))
+    assert [f"{count} examples" in note for note in trials.notes] == [True] * is_named

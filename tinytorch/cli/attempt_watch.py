@@ -39,6 +39,7 @@ class AttemptWatch:
 
     def hear(self, attempt: "Attempt") -> None:
         """Take note of a finished attempt; where no bar is drawn, say a line about it."""
+        from tinytorch.tuning.attempt import ACCURACY_INCONCLUSIVE
         from tinytorch.tuning.attempt_records import is_from_before
 
         self._attempts.append(attempt)
@@ -47,6 +48,8 @@ class AttemptWatch:
         words = f"{attempt.outcome}: {attempt.reason}"
         if attempt.comparison is not None:
             words = self._phrase(attempt, is_whole=True)
+            if attempt.outcome == ACCURACY_INCONCLUSIVE:
+                words += f"; {attempt.outcome}: {attempt.reason}"
         before = ", from an earlier run" if is_from_before(attempt) else ""
         best = self._best()
         known = f"; best: {best.name}, {self._phrase(best)}" if best else ""

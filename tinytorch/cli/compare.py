@@ -41,7 +41,7 @@ exit codes:
   0  faster or same; with --expect, what was expected is shown
   1  slower; with --expect, the contrary of what was expected is shown
   3  not shown: not enough evidence, never to be read as passed; also when
-     there is an accuracy, but none that is shown to be kept
+     the accuracy is inconclusive
   4  no verdict, because nothing could be measured that can be trusted: a side
      raises, cannot be built, or a call did not end
   5  less accurate, whatever the speed; also when the candidate cannot be

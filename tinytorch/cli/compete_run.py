@@ -143,11 +143,16 @@ def from_here(path: Path) -> Path:
 
 def exit_code_of(judgement: "Judgement") -> ExitCode:
     """Tell what a script has to know: rules first, then accuracy, then speed."""
+    from tinytorch.comparison.accuracy import INCONCLUSIVE
+    from tinytorch.competition.tiers import tier_verdict
+
     broken = {each.rule for each in judgement.findings if each.is_fatal}
     if broken - {"A2"}:
         return ExitCode.FAILED
     if broken:
-        return ExitCode.ACCURACY
+        found = judgement.accuracy
+        is_open = found is not None and tier_verdict(found) == INCONCLUSIVE
+        return ExitCode.NOT_SHOWN if is_open else ExitCode.ACCURACY
     if judgement.score is None:
         return ExitCode.INVALID
     return ExitCode.FINE if judgement.score.verdict == "faster" else ExitCode.NOT_SHOWN

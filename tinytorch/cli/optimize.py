@@ -29,13 +29,15 @@ LIMITS = ("latency_ms", "memory_mb", "size_mb")
 WEIGHTS_FILE = ".safetensors"
 EPILOG = """\
 exit codes:
-  0  something helps; or nothing does, and that is shown
+  0  something is recommended; or everything was judged, and nothing helps
   1  a limit is broken by everything that is as good as the model
-  3  not shown: nothing helps for certain, and of something nobody can tell,
-     or what helped did not when it was measured again; or whether a limit is
-     kept is not known
-  4  no verdict: the model raises, a call did not end, or a file could not be
-     written
+  2  wrong usage
+  3  inconclusive: nothing is recommended, and of something it is open whether
+     it helps: its time, or its accuracy, is inconclusive, it did not hold when
+     it was measured again, or the time budget ended before; or whether a limit
+     is kept is not known
+  4  no verdict: no attempt could be judged (each failed, or its evaluate did),
+     the model raises, a call did not end, or a file could not be written
   130  Ctrl-C: what was finished is shown, and not repeated the next time
 
 Every attempt is kept as a record as soon as it is finished. The next run of
@@ -191,6 +193,7 @@ def _optimize(
             target=options.target,
             progress=watch,
             on_attempt=watch.hear,
+            on_note=output.say,
         )
         record = None if store is None else _record_of(store, result)
         if store is not None and record is not None:
@@ -234,20 +237,25 @@ def _record_of(store: "RecordStore", result: "Optimization") -> str | None:
 
 
 def _exit_code(result: "Optimization") -> ExitCode:
-    """Tell what a script has to know. That nothing helps is an answer, and a fine one."""
+    """Return what a script has to know. That nothing helps is an answer, where it is known."""
     from tinytorch.tuning import limits
     from tinytorch.tuning.attempt import NOT_SHOWN
 
     verdicts = {each.verdict for each in result.limit_checks}
     if result.was_interrupted:
         return ExitCode.INTERRUPTED
+    if not result.was_judged:
+        return ExitCode.INVALID
     if limits.BROKEN in verdicts:
         return ExitCode.FAILED
     if limits.NOT_SHOWN in verdicts:
         return ExitCode.NOT_SHOWN
+    if result.recommended is not None:
+        return ExitCode.FINE
     known = (*result.attempts, *result.confirmations)
-    is_open = bool(result.refuted) or any(each.outcome == NOT_SHOWN for each in known)
-    return ExitCode.NOT_SHOWN if result.recommended is None and is_open else ExitCode.FINE
+    is_open = bool(result.refuted or result.inconclusive or result.lacked_time)
+    is_open |= any(each.outcome == NOT_SHOWN for each in known)
+    return ExitCode.NOT_SHOWN if is_open else ExitCode.FINE
 
 
 # ---------------------------------------------------------------- files

@@ -18,9 +18,17 @@ from tinytorch.comparison.paired_proportions import (
 from tinytorch.errors import SettingError
 from tinytorch.measure.scaling import student_t_quantile
 
-__all__ = ["NOT_SHOWN", "NOT_WORSE", "WORSE", "AccuracyComparison", "compare_accuracy"]
+__all__ = [
+    "INCONCLUSIVE",
+    "NOT_WORSE",
+    "WORSE",
+    "AccuracyComparison",
+    "about_sample_size",
+    "compare_accuracy",
+    "examples_if_nothing_is_lost",
+]
 
-NOT_WORSE, WORSE, NOT_SHOWN = "not worse", "worse", "not shown"
+NOT_WORSE, WORSE, INCONCLUSIVE = "not worse", "worse", "inconclusive"
 
 SKEW_FACTOR = 25
 """Cochran's rule: a mean is as good as normal from 25 times its squared skewness values on."""
@@ -32,6 +40,10 @@ ALIKE = 1e-6
 """Differences that spread by less than this share of the range of the scores are the same."""
 OTHER_SCALE = 20
 """From this factor on, scores beside ones between 0 and 1 are likely percentages."""
+MOST_EXAMPLES = 10**9
+"""No number of examples is named beyond."""
+ROUND_MARGINS = (0.001, 0.002, 0.003, 0.005, 0.01, 0.015, 0.02, 0.03, 0.05, 0.1)
+"""Margins that a person would choose; a larger one is not suggested."""
 
 
 @dataclass(frozen=True)
@@ -40,8 +52,8 @@ class AccuracyComparison:
 
     The candidate is *not worse* when `low`, the one-sided lower bound of its mean score minus the
     baseline's, lies above ``-margin``; *worse* when the upper bound `high` lies below; otherwise
-    nothing is shown. Each bound holds with `confidence` on its own. `margin` is in the unit of the
-    scores: 0.01 is one percentage point for scores of 0 and 1.
+    it is *inconclusive*: the examples are too few. Each bound holds with `confidence` on its own.
+    `margin` is in the unit of the scores: 0.01 is one percentage point for scores of 0 and 1.
     """
 
     baseline_scores: tuple[float, ...]
@@ -126,27 +138,82 @@ class AccuracyComparison:
 
     @cached_property
     def _bounds(self) -> tuple[float, float]:
-        if self.failed:
-            return -math.inf, -math.inf
-        if self.is_binary:
-            gained, lost = self.gained or 0, self.lost or 0
-            return paired_difference_bounds(gained, lost, self.n, confidence=self.confidence)
-        return (
-            _lower_bound_of_mean(self._differences, self._score_range, self.confidence),
-            -_lower_bound_of_mean(-self._differences, self._score_range, self.confidence),
-        )
+        return (-math.inf, -math.inf) if self.failed else self._bounds_of(self.n)
 
-    @property
+    def _bounds_of(self, count: int) -> tuple[float, float]:
+        """Return both bounds if what was observed had been observed on `count` examples."""
+        if self.is_binary:
+            gained, lost = ((each or 0) * count / self.n for each in (self.gained, self.lost))
+            lost = min(lost, count - gained)  # rounding may add up to more than all
+            return paired_difference_bounds(gained, lost, count, confidence=self.confidence)
+        low, high = (
+            _lower_bound_of_mean(each, self._score_range, self.confidence, count)
+            for each in (self._differences, -self._differences)
+        )
+        return low, -high
+
+    @cached_property
     def _score_range(self) -> float:
         both = self.baseline_scores + self.candidate_scores
         return max(both) - min(both)
 
     @property
     def verdict(self) -> str:
-        """`not worse`, `worse` or `not shown`; a candidate without a score is worse."""
-        if self.failed or self.high < -self.margin:
+        """`not worse`, `worse` or `inconclusive`; a candidate without a score is worse."""
+        return WORSE if self.failed else self._verdict_of((self.low, self.high))
+
+    def _verdict_of(self, bounds: tuple[float, float]) -> str:
+        low, high = bounds
+        if high < -self.margin:
             return WORSE
-        return NOT_WORSE if self.low > -self.margin else NOT_SHOWN
+        return NOT_WORSE if low > -self.margin else INCONCLUSIVE
+
+    @cached_property
+    def examples_needed(self) -> int | None:
+        """How many examples would decide if the observed rates or spread continued.
+
+        None where the verdict is known, or where no number would decide: the observed difference
+        is the margin itself.
+        """
+        if self.verdict != INCONCLUSIVE:
+            return None
+        few, many = self.n, 2 * self.n
+        while self._verdict_of(self._bounds_of(many)) == INCONCLUSIVE:
+            few, many = many, 2 * many
+            if few > MOST_EXAMPLES:
+                return None
+        while many - few > 1:
+            middle = (few + many) // 2
+            if self._verdict_of(self._bounds_of(middle)) == INCONCLUSIVE:
+                few = middle
+            else:
+                many = middle
+        return many
+
+    @property
+    def evidence(self) -> str:
+        """What the scores show: ``0 lost, 1 gained of 168 (95% bound -1.32%, margin 1%)``."""
+        if self.failed:
+            return f"{self.failed} of {self.n} scores are no finite numbers"
+        worst = self.high if self.verdict == WORSE else self.low
+        write = _percent if self.is_binary else _number
+        bounds = f"{self.confidence:.0%} bound {write(worst)}, margin {write(self.margin)}"
+        if self.is_binary:
+            return f"{self.lost} lost, {self.gained} gained of {self.n} ({bounds})"
+        return f"difference {self.difference:+.3g} ({bounds}, n={self.n})"
+
+    @property
+    def remedy(self) -> str:
+        """How many examples would decide, and under which assumption; or nothing."""
+        if self.verdict != INCONCLUSIVE:
+            return ""
+        if self.examples_needed is None:
+            return "more examples would not decide: the observed difference is the margin"
+        if not self._differences.any():
+            return f"{self.examples_needed} examples would decide if nothing is lost"
+        found = f"that it is {WORSE if self.difference < -self.margin else NOT_WORSE}"
+        seen = "these rates continue" if self.is_binary else "this spread continues"
+        return f"about {self.examples_needed} examples would establish {found} if {seen}"
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -165,8 +232,10 @@ class AccuracyComparison:
     # ------------------------------------------------------------ storing
 
     def to_dict(self) -> dict[str, Any]:
-        """Give what was observed, ready for JSON; everything else is computed again from it."""
+        """Return what was observed, ready for JSON, and the verdict for those who read only it."""
         return {
+            "verdict": self.verdict,
+            "examples_needed": self.examples_needed,
             "metric": self.metric,
             "margin": self.margin,
             "confidence": self.confidence,
@@ -178,10 +247,14 @@ class AccuracyComparison:
 
     @classmethod
     def from_dict(cls, fields: Mapping[str, Any]) -> AccuracyComparison:
-        """Give back what :meth:`to_dict` wrote."""
-        candidate = tuple(float(score) for score in fields["candidate_scores"])
-        baseline = tuple(fields["baseline_scores"])
-        return cls(**{**fields, "baseline_scores": baseline, "candidate_scores": candidate})
+        """Return what :meth:`to_dict` wrote; the verdict is computed again."""
+        return cls(
+            baseline_scores=tuple(fields["baseline_scores"]),
+            candidate_scores=tuple(float(score) for score in fields["candidate_scores"]),
+            margin=fields["margin"],
+            confidence=fields["confidence"],
+            metric=fields["metric"],
+        )
 
 
 def compare_accuracy(
@@ -206,13 +279,54 @@ def compare_accuracy(
     return AccuracyComparison(_as_tuple(baseline), _as_tuple(candidate), margin, confidence, metric)
 
 
+# ---------------------------------------------------------------- how many examples it takes
+
+
+def examples_if_nothing_is_lost(margin: float, *, confidence: float = 0.95) -> int | None:
+    """Return the fewest examples that establish a margin when no answer changes; None for 0.
+
+    >>> examples_if_nothing_is_lost(0.01)
+    299
+    """
+    if margin <= 0:
+        return None
+    if margin >= 1:
+        return 1
+    return math.floor(math.log1p(-confidence) / math.log1p(-margin)) + 1
+
+
+def about_sample_size(
+    scores: npt.ArrayLike, *, margin: float, confidence: float = 0.95, setting: str = "margin"
+) -> str:
+    """Say before anything is compared that these examples cannot establish the margin, or nothing.
+
+    Scores of 0 and 1 need so many even when no answer changes. For others, it depends on how far
+    the differences spread, which only a candidate shows. `setting` names what sets the margin.
+    """
+    values = _as_scores("baseline", scores)
+    count = len(values)
+    if set(values.tolist()) - {0.0, 1.0}:
+        return "1 example cannot establish any margin; score more of them" if count == 1 else ""
+    reached = untouched_share_bound(count, confidence)
+    if reached < margin:
+        return ""
+    examples = "1 example" if count == 1 else f"{count} examples"
+    needed = examples_if_nothing_is_lost(margin, confidence=confidence)
+    ways = [] if needed is None else [f"at least {needed} are needed if nothing is lost"]
+    if rounder := next((each for each in ROUND_MARGINS if each > reached), None):
+        ways.append(f"{setting} {100 * rounder:g}%")
+    return f"{examples} cannot establish a {100 * margin:g}% margin; {', or '.join(ways)}".rstrip(
+        "; "
+    )
+
+
 # ---------------------------------------------------------------- bounds of a mean
 
 
 def _lower_bound_of_mean(
-    differences: npt.NDArray[np.float64], score_range: float, confidence: float
+    differences: npt.NDArray[np.float64], score_range: float, confidence: float, count: int
 ) -> float:
-    """Give a one-sided lower bound of the mean of differences.
+    """Give a one-sided lower bound of the mean of differences, as if seen on `count` examples.
 
     It is Student's, or the one that also knows about skewness (P. Hall, "On the removal of
     skewness by transformation", J. R. Statist. Soc. B 54, 1992) where that is lower. Where all
@@ -220,7 +334,7 @@ def _lower_bound_of_mean(
     examples that may not have turned up count as well, as losses of the whole range of the scores,
     or of the largest loss that was seen.
     """
-    count, mean = len(differences), float(differences.mean())
+    mean = float(differences.mean())
     unseen = untouched_share_bound(count, confidence)
     if count == 1 or score_range == 0:
         return -math.inf
@@ -231,8 +345,9 @@ def _lower_bound_of_mean(
     if skewness < 0:
         bent = _cube_root_less_one(skewness * (reach - skewness / (6 * count)))
         reach = max(reach, 3 / skewness * bent)
-    bound = mean - reach * float(differences.std(ddof=1))
-    if skewness < 0 and _is_too_skewed(differences):
+    spread = float(differences.std()) * math.sqrt(count / (count - 1))
+    bound = mean - reach * spread
+    if skewness < 0 and _is_too_skewed(skewness, count):
         bound = min(bound, mean + unseen * min(0.0, float(differences.min())))
     return bound
 
@@ -249,8 +364,8 @@ def _student(confidence: float, freedom: int) -> float:
     return student_t_quantile(confidence, freedom)
 
 
-def _is_too_skewed(differences: npt.NDArray[np.float64]) -> bool:
-    return len(differences) < SKEW_FACTOR * _skewness(differences) ** 2
+def _is_too_skewed(skewness: float, count: int) -> bool:
+    return count < SKEW_FACTOR * skewness**2
 
 
 def _skewness(values: npt.NDArray[np.float64]) -> float:
@@ -334,7 +449,7 @@ def _about_differences(
         )
     if is_binary:
         return ""
-    if _is_too_skewed(differences):
+    if _is_too_skewed(_skewness(differences), count):
         return (
             f"few of the {count} examples make up the mean difference, so the bounds are rough; "
             "score more examples"
@@ -342,6 +457,14 @@ def _about_differences(
     if count < FEW_EXAMPLES:
         return f"{count} examples are few: a long tail of losses may hide; score more of them"
     return ""
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.3g}%"
+
+
+def _number(value: float) -> str:
+    return f"{value:.3g}"
 
 
 def _mean(scores: Any) -> float:

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
-from tinytorch.comparison.accuracy import AccuracyComparison
+from tinytorch.comparison.accuracy import INCONCLUSIVE, NOT_WORSE, AccuracyComparison
 from tinytorch.comparison.outputs import OutputDifference
 from tinytorch.comparison.resources import Resources
 from tinytorch.comparison.rounds import Pace, Round
@@ -212,10 +212,10 @@ class Comparison(Shown):
 
     @property
     def is_accurate(self) -> bool | None:
-        """Say whether the candidate is shown to be as accurate; None when that is not known."""
-        if self.accuracy is None or self.accuracy.verdict == "not shown":
+        """Whether the candidate is as accurate; None where that is not known or inconclusive."""
+        if self.accuracy is None or self.accuracy.verdict == INCONCLUSIVE:
             return None
-        return self.accuracy.verdict == "not worse"
+        return self.accuracy.verdict == NOT_WORSE
 
     def with_notes(self, *notes: str) -> Comparison:
         """Give the same comparison with more notes."""

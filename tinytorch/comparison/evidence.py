@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from tinytorch.adapters.adapter import adapter_for
 from tinytorch.comparison.accuracy import AccuracyComparison, compare_accuracy
-from tinytorch.comparison.outputs import OutputDifference, compare_outputs
+from tinytorch.comparison.outputs import OutputDifference, attention_mask_of, compare_outputs
 from tinytorch.comparison.processes import ProcessSide
 from tinytorch.comparison.resources import Resources, measure_resources
 from tinytorch.comparison.sequential import TimedRounds
@@ -110,7 +110,8 @@ def gather_evidence(first: AnySide, second: AnySide, *, margin: float) -> Eviden
         if isinstance(side, LocalSide):
             side.release()  # a device may have no room for copies of both
     notes += _about_inputs(first, second)
-    difference = compare_outputs(*outputs) if all(outputs) else None
+    mask = _common_mask(first, second)
+    difference = compare_outputs(*outputs, mask=mask) if all(outputs) else None
     if difference is None:
         missing["outputs"] = "a side returns no array or number"
     accuracy = None
@@ -127,6 +128,18 @@ def gather_evidence(first: AnySide, second: AnySide, *, margin: float) -> Eviden
     except TinyTorchError as error:
         missing["accuracy"] = str(error)
     return Evidence(difference, accuracy, not_measured=missing, notes=tuple(notes))
+
+
+def _common_mask(first: AnySide, second: AnySide) -> npt.NDArray[Any] | None:
+    """Return which positions count, where both sides get the same attention mask."""
+    one, other = (_mask_of(side) for side in (first, second))
+    return one if one is not None and other is not None and np.array_equal(one, other) else None
+
+
+def _mask_of(side: AnySide) -> npt.NDArray[Any] | None:
+    if isinstance(side, ProcessSide):
+        return side.arrays("attention_mask")[1].get("mask")
+    return attention_mask_of(side.workload) if isinstance(side, WorkloadSide) else None
 
 
 def _known_outputs(side: AnySide) -> Arrays | None:

@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from tinytorch.adapters.adapter import adapter_for
 from tinytorch.errors import DTypeError
+from tinytorch.workloads.workload import Workload
 
-__all__ = ["ArrayDifference", "OutputDifference", "compare_outputs"]
+__all__ = ["ArrayDifference", "OutputDifference", "attention_mask_of", "compare_outputs"]
 
 Array = npt.NDArray[Any]
 
 CHUNK = 1 << 20
 """Elements that are compared at a time, so that large outputs need no copies of their size."""
+MASK = "attention_mask"
+"""The argument whose zeros hide positions of a sequence, as models of transformers call it."""
 NOTHING = "neither side returned numbers: nothing to compare"
 
 
@@ -33,6 +38,7 @@ class ArrayDifference:
 
     NaN and infinities are equal to themselves in the same place, and infinitely far from anything
     else. `not_finite` counts those of the candidate where the baseline has a finite number.
+    `left_out` counts the positions that an attention mask hides: nobody uses what is there.
     """
 
     shape: tuple[int, ...]
@@ -44,6 +50,7 @@ class ArrayDifference:
     is_identical: bool = True
     note: str = ""
     not_finite: int = 0
+    left_out: int = 0
 
 
 @dataclass(frozen=True)
@@ -106,11 +113,12 @@ class OutputDifference:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What is odd about the values, output by output."""
+        """What is odd about the values, output by output; and what was not compared."""
         return tuple(
-            f"output {position}: {each.note}"
+            f"output {position}: {note}"
             for position, each in enumerate(self.outputs)
-            if each.note
+            for note in (each.note, _about_left_out(each))
+            if note
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -137,8 +145,41 @@ class OutputDifference:
         return cls(tuple(outputs), fields["mismatch"])
 
 
-def compare_outputs(baseline: Sequence[Array], candidate: Sequence[Array]) -> OutputDifference:
-    """Compare what two models returned for the same inputs, as arrays in the same order."""
+def attention_mask_of(workload: Workload) -> Array | None:
+    """Return which positions of the inputs count, as booleans (batch, sequence); None for all.
+
+    It is what the model takes as `attention_mask`, by name, by place or in a dictionary, where
+    that has two axes of zeros and ones.
+    """
+    given = _argument(workload, MASK)
+    found = () if given is None else adapter_for(workload.model, (given,)).arrays(given)
+    if len(found) != 1 or found[0].ndim != 2 or not np.isin(found[0], (0, 1)).all():
+        return None
+    mask: Array = found[0].astype(bool)
+    return mask if mask.any() and not mask.all() else None
+
+
+def _argument(workload: Workload, name: str) -> Any:
+    """Return what a model gets under a name, whichever way it is given."""
+    named = [workload.keywords, *(x for x in workload.arguments if isinstance(x, Mapping))]
+    if (found := next((each[name] for each in named if name in each), None)) is not None:
+        return found
+    model = workload.model
+    try:
+        call = inspect.signature(getattr(model, "forward", model))
+        return call.bind_partial(*workload.inputs).arguments.get(name)
+    except (TypeError, ValueError):  # a callable without a signature, or another one
+        return None
+
+
+def compare_outputs(
+    baseline: Sequence[Array], candidate: Sequence[Array], *, mask: Array | None = None
+) -> OutputDifference:
+    """Compare what two models returned for the same inputs, as arrays in the same order.
+
+    With a `mask` (batch, sequence), outputs (batch, sequence, ...) are compared only where it is
+    true. Outputs of two axes stay whole: nobody can tell (batch, sequence) from (batch, features).
+    """
     one, other = [_checked(each) for each in baseline], [_checked(each) for each in candidate]
     if not one and not other:
         return OutputDifference(mismatch=NOTHING)
@@ -152,7 +193,32 @@ def compare_outputs(baseline: Sequence[Array], candidate: Sequence[Array]) -> Ou
                 mismatch=f"output {position} has shape {first.shape} from the baseline, "
                 f"{second.shape} from the candidate"
             )
-    return OutputDifference(tuple(map(_compare_arrays, one, other)))
+    return OutputDifference(
+        tuple(_compare_visible(*pair, mask) for pair in zip(one, other, strict=True))
+    )
+
+
+def _compare_visible(baseline: Array, candidate: Array, mask: Array | None) -> ArrayDifference:
+    if mask is None or not _is_along(baseline.shape, mask.shape):
+        return _compare_arrays(baseline, candidate)
+    found = _compare_arrays(baseline[mask], candidate[mask])
+    return replace(found, shape=baseline.shape, left_out=int((~mask).sum()))
+
+
+def _is_along(shape: tuple[int, ...], sequences: tuple[int, ...]) -> bool:
+    """Tell whether the first two axes are (batch, sequence).
+
+    Attention weights are (batch, heads, sequence, sequence), with maybe as many heads as tokens.
+    """
+    is_clear = len(shape) == 3 or sequences[1] not in shape[2:]
+    return len(shape) >= 3 and shape[:2] == sequences and is_clear
+
+
+def _about_left_out(difference: ArrayDifference) -> str:
+    if not difference.left_out:
+        return ""
+    count = math.prod(difference.shape[:2])
+    return f"{difference.left_out} of {count} positions, hidden by {MASK}, are not compared"
 
 
 def _checked(output: Any) -> Array:

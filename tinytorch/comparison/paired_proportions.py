@@ -20,12 +20,13 @@ CONTINUITY = 0.5
 
 
 def paired_difference_bounds(
-    gained: int, lost: int, count: int, *, confidence: float = 0.95
+    gained: float, lost: float, count: int, *, confidence: float = 0.95
 ) -> tuple[float, float]:
     """Give the lower and the upper one-sided bound of a difference of paired shares.
 
     Of `count` examples the second side has `gained` that the first side has not, and has `lost`
-    some that the first one has. Each bound holds with `confidence` on its own.
+    some that the first one has. Each bound holds with `confidence` on its own. Rates that are
+    continued to another count need not give whole numbers.
     """
     if gained < 0 or lost < 0 or count < 1 or gained + lost > count:
         raise SettingError(f"{gained} gained and {lost} lost of {count}; that cannot be")
@@ -40,7 +41,7 @@ def untouched_share_bound(count: int, confidence: float) -> float:
     return -math.expm1(math.log1p(-confidence) / count)
 
 
-def _lower_bound(gained: int, lost: int, count: int, confidence: float) -> float:
+def _lower_bound(gained: float, lost: float, count: int, confidence: float) -> float:
     if gained == lost == 0:  # the exact bound, which is closer than the approximation
         return -untouched_share_bound(count, confidence)
     limit = NormalDist().inv_cdf(confidence)
@@ -53,7 +54,7 @@ def _lower_bound(gained: int, lost: int, count: int, confidence: float) -> float
     return low
 
 
-def _score(gained: int, lost: int, count: int, difference: float) -> float:
+def _score(gained: float, lost: float, count: int, difference: float) -> float:
     """Give how many standard errors the observed difference lies above an assumed one."""
     excess = gained - lost - count * difference - CONTINUITY
     variance = count * (
@@ -64,7 +65,7 @@ def _score(gained: int, lost: int, count: int, difference: float) -> float:
     return excess / math.sqrt(variance)
 
 
-def _lost_share(gained: int, lost: int, count: int, difference: float) -> float:
+def _lost_share(gained: float, lost: float, count: int, difference: float) -> float:
     """Give the most likely share of lost examples, were the difference of the shares this one."""
     linear = (2 * count - gained + lost) * difference - gained - lost
     constant = -lost * difference * (1 - difference)

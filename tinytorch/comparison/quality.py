@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tinytorch.comparison.accuracy import NOT_SHOWN, AccuracyComparison
+from tinytorch.comparison.accuracy import INCONCLUSIVE, AccuracyComparison
 from tinytorch.comparison.comparison import Comparison
 from tinytorch.comparison.evidence import NO_EVALUATE
 
@@ -10,7 +10,7 @@ __all__ = ["failed_evaluation", "quality_doubt", "quality_loss"]
 
 
 def quality_loss(comparison: Comparison) -> str:
-    """Say why the candidate is not as good as the baseline, or nothing where that is not shown.
+    """Say why the candidate is not as good as the baseline, or nothing where that is not known.
 
     It is not with broken outputs, when it is shown to be less accurate, and when its evaluation
     failed while the baseline's did not.
@@ -36,13 +36,9 @@ def quality_doubt(comparison: Comparison) -> str:
     if accuracy is None:
         reason = comparison.not_measured.get("accuracy", NO_EVALUATE)
         return "" if reason == NO_EVALUATE else f"accuracy could not be compared: {reason}"
-    if accuracy.verdict != NOT_SHOWN or _is_equally_good(comparison, accuracy):
+    if accuracy.verdict != INCONCLUSIVE or _is_equally_good(comparison, accuracy):
         return ""
-    return (
-        f"{accuracy.metric} is not shown to be kept: {accuracy.baseline_mean:.4g} to "
-        f"{accuracy.candidate_mean:.4g}, at least {accuracy.low:+.2g} with a margin of "
-        f"{accuracy.margin:g} ({accuracy.n} examples; more of them may decide)"
-    )
+    return f"{accuracy.metric} is inconclusive: {accuracy.evidence}; {accuracy.remedy}"
 
 
 def failed_evaluation(comparison: Comparison) -> str:

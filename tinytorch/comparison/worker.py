@@ -121,6 +121,18 @@ class Worker:
         numpy.savez(file, **named)
         return len(named)
 
+    def attention_mask(self, file: str) -> None:
+        """Write which positions of the inputs count to a file, where a mask hides some."""
+        import numpy
+
+        try:
+            from tinytorch.comparison.outputs import attention_mask_of
+        except ImportError:  # without tinytorch, or with one that compares all positions
+            return
+        mask = attention_mask_of(self.workload)
+        if mask is not None:
+            numpy.savez(file, mask=mask)
+
     def evaluate(self, file: str) -> str | None:
         """Write the score of every held-out example to a file."""
         import numpy

@@ -7,7 +7,7 @@ import math
 import numpy as np
 
 from tinytorch.comparison.accuracy import (
-    NOT_SHOWN,
+    INCONCLUSIVE,
     NOT_WORSE,
     WORSE,
     AccuracyComparison,
@@ -41,7 +41,7 @@ def compare_in_tier(event: Event, tier: float, ours: Scores, theirs: Scores) -> 
 
 
 def tier_verdict(found: AccuracyComparison) -> str:
-    """Say whether the tier is `kept`, `lost`, or `not shown` to be kept.
+    """Say whether the tier is `kept`, `lost` or `inconclusive`.
 
     It is kept by non-inferiority, or where all texts are found as likely as by the reference: then
     the bound only says how few texts there are, and a thousand would not be enough for 99.9%.
@@ -49,7 +49,7 @@ def tier_verdict(found: AccuracyComparison) -> str:
     """
     if found.verdict == NOT_WORSE or _is_same(found):
         return KEPT
-    return LOST if found.verdict == WORSE else NOT_SHOWN
+    return LOST if found.verdict == WORSE else INCONCLUSIVE
 
 
 def _is_same(found: AccuracyComparison) -> bool:

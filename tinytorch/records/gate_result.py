@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from tinytorch.comparison.accuracy import NOT_SHOWN as ACCURACY_NOT_SHOWN
-from tinytorch.comparison.accuracy import WORSE, AccuracyComparison
+from tinytorch.comparison.accuracy import INCONCLUSIVE, WORSE, AccuracyComparison
 from tinytorch.comparison.comparison import FASTER, SLOWER, Comparison, verdict_of
 from tinytorch.comparison.sequential import TimeRatio
 
@@ -102,7 +101,7 @@ class TargetResult:
             return PASSED
         if self.accuracy.verdict == WORSE:
             return ACCURACY
-        return NOT_SHOWN if self.accuracy.verdict == ACCURACY_NOT_SHOWN else PASSED
+        return NOT_SHOWN if self.accuracy.verdict == INCONCLUSIVE else PASSED
 
     @property
     def _is_equally_good(self) -> bool:
@@ -164,11 +163,9 @@ class TargetResult:
             return ""
         if self._is_equally_good:
             return f"{found.metric}: the same scores and outputs"
-        words = {ACCURACY: "worse", NOT_SHOWN: "not shown to be as good", PASSED: "not worse"}
-        return (
-            f"{found.metric} {words[self.accuracy_verdict]}: {found.baseline_mean:.4g} to "
-            f"{found.candidate_mean:.4g} (at least {found.low:+.2g}, margin {found.margin:g})"
-        )
+        means = f"{found.baseline_mean:.4g} to {found.candidate_mean:.4g}"
+        more = f"; {found.remedy}" if found.remedy else ""
+        return f"{found.metric} {found.verdict}: {means}, {found.evidence}{more}"
 
     def kept_as(self, record: str, *notes: str) -> TargetResult:
         """Give the same result with the hash of its record."""

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from tinytorch.comparison.accuracy import NOT_WORSE
 from tinytorch.comparison.comparison import FASTER, SAME, SLOWER, Comparison
+from tinytorch.comparison.outputs import OutputDifference
 from tinytorch.reporting.comparison_words import speedup_text
 from tinytorch.reporting.forest_plot import ratio_text
 from tinytorch.reporting.quality_lines import difference_text, score_text
 from tinytorch.reporting.quantities import UNKNOWN, percent_text
 from tinytorch.tuning.attempt import (
+    ACCURACY_INCONCLUSIVE,
     BETTER,
     BROKEN,
     FAILED,
@@ -48,6 +50,7 @@ TONES = {
     NO_GAIN: "neutral",
     WORSE: "bad",
     NOT_SHOWN: "unknown",
+    ACCURACY_INCONCLUSIVE: "unknown",
     INACCURATE: "bad",
     BROKEN: "bad",
     FAILED: "bad",
@@ -73,7 +76,7 @@ def attempt_phrases(attempt: Attempt, goal: str = "latency") -> list[str]:
     if not phrases[first]:
         phrases[first] = f"not {AIMS[goal]}"
     ordered = sorted(phrases, key=lambda name: name != first)
-    found = [phrases[name] for name in ordered] + [_accuracy_phrase(attempt.comparison)]
+    found = [phrases[name] for name in ordered] + _quality_phrases(attempt.comparison)
     return [each for each in found if each]
 
 
@@ -97,17 +100,24 @@ def _bytes_phrase(share: Value | None, where: str) -> str:
     return ""
 
 
-def _accuracy_phrase(comparison: Comparison) -> str:
-    accuracy, outputs = comparison.accuracy, comparison.outputs
-    if accuracy is not None:
-        write = score_text(accuracy)
-        means = f"{write(accuracy.baseline_mean)} to {write(accuracy.candidate_mean)}"
-        if accuracy.verdict != NOT_WORSE:
-            is_same = accuracy.baseline_scores == accuracy.candidate_scores
-            return f"with the same scores ({means})" if is_same else f"{accuracy.metric} {means}"
-        if accuracy.metric == "accuracy":
-            return f"as accurate ({means})"
-        return f"with as good a {accuracy.metric} ({means})"
+def _quality_phrases(comparison: Comparison) -> list[str]:
+    """Say what the scores show; and how far outputs are off, where scores do not decide."""
+    accuracy, outputs = comparison.accuracy, _outputs_phrase(comparison.outputs)
+    if accuracy is None:
+        return [outputs]
+    write = score_text(accuracy)
+    means = f"{write(accuracy.baseline_mean)} to {write(accuracy.candidate_mean)}"
+    if accuracy.verdict == NOT_WORSE and accuracy.metric == "accuracy":
+        return [f"as accurate ({means})"]
+    if accuracy.verdict == NOT_WORSE:
+        return [f"with as good a {accuracy.metric} ({means})"]
+    if accuracy.baseline_scores == accuracy.candidate_scores:
+        return [f"with the same scores ({means})", outputs]
+    seen = f"{means}, {accuracy.n} examples"
+    return [f"{accuracy.metric} {accuracy.verdict} ({seen})", outputs]
+
+
+def _outputs_phrase(outputs: OutputDifference | None) -> str:
     if outputs is None or outputs.mismatch:
         return ""
     if outputs.is_identical:

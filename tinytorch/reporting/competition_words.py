@@ -112,7 +112,7 @@ def _accuracy_words(judgement: Judgement) -> str:
         return "accuracy not measured"
     name = "accuracy" if found.metric == "accuracy" else found.metric
     verdict = tier_verdict(found)
-    return f"{name} {verdict if verdict in (KEPT, LOST) else 'not shown to be kept'}"
+    return f"{name} {verdict}"
 
 
 # ---------------------------------------------------------------- measures

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from tinytorch.comparison.accuracy import NOT_SHOWN, NOT_WORSE, WORSE, AccuracyComparison
+from tinytorch.comparison.accuracy import INCONCLUSIVE, NOT_WORSE, WORSE, AccuracyComparison
 from tinytorch.perf.compression.compression_result import CompressionResult, CompressionStage
 from tinytorch.perf.compression.deployment import (
     DOES_NOT_FIT,
@@ -123,7 +123,7 @@ def _accuracy_conclusion(
     if accuracy is None:
         known = "" if baseline is None else f" The {metric} of the original is {_number(baseline)}."
         return Text(f"Nothing was compared with the original's {metric}.{known}", style="yellow")
-    shown = "to be within" if accuracy.verdict == NOT_SHOWN else "at"
+    shown = "about" if accuracy.verdict == INCONCLUSIVE else "at"
     return Text(
         f"The {metric} is {accuracy.verdict} {shown} a margin of {accuracy.margin:g}: "
         f"{_number(accuracy.candidate_mean)} after {_number(accuracy.baseline_mean)}, on "

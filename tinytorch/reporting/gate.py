@@ -134,7 +134,7 @@ def _ratio_text(row: TargetResult) -> str:
 def _accuracy_text(row: TargetResult) -> str:
     if row.accuracy is None:
         return UNKNOWN
-    words = {PASSED: "not worse", ACCURACY: "worse", NOT_SHOWN: "not shown"}
+    words = {PASSED: "not worse", ACCURACY: "worse", NOT_SHOWN: "inconclusive"}
     return f"{words[row.accuracy_verdict]} ({row.accuracy.difference:+.2g})"
 
 

@@ -17,6 +17,7 @@ from tinytorch.reporting.forest_plot import ForestPlot, ForestRow, ratio_text
 from tinytorch.reporting.profile_words import device_sentence, mostly_waits, reasons
 from tinytorch.reporting.quantities import UNKNOWN, percent_text, rate_text, seconds_text
 from tinytorch.tuning.attempt import (
+    ACCURACY_INCONCLUSIVE,
     BETTER,
     BROKEN,
     FAILED,
@@ -63,6 +64,7 @@ PLURALS = {
     NO_GAIN: "without a gain",
     WORSE: "worse",
     NOT_SHOWN: "not shown",
+    ACCURACY_INCONCLUSIVE: "with an inconclusive accuracy",
     INACCURATE: "inaccurate",
     BROKEN: "broken",
     FAILED: "failed",
@@ -70,6 +72,8 @@ PLURALS = {
     NOT_TRIED: "not tried",
 }
 """Outcome -> what stands behind a number of attempts."""
+SHORT = {ACCURACY_INCONCLUSIVE: "accuracy?"}
+"""Outcome -> what stands in the picture, where room is scarce; the table below has the words."""
 WAS_BUSY = (
     "Other programs used the machine meanwhile: times may come out otherwise when it is quiet."
 )
@@ -104,11 +108,15 @@ def verdict_word(optimization: Optimization) -> str:
     if best is None:
         if optimization.refuted:
             return "Not confirmed"
+        if optimization.inconclusive:
+            return "Accuracy inconclusive"
         if optimization.helped:
             return "Nothing keeps to the limits"
         if optimization.lacked_time:
             return "Not known yet"
-        return "Nothing helps" if optimization.attempts else "Nothing was tried"
+        if not optimization.was_judged:
+            return "Nothing could be judged" if optimization.attempts else "Nothing was tried"
+        return "Nothing helps"
     if best.outcome != BETTER:
         return "Keeps to the limits"
     value = value_at(goal, best.measured)
@@ -156,7 +164,11 @@ def _nothing_helps(optimization: Optimization) -> str:
     if optimization.refuted:
         aim = f"nothing is shown to make it {AIMS[goal]}: what seemed to is not confirmed"
         return f"{aim}. Of {counted_outcomes(attempts)}"
+    if optimization.inconclusive:
+        return f"{_inconclusive(optimization)}. Of {counted_outcomes(attempts)}"
     aim = f"nothing that was tried makes it {AIMS[goal]}"
+    if not optimization.was_judged:
+        aim = "no attempt could be judged, so nothing is known"
     if optimization.helped:
         aim = "nothing that was tried keeps to the limits"
     counts = counted_outcomes(attempts)
@@ -167,6 +179,17 @@ def _nothing_helps(optimization: Optimization) -> str:
     if not best.is_acceptable or best.comparison is None:
         return f"{aim}. Of {counts}"
     return f"{aim}: the best, {best.name}, is {attempt_phrases(best, goal)[0]}. Of {counts}"
+
+
+def _inconclusive(optimization: Optimization) -> str:
+    """Say what may help, and that the examples are too few to tell whether accuracy is kept."""
+    best = optimization.inconclusive[0]
+    assert best.comparison is not None, "it was timed"
+    accuracy = best.comparison.accuracy
+    assert accuracy is not None, "it was scored"
+    phrase = attempt_phrases(best, optimization.settings.goal)[0]
+    cannot = f"{accuracy.n} examples cannot tell whether {accuracy.metric} is kept"
+    return f"inconclusive: {best.name} is {phrase}, but {cannot}; {accuracy.remedy}"
 
 
 def counted_outcomes(attempts: Sequence[Attempt]) -> str:
@@ -185,12 +208,13 @@ def forest_plot(optimization: Optimization) -> ForestPlot | None:
     timed = [(each, each.comparison) for each in optimization.ranked if each.comparison]
     if not timed:
         return None
-    widest = max(len(each.outcome) for each, _ in timed)
+    words = {each.name: SHORT.get(each.outcome, each.outcome) for each, _ in timed}
+    widest = max(map(len, words.values()))
     rows = [
         _row(
             each.name,
             found,
-            f"{each.outcome:<{widest}}  {speedup_text(found)}",
+            f"{words[each.name]:<{widest}}  {speedup_text(found)}",
             STYLES[TONES[each.outcome]],
         )
         for each, found in timed
@@ -207,7 +231,7 @@ def _row(label: str, found: Comparison, text: str, style: str) -> ForestRow:
 def reason_lines(optimization: Optimization) -> Iterator[tuple[Attempt, str]]:
     """Give every attempt that has no row in the picture, or a doubt, with the reason in words."""
     for each in optimization.ranked:
-        if each.comparison is None:
+        if each.comparison is None or each.outcome == ACCURACY_INCONCLUSIVE:
             yield each, f"{each.outcome}: {each.reason}" if each.reason else each.outcome
         elif each.comparison.contradiction:
             yield each, f"{each.outcome}: {each.comparison.contradiction}"

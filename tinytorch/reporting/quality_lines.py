@@ -49,7 +49,6 @@ def outputs_line(found: OutputDifference) -> str:
 
 def _about_accuracy(found: AccuracyComparison) -> Text:
     write = score_text(found)
-    verdict = {accuracies.NOT_SHOWN: "not shown to be kept"}.get(found.verdict, found.verdict)
     style = {accuracies.NOT_WORSE: "green", accuracies.WORSE: "red"}.get(found.verdict, "yellow")
     parts = [
         f"difference {difference_text(found, found.difference)}",
@@ -59,8 +58,12 @@ def _about_accuracy(found: AccuracyComparison) -> Text:
     ]
     if found.is_binary:
         parts.append(f"{found.lost} lost and {found.gained} gained")
+    if found.examples_needed is not None:
+        parts.append(found.remedy)
     means = f"{write(found.baseline_mean)} to {write(found.candidate_mean)}"
-    return Text.assemble(f"{found.metric}: ", (verdict, style), f", {means} ({', '.join(parts)})")
+    return Text.assemble(
+        f"{found.metric}: ", (found.verdict, style), f", {means} ({', '.join(parts)})"
+    )
 
 
 def score_text(found: AccuracyComparison) -> Callable[[float], str]:

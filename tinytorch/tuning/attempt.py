@@ -11,6 +11,7 @@ from tinytorch.tuning.objectives import Measured, measured_by
 from tinytorch.workloads.plan import Plan
 
 __all__ = [
+    "ACCURACY_INCONCLUSIVE",
     "BETTER",
     "BROKEN",
     "FAILED",
@@ -28,6 +29,7 @@ __all__ = [
 ]
 
 BETTER, NO_GAIN, WORSE, NOT_SHOWN = "better", "no gain", "worse", "not shown"
+ACCURACY_INCONCLUSIVE = "accuracy inconclusive"
 INACCURATE, BROKEN, FAILED = "inaccurate", "broken", "failed"
 NOTHING_TO_DO, NOT_TRIED = "nothing to do", "not tried"
 OUTCOMES = {
@@ -35,7 +37,8 @@ OUTCOMES = {
     NO_GAIN: "as good, and no better at the goal",
     WORSE: "as good, and worse at the goal",
     NOT_SHOWN: "as good; nothing is shown about the goal",
-    INACCURATE: "not shown to be as good as the baseline: never ranked",
+    ACCURACY_INCONCLUSIVE: "too few examples to tell whether accuracy is kept: timed, never ranked",
+    INACCURATE: "accuracy is worse than the margin allows, or outputs are too far off: never timed",
     BROKEN: "gives outputs that cannot stand in for the baseline's: never ranked",
     FAILED: "could not be carried out",
     NOTHING_TO_DO: "the plan is empty",

@@ -22,6 +22,7 @@ from tinytorch.measure.samples import Samples
 from tinytorch.records.comparison_record import comparison_samples
 from tinytorch.records.store import RecordStore
 from tinytorch.tuning.attempt import (
+    ACCURACY_INCONCLUSIVE,
     BETTER,
     BROKEN,
     INACCURATE,
@@ -57,8 +58,13 @@ NOT_AGAIN = ", not again"
 """How the note of an attempt ends that an earlier run made."""
 RECENT = 5
 """So many attempts at one thing are looked at for the last that was really made."""
-FINISHED = frozenset({BETTER, NO_GAIN, WORSE, INACCURATE, BROKEN, NOTHING_TO_DO})
-"""Outcomes that stay: what failed or was not shown may turn out otherwise the next time."""
+FINISHED = frozenset(
+    {BETTER, NO_GAIN, WORSE, ACCURACY_INCONCLUSIVE, INACCURATE, BROKEN, NOTHING_TO_DO}
+)
+"""Outcomes that stay: what failed or was not shown may turn out otherwise the next time.
+
+An inconclusive accuracy stays: other examples, or another margin, are other settings.
+"""
 DECIDING_FOLDERS = (
     "adapters",
     "comparison",

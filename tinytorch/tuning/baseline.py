@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from tinytorch.comparison.accuracy import compare_accuracy
 from tinytorch.comparison.evidence import outputs_and_seconds, outputs_of, scores_of
-from tinytorch.comparison.outputs import compare_outputs
+from tinytorch.comparison.outputs import attention_mask_of, compare_outputs
 from tinytorch.comparison.resources import Resources, measure_resources
 from tinytorch.comparison.sides import WorkloadSide
 from tinytorch.errors import ModelError, SettingError
@@ -35,6 +35,7 @@ class Baseline:
     def __init__(self, workload: Workload) -> None:
         self.workload = workload
         self.notes: list[str] = []
+        self.mask = attention_mask_of(workload)
         self._resources: Resources | None = None
         side = WorkloadSide(workload, name=BASELINE)
         with side.environment():

@@ -37,11 +37,14 @@ __all__ = [
     "entries_for",
     "find_entries",
     "left_out",
+    "risk_of",
 ]
 
 Goal = Literal["latency", "throughput", "memory", "size"]
 GOALS: tuple[Goal, ...] = ("latency", "throughput", "memory", "size")
 Risk = Literal["exact", "rounding", "approximate"]
+RISKS: tuple[Risk, ...] = ("exact", "rounding", "approximate")
+"""From the smallest to the largest."""
 TIME, BYTES, ALL = (
     frozenset({"latency", "throughput"}),
     frozenset({"memory", "size"}),
@@ -198,6 +201,11 @@ def _why_not(entry: Entry, goal: str, framework: str, device: str, kind: str) ->
     if entry.made_for not in ("", kind):
         return f"is for a {entry.made_for}, which {entry.made_by} makes, and this is a {kind}"
     return "" if goal in entry.serves else f"does nothing for the goal {goal}"
+
+
+def risk_of(entries: Sequence[Entry]) -> Risk:
+    """Return the risk of a stack: the largest of its entries'."""
+    return max((each.risk for each in entries), key=RISKS.index, default="exact")
 
 
 def find_entries(names: Sequence[str], catalog: Sequence[Entry] = CATALOG) -> tuple[Entry, ...]:

@@ -12,10 +12,18 @@ from tinytorch.comparison.comparison import Comparison
 from tinytorch.errors import SettingError
 from tinytorch.showing import Shown
 from tinytorch.tuning.advice import Advice
-from tinytorch.tuning.attempt import BETTER, Attempt
+from tinytorch.tuning.attempt import (
+    ACCURACY_INCONCLUSIVE,
+    BETTER,
+    FAILED,
+    NOT_SHOWN,
+    NOT_TRIED,
+    NOTHING_TO_DO,
+    Attempt,
+)
 from tinytorch.tuning.front import front_of
 from tinytorch.tuning.limits import LimitCheck, check_limits
-from tinytorch.tuning.ranking import choose, holds, value_at
+from tinytorch.tuning.ranking import choose, holds, outcome_at, value_at
 from tinytorch.tuning.settings import Settings
 from tinytorch.workloads.plan import Gain
 
@@ -141,14 +149,44 @@ class Optimization(Shown):
         return tuple(each for each in self.attempts if each.outcome == BETTER)
 
     @cached_property
+    def inconclusive(self) -> tuple[Attempt, ...]:
+        """What is better at the goal, or may be, with too few examples to tell its accuracy.
+
+        The best at the goal first, but last what lost more than the margin on these examples. It
+        is shown, and never recommended.
+        """
+        goal = self.settings.goal
+        found = [
+            each
+            for each in self.ranked
+            if each.outcome == ACCURACY_INCONCLUSIVE and each.comparison is not None
+            if outcome_at(goal, each.comparison) in (BETTER, NOT_SHOWN)
+        ]
+        return tuple(sorted(found, key=_lost_beyond_margin))
+
+    @cached_property
+    def was_judged(self) -> bool:
+        """Whether anything is known: an attempt was judged, or there is nothing to do."""
+        outcomes = {each.outcome for each in self.attempts}
+        if outcomes - {FAILED, NOT_TRIED, NOTHING_TO_DO}:
+            return True
+        return NOTHING_TO_DO in outcomes and FAILED not in outcomes
+
+    @cached_property
     def ranked(self) -> tuple[Attempt, ...]:
-        """Every attempt, the best at the goal first; what was never ranked follows, as tried."""
-        goal, best = self.settings.goal, self.chosen
-        found = {x.name: value_at(goal, x.measured) for x in self.attempts if x.is_acceptable}
-        values = {name: value.value for name, value in found.items() if value is not None}
-        return tuple(
-            sorted(self.attempts, key=lambda x: (x is not best, values.get(x.name, math.inf)))
-        )
+        """Every attempt, the best at the goal first; what was never ranked follows, as tried.
+
+        Before that, what has an inconclusive accuracy, the best at the goal first.
+        """
+        best = self.chosen
+        return tuple(sorted(self.attempts, key=lambda x: (x is not best, *self._rank(x))))
+
+    def _rank(self, attempt: Attempt) -> tuple[int, float]:
+        value = value_at(self.settings.goal, attempt.measured)
+        is_open = attempt.outcome == ACCURACY_INCONCLUSIVE
+        if value is None or not (attempt.is_acceptable or is_open):
+            return 2, math.inf
+        return int(is_open), value.value
 
     def predicted(self, attempt: Attempt) -> Gain | None:
         """Give how much faster an attempt was predicted to be, where a suggestion says it."""
@@ -192,6 +230,7 @@ class Optimization(Shown):
             "device": self.device,
             "settings": asdict(self.settings),
             "recommended": best and best.name,
+            "inconclusive": [each.name for each in self.inconclusive],
             "front": list(self.front),
             "limit_checks": [each.to_dict() for each in self.limit_checks],
             "advice": [each.to_dict() for each in self.advice],
@@ -229,3 +268,8 @@ class Optimization(Shown):
             notes=tuple(fields["notes"]),
             target=fields.get("target", ""),
         )
+
+
+def _lost_beyond_margin(attempt: Attempt) -> bool:
+    accuracy = attempt.comparison.accuracy if attempt.comparison else None
+    return accuracy is not None and accuracy.difference < -accuracy.margin

@@ -58,6 +58,7 @@ def optimize(
     target: str = "",
     progress: Progress | None = None,
     on_attempt: Callable[[Attempt], None] | None = None,
+    on_note: Callable[[str], None] | None = None,
 ) -> Optimization:
     """Profile a workload, try what could make it better, and prove what does.
 
@@ -68,16 +69,19 @@ def optimize(
     that is faster. The best is checked and timed once more, since chance had a part in choosing it,
     and taken apart.
 
-    With an `evaluate`, accuracy may drop by `max_accuracy_drop`, in the unit of the scores; without
-    one, outputs may be off by `max_output_error` of the largest, and nothing is tried that changes
-    more than roundings. `limits` are conditions: `latency_ms`, `memory_mb`, `size_mb`.
+    With an `evaluate`, accuracy may drop by `max_accuracy_drop`, in the unit of the scores. Where
+    the examples are too few to tell, outputs of what only rounds may be off by `max_output_error`
+    of the largest; of anything else accuracy is inconclusive: it is timed, shown, and never
+    recommended. Without an `evaluate`, outputs decide about everything, and nothing is tried that
+    changes more than roundings. `limits` are conditions: `latency_ms`, `memory_mb`, `size_mb`.
 
     `budget_s` is about how long all of it takes; what is begun is finished. With a `store` each
     attempt is kept there as soon as it is known, and with `resume` those of an earlier run of the
     same model and settings on this machine are not repeated, but for the last comparison of the
     best. An interrupt ends the search and keeps what is known, from the profile on: the result says
     so. The given model is never changed. `target` is what a workload was loaded from, such as
-    "file.py:factory", for the program that does it again.
+    "file.py:factory", for the program that does it again. `on_note` hears before anything is tried
+    what to know about the baseline, such as too few examples for the margin.
     """
     settings = Settings(
         goal=goal,
@@ -107,6 +111,9 @@ def optimize(
     try:
         result = replace(result, advice=advise(profile, entries=entries))
         trials = Trials(workload, settings, profile=profile)
+        if on_note is not None:
+            for note in trials.notes:
+                on_note(note)
         journal = _Journal(store, workload, trials, resume=resume, on_attempt=on_attempt)
         search = Search(
             trials,

@@ -5,13 +5,14 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from time import perf_counter
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from tinytorch.comparison.accuracy import compare_accuracy
+from tinytorch.comparison.accuracy import about_sample_size, compare_accuracy
 from tinytorch.comparison.compare import compare
 from tinytorch.comparison.comparison import Comparison
 from tinytorch.comparison.evidence import NO_EVALUATE, outputs_of, scores_of
@@ -23,6 +24,7 @@ from tinytorch.errors import SettingError, TinyTorchError, first_line
 from tinytorch.measure.ceilings import Progress
 from tinytorch.tuning.as_good import Check, by_outputs, by_scores
 from tinytorch.tuning.attempt import (
+    ACCURACY_INCONCLUSIVE,
     BROKEN,
     FAILED,
     IN_MEMORY,
@@ -33,7 +35,7 @@ from tinytorch.tuning.attempt import (
     Attempt,
 )
 from tinytorch.tuning.baseline import BASELINE, Baseline
-from tinytorch.tuning.catalog import Entry
+from tinytorch.tuning.catalog import Entry, Risk, risk_of
 from tinytorch.tuning.ranking import OBJECTIVE_OF, outcome_at
 from tinytorch.tuning.saving import reloaded
 from tinytorch.tuning.settings import Settings
@@ -50,6 +52,8 @@ CANNOT_BE_JUDGED = (
     "without an evaluate nobody can say how much it matters that another function is computed"
 )
 
+MARGIN = "--max-accuracy-drop"
+"""What sets the margin of an `evaluate`."""
 FOR_THE_BEST = "measured only of what is chosen in the end"
 NOT_RELOADED = "confirmed on the model in memory, not on one that was saved and loaded: {reason}"
 
@@ -118,13 +122,19 @@ class Trials:
         self.workload, self.settings, self.profile = workload, settings, profile
         self._explanations: dict[bytes, tuple[str, ...]] = {}
         self._baseline = Baseline(workload)
-        self.notes = list(self._baseline.notes)
+        self.notes = [*self._baseline.notes, *self._about_examples()]
 
     def can_judge(self, entries: Sequence[Entry]) -> bool:
         """Tell whether anybody can say how good a stack is: of another function, scores alone."""
-        return self._baseline.scores is not None or all(
-            each.risk != "approximate" for each in entries
-        )
+        return self._baseline.scores is not None or risk_of(entries) != "approximate"
+
+    def _about_examples(self) -> list[str]:
+        """Say before anything is tried that the examples are too few for the margin."""
+        scores, margin = self._baseline.scores, self.settings.max_accuracy_drop
+        if scores is None:
+            return []
+        note = about_sample_size(scores, margin=margin, setting=MARGIN)
+        return [note] if note else []
 
     def attempt(
         self,
@@ -185,7 +195,8 @@ class Trials:
             if is_final:
                 built, where, notes = self._delivered(built, limit_s)
                 attempt = replace(attempt, confirmed_on=where)
-            attempt = self._judged(attempt, built, best, timing, is_final=is_final)
+            risk = risk_of(entries)
+            attempt = self._judged(attempt, built, best, timing, risk=risk, is_final=is_final)
             attempt = replace(attempt, notes=(*attempt.notes, *notes))
         except NothingToDoError as error:
             attempt = replace(attempt, outcome=NOTHING_TO_DO, reason=str(error), plans=error.plans)
@@ -244,13 +255,14 @@ class Trials:
         best: Built | None,
         timing: Timing,
         *,
+        risk: Risk,
         is_final: bool,
     ) -> Attempt:
         budget_s, seed, progress = timing
-        check, found = self._checked(attempt.name, built.model)
+        check, found = self._checked(attempt.name, built.model, risk)
         if check.outputs is not None and check.outputs.broken:
             return replace(attempt, outcome=BROKEN, reason=check.outputs.broken)
-        if check.doubt:
+        if check.doubt and not check.is_inconclusive:
             return replace(attempt, outcome=INACCURATE, reason=check.doubt)
         rng, candidate = np.random.default_rng(seed), self._side(built.model)
         baseline = self._baseline.side(rng)
@@ -274,6 +286,9 @@ class Trials:
         elif self.workload.evaluate is None:
             missing["accuracy"] = NO_EVALUATE
         comparison = replace(comparison, accuracy=check.accuracy, not_measured=missing)
+        attempt = replace(attempt, comparison=comparison, notes=check.notes)
+        if check.is_inconclusive:
+            return replace(attempt, outcome=ACCURACY_INCONCLUSIVE, reason=check.doubt)
         against = None
         if best is not None:
             against = self.compare_with(best, built, budget_s=budget_s, seed=seed)
@@ -282,34 +297,40 @@ class Trials:
             attempt,
             outcome=outcome,
             reason=str(comparison),
-            comparison=comparison,
             against_best=against,
-            notes=check.notes,
         )
 
-    def _checked(self, name: str, model: Any) -> tuple[Check, Arrays]:
+    def _checked(self, name: str, model: Any, risk: Risk) -> tuple[Check, Arrays]:
         """Give whether a model is as good by its outputs or scores, and these outputs."""
         side = WorkloadSide(replace(self.workload, model=model), name=name)
         with side.environment():
             side.stay_as_it_is("it is called once")
             found = outputs_of(side)
             outputs = (
-                compare_outputs(self._baseline.outputs, found)
+                compare_outputs(self._baseline.outputs, found, mask=self._baseline.mask)
                 if self._baseline.outputs and found
                 else None
             )
             if outputs is not None and outputs.broken:
                 return Check(outputs), found
+            closeness = partial(
+                by_outputs,
+                outputs,
+                most=self.settings.max_output_error,
+                explain=lambda: self._explained(found),
+            )
             if self._baseline.scores is None:
-                most = self.settings.max_output_error
-                check = by_outputs(outputs, most=most, explain=lambda: self._explained(found))
-                return check, found
+                return closeness(), found
             scores, _ = scores_of(side, side)
-        margin = self.settings.max_accuracy_drop
-        accuracy = compare_accuracy(
-            self._baseline.scores, np.asarray(scores), margin=margin, metric=self._baseline.metric
-        )
-        return by_scores(accuracy, outputs), found
+            accuracy = compare_accuracy(
+                self._baseline.scores,
+                np.asarray(scores),
+                margin=self.settings.max_accuracy_drop,
+                metric=self._baseline.metric,
+            )
+            is_another = risk == "approximate"  # of which outputs cannot tell how good it is
+            check = by_scores(accuracy, outputs, closeness=None if is_another else closeness)
+            return check, found
 
     def _explained(self, found: Arrays) -> tuple[str, ...]:
         """Let the model say why other whole numbers are due to rounding, if it can; once for each.

@@ -57,7 +57,7 @@ def test_lost_accuracy_is_told_with_its_numbers():
     accuracy = compare_accuracy(scores, lost, margin=0.01)
     text = found(accuracy=accuracy)["A2"].seen
     assert "1.0000 became 0.9500" in text
-    assert "1000 examples" in text
+    assert accuracy.evidence in text
 
 
 def test_accuracy_that_is_not_shown_to_be_kept_is_not_kept():

@@ -201,3 +201,25 @@ def test_memory_that_stays_taken_is_counted():
         return model
 
     assert try_change(case, taking).nbytes >= 4 * 2**20
+
+
+class Padded(nn.Module):
+    """Gives sequences; `padding` is what stands where the mask hides."""
+
+    def __init__(self, padding=0.0):
+        super().__init__()
+        self.padding = padding
+
+    def forward(self, x, attention_mask):
+        return torch.where(attention_mask[..., None].bool(), x, self.padding)
+
+
+def test_what_a_mask_hides_decides_nothing():
+    mask = torch.tensor([[1, 1, 1], [1, 0, 0]])
+    x = torch.ones(2, 3, 4)
+    case = Workload("padded", Padded(), (x, mask))
+    trial = try_change(case, lambda model: Padded(9.0))
+    assert trial.works, trial.reason
+    assert trial.difference.outputs[0].left_out == 2
+    everywhere = Workload("padded", Padded(), (x, torch.ones_like(mask)))
+    assert not try_change(everywhere, lambda model: Scaled(model, 3)).works

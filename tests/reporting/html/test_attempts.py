@@ -1,6 +1,8 @@
 import re
+from dataclasses import replace
 
 import pytest
+from example_optimizations import inconclusive, optimization
 from reported_optimizations import (
     EVERY_KIND,
     HARMLESS,
@@ -61,7 +63,9 @@ def test_what_an_attempt_did_can_be_opened():
 
 @pytest.mark.parametrize("outcome", OUTCOMES)
 def test_every_outcome_is_explained(outcome):
-    body = attempts_section(best_is_a_stack()).body
+    found = best_is_a_stack()
+    found = replace(found, attempts=(*found.attempts, inconclusive("int8-static")))
+    body = attempts_section(found).body
     assert f'title="{OUTCOMES[outcome]}"' in body.replace("&#x27;", "'")
 
 
@@ -86,3 +90,10 @@ def test_names_stay_text():
     for section in (forest_section(found), attempts_section(found)):
         assert HARMLESS not in section.body
         assert "&lt;script&gt;" in section.body
+
+
+def test_an_inconclusive_accuracy_has_its_speedup_and_its_reason():
+    tried = inconclusive("int8-static")
+    body = attempts_section(optimization(tried)).body
+    assert tried.reason in body
+    assert "2.50x" in body

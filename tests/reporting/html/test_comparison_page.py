@@ -28,10 +28,10 @@ def page(found, **context):
         (comparison(1.0, spread=0.1), "Not shown", "unknown"),
         (contradictory(), "Not shown", "unknown"),
         (comparison(0.5, accuracy=WORSE), "Less accurate", "bad"),
-        (comparison(0.5, accuracy=DOUBTFUL), "2.00x as fast, accuracy not shown", "unknown"),
+        (comparison(0.5, accuracy=DOUBTFUL), "2.00x as fast, accuracy inconclusive", "unknown"),
         (
             comparison(1.2, accuracy=DOUBTFUL),
-            "Slower: 1.20x the time, accuracy not shown",
+            "Slower: 1.20x the time, accuracy inconclusive",
             "bad",
         ),
         (comparison(0.5, outputs=OutputDifference(mismatch="x")), "Broken outputs", "bad"),

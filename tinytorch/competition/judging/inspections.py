@@ -88,11 +88,8 @@ def _accuracy(seen: Seen) -> Iterator[Finding]:
     if found is None or tier_verdict(found) == KEPT:
         return
     became = f"{found.metric} {found.baseline_mean:.4f} became {found.candidate_mean:.4f}"
-    yield finding(
-        "A2",
-        f"{became}; that it drops by at most {found.margin:.2g} is not shown (it may be "
-        f"{found.low:.2g}, with {found.n} examples)",
-    )
+    more = f"; {found.remedy}" if found.remedy else ""
+    yield finding("A2", f"{became}: {found.verdict}, {found.evidence}{more}")
 
 
 def _constant(seen: Seen) -> Iterator[Finding]:

@@ -12,7 +12,7 @@ from torch import nn
 
 from tinytorch.adapters.pytorch import TorchAdapter
 from tinytorch.adapters.values import Array
-from tinytorch.comparison.outputs import OutputDifference, compare_outputs
+from tinytorch.comparison.outputs import OutputDifference, attention_mask_of, compare_outputs
 from tinytorch.comparison.time_limit import time_limit
 from tinytorch.errors import first_line
 from tinytorch.workloads.workload import Workload, call_model
@@ -82,7 +82,8 @@ def try_change(
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
     pairs = zip(expected, outputs, strict=True)
-    differences = [compare_outputs(before, after) for before, after in pairs]
+    mask = attention_mask_of(workload)
+    differences = [compare_outputs(before, after, mask=mask) for before, after in pairs]
     worst = max(differences, key=lambda each: _rank(each, tolerance))
     return Trial(why_unlike(worst, tolerance), worst, seconds, nbytes)
 

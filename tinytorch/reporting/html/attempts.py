@@ -19,7 +19,7 @@ from tinytorch.reporting.optimization_words import forest_plot, metric_of, score
 from tinytorch.reporting.plan import gain_text, settings_text, skipped_lines
 from tinytorch.reporting.preparation import preparation_lines
 from tinytorch.reporting.quantities import UNKNOWN, factor_text, seconds_text
-from tinytorch.tuning.attempt import OUTCOMES, Attempt
+from tinytorch.tuning.attempt import ACCURACY_INCONCLUSIVE, OUTCOMES, Attempt
 from tinytorch.tuning.objectives import Value
 from tinytorch.tuning.optimization import Optimization
 from tinytorch.workloads.plan import Gain, Plan
@@ -35,8 +35,9 @@ def forest_section(optimization: Optimization) -> Section | None:
     if plot is None:
         return None
     about = (
-        "The speedup of every attempt that is as good as the baseline, with its interval, the best "
-        "first. Both were timed in turns; an interval that holds 1 shows no difference."
+        "The speedup of every attempt that is as good as the baseline, or of which accuracy is "
+        "inconclusive, with its interval, the best first. Both were timed in turns; an interval "
+        "that holds 1 shows no difference."
     )
     return Section("speedups", "Speedups", forest_picture(plot), about)
 
@@ -50,9 +51,9 @@ def attempts_section(optimization: Optimization) -> Section:
     cells = [_cells(optimization, each) for each in rows]
     details = [_details(each) for each in rows]
     about = (
-        "Each attempt is a stack of changes to a copy of the model. What is not shown to be as "
-        f"good as the baseline was not timed and is never ranked. {RECOMMENDED} is recommended; "
-        "the numbers here are those by which it was chosen."
+        "Each attempt is a stack of changes to a copy of the model. What is not as good as the "
+        "baseline was not timed; where accuracy is inconclusive it was, and is never recommended. "
+        f"{RECOMMENDED} is recommended; the numbers here are those by which it was chosen."
     )
     body = joined(
         [table(_columns(optimization), cells), element("h3", "What each one did"), *details]
@@ -127,6 +128,8 @@ def _paragraphs(attempt: Attempt) -> Iterator[Markup]:
             yield element("p", attempt.reason)
     else:
         yield element("p", f"It is {', '.join(attempt_phrases(attempt))}.")
+        if attempt.outcome == ACCURACY_INCONCLUSIVE:
+            yield element("p", attempt.reason, class_="warn")
         for line in preparation_lines(attempt.comparison):
             yield element("p", line)
         if attempt.comparison.contradiction:

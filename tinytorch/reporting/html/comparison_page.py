@@ -90,7 +90,7 @@ def _verdict(comparison: Comparison) -> str:
         SAME: "The same speed",
         NOT_SHOWN: "Not shown",
     }[comparison.verdict]
-    return f"{words}, accuracy not shown" if quality_doubt(comparison) else words
+    return f"{words}, accuracy inconclusive" if quality_doubt(comparison) else words
 
 
 def _facts(comparison: Comparison) -> Iterator[tuple[str, str]]:

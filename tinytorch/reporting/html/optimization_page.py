@@ -88,8 +88,8 @@ def _tone(optimization: Optimization) -> Tone:
         return "bad"
     best = optimization.recommended
     if best is None:
-        is_known = optimization.attempts and not (optimization.refuted or optimization.lacked_time)
-        return "neutral" if is_known else "unknown"
+        open_ones = optimization.refuted or optimization.inconclusive or optimization.lacked_time
+        return "neutral" if optimization.was_judged and not open_ones else "unknown"
     return "good" if best.outcome == BETTER else "neutral"
 
 

@@ -25,7 +25,7 @@ from tinytorch.reporting.quantities import UNKNOWN, percent_text
 
 __all__ = ["accuracy_section", "outputs_section"]
 
-TONES = {accuracies.NOT_WORSE: "good", accuracies.WORSE: "bad", accuracies.NOT_SHOWN: "unknown"}
+TONES = {accuracies.NOT_WORSE: "good", accuracies.WORSE: "bad", accuracies.INCONCLUSIVE: "unknown"}
 HEIGHT, EDGE = 42, 40
 MOST_OUTPUTS = 50
 
