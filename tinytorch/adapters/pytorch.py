@@ -41,6 +41,7 @@ from tinytorch.adapters.records import Recording
 from tinytorch.adapters.values import Array, leaves
 from tinytorch.errors import BackendError, GraphError, ModelError, SettingError
 from tinytorch.measure.clocks import WALL, Clock
+from tinytorch.measure.device_clock import DeviceClock
 
 __all__ = ["TorchAdapter", "holds_torch_module", "tensors_in"]
 
@@ -252,13 +253,16 @@ class TorchAdapter(Adapter):
     # ------------------------------------------------------------ watching it
 
     def run_clock(self, device: str) -> Clock:
-        from tinytorch.measure.ceilings_torch import CudaEventClock
-
         if device.startswith("cuda"):
-            return CudaEventClock(torch.device(device))
+            return DeviceClock()
         if device == "cpu":
             return WALL
         raise BackendError(f"no clock for device {device!r}; there are those of cpu and cuda")
+
+    def event_clock(self, device: str) -> Clock | None:
+        from tinytorch.measure.ceilings_torch import CudaEventClock
+
+        return CudaEventClock(torch.device(device)) if device.startswith("cuda") else None
 
     def stamp(self, device: str) -> Callable[[], Any]:
         if not device.startswith("cuda"):

@@ -4,10 +4,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from statistics import median
 
 from tinytorch.comparison.accuracy import AccuracyComparison
-from tinytorch.comparison.comparison import FASTER, NOT_SHOWN, SAME, SLOWER, Comparison
+from tinytorch.comparison.comparison import (
+    FASTER,
+    NOT_SHOWN,
+    NOT_STATED,
+    SAME,
+    SLOWER,
+    Comparison,
+)
 from tinytorch.comparison.quality import failed_evaluation, quality_doubt, quality_loss
+from tinytorch.comparison.rounds import LATENCY, THROUGHPUT, Round
 from tinytorch.comparison.tails import Tail, TailPercentile
 from tinytorch.measure.samples import values_needed
 from tinytorch.reporting.forest_plot import ForestPlot, ForestRow, ratio_text
@@ -39,6 +48,10 @@ __all__ = [
 ]
 
 STYLES = {FASTER: "green", SLOWER: "red", SAME: "cyan", NOT_SHOWN: "yellow"}
+SINGLE = "latency (one synchronised call)"
+SUSTAINED = "throughput (sustained calls)"
+BY_EVENTS = "device time (CUDA events)"
+"""What a time on a device is the time of; on a processor there is one time per call."""
 USUAL_NAMES = ("baseline", "candidate")
 # Field of Resources -> its row.
 SIZES = {
@@ -47,6 +60,14 @@ SIZES = {
     "parameter_bytes": "parameters",
     "file_bytes": "file on disk",
 }
+MISSING = {
+    "calls": "single calls",
+    "resources": "memory and size",
+    LATENCY: SINGLE,
+    THROUGHPUT: SUSTAINED,
+    "device_times": BY_EVENTS,
+}
+"""What was not measured -> its name."""
 Row = tuple[str, str, str, str]
 """What is compared, the baseline's value, the candidate's, and their ratio."""
 CallRow = tuple[str, str, str, str, str]
@@ -154,21 +175,50 @@ def forest_plot_of(comparison: Comparison) -> ForestPlot:
 def measured_rows(comparison: Comparison) -> list[Row]:
     """Give time, throughput, memory, size and energy of both sides, as far as there are any."""
     return [
-        _time_row(comparison),
+        *_time_rows(comparison),
         *_throughput_row(comparison),
         *_size_rows(comparison),
         *_energy_row(comparison),
     ]
 
 
-def _time_row(comparison: Comparison) -> Row:
-    ends = f"{ratio_text(comparison.time_ratio_low)} to {ratio_text(comparison.time_ratio_high)}"
-    return (
-        "time per call",
-        seconds_text(comparison.baseline.median),
-        seconds_text(comparison.candidate.median),
-        f"{ratio_text(comparison.time_ratio)} ({ends})",
-    )
+def _time_rows(comparison: Comparison) -> Iterator[Row]:
+    """Yield the time per call, and where a device is in use what it is the time of.
+
+    Latency first, then sustained calls, then the time between events of the device.
+    """
+    if not comparison.is_on_device or comparison.timing == NOT_STATED:
+        yield _time_row("time per call", comparison.rounds, _ends_of(comparison, "time_ratio"))
+    else:
+        if rounds := comparison.rounds_of(LATENCY):
+            yield _time_row(SINGLE, rounds, _ends_of(comparison, "latency_ratio"))
+        if rounds := comparison.rounds_of(THROUGHPUT):
+            ends = _ends_of(comparison, "throughput_ratio")
+            yield _time_row(SUSTAINED, rounds, ends, write=_calls_per_second)
+    if comparison.device_times is not None:
+        first, second = (samples.median for samples in comparison.device_times)
+        yield _row(BY_EVENTS, first, second, seconds_text)
+
+
+def _time_row(
+    label: str,
+    rounds: Sequence[Round],
+    ratio: str,
+    *,
+    write: Callable[[float | None], str] = seconds_text,
+) -> Row:
+    sides = ([each.baseline for each in rounds], [each.candidate for each in rounds])
+    first, second = (median(value for each in side for value in each) for side in sides)
+    return label, write(first), write(second), ratio
+
+
+def _calls_per_second(seconds: float | None) -> str:
+    return UNKNOWN if not seconds else f"{count_text(1 / seconds)}/s"
+
+
+def _ends_of(comparison: Comparison, name: str) -> str:
+    value, low, high = (getattr(comparison, f"{name}{end}") for end in ("", "_low", "_high"))
+    return f"{ratio_text(value)} ({ratio_text(low)} to {ratio_text(high)})"
 
 
 def _throughput_row(comparison: Comparison) -> list[Row]:
@@ -292,7 +342,7 @@ def _notes_on_calls(comparison: Comparison) -> Iterator[str]:
 
 
 def _plain(name: str) -> str:
-    return {"calls": "single calls", "resources": "memory and size"}.get(name, name)
+    return MISSING.get(name, name)
 
 
 def _share(share: float) -> str:
