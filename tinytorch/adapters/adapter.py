@@ -100,6 +100,10 @@ class Adapter(ABC):
 
     # ------------------------------------------------------------ running it
 
+    def in_evaluation_mode(self, model: Any) -> Any:
+        """Return a model for inference: a copy that shares its arrays, or itself where it is one."""
+        return model
+
     @abstractmethod
     def without_gradients(self) -> AbstractContextManager[Any]:
         """Run a block without building a graph."""

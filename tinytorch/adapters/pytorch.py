@@ -163,6 +163,16 @@ class TorchAdapter(Adapter):
     def clone(self, model: Any) -> Any:
         return copy.deepcopy(model)
 
+    def in_evaluation_mode(self, model: Any) -> Any:
+        if not isinstance(model, torch.nn.Module) or not any(m.training for m in model.modules()):
+            return model
+        shared = (*model.parameters(), *model.buffers())
+        try:
+            twin = copy.deepcopy(model, {id(tensor): tensor for tensor in shared})
+        except Exception:  # a model may hold anything, also what cannot be copied
+            return model
+        return twin.eval()
+
     def save(self, model: Any, path: Path) -> None:
         owner = owner_of(model)
         is_module = isinstance(owner, torch.nn.Module)

@@ -31,6 +31,7 @@ from tinytorch.reporting.quantities import (
 )
 
 __all__ = [
+    "CALLS",
     "STYLES",
     "beside_the_times",
     "call_count_text",
@@ -44,6 +45,7 @@ __all__ = [
     "quality_note_lines",
     "ratio_style",
     "speedup_text",
+    "timed_calls",
     "verdict_text",
 ]
 
@@ -52,6 +54,7 @@ SINGLE = "latency (one synchronised call)"
 SUSTAINED = "throughput (sustained calls)"
 BY_EVENTS = "device time (CUDA events)"
 """What a time on a device is the time of; on a processor there is one time per call."""
+CALLS = {LATENCY: "single synchronised calls", THROUGHPUT: "sustained calls"}
 USUAL_NAMES = ("baseline", "candidate")
 # Field of Resources -> its row.
 SIZES = {
@@ -80,6 +83,8 @@ CallRow = tuple[str, str, str, str, str]
 def verdict_text(comparison: Comparison) -> str:
     """Say what is shown about time, in words to act on, with n and the seconds it took."""
     found = f"n={comparison.n} rounds, {seconds_text(comparison.seconds_used)}"
+    if about := timed_calls(comparison):
+        found = f"{about}, {found}"
     low, high = comparison.time_ratio_low, comparison.time_ratio_high
     name, than = _names(comparison)
     if comparison.verdict == FASTER:
@@ -102,6 +107,11 @@ def speedup_text(comparison: Comparison) -> str:
     """Write the speedup with its interval: ``1.31x (1.28x to 1.35x)``."""
     interval = f"{ratio_text(comparison.speedup_low)} to {ratio_text(comparison.speedup_high)}"
     return f"{ratio_text(comparison.speedup)} ({interval})"
+
+
+def timed_calls(comparison: Comparison) -> str:
+    """Name the calls that a verdict on a device is about; on a processor there is one kind."""
+    return CALLS.get(comparison.timing, "") if comparison.is_on_device else ""
 
 
 def quality_headline(comparison: Comparison) -> str:
