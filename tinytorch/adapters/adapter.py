@@ -101,7 +101,7 @@ class Adapter(ABC):
     # ------------------------------------------------------------ running it
 
     def in_evaluation_mode(self, model: Any) -> Any:
-        """Return a model for inference: a copy that shares its arrays, or itself where it is one."""
+        """Return a model for inference: a copy that shares its arrays, or itself."""
         return model
 
     @abstractmethod

@@ -164,9 +164,7 @@ def compare(
 # ---------------------------------------------------------------- what was given
 
 
-def _check(
-    *, margin: float, timeout_s: float | None, seed: int, cache: str, timing: str
-) -> None:
+def _check(*, margin: float, timeout_s: float | None, seed: int, cache: str, timing: str) -> None:
     if not 0 <= margin < math.inf:
         raise SettingError(f"margin={margin}; it must be zero or a positive number")
     if timeout_s is not None and not 0 < timeout_s < math.inf:

@@ -65,11 +65,12 @@ class Comparison:
     the baseline and for the candidate; no time holds any of it. With the `cache` "cold" the caches
     were emptied before every call, else each call found in them what those before it left there.
 
-    Where a side `is_on_device`, calls return before their work is done, and `timing` says what `rounds`, `verdict`, `time_ratio` and `speedup`
-    are about: "latency", single calls with the device synchronised before and after each, or
-    "throughput", sustained calls of which only the last is waited for. Both by the wall clock.
-    `beside` are the rounds of the other one, where measured, and `device_times` seconds of single
-    calls by events of the device. On a processor both timings are the same, and neither is there.
+    Where a side `is_on_device`, calls return before their work is done, and `timing` says what
+    `rounds`, `verdict`, `time_ratio` and `speedup` are about: "latency", single calls with the
+    device synchronised before and after each, or "throughput", sustained calls of which only the
+    last is waited for. Both by the wall clock. `beside` are the rounds of the other one, where
+    measured, and `device_times` seconds of single calls by events of the device. On a processor
+    both timings are the same, and neither is there.
     """
 
     baseline_name: str

@@ -211,7 +211,10 @@ class Pace:
     @classmethod
     def from_dict(cls, fields: Mapping[str, Any]) -> Pace:
         """Return what :meth:`to_dict` wrote."""
-        return cls(**{name: tuple(x) if isinstance(x, list) else x for name, x in fields.items()})
+        given: dict[str, Any] = {
+            name: tuple(x) if isinstance(x, list) else x for name, x in fields.items()
+        }
+        return cls(**given)
 
 
 def find_pace(baseline: Side, candidate: Side, *, budget_s: float) -> Pace:

@@ -31,8 +31,11 @@ from tinytorch.reporting.quantities import (
 )
 
 __all__ = [
+    "BY_EVENTS",
     "CALLS",
+    "SINGLE",
     "STYLES",
+    "SUSTAINED",
     "beside_the_times",
     "call_count_text",
     "call_rows",

@@ -64,8 +64,8 @@ class Optimization:
     was chosen by chance as well, so what its attempt says about it is too good. `model` is the
     recommended one, or the one that was given where nothing helps; `profile` is of the model as it
     was. Both are None in what was read back from a file or a record. `target` is what the workload
-    was loaded from, where that is known. A given model that `was_training` was left so; baseline and
-    candidates are copies in evaluation mode.
+    was loaded from, where that is known. A given model that `was_training` was left so; baseline
+    and candidates are copies in evaluation mode.
     """
 
     name: str

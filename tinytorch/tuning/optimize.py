@@ -72,8 +72,8 @@ def optimize(
     gradients. Where calls run on a device, the goal "latency" is about single calls with the device
     synchronised before and after each, and "throughput" about sustained calls. What helps alone is
     combined; what gains nothing alone while a device waits for the program is added once the best
-    waits less, if that is faster. The best is checked and timed once more, since chance had a part in choosing it,
-    and taken apart.
+    waits less, if that is faster. The best is checked and timed once more, since chance had a part
+    in choosing it, and taken apart.
 
     With an `evaluate`, accuracy may drop by `max_accuracy_drop`, in the unit of the scores; without
     one, outputs may be off by `max_output_error` of the largest, and nothing is tried that changes

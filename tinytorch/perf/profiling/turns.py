@@ -103,8 +103,8 @@ class Timing:
     """Times of calls, in seconds, in the order of the calls.
 
     `latency` is of single calls by the wall clock, with the device synchronised before and after;
-    `device_time`, where there is a device, of calls between two events. Where it `is_traced`, what the device does is known from a trace: `busy` and `watched` are the
-    same calls, of one turn.
+    `device_time`, where there is a device, of calls between two events. Where it `is_traced`, what
+    the device does is known from a trace: `busy` and `watched` are the same calls, of one turn.
     """
 
     latency: Samples
