@@ -4,7 +4,8 @@
 
 A stack of layers against itself, and against itself with 1% and 2% more layers: one whose time is
 the launching of kernels, one whose time is the kernels. Then GPT-2 in float32 against bfloat16 with
-outputs, accuracy, memory, energy and single calls, and one comparison in processes of their own.
+outputs, accuracy, memory, energy, single and sustained calls, and one comparison in processes of
+their own.
 """
 
 from __future__ import annotations

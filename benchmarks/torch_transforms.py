@@ -6,7 +6,8 @@
 BERT-base, ViT-B/16, GPT-2 small and ResNet-50 from configs of transformers, with random weights.
 Every transform plans on the workload and is carried out; then the comparer checks the outputs and
 times the eager float32 model and the candidate in turns. A speedup is the time of the eager model
-over that of the candidate, with a 95% interval: above 1 the candidate is faster. What was done once
+over that of the candidate, with a 95% interval: above 1 the candidate is faster. On a device these
+are single calls by the wall clock, synchronised before and after each. What was done once
 (compiling, capturing) is no part of it; it has a column of its own, and so has planning, which does
 it for the first time: torch keeps much of what it compiled then. The error of outputs is that of
 the worst one: as the norm of the difference over the norm, and the largest over the largest.

@@ -130,7 +130,7 @@ def on_gpu(*parts, idle=0.5, **changes) -> Profile:
         *parts,
         device="cuda:0",
         latency=Samples("latency", (busy_s / (1 - idle),) * 4),
-        wall=Samples("wall", (busy_s / (1 - idle),) * 4),
+        device_time=Samples("device time", (busy_s / (1 - idle),) * 4),
         busy=Samples("busy", (busy_s,) * 4),
         **changes,
     )

@@ -26,6 +26,7 @@ class ScriptedSide:
     warms_itself = True
     untimed_call_s = 0.0
     slow_call_s = 0.0
+    device_timing: str | None = None
 
     def __init__(
         self,

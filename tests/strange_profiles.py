@@ -52,7 +52,9 @@ def wide_profile(count=2000):
 def gpu_profile():
     """Give a profile of a GPU that waits for the program in most of the time."""
     return example_profile(
-        device="cuda:0", wall=Samples("wall", (0.0125,) * 4), busy=Samples("busy", (0.004,) * 4)
+        device="cuda:0",
+        device_time=Samples("device time", (0.008,) * 4),
+        busy=Samples("busy", (0.004,) * 4),
     )
 
 

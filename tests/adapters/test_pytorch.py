@@ -16,6 +16,7 @@ from tinytorch.adapters.pytorch_wrapping import WrappedModel
 from tinytorch.core.layers import Sequential as CoreSequential
 from tinytorch.errors import BackendError, GraphError, ModelError, SettingError
 from tinytorch.measure.clocks import WALL
+from tinytorch.measure.device_clock import DeviceClock
 
 ADAPTER = TorchAdapter()
 
@@ -454,8 +455,10 @@ def test_a_graph_that_the_user_holds_still_runs_backwards(training):
 
 def test_every_device_has_its_clock():
     assert ADAPTER.run_clock("cpu") is WALL
-    clock = ADAPTER.run_clock("cuda:1")
-    assert (clock.name, clock.device) == ("cuda events", torch.device("cuda:1"))
+    assert ADAPTER.run_clock("cuda:1") == DeviceClock()
+    assert ADAPTER.event_clock("cpu") is None
+    events = ADAPTER.event_clock("cuda:1")
+    assert (events.name, events.device) == ("cuda events", torch.device("cuda:1"))
 
 
 def test_a_device_without_a_clock_is_not_timed_by_the_wall():

@@ -195,6 +195,7 @@ def test_settings_reach_the_comparer(compared):
         "evidence": True,
         "timeout_s": 7.0,
         "cache": "warm",
+        "timing": "latency",
         "is_known": None,
         "seed": 5,
     }

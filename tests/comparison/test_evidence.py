@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 from parts import require_part
 
+from tinytorch.adapters.core import CoreAdapter
 from tinytorch.comparison import evidence
 from tinytorch.comparison.evidence import Evidence, gather_evidence
 from tinytorch.comparison.processes import Isolated, ProcessSide
@@ -507,3 +508,52 @@ def test_positions_that_a_mask_hides_are_not_compared(tmp_path, is_isolated):
                 side.close()
     assert found.outputs.is_identical
     assert found.outputs.outputs[0].left_out == 2
+
+
+# ---------------------------------------------------------------- device times
+
+
+class TellingEvents:
+    """A clock of a device that shows one second for the baseline and half of it for the other."""
+
+    name, resolution_s, is_disturbed_by_host = "cuda events", 1e-6, False
+
+    def time(self, function, loops):
+        side = getattr(function, "__self__", None)
+        return loops * {"baseline": 1.0, "candidate": 0.5}.get(getattr(side, "name", ""), 1e-6)
+
+
+def sides_on(monkeypatch, *devices, unseen=False):
+    monkeypatch.setattr(CoreAdapter, "event_clock", lambda self, device: TellingEvents())
+    monkeypatch.setattr(evidence, "has_unseen_work", lambda function, device: unseen)
+    sides = [model_side(), model_side(name="candidate")]
+    for side, device in zip(sides, devices, strict=True):
+        side.device = device
+    return sides
+
+
+def device_times(sides):
+    for side in sides:
+        side.build()
+    rng = np.random.default_rng(0)
+    return evidence._device_times(*sides, budget_s=1.0, rng=rng, timed=None)
+
+
+def test_device_times_are_those_of_events(monkeypatch):
+    (one, other), reason = device_times(sides_on(monkeypatch, "cuda:0", "cuda:0"))
+    assert (one.median, other.median, reason) == (1.0, 0.5, "")
+
+
+@pytest.mark.parametrize("devices", [("cuda:0", "cpu"), ("cpu", "cuda:0"), ("cuda:0", "cuda:1")])
+def test_devices_that_differ_have_no_common_events(monkeypatch, devices):
+    assert device_times(sides_on(monkeypatch, *devices)) == (None, evidence.EVENTS_OF_ONE_DEVICE)
+
+
+def test_on_a_processor_device_times_are_not_missed(monkeypatch):
+    assert device_times(sides_on(monkeypatch, "cpu", "cpu")) == (None, "")
+
+
+def test_work_that_events_do_not_see_has_no_device_time(monkeypatch):
+    found, reason = device_times(sides_on(monkeypatch, "cuda:0", "cuda:0", unseen=True))
+    assert found is None
+    assert evidence.UNSEEN in reason

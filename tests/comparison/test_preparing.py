@@ -4,10 +4,9 @@ import pytest
 from parts import require_part
 
 from tinytorch.comparison import preparing
-from tinytorch.comparison.preparing import agree_on_a_clock, duration_text, settle, with_room
+from tinytorch.comparison.preparing import duration_text, settle, with_room
 from tinytorch.comparison.sides import LocalSide, WorkloadSide
 from tinytorch.errors import ModelError
-from tinytorch.measure.clocks import WALL
 from tinytorch.workloads.preparation import FIRST_CALL, Preparation
 from tinytorch.workloads.workload import Workload
 
@@ -462,47 +461,6 @@ def test_what_failed_is_freed_before_the_next_try():
 
     with_room(*sides, run)
     assert seen == [[True, True], [True], []]
-
-
-# ---------------------------------------------------------------- one clock
-
-
-def test_sides_with_one_clock_keep_it():
-    sides = [model_side(name=name) for name in ("one", "other")]
-    assert agree_on_a_clock(*sides) == ()
-    assert [side.clock for side in sides] == [WALL, WALL]
-
-
-def test_sides_with_two_clocks_use_the_one_on_the_wall():
-    sides = [model_side(name=name) for name in ("one", "other")]
-    sides[1].use_clock(replace(WALL, name="cuda events"))
-    (note,) = agree_on_a_clock(*sides)
-    assert note == "the sides have different clocks: both are timed by the wall clock"
-    assert [side.clock.name for side in sides] == ["wall", "wall"]
-
-
-@pytest.mark.parametrize(("unseen", "clocks"), [(True, "wall"), (False, "cuda events")])
-def test_work_that_events_do_not_see_is_timed_by_the_wall_clock(monkeypatch, unseen, clocks):
-    monkeypatch.setattr(preparing, "has_unseen_work", lambda function, device: unseen)
-    events = replace(WALL, name="cuda events", is_disturbed_by_host=False)
-    sides = [model_side(name=name, device="cuda:0") for name in ("one", "other")]
-    for side in sides:
-        side.use_clock(events)
-    notes = agree_on_a_clock(*sides)
-    assert [side.clock.name for side in sides] == [clocks, clocks]
-    assert bool(notes) is unseen
-
-
-def test_a_model_that_was_called_itself_is_called_once_to_see_whether_events_see_it(monkeypatch):
-    monkeypatch.setattr(preparing, "has_unseen_work", lambda function, device: function() is None)
-    events = replace(WALL, name="cuda events", is_disturbed_by_host=False)
-    sides = [model_side(name=name, device="cuda:0") for name in ("one", "other")]
-    for side in sides:
-        side.stay_as_it_is("it is slow")
-        side.call()
-        side.use_clock(events)
-    assert agree_on_a_clock(*sides) == ()
-    assert [side.workload.model.own for side in sides] == [2, 2]
 
 
 @pytest.mark.parametrize(

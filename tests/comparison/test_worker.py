@@ -3,6 +3,7 @@ import os
 import subprocess
 import sys
 import time
+from types import SimpleNamespace
 
 import numpy as np
 import psutil
@@ -163,3 +164,14 @@ def wait_until(is_so, patience_s=60.0):
     end = time.monotonic() + patience_s
     while not is_so() and time.monotonic() < end:
         time.sleep(0.05)
+
+
+@pytest.mark.parametrize(("one_by_one", "waits"), [(True, 5), (False, 2)])
+def test_calls_on_a_device_are_waited_for_one_by_one_or_together(monkeypatch, one_by_one, waits):
+    counted = []
+    cuda = SimpleNamespace(synchronize=lambda: counted.append(None))
+    monkeypatch.setattr(worker, "running_cuda", lambda: cuda)
+    own = worker.Worker()
+    own.function = lambda: None
+    own.time(loops=3, before=1, one_by_one=one_by_one)
+    assert len(counted) == waits

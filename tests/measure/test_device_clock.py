@@ -9,9 +9,11 @@ from tinytorch.measure.device_clock import (
     fitting_clock,
     has_unseen_work,
     running_cuda,
+    times_single_calls,
     used_devices,
     wait_for_devices,
 )
+from tinytorch.measure.timing import calibrate_loops, measure_time
 
 
 class Cuda:
@@ -47,10 +49,31 @@ def test_only_devices_that_hold_memory_are_waited_for(cuda):
     assert cuda.log == ["wait for 1"]
 
 
-def test_a_value_begins_and_ends_with_idle_devices(cuda):
-    seconds = DeviceClock().time(lambda: cuda.log.append("call"), 2)
-    assert cuda.log == ["wait for 1", "call", "call", "wait for 1"]
+@pytest.mark.parametrize(
+    ("is_sustained", "happened"),
+    [
+        (False, ["wait for 1", "call", "wait for 1", "call", "wait for 1"]),
+        (True, ["wait for 1", "call", "call", "wait for 1"]),
+    ],
+)
+def test_every_call_is_waited_for_unless_calls_are_sustained(cuda, is_sustained, happened):
+    seconds = DeviceClock(is_sustained).time(lambda: cuda.log.append("call"), 2)
+    assert cuda.log == happened
     assert seconds > 0
+
+
+def test_latency_on_a_device_is_one_call_however_short(cuda):
+    assert times_single_calls(DeviceClock())
+    assert calibrate_loops(lambda: None, DeviceClock()) == 1
+    found = measure_time(lambda: None, clock=DeviceClock(), max_runs=5)
+    assert (found.loops, found.count) == (1, 5)
+    assert not times_single_calls(DeviceClock(is_sustained=True))
+
+
+def test_without_a_device_short_calls_are_still_looped(cuda):
+    cuda.initialized = False
+    assert not times_single_calls(DeviceClock())
+    assert calibrate_loops(lambda: None, DeviceClock()) > 1
 
 
 def test_a_call_that_starts_cuda_is_waited_for(cuda):

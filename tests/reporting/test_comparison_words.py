@@ -1,9 +1,19 @@
+from dataclasses import replace
+
 import pytest
 from example_comparisons import comparison, contradictory, with_evidence
 
 from tinytorch.comparison.accuracy import compare_accuracy
+from tinytorch.comparison.comparison import NOT_STATED
 from tinytorch.comparison.outputs import OutputDifference
+from tinytorch.comparison.rounds import LATENCY, THROUGHPUT, Round
+from tinytorch.comparison.sequential import TimedRounds
+from tinytorch.measure.samples import Samples
 from tinytorch.reporting.comparison_words import (
+    BY_EVENTS,
+    CALLS,
+    SINGLE,
+    SUSTAINED,
     beside_the_times,
     call_count_text,
     call_rows,
@@ -131,3 +141,45 @@ def test_what_is_missing_has_its_reason():
 def test_a_doubt_is_said_once():
     found = with_evidence(notes=("busy", "busy"))
     assert note_lines(found).count("busy") == 1
+
+
+# ---------------------------------------------------------------- on a device
+
+
+def on_device(**settings):
+    single = comparison(is_on_device=True, **settings)
+    sustained = tuple(Round((4e-3,) * 4, (1e-3,) * 4) for _ in single.rounds)
+    beside = TimedRounds(sustained, single.alpha, single.pace, 0.1, ())
+    times = (Samples("baseline", (3e-3,)), Samples("candidate", (1.5e-3,)))
+    return replace(single, beside=beside, device_times=times)
+
+
+def labels(found):
+    return [row[0] for row in measured_rows(found)]
+
+
+def test_a_device_has_latency_throughput_and_device_time():
+    rows = {row[0]: row for row in measured_rows(on_device())}
+    assert list(rows)[:3] == [SINGLE, SUSTAINED, BY_EVENTS]
+    assert rows[SUSTAINED][1:3] == ("250/s", "1.00k/s")
+    assert rows[SUSTAINED][3].startswith("4.00x (")
+    assert rows[BY_EVENTS][3] == "0.50x"
+
+
+def test_a_processor_has_one_time_per_call():
+    assert labels(comparison())[0] == "time per call"
+    assert not {SINGLE, SUSTAINED, BY_EVENTS} & set(labels(comparison()))
+
+
+def test_what_was_not_timed_on_a_device_has_no_row():
+    assert SUSTAINED not in labels(comparison(is_on_device=True))
+
+
+@pytest.mark.parametrize("timing", [LATENCY, THROUGHPUT])
+def test_a_verdict_on_a_device_says_what_calls_it_is_about(timing):
+    assert CALLS[timing] in verdict_text(on_device(timing=timing))
+    assert CALLS[timing] not in verdict_text(comparison())
+
+
+def test_old_records_of_a_device_say_neither():
+    assert labels(comparison(is_on_device=True, timing=NOT_STATED))[0] == "time per call"

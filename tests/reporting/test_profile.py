@@ -93,10 +93,12 @@ def test_the_model_itself_may_be_the_reason():
 
 def test_a_gpu_that_waits_is_mentioned():
     on_gpu = example_profile(
-        device="cuda:0", wall=Samples("wall", (0.0125,) * 4), busy=Samples("busy", (0.004,) * 4)
+        device="cuda:0",
+        device_time=Samples("device time", (0.008,) * 4),
+        busy=Samples("busy", (0.004,) * 4),
     )
     assert "the device waits for the program in 60.0% of the time" in why(on_gpu)
-    assert "10.0 ms, of which its kernels need 4.00 ms" in why(on_gpu)
+    assert "8.00 ms, of which its kernels need 4.00 ms" in why(on_gpu)
 
 
 def test_every_section_is_there():

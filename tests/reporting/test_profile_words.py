@@ -86,7 +86,10 @@ def test_an_unstable_latency_is_a_doubt():
 
 
 def test_faster_kernels_do_not_help_a_device_that_mostly_waits():
-    busy = {"wall": Samples("wall", (0.0125,) * 4), "busy": Samples("busy", (0.004,) * 4)}
+    busy = {
+        "device_time": Samples("device time", (0.008,) * 4),
+        "busy": Samples("busy", (0.004,) * 4),
+    }
     waiting = example_profile(device="cuda:0", **busy)
     text = " ".join(reasons(waiting, find_facts(waiting)))
     assert "would make the kernels together 1.25x faster" in text

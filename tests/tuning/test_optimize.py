@@ -137,18 +137,39 @@ def test_pytorch_models_go_the_same_way():
         assert torch.equal(old, new)
 
 
-def test_a_model_in_training_mode_is_noted():
+def test_baseline_and_candidates_of_a_model_in_training_mode_are_in_evaluation_mode():
     torch = require_part("torch")
     from tinytorch.workloads.workload import Workload
 
     model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.BatchNorm1d(8))
+    before = {name: each.clone() for name, each in model.state_dict().items()}
     workload = Workload("net", model, (torch.ones(4, 8),))
     settings = {"goal": "size", "only": ("fold-batch-norm",), "budget_s": 1.0}
-    (note,) = optimize(workload, **settings).notes
-    assert note.startswith("the model is in training mode, which changes BatchNorm1d; call ")
-    assert "model.eval()" in note
+    found = optimize(workload, **settings)
+    assert found.was_training
+    assert found.notes == (optimize_module.MADE_TO_EVALUATE,)
+    assert found.attempts[0].plans[0].steps, "a batch norm in training mode cannot be folded"
+    assert all(each.training for each in model.modules())
+    assert all(torch.equal(before[name], each) for name, each in model.state_dict().items())
+    again = type(found).from_dict(found.to_dict())
+    assert again.was_training
     model.eval()
-    assert not any("training" in each for each in optimize(workload, **settings).notes)
+    found = optimize(workload, **settings)
+    assert not found.was_training
+    assert optimize_module.MADE_TO_EVALUATE not in found.notes
+
+
+def test_a_model_that_cannot_be_copied_stays_in_training_mode_and_is_noted():
+    torch = require_part("torch")
+    from tinytorch.adapters.adapter import adapter_for
+
+    class Uncopied(torch.nn.Linear):
+        def __deepcopy__(self, memo):
+            raise TypeError("no")
+
+    model = Uncopied(4, 4)
+    assert adapter_for(model, ()).in_evaluation_mode(model) is model
+    assert model.training
 
 
 def test_bad_settings_are_refused_before_anything_is_measured():
@@ -170,11 +191,21 @@ def test_a_model_that_raises_is_named():
         optimize(Workload("broken", broken, (np.ones(3),)), budget_s=1.0)
 
 
+@pytest.mark.parametrize(
+    ("goal", "place"), [("latency", 1), ("throughput", 1), ("memory", 2), ("size", 2)]
+)
+def test_inference_mode_is_tried_early_where_the_goal_is_time(goal, place):
+    entries = find_entries(("bfloat16", "inference-mode", "captured", "static-generation"))
+    advice = [Advice("rule", "title", ("1",), "bfloat16")]
+    ordered = optimize_module._most_promising_first(entries, advice, goal=goal)
+    assert [each.name for each in ordered].index("inference-mode") == place
+
+
 def test_what_advice_names_is_tried_first_and_what_is_slow_last():
     names = ("fewer-channels", "int8-dynamic", "compiled", "captured", "bfloat16")
     names += ("static-generation",)
     advice = [Advice("rule", "title", ("1",), name) for name in ("captured", "bfloat16", "")]
-    ordered = optimize_module._most_promising_first(find_entries(names), advice)
+    ordered = optimize_module._most_promising_first(find_entries(names), advice, goal="latency")
     assert [each.name for each in ordered] == [
         "static-generation",
         "bfloat16",

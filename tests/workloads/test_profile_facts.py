@@ -128,7 +128,7 @@ def test_the_model_itself_can_be_the_bottleneck():
 def test_on_a_gpu_waiting_is_told_from_working():
     on_gpu = example_profile(
         device="cuda:0",
-        wall=Samples("wall", (0.0125,) * 4),
+        device_time=Samples("device time", (0.008,) * 4),
         busy=Samples("busy", (0.004,) * 4),
     )
     facts = find_facts(on_gpu)
@@ -138,8 +138,8 @@ def test_on_a_gpu_waiting_is_told_from_working():
 
 
 def test_on_the_processor_there_is_no_device():
-    wall = Samples("wall", (0.0125,) * 4)
-    assert find_facts(example_profile(wall=wall)).device is None
+    device_time = Samples("device time", (0.008,) * 4)
+    assert find_facts(example_profile(device_time=device_time)).device is None
 
 
 def test_every_hotspot_can_be_described():

@@ -129,7 +129,7 @@ def test_the_facts_are_there(summary):
 
 def test_a_gpus_waiting_is_among_the_facts():
     on_gpu = example_profile(
-        device="cuda:0", wall=Samples("w", (0.0125,) * 4), busy=Samples("b", (0.004,) * 4)
+        device="cuda:0", device_time=Samples("d", (0.008,) * 4), busy=Samples("b", (0.004,) * 4)
     )
     device = summarise_profile(on_gpu)["facts"]["device"]
     assert device["idle_share"] == pytest.approx(0.6)

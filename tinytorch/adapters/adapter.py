@@ -121,6 +121,10 @@ class Adapter(ABC):
 
     # ------------------------------------------------------------ running it
 
+    def in_evaluation_mode(self, model: Any) -> Any:
+        """Return a model for inference: a copy that shares its arrays, or itself."""
+        return model
+
     @abstractmethod
     def without_gradients(self) -> AbstractContextManager[Any]:
         """Run a block without building a graph."""
@@ -183,8 +187,15 @@ class Adapter(ABC):
     # ------------------------------------------------------------ watching it
 
     def run_clock(self, device: str) -> Clock:
-        """Give the clock for calls on a device: of the device itself where it runs on its own."""
+        """Return the wall clock for calls on a device, one that waits where calls do not."""
         return WALL
+
+    def event_clock(self, device: str) -> Clock | None:
+        """Return the clock of the device itself, by events; None where a call is done at its end.
+
+        It does not see what the program does before the first event and after the last one.
+        """
+        return None
 
     @abstractmethod
     def stamp(self, device: str) -> Callable[[], Any]:

@@ -43,6 +43,7 @@ from tinytorch.adapters.records import Recording
 from tinytorch.adapters.values import Array, leaves
 from tinytorch.errors import BackendError, GraphError, ModelError, SettingError
 from tinytorch.measure.clocks import WALL, Clock
+from tinytorch.measure.device_clock import DeviceClock
 
 __all__ = ["TorchAdapter", "holds_torch_module", "tensors_in"]
 
@@ -167,6 +168,16 @@ class TorchAdapter(Adapter):
     def layout(self, model: Any) -> Layout:
         return layout_of(self.modules(model), self._tensors(model))
 
+    def in_evaluation_mode(self, model: Any) -> Any:
+        if not isinstance(model, torch.nn.Module) or not any(m.training for m in model.modules()):
+            return model
+        shared = (*model.parameters(), *model.buffers())
+        try:
+            twin = copy.deepcopy(model, {id(tensor): tensor for tensor in shared})
+        except Exception:  # a model may hold anything, also what cannot be copied
+            return model
+        return twin.eval()
+
     def save(self, model: Any, path: Path) -> None:
         owner = owner_of(model)
         is_module = isinstance(owner, torch.nn.Module)
@@ -257,13 +268,16 @@ class TorchAdapter(Adapter):
     # ------------------------------------------------------------ watching it
 
     def run_clock(self, device: str) -> Clock:
-        from tinytorch.measure.ceilings_torch import CudaEventClock
-
         if device.startswith("cuda"):
-            return CudaEventClock(torch.device(device))
+            return DeviceClock()
         if device == "cpu":
             return WALL
         raise BackendError(f"no clock for device {device!r}; there are those of cpu and cuda")
+
+    def event_clock(self, device: str) -> Clock | None:
+        from tinytorch.measure.ceilings_torch import CudaEventClock
+
+        return CudaEventClock(torch.device(device)) if device.startswith("cuda") else None
 
     def stamp(self, device: str) -> Callable[[], Any]:
         if not device.startswith("cuda"):

@@ -123,6 +123,13 @@ def _add_measuring(group: argparse._ArgumentGroup) -> None:
         "nothing of theirs (cold)",
     )
     group.add_argument(
+        "--timing",
+        choices=("latency", "throughput"),
+        default="latency",
+        help="on a CUDA device, decide by single synchronised calls (latency, the default) or by "
+        "sustained calls (throughput); on a processor both are the same",
+    )
+    group.add_argument(
         "--no-evidence",
         action="store_true",
         help="compare nothing but time: no outputs, accuracy, memory, size or single calls; the "
@@ -195,6 +202,7 @@ def _compare(options: argparse.Namespace, output: Output) -> ExitCode:
             evidence=not options.no_evidence,
             timeout_s=options.timeout,
             cache=options.cache,
+            timing=options.timing,
             is_known=_stopping_rule(options),
             seed=options.seed,
             progress=progress,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from time import perf_counter
 from typing import Any, TypeVar
 
@@ -14,9 +14,10 @@ import numpy as np
 from tinytorch.comparison.cold_calls import empty_caches_between
 from tinytorch.comparison.comparison import NOT_SHOWN, Comparison, verdict_of
 from tinytorch.comparison.evidence import Evidence, gather_evidence
-from tinytorch.comparison.preparing import agree_on_a_clock, settle, with_room
+from tinytorch.comparison.looks import FEWEST
+from tinytorch.comparison.preparing import settle, with_room
 from tinytorch.comparison.processes import Isolated, ProcessSide
-from tinytorch.comparison.rounds import Side
+from tinytorch.comparison.rounds import LATENCY, SUSTAINED_CALLS, THROUGHPUT, TIMINGS, Side
 from tinytorch.comparison.sequential import Rule, TimedRounds, TimeRatio, time_until_known
 from tinytorch.comparison.sides import LocalSide, WorkloadSide, function_name
 from tinytorch.errors import SettingError
@@ -35,6 +36,10 @@ FLOOR, FLOOR_OF_FINISHED = 0.005, 0.01
 """What is smaller may come from where code and arrays lie; more so when nothing is built anew."""
 GROWTH_NAMED = 100 << 20
 LOST_NAMED, DRIFT_NAMED = 0.1, 0.1
+BESIDE_SHARE = 0.5
+"""The other timing on a device may take this share of the budget on top of it."""
+BESIDE_TOO_SLOW = "takes too long for the budget; give a larger budget"
+BESIDE_IS_COLD = 'with cache="cold" every call is timed alone'
 NAMES = ("baseline", "candidate")
 
 AnySide = LocalSide | ProcessSide
@@ -56,6 +61,8 @@ def compare(
     evidence: bool = True,
     timeout_s: float | None = None,
     cache: str = WARM,
+    timing: str = LATENCY,
+    both_timings: bool | None = None,
     names: Sequence[str] | None = None,
     is_known: Callable[[TimeRatio], bool] | None = None,
     seed: int = 0,
@@ -83,9 +90,16 @@ def compare(
     model included, is no part of the times but in `preparations`. With ``cache="cold"`` the caches
     are emptied before every call, and calls are timed one by one: on a CUDA device the L2 cache is
     overwritten, on a processor more is read than all its caches hold.
+
+    Where calls run on a CUDA device, `timing` says what is timed, both by the wall clock: "latency"
+    is one call at a time, with the device synchronised before and after, "throughput" calls in a
+    row of which only the last is waited for. Both sides make the same number of single calls, after
+    some that are not timed. The other timing and the device time by events stand beside it, with
+    `evidence` or where `both_timings` asks for it. On a processor a call is done when it returns:
+    both timings are the same there.
     """
     rule = Rule(floor, band, confidence, budget_s, precision)
-    _check(margin=margin, timeout_s=timeout_s, seed=seed, cache=cache)
+    _check(margin=margin, timeout_s=timeout_s, seed=seed, cache=cache, timing=timing)
     rng = np.random.default_rng(seed)
     started = perf_counter()
     with ExitStack() as stack:
@@ -96,23 +110,29 @@ def compare(
         for side in (first, second):
             stack.enter_context(_open(side))
         _tell(progress, f"{second.name} against {first.name}: checking")
-        agreed = _prepare(first, second, budget_s=budget_s, cache=cache)
+        agreed = _prepare(first, second, budget_s=budget_s, cache=cache, timing=timing)
         known = Evidence()
         if evidence:
             known = _with_room(first, second, lambda: gather_evidence(first, second, margin=margin))
-        timing = _time(first, second, rule, is_known=is_known, rng=rng, progress=progress)
+        found = _time(first, second, rule, is_known=is_known, rng=rng, progress=progress)
+        beside, why_alone = None, ""
+        if evidence if both_timings is None else both_timings:
+            beside, why_alone = _time_beside(
+                first, second, rule, cache=cache, timed=found.timed, rng=rng, progress=progress
+            )
         if evidence:
             _tell(progress, f"{second.name} against {first.name}: memory, size, single calls")
-            known = known.completed(first, second, budget_s=budget_s, rng=rng, timed=timing.timed)
-        environment = _environment(timing.watches)
+            known = known.completed(first, second, budget_s=budget_s, rng=rng, timed=found.timed)
+        environment = _environment(found.watches)
+    missing = {_other(timing): why_alone} if why_alone else {}
     result = Comparison(
         baseline_name=first.name,
         candidate_name=second.name,
-        rounds=timing.timed.rounds,
+        rounds=found.timed.rounds,
         rule=rule,
-        floor=timing.floor,
-        alpha=timing.timed.alpha,
-        pace=timing.timed.pace,
+        floor=found.floor,
+        alpha=found.timed.alpha,
+        pace=found.timed.pace,
         clock=first.clock.name if isinstance(first, LocalSide) else "wall",
         seconds_used=perf_counter() - started,
         accuracy=known.accuracy,
@@ -120,19 +140,23 @@ def compare(
         resources=known.resources,
         calls=known.calls,
         energy=known.energy,
-        not_measured=known.not_measured,
+        not_measured={**missing, **known.not_measured},
         environment=environment,
         preparations=(_preparations(first), _preparations(second)),
         cache=cache,
+        is_on_device=first.device_timing is not None,
+        timing=timing,
+        beside=beside,
+        device_times=known.device_times,
     )
     notes = (
         *first.notes,
         *second.notes,
         *agreed,
         *known.notes,
-        *_notes(result, first, second, grown=timing.grown),
-        *timing.timed.doubts,
-        *(note for watch in timing.watches for note in watch.notes),
+        *_notes(result, first, second, grown=found.grown),
+        *found.timed.doubts,
+        *(note for watch in found.watches for note in watch.notes),
     )
     return result.with_notes(*dict.fromkeys(notes))
 
@@ -140,7 +164,7 @@ def compare(
 # ---------------------------------------------------------------- what was given
 
 
-def _check(*, margin: float, timeout_s: float | None, seed: int, cache: str) -> None:
+def _check(*, margin: float, timeout_s: float | None, seed: int, cache: str, timing: str) -> None:
     if not 0 <= margin < math.inf:
         raise SettingError(f"margin={margin}; it must be zero or a positive number")
     if timeout_s is not None and not 0 < timeout_s < math.inf:
@@ -149,6 +173,8 @@ def _check(*, margin: float, timeout_s: float | None, seed: int, cache: str) -> 
         raise SettingError(f"seed={seed!r}; it must be a whole number from 0 on")
     if cache not in CACHES:
         raise SettingError(f"cache={cache!r}; there are {' and '.join(CACHES)}")
+    if timing not in TIMINGS:
+        raise SettingError(f"timing={timing!r}; there are {' and '.join(TIMINGS)}")
 
 
 def _as_side(
@@ -222,7 +248,9 @@ def _open(side: AnySide) -> Iterator[None]:
 # ---------------------------------------------------------------- before it begins, and timing
 
 
-def _prepare(first: AnySide, second: AnySide, *, budget_s: float, cache: str) -> tuple[str, ...]:
+def _prepare(
+    first: AnySide, second: AnySide, *, budget_s: float, cache: str, timing: str
+) -> tuple[str, ...]:
     """Let both sides do what they do once, and agree on how they are timed; notes say how."""
     if cache == COLD and not (isinstance(first, LocalSide) and isinstance(second, LocalSide)):
         raise SettingError(
@@ -231,10 +259,56 @@ def _prepare(first: AnySide, second: AnySide, *, budget_s: float, cache: str) ->
     for side in (first, second):
         if isinstance(side, LocalSide):
             settle(side, budget_s)
-    if not (isinstance(first, LocalSide) and isinstance(second, LocalSide)):
-        return ()
-    notes = agree_on_a_clock(first, second)
-    return notes + (empty_caches_between(first, second) if cache == COLD else ())
+        else:
+            side.build()  # only its process knows whether it uses a device
+    if any(_is_on_device(side) for side in (first, second)):
+        for side in (first, second):
+            side.time_on_device(timing)
+    if isinstance(first, LocalSide) and isinstance(second, LocalSide) and cache == COLD:
+        return empty_caches_between(first, second)
+    return ()
+
+
+def _is_on_device(side: AnySide) -> bool:
+    return bool(side.devices) if isinstance(side, LocalSide) else side.is_on_device
+
+
+def _other(timing: str) -> str:
+    return THROUGHPUT if timing == LATENCY else LATENCY
+
+
+def _time_beside(
+    first: AnySide,
+    second: AnySide,
+    rule: Rule,
+    *,
+    cache: str,
+    timed: TimedRounds,
+    rng: np.random.Generator,
+    progress: Progress | None,
+) -> tuple[TimedRounds | None, str]:
+    """Time sustained calls beside single ones, or the other way round; or return why not.
+
+    Neither is there on a processor, where both are the same.
+    """
+    timing = first.device_timing
+    if timing is None:
+        return None, ""
+    if cache == COLD:
+        return None, BESIDE_IS_COLD
+    budget_s = BESIDE_SHARE * rule.budget_s
+    calls = FEWEST * (SUSTAINED_CALLS if timing == LATENCY else 1)
+    if calls * sum(timed.pace.call_s) > budget_s:
+        return None, BESIDE_TOO_SLOW
+    for side in (first, second):
+        side.time_on_device(_other(timing))
+    try:
+        rule = replace(rule, budget_s=budget_s)
+        found = _time(first, second, rule, is_known=None, rng=rng, progress=progress)
+    finally:
+        for side in (first, second):
+            side.time_on_device(timing)
+    return found.timed, ""
 
 
 @dataclass(frozen=True)

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
+import numpy as np
+
 from tinytorch.comparison.accuracy import INCONCLUSIVE, NOT_WORSE, AccuracyComparison
 from tinytorch.comparison.outputs import OutputDifference
 from tinytorch.comparison.resources import Resources
-from tinytorch.comparison.rounds import Pace, Round
-from tinytorch.comparison.sequential import Rule, TimeRatio, estimate_ratio
+from tinytorch.comparison.rounds import LATENCY, THROUGHPUT, Pace, Round
+from tinytorch.comparison.sequential import Rule, TimedRounds, TimeRatio, estimate_ratio
 from tinytorch.comparison.tails import Tail
 from tinytorch.errors import SettingError
 from tinytorch.measure.cold_cache import WARM
@@ -24,6 +26,19 @@ __all__ = ["FASTER", "NOT_SHOWN", "SAME", "SLOWER", "BreakEven", "Comparison", "
 
 FASTER, SLOWER, SAME, NOT_SHOWN = "faster", "slower", "same", "not shown"
 SCHEMA = 1
+NOT_STATED = ""
+"""The timing in records on a device from before there was a choice: calls in a row, some by events.
+They tell neither latency nor throughput."""
+ON_DEVICE = (
+    "latency_ratio",
+    "latency_ratio_low",
+    "latency_ratio_high",
+    "throughput_ratio",
+    "throughput_ratio_low",
+    "throughput_ratio_high",
+    "device_time_ratio",
+)
+"""Conclusions of a comparison on a device, as :meth:`Comparison.to_dict` writes them."""
 FAR_APART = 1.2
 """A mean so many times off the typical time contradicts it even before that is shown."""
 
@@ -47,6 +62,13 @@ class Comparison(Shown):
     Ratios are candidate over baseline: below 1 is less. `preparations` are what was done once for
     the baseline and for the candidate; no time holds any of it. With the `cache` "cold" the caches
     were emptied before every call, else each call found in them what those before it left there.
+
+    Where a side `is_on_device`, calls return before their work is done, and `timing` says what
+    `rounds`, `verdict`, `time_ratio` and `speedup` are about: "latency", single calls with the
+    device synchronised before and after each, or "throughput", sustained calls of which only the
+    last is waited for. Both by the wall clock. `beside` are the rounds of the other one, where
+    measured, and `device_times` seconds of single calls by events of the device. On a processor
+    both timings are the same, and neither is there.
     """
 
     baseline_name: str
@@ -68,6 +90,10 @@ class Comparison(Shown):
     environment: Mapping[str, Any] = field(default_factory=dict)
     preparations: tuple[tuple[Preparation, ...], tuple[Preparation, ...]] = ((), ())
     cache: str = WARM
+    is_on_device: bool = False
+    timing: str = LATENCY
+    beside: TimedRounds | None = None
+    device_times: tuple[Samples, Samples] | None = None
 
     # ------------------------------------------------------------ time
 
@@ -147,6 +173,66 @@ class Comparison(Shown):
     def speedup_interval(self) -> Interval:
         return Interval(self.speedup_low, self.speedup_high, self.rule.confidence)
 
+    # ------------------------------------------------------------ on a device
+
+    def rounds_of(self, timing: str) -> tuple[Round, ...]:
+        """Return the rounds of single ("latency") or sustained calls ("throughput").
+
+        On a processor these are the same. There are none where that was not measured.
+        """
+        if not self.is_on_device or self.timing in (timing, NOT_STATED):
+            return self.rounds
+        return self.beside.rounds if self.beside else ()
+
+    def _on_device(self, timing: str) -> TimeRatio | None:
+        if not self.is_on_device:
+            return None
+        if timing == self.timing:
+            return self.ratio
+        return self._beside_ratio
+
+    @cached_property
+    def _beside_ratio(self) -> TimeRatio | None:
+        if self.beside is None:
+            return None
+        return estimate_ratio([each.log_ratio for each in self.beside.rounds], self.beside.alpha)
+
+    @property
+    def latency_ratio(self) -> float | None:
+        """The candidate's time of a single synchronised call over the baseline's, on a device."""
+        return _part(self._on_device(LATENCY), "value")
+
+    @property
+    def latency_ratio_low(self) -> float | None:
+        return _part(self._on_device(LATENCY), "low")
+
+    @property
+    def latency_ratio_high(self) -> float | None:
+        return _part(self._on_device(LATENCY), "high")
+
+    @property
+    def throughput_ratio(self) -> float | None:
+        """The candidate's sustained calls per second over the baseline's; above 1 is more.
+
+        None on a processor, where it is the speedup, and where it was not measured.
+        """
+        return _inverse(_part(self._on_device(THROUGHPUT), "value"))
+
+    @property
+    def throughput_ratio_low(self) -> float | None:
+        return _inverse(_part(self._on_device(THROUGHPUT), "high"))
+
+    @property
+    def throughput_ratio_high(self) -> float | None:
+        return _inverse(_part(self._on_device(THROUGHPUT), "low"))
+
+    @property
+    def device_time_ratio(self) -> float | None:
+        """The candidate's time between events of the device over the baseline's, by medians."""
+        if self.device_times is None:
+            return None
+        return self.device_times[1].median / self.device_times[0].median
+
     @property
     def break_even(self) -> BreakEven | None:
         """Give the calls after which what was done once for the candidate has paid for itself.
@@ -197,13 +283,20 @@ class Comparison(Shown):
 
     @property
     def throughputs(self) -> tuple[float, float] | None:
-        """Give the examples per second of both; None when nobody knows the batch size."""
-        if self.resources is None:
+        """Return examples per second of both; None when nobody knows the batch size.
+
+        Where calls run on a device these are sustained calls, and None where they were not timed.
+        """
+        rounds = self.rounds_of(THROUGHPUT)
+        if self.resources is None or not rounds:
             return None
         first, second = (each.examples for each in self.resources)
         if first is None or second is None:
             return None
-        return first / self.baseline.median, second / self.candidate.median
+        return (
+            first / _median(each.baseline for each in rounds),
+            second / _median(each.candidate for each in rounds),
+        )
 
     @property
     def tails(self) -> tuple[Tail, Tail] | None:
@@ -251,21 +344,16 @@ class Comparison(Shown):
             "speedup_low": self.speedup_low,
             "speedup_high": _finite(self.speedup_high),
             "n": self.n,
-            "rounds": [
-                {
-                    "baseline": list(each.baseline),
-                    "candidate": list(each.candidate),
-                    "displaced": each.displaced,
-                }
-                for each in self.rounds
-            ],
+            "is_on_device": self.is_on_device,
+            "timing": self.timing,
+            **{name: _known(getattr(self, name)) for name in ON_DEVICE},
+            "rounds": [each.to_dict() for each in self.rounds],
+            "beside": self.beside and self.beside.to_dict(),
+            "device_times": self.device_times and [each.to_dict() for each in self.device_times],
             "rule": asdict(self.rule),
             "floor": self.floor,
             "alpha": self.alpha,
-            "pace": {
-                name: list(value) if isinstance(value, tuple) else value
-                for name, value in asdict(self.pace).items()
-            },
+            "pace": self.pace.to_dict(),
             "clock": self.clock,
             "cache": self.cache,
             "preparations": [[each.to_dict() for each in side] for side in self.preparations],
@@ -289,21 +377,16 @@ class Comparison(Shown):
                 f"a comparison of schema {fields.get('schema')!r}; this version reads {SCHEMA}"
             )
         accuracy, outputs = fields["accuracy"], fields["outputs"]
-        pace: dict[str, Any] = {
-            name: tuple(value) if isinstance(value, list) else value
-            for name, value in fields["pace"].items()
-        }
+        beside = fields.get("beside")
+        is_on_device = fields.get("is_on_device", bool(fields["environment"].get("devices")))
         return cls(
             baseline_name=fields["baseline_name"],
             candidate_name=fields["candidate_name"],
-            rounds=tuple(
-                Round(tuple(each["baseline"]), tuple(each["candidate"]), each["displaced"])
-                for each in fields["rounds"]
-            ),
+            rounds=tuple(Round.from_dict(each) for each in fields["rounds"]),
             rule=Rule(**fields["rule"]),
             floor=fields["floor"],
             alpha=fields["alpha"],
-            pace=Pace(**pace),
+            pace=Pace.from_dict(fields["pace"]),
             clock=fields["clock"],
             seconds_used=fields["seconds_used"],
             notes=tuple(fields["notes"]),
@@ -316,6 +399,10 @@ class Comparison(Shown):
             environment=fields["environment"],
             preparations=_preparations(fields.get("preparations", ((), ()))),
             cache=fields.get("cache", WARM),
+            is_on_device=is_on_device,
+            timing=fields.get("timing", NOT_STATED if is_on_device else LATENCY),
+            beside=beside and TimedRounds.from_dict(beside),
+            device_times=_both(fields.get("device_times"), Samples.from_dict),
         )
 
 
@@ -332,6 +419,22 @@ def verdict_of(ratio: TimeRatio, *, floor: float, band: float) -> str:
 
 def _finite(value: float) -> float | None:
     return value if math.isfinite(value) else None
+
+
+def _part(ratio: TimeRatio | None, name: str) -> float | None:
+    return None if ratio is None else float(getattr(ratio, name))
+
+
+def _inverse(value: float | None) -> float | None:
+    return None if value is None else 1 / value if value > 0 else math.inf
+
+
+def _known(value: float | None) -> float | None:
+    return None if value is None else _finite(value)
+
+
+def _median(rounds: Iterable[tuple[float, ...]]) -> float:
+    return float(np.median([value for each in rounds for value in each]))
 
 
 def _slow_turns(samples: Samples) -> int:

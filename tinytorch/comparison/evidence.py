@@ -21,6 +21,7 @@ from tinytorch.comparison.sides import LocalSide, WorkloadSide
 from tinytorch.comparison.tails import calls_of_rounds, least_tails_s, measure_tails
 from tinytorch.comparison.time_limit import time_limit
 from tinytorch.errors import MeasurementError, TinyTorchError
+from tinytorch.measure.device_clock import has_unseen_work
 from tinytorch.measure.energy import find_energy_meters, measure_energy
 from tinytorch.measure.samples import Samples
 
@@ -33,6 +34,11 @@ ENERGY_TURNS, LEAST_ENERGY_TURNS = 4, 2
 OTHER_DEVICES = "the sides run on different devices, which have different clocks and counters"
 TOO_SLOW = "single calls take too long for the budget; give a larger budget"
 ENERGY_IS_WARM = "energy is counted over calls in a row, which find warm caches"
+DEVICE_TIMES_SHARE, DEVICE_CALLS = 0.1, 50
+"""Device times may take this share of the budget on top of it, and so many calls of each side."""
+EVENTS_OF_ONE_DEVICE = "needs two models on the same CUDA device"
+UNSEEN = "leaves work on streams that the current one does not wait for, which events do not see"
+UNSEEN_TRIES = 3
 CALLS_OF_STAGE = 30
 """Measuring single calls, or memory, takes about so many calls however small the budget is."""
 NO_EVALUATE = "there is no evaluate to tell how good a model is"
@@ -51,6 +57,7 @@ class Evidence:
     resources: tuple[Resources, Resources] | None = None
     calls: tuple[Samples, Samples] | None = None
     energy: tuple[Samples, Samples] | None = None
+    device_times: tuple[Samples, Samples] | None = None
     not_measured: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
 
@@ -78,6 +85,9 @@ class Evidence:
         energy, reason = _energy(first, second, seconds=budget_s * ENERGY_SHARE, timed=timed)
         if energy is None:
             missing["energy"] = reason
+        device_times, reason = _device_times(first, second, budget_s=budget_s, rng=rng, timed=timed)
+        if reason:
+            missing["device_times"] = reason
         for side in (first, second):
             side.release()  # what is measured next is the models themselves; a device may be full
         resources = None
@@ -91,6 +101,7 @@ class Evidence:
             calls=calls,
             resources=resources,
             energy=energy,
+            device_times=device_times,
             not_measured={**self.not_measured, **missing},
         )
 
@@ -203,6 +214,48 @@ def _single_calls(
             names=names,
         )
     return calls, ""
+
+
+def _device_times(
+    first: LocalSide,
+    second: LocalSide,
+    *,
+    budget_s: float,
+    rng: np.random.Generator,
+    timed: TimedRounds | None,
+) -> tuple[tuple[Samples, Samples] | None, str]:
+    """Time single calls of models by events of the device that both are on; or return why not.
+
+    Neither is there where nothing runs on a device.
+    """
+    if not first.devices and not second.devices:
+        return None, ""
+    is_of_models = isinstance(first, WorkloadSide) and isinstance(second, WorkloadSide)
+    clock = first.adapter.event_clock(first.device) if isinstance(first, WorkloadSide) else None
+    if clock is None or not is_of_models or first.devices != second.devices:
+        return None, EVENTS_OF_ONE_DEVICE
+    seconds = budget_s * DEVICE_TIMES_SHARE
+    if timed is not None and least_tails_s(timed.pace.call_s) > seconds:
+        return None, TOO_SLOW
+    if blind := [side.name for side in (first, second) if _is_partly_unseen(side)]:
+        return None, f"{' and '.join(blind)} {UNSEEN}"
+    with _limited(first, second, seconds=budget_s):
+        found = measure_tails(
+            first.call_untested,
+            second.call_untested,
+            clock=clock,
+            calls=DEVICE_CALLS,
+            budget_s=seconds,
+            rng=rng,
+            names=(first.name, second.name),
+        )
+    return (replace(found[0], notes=()), replace(found[1], notes=())), ""
+
+
+def _is_partly_unseen(side: LocalSide) -> bool:
+    """Return whether events on the current stream miss work; once may be a hiccup."""
+    device = side.devices[0]
+    return all(has_unseen_work(side.call_untested, device) for _ in range(UNSEEN_TRIES))
 
 
 def _energy(

@@ -10,7 +10,6 @@ from typing import Any, TypeVar
 from tinytorch.comparison.rounds import LARGE_SHARE, SETTLING_S
 from tinytorch.comparison.sides import LocalSide, WorkloadSide, seconds_of
 from tinytorch.errors import MeasurementError, ModelError
-from tinytorch.measure.device_clock import DeviceClock, has_unseen_work
 from tinytorch.measure.device_memory import (
     free_unused,
     is_out_of_memory,
@@ -24,7 +23,7 @@ from tinytorch.workloads.preparation import (
     prepares_itself,
 )
 
-__all__ = ["agree_on_a_clock", "duration_text", "settle", "with_room"]
+__all__ = ["duration_text", "settle", "with_room"]
 
 SLOW_FIRST_S, SLOW_FIRST = 0.1, 5.0
 """A first call that takes so much longer than the next, and so many times, prepares something."""
@@ -32,7 +31,6 @@ FIRST_CALLS = 6
 """After so many calls a model is as fast as it gets: some compile in the first call, record in the
 second and replay from the third on."""
 AGREEMENT = 0.2
-TRIES = 3
 SLOW_COPY_S, SLOW_COPY = 0.05, 10.0
 """The same, for the first call of every copy: then each would be prepared again."""
 
@@ -195,38 +193,7 @@ def _have_settled(seconds: list[float]) -> bool:
     return len(seconds) > 1 and abs(seconds[-1] - seconds[-2]) <= AGREEMENT * seconds[-1]
 
 
-# ---------------------------------------------------------------- one clock, enough room
-
-
-def agree_on_a_clock(first: LocalSide, second: LocalSide) -> tuple[str, ...]:
-    """Let both sides use the wall clock where events on a device would not see everything.
-
-    That is the case where one side runs elsewhere, or leaves work on streams that the current one
-    does not wait for. The notes say so.
-    """
-    blind = [side.name for side in (first, second) if _is_partly_unseen(side)]
-    if first.clock.name == second.clock.name and not blind:
-        return ()
-    for side in (first, second):
-        side.use_clock(DeviceClock())
-    if not blind:
-        return ("the sides have different clocks: both are timed by the wall clock",)
-    return (
-        f"{' and '.join(blind)} leaves work on streams that the current one does not wait for; "
-        "both sides are timed by the wall clock, until the device is idle",
-    )
-
-
-def _is_partly_unseen(side: LocalSide) -> bool:
-    if side.clock.is_disturbed_by_host or not isinstance(side, WorkloadSide):
-        return False
-    if side.can_rebuild:  # else it was called before, as it is
-        side.build()
-        side.call()
-    # Once may be a hiccup of the program.
-    found = all(has_unseen_work(side.call_untested, side.device) for _ in range(TRIES))
-    side.release()
-    return found
+# ---------------------------------------------------------------- enough room
 
 
 def with_room(first: LocalSide, second: LocalSide, run: Callable[[], Result]) -> Result:

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tinytorch.comparison.rounds import Reading
+from tinytorch.comparison.rounds import LATENCY, Reading
 from tinytorch.errors import MeasurementError, ModelError, SettingError
 
 __all__ = ["Isolated", "ProcessSide"]
@@ -81,6 +81,7 @@ class ProcessSide:
     warms_itself = True
     untimed_call_s = 0.0
     slow_call_s = 0.0
+    device_timing: str | None = None
 
     def __init__(self, isolated: Isolated, *, name: str) -> None:
         self.name = name
@@ -88,6 +89,7 @@ class ProcessSide:
         self.notes: list[str] = []
         self._worker: _Worker | None = None
         self._is_built = False
+        self.is_on_device = False
         self._settle_s = 0.0 if isolated.is_single_threaded else SETTLE_S
 
     @property
@@ -104,15 +106,20 @@ class ProcessSide:
         if self._worker is None:
             self._start()
         if not self._is_built:
-            self._answer()
+            self.is_on_device = self._answer()["is_on_device"]
             self._is_built = True
+
+    def time_on_device(self, timing: str) -> None:
+        """Time calls that run on a device from now on: single ones, or sustained ones."""
+        self.device_timing = timing
 
     def time(self, loops: int, *, before: int = 0) -> Reading:
         """Call the target in its process, once idle threads of the other one sleep."""
         if self._settle_s:
             time.sleep(self._settle_s)
         # A call before wakes the threads, and fills the caches.
-        answer = self.ask("time", loops=loops, before=max(1, before))
+        one_by_one = self.device_timing == LATENCY
+        answer = self.ask("time", loops=loops, before=max(1, before), one_by_one=one_by_one)
         return Reading(answer["seconds"], answer["lost_s"])
 
     def ask(self, what: str, **settings: Any) -> Any:

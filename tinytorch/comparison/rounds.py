@@ -4,17 +4,33 @@ from __future__ import annotations
 
 import gc
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from time import perf_counter
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
 from tinytorch.errors import MeasurementError
 
-__all__ = ["Pace", "Reading", "Round", "Side", "find_pace", "refine_pace", "take_round"]
+__all__ = [
+    "LATENCY",
+    "THROUGHPUT",
+    "TIMINGS",
+    "Pace",
+    "Reading",
+    "Round",
+    "Side",
+    "find_pace",
+    "refine_pace",
+    "take_round",
+]
+
+LATENCY, THROUGHPUT = "latency", "throughput"
+TIMINGS = (LATENCY, THROUGHPUT)
+"""What a time per call means where calls run on a device: of a call that is waited for, or of calls
+in a row of which only the last is. On a processor both are the same."""
 
 TURN_S = 1e-4
 """A turn takes about so long: many calls of a fast function, one of a slow one. Short turns, since
@@ -36,6 +52,16 @@ one call that is not timed fills them again before each turn. It must show in so
 so many, since it doubles the time that a comparison takes."""
 SETTLING_S = 5e-4
 """So long, or for a turn, is what was just built called before it counts."""
+CALLS_OF_TURN, CALLS_BEFORE = 4, 2
+"""Calls of each side in a turn on a device, one by one, and calls before them that are not timed:
+those pay for what the other side has left in caches, allocators and clocks. A turn is no longer
+than `LONG_CALL_S`, as far as that is possible."""
+SUSTAINED_CALLS, FEWEST_SUSTAINED = 8, 2
+"""At least so many calls in a row are sustained, and so many where one takes `LONG_CALL_S`."""
+WARM_UP_CALLS, WARM_UP_SHARE, STEADY = 5, 0.1, 0.02
+"""A device is warm when the median of so many calls moves by no more than the last of these. Half
+of an eager model's time is Python, whose allocators and caches take tens of calls; clocks of an
+idle device take longer still. Each side may use the share of the budget for it."""
 MEDIAN_LOSS = math.pi / 2
 """The variance of a median over that of a mean, for normal noise."""
 QUARTILES_TO_SIGMA = 1.349
@@ -80,6 +106,10 @@ class Side(Protocol):
     @property
     def least_turn_s(self) -> float:
         """Give the shortest turn that hides the cost of timing it."""
+
+    @property
+    def device_timing(self) -> str | None:
+        """Return what a time per call means where calls run on a device, else None."""
 
     @property
     def untimed_call_s(self) -> float:
@@ -131,6 +161,19 @@ class Round:
     def turns(self) -> int:
         return 2 * len(self.baseline)
 
+    def to_dict(self) -> dict[str, Any]:
+        """Return every value, ready for JSON."""
+        return {
+            "baseline": list(self.baseline),
+            "candidate": list(self.candidate),
+            "displaced": self.displaced,
+        }
+
+    @classmethod
+    def from_dict(cls, fields: Mapping[str, Any]) -> Round:
+        """Return what :meth:`to_dict` wrote."""
+        return cls(tuple(fields["baseline"]), tuple(fields["candidate"]), fields["displaced"])
+
 
 @dataclass(frozen=True)
 class Pace:
@@ -160,6 +203,19 @@ class Pace:
         """Give the same pace with another number of pairs in a round."""
         return replace(self, pairs=pairs, round_s=self.fixed_s + pairs * self.pair_s)
 
+    def to_dict(self) -> dict[str, Any]:
+        """Return every field, ready for JSON."""
+        fields = asdict(self)
+        return {name: list(x) if isinstance(x, tuple) else x for name, x in fields.items()}
+
+    @classmethod
+    def from_dict(cls, fields: Mapping[str, Any]) -> Pace:
+        """Return what :meth:`to_dict` wrote."""
+        given: dict[str, Any] = {
+            name: tuple(x) if isinstance(x, list) else x for name, x in fields.items()
+        }
+        return cls(**given)
+
 
 def find_pace(baseline: Side, candidate: Side, *, budget_s: float) -> Pace:
     """Build both sides once, warm them up, and see how long building and calling takes."""
@@ -175,18 +231,18 @@ def find_pace(baseline: Side, candidate: Side, *, budget_s: float) -> Pace:
         side.build()
     build_s = perf_counter() - started
     believed_s = min(VERY_LONG_CALL_S, max(LONG_CALL_S, budget_s * LARGE_SHARE))
+    timing = next((side.device_timing for side in sides if side.device_timing), None)
+    if timing:
+        _warm_up(sides, budget_s=WARM_UP_SHARE * budget_s)
     call_s = [
         side.slow_call_s or _seconds_per_call(side, turn_s, believed_s=believed_s) for side in sides
     ]
-    fast, slow = min(call_s), max(call_s)
-    loops = [max(1, math.ceil(turn_s / seconds)) for seconds in call_s]
-    if slow < LOPSIDED * fast:
-        loops = [max(loops)] * 2
-    warms_itself = all(side.warms_itself for side in sides)
-    can_be_cold = slow < LONG_CALL_S and not warms_itself and not is_cold
-    calls_before = 1 if can_be_cold and _coldness(sides, loops) > COLD_SHARE else 0
-    both = (loops[0], loops[1])
     seconds = (call_s[0], call_s[1])
+    if is_cold or timing is None:
+        both = _loops(seconds, turn_s)
+        calls_before = 0 if is_cold else _calls_before(sides, both, max(seconds))
+    else:
+        both, calls_before = _turns_on_device(timing, seconds, turn_s)
     pace = Pace(both, 1, calls_before, round_s=0.0, call_s=seconds, untimed_s=untimed_s)
     if not (baseline.can_rebuild or candidate.can_rebuild):
         wanted_s = max(ROUND_OF_FINISHED_S, budget_s / MOST_ROUNDS)
@@ -195,6 +251,50 @@ def find_pace(baseline: Side, candidate: Side, *, budget_s: float) -> Pace:
     # Measuring should take at least as long as building, until more is known.
     wanted_s = max(ROUND_S, min(build_s, budget_s / 20))
     return pace.with_pairs(max(_least_pairs(pace), round(wanted_s / pace.pair_s)))
+
+
+def _loops(call_s: tuple[float, float], turn_s: float) -> tuple[int, int]:
+    """Return how many calls of each side make a turn of so long."""
+    loops = [max(1, math.ceil(turn_s / seconds)) for seconds in call_s]
+    if max(call_s) < LOPSIDED * min(call_s):
+        loops = [max(loops)] * 2
+    return loops[0], loops[1]
+
+
+def _calls_before(sides: tuple[Side, Side], loops: tuple[int, int], slow_s: float) -> int:
+    can_be_cold = slow_s < LONG_CALL_S and not all(side.warms_itself for side in sides)
+    return 1 if can_be_cold and _coldness(sides, loops) > COLD_SHARE else 0
+
+
+def _turns_on_device(
+    timing: str, call_s: tuple[float, float], turn_s: float
+) -> tuple[tuple[int, int], int]:
+    """Return the calls of both sides in a turn on a device, and those before it.
+
+    Both make as many single calls. Sustained calls last as long instead: a captured model would
+    have to be called very often to last as long as a few calls of an eager one.
+    """
+    fast, slow = min(call_s), max(call_s)
+    if timing == THROUGHPUT:
+        loops = _loops(call_s, turn_s)
+        least = [SUSTAINED_CALLS if each < LONG_CALL_S else FEWEST_SUSTAINED for each in call_s]
+        return (max(loops[0], least[0]), max(loops[1], least[1])), int(slow < LONG_CALL_S)
+    if slow >= LONG_CALL_S:
+        return (1, 1), 0
+    calls = max(CALLS_OF_TURN, math.ceil(turn_s / fast))
+    calls = max(1, min(calls, int(LONG_CALL_S / slow)))
+    return (calls, calls), min(CALLS_BEFORE, calls)
+
+
+def _warm_up(sides: tuple[Side, Side], *, budget_s: float) -> None:
+    """Call each side on a device until its calls take as long as those before them."""
+    for side in sides:
+        end, before = perf_counter() + budget_s, math.inf
+        while not side.slow_call_s:
+            now = float(np.median([side.time(1).seconds for _ in range(WARM_UP_CALLS)]))
+            if abs(now - before) <= STEADY * now or perf_counter() >= end:
+                break
+            before = now
 
 
 def refine_pace(pace: Pace, rounds: Sequence[Round], *, budget_s: float) -> Pace:
@@ -297,7 +397,7 @@ def _seconds_per_call(side: Side, turn_s: float, *, believed_s: float) -> float:
     return call_s
 
 
-def _coldness(sides: tuple[Side, Side], loops: list[int]) -> float:
+def _coldness(sides: tuple[Side, Side], loops: tuple[int, int]) -> float:
     """Give the share of a turn that its first call takes longer because the other side ran before.
 
     The larger one of both sides; 0 when it does not show in the noise.

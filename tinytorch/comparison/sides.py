@@ -16,11 +16,16 @@ from tinytorch.adapters.adapter import Adapter, adapter_for
 from tinytorch.adapters.values import Array
 from tinytorch.comparison.displacement import Stopwatch
 from tinytorch.comparison.resources import Resources
-from tinytorch.comparison.rounds import Reading
+from tinytorch.comparison.rounds import LATENCY, THROUGHPUT, Reading
 from tinytorch.comparison.time_limit import can_limit_time, time_limit
 from tinytorch.errors import MeasurementError, ModelError, TinyTorchError
-from tinytorch.measure.clocks import Clock, ColdClock, reading_overhead
-from tinytorch.measure.device_clock import fitting_clock, used_devices, wait_for_devices
+from tinytorch.measure.clocks import WALL, Clock, ColdClock, reading_overhead
+from tinytorch.measure.device_clock import (
+    DeviceClock,
+    fitting_clock,
+    used_devices,
+    wait_for_devices,
+)
 from tinytorch.workloads.preparation import Preparation
 from tinytorch.workloads.workload import Workload, call_model
 
@@ -46,6 +51,7 @@ class LocalSide:
     warms_itself = False
     untimed_call_s = 0.0
     slow_call_s = 0.0
+    device_timing: str | None = None
 
     def __init__(
         self,
@@ -85,6 +91,11 @@ class LocalSide:
         """Time with another clock from now on."""
         self._watch = Stopwatch(clock)
 
+    def time_on_device(self, timing: str) -> None:
+        """Time calls that run on a device from now on: single ones, or sustained ones."""
+        self.device_timing = timing
+        self.use_clock(DeviceClock(is_sustained=timing == THROUGHPUT))
+
     def empty_caches(self, flush: Callable[[], None]) -> None:
         """Let `flush` empty the caches before every call that is timed, outside of its time."""
         self._flush = flush
@@ -106,11 +117,13 @@ class LocalSide:
 
     @property
     def runs_here(self) -> bool:
-        return self.clock.is_disturbed_by_host
+        return self.clock.is_disturbed_by_host and self.device_timing is None
 
     @property
     def least_turn_s(self) -> float:
-        return HIDES_CLOCK * reading_overhead(self.clock)
+        # Waiting for a device is part of the latency, so only the clock itself is to be hidden.
+        clock = WALL if self.device_timing == LATENCY else self.clock
+        return HIDES_CLOCK * reading_overhead(clock)
 
     def release(self) -> None:
         """Free what was built, if it can be built anew."""

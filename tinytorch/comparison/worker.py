@@ -83,17 +83,24 @@ class Worker:
             self.function = function  # the check takes longer than some functions
         gc.collect()
         gc.disable()
-        return {"pid": os.getpid(), "python": sys.version.split()[0]}
+        return {
+            "pid": os.getpid(),
+            "python": sys.version.split()[0],
+            "is_on_device": running_cuda() is not None,
+        }
 
-    def time(self, loops: int, before: int) -> dict[str, float]:
-        """Call the function, after some calls that are not timed."""
+    def time(self, loops: int, before: int, one_by_one: bool = False) -> dict[str, float]:
+        """Call the function, after some calls that are not timed; wait for each, or all at once."""
         for _ in range(before):
             self.function()
         self.wait_for_device()
+        cuda = running_cuda() if one_by_one else None
         waits, of_all, computing = voluntary_waits(), time.process_time(), time.thread_time()
         start = time.perf_counter()
         for _ in range(loops):
             self.function()
+            if cuda is not None:
+                cuda.synchronize()
         self.wait_for_device()
         seconds = time.perf_counter() - start
         computing = time.thread_time() - computing
@@ -108,9 +115,9 @@ class Worker:
 
     def wait_for_device(self) -> None:
         """Return when CUDA, if the target uses it, has done what it was given."""
-        torch = sys.modules.get("torch")
-        if torch is not None and torch.cuda.is_available() and torch.cuda.is_initialized():
-            torch.cuda.synchronize()
+        cuda = running_cuda()
+        if cuda is not None:
+            cuda.synchronize()
 
     def outputs(self, file: str) -> int:
         """Write what one call gives to a file of arrays."""
@@ -150,6 +157,14 @@ class Worker:
 
         described: dict[str, Any] = describe_environment(os.getcwd()).to_dict()
         return described
+
+
+def running_cuda() -> Any:
+    """Return `torch.cuda` where the target uses it, else None."""
+    torch = sys.modules.get("torch")
+    if torch is None or not torch.cuda.is_available() or not torch.cuda.is_initialized():
+        return None
+    return torch.cuda
 
 
 def load(target: str) -> Any:

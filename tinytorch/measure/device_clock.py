@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from itertools import repeat
+from dataclasses import dataclass
 from time import perf_counter
 from typing import Any
 
@@ -14,6 +14,7 @@ __all__ = [
     "fitting_clock",
     "has_unseen_work",
     "running_cuda",
+    "times_single_calls",
     "used_devices",
     "wait_for_devices",
 ]
@@ -22,25 +23,47 @@ UNSEEN_SHARE, UNSEEN_S = 0.1, 1e-4
 """Work that goes on for so long, as a share of a call and at least, after its stream is done."""
 
 
+@dataclass(frozen=True)
 class DeviceClock:
-    """The wall clock, read only when every CUDA device that the program uses is idle."""
+    """The wall clock, read only when every CUDA device that the program uses is idle.
+
+    Calls return before a device has done its work. Each one is waited for, so that the time is the
+    latency that a caller sees; with `is_sustained` only the last one is, which is throughput.
+    Without a device in use there is nothing to wait for, and both are the same.
+    """
+
+    is_sustained: bool = False
 
     name = "wall"
     resolution_s = WALL.resolution_s
     is_disturbed_by_host = True  # it is the program that gives a device its work
 
     def time(self, function: Function, loops: int) -> float:
-        """Call `function` `loops` times and give the seconds until the devices are done too."""
+        """Return the seconds of `loops` calls together, until the devices are done too."""
         devices = used_devices()  # asking takes longer than some kernels, so not while timing
         wait_for_devices(devices)
-
-        def calls() -> None:
-            for _ in repeat(None, loops):
-                function()
+        if not devices:
             # The first call may be what starts CUDA.
-            wait_for_devices(devices or used_devices())
+            return WALL.time(lambda: _in_a_row(function, loops), 1)
+        if self.is_sustained:
+            return WALL.time(lambda: _in_a_row(function, loops, devices), 1)
 
-        return WALL.time(calls, 1)
+        def call_and_wait() -> None:
+            function()
+            wait_for_devices(devices)
+
+        return WALL.time(call_and_wait, loops)
+
+
+def _in_a_row(function: Function, loops: int, devices: tuple[int, ...] = ()) -> None:
+    for _ in range(loops):
+        function()
+    wait_for_devices(devices or used_devices())
+
+
+def times_single_calls(clock: Clock) -> bool:
+    """Return whether a clock waits for a device after every call: latency needs no inner loops."""
+    return isinstance(clock, DeviceClock) and not clock.is_sustained and bool(used_devices())
 
 
 def fitting_clock() -> Clock:

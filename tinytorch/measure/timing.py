@@ -11,6 +11,7 @@ from time import perf_counter
 
 from tinytorch.errors import SettingError
 from tinytorch.measure.clocks import WALL, Clock, reading_overhead
+from tinytorch.measure.device_clock import times_single_calls
 from tinytorch.measure.disturbance import observe
 from tinytorch.measure.samples import Samples
 
@@ -72,6 +73,7 @@ def measure_time(
 
     Without `runs` values are taken until `budget_s` is used, at least `min_runs` and at most
     `max_runs`, and each averages over so many calls that reading the clock stays below 0.1% of it.
+    With a clock that waits for a device each value is one call, however short.
     With `runs` exactly so many values are taken, each of one call unless `inner_loops` says more.
     Without `warmup` the function is called until two readings in a row agree. Whatever speaks
     against the values (steal time, displacement, load, drift) is in the notes.
@@ -118,8 +120,11 @@ def calibrate_loops(function: Callable[[], object], clock: Clock = WALL) -> int:
     """Give the number of calls that hides the clock's own cost: below 0.1% of their time.
 
     A number of loops is believed only after two readings that agree; one alone may have met a
-    disturbance, and would leave far too few loops.
+    disturbance, and would leave far too few loops. Where calls run on a device that each of them is
+    waited for, the number is 1: waiting is part of the latency.
     """
+    if times_single_calls(clock):
+        return 1
     enough = reading_overhead(clock) / OVERHEAD_LIMIT
     loops = 1
     for _ in range(CALIBRATION_TRIES):

@@ -4,10 +4,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from statistics import median
 
 from tinytorch.comparison.accuracy import AccuracyComparison
-from tinytorch.comparison.comparison import FASTER, NOT_SHOWN, SAME, SLOWER, Comparison
+from tinytorch.comparison.comparison import (
+    FASTER,
+    NOT_SHOWN,
+    NOT_STATED,
+    SAME,
+    SLOWER,
+    Comparison,
+)
 from tinytorch.comparison.quality import failed_evaluation, quality_doubt, quality_loss
+from tinytorch.comparison.rounds import LATENCY, THROUGHPUT, Round
 from tinytorch.comparison.tails import Tail, TailPercentile
 from tinytorch.measure.samples import values_needed
 from tinytorch.reporting.forest_plot import ForestPlot, ForestRow, ratio_text
@@ -22,7 +31,11 @@ from tinytorch.reporting.quantities import (
 )
 
 __all__ = [
+    "BY_EVENTS",
+    "CALLS",
+    "SINGLE",
     "STYLES",
+    "SUSTAINED",
     "beside_the_times",
     "call_count_text",
     "call_rows",
@@ -35,10 +48,16 @@ __all__ = [
     "quality_note_lines",
     "ratio_style",
     "speedup_text",
+    "timed_calls",
     "verdict_text",
 ]
 
 STYLES = {FASTER: "green", SLOWER: "red", SAME: "cyan", NOT_SHOWN: "yellow"}
+SINGLE = "latency (one synchronised call)"
+SUSTAINED = "throughput (sustained calls)"
+BY_EVENTS = "device time (CUDA events)"
+"""What a time on a device is the time of; on a processor there is one time per call."""
+CALLS = {LATENCY: "single synchronised calls", THROUGHPUT: "sustained calls"}
 USUAL_NAMES = ("baseline", "candidate")
 # Field of Resources -> its row.
 SIZES = {
@@ -47,6 +66,14 @@ SIZES = {
     "parameter_bytes": "parameters",
     "file_bytes": "file on disk",
 }
+MISSING = {
+    "calls": "single calls",
+    "resources": "memory and size",
+    LATENCY: SINGLE,
+    THROUGHPUT: SUSTAINED,
+    "device_times": BY_EVENTS,
+}
+"""What was not measured -> its name."""
 Row = tuple[str, str, str, str]
 """What is compared, the baseline's value, the candidate's, and their ratio."""
 CallRow = tuple[str, str, str, str, str]
@@ -59,6 +86,8 @@ CallRow = tuple[str, str, str, str, str]
 def verdict_text(comparison: Comparison) -> str:
     """Say what is shown about time, in words to act on, with n and the seconds it took."""
     found = f"n={comparison.n} rounds, {seconds_text(comparison.seconds_used)}"
+    if about := timed_calls(comparison):
+        found = f"{about}, {found}"
     low, high = comparison.time_ratio_low, comparison.time_ratio_high
     name, than = _names(comparison)
     if comparison.verdict == FASTER:
@@ -81,6 +110,11 @@ def speedup_text(comparison: Comparison) -> str:
     """Write the speedup with its interval: ``1.31x (1.28x to 1.35x)``."""
     interval = f"{ratio_text(comparison.speedup_low)} to {ratio_text(comparison.speedup_high)}"
     return f"{ratio_text(comparison.speedup)} ({interval})"
+
+
+def timed_calls(comparison: Comparison) -> str:
+    """Name the calls that a verdict on a device is about; on a processor there is one kind."""
+    return CALLS.get(comparison.timing, "") if comparison.is_on_device else ""
 
 
 def quality_headline(comparison: Comparison) -> str:
@@ -154,21 +188,50 @@ def forest_plot_of(comparison: Comparison) -> ForestPlot:
 def measured_rows(comparison: Comparison) -> list[Row]:
     """Give time, throughput, memory, size and energy of both sides, as far as there are any."""
     return [
-        _time_row(comparison),
+        *_time_rows(comparison),
         *_throughput_row(comparison),
         *_size_rows(comparison),
         *_energy_row(comparison),
     ]
 
 
-def _time_row(comparison: Comparison) -> Row:
-    ends = f"{ratio_text(comparison.time_ratio_low)} to {ratio_text(comparison.time_ratio_high)}"
-    return (
-        "time per call",
-        seconds_text(comparison.baseline.median),
-        seconds_text(comparison.candidate.median),
-        f"{ratio_text(comparison.time_ratio)} ({ends})",
-    )
+def _time_rows(comparison: Comparison) -> Iterator[Row]:
+    """Yield the time per call, and where a device is in use what it is the time of.
+
+    Latency first, then sustained calls, then the time between events of the device.
+    """
+    if not comparison.is_on_device or comparison.timing == NOT_STATED:
+        yield _time_row("time per call", comparison.rounds, _ends_of(comparison, "time_ratio"))
+    else:
+        if rounds := comparison.rounds_of(LATENCY):
+            yield _time_row(SINGLE, rounds, _ends_of(comparison, "latency_ratio"))
+        if rounds := comparison.rounds_of(THROUGHPUT):
+            ends = _ends_of(comparison, "throughput_ratio")
+            yield _time_row(SUSTAINED, rounds, ends, write=_calls_per_second)
+    if comparison.device_times is not None:
+        first, second = (samples.median for samples in comparison.device_times)
+        yield _row(BY_EVENTS, first, second, seconds_text)
+
+
+def _time_row(
+    label: str,
+    rounds: Sequence[Round],
+    ratio: str,
+    *,
+    write: Callable[[float | None], str] = seconds_text,
+) -> Row:
+    sides = ([each.baseline for each in rounds], [each.candidate for each in rounds])
+    first, second = (median(value for each in side for value in each) for side in sides)
+    return label, write(first), write(second), ratio
+
+
+def _calls_per_second(seconds: float | None) -> str:
+    return UNKNOWN if not seconds else f"{count_text(1 / seconds)}/s"
+
+
+def _ends_of(comparison: Comparison, name: str) -> str:
+    value, low, high = (getattr(comparison, f"{name}{end}") for end in ("", "_low", "_high"))
+    return f"{ratio_text(value)} ({ratio_text(low)} to {ratio_text(high)})"
 
 
 def _throughput_row(comparison: Comparison) -> list[Row]:
@@ -292,7 +355,7 @@ def _notes_on_calls(comparison: Comparison) -> Iterator[str]:
 
 
 def _plain(name: str) -> str:
-    return {"calls": "single calls", "resources": "memory and size"}.get(name, name)
+    return MISSING.get(name, name)
 
 
 def _share(share: float) -> str:

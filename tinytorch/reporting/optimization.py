@@ -14,6 +14,7 @@ from tinytorch.reporting.optimization_markdown import optimization_markdown
 from tinytorch.reporting.optimization_tables import attempt_table, front_table, suggestion_table
 from tinytorch.reporting.optimization_words import (
     asked_words,
+    beside_lines,
     confirmation_lines,
     contribution_words,
     every_note,
@@ -52,6 +53,8 @@ def _head(optimization: Optimization) -> Iterator[Text]:
     best = optimization.recommended
     yield Text(headline(optimization), style=f"bold {_verdict_style(best)}")
     yield Text(asked_words(optimization), style="dim")
+    for line in beside_lines(optimization):
+        yield Text(line)
     for line in confirmation_lines(optimization):
         yield Text(line, style="" if optimization.confirmation else "yellow")
     if optimization.was_interrupted:

@@ -7,6 +7,7 @@ from tinytorch.reporting.markdown import code, escaped, fenced, folded, listed, 
 from tinytorch.reporting.optimization_tables import attempt_table, front_table
 from tinytorch.reporting.optimization_words import (
     asked_words,
+    beside_lines,
     confirmation_lines,
     contribution_words,
     every_note,
@@ -28,12 +29,13 @@ INTERRUPTED = "Interrupted: this is what was finished before."
 def optimization_markdown(optimization: Optimization) -> str:
     """Write an optimization: the verdict and what was timed open, the rest folded."""
     picture = forest_plot(optimization)
+    said = (*beside_lines(optimization), *confirmation_lines(optimization))
     lines = [
         f"### {escaped(verdict_word(optimization))}",
         "",
         escaped(headline(optimization)),
         "",
-        *(part for line in confirmation_lines(optimization) for part in (escaped(line), "")),
+        *(part for line in said for part in (escaped(line), "")),
         escaped(asked_words(optimization)),
         "",
     ]

@@ -10,9 +10,10 @@ from dataclasses import fields
 from typing import Any
 
 from tinytorch.comparison.comparison import Comparison
+from tinytorch.comparison.rounds import LATENCY, THROUGHPUT
 from tinytorch.reporting.attempt_words import AIMS, STYLES, TONES, attempt_phrases
+from tinytorch.reporting.comparison_words import CALLS, missing_lines, note_lines, speedup_text
 from tinytorch.reporting.comparison_words import STYLES as COLOURS
-from tinytorch.reporting.comparison_words import missing_lines, note_lines, speedup_text
 from tinytorch.reporting.forest_plot import ForestPlot, ForestRow, ratio_text
 from tinytorch.reporting.profile_words import device_sentence, mostly_waits, reasons
 from tinytorch.reporting.quantities import UNKNOWN, percent_text, rate_text, seconds_text
@@ -31,6 +32,7 @@ from tinytorch.tuning.attempt import (
     WORSE,
     Attempt,
 )
+from tinytorch.tuning.catalog import INFERENCE_MODE
 from tinytorch.tuning.limits import LimitCheck
 from tinytorch.tuning.objectives import measured_by
 from tinytorch.tuning.optimization import Contribution, Optimization
@@ -41,6 +43,7 @@ __all__ = [
     "AS_IT_IS",
     "ablation_plot",
     "asked_words",
+    "beside_lines",
     "confirmation_lines",
     "contribution_words",
     "counted_outcomes",
@@ -149,6 +152,22 @@ def confirmation_lines(optimization: Optimization) -> list[str]:
         f"Confirmed: this was measured again, after it was chosen"
         f"{CONFIRMED_ON[optimization.confirmation.confirmed_on]}. When it was tried: {before}.",
     ]
+
+
+def beside_lines(optimization: Optimization) -> list[str]:
+    """Say what stands beside the headline: both timings on a device, inference mode alone."""
+    best = optimization.recommended
+    found = best.comparison if best else None
+    if best is None or found is None:
+        return []
+    lines = []
+    if found.latency_ratio and found.throughput_ratio:
+        single, sustained = ratio_text(1 / found.latency_ratio), ratio_text(found.throughput_ratio)
+        lines.append(f"{CALLS[LATENCY]}: {single}; {CALLS[THROUGHPUT]}: {sustained}.".capitalize())
+    alone = next((x for x in optimization.attempts if x.stack == (INFERENCE_MODE,)), None)
+    if alone is not None and alone.comparison is not None and alone.stack != best.stack:
+        lines.append(f"Inference mode alone: {speedup_text(alone.comparison)}.")
+    return lines
 
 
 def _again(confirmation: Attempt, goal: str) -> str:

@@ -179,7 +179,7 @@ def mostly_waits(device: DeviceFacts) -> bool:
 def device_sentence(device: DeviceFacts) -> str:
     """Say how much of a call its kernels need, and how long the device waits."""
     text = (
-        f"By the wall clock a call takes {seconds_text(device.wall_s)}, on the device's time line "
+        f"Latency by the wall clock is {seconds_text(device.wall_s)}, device time by events "
         f"{seconds_text(device.device_s)}"
     )
     if device.busy_s is None or device.idle_share is None:

@@ -31,6 +31,7 @@ from tinytorch.workloads.workload import Workload
 __all__ = [
     "CATALOG",
     "GOALS",
+    "INFERENCE_MODE",
     "Entry",
     "Goal",
     "Risk",
@@ -42,6 +43,8 @@ __all__ = [
 
 Goal = Literal["latency", "throughput", "memory", "size"]
 GOALS: tuple[Goal, ...] = ("latency", "throughput", "memory", "size")
+INFERENCE_MODE = "inference-mode"
+"""What a user gets by calling the model in another way; results show what it brings alone."""
 Risk = Literal["exact", "rounding", "approximate"]
 RISKS: tuple[Risk, ...] = ("exact", "rounding", "approximate")
 """From the smallest to the largest."""
@@ -125,7 +128,7 @@ CATALOG: tuple[Entry, ...] = (
           "keep the channels of a pixel together", ("pytorch",)),
     Entry("threads", (SetThreads(),), "threads", 7, "exact", TIME,
           "compute with as many threads as is fastest", ("pytorch",), ("cpu",)),
-    Entry("inference-mode", (InferenceMode(),), "calling", 8, "exact", ALL,
+    Entry(INFERENCE_MODE, (InferenceMode(),), "calling", 8, "exact", ALL,
           "do without the book-keeping for gradients", ("pytorch",)),
     Entry("compiled-kernels", (CompiledKernels(),), "kernels", 9, "exact", TIME,
           "compute with kernels compiled for this machine", ("core",)),

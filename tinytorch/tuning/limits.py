@@ -9,6 +9,7 @@ from statistics import median
 from typing import Any
 
 from tinytorch.comparison.comparison import Comparison
+from tinytorch.comparison.rounds import LATENCY
 from tinytorch.errors import SettingError
 from tinytorch.measure.samples import Samples
 from tinytorch.tuning.attempt import Attempt
@@ -76,7 +77,10 @@ def _check(name: str, most: float, value: Value | None) -> LimitCheck:
 def _value(name: str, comparison: Comparison, side: int) -> Value | None:
     if name == "latency_ms":
         # Turns of a round share memory and a moment: only rounds are independent of each other.
-        rounds = [(each.baseline, each.candidate)[side] for each in comparison.rounds]
+        found = comparison.rounds_of(LATENCY)
+        if not found:
+            return None
+        rounds = [(each.baseline, each.candidate)[side] for each in found]
         samples = Samples("rounds", tuple(median(each) for each in rounds))
         interval = samples.median_interval()
         low, high = interval.low, interval.high
@@ -86,5 +90,5 @@ def _value(name: str, comparison: Comparison, side: int) -> Value | None:
     if comparison.resources is None:
         return None
     resources = comparison.resources[side]
-    found = resources.memory_bytes if name == "memory_mb" else resources.file_bytes
-    return None if found is None else Value.counted(found / MEGABYTE)
+    nbytes = resources.memory_bytes if name == "memory_mb" else resources.file_bytes
+    return None if nbytes is None else Value.counted(nbytes / MEGABYTE)

@@ -71,7 +71,8 @@ class Optimization(Shown):
     was chosen by chance as well, so what its attempt says about it is too good. `model` is the
     recommended one, or the one that was given where nothing helps; `profile` is of the model as it
     was. Both are None in what was read back from a file or a record. `target` is what the workload
-    was loaded from, where that is known.
+    was loaded from, where that is known. A given model that `was_training` was left so; baseline
+    and candidates are copies in evaluation mode.
     """
 
     name: str
@@ -88,6 +89,7 @@ class Optimization(Shown):
     was_interrupted: bool = False
     notes: tuple[str, ...] = ()
     target: str = ""
+    was_training: bool = False
     profile: Profile | None = field(default=None, repr=False, compare=False)
     model: Any = field(default=None, repr=False, compare=False)
 
@@ -243,6 +245,7 @@ class Optimization(Shown):
             "was_interrupted": self.was_interrupted,
             "notes": list(self.notes),
             "target": self.target,
+            "was_training": self.was_training,
         }
 
     @classmethod
@@ -267,6 +270,7 @@ class Optimization(Shown):
             was_interrupted=fields["was_interrupted"],
             notes=tuple(fields["notes"]),
             target=fields.get("target", ""),
+            was_training=fields.get("was_training", False),
         )
 
 

@@ -23,8 +23,9 @@ from tinytorch.tuning.attempt_records import (
     optimization_record,
     origin_of,
 )
-from tinytorch.tuning.catalog import Entry, entries_for, left_out
+from tinytorch.tuning.catalog import INFERENCE_MODE, Entry, entries_for, left_out
 from tinytorch.tuning.optimization import Optimization
+from tinytorch.tuning.ranking import OBJECTIVE_OF
 from tinytorch.tuning.search import Search
 from tinytorch.tuning.settings import Settings
 from tinytorch.tuning.trying import Trials
@@ -38,6 +39,10 @@ if TYPE_CHECKING:
 
 __all__ = ["optimize"]
 
+MADE_TO_EVALUATE = (
+    "baseline and candidates are in evaluation mode; the given model is in training mode, and was "
+    "left so: call eval() on it for inference"
+)
 SHARE_OF_PROFILE, MOST_PROFILE_S = 0.05, 5.0
 
 
@@ -64,10 +69,12 @@ def optimize(
 
     The goal is "latency", "throughput", "memory" or "size". Every entry of the catalog that fits
     (`only` and `skip` choose) is planned and carried out on a copy, checked for outputs and
-    accuracy, and only then timed against the model as it is. What helps alone is combined; what
-    gains nothing alone while a device waits for the program is added once the best waits less, if
-    that is faster. The best is checked and timed once more, since chance had a part in choosing it,
-    and taken apart.
+    accuracy, and only then timed against the model as it is, in evaluation mode and without
+    gradients. Where calls run on a device, the goal "latency" is about single calls with the device
+    synchronised before and after each, and "throughput" about sustained calls. What helps alone is
+    combined; what gains nothing alone while a device waits for the program is added once the best
+    waits less, if that is faster. The best is checked and timed once more, since chance had a part
+    in choosing it, and taken apart.
 
     With an `evaluate`, accuracy may drop by `max_accuracy_drop`, in the unit of the scores. Where
     the examples are too few to tell, outputs of what only rounds may be off by `max_output_error`
@@ -95,6 +102,8 @@ def optimize(
         target = target or workload
         workload = load_workload(workload)
     check_workload(workload, "an optimization")
+    given, workload = workload, _for_inference(workload)
+    was_training = workload is not given
     entries = entries_for(workload, goal, only=only, skip=skip)
     started = monotonic()
     profile = _profile(
@@ -105,7 +114,13 @@ def optimize(
     result = replace(
         _empty_result(workload, settings, profile),
         target=target,
-        notes=(*left_out(workload, goal, only=only, skip=skip), *_doubts(profile)),
+        model=given.model,
+        was_training=was_training,
+        notes=(
+            *left_out(workload, goal, only=only, skip=skip),
+            *((MADE_TO_EVALUATE,) if was_training else ()),
+            *_doubts(profile),
+        ),
     )
     search = journal = None
     try:
@@ -117,7 +132,7 @@ def optimize(
         journal = _Journal(store, workload, trials, resume=resume, on_attempt=on_attempt)
         search = Search(
             trials,
-            _most_promising_first(entries, result.advice),
+            _most_promising_first(entries, result.advice, goal=goal),
             finished=journal.finished,
             on_attempt=journal.keep,
             progress=progress,
@@ -133,7 +148,7 @@ def optimize(
         result = replace(result, was_interrupted=True)
     if search is None or journal is None:
         return replace(result, seconds=monotonic() - started)
-    result = _with_findings(result, search, workload)
+    result = _with_findings(result, search)
     result = journal.close(replace(result, seconds=monotonic() - started))
     return replace(result, notes=(*result.notes, *journal.faults))
 
@@ -190,6 +205,16 @@ class _Journal:
             self._faults[fault] = None
 
 
+def _for_inference(workload: Workload) -> Workload:
+    """Return the workload with its model in evaluation mode, or itself where it is already.
+
+    A baseline gets what everybody does for inference; what that brings is no gain of a candidate.
+    """
+    adapter = adapter_for(workload.model, workload.arguments)
+    model = adapter.in_evaluation_mode(workload.model)
+    return workload if model is workload.model else replace(workload, model=model)
+
+
 def _profile(workload: Workload, *, budget_s: float, progress: Progress | None) -> Profile:
     """Profile a workload; where its model knows a shorter call with the same layers, that one."""
     shortened = getattr(workload.model, "shortened_for_profile", None)
@@ -222,7 +247,7 @@ def _doubts(profile: Profile) -> tuple[str, ...]:
     return tuple(each for each in profile.notes if each.startswith(IN_TRAINING_MODE))
 
 
-def _with_findings(result: Optimization, search: Search, workload: Workload) -> Optimization:
+def _with_findings(result: Optimization, search: Search) -> Optimization:
     """Add what the search found, and the model; who interrupts making that goes without it."""
     notes = search.trials.notes
     result = replace(
@@ -231,7 +256,7 @@ def _with_findings(result: Optimization, search: Search, workload: Workload) -> 
         confirmations=tuple(search.confirmations),
         ablation=tuple(search.ablation),
     )
-    model = workload.model
+    model = result.model
     if result.chosen is not None:
         try:
             model = search.model_of(result.chosen.stack)
@@ -241,16 +266,25 @@ def _with_findings(result: Optimization, search: Search, workload: Workload) -> 
     return replace(result, model=model, notes=(*result.notes, *notes))
 
 
-def _most_promising_first(entries: Sequence[Entry], advice: Sequence[Advice]) -> list[Entry]:
+def _most_promising_first(
+    entries: Sequence[Entry], advice: Sequence[Advice], *, goal: str
+) -> list[Entry]:
     """Put first what advice names, in its order; the rest stays in the order of the catalog.
 
     What is made for this class of models comes before everything else, and what takes long to
-    carry out after it.
+    carry out after it. Where the goal is time, inference mode is tried in any case: a result says
+    what it brings alone.
     """
+    first = INFERENCE_MODE if OBJECTIVE_OF[goal] == "time" else ""
     rank: dict[str, int] = {}
     for place, each in enumerate(advice):
         rank.setdefault(each.entry, place)
     return sorted(
         entries,
-        key=lambda each: (not each.made_for, each.is_slow, rank.get(each.name, len(advice))),
+        key=lambda each: (
+            not each.made_for,
+            each.name != first,
+            each.is_slow,
+            rank.get(each.name, len(advice)),
+        ),
     )

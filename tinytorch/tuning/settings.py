@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from tinytorch.comparison.rounds import LATENCY, THROUGHPUT
 from tinytorch.errors import SettingError
 from tinytorch.tuning.catalog import GOALS
 from tinytorch.tuning.limits import checked_limits
@@ -28,6 +29,16 @@ class Settings:
     limits: Mapping[str, float] = field(default_factory=dict)
     budget_s: float = 120.0
     seed: int = 0
+
+    @property
+    def timing(self) -> str:
+        """What decides about time where calls run on a device: sustained calls, or single ones."""
+        return THROUGHPUT if self.goal == THROUGHPUT else LATENCY
+
+    @property
+    def needs_latency_beside(self) -> bool:
+        """Whether single calls are limited while sustained ones decide."""
+        return self.timing == THROUGHPUT and "latency_ms" in self.limits
 
     def __post_init__(self) -> None:
         if self.goal not in GOALS:

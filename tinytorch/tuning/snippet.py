@@ -43,6 +43,7 @@ def snippet(optimization: Optimization, *, target: str = "", saved: str = "") ->
         *_imports(plans),
         "",
         *_loading(target),
+        *(["workload.model.eval()"] if optimization.was_training else []),
         "model = workload.model",
         *_transforms(plans),
         "    current = replace(workload, model=model)",

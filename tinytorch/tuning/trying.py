@@ -237,6 +237,7 @@ class Trials:
             budget_s=budget_s,
             evidence=OBJECTIVE_OF[self.settings.goal] != "time",
             precision=PRECISION,
+            timing=self.settings.timing,
             names=(" + ".join(first.stack), " + ".join(second.stack)),
             seed=seed,
         )
@@ -271,6 +272,8 @@ class Trials:
             WorkloadSide(candidate, name=attempt.name, rng=rng, known_outputs=found),
             budget_s=budget_s,
             precision=PRECISION,
+            timing=self.settings.timing,
+            both_timings=is_final or self.settings.needs_latency_beside,
             evidence=is_final,
             names=(BASELINE, attempt.name),
             seed=seed,

@@ -79,8 +79,9 @@ class Profile(Shown):
 
     `latency` are calls of the model as it is, `watched` calls with every layer timed, taken in
     turns with them; `turns` says how many calls each turn had. `runs` has the layer calls of each
-    watched call. `recording` is one more call, with every operation and buffer. Seconds and bytes;
-    on a GPU seconds of the device, beside `wall` until it is done. There `busy` are calls whose
+    watched call. `recording` is one more call, with every operation and buffer. Seconds and bytes.
+    On a GPU `latency` is one call by the wall clock with the device synchronised before and after,
+    and `device_time` beside it the time between two events. There `busy` are calls whose
     kernels were queued up first and ran without gaps, and watched calls are such calls too: the
     times of layers are those of their kernels, and what `latency` has on top is waiting. A call
     that waits for the device cannot be queued up: where it `is_traced`, both are what a trace says
@@ -101,7 +102,7 @@ class Profile(Shown):
     environment: Environment
     ceilings: Ceilings | None = None
     examples: int | None = None
-    wall: Samples | None = None
+    device_time: Samples | None = None
     busy: Samples | None = None
     traced_peak_bytes: int | None = None
     counters: Counters | None = None

@@ -183,11 +183,11 @@ def speedups(hotspot: Hotspot) -> dict[float, float | None]:
 
 
 def _device(profile: Profile) -> DeviceFacts | None:
-    if profile.device == "cpu" or profile.wall is None:
+    if profile.device == "cpu" or profile.device_time is None:
         return None
     return DeviceFacts(
-        wall_s=profile.wall.median,
-        device_s=profile.latency.median,
+        wall_s=profile.latency.median,
+        device_s=profile.device_time.median,
         busy_s=profile.busy.median if profile.busy else None,
         idle_share=profile.idle_share,
     )

@@ -51,7 +51,7 @@ def summarise_profile(profile: Profile) -> dict[str, Any]:
         "examples": profile.examples,
         "latency": _samples(profile.latency),
         "watched": _samples(profile.watched),
-        "wall": _samples(profile.wall) if profile.wall else None,
+        "device_time": _samples(profile.device_time) if profile.device_time else None,
         "busy": _samples(profile.busy) if profile.busy else None,
         "throughput_per_s": profile.throughput,
         "overhead": profile.overhead,

@@ -109,6 +109,46 @@ class WaitingAdapter(CoreAdapter):
         return self.trace
 
 
+class QueueingAdapter(CoreAdapter):
+    """A device that has done its work 3 s after a call returned; its events see 2 s of it."""
+
+    def __init__(self, now):
+        self.now, self.left = now, 0.0
+
+    def hold_back(self, device, seconds):
+        return lambda: True
+
+    def stamp(self, device):
+        return lambda: 0.0
+
+    def seconds(self, begin, end):
+        return 2.0
+
+    def synchronize(self, device):
+        self.now[0] += self.left
+        self.left = 0.0
+
+
+def test_latency_is_one_synchronised_call_and_device_time_is_by_events(monkeypatch):
+    now = [0.0]
+    adapter = QueueingAdapter(now)
+
+    def model(x):
+        now[0] += 1.0
+        adapter.left = 3.0
+        return x
+
+    monkeypatch.setattr(turns, "perf_counter", lambda: now[0])
+    queueing = Task(adapter, Workload("w", model, (1,)), "cuda:0")
+    timing = time_in_turns(queueing, 6, 1.0, None)
+    assert timing.latency.values == (4.0,) * 6
+    assert timing.device_time.values == (2.0,) * 6
+
+
+def test_a_processor_has_no_device_time():
+    assert time_in_turns(task(), 3, 1.0, None).device_time is None
+
+
 def waiting_task(trace):
     found = task()
     return Task(WaitingAdapter(trace), found.workload, "cpu")
@@ -118,7 +158,7 @@ def waiting_task(trace):
 def test_a_trace_tells_about_calls_that_wait_for_their_device(runs):
     timing = time_in_turns(waiting_task(FakeTrace(has_kernels=True)), runs, 1.0, None)
     assert timing.is_traced
-    assert timing.latency.count == timing.wall.count == runs
+    assert timing.latency.count == timing.device_time.count == runs
     count = min(runs, MOST_TRACED)
     assert timing.turns == (count,)
     assert timing.busy.values == timing.watched.values == (7.0,) * count

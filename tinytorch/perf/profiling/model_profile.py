@@ -108,7 +108,7 @@ def profile_workload(
         environment=describe_environment(),
         ceilings=limits,
         examples=examples,
-        wall=timing.wall,
+        device_time=timing.device_time,
         busy=timing.busy,
         traced_peak_bytes=traced,
         counters=events,

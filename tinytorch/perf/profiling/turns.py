@@ -102,13 +102,14 @@ class Task:
 class Timing:
     """Times of calls, in seconds, in the order of the calls.
 
-    Where it `is_traced`, what the device does is known from a trace: `busy` and `watched` are the
-    same calls, of one turn.
+    `latency` is of single calls by the wall clock, with the device synchronised before and after;
+    `device_time`, where there is a device, of calls between two events. Where it `is_traced`, what
+    the device does is known from a trace: `busy` and `watched` are the same calls, of one turn.
     """
 
     latency: Samples
     watched: Samples
-    wall: Samples
+    device_time: Samples | None
     busy: Samples | None
     turns: tuple[int, ...]
     runs: tuple[tuple[LayerCall, ...], ...]
@@ -146,7 +147,7 @@ class _Tally:
     """What has been timed so far, in seconds."""
 
     plain: list[float] = field(default_factory=list)
-    wall: list[float] = field(default_factory=list)
+    between_events: list[float] = field(default_factory=list)
     busy: list[float] = field(default_factory=list)
     watched: list[float] = field(default_factory=list)
     runs: list[tuple[LayerCall, ...]] = field(default_factory=list)
@@ -157,18 +158,23 @@ class _Tally:
     def kinds(self, *, runs_behind: bool) -> list[Callable[[Task, int], None]]:
         """Give the ways in which calls are timed in a turn."""
         if self.is_traced:
-            return [self.time_plain]
-        queued = [self.time_queued] if runs_behind else []
-        return [self.time_plain, *queued, self.time_watched]
+            return [self.time_plain, self.time_by_events]
+        on_device = [self.time_by_events, self.time_queued] if runs_behind else []
+        return [self.time_plain, *on_device, self.time_watched]
 
     def time_plain(self, task: Task, count: int) -> None:
         """Time calls of the model as it is."""
         if count > 1:
             _call_once(task)
         for _ in range(count):
-            seconds, wall_s = _call_once(task)
-            self.plain.append(seconds)
-            self.wall.append(wall_s)
+            self.plain.append(_call_once(task))
+
+    def time_by_events(self, task: Task, count: int) -> None:
+        """Time calls on the device's own time line; recording events takes time of its own."""
+        if count > 1:
+            _call_once(task)
+        for _ in range(count):
+            self.between_events.append(_call_between_events(task))
 
     def time_queued(self, task: Task, count: int) -> None:
         """Time calls for which the device waits until everything is queued up."""
@@ -193,7 +199,7 @@ class _Tally:
         trace = task.adapter.kernel_trace(task.device)
         if trace is None:
             return
-        fitting = int(TRACED_S / max(np.median(self.wall), 1e-9))
+        fitting = int(TRACED_S / max(np.median(self.plain), 1e-9))
         count = min(most, max(LEAST_TRACED, min(MOST_TRACED, fitting)))
         marks = []
         with trace, task.stamped_by(trace.mark), task.stamping_layers() as stamps:
@@ -214,7 +220,10 @@ class _Tally:
 
     def _find_wait(self, task: Task) -> None:
         """See once how long a call takes; a device is held back much longer than that."""
-        self.wait_s = self.wait_s or 4 * _call_once(task)[1]
+        self.wait_s = self.wait_s or 4 * _call_once(task)
+
+    def _samples(self, name: str, values: list[float]) -> Samples | None:
+        return Samples(name, tuple(values)) if values else None
 
     def finished(self, name: str, turns: list[int], notes: tuple[str, ...]) -> Timing:
         if self.is_traced:
@@ -232,8 +241,8 @@ class _Tally:
         return Timing(
             latency=Samples(f"{name} latency", tuple(self.plain)),
             watched=Samples(f"{name} watched", tuple(self.watched)),
-            wall=Samples(f"{name} wall", tuple(self.wall)),
-            busy=Samples(f"{name} busy", tuple(self.busy)) if self.busy else None,
+            device_time=self._samples(f"{name} device time", self.between_events),
+            busy=self._samples(f"{name} busy", self.busy),
             turns=tuple(turns),
             runs=tuple(self.runs),
             notes=notes,
@@ -241,15 +250,23 @@ class _Tally:
         )
 
 
-def _call_once(task: Task) -> tuple[float, float]:
-    """Time one call on the device's own time line, and by the wall clock until it is done."""
+def _call_once(task: Task) -> float:
+    """Time one call by the wall clock, from an idle device until it is done."""
     task.restart()
     started = perf_counter()
+    task()
+    task.adapter.synchronize(task.device)
+    return perf_counter() - started
+
+
+def _call_between_events(task: Task) -> float:
+    """Time one call on the device's own time line."""
+    task.restart()
     begin = task.stamp()
     task()
     end = task.stamp()
     task.adapter.synchronize(task.device)
-    return task.adapter.seconds(begin, end), perf_counter() - started
+    return task.adapter.seconds(begin, end)
 
 
 def _call_watched(
@@ -289,7 +306,7 @@ def _calls_per_turn(task: Task, runs: int | None, budget_s: float) -> list[int]:
     Long calls take turns one by one, so that neighbours can be compared. Short ones do so in groups
     that last a while.
     """
-    seconds = min(_call_once(task)[1] for _ in range(3 if runs is None else 1))
+    seconds = min(_call_once(task) for _ in range(3 if runs is None else 1))
     if runs is None:
         runs = int(budget_s / 2 / max(seconds, 1e-6))
         runs = max(MIN_CALLS, min(MAX_CALLS, runs))

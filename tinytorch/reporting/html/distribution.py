@@ -238,9 +238,9 @@ def _percentile_table(latency: Samples) -> Markup:
 
 def _device_table(profile: Profile) -> Markup:
     """Give the times of a call on a GPU: by the wall clock, on its time line, in its kernels."""
-    rows = [("on the device's time line", profile.latency)]
-    if profile.wall is not None:
-        rows.insert(0, ("by the wall clock", profile.wall))
+    rows = [("latency, by the wall clock", profile.latency)]
+    if profile.device_time is not None:
+        rows.append(("device time, by events", profile.device_time))
     if profile.busy is not None:
         rows.append(("in its kernels, without gaps", profile.busy))
     written: list[list[Cell | str]] = [

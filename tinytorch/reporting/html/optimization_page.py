@@ -18,6 +18,7 @@ from tinytorch.reporting.html.roofline import roofline_section
 from tinytorch.reporting.html.trade_offs import trade_offs_section
 from tinytorch.reporting.optimization_words import (
     ablation_plot,
+    beside_lines,
     confirmation_lines,
     contribution_words,
     every_note,
@@ -72,7 +73,8 @@ def optimization_page(optimization: Optimization) -> Page:
 
 
 def _banner(optimization: Optimization) -> Banner:
-    sentence = " ".join([headline(optimization), *confirmation_lines(optimization)])
+    said = (*beside_lines(optimization), *confirmation_lines(optimization))
+    sentence = " ".join([headline(optimization), *said])
     if optimization.was_interrupted:
         sentence += " It was interrupted: this is what was finished before."
     return Banner(
