@@ -6,7 +6,6 @@ import sys
 import tomllib
 from importlib.metadata import PackageNotFoundError, distribution
 
-import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version

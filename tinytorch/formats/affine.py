@@ -173,7 +173,7 @@ def affine_parameters(
 
 def quantize_array(
     array: Any,
-    scheme: Scheme = Scheme(),  # noqa: B008 - it is frozen
+    scheme: Scheme = Scheme(),
     *,
     limits: tuple[Any, Any] | None = None,
     fit: str = "range",
