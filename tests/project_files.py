@@ -36,7 +36,9 @@ def dotted_name(path: Path) -> str:
 
 def _files_below(folder: Path) -> Iterator[Path]:
     for path in sorted(folder.iterdir()):
+        if path.name in FOREIGN_FOLDERS or path.name.endswith(FOREIGN_ENDINGS):
+            continue  # also the file `.git` of a worktree
         if path.is_file():
             yield path
-        elif path.name not in FOREIGN_FOLDERS and not path.name.endswith(FOREIGN_ENDINGS):
+        else:
             yield from _files_below(path)

@@ -272,6 +272,36 @@ def test_every_token_meets_every_weight_matrix_of_a_recurrent_layer():
     assert of.recurrent_network(network) == one
 
 
+@pytest.mark.parametrize("wants_state", [False, True])
+@pytest.mark.parametrize("wants_input", [False, True])
+def test_a_recurrent_layer_spares_gradients_that_nobody_asks_for(wants_input, wants_state):
+    time, batch, features, hidden = 7, 2, 3, 6
+    by_input, by_state = (24, features), (24, hidden)
+    asking = ["input"] * wants_input + ["hx_"] * wants_state
+    tensors = (time, batch, features), by_input, by_state, (24,), (24,), (batch, hidden)
+    layer = call(*tensors, asking=asking)
+    steps_back = time if wants_state else time - 1
+    expected = of.recurrent_layer(layer)  # the gradients of both weights
+    expected += batch * (
+        steps_back * math.prod(by_state) + wants_input * time * math.prod(by_input)
+    )
+    assert of.recurrent_layer_backward(layer) == expected
+    assert expected + of.unasked_layer_gradients(layer) == 2 * of.recurrent_layer(layer)
+    # a network of two layers in both directions
+    lowest, upper = (24, features), (24, 2 * hidden)
+    groups = [(each, by_state, (24,), (24,)) for each in (lowest, lowest, upper, upper)]
+    weights = tuple(spec(shape) for group in groups for shape in group)
+    settings = {"weight_stride0": 4, "bidirectional": True}
+    settings["output_mask"] = [wants_input, wants_state, wants_state, True]
+    inputs = spec(tensors[0]), weights, None, spec((4, batch, hidden))
+    network = Call("rnn", inputs, (), settings)
+    expected = of.recurrent_network(network)
+    expected += batch * (4 * steps_back * math.prod(by_state) + 2 * time * math.prod(upper))
+    expected += wants_input * 2 * batch * time * math.prod(lowest)
+    assert of.recurrent_network_backward(network) == expected
+    assert expected + of.unasked_network_gradients(network) == 2 * of.recurrent_network(network)
+
+
 def test_a_trilinear_form_contracts_two_factors_and_then_the_third():
     # left (rows, in1), weight (out, in1, in2), right (rows, in2), as a bilinear layer has them
     axes = {"expand1": (1, 3), "expand2": (0,), "expand3": (1, 2)}

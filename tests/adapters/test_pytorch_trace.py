@@ -13,6 +13,17 @@ from tinytorch.errors import MeasurementError
 from tinytorch.perf.profiling.model_profile import profile_workload
 from tinytorch.workloads.workload import Workload
 
+
+@pytest.fixture(autouse=True)
+def _nothing_stays_traced():
+    """Check that the profiler is off; where it stays on, no later test can trace anything."""
+    yield
+    is_on = torch.autograd._profiler_enabled()
+    if is_on:
+        torch._C._autograd._disable_profiler()
+    assert not is_on
+
+
 needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
 
@@ -118,18 +129,67 @@ def test_the_trace_of_somebody_else_is_left_alone(no_device):
     assert "aten::mul" in {each.key for each in theirs.key_averages()}
 
 
-def test_a_model_that_fails_says_so_and_nothing_is_traced_any_more(monkeypatch):
-    def out_of_order(device=None):
+class WaitingProfile(torch.profiler.profile):
+    """Torch's own, which waits for the device when it ends, as it does on a machine with CUDA."""
+
+    def __enter__(self):
+        started = super().__enter__()
+        self.profiler.use_device = "cuda"
+        return started
+
+
+class BrokenProfile(WaitingProfile):
+    """One that cannot be ended."""
+
+    def stop(self):
+        raise RuntimeError("CUPTI is out of order")
+
+
+@pytest.fixture(params=[torch.profiler.profile, WaitingProfile, BrokenProfile])
+def out_of_order(request, monkeypatch):
+    """Let the device fail as soon as something is traced; the profiler is a real one."""
+
+    def synchronize(device=None):
         if torch.autograd._profiler_enabled():
             raise RuntimeError("device-side assert triggered")
 
-    monkeypatch.setattr(torch.cuda, "synchronize", out_of_order)
+    monkeypatch.setattr(torch.cuda, "synchronize", synchronize)
+    monkeypatch.setattr(pytorch_trace, "profile", request.param)
+    return synchronize
+
+
+def fail_while_traced():
+    assert torch.autograd._profiler_enabled()
+    raise ValueError("the model")
+
+
+@pytest.mark.usefixtures("out_of_order")
+def test_the_error_of_a_model_is_not_hidden_by_that_of_its_device():
+    with pytest.raises(ValueError, match="the model"), KernelTrace("cuda:0"):
+        fail_while_traced()
+
+
+@pytest.mark.usefixtures("out_of_order")
+def test_the_error_of_a_device_is_raised():
+    with pytest.raises(RuntimeError, match="device-side"), KernelTrace("cuda:0"):
+        assert torch.autograd._profiler_enabled()
+
+
+def test_a_profiler_that_cannot_be_ended_says_so(no_device, monkeypatch):
+    monkeypatch.setattr(pytorch_trace, "profile", BrokenProfile)
+    with pytest.raises(RuntimeError, match="CUPTI"), KernelTrace("cuda:0"):
+        assert torch.autograd._profiler_enabled()
+
+
+@pytest.mark.usefixtures("out_of_order")
+def test_after_an_error_the_next_block_is_traced(monkeypatch):
     with pytest.raises(ValueError, match="the model"), KernelTrace("cuda:0"):
         raise ValueError("the model")
-    assert not torch.autograd._profiler_enabled()
-    with pytest.raises(RuntimeError, match="device-side"), KernelTrace("cuda:0"):
-        pass
-    assert not torch.autograd._profiler_enabled()
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda device=None: None)
+    monkeypatch.setattr(pytorch_trace, "profile", torch.profiler.profile)
+    with KernelTrace("cuda:0") as trace:
+        begin = trace.mark()
+    assert trace.seconds(begin, begin) == 0.0
 
 
 def test_a_processor_has_no_kernels():

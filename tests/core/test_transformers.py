@@ -122,6 +122,21 @@ def test_the_block_is_that_of_gpt2(settings, dtype, rng):
     check_twins(ours, TheirBlock(ours), x, rng, translate=underscored, factor=10)
 
 
+def test_the_width_of_a_block_has_two_names(rng):
+    x = Tensor(rng.normal(size=(2, 5, 8)).astype(np.float32))
+    expected = TransformerBlock(8, 2, hidden_dim=24, rng=0)(x).data
+    for block in (TransformerBlock(8, 2, ff_dim=24, rng=0), TransformerBlock(8, 2, 24, rng=0)):
+        assert block.mlp.layers[0].weight.shape == (8, 24)
+        np.testing.assert_array_equal(block(x).data, expected)
+    assert TransformerBlock(8, 2).mlp.layers[0].weight.shape == (8, 32)
+
+
+def test_two_widths_of_a_block_are_refused():
+    assert TransformerBlock(8, 2, 24, hidden_dim=24).mlp.layers[0].weight.shape == (8, 24)
+    with pytest.raises(SettingError, match="ff_dim=24 and hidden_dim=16"):
+        TransformerBlock(8, 2, ff_dim=24, hidden_dim=16)
+
+
 def test_the_block_hands_its_mask_to_the_attention(rng):
     ours = TransformerBlock(8, 2)
     randomise(ours, rng)

@@ -33,12 +33,16 @@ __all__ = [
     "recomputed_packed_scores",
     "recomputed_scores",
     "recurrent_layer",
+    "recurrent_layer_backward",
     "recurrent_network",
+    "recurrent_network_backward",
     "sparse_linear",
     "squared_distances",
     "summed_batch_product",
     "time_first_convolution",
     "trilinear",
+    "unasked_layer_gradients",
+    "unasked_network_gradients",
     "visible_to_causal",
 ]
 
@@ -305,3 +309,43 @@ def recurrent_network(call: Call) -> int:
     assert isinstance(weights, tuple)
     tokens = math.prod(call.shape(0)[:-1])
     return tokens * sum(weight.size for weight in weights if len(weight.shape) == 2)
+
+
+def recurrent_layer_backward(call: Call) -> int:
+    """Weights get gradients, every step but the first hands one to the step before, and the input
+    and the first state get theirs where they ask for one.
+    """
+    by_input, by_state = call.tensor(1).size, call.tensor(2).size
+    tokens, first_step = math.prod(call.shape(0)[:-1]), math.prod(call.shape(5)[:-1])
+    wants_input, wants_state = (name in call.settings["asking"] for name in ("input", "hx_"))
+    spared = (0 if wants_input else tokens * by_input) + (
+        0 if wants_state else first_step * by_state
+    )
+    return 2 * tokens * (by_input + by_state) - spared
+
+
+def recurrent_network_backward(call: Call) -> int:
+    """As of a layer; the lowest layer gives the gradient of the input, every one that of a state.
+
+    Weights stand in groups, one per layer and direction: (by input, by state, ...).
+    """
+    weights, group = call.inputs[1], call.settings["weight_stride0"]
+    assert isinstance(weights, tuple)
+    wants_input, wants_state, *_, wants_weights = call.settings["output_mask"]
+    lowest = weights[: (2 if call.settings["bidirectional"] else 1) * group : group]
+    tokens, first_step = math.prod(call.shape(0)[:-1]), call.shape(3)[-2]
+    spared = 0 if wants_input else tokens * sum(weight.size for weight in lowest)
+    if not wants_state:
+        spared += first_step * sum(weight.size for weight in weights[1::group])
+    return (1 + bool(wants_weights)) * recurrent_network(call) - spared
+
+
+def unasked_layer_gradients(call: Call) -> int:
+    """The products of a fused backward kernel for gradients that nobody asks for."""
+    return 2 * recurrent_layer(call) - recurrent_layer_backward(call)
+
+
+def unasked_network_gradients(call: Call) -> int:
+    """The products of a fused backward kernel for gradients that nobody asks for."""
+    gradients = 1 + bool(call.settings["output_mask"][-1])
+    return gradients * recurrent_network(call) - recurrent_network_backward(call)

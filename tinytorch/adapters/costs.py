@@ -36,7 +36,6 @@ from tinytorch.adapters.cost_rules import (
     placed,
     pointwise,
     reduction,
-    twice,
     update,
 )
 from tinytorch.adapters.records import Call, Cost
@@ -145,8 +144,12 @@ BACKWARD_PRODUCTS: dict[str, Rule] = {
         ("aten._flash_attention_backward", "aten._efficient_attention_backward"),
         contraction(of.packed_attention_backward, recomputed=of.recomputed_packed_scores),
     ),
-    "aten.mkldnn_rnn_layer_backward": contraction(twice(of.recurrent_layer)),
-    "aten._cudnn_rnn_backward": contraction(twice(of.recurrent_network)),
+    "aten.mkldnn_rnn_layer_backward": contraction(
+        of.recurrent_layer_backward, recomputed=of.unasked_layer_gradients
+    ),
+    "aten._cudnn_rnn_backward": contraction(
+        of.recurrent_network_backward, recomputed=of.unasked_network_gradients
+    ),
 }
 
 ELEMENTWISE: dict[str, Rule] = {

@@ -51,6 +51,8 @@ VALUES_NEEDED = {
     "aten._efficient_attention_forward": ("cu_seqlens_q", "cu_seqlens_k"),
     "aten._efficient_attention_backward": ("cu_seqlens_q", "cu_seqlens_k"),
 }
+# Backward operators that are not told which gradients are wanted: the tensors that may ask for one.
+ASKING = {"aten.mkldnn_rnn_layer_backward": ("input", "hx_")}
 FRESH = ("aten.lift", "aten.lift_fresh")
 """Operators that are handed what `torch.tensor` has just made."""
 CYCLES_PER_S = 2e9
@@ -318,7 +320,9 @@ def _arguments(
     inputs: list[Argument] = []
     settings: dict[str, Any] = {}
     changed: dict[int, Any] = {}
-    wanted = VALUES_NEEDED.get(kind, ())
+    wanted, may_ask = VALUES_NEEDED.get(kind, ()), ASKING.get(kind, ())
+    if may_ask:
+        settings["asking"] = []
     for index, argument in enumerate(schema.arguments):
         if argument.is_out:
             continue  # written, not read
@@ -327,6 +331,8 @@ def _arguments(
         if name in wanted:
             settings[name] = None if value is None else value.tolist()
         elif "Tensor" in str(argument.type):
+            if name in may_ask and value.requires_grad:
+                settings["asking"].append(name)
             if argument.alias_info is not None and argument.alias_info.is_write:
                 changed[len(inputs)] = value
             if str(argument.type) == "List[Optional[Tensor]]":

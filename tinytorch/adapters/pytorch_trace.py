@@ -72,13 +72,16 @@ class KernelTrace:
             return
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
+            if kind is not None:
+                _turn_off(profiling)
+                return
             try:
-                if kind is None:  # else the device may be out of order, and hide what was raised
-                    torch.cuda.synchronize(self._device)
-            finally:
+                torch.cuda.synchronize(self._device)
                 profiling.__exit__(None, None, None)
-            if kind is None:
-                self._read(_events_of(profiling))
+            except BaseException:
+                _turn_off(profiling)
+                raise
+            self._read(_events_of(profiling))
 
     def mark(self) -> int:
         """Mark a moment of the program."""
@@ -126,6 +129,20 @@ class KernelTrace:
 
 def _is_tracing() -> bool:
     return torch._C._autograd._profiler_enabled()
+
+
+def _turn_off(profiling: Any) -> None:
+    """End a trace that nobody reads, without an error of its own.
+
+    Torch waits for the device first. One that is out of order would raise there, over the error
+    that is already on its way, and leave the profiler on, so that nothing is traced any more.
+    """
+    with suppress(Exception):
+        profiling.profiler.use_device = None  # nothing to wait for
+        profiling.__exit__(None, None, None)
+    if _is_tracing():
+        with suppress(Exception):
+            torch._C._autograd._disable_profiler()
 
 
 def _events_of(profiling: Any) -> list[dict[str, Any]]:

@@ -80,7 +80,8 @@ class Cost:
 
     `macs` are the multiply-accumulates of contractions, dense: padding and masked positions count.
     `causal_macs` leaves out what a causal mask hides, where the operation says that it has one.
-    `recomputed_macs` are products that a fused backward kernel does again; they are not in `macs`.
+    `recomputed_macs` are products that a fused backward kernel does again, or for gradients that
+    nobody asks for; they are not in `macs`.
     `other_flops` is elementwise, normalisation and reduction work.
     """
 

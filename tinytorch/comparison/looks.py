@@ -16,6 +16,8 @@ from statistics import NormalDist
 
 import numpy as np
 
+from tinytorch.core.backends.products import matmul
+
 __all__ = ["FEWEST", "FIRST", "Looks", "common_level"]
 
 FIRST = 9
@@ -102,8 +104,8 @@ def _chance_to_leave(counts: tuple[int, ...], levels: tuple[float, ...]) -> floa
         spread = math.sqrt(counts[look] - counts[look - 1])
         jumps = (now * inside[:, None] - before * inside[None, :]) / spread
         chances = np.exp(-(jumps**2) / 2) * now / spread / math.sqrt(2 * math.pi)
-        density = chances @ (density * _trapezoid) * step
-    return 1 - float(density @ _trapezoid) * step
+        density = matmul(chances, density * _trapezoid) * step
+    return 1 - float(matmul(density, _trapezoid)) * step
 
 
 _trapezoid = np.ones(GRID)

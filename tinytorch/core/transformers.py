@@ -69,12 +69,17 @@ class LayerNorm(Module):
 
 
 class TransformerBlock(Module):
-    """Attention, then a small network, each on normalised input and added to what came in."""
+    """Attention, then a small network, each on normalised input and added to what came in.
+
+    `ff_dim` is the width of the network, four times `embed_dim` unless given; `hidden_dim` is
+    another name for it.
+    """
 
     def __init__(
         self,
         embed_dim: int,
         num_heads: int,
+        ff_dim: int | None = None,
         *,
         hidden_dim: int | None = None,
         dropout: float = 0.0,
@@ -85,16 +90,22 @@ class TransformerBlock(Module):
         rng: Seed = None,
     ) -> None:
         rng = np.random.default_rng(rng)
-        hidden_dim = 4 * embed_dim if hidden_dim is None else hidden_dim
+        given = hidden_dim if ff_dim is None else ff_dim
+        if hidden_dim not in (None, given):
+            raise SettingError(
+                f"TransformerBlock got {ff_dim=} and {hidden_dim=}, two widths of one layer; "
+                "leave one out"
+            )
+        width = 4 * embed_dim if given is None else given
         self.norm1 = LayerNorm(embed_dim, eps)
         self.attention = MultiHeadAttention(
             embed_dim, num_heads, causal=causal, window=window, rng=rng
         )
         self.norm2 = LayerNorm(embed_dim, eps)
         self.mlp = Sequential(
-            Linear(embed_dim, hidden_dim, rng=rng),
+            Linear(embed_dim, width, rng=rng),
             GELU(approximate),
-            Linear(hidden_dim, embed_dim, rng=rng),
+            Linear(width, embed_dim, rng=rng),
         )
         self.dropout = Dropout(dropout, rng=rng)
 

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from tinytorch.core.backends.backend import Array
+from tinytorch.core.backends.products import matmul
 from tinytorch.errors import SettingError
 from tinytorch.formats.affine import affine_parameters, check_finite, checked_array, value_limits
 
@@ -342,7 +343,7 @@ def _squared_errors(
     ends -= whole
     integral = whole / 12 + ends * ends * ends / 3
     width = statistics.bin_width / step
-    return np.asarray((np.diff(integral) / width * step**2) @ counts)
+    return matmul(np.diff(integral) / width * step**2, counts)
 
 
 def _divergences(

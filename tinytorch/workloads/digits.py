@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from tinytorch.core.backends.products import matmul
 from tinytorch.errors import SettingError
 
 FloatArray = NDArray[np.float32]
@@ -360,9 +361,8 @@ def _curves(strokes: tuple[Stroke, ...]) -> Curves:
     points = list(dict.fromkeys(point for stroke in strokes for point in stroke))
     starts, ends = [], []
     for stroke, pieces in zip(strokes, _share_segments(strokes), strict=True):
-        samples = _spline(len(stroke), pieces) @ np.array(
-            [[point == known for known in points] for point in stroke], dtype=np.float64
-        )
+        chosen = np.array([[point == known for known in points] for point in stroke], np.float64)
+        samples = matmul(_spline(len(stroke), pieces), chosen)
         starts.append(samples[:-1])
         ends.append(samples[1:])
     return Curves(

@@ -240,11 +240,56 @@ def test_upper_recurrent_layers_have_a_gradient_for_their_input():
     assert trained(layer, normal(time, batch, features)) == 2 * forward + through_time + between
 
 
-@pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="needs oneDNN")
-def test_the_fused_lstm_computes_all_gradients_whether_wanted_or_not():
-    forward = recurrent(15, 7, 11, gates=4, layers=2, directions=2)
-    layer = nn.LSTM(7, 11, num_layers=2, bidirectional=True)
-    assert trained(layer, normal(5, 3, 7)) == 3 * forward
+class ProductCounter(torch.utils._python_dispatch.TorchDispatchMode):
+    """Counts what matrix products really compute, from the shapes of their factors alone."""
+
+    def __init__(self):
+        super().__init__()
+        self.flops = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        factors = {"aten::mm": args[:2], "aten::addmm": args[1:3]}.get(func._schema.name)
+        if factors:
+            self.flops += contraction(factors[0].shape[0], *factors[1].shape)
+        return func(*args, **(kwargs or {}))
+
+
+def by_hand(layers, x, states):
+    """Compute an LSTM step by step, out of linear layers: (by input, by state) per layer."""
+    for (by_input, by_state), (h, c) in zip(layers, states, strict=True):
+        outputs = []
+        for step in x:
+            i, f, g, o = (by_input(step) + by_state(h)).chunk(4, dim=-1)
+            c = torch.sigmoid(f) * c + torch.sigmoid(i) * torch.tanh(g)
+            h = torch.sigmoid(o) * torch.tanh(c)
+            outputs.append(h)
+        x = torch.stack(outputs)
+    return x
+
+
+@pytest.mark.parametrize("is_fused", [True, False], ids=["oneDNN", "native"])
+@pytest.mark.parametrize("wants_state", [False, True], ids=["constant state", "state"])
+@pytest.mark.parametrize("wants_input", [False, True], ids=["constant input", "input"])
+@pytest.mark.filterwarnings("ignore:TF32 acceleration on top of oneDNN:UserWarning")
+def test_an_lstm_trains_what_one_out_of_linear_layers_trains(wants_input, wants_state, is_fused):
+    x = normal(5, 3, 7).requires_grad_(wants_input)
+    h, c = (normal(2, 3, 11).requires_grad_(wants_state) for _ in range(2))
+    layers = [(nn.Linear(width, 44), nn.Linear(11, 44)) for width in (7, 11)]
+    with ProductCounter() as counter:
+        by_hand(layers, x, zip(h, c, strict=True)).sum().backward()
+    with torch.backends.mkldnn.flags(enabled=is_fused):
+        assert trained(nn.LSTM(7, 11, num_layers=2), x, (h, c)) == counter.flops
+
+
+@pytest.mark.parametrize("kind", ["LSTM", "GRU", "RNN"])
+@pytest.mark.filterwarnings("ignore:TF32 acceleration on top of oneDNN:UserWarning")
+def test_recurrent_layers_train_the_same_with_and_without_onednn(kind):
+    layer = getattr(nn, kind)(7, 11, num_layers=2, bidirectional=True)
+    forward = count_flops(layer, normal(5, 3, 7))
+    counted = trained(layer, normal(5, 3, 7))
+    with torch.backends.mkldnn.flags(enabled=False):
+        assert trained(layer, normal(5, 3, 7)) == counted
+    assert 2 * forward < counted < 3 * forward
 
 
 def test_packed_sequences_train_their_real_steps():

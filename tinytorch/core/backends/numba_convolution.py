@@ -296,7 +296,7 @@ def conv2d_backward_input(
         and _fits(input_shape, weight.shape, groups, size)
         and grad.shape == (input_shape[0], len(weight), *size)
         # Zeros around the gradient must stay zeros, whatever they are multiplied by.
-        and np.isfinite(np.dot(weights, weights))
+        and np.isfinite(np.vdot(weights, weights))
     ):
         return fallback.conv2d_backward_input(
             grad, weight, input_shape=input_shape,

@@ -16,6 +16,7 @@ from numba import prange
 
 from tinytorch.core.backends import numba_math as fast
 from tinytorch.core.backends import numpy as plain
+from tinytorch.core.backends import products
 from tinytorch.core.backends.backend import Array, Kernel
 from tinytorch.core.backends.numba_arrays import flat, readable
 from tinytorch.core.backends.numba_compile import PARALLEL_WORK, THREADS, compiled, inlined
@@ -374,7 +375,7 @@ def matmul(a: Array, b: Array) -> Array:
         and not _suits_blas(a.shape[-2], a.size * b.shape[-1], b.shape[-1])
     ):
         return _product(a, b, None, None)
-    return np.matmul(a, b)
+    return products.matmul(a, b)
 
 
 def linear(

@@ -22,6 +22,7 @@ from tinytorch.core.backends import numpy_sparse as sparse
 from tinytorch.core.backends import numpy_spatial as spatial
 from tinytorch.core.backends import reference
 from tinytorch.core.backends.backend import Array
+from tinytorch.core.backends.products import matmul
 
 BLOCK = 1 << 14
 """Elements per block of an elementwise chain: 64 KiB of float32, so a few blocks fit in L2."""
@@ -169,7 +170,7 @@ def linear(
     x: Array, weight: Array, bias: Array | None = None, *, activation: str | None = None
 ) -> Array:
     rows = x if x.ndim == 2 else x.reshape(-1, x.shape[-1])
-    result: Array = np.matmul(rows, weight)
+    result: Array = matmul(rows, weight)
     if bias is not None:
         result += bias
     if activation is not None:
@@ -198,7 +199,7 @@ def _attend(
     query: Array, key: Array, value: Array, bias: Array | None, *, scale: float, causal: bool
 ) -> tuple[Array, Array, Array]:
     """Attend with one block of queries: (mix, exponentials, their sums), not yet divided."""
-    exponentials = np.matmul(query * scale, np.swapaxes(key, -1, -2))
+    exponentials = matmul(query * scale, np.swapaxes(key, -1, -2))
     if bias is not None:
         exponentials = np.add(exponentials, bias, dtype=exponentials.dtype)
     queries, keys = exponentials.shape[-2:]
@@ -206,7 +207,7 @@ def _attend(
         exponentials += _causal_bias(queries, keys, exponentials.dtype)
     total = _exponentiate(exponentials, -1)
     total[total == 0] = 1  # a query that may see nothing
-    return np.matmul(exponentials, value), exponentials, total
+    return matmul(exponentials, value), exponentials, total
 
 
 def attention(
@@ -259,13 +260,13 @@ def attention_backward(
     scale: float,
     causal: bool = False,
 ) -> tuple[Array, Array, Array]:
-    grad_value = np.matmul(np.swapaxes(weights, -1, -2), grad)
-    grad_scores = np.matmul(grad, np.swapaxes(value, -1, -2))
+    grad_value = matmul(np.swapaxes(weights, -1, -2), grad)
+    grad_scores = matmul(grad, np.swapaxes(value, -1, -2))
     grad_scores -= np.einsum("...i,...i->...", grad_scores, weights)[..., None]
     grad_scores *= weights
-    grad_query = np.matmul(grad_scores, key)
+    grad_query = matmul(grad_scores, key)
     grad_query *= scale
-    grad_key = np.matmul(np.swapaxes(grad_scores, -1, -2), query)
+    grad_key = matmul(np.swapaxes(grad_scores, -1, -2), query)
     grad_key *= scale
     return grad_query, grad_key, grad_value
 

@@ -13,6 +13,7 @@ import numpy as np
 from tinytorch.core.backends import reference_int8 as reference
 from tinytorch.core.backends.backend import Array, Kernel
 from tinytorch.core.backends.int8_packing import unpack_values
+from tinytorch.core.backends.products import matmul
 
 __all__ = ["KERNELS"]
 
@@ -27,7 +28,7 @@ def int8_matmul(x: Array, values: Array, sums: Array) -> Array:
     total = np.zeros((*x.shape[:-1], sums.size), np.int32)
     for first in range(0, len(weight), EXACT_DEPTH):
         block = slice(first, first + EXACT_DEPTH)
-        total += np.matmul(floats[..., block], weight[block].astype(np.float32)).astype(np.int32)
+        total += matmul(floats[..., block], weight[block].astype(np.float32)).astype(np.int32)
     return total
 
 
@@ -44,7 +45,7 @@ def int8_linear_weight_only(
     result = np.empty((*x.shape[:-1], scales.size), np.result_type(x, scales))
     for first in range(0, scales.size, COLUMN_BLOCK):
         block = slice(first, first + COLUMN_BLOCK)
-        result[..., block] = np.matmul(x, weight[:, block].astype(x.dtype))
+        result[..., block] = matmul(x, weight[:, block].astype(x.dtype))
     result *= scales
     if bias is not None:
         result += bias

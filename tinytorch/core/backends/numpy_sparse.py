@@ -10,6 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from tinytorch.core.backends.backend import Array, Kernel
+from tinytorch.core.backends.products import matmul
 from tinytorch.core.backends.reference_int8 import activate
 from tinytorch.core.backends.reference_sparse import check_sparse
 
@@ -63,7 +64,7 @@ def _by_columns(rows: Array, values: Array, indices: Array, pointers: Array) -> 
         block = slice(ends[0], ends[-1])
         lines = np.zeros((ends.size - 1, inputs), values.dtype)
         lines[np.repeat(np.arange(ends.size - 1), np.diff(ends)), indices[block]] = values[block]
-        np.matmul(rows, lines.T, out=result[:, first : first + width])
+        matmul(rows, lines.T, out=result[:, first : first + width])
     return result
 
 

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
 from tinytorch.core.backends.backend import Array
+from tinytorch.core.backends.products import matmul
 from tinytorch.core.backends.reference_spatial import Pair, output_size, pad_image, unpad_image
 
 COLUMN_BYTES = 1 << 20
@@ -73,7 +74,7 @@ def conv2d(
     dtype = np.result_type(x, weight)
     result = np.empty((len(x), groups, out_channels // groups, rows * columns), dtype)
     for images, piece in _column_pieces(x, (kh, kw), stride, padding, dilation, groups):
-        np.matmul(matrix, piece, out=result[images])
+        matmul(matrix, piece, out=result[images])
     result = result.reshape(len(x), out_channels, rows, columns)
     if bias is not None:
         result += bias[:, None, None]
@@ -102,7 +103,7 @@ def conv2d_backward_input(
     part = max(1, COLUMN_BYTES // max(1, bytes_per_image))
     for start in range(0, batch, part):
         images = slice(start, start + part)
-        taps = np.matmul(matrix, flat_grad[images]).reshape(-1, channels, kh, kw, rows, columns)
+        taps = matmul(matrix, flat_grad[images]).reshape(-1, channels, kh, kw, rows, columns)
         for row in range(kh):
             for column in range(kw):
                 top, left = row * dilation[0], column * dilation[1]
@@ -132,7 +133,7 @@ def conv2d_backward_weight(
     result = np.zeros(weight_shape, grad.dtype)
     flat = result.reshape(groups, out_channels // groups, weight_shape[1] * kh * kw)
     for images, piece in _column_pieces(x, (kh, kw), stride, padding, dilation, groups):
-        flat += np.matmul(flat_grad[images], piece.swapaxes(2, 3)).sum(axis=0)
+        flat += matmul(flat_grad[images], piece.swapaxes(2, 3)).sum(axis=0)
     return result
 
 

@@ -20,6 +20,7 @@ from tinytorch.core.backends import reference_int8 as int8
 from tinytorch.core.backends import reference_int8_convolution as int8_convolution
 from tinytorch.core.backends import reference_spatial as spatial
 from tinytorch.core.backends.backend import Array, Backend
+from tinytorch.core.backends.products import matmul
 from tinytorch.core.backends.reference_int8_embedding import int8_embedding
 from tinytorch.core.backends.reference_sparse import sparse_linear
 
@@ -105,7 +106,7 @@ ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
 def linear(
     x: Array, weight: Array, bias: Array | None = None, *, activation: str | None = None
 ) -> Array:
-    product = np.matmul(x, weight)
+    product = matmul(x, weight)
     if bias is not None:
         product = product + bias
     return product if activation is None else ACTIVATIONS[activation](product)
@@ -127,7 +128,7 @@ def attention(
     `causal`, the last query sees every key, the one before it all but the last, and so on. A row
     that may see nothing gives zeros.
     """
-    scores = scale * np.matmul(query, np.swapaxes(key, -1, -2))
+    scores = scale * matmul(query, np.swapaxes(key, -1, -2))
     if bias is not None:
         scores = scores + bias
     if causal:
@@ -139,7 +140,7 @@ def attention(
     total = exponentials.sum(axis=-1, keepdims=True)
     weights = exponentials / np.where(total == 0, 1, total)
     weights = weights.astype(query.dtype, copy=False)
-    return np.matmul(weights, value), weights if keep_weights else None
+    return matmul(weights, value), weights if keep_weights else None
 
 
 def attention_backward(
@@ -156,11 +157,11 @@ def attention_backward(
 
     Under a `causal` mask the hidden weights are zero already; a kernel may skip them.
     """
-    grad_value = np.matmul(np.swapaxes(weights, -1, -2), grad)
-    grad_weights = np.matmul(grad, np.swapaxes(value, -1, -2))
+    grad_value = matmul(np.swapaxes(weights, -1, -2), grad)
+    grad_weights = matmul(grad, np.swapaxes(value, -1, -2))
     grad_scores = scale * softmax_backward(grad_weights, weights, axis=-1)
-    grad_query = np.matmul(grad_scores, key)
-    grad_key = np.matmul(np.swapaxes(grad_scores, -1, -2), query)
+    grad_query = matmul(grad_scores, key)
+    grad_key = matmul(np.swapaxes(grad_scores, -1, -2), query)
     return grad_query, grad_key, grad_value
 
 
@@ -344,7 +345,7 @@ REFERENCE = Backend(
             "mean": np.mean,
             "max": np.max,
             # products
-            "matmul": np.matmul,
+            "matmul": matmul,
             "linear": linear,
             "attention": attention,
             "attention_backward": attention_backward,

@@ -6,6 +6,7 @@ import numpy as np
 
 from tinytorch.core.backends.backend import Array
 from tinytorch.core.backends.int4_packing import unpack_nibbles
+from tinytorch.core.backends.products import matmul
 from tinytorch.core.backends.reference_int8 import activate
 
 __all__ = ["int4_linear_weight_only"]
@@ -24,5 +25,5 @@ def int4_linear_weight_only(
     inputs, outputs = x.shape[-1], scales.shape[1]
     each = np.repeat(scales, group_size, axis=0)[:inputs]  # (inputs, outputs)
     weight = unpack_nibbles(values, inputs, outputs) * each
-    product = np.matmul(x, weight.astype(x.dtype))
+    product = matmul(x, weight.astype(x.dtype))
     return activate(product if bias is None else product + bias, activation)

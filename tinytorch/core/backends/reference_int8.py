@@ -13,6 +13,7 @@ import numpy as np
 
 from tinytorch.core.backends.backend import Array
 from tinytorch.core.backends.int8_packing import unpack_values
+from tinytorch.core.backends.products import matmul
 
 __all__ = [
     "LARGEST",
@@ -91,7 +92,7 @@ def _at_least_float32(x: Array) -> Array:
 def int8_matmul(x: Array, values: Array, sums: Array) -> Array:
     """Give the exact product (..., outputs) in int32 of int8 or uint8 rows and a packed weight."""
     weight = unpack_values(values, x.shape[-1], sums.size)
-    return np.matmul(x.astype(np.int64), weight.astype(np.int64)).astype(np.int32)
+    return matmul(x.astype(np.int64), weight.astype(np.int64)).astype(np.int32)
 
 
 def int8_linear_weight_only(
@@ -106,7 +107,7 @@ def int8_linear_weight_only(
     """Multiply floats with the weight, scale, and add the bias; the sums are not needed."""
     x = _at_least_float32(x)
     weight = unpack_values(values, x.shape[-1], scales.size).astype(x.dtype)
-    product = np.matmul(x, weight) * scales
+    product = matmul(x, weight) * scales
     return activate(product if bias is None else product + bias, activation)
 
 

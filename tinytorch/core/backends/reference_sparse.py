@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from tinytorch.core.backends.backend import Array
+from tinytorch.core.backends.products import matmul
 from tinytorch.core.backends.reference_int8 import activate
 from tinytorch.errors import ShapeError
 
@@ -35,7 +36,7 @@ def sparse_linear(
     check_sparse(values, indices, pointers, inputs=x.shape[-1])
     result = np.empty((*x.shape[:-1], pointers.size - 1), np.result_type(x, values))
     for output, (first, last) in enumerate(pairwise(pointers)):
-        result[..., output] = np.matmul(x[..., indices[first:last]], values[first:last])
+        result[..., output] = matmul(x[..., indices[first:last]], values[first:last])
     return activate(result if bias is None else result + bias, activation)
 
 

@@ -109,7 +109,7 @@ class CompiledModel(PreparedModel):
                 raise
             self._why_not_packed = why_it_failed(error)
         told = f"it is compiled without packed weights from now on: {self._why_not_packed}"
-        warnings.warn(told, RuntimeWarning, stacklevel=2)
+        warnings.warn(told, RuntimeWarning, stacklevel=1)  # torch's own code calls this
         self._settings["freeze"] = False
         self._set_up()
         return self._first_call(inputs, keywords)

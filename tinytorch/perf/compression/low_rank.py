@@ -15,6 +15,7 @@ import numpy as np
 
 from tinytorch.adapters.adapter import adapter_for
 from tinytorch.core.backends import Array
+from tinytorch.core.backends.products import matmul
 from tinytorch.core.module import Module
 from tinytorch.core.tensor import Parameter, Tensor
 from tinytorch.errors import SettingError, ShapeError
@@ -189,10 +190,10 @@ def _leading(tall: Array, rank: int) -> Factors:
         return left[:, :rank], values[:rank], right[:rank]
     # the products of columns have squares of singular values, so that those below 1e-8 of the first
     # are lost in rounding; what the matrix itself makes of the directions gives most of that back
-    directions = np.linalg.eigh(tall.T @ tall)[1][:, -rank:]  # (columns, rank)
-    basis = np.linalg.qr(tall @ directions)[0]  # (rows, rank)
-    inner, values, right = np.linalg.svd(basis.T @ tall, full_matrices=False)
-    return basis @ inner, values, right
+    directions = np.linalg.eigh(matmul(tall.T, tall))[1][:, -rank:]  # (columns, rank)
+    basis = np.linalg.qr(matmul(tall, directions))[0]  # (rows, rank)
+    inner, values, right = np.linalg.svd(matmul(basis.T, tall), full_matrices=False)
+    return matmul(basis, inner), values, right
 
 
 def _energies(matrix: Array) -> Array:
@@ -203,7 +204,7 @@ def _energies(matrix: Array) -> Array:
     """
     exact = matrix.astype(np.float64)
     tall = exact.T if exact.shape[0] < exact.shape[1] else exact
-    squares: Array = np.linalg.eigvalsh(tall.T @ tall)[::-1].clip(min=0)
+    squares: Array = np.linalg.eigvalsh(matmul(tall.T, tall))[::-1].clip(min=0)
     return squares
 
 

@@ -13,6 +13,7 @@ from fractions import Fraction
 import numpy as np
 import numpy.typing as npt
 
+from tinytorch.core.backends.products import matmul
 from tinytorch.measure.samples import Interval
 from tinytorch.measure.scaling import FAR, predict_scaling, student_t_quantile
 
@@ -291,7 +292,7 @@ class _Trial:
             shares = self._least_squares(columns / fitted[:, None], self.values / fitted)
             if (shares <= 0).any():
                 return None
-            fitted = columns @ shares
+            fitted = matmul(columns, shares)
         terms = tuple(
             term
             for part, share in zip(parts, shares, strict=True)
@@ -299,7 +300,7 @@ class _Trial:
         )
         there = np.array([_sum(part, self.at) for part in parts]) / _sum(terms, self.at)
         growth = np.array([_sum(_growth(part), self.sizes[-1]) for part in parts])
-        exponent = float(growth @ shares / fitted[-1])
+        exponent = float(matmul(growth, shares) / fitted[-1])
         slope = (growth - exponent * columns[-1]) / fitted[-1]  # of the exponent, by the shares
         residuals = np.log(self.values / fitted)
         errors = self._judge(columns / fitted[:, None], residuals, there, slope)
@@ -317,7 +318,7 @@ class _Trial:
         freedom = len(design) - design.shape[1]
         if freedom < 1:
             return math.inf, math.inf, math.inf
-        covariance = np.linalg.pinv((design * self.weights[:, None]).T @ design)
+        covariance = np.linalg.pinv(matmul((design * self.weights[:, None]).T, design))
         leverage = self.weights * np.einsum("ij,jk,ik->i", design, covariance, design)
         missed = residuals / np.maximum(1 - leverage, NO_ERROR)
         error = math.sqrt(float(np.average(missed**2, weights=self.weights)))
@@ -325,8 +326,8 @@ class _Trial:
         # A law that was chosen for its small residuals has smaller ones than a new value will have.
         sigma = max(spread, error, self.noise)
         reach = student_t_quantile((1 + CONFIDENCE) / 2, freedom) * sigma
-        of_value = reach * math.sqrt(1 + float(there @ covariance @ there))
-        return error, of_value, reach * math.sqrt(float(slope @ covariance @ slope))
+        of_value = reach * math.sqrt(1 + float(matmul(matmul(there, covariance), there)))
+        return error, of_value, reach * math.sqrt(float(matmul(matmul(slope, covariance), slope)))
 
 
 def _scaled(terms: Terms, factor: float) -> Terms:
