@@ -49,7 +49,7 @@ def run(options: argparse.Namespace, output: Output) -> ExitCode:
 def _show_kernels(options: argparse.Namespace, output: Output) -> ExitCode:
     """Measure the implementations of what a model runs, and show which one won where."""
     from tinytorch.core.module import Module
-    from tinytorch.perf.acceleration import OptimizedBackend
+    from tinytorch.perf.acceleration.optimized_backend import OptimizedBackend
     from tinytorch.reporting.kernel_choices import render_kernel_choices
     from tinytorch.workloads.targets import load_workload
 

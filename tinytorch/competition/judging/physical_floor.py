@@ -11,7 +11,7 @@ from tinytorch.competition.cell.contender import BACKEND
 from tinytorch.competition.events import Event
 from tinytorch.core.dispatch import use_backend
 from tinytorch.measure.matrix_rate import best_matrix_rate
-from tinytorch.perf.profiling import count_flops
+from tinytorch.perf.profiling.flops import count_flops
 from tinytorch.workloads.zoo import load_zoo
 
 __all__ = ["FASTER_PRODUCTS", "floor_s"]
