@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
@@ -12,7 +12,7 @@ from tinytorch.adapters.pytorch_packed import packed_objects, packing_of
 
 __all__ = ["layout_of"]
 
-ASPECTS = {
+ASPECTS: dict[str, Callable[[torch.Tensor], object]] = {
     "class": lambda tensor: type(tensor).__name__,
     "dtype": lambda tensor: tensor.dtype,
     "shape": lambda tensor: tuple(tensor.shape),
