@@ -149,11 +149,11 @@ def check_profile(profile: Profile, model: nn.Module, *inputs: torch.Tensor) -> 
         allocator >= 0.98 * live,
         f"{live / 2**20:.1f} MiB live, {allocator / 2**20:.1f} MiB by the allocator",
     )
-    wall = profile.wall.median if profile.wall else float("nan")
+    device_s = profile.device_time.median if profile.device_time else float("nan")
     busy = profile.busy.median if profile.busy else float("nan")
     watching = "not known" if profile.overhead is None else f"{profile.overhead:.1%}"
     console.print(
-        f"     latency {profile.latency.median * 1e3:.3f} ms by events, wall {wall * 1e3:.3f} ms, "
+        f"     latency {profile.latency.median * 1e3:.3f} ms, device time {device_s * 1e3:.3f} ms, "
         f"busy {busy * 1e3:.3f} ms, device idle {profile.idle_share:.0%}, "
         f"watching cost {watching}, n={profile.latency.count}"
     )

@@ -2,7 +2,7 @@ from dataclasses import replace
 
 import pytest
 from example_comparisons import comparison, contradictory
-from example_optimizations import inconclusive, measured, optimization
+from example_optimizations import attempt, inconclusive, measured, optimization
 from example_profiles import example_profile
 from reported_optimizations import (
     best_is_a_stack,
@@ -14,10 +14,13 @@ from reported_optimizations import (
 )
 
 from tinytorch.comparison.accuracy import compare_accuracy
+from tinytorch.comparison.sequential import TimedRounds
 from tinytorch.measure.samples import Samples
+from tinytorch.reporting.comparison_words import speedup_text
 from tinytorch.reporting.optimization_words import (
     ablation_plot,
     asked_words,
+    beside_lines,
     confirmation_lines,
     contribution_words,
     every_note,
@@ -195,7 +198,7 @@ def test_what_was_read_back_still_knows_the_bottleneck():
 @pytest.mark.parametrize(("busy_s", "place"), [(0.004, 0), (0.009, 1)])
 def test_what_was_read_back_still_knows_how_long_the_device_waits(busy_s, place):
     """Where it waits most of the time, that is said first: shares are of kernels alone."""
-    samples = {"wall": (0.0125,) * 4, "busy": (busy_s,) * 4}
+    samples = {"device_time": (0.008,) * 4, "busy": (busy_s,) * 4}
     profile = example_profile(device="cuda:0", **{x: Samples(x, y) for x, y in samples.items()})
     kept = replace(best_is_a_stack(), profile=None, profile_summary=profile.to_dict())
     waiting = f"the device waits for the program in {100 - busy_s / 0.01 * 100:.1f}% of the time"
@@ -377,3 +380,25 @@ def test_that_everything_failed_is_not_that_nothing_helps():
     found = optimization(Attempt(("threads",), FAILED, "ValueError: labels"))
     assert verdict_word(found) == "Nothing could be judged"
     assert "makes it faster" not in headline(found)
+
+
+# ---------------------------------------------------------------- beside the headline
+
+
+def test_inference_mode_alone_stands_beside_a_stack_that_has_more():
+    alone, stack = attempt("inference-mode", time=0.97), attempt("captured", time=0.5)
+    (line,) = beside_lines(optimization(alone, stack))
+    assert speedup_text(alone.comparison) in line
+    assert beside_lines(optimization(stack)) == []
+    assert beside_lines(optimization(alone)) == []
+
+
+def test_both_timings_of_a_device_stand_beside_the_headline():
+    single = measured(0.5)
+    sustained = comparison(0.25)
+    beside = TimedRounds(sustained.rounds, sustained.alpha, sustained.pace, 0.1, ())
+    found = replace(single, is_on_device=True, beside=beside)
+    stack = replace(attempt("captured", time=0.5), comparison=found)
+    (line,) = beside_lines(optimization(stack))
+    assert "2.00x" in line
+    assert "4.00x" in line

@@ -22,3 +22,18 @@ def test_what_makes_no_sense_is_refused(changes, words):
 
 def test_limits_are_numbers():
     assert Settings(limits={"size_mb": 1}).limits == {"size_mb": 1.0}
+
+
+@pytest.mark.parametrize(
+    ("goal", "timing"),
+    [("latency", "latency"), ("throughput", "throughput"), ("memory", "latency")],
+)
+def test_the_goal_says_which_calls_decide(goal, timing):
+    assert Settings(goal=goal).timing == timing
+
+
+def test_single_calls_are_timed_too_where_they_are_limited_and_sustained_ones_decide():
+    limits = {"latency_ms": 5.0}
+    assert Settings(goal="throughput", limits=limits).needs_latency_beside
+    assert not Settings(goal="latency", limits=limits).needs_latency_beside
+    assert not Settings(goal="throughput").needs_latency_beside
