@@ -10,6 +10,7 @@ from tinytorch.adapters.core import CoreAdapter
 from tinytorch.core.layers import Dropout, Linear, ReLU, Sequential
 from tinytorch.core.module import Module
 from tinytorch.errors import BackendError, ModelError, SettingError
+from tinytorch.perf.profiling import turns
 from tinytorch.perf.profiling.flops import count_flops
 from tinytorch.perf.profiling.model_profile import profile_model, profile_workload
 from tinytorch.workloads.profile import BACKWARD, UPDATE
@@ -47,6 +48,7 @@ class Spend(Module):
 def steady_clock(monkeypatch):
     """Let time pass only where a layer spends it, so that the arithmetic can be exact."""
     monkeypatch.setattr(CoreAdapter, "stamp", lambda self, device: lambda: Spend.now)
+    monkeypatch.setattr(turns, "perf_counter", lambda: Spend.now)
 
 
 @pytest.mark.parametrize("name", ["mlp", "cnn", "gpt"])
