@@ -14,6 +14,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "tinytorch"
+TELLING = 15
+"""Letters from which on a source is looked for in all definitions, when its own one is gone."""
 LONGEST = 160
 """Letters of a source that names a point; longer ones change too easily."""
 
@@ -77,6 +79,10 @@ class Definition:
         """Return the name without those of classes and functions around it."""
         return self.name.rpartition(".")[2]
 
+    def holds(self, point: Point) -> bool:
+        """Return whether the source of a point stands here, often enough for its ordinal."""
+        return len(self.matches(point.original)) > point.ordinal
+
     def matches(self, original: str) -> list[ast.AST]:
         """Return the statements and expressions of this source, in the order of the code."""
         return self._by_source.get(original, [])
@@ -134,7 +140,10 @@ class Code:
         last = point.definition.rpartition(".")[2]
         if not candidates and not last.startswith("__"):  # of those every class has one
             candidates = self.by_last_name.get(last, [])
-        found = [each for each in candidates if len(each.matches(point.original)) > point.ordinal]
+        found = [each for each in candidates if each.holds(point)]
+        if not candidates and len(point.original) >= TELLING:  # has the definition a new name?
+            everywhere = (each for some in self.definitions.values() for each in some)
+            found = [each for each in everywhere if each.holds(point)]
         return _nearest(found, point.module)
 
 

@@ -67,6 +67,14 @@ def test_a_point_is_found_where_its_class_has_another_name(points, code):
     assert found.name == "Case.grow"
 
 
+def test_a_telling_source_is_found_where_its_definition_has_another_name(points, code):
+    moved = point(points, "self.sizes[1:by]", 0, "self.sizes[2:by]")
+    renamed = SOURCE.replace("grow", "enlarge")
+    assert [each.name for each in code(b=renamed).find(moved)] == ["Box.enlarge"]
+    assert len(code(b=renamed, c=renamed).find(moved)) == 2
+    assert code(b=renamed).find(point(points)) == []
+
+
 def test_the_module_decides_between_equal_definitions(points, code):
     assert [each.module for each in code(a=SOURCE, b=SOURCE).find(point(points))] == ["package.a"]
     assert len(code(b=SOURCE, c=SOURCE).find(point(points))) == 2
