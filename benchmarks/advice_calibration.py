@@ -50,17 +50,16 @@ from torch_transform_cases import (
 )
 
 from tinytorch import Workload
-from tinytorch.measure.hardware import cpu_model
-from tinytorch.perf.profiling.model_profile import profile_workload
+from tinytorch.measure.environment import cpu_model
+from tinytorch.models.zoo import load_zoo
+from tinytorch.profiling.model_profile import profile_workload
+from tinytorch.profiling.profile import Profile
+from tinytorch.transforms.plan import Plan
 from tinytorch.tuning.advice import Advice
 from tinytorch.tuning.advise import advise
-from tinytorch.tuning.attempt import Attempt
+from tinytorch.tuning.attempt import Attempt, Settings
 from tinytorch.tuning.catalog import Entry, entries_for
-from tinytorch.tuning.settings import Settings
 from tinytorch.tuning.trying import Trials
-from tinytorch.workloads.plan import Plan
-from tinytorch.workloads.profile import Profile
-from tinytorch.workloads.zoo import load_zoo
 
 LEAST_HOLDING = 0.8
 BY_PLAN = ("threads", "pruned-sparse", "fewer-layers")

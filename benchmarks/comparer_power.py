@@ -33,9 +33,8 @@ import numpy as np
 
 from tinytorch import Tensor, compare, no_grad
 from tinytorch.core.layers import Linear, Sequential
-from tinytorch.measure.clocks import WALL
 from tinytorch.measure.environment import describe_environment
-from tinytorch.measure.timing import gc_paused
+from tinytorch.measure.timing import WALL, gc_paused
 
 STEPS = 100
 EXTRAS = (0, 1, 2)

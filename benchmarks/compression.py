@@ -58,19 +58,16 @@ from quantization_tables import Target, accuracy_target, at_least, kept, perplex
 
 from tinytorch.comparison.compare import compare
 from tinytorch.comparison.comparison import Comparison
-from tinytorch.perf.compression import (
-    LowRank,
-    ModelCompressor,
-    Prune,
-    RemoveChannels,
-    RemoveLayers,
-    ShareWeights,
-    SparseLayers,
-    measure_crossover,
-)
-from tinytorch.perf.compression.multiply_accumulates import count_macs
-from tinytorch.workloads.workload import Workload
-from tinytorch.workloads.zoo import HELD_OUT_IMAGES
+from tinytorch.models.workload import Workload
+from tinytorch.models.zoo import HELD_OUT_IMAGES
+from tinytorch.transforms.compression import ModelCompressor
+from tinytorch.transforms.low_rank import LowRank
+from tinytorch.transforms.prune import Prune
+from tinytorch.transforms.remove_channels import RemoveChannels
+from tinytorch.transforms.remove_layers import RemoveLayers
+from tinytorch.transforms.share_weights import ShareWeights
+from tinytorch.transforms.sparse_layers import SparseLayers, measure_crossover
+from tinytorch.transforms.support.weights import count_macs
 
 LEAST_SPEEDUP = 1.6
 LEAST_RATIO, MOST_ABOVE_BOUND = 31, 0.02

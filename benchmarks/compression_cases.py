@@ -13,28 +13,17 @@ from typing import Any
 
 import numpy as np
 
-from tinytorch.adapters.adapter import adapter_for
 from tinytorch.comparison.accuracy import AccuracyComparison, compare_accuracy
-from tinytorch.core.backends import Array
 from tinytorch.core.dataloader import DataLoader, TensorDataset
+from tinytorch.core.kernels import Array
 from tinytorch.core.layers import Linear, ReLU, Sequential
 from tinytorch.core.optimizers import Adam
 from tinytorch.core.tensor import Tensor
 from tinytorch.core.training import CosineSchedule
 from tinytorch.formats.affine import QuantizedArray
-from tinytorch.perf.compression import (
-    CompressionResult,
-    CubicSchedule,
-    KnowledgeDistillation,
-    Prune,
-    RemoveChannels,
-    fine_tune,
-    load_compressed,
-    save_compressed,
-)
-from tinytorch.workloads.plan import Transform
-from tinytorch.workloads.workload import Scores, Workload
-from tinytorch.workloads.zoo import (
+from tinytorch.models.adapter import adapter_for
+from tinytorch.models.workload import Scores, Workload
+from tinytorch.models.zoo import (
     build_cnn,
     build_mlp,
     digit_data,
@@ -42,6 +31,13 @@ from tinytorch.workloads.zoo import (
     load_zoo,
     text_data,
 )
+from tinytorch.transforms.compressed_file import load_compressed, save_compressed
+from tinytorch.transforms.compression import CompressionResult
+from tinytorch.transforms.distillation import KnowledgeDistillation
+from tinytorch.transforms.plan import Transform
+from tinytorch.transforms.prune import Prune
+from tinytorch.transforms.remove_channels import RemoveChannels
+from tinytorch.transforms.support.training import CubicSchedule, fine_tune
 
 MARGIN = 0.01
 LEAST_SPARSITY, MOST_MACS = 0.85, 0.5

@@ -8,7 +8,8 @@ from quantization_tables import Target
 
 from tinytorch.comparison.accuracy import AccuracyComparison
 from tinytorch.comparison.comparison import Comparison
-from tinytorch.perf.compression import CompressionResult, Crossover
+from tinytorch.transforms.compression import CompressionResult
+from tinytorch.transforms.sparse_layers import Crossover
 
 IMAGE_COLUMNS = ("right", "difference", "bounds", "lost", "gained", "verdict")
 FILE_COLUMNS = (

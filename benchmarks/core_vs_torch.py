@@ -39,9 +39,9 @@ import numpy as np
 
 from tinytorch.core import dispatch
 from tinytorch.core.autograd import no_grad
+from tinytorch.core.files import keep_freed_memory
 from tinytorch.core.layers import Linear, ReLU, Sequential
 from tinytorch.core.losses import CrossEntropyLoss
-from tinytorch.core.memory import keep_freed_memory
 from tinytorch.core.module import Module
 from tinytorch.core.optimizers import Adam
 from tinytorch.core.spatial import Conv2d, Flatten, MaxPool2d
@@ -216,7 +216,7 @@ def main() -> None:
     parser.add_argument("--only", default="", help="run the cases whose name contains this")
     parser.add_argument("--json", type=Path, help="write raw values here")
     parser.add_argument(
-        "--keep-freed-memory", action="store_true", help="on both sides (tinytorch.core.memory)"
+        "--keep-freed-memory", action="store_true", help="on both sides (tinytorch.core.files)"
     )
     options = parser.parse_args()
     if options.backend:

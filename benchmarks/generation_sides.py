@@ -12,12 +12,13 @@ from interleaving import Ratio, Run, Side
 from numba import prange
 
 from tinytorch.core.autograd import no_grad
-from tinytorch.core.backends.numba_compile import THREADS, compiled
 from tinytorch.core.dispatch import use_backend
+from tinytorch.core.kernels.numba.compile import THREADS, compiled
 from tinytorch.core.tensor import Tensor
 from tinytorch.core.transformers import GPT
-from tinytorch.perf.quantization import Quantize, QuantizedLinear
-from tinytorch.workloads.workload import Workload
+from tinytorch.models.workload import Workload
+from tinytorch.transforms.quantize import Quantize
+from tinytorch.transforms.quantize.layers import QuantizedLinear
 
 Shape = tuple[int, int, int, int, int]
 """Vocabulary, width, layers, heads, context."""

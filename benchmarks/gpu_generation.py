@@ -35,8 +35,8 @@ from generation_tables import header, row
 from quantization_tables import Target, at_least
 
 from tinytorch import Workload, compare
-from tinytorch.perf.memoization import generation_call, static_generator
-from tinytorch.perf.memoization.divergence_torch import explain_divergence
+from tinytorch.transforms.static_generation import generation_call, static_generator
+from tinytorch.transforms.static_generation.generation import explain_divergence
 
 PROMPT = 8
 LEAST_LLAMA, LEAST_GPT2 = 1300, 1500

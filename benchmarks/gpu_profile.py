@@ -24,9 +24,9 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 
 from tinytorch.measure.ceilings import machine_ceilings
-from tinytorch.perf.profiling.flops import count_flops
-from tinytorch.perf.profiling.model_profile import profile_model
-from tinytorch.workloads.profile import BACKWARD, UPDATE, Profile
+from tinytorch.profiling.flops import count_flops
+from tinytorch.profiling.model_profile import profile_model
+from tinytorch.profiling.profile import BACKWARD, UPDATE, Profile
 
 console = Console(width=150)
 failures: list[str] = []

@@ -34,8 +34,8 @@ from int8_sides import FAMILIES, Case, Checked, Rival, build_ours, draw, our_lay
 
 from tinytorch.comparison.compare import compare
 from tinytorch.comparison.comparison import Comparison
-from tinytorch.core.backends.numba_int8_simd import HAS_VNNI
 from tinytorch.core.dispatch import set_backend
+from tinytorch.core.kernels.numba.int8_simd import HAS_VNNI
 from tinytorch.core.tensor import Tensor
 
 CASES = [

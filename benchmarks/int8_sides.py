@@ -104,7 +104,7 @@ def multiply_exactly(
 def our_layer(drawn: Drawn, mode: str) -> Any:
     """Give the layer in fp32 or quantized; the mode `int4` quantizes weights to four bits."""
     from tinytorch.core.layers import Linear
-    from tinytorch.perf.quantization import QuantizedLinear
+    from tinytorch.transforms.quantize.layers import QuantizedLinear
 
     linear = Linear(*drawn.weight.shape).eval()
     linear.load_state_dict({"weight": drawn.weight, "bias": drawn.bias})
@@ -132,7 +132,7 @@ def build_ours(case: Case, seed: int, mode: str) -> tuple[Run, Callable[[], Chec
 
 
 def expected_of_ours(layer: Any, drawn: Drawn, mode: str) -> Array:
-    from tinytorch.core.backends.reference_int8 import quantize_by, quantize_rows
+    from tinytorch.core.kernels.reference_quantized import quantize_by, quantize_rows
 
     if mode == "fp32":
         return drawn.exact

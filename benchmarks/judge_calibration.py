@@ -30,17 +30,22 @@ from typing import Any
 import numpy as np
 
 from tinytorch.competition.cell.contender import BACKEND, Contender, Limits
-from tinytorch.competition.events import EVENTS, Event, find_event
+from tinytorch.competition.events import (
+    EVENTS,
+    Event,
+    Questions,
+    draw_questions,
+    find_event,
+    score_answers,
+)
+from tinytorch.competition.heats import heat_of, run_heat, start_process
 from tinytorch.competition.judgement import Score, score_of
-from tinytorch.competition.judging.heats import run_heat, start_process
-from tinytorch.competition.judging.measuring import heat_of
-from tinytorch.competition.questions import Questions, draw_questions, score_answers
 from tinytorch.competition.rounds import PRACTICE
 from tinytorch.core.autograd import no_grad
 from tinytorch.core.dispatch import use_backend
 from tinytorch.core.tensor import Tensor
 from tinytorch.measure.environment import describe_environment
-from tinytorch.workloads.zoo import load_zoo
+from tinytorch.models.zoo import load_zoo
 
 WAITING = """
 from time import perf_counter

@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from tinytorch.core.backends import Array
 from tinytorch.core.dispatch import run
+from tinytorch.core.kernels import Array
 
 HEADS, HEAD_DIM, EMBED_DIM, VOCABULARY, CONTEXT = 12, 64, 768, 50257, 1024
 EPS = 1e-5

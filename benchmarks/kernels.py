@@ -44,8 +44,8 @@ from interleaving import (
 import numpy as np
 from kernel_cases import CASES, Case, Draw
 
-from tinytorch.core.backends import BACKENDS, NUMPY, Array
 from tinytorch.core.dispatch import KernelCall, recording, set_backend, use_backend
+from tinytorch.core.kernels import BACKENDS, NUMPY, Array
 from tinytorch.measure.ceilings import SECONDS, Ceilings, measure_ceilings
 
 ABSOLUTE, RELATIVE = 1e-5, 1e-4

@@ -23,7 +23,7 @@ from time import perf_counter
 from generation_tables import header, row
 
 from tinytorch import Workload, load_workload
-from tinytorch.core.memory import keep_freed_memory
+from tinytorch.core.files import keep_freed_memory
 from tinytorch.tuning.attempt import Attempt
 from tinytorch.tuning.optimization import Optimization
 from tinytorch.tuning.optimize import optimize

@@ -26,7 +26,7 @@ from rich.table import Table
 from torch import nn
 
 from tinytorch import profile_model
-from tinytorch.workloads.profile import Profile
+from tinytorch.profiling.profile import Profile
 
 console = Console(width=110)
 

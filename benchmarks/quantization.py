@@ -48,22 +48,23 @@ from quantization_tables import (
 from tinytorch.comparison.accuracy import compare_accuracy
 from tinytorch.comparison.compare import compare
 from tinytorch.comparison.comparison import Comparison
-from tinytorch.core.backends.numba_int8_simd import HAS_VNNI
 from tinytorch.core.dataloader import DataLoader, TensorDataset
+from tinytorch.core.kernels.numba.int8_simd import HAS_VNNI
 from tinytorch.core.layers import Linear
 from tinytorch.core.optimizers import Adam
 from tinytorch.formats.affine import Scheme, quantize_array
 from tinytorch.formats.ranges import METHODS
-from tinytorch.perf.quantization import Quantize, QuantizedLinear, fine_tune
-from tinytorch.perf.quantization.fine_tuning import LEARNING_RATE
-from tinytorch.workloads.workload import Workload
-from tinytorch.workloads.zoo import (
+from tinytorch.models.workload import Workload
+from tinytorch.models.zoo import (
     HELD_OUT_IMAGES,
     digit_data,
     is_correct,
     load_zoo,
     text_data,
 )
+from tinytorch.transforms.quantize import Quantize
+from tinytorch.transforms.quantize.fine_tuning import LEARNING_RATE, fine_tune
+from tinytorch.transforms.quantize.layers import QuantizedLinear
 
 LEAST_SHRINKAGE, LEAST_SHARE = 3.9, 0.98
 IMAGE_MARGIN, FINE_MARGIN = 0.005, 0.001

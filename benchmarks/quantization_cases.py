@@ -13,10 +13,10 @@ from tinytorch.comparison.outputs import compare_outputs
 from tinytorch.core.autograd import no_grad
 from tinytorch.core.dataloader import TensorDataset
 from tinytorch.core.tensor import Tensor
-from tinytorch.perf.quantization import Quantize
-from tinytorch.workloads.digits import draw_digits
-from tinytorch.workloads.workload import Workload
-from tinytorch.workloads.zoo import as_inputs, load_zoo
+from tinytorch.models.digits import draw_digits
+from tinytorch.models.workload import Workload
+from tinytorch.models.zoo import as_inputs, load_zoo
+from tinytorch.transforms.quantize import Quantize
 
 MODES = {
     "weight-only 8": Quantize("weight_only"),

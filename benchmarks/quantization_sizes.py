@@ -11,13 +11,14 @@ from typing import Any
 
 import numpy as np
 
-from tinytorch.adapters.adapter import adapter_for
 from tinytorch.core.autograd import no_grad
 from tinytorch.core.checkpoints import save_checkpoint
-from tinytorch.perf.quantization import Quantize, load_quantized, save_quantized
-from tinytorch.perf.quantization.layer_catalog import BYTES_PER_SCALE, CATALOG
-from tinytorch.workloads.plan import Plan
-from tinytorch.workloads.workload import Workload
+from tinytorch.models.adapter import adapter_for
+from tinytorch.models.workload import Workload
+from tinytorch.transforms.plan import Plan
+from tinytorch.transforms.quantize import Quantize
+from tinytorch.transforms.quantize.layers import BYTES_PER_SCALE, CATALOG
+from tinytorch.transforms.quantize.saving import load_quantized, save_quantized
 
 
 @dataclass(frozen=True)

@@ -24,9 +24,9 @@ from interleaving import THREADS
 from generation_tables import header, row
 from quantization_tables import Target
 
-from tinytorch.comparison.time_limit import time_limit
 from tinytorch.core.dispatch import set_backend
-from tinytorch.measure.cores import usable_cores
+from tinytorch.measure.environment import usable_cores
+from tinytorch.measure.timing import time_limit
 
 BUSY = 0.25
 """A load average per core from which on other programs take part in what is timed."""

@@ -24,10 +24,12 @@ import transformers
 from generation_tables import header, row
 
 import tinytorch
-from tinytorch.adapters.pytorch import TorchAdapter, tensors_in
-from tinytorch.perf.compression import LowRank, RemoveChannels, RemoveLayers
-from tinytorch.perf.compression.multiply_accumulates import count_macs
-from tinytorch.workloads.workload import Workload
+from tinytorch.models.pytorch import TorchAdapter, tensors_in
+from tinytorch.models.workload import Workload
+from tinytorch.transforms.low_rank import LowRank
+from tinytorch.transforms.remove_channels import RemoveChannels
+from tinytorch.transforms.remove_layers import RemoveLayers
+from tinytorch.transforms.support.weights import count_macs
 
 Built = tuple[torch.nn.Module, torch.Tensor]
 TOKENS = {"bos_token_id": 0, "eos_token_id": 1, "pad_token_id": 1}

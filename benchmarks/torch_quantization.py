@@ -41,9 +41,9 @@ from torch_quantization_sides import (
 )
 
 from tinytorch import Workload, compare
-from tinytorch.measure.hardware import cpu_model
-from tinytorch.perf.quantization import Quantize
-from tinytorch.perf.quantization.torchao_torch import torchao_version
+from tinytorch.measure.environment import cpu_model
+from tinytorch.transforms.quantize import Quantize
+from tinytorch.transforms.quantize.quantizers import torchao_version
 
 TRANSFORMS = {
     "weights INT8": Quantize(mode="weight_only"),

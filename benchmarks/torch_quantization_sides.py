@@ -14,10 +14,9 @@ import torch
 from torch import nn
 
 from tinytorch import Workload
-from tinytorch.adapters.pytorch import TorchAdapter
-from tinytorch.perf.quantization.layers_torch import as_linear
-from tinytorch.perf.quantization.quantizer_torch import weight_of
-from tinytorch.workloads.plan import Plan
+from tinytorch.models.pytorch import TorchAdapter
+from tinytorch.transforms.plan import Plan
+from tinytorch.transforms.quantize.torch_layers import as_linear, weight_of
 
 ADAPTER = TorchAdapter()
 BYTES_PER_SCALE = 4

@@ -16,7 +16,7 @@ import torch
 from interleaving import THREADS
 from torch_transform_cases import empty_compiler_caches
 
-from tinytorch.measure.hardware import cpu_model
+from tinytorch.measure.environment import cpu_model
 
 
 def run_torch_sections(
@@ -51,7 +51,7 @@ def setting(device: str) -> dict[str, Any]:
         return {"processor": cpu_model(), **versions}
     if not torch.cuda.is_available():
         raise SystemExit("there is no CUDA device; use --device cpu, here best with --quick")
-    from tinytorch.measure.device_state import DeviceWatch
+    from tinytorch.measure.gpu import DeviceWatch
 
     watch = DeviceWatch("cuda:0")
     watch.look()

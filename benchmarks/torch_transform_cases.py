@@ -13,9 +13,9 @@ import torch
 import transformers
 
 from tinytorch import Workload
-from tinytorch.perf.memoization import generation_call
-from tinytorch.workloads.digits import draw_digits
-from tinytorch.workloads.zoo import HELD_OUT_SEED, TRAINING_SEED, as_inputs
+from tinytorch.models.digits import draw_digits
+from tinytorch.models.zoo import HELD_OUT_SEED, TRAINING_SEED, as_inputs
+from tinytorch.transforms.static_generation import generation_call
 
 SEED = 0
 SMALL = {"hidden_size": 64, "num_hidden_layers": 3, "num_attention_heads": 4}

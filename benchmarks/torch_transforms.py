@@ -36,18 +36,16 @@ from torch_transform_cases import TEXT_AND_IMAGES, gpt2, resnet, trained_resnet
 
 from tinytorch import Workload, compare
 from tinytorch.comparison.comparison import Comparison
-from tinytorch.perf.acceleration import (
-    CaptureGraph,
-    ChannelsLast,
-    CompileModel,
-    FoldBatchNorm,
-    FuseAttention,
-    InferenceMode,
-    LowerPrecision,
-    PinnedTransfers,
-    SetThreads,
-    TensorFloat32,
-)
+from tinytorch.transforms.capture_graph import CaptureGraph
+from tinytorch.transforms.channels_last import ChannelsLast
+from tinytorch.transforms.compile_model import CompileModel
+from tinytorch.transforms.fold_batch_norm import FoldBatchNorm
+from tinytorch.transforms.fuse_attention import FuseAttention
+from tinytorch.transforms.inference_mode import InferenceMode
+from tinytorch.transforms.lower_precision import LowerPrecision
+from tinytorch.transforms.pinned_transfers import PinnedTransfers
+from tinytorch.transforms.set_threads import SetThreads
+from tinytorch.transforms.tensor_float32 import TensorFloat32
 
 LEAST_SPEEDUP, MOST_ERROR = 1.5, 1e-2
 MOST_GPT2_MS, MOST_RESNET_MS = 0.88, 4.1

@@ -3,8 +3,8 @@
 import torch
 from torch.nn import functional as F
 
-from tinytorch.perf.acceleration.fuse_attention import FuseAttention
-from tinytorch.workloads.workload import Workload
+from tinytorch.models.workload import Workload
+from tinytorch.transforms.fuse_attention import FuseAttention
 
 BOUNDS = {torch.float32: 1e-5, torch.float64: 1e-12, torch.bfloat16: 3e-2, torch.float16: 5e-3}
 """A few roundings of sums of at most 16 products."""

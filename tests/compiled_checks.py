@@ -9,7 +9,7 @@ import numpy as np
 from kernel_calls import IN_PLACE, Call, kernel_calls
 from oracles import VARIANTS, assert_close
 
-from tinytorch.core.backends import REFERENCE, Kernel
+from tinytorch.core.kernels import REFERENCE, Kernel
 
 CALLS = {dtype: kernel_calls(dtype) for dtype in (np.float32, np.float64)}
 

@@ -1,7 +1,7 @@
 """Steps of core models, and recording them."""
 
-from tinytorch.adapters.core import CoreAdapter
 from tinytorch.core.autograd import no_grad
+from tinytorch.models.core import CoreAdapter
 
 ADAPTER = CoreAdapter()
 

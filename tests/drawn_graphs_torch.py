@@ -9,7 +9,7 @@ from torch import fx
 
 F = torch.nn.functional
 
-from tinytorch.perf.memoization.decode_graph_torch import JOINT, rewrite_products
+from tinytorch.transforms.static_generation.decode_graph import JOINT, rewrite_products
 
 WIDTH = 8
 ACTIVATIONS = {

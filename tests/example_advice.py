@@ -3,7 +3,7 @@
 import numpy as np
 
 from tinytorch.measure.samples import Samples
-from tinytorch.perf.acceleration.size_advice import Ceiling, Limit, SizeAdvice, SizeMeasurement
+from tinytorch.tuning.sizes import Ceiling, Limit, SizeAdvice, SizeMeasurement
 
 SATURATED = Limit("saturated", "the throughput no longer grows")
 TOO_LARGE = Limit("memory", "MemoryError: no room")

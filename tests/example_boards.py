@@ -6,13 +6,13 @@ from dataclasses import replace
 import numpy as np
 
 from tinytorch.comparison.accuracy import compare_accuracy
-from tinytorch.competition.boards.board import make_board
-from tinytorch.competition.entries.entry import Entry, Technique
+from tinytorch.competition.board import make_board
+from tinytorch.competition.entry import Entry, Technique
 from tinytorch.competition.events import EVENTS
 from tinytorch.competition.judgement import Ablation, Heat, Judgement
 from tinytorch.competition.rounds import PRACTICE, Round, commitment_of
 from tinytorch.competition.rules import finding
-from tinytorch.competition.runs.kept_run import DamagedFile, KeptRun
+from tinytorch.competition.run_files import DamagedFile, KeptRun
 
 USUAL = {"s": 1e-3, "byte": 4 << 20, "ratio": 4.0}
 SECRET = "ab" * 32

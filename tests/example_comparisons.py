@@ -8,8 +8,8 @@ from tinytorch.comparison.accuracy import compare_accuracy
 from tinytorch.comparison.comparison import Comparison
 from tinytorch.comparison.outputs import ArrayDifference, OutputDifference
 from tinytorch.comparison.resources import Resources
-from tinytorch.comparison.rounds import Pace, Round
 from tinytorch.comparison.sequential import Rule
+from tinytorch.measure.interleaving import Pace, Round
 from tinytorch.measure.samples import Samples
 
 

@@ -4,8 +4,8 @@ import numpy as np
 
 from tinytorch.comparison.accuracy import compare_accuracy
 from tinytorch.measure.samples import Samples
-from tinytorch.perf.compression.compression_result import CompressionResult, CompressionStage
-from tinytorch.perf.compression.deployment import Deployment
+from tinytorch.transforms.compression import CompressionResult, CompressionStage
+from tinytorch.transforms.deployment import Deployment
 
 
 def result(**changes):

@@ -7,13 +7,12 @@ from dataclasses import replace
 import numpy as np
 
 from tinytorch.comparison.accuracy import compare_accuracy
-from tinytorch.competition.entries.entry import Entry, Technique
-from tinytorch.competition.entries.entry_file import read_entry, write_entry
-from tinytorch.competition.events import EVENTS
+from tinytorch.competition.entry import Entry, Technique
+from tinytorch.competition.entry_file import read_entry, write_entry
+from tinytorch.competition.events import EVENTS, tier_margin
 from tinytorch.competition.judgement import Ablation, Heat, Judgement
 from tinytorch.competition.rounds import PRACTICE, Round, commitment_of
 from tinytorch.competition.rules import finding
-from tinytorch.competition.tiers import tier_margin
 
 USUAL = {"s": 1e-3, "byte": float(4 << 20), "ratio": 4.0}
 SYSTEM = {"fingerprint": "c0ffee5eed15600d", "cpu_model": "AMD EPYC", "python": "3.11.4"}

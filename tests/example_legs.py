@@ -8,11 +8,9 @@ from typing import Any
 import numpy as np
 
 from tinytorch.competition.cell.contender import Answer, Loading, Usage
-from tinytorch.competition.entries.entry import Entry, Technique
-from tinytorch.competition.events import Event, find_event
-from tinytorch.competition.judging.courses import WRITTEN, Ask, plan_course
-from tinytorch.competition.judging.heats import Given, Leg, Written
-from tinytorch.competition.questions import PROMPT, Questions
+from tinytorch.competition.entry import Entry, Technique
+from tinytorch.competition.events import PROMPT, Event, Questions, find_event
+from tinytorch.competition.heats import WRITTEN, Ask, Given, Leg, Written, plan_course
 
 CLASSES, LETTERS = 10, 12
 OUTSIDE_S = 30e-6

@@ -7,7 +7,8 @@ from example_records import ENVIRONMENT
 
 from tinytorch.comparison.accuracy import compare_accuracy
 from tinytorch.comparison.resources import Resources
-from tinytorch.perf.quantization import Quantize
+from tinytorch.transforms.plan import Gain, Plan, Skipped, Step
+from tinytorch.transforms.quantize import Quantize
 from tinytorch.tuning.attempt import (
     ACCURACY_INCONCLUSIVE,
     BETTER,
@@ -19,10 +20,9 @@ from tinytorch.tuning.attempt import (
     NOTHING_TO_DO,
     WORSE,
     Attempt,
+    Settings,
 )
 from tinytorch.tuning.optimization import Optimization
-from tinytorch.tuning.settings import Settings
-from tinytorch.workloads.plan import Gain, Plan, Skipped, Step
 
 OUTCOMES_OF_TIME = ((0.98, BETTER), (1.02, NO_GAIN))
 

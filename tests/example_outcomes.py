@@ -2,8 +2,8 @@
 
 from example_records import record
 
+from tinytorch.benchmarking.suite_run import ENTRY_KIND, EntryOutcome
 from tinytorch.measure.samples import Samples
-from tinytorch.records.suite_outcome import ENTRY_KIND, EntryOutcome
 
 ACCURACY = {"metric": "accuracy", "mean": 0.976, "low": 0.971, "high": 0.98, "confidence": 0.95}
 SERVER = {

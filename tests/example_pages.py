@@ -1,10 +1,8 @@
 """Small pages that show every part of a report once."""
 
-from tinytorch.reporting.html.appendix import appendix
-from tinytorch.reporting.html.markup import element, joined
-from tinytorch.reporting.html.page import Banner, Page, Section
-from tinytorch.reporting.html.svg import drawing, text
-from tinytorch.reporting.html.tables import Cell, Column, Row, table
+from tinytorch.reporting.html.markup import Cell, Column, Row, element, joined, table
+from tinytorch.reporting.html.page import Banner, Page, Section, appendix
+from tinytorch.reporting.html.plot import drawing, text
 
 HOSTILE = "<script>alert(1)</script>"
 COLUMNS = (

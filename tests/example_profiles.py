@@ -2,8 +2,11 @@
 
 import dataclasses
 
-from tinytorch.adapters.adapter import ParameterSpec
-from tinytorch.adapters.records import (
+from tinytorch.measure.ceilings import Bandwidth, Ceilings, Rate
+from tinytorch.measure.environment import describe_environment
+from tinytorch.measure.samples import Samples
+from tinytorch.models.adapter import ParameterSpec
+from tinytorch.models.records import (
     Allocation,
     Cost,
     LayerCall,
@@ -11,10 +14,7 @@ from tinytorch.adapters.records import (
     Recording,
     TensorSpec,
 )
-from tinytorch.measure.ceilings import Bandwidth, Ceilings, Rate
-from tinytorch.measure.environment import describe_environment
-from tinytorch.measure.samples import Samples
-from tinytorch.workloads.profile import BACKWARD, UPDATE, Profile
+from tinytorch.profiling.profile import BACKWARD, UPDATE, Profile
 
 MS = 1e-3
 ENVIRONMENT = describe_environment()

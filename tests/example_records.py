@@ -3,7 +3,7 @@
 from datetime import UTC, datetime, timedelta
 
 from tinytorch.measure.samples import Samples
-from tinytorch.workloads.record import Record
+from tinytorch.records.record import Record
 
 START = datetime(2026, 3, 1, tzinfo=UTC)
 ENVIRONMENT = {

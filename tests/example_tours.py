@@ -4,12 +4,11 @@ import numpy as np
 from example_optimizations import attempt, optimization
 from example_profiles import example_profile
 
+from tinytorch.transforms.plan import Gain
 from tinytorch.tuning.advice import Advice
-from tinytorch.tuning.attempt import INACCURATE, NOT_SHOWN, NOT_TRIED
+from tinytorch.tuning.attempt import INACCURATE, NOT_SHOWN, NOT_TRIED, Settings
 from tinytorch.tuning.optimization import Contribution
-from tinytorch.tuning.settings import Settings
 from tinytorch.tuning.tour import STOPS, Introduction, SampleDigit, Tour, Visit
-from tinytorch.workloads.plan import Gain
 
 INTRODUCTION = Introduction(
     digits=(

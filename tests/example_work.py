@@ -5,11 +5,11 @@ from dataclasses import dataclass
 
 from example_profiles import ENVIRONMENT, MS, layer_calls
 
-from tinytorch.adapters.adapter import ParameterSpec
-from tinytorch.adapters.records import Allocation, Cost, OpRecord, Recording, TensorSpec
 from tinytorch.measure.ceilings import Bandwidth, Ceilings, Rate
 from tinytorch.measure.samples import Samples
-from tinytorch.workloads.profile import Profile
+from tinytorch.models.adapter import ParameterSpec
+from tinytorch.models.records import Allocation, Cost, OpRecord, Recording, TensorSpec
+from tinytorch.profiling.profile import Profile
 
 FLOAT = 4
 RATES = {"float32": 1e9, "bfloat16": 2e9, "int8": 4e9}

@@ -2,7 +2,7 @@
 
 import torch
 
-from tinytorch.adapters.pytorch import tensors_in
+from tinytorch.models.pytorch import tensors_in
 
 
 class FakeCaptured:
@@ -34,7 +34,8 @@ class FakeCapture:
 
 def pretend_to_capture(monkeypatch):
     """Let models on a processor be captured; give the counter of captures."""
-    from tinytorch.perf.acceleration import capture_graph_torch, captured_model_torch
+    from tinytorch.transforms.capture_graph import torch as capture_graph_torch
+    from tinytorch.transforms.capture_graph import torch as captured_model_torch
 
     fake = FakeCapture()
     monkeypatch.setattr(captured_model_torch, "capture", fake)

@@ -5,9 +5,8 @@ from example_optimizations import attempt as example
 from example_profiles import example_profile
 
 from tinytorch.measure.samples import Samples
-from tinytorch.tuning.attempt import BETTER, FAILED, INACCURATE, WORSE
+from tinytorch.tuning.attempt import BETTER, FAILED, INACCURATE, WORSE, Settings
 from tinytorch.tuning.catalog import GOALS, Entry
-from tinytorch.tuning.settings import Settings
 from tinytorch.tuning.trying import Built
 
 ENTRIES = {
@@ -63,8 +62,9 @@ class ImaginaryTrials:
     def compare_with(self, first, second, **_):
         return comparison(self.speeds[second.stack] / self.speeds[first.stack])
 
-    def confirm(self, entries, built=None, *, seed, **_):
+    def confirm(self, entries, built=None, *, seed, budget_s, **_):
         stack = tuple(each.name for each in entries)
+        self.confirmation_s = budget_s
         self.confirmed.append((stack, seed))
         time = self.again.get(stack, self.speeds[stack])
         outcome = BETTER if time < 1 else WORSE

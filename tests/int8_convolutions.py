@@ -9,8 +9,8 @@ import numpy as np
 from hypothesis import strategies as st
 from oracles import torch
 
-from tinytorch.core.backends.int8_packing import PackedInt8, pack_int8
-from tinytorch.core.backends.reference_spatial import output_size
+from tinytorch.core.kernels.packing import PackedInt8, pack_int8
+from tinytorch.core.kernels.reference_spatial import output_size
 from tinytorch.errors import DTypeError, SettingError, ShapeError
 
 KINDS = ("int8_conv2d_weight_only", "int8_conv2d_dynamic", "int8_conv2d_static")

@@ -9,10 +9,8 @@ from typing import Any
 import numpy as np
 from oracles import laid_out
 
-from tinytorch.core.backends.int4_packing import pack_int4
-from tinytorch.core.backends.int8_packing import PackedInt8, pack_int8
-from tinytorch.core.backends.reference_codebook import pack_codes
-from tinytorch.core.backends.reference_sparse import pack_sparse
+from tinytorch.core.kernels.packing import PackedInt8, pack_int4, pack_int8
+from tinytorch.core.kernels.reference_quantized import pack_codes, pack_sparse
 
 IN_PLACE = {"sgd_step": (0, 2), "adam_step": (0, 2, 3)}
 """Kernels that change arguments, and which."""

@@ -1,10 +1,9 @@
 """Optimizations as if a stack of the catalog had won, without measuring anything."""
 
-from tinytorch.adapters.adapter import adapter_for
-from tinytorch.tuning.attempt import BETTER, Attempt
+from tinytorch.models.adapter import adapter_for
+from tinytorch.tuning.attempt import BETTER, Attempt, Settings
 from tinytorch.tuning.catalog import Entry, find_entries
 from tinytorch.tuning.optimization import Optimization
-from tinytorch.tuning.settings import Settings
 from tinytorch.tuning.trying import build_stack
 
 

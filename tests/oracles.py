@@ -14,7 +14,7 @@ from parts import require_part
 
 from tinytorch.core.autograd import check_gradients
 from tinytorch.core.dispatch import use_backend
-from tinytorch.core.operations.operation import Operation
+from tinytorch.core.operations import Operation
 from tinytorch.core.tensor import Tensor
 
 DTYPES = (np.float32, np.float64)

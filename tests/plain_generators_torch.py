@@ -4,7 +4,7 @@ from parts import require_part
 
 torch = require_part("torch")
 
-from tinytorch.perf.memoization import static_generator
+from tinytorch.transforms.static_generation import static_generator
 
 DRAWING = {"do_sample": True, "temperature": 0.7, "top_k": 20, "top_p": 0.9}
 

@@ -9,15 +9,15 @@ from example_profiles import example_profile
 from tinytorch.comparison.accuracy import compare_accuracy
 from tinytorch.comparison.outputs import ArrayDifference, OutputDifference
 from tinytorch.comparison.resources import Resources
+from tinytorch.models.workload import Preparation
+from tinytorch.transforms.plan import Gain
 from tinytorch.tuning.advice import Advice
 from tinytorch.tuning.attempt import (
     NOT_SHOWN,
     Attempt,
+    Settings,
 )
 from tinytorch.tuning.optimization import Contribution
-from tinytorch.tuning.settings import Settings
-from tinytorch.workloads.plan import Gain
-from tinytorch.workloads.preparation import Preparation
 
 SCORES = [1, 1, 1, 0] * 500
 ROUNDED = OutputDifference((ArrayDifference((8, 10), 1e-3, 1e-3, 61.5, 0.99, is_identical=False),))

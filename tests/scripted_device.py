@@ -5,9 +5,11 @@ from types import SimpleNamespace
 import pytest
 from scripted_sides import ToldTime, use_told_time
 
-from tinytorch.comparison import compare, displacement, sides, tails
-from tinytorch.measure import device_clock
-from tinytorch.measure.clocks import StandardClock
+from tinytorch.comparison import compare, sides
+from tinytorch.comparison import evidence as tails
+from tinytorch.measure import interleaving as displacement
+from tinytorch.measure import timing as device_clock
+from tinytorch.measure.timing import StandardClock
 
 
 class ScriptedDevice:

@@ -3,7 +3,7 @@
 import copy
 from typing import Any
 
-from tinytorch.workloads.zoo import load_zoo
+from tinytorch.models.zoo import load_zoo
 
 
 class ScriptedClock:

@@ -5,8 +5,9 @@ from contextlib import nullcontext
 
 import pytest
 
-from tinytorch.comparison import rounds, sequential
-from tinytorch.comparison.rounds import Reading
+from tinytorch.comparison import sequential
+from tinytorch.measure import interleaving as rounds
+from tinytorch.measure.interleaving import Reading
 
 
 class ToldTime:

@@ -7,7 +7,7 @@ from tinytorch.core.module import Module
 from tinytorch.core.spatial import BatchNorm2d, Conv2d, Flatten, MaxPool2d
 from tinytorch.core.tensor import Tensor
 from tinytorch.core.transformers import GPT
-from tinytorch.workloads.workload import Workload
+from tinytorch.models.workload import Workload
 
 __all__ = ["workload"]
 

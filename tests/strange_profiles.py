@@ -9,8 +9,8 @@ from example_profiles import (
     operation,
 )
 
-from tinytorch.adapters.records import Recording
 from tinytorch.measure.samples import Samples
+from tinytorch.models.records import Recording
 
 QUOTED = 'it\'s a "name" & more'
 LONG = "deep." * 40 + "end"

@@ -7,7 +7,7 @@ from importlib import import_module
 import pytest
 
 from tinytorch.showing import RENDERERS, Shown
-from tinytorch.workloads.plan import Plan
+from tinytorch.transforms.plan import Plan
 
 
 @pytest.mark.parametrize("renderer", sorted(set(RENDERERS.values())))

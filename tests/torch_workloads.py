@@ -5,9 +5,9 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from tinytorch.adapters.pytorch import TorchAdapter
-from tinytorch.perf.quantization.quantize import Quantize
-from tinytorch.workloads.workload import Workload
+from tinytorch.models.pytorch import TorchAdapter
+from tinytorch.models.workload import Workload
+from tinytorch.transforms.quantize import Quantize
 
 ADAPTER = TorchAdapter()
 

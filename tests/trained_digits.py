@@ -9,7 +9,7 @@ from tinytorch.core.autograd import no_grad
 from tinytorch.core.dataloader import DataLoader, TensorDataset
 from tinytorch.core.layers import Linear, ReLU, Sequential
 from tinytorch.core.tensor import Tensor
-from tinytorch.workloads.workload import Workload
+from tinytorch.models.workload import Workload
 
 __all__ = ["build", "digits_loader", "digits_workload"]
 

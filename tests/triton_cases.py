@@ -29,7 +29,7 @@ def error(found, expected):
 
 def joint_products(device, dtypes, **launch):
     """Yield case and error: several matrices, odd sizes, biases, and the other way round."""
-    from tinytorch.perf.memoization.triton_products_torch import joint_product
+    from tinytorch.transforms.static_generation.triton_products import joint_product
 
     for dtype, rows, sizes in itertools.product(dtypes, (1, 3), ((5,), (10, 6, 7))):
         place = {"dtype": dtype, "device": device}
@@ -58,7 +58,7 @@ def normed(x, norm, eps):
 
 def fused_products(device, dtypes, **launch):
     """Yield case and error: a norm before and a sum after, rows of one and of several blocks."""
-    from tinytorch.perf.memoization.triton_products_torch import gated_product, joint_product
+    from tinytorch.transforms.static_generation.triton_products import gated_product, joint_product
 
     eps = 1e-5
     for dtype, rows, width in itertools.product(dtypes, (1, 3), (72, 2100)):
@@ -84,8 +84,8 @@ def fused_products(device, dtypes, **launch):
 
 def gated_products(device, dtypes, **launch):
     """Yield case and error: every activation."""
-    from tinytorch.perf.memoization.decode_operators_torch import ACTIVATIONS
-    from tinytorch.perf.memoization.triton_products_torch import gated_product
+    from tinytorch.transforms.static_generation.operators import ACTIVATIONS
+    from tinytorch.transforms.static_generation.triton_products import gated_product
 
     for dtype, (name, activation) in itertools.product(dtypes, ACTIVATIONS.items()):
         place = {"dtype": dtype, "device": device}
@@ -107,7 +107,7 @@ SHAPES = [  # length, newest, batch, heads, heads of keys, width
 
 def attentions(device, dtypes, **launch):
     """Yield case and error: groups, odd widths, masks, several parts; twice, as counters return."""
-    from tinytorch.perf.memoization.triton_attention_torch import attend
+    from tinytorch.transforms.static_generation.triton_attention import attend
 
     for dtype, (length, newest, batch, heads, kv_heads, width) in itertools.product(dtypes, SHAPES):
         place = {"dtype": dtype, "device": device}

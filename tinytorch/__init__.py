@@ -13,13 +13,13 @@ if TYPE_CHECKING:
     from tinytorch.core.autograd import no_grad
     from tinytorch.core.dispatch import set_backend, use_backend
     from tinytorch.core.tensor import Tensor
-    from tinytorch.perf.profiling.model_profile import profile_model, profile_workload
+    from tinytorch.models.targets import load_workload
+    from tinytorch.models.workload import Workload
+    from tinytorch.profiling.model_profile import profile_model, profile_workload
+    from tinytorch.profiling.profile import Profile
     from tinytorch.tuning.optimization import Optimization
     from tinytorch.tuning.optimize import optimize
     from tinytorch.tuning.saving import load_optimized, save_optimized
-    from tinytorch.workloads.profile import Profile
-    from tinytorch.workloads.targets import load_workload
-    from tinytorch.workloads.workload import Workload
 
 __version__ = "0.1.0"
 
@@ -48,16 +48,16 @@ _HOMES = {
     "Comparison": "tinytorch.comparison.comparison",
     "Isolated": "tinytorch.comparison.processes",
     "Optimization": "tinytorch.tuning.optimization",
-    "Profile": "tinytorch.workloads.profile",
+    "Profile": "tinytorch.profiling.profile",
     "Tensor": "tinytorch.core.tensor",
-    "Workload": "tinytorch.workloads.workload",
+    "Workload": "tinytorch.models.workload",
     "compare": "tinytorch.comparison.compare",
     "load_optimized": "tinytorch.tuning.saving",
-    "load_workload": "tinytorch.workloads.targets",
+    "load_workload": "tinytorch.models.targets",
     "no_grad": "tinytorch.core.autograd",
     "optimize": "tinytorch.tuning.optimize",
-    "profile_model": "tinytorch.perf.profiling.model_profile",
-    "profile_workload": "tinytorch.perf.profiling.model_profile",
+    "profile_model": "tinytorch.profiling.model_profile",
+    "profile_workload": "tinytorch.profiling.model_profile",
     "save_optimized": "tinytorch.tuning.saving",
     "set_backend": "tinytorch.core.dispatch",
     "use_backend": "tinytorch.core.dispatch",

@@ -16,18 +16,18 @@ __all__ = ["Shown", "benchmarking_reports", "competition_boards", "profiling_rep
 
 # Class of a result -> what renders it.
 RENDERERS = {
-    "CacheTradeoff": "tinytorch.reporting.cache_tradeoff:render_tradeoff",
-    "Calibration": "tinytorch.reporting.quantization:render_calibration",
+    "CacheTradeoff": "tinytorch.reporting.transforms:render_tradeoff",
+    "Calibration": "tinytorch.reporting.transforms:render_calibration",
     "Comparison": "tinytorch.reporting.comparison:render_comparison",
-    "CompressionResult": "tinytorch.reporting.compression:render_compression",
-    "Deployment": "tinytorch.reporting.compression:render_deployment",
-    "KernelReport": "tinytorch.reporting.kernel_choices:render_kernel_choices",
+    "CompressionResult": "tinytorch.reporting.transforms:render_compression",
+    "Deployment": "tinytorch.reporting.transforms:render_deployment",
+    "KernelReport": "tinytorch.reporting.machine:render_kernel_choices",
     "Optimization": "tinytorch.reporting.optimization:render_optimization",
     "PerformanceTable": "tinytorch.reporting.benchmarking_classics:render_performances",
-    "Plan": "tinytorch.reporting.plan:render_plan",
+    "Plan": "tinytorch.reporting.transforms:render_plan",
     "Profile": "tinytorch.reporting.profile:render_profile",
-    "Sensitivity": "tinytorch.reporting.quantization:render_sensitivity",
-    "SizeAdvice": "tinytorch.reporting.size_advice:render_size_advice",
+    "Sensitivity": "tinytorch.reporting.transforms:render_sensitivity",
+    "SizeAdvice": "tinytorch.reporting.advice:render_size_advice",
 }
 
 
@@ -44,7 +44,7 @@ class Shown:
         return rendered
 
     def _repr_html_(self) -> str:
-        from tinytorch.reporting.notebook import notebook_html
+        from tinytorch.reporting.markdown import notebook_html
 
         return notebook_html(self.__rich__())
 
@@ -65,6 +65,6 @@ def benchmarking_reports() -> Any:
 
 def competition_boards() -> Any:
     """Return the module that shows boards of the competition."""
-    from tinytorch.reporting import competition_board
+    from tinytorch.reporting import competition as competition_board
 
     return competition_board

@@ -5,12 +5,12 @@ from functools import partial
 import numpy as np
 import pytest
 
-from tinytorch.adapters.adapter import adapter_for, held_by, owner_of, path_outside
-from tinytorch.adapters.core import CoreAdapter
 from tinytorch.core.layers import Linear, ReLU, Sequential
 from tinytorch.core.module import Module
 from tinytorch.core.tensor import Tensor
 from tinytorch.errors import ModelError, ShapeError
+from tinytorch.models.adapter import adapter_for, held_by, owner_of, path_outside
+from tinytorch.models.core import CoreAdapter
 
 X = Tensor(np.ones((2, 3), np.float32))
 
@@ -72,7 +72,7 @@ def test_what_holds_no_module_of_pytorch_is_watched_as_our_own(model):
 def test_finding_an_adapter_and_recording_do_not_import_pytorch():
     code = """
 import sys
-from tinytorch.adapters.adapter import adapter_for
+from tinytorch.models.adapter import adapter_for
 from tinytorch.core.layers import ReLU
 from tinytorch.core.tensor import Tensor
 model = ReLU()

@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from parts import require_part
 
-from tinytorch.adapters import contractions as of
-from tinytorch.adapters.records import Call, TensorSpec
-from tinytorch.core.backends import BACKENDS
+from tinytorch.core.kernels import BACKENDS
+from tinytorch.models import contractions as of
+from tinytorch.models.records import Call, TensorSpec
 
 KERNELS = BACKENDS["reference"].kernels
 lengths = st.integers(1, 4)

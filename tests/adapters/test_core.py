@@ -10,9 +10,9 @@ from core_steps import ADAPTER, forward, record, training
 
 from tinytorch.core import dispatch
 from tinytorch.core.attention import MultiHeadAttention
-from tinytorch.core.backends import BACKENDS, NUMPY, Backend
 from tinytorch.core.checkpoints import load_checkpoint, read_arrays
 from tinytorch.core.dispatch import state, use_backend
+from tinytorch.core.kernels import BACKENDS, NUMPY, Backend
 from tinytorch.core.layers import Dropout, Linear, ReLU, Sequential
 from tinytorch.core.module import Module
 from tinytorch.core.optimizers import SGD, Adam
@@ -20,9 +20,9 @@ from tinytorch.core.spatial import BatchNorm2d, Conv2d
 from tinytorch.core.tensor import Parameter, Tensor
 from tinytorch.core.transformers import GPT
 from tinytorch.errors import GraphError, ModelError, SettingError
-from tinytorch.measure.clocks import WALL
-from tinytorch.perf.profiling.flops import record_call
-from tinytorch.perf.quantization import QuantizedLinear
+from tinytorch.measure.timing import WALL
+from tinytorch.profiling.flops import record_call
+from tinytorch.transforms.quantize.layers import QuantizedLinear
 
 
 def normal(*shape):

@@ -10,9 +10,9 @@ import pytest
 from core_steps import ADAPTER, forward, record, training
 
 from tinytorch.core import dispatch
-from tinytorch.core.backends import BACKENDS, NUMPY
 from tinytorch.core.dispatch import use_backend
 from tinytorch.core.embeddings import Embedding
+from tinytorch.core.kernels import BACKENDS, NUMPY
 from tinytorch.core.kv_cache import KVCache
 from tinytorch.core.layers import Dropout, Linear, ReLU, Sequential
 from tinytorch.core.module import Module
@@ -20,7 +20,7 @@ from tinytorch.core.optimizers import SGD, Adam
 from tinytorch.core.spatial import BatchNorm2d, Conv2d, MaxPool2d
 from tinytorch.core.tensor import Parameter, Tensor
 from tinytorch.core.transformers import GPT
-from tinytorch.workloads.memory_timeline import MemoryTimeline
+from tinytorch.profiling.profile import MemoryTimeline
 
 
 def normal(*shape):

@@ -1,8 +1,8 @@
 from small_models import workload
 
-from tinytorch.adapters.core_tensors import named_tensors, own_tensors
 from tinytorch.core.layers import Linear, ReLU, Sequential
 from tinytorch.core.tensor import Tensor
+from tinytorch.models.core import named_tensors, own_tensors
 
 
 def test_a_layer_holds_its_own_and_not_those_in_it():

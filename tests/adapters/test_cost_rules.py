@@ -6,14 +6,14 @@ from byte_cases import ID, OPERATORS, ROW, TABLE, N, mask, vector
 from flop_cases import as_model
 from parts import require_part
 
-from tinytorch.adapters.cost_rules import CREATION, POINTWISE, VIEW, Rule, update
-from tinytorch.adapters.records import Call, Cost, TensorSpec
 from tinytorch.core import tensor as core
 from tinytorch.core.dispatch import run
 from tinytorch.core.embeddings import Embedding
 from tinytorch.core.module import Module
 from tinytorch.core.tensor import Tensor
-from tinytorch.perf.profiling.flops import record_call
+from tinytorch.models.costs import CREATION, POINTWISE, VIEW, Rule, update
+from tinytorch.models.records import Call, Cost, TensorSpec
+from tinytorch.profiling.flops import record_call
 
 torch = require_part("torch")
 aten = torch.ops.aten

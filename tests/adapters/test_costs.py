@@ -6,20 +6,20 @@ import pytest
 from kernel_calls import kernel_calls
 from parts import require_part
 
-from tinytorch.adapters.core import CoreAdapter
-from tinytorch.adapters.costs import COSTS, POINTWISE, cost_of
-from tinytorch.adapters.records import Call, Cost, TensorSpec
 from tinytorch.core import tensor as core
 from tinytorch.core.activations import GELU, LogSoftmax, ReLU, Sigmoid, Softmax, Tanh
 from tinytorch.core.attention import scaled_dot_product_attention
-from tinytorch.core.backends import BACKENDS
-from tinytorch.core.backends.int8_packing import pack_int8
 from tinytorch.core.dispatch import run
 from tinytorch.core.embeddings import Embedding
+from tinytorch.core.kernels import BACKENDS
+from tinytorch.core.kernels.packing import pack_int8
 from tinytorch.core.layers import Linear
 from tinytorch.core.spatial import AvgPool2d, Conv2d, MaxPool2d
 from tinytorch.core.tensor import Tensor
 from tinytorch.core.transformers import LayerNorm
+from tinytorch.models.core import CoreAdapter
+from tinytorch.models.costs import COSTS, POINTWISE, cost_of
+from tinytorch.models.records import Call, Cost, TensorSpec
 
 KINDS = sorted(BACKENDS["reference"].kernels)
 CALLS = kernel_calls(np.float32)
@@ -33,7 +33,7 @@ def costs_of(step):
 
 def torch_costs_of(step):
     torch = require_part("torch")
-    from tinytorch.adapters.pytorch import TorchAdapter
+    from tinytorch.models.pytorch import TorchAdapter
 
     with torch.no_grad():
         recording = TorchAdapter().record(torch.nn.Identity(), step, device="cpu")
@@ -347,7 +347,7 @@ def test_without_a_mask_all_products_are_visible():
 
 def test_a_fused_backward_pass_computes_the_scores_again():
     torch = require_part("torch")
-    from tinytorch.adapters.pytorch import TorchAdapter
+    from tinytorch.models.pytorch import TorchAdapter
 
     q, k = (torch.randn(2, 4, n, 8, requires_grad=True) for n in (5, 7))
     attend = torch.nn.functional.scaled_dot_product_attention

@@ -4,7 +4,7 @@ from threading import Event, Thread
 
 import pytest
 
-from tinytorch.adapters.layer_watch import entering_layers, stamping_layers
+from tinytorch.models.adapter import entering_layers, stamping_layers
 
 
 class Layer:

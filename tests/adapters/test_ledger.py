@@ -1,7 +1,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tinytorch.adapters.ledger import Ledger
+from tinytorch.models.records import Ledger
 
 
 class Clock:

@@ -9,14 +9,12 @@ from parts import require_part
 torch = require_part("torch")
 nn = torch.nn
 
-from tinytorch.adapters.adapter import adapter_for
-from tinytorch.adapters.layer_watch import stamping_layers
-from tinytorch.adapters.pytorch import TorchAdapter, tensors_in
-from tinytorch.adapters.pytorch_wrapping import WrappedModel
 from tinytorch.core.layers import Sequential as CoreSequential
 from tinytorch.errors import BackendError, GraphError, ModelError, SettingError
-from tinytorch.measure.clocks import WALL
-from tinytorch.measure.device_clock import DeviceClock
+from tinytorch.measure.timing import WALL, DeviceClock
+from tinytorch.models.adapter import adapter_for, stamping_layers
+from tinytorch.models.pytorch import TorchAdapter, tensors_in
+from tinytorch.models.pytorch_tensors import WrappedModel
 
 ADAPTER = TorchAdapter()
 

@@ -8,9 +8,9 @@ from parts import require_part
 torch = require_part("torch")
 nn = torch.nn
 
-from tinytorch.adapters import pytorch_capture
-from tinytorch.adapters.pytorch_capture import capture, taken_bytes, why_not_captured
 from tinytorch.errors import ModelError, SettingError
+from tinytorch.models import pytorch_capture
+from tinytorch.models.pytorch_capture import capture, taken_bytes, why_not_captured
 
 needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 

@@ -8,8 +8,9 @@ from parts import require_part
 torch = require_part("torch")
 nn = torch.nn
 
-from tinytorch.adapters import pytorch_compile
-from tinytorch.adapters.pytorch_compile import (
+from tinytorch.errors import SettingError
+from tinytorch.models import pytorch_compile
+from tinytorch.models.pytorch_compile import (
     MODES,
     compiled,
     refusals,
@@ -17,7 +18,6 @@ from tinytorch.adapters.pytorch_compile import (
     why_it_failed,
     why_no_compiler,
 )
-from tinytorch.errors import SettingError
 
 X = torch.ones(2, 4)
 

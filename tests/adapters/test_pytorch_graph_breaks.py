@@ -7,8 +7,8 @@ nn = torch.nn
 from torch._C._dynamo.eval_frame import _debug_get_cache_entry_list as entries_of
 from torch._dynamo.utils import counters
 
-from tinytorch.adapters import pytorch_graph_breaks
-from tinytorch.adapters.pytorch_graph_breaks import (
+from tinytorch.models import pytorch_compile as pytorch_graph_breaks
+from tinytorch.models.pytorch_compile import (
     GraphBreak,
     graph_breaks,
     graphs_of,

@@ -4,7 +4,7 @@ from parts import require_part
 torch = require_part("torch")
 nn = torch.nn
 
-from tinytorch.adapters.pytorch import TorchAdapter
+from tinytorch.models.pytorch import TorchAdapter
 
 ADAPTER = TorchAdapter()
 

@@ -3,13 +3,13 @@
 import pytest
 from parts import require_part
 
-from tinytorch.workloads.memory_timeline import MemoryTimeline
+from tinytorch.profiling.profile import MemoryTimeline
 
 torch = require_part("torch")
 nn = torch.nn
 
-from tinytorch.adapters.pytorch import TorchAdapter, tensors_in
-from tinytorch.adapters.pytorch_live_bytes import peak_of_live_bytes
+from tinytorch.models.pytorch import TorchAdapter, tensors_in
+from tinytorch.models.pytorch_recorder import peak_of_live_bytes
 
 ADAPTER = TorchAdapter()
 TABLE = torch.arange(4096.0)
@@ -105,7 +105,7 @@ def test_the_peak_of_a_text_is_that_of_the_recorder():
     require_part("transformers")
     from tiny_transformers import decoder, prompts
 
-    from tinytorch.perf.memoization import generation_call
+    from tinytorch.transforms.static_generation import generation_call
 
     model, (ids, mask) = generation_call(decoder("llama"), max_new_tokens=5), prompts()
 
@@ -133,7 +133,7 @@ def test_what_cannot_be_unpacked_counts_nothing(monkeypatch):
         def fail(module):
             raise RuntimeError("no unpacking")
 
-        monkeypatch.setattr("tinytorch.adapters.pytorch_live_bytes.packed_weights", fail)
+        monkeypatch.setattr("tinytorch.models.pytorch_recorder.packed_weights", fail)
         rest = peak_of_live_bytes(lambda: model(x), modules=modules, inputs=(x,))
     # The values, a scale and a zero point, and the bias.
     assert whole - rest == 16 * 4 + 8 + 4 * 4

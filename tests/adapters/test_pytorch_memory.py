@@ -6,14 +6,14 @@ from itertools import pairwise
 import pytest
 from parts import require_part
 
-from tinytorch.workloads.memory_timeline import MemoryTimeline
+from tinytorch.profiling.profile import MemoryTimeline
 
 torch = require_part("torch")
 nn = torch.nn
 
 from torch.utils.checkpoint import checkpoint
 
-from tinytorch.adapters.pytorch import TorchAdapter
+from tinytorch.models.pytorch import TorchAdapter
 
 ADAPTER = TorchAdapter()
 

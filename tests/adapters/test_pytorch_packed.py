@@ -6,16 +6,16 @@ from parts import require_part
 torch = require_part("torch")
 nn = torch.nn
 
-from tinytorch.adapters.pytorch import TorchAdapter
-from tinytorch.adapters.pytorch_packed import (
+from tinytorch.comparison.resources import measure_resources
+from tinytorch.models.pytorch import TorchAdapter
+from tinytorch.models.pytorch_tensors import (
     is_held_twice,
     packed_objects,
     packed_weights,
     packing_of,
     unpacked_bytes,
 )
-from tinytorch.comparison.resources import measure_resources
-from tinytorch.workloads.workload import Workload
+from tinytorch.models.workload import Workload
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore::DeprecationWarning",

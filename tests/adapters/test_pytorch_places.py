@@ -7,9 +7,9 @@ torch = require_part("torch")
 nn = torch.nn
 from torch.utils.checkpoint import checkpoint
 
-from tinytorch.adapters.layer_watch import entering_layers
-from tinytorch.adapters.pytorch import TorchAdapter
-from tinytorch.adapters.pytorch_places import Places
+from tinytorch.models.adapter import entering_layers
+from tinytorch.models.pytorch import TorchAdapter
+from tinytorch.models.pytorch_recorder import Places
 
 ADAPTER = TorchAdapter()
 X = torch.ones(3, 4)

@@ -7,9 +7,9 @@ torch = require_part("torch")
 nn = torch.nn
 F = nn.functional
 
-from tinytorch.adapters.adapter import adapter_for
-from tinytorch.adapters.records import Cost
 from tinytorch.core.layers import Sequential as CoreSequential
+from tinytorch.models.adapter import adapter_for
+from tinytorch.models.records import Cost
 
 ROWS = 4
 

@@ -6,7 +6,7 @@ nn = torch.nn
 
 from torch_workloads import mlp
 
-from tinytorch.adapters.pytorch_surgery import replace_modules, why_no_module
+from tinytorch.models.pytorch_tensors import replace_modules, why_no_module
 
 
 def compiled_in_place():

@@ -3,7 +3,7 @@ from parts import require_part
 
 torch = require_part("torch")
 
-from tinytorch.adapters.pytorch_tensors import (
+from tinytorch.models.pytorch_tensors import (
     as_spec,
     flat_tensors,
     held_bytes,

@@ -6,12 +6,12 @@ from parts import require_part
 torch = require_part("torch")
 nn = torch.nn
 
-from tinytorch.adapters import pytorch_trace
-from tinytorch.adapters.pytorch import TorchAdapter
-from tinytorch.adapters.pytorch_trace import MARK, KernelTrace
 from tinytorch.errors import MeasurementError
-from tinytorch.perf.profiling.model_profile import profile_workload
-from tinytorch.workloads.workload import Workload
+from tinytorch.models import pytorch_trace
+from tinytorch.models.pytorch import TorchAdapter
+from tinytorch.models.pytorch_trace import MARK, KernelTrace
+from tinytorch.models.workload import Workload
+from tinytorch.profiling.model_profile import profile_workload
 
 
 @pytest.fixture(autouse=True)

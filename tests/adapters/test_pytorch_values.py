@@ -8,16 +8,16 @@ nn = torch.nn
 from safetensors import safe_open
 from safetensors.torch import load_file
 
-from tinytorch.adapters.pytorch import TorchAdapter
-from tinytorch.adapters.pytorch_values import (
+from tinytorch.core.tensor import Tensor
+from tinytorch.errors import BackendError, CheckpointError, ModelError
+from tinytorch.models.pytorch import TorchAdapter
+from tinytorch.models.pytorch_tensors import (
     as_arrays,
     copied_tensor,
     merged_state,
     single,
     write_state,
 )
-from tinytorch.core.tensor import Tensor
-from tinytorch.errors import BackendError, CheckpointError, ModelError
 
 ADAPTER = TorchAdapter()
 

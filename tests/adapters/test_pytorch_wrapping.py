@@ -8,7 +8,7 @@ from parts import require_part
 torch = require_part("torch")
 nn = torch.nn
 
-from tinytorch.adapters.pytorch_wrapping import PreparedModel, WrappedModel, around_calls, innermost
+from tinytorch.models.pytorch_tensors import PreparedModel, WrappedModel, around_calls, innermost
 
 
 class Doubled(WrappedModel):

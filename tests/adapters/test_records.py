@@ -2,7 +2,7 @@ import dataclasses
 
 import pytest
 
-from tinytorch.adapters.records import Call, Cost, OpRecord, TensorSpec
+from tinytorch.models.records import Call, Cost, OpRecord, TensorSpec
 
 ROWS = TensorSpec((4, 8), "float32", 128)
 IDS = TensorSpec((4,), "int64", 32)

@@ -3,11 +3,11 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
-from tinytorch.adapters.surgery import replace_layers
 from tinytorch.core.layers import Linear, ReLU, Sequential
 from tinytorch.core.module import Module
 from tinytorch.core.tensor import Tensor
-from tinytorch.perf.acceleration import model_backend, set_model_backend
+from tinytorch.models.adapter import replace_layers
+from tinytorch.transforms.kernel_choice import model_backend, set_model_backend
 
 
 class Holder(Module):

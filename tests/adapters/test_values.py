@@ -5,9 +5,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tinytorch.adapters.core import CoreAdapter
-from tinytorch.adapters.values import copied_array, copied_plainly, leaves, plain_arrays, rebuilt
 from tinytorch.core.tensor import Parameter, Tensor
+from tinytorch.models.adapter import copied_array, copied_plainly, leaves, plain_arrays, rebuilt
+from tinytorch.models.core import CoreAdapter
 
 Pair = namedtuple("Pair", "first second")
 

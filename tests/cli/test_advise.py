@@ -4,9 +4,9 @@ import pytest
 import sized_targets
 from example_advice import advice_of, curve
 
-from tinytorch.cli.exit_codes import ExitCode
+from tinytorch.cli.console import ExitCode
 from tinytorch.cli.main import main
-from tinytorch.perf.acceleration import size_advisor
+from tinytorch.tuning import sizes as size_advisor
 
 QUICK = ["--budget", "0.3"]
 

@@ -4,8 +4,8 @@ import sys
 from example_optimizations import inconclusive
 from kept_attempts import UNUSABLE, timed
 
-from tinytorch.cli.attempt_watch import AttemptWatch
 from tinytorch.cli.console import Output
+from tinytorch.cli.optimize import AttemptWatch
 
 
 class Recorder:

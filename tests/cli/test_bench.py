@@ -9,9 +9,9 @@ import pytest
 from example_suites import write_suite
 from parts import require_part
 
-from tinytorch.cli.exit_codes import ExitCode
+from tinytorch.benchmarking import suite_run
+from tinytorch.cli.console import ExitCode
 from tinytorch.cli.main import main
-from tinytorch.records import suite_run
 
 
 @pytest.fixture

@@ -2,7 +2,7 @@ import argparse
 
 import pytest
 
-from tinytorch.cli.common_options import add_common_options
+from tinytorch.cli.options import add_common_options
 
 
 def nested_parser():

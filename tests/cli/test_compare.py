@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from example_comparisons import comparison, contradictory
 
-from tinytorch.cli.exit_codes import ExitCode
+from tinytorch.cli.console import ExitCode
 from tinytorch.cli.main import main
 from tinytorch.comparison import compare as comparer
 from tinytorch.comparison import self_check as checker
@@ -127,7 +127,7 @@ EVALUATED = """
 import numpy as np
 from tinytorch.core.layers import Linear
 from tinytorch.core.tensor import Tensor
-from tinytorch.workloads.workload import Workload
+from tinytorch.models.workload import Workload
 
 X = Tensor(np.ones((2, 4), np.float32))
 

@@ -2,7 +2,7 @@ import argparse
 
 import pytest
 
-from tinytorch.cli.compared_sides import (
+from tinytorch.cli.compare import (
     add_environments,
     are_isolated,
     as_side,

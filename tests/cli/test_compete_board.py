@@ -9,10 +9,10 @@ from example_judgements import SPRING, kept_judgement
 
 from tinytorch.cli.compete_board import KINDS
 from tinytorch.cli.main import main
-from tinytorch.competition.boards import board
+from tinytorch.competition import board
+from tinytorch.competition import submissions as records_folder
 from tinytorch.competition.rounds import write_round
-from tinytorch.competition.runs import records_folder
-from tinytorch.competition.runs.kept_run import DamagedFile
+from tinytorch.competition.run_files import DamagedFile
 
 
 @pytest.fixture

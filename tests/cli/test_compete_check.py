@@ -4,8 +4,8 @@ import pytest
 from example_boards import entry
 
 from tinytorch.cli.main import main
-from tinytorch.competition.entries import entry_checks
-from tinytorch.competition.entries.entry_file import read_entry, write_entry
+from tinytorch.competition import entry_checks
+from tinytorch.competition.entry_file import read_entry, write_entry
 from tinytorch.competition.rules import finding
 
 

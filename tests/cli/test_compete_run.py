@@ -7,14 +7,14 @@ from example_boards import accuracy, entry, judgement
 from tinytorch.cli import compete_run
 from tinytorch.cli.compete_run import exit_code_of
 from tinytorch.cli.main import main
-from tinytorch.competition.entries.entry import Technique
-from tinytorch.competition.entries.entry_file import write_entry
-from tinytorch.competition.judging import judge as judging
+from tinytorch.competition import judge as judging
+from tinytorch.competition.entry import Technique
+from tinytorch.competition.entry_file import write_entry
+from tinytorch.competition.judgement_record import judgement_in
 from tinytorch.competition.rounds import PRACTICE, new_round, write_round
 from tinytorch.competition.rules import finding
-from tinytorch.competition.runs.judgement_record import judgement_in
-from tinytorch.competition.runs.record_files import read_record_file
-from tinytorch.workloads.record import parse_record
+from tinytorch.competition.run_files import read_record_file
+from tinytorch.records.record import parse_record
 
 OPTIONS = ("heats", "ablations", "trust", "seed")
 
@@ -163,7 +163,7 @@ def test_code_that_nobody_trusts_is_no_run(tmp_path, judge_gives, capsys):
 def test_a_part_that_is_missing_here_is_not_held_against_the_entry(
     folder, judge_gives, monkeypatch, capsys
 ):
-    named = "tinytorch.competition.entries.techniques.missing_parts"
+    named = "tinytorch.competition.techniques.missing_parts"
     monkeypatch.setattr(named, lambda technique: ("fast",))
     asked = judge_gives()
     assert main(["compete", "run", str(folder)]) == 2
@@ -185,7 +185,7 @@ def test_a_folder_that_cannot_keep_the_run_is_refused_before_judging(
     def refuse(dir):
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr("tinytorch.cli.written_files.TemporaryFile", refuse)
+    monkeypatch.setattr("tinytorch.cli.options.TemporaryFile", refuse)
     asked = judge_gives()
     assert main(["compete", "run", str(folder)]) == 2
     assert "cannot be written" in capsys.readouterr().err

@@ -3,7 +3,7 @@ import inspect
 import pytest
 
 from tinytorch import errors
-from tinytorch.cli.exit_codes import CODE_OF_ERROR, ExitCode, exit_code_for
+from tinytorch.cli.console import CODE_OF_ERROR, ExitCode, exit_code_for
 from tinytorch.errors import TinyTorchError
 
 ERRORS = [

@@ -5,9 +5,8 @@ from example_comparisons import with_evidence
 from example_records import record, series
 
 from tinytorch.cli.main import main
-from tinytorch.records.comparison_record import comparison_record
+from tinytorch.records.record import Record, comparison_record
 from tinytorch.records.store import RecordStore
-from tinytorch.workloads.record import Record
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import pytest
 from example_comparisons import comparison
 
 from tinytorch.cli.console import Output
-from tinytorch.cli.html import add_html_option, check_html_path, write_html
+from tinytorch.cli.options import add_html_option, check_html_path, write_html
 from tinytorch.errors import SettingError
 
 OUTPUT = Output("probe")

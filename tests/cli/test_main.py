@@ -10,7 +10,7 @@ from project_files import ROOT
 
 from tinytorch import __version__
 from tinytorch.cli import main as main_module
-from tinytorch.cli.exit_codes import ExitCode
+from tinytorch.cli.console import ExitCode
 from tinytorch.cli.main import COMMANDS, Command, build_parser, main
 from tinytorch.errors import ShapeError, TargetError
 

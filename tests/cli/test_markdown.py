@@ -7,7 +7,7 @@ from example_suites import write_suite
 
 from tinytorch.cli.console import Output
 from tinytorch.cli.main import main
-from tinytorch.cli.markdown import (
+from tinytorch.cli.options import (
     add_markdown_option,
     check_markdown_path,
     shown_or_markdown,
@@ -15,7 +15,7 @@ from tinytorch.cli.markdown import (
 )
 from tinytorch.errors import SettingError
 from tinytorch.records.store import RecordStore
-from tinytorch.reporting.result_markdown import comparison_markdown
+from tinytorch.reporting.markdown import comparison_markdown
 
 OUTPUT = Output("compare")
 

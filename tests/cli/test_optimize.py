@@ -9,22 +9,22 @@ from example_optimizations import inconclusive
 from kept_attempts import UNUSABLE, optimization, timed, undecided
 
 from tinytorch.cli import optimize as command
-from tinytorch.cli import written_files
-from tinytorch.cli.exit_codes import ExitCode
+from tinytorch.cli import options as written_files
+from tinytorch.cli.console import ExitCode
 from tinytorch.cli.main import main
-from tinytorch.perf.profiling.model_profile import profile_workload
+from tinytorch.models.targets import load_workload
+from tinytorch.profiling.model_profile import profile_workload
 from tinytorch.records.store import RecordStore, open_store
-from tinytorch.tuning import catalog, limits, optimize, saving
-from tinytorch.tuning.attempt import NOT_TRIED, TIME_IS_UP, Attempt
-from tinytorch.tuning.attempt_records import add_record, optimization_record, origin_of
-from tinytorch.tuning.settings import Settings
-from tinytorch.workloads.targets import load_workload
+from tinytorch.tuning import attempt as limits
+from tinytorch.tuning import catalog, optimize, saving
+from tinytorch.tuning.attempt import NOT_TRIED, TIME_IS_UP, Attempt, Settings
+from tinytorch.tuning.records import add_record, optimization_record, origin_of
 
 FACTORIES = """
 import numpy as np
 from tinytorch.core.layers import Linear
 from tinytorch.core.tensor import Tensor
-from tinytorch.workloads.workload import Workload
+from tinytorch.models.workload import Workload
 
 X = Tensor(np.ones((2, 64), np.float32))
 
@@ -318,7 +318,7 @@ def test_html_markdown_and_the_model_are_written(optimized, capsys, tmp_path, mo
 
 
 def test_a_snippet_names_target_and_model(optimized, tmp_path, monkeypatch):
-    from tinytorch.tuning import snippet
+    from tinytorch.tuning import saving as snippet
 
     optimized(optimization())
     monkeypatch.setattr(saving, "save_optimized", lambda *_, **__: saving.SavedModel("x", 1, "f"))

@@ -2,7 +2,7 @@ import argparse
 
 import pytest
 
-from tinytorch.cli import option_values as read
+from tinytorch.cli import options as read
 from tinytorch.errors import SettingError
 
 

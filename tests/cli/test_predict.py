@@ -2,10 +2,10 @@ import json
 
 import pytest
 
-from tinytorch.cli.exit_codes import ExitCode
+from tinytorch.cli.console import ExitCode
 from tinytorch.cli.main import main
-from tinytorch.perf.profiling import size_scaling
-from tinytorch.perf.profiling.size_trends import Trend
+from tinytorch.profiling import size_scaling
+from tinytorch.profiling.size_scaling import Trend
 
 
 @pytest.fixture(autouse=True)

@@ -3,11 +3,11 @@ import json
 import pytest
 from parts import require_part
 
-from tinytorch.cli import written_files
-from tinytorch.cli.exit_codes import ExitCode
+from tinytorch.cli import options as written_files
+from tinytorch.cli.console import ExitCode
 from tinytorch.cli.main import main
 from tinytorch.cli.profile import ADVICE_TITLE
-from tinytorch.perf.profiling import model_profile
+from tinytorch.profiling import model_profile
 
 QUICK = ["--runs", "3", "--no-ceilings"]
 

@@ -6,16 +6,16 @@ from example_comparisons import with_evidence
 from example_records import record
 from kept_attempts import optimization
 
-from tinytorch.cli.exit_codes import ExitCode
+from tinytorch.benchmarking.suite_run import ENTRY_KIND
+from tinytorch.cli.console import ExitCode
 from tinytorch.cli.main import main
 from tinytorch.core.layers import Linear
 from tinytorch.core.tensor import Tensor
-from tinytorch.records.comparison_record import comparison_record
+from tinytorch.models.workload import Workload
+from tinytorch.records.record import comparison_record
 from tinytorch.records.store import open_store
-from tinytorch.records.suite_outcome import ENTRY_KIND
-from tinytorch.tuning.attempt_records import optimization_record, origin_of
-from tinytorch.tuning.settings import Settings
-from tinytorch.workloads.workload import Workload
+from tinytorch.tuning.attempt import Settings
+from tinytorch.tuning.records import optimization_record, origin_of
 
 WORKLOAD = Workload("w", Linear(4, 3, rng=0), (Tensor([[1, 2, 3, 4.0]]),))
 

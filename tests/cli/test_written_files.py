@@ -2,9 +2,9 @@ import os
 
 import pytest
 
-from tinytorch.cli import written_files
+from tinytorch.cli import options as written_files
 from tinytorch.cli.console import Output
-from tinytorch.cli.written_files import check_writable, write_file
+from tinytorch.cli.options import check_writable, write_file
 from tinytorch.errors import SettingError
 
 OUTPUT = Output("probe")

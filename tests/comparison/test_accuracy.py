@@ -16,8 +16,8 @@ from tinytorch.comparison.accuracy import (
     about_sample_size,
     compare_accuracy,
     examples_if_nothing_is_lost,
+    paired_difference_bounds,
 )
-from tinytorch.comparison.paired_proportions import paired_difference_bounds
 from tinytorch.errors import SettingError
 
 stats = require_part("scipy.stats")

@@ -1,11 +1,11 @@
 import pytest
 from parts import require_part
 
-from tinytorch.comparison import cold_calls
-from tinytorch.comparison.cold_calls import empty_caches_between
+from tinytorch.comparison import compare as cold_calls
+from tinytorch.comparison.compare import empty_caches_between
 from tinytorch.comparison.sides import LocalSide, WorkloadSide
-from tinytorch.measure.clocks import ColdClock, reading_overhead
-from tinytorch.workloads.workload import Workload
+from tinytorch.measure.timing import ColdClock, reading_overhead
+from tinytorch.models.workload import Workload
 
 torch = require_part("torch")
 

@@ -26,11 +26,11 @@ from two_sides import (
 from tinytorch import Comparison, Isolated, compare
 from tinytorch.comparison.compare import FLOOR, FLOOR_OF_FINISHED
 from tinytorch.comparison.comparison import FASTER, NOT_SHOWN, SAME, SLOWER
-from tinytorch.comparison.looks import FEWEST
 from tinytorch.comparison.processes import THREAD_VARIABLES
 from tinytorch.comparison.sides import WorkloadSide
 from tinytorch.errors import SettingError, TargetError
-from tinytorch.workloads.workload import Workload
+from tinytorch.measure.interleaving import FEWEST
+from tinytorch.models.workload import Workload
 
 # ---------------------------------------------------------------- verdicts
 
@@ -349,6 +349,6 @@ def test_a_candidate_that_is_worse_is_told():
 @pytest.mark.parametrize(("threads", "is_named"), [(1, False), (2, True)])
 def test_idle_threads_of_two_frameworks_are_named(monkeypatch, threads, is_named):
     monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
-    monkeypatch.setattr("tinytorch.measure.threads.usable_cores", lambda: 8)
+    monkeypatch.setattr("tinytorch.measure.environment.usable_cores", lambda: 8)
     found = compare((core_model(), CORE_X), (torch_model(WIDE), TORCH_X), **SHORT)
     assert any("two frameworks" in note for note in found.notes) is is_named

@@ -13,7 +13,7 @@ from tinytorch.comparison.compare import FLOOR_OF_FINISHED
 from tinytorch.comparison.comparison import FASTER, SLOWER
 from tinytorch.comparison.sides import LocalSide, WorkloadSide
 from tinytorch.errors import SettingError
-from tinytorch.workloads.preparation import Preparation
+from tinytorch.models.workload import Preparation
 
 # ---------------------------------------------------------------- what was done once
 
@@ -70,7 +70,7 @@ def test_functions_with_a_slow_first_call_are_told_so():
 
 @pytest.fixture
 def _small_caches(monkeypatch):
-    monkeypatch.setattr("tinytorch.measure.cold_cache.flushed_bytes", lambda: 1 << 16)
+    monkeypatch.setattr("tinytorch.measure.timing.flushed_bytes", lambda: 1 << 16)
 
 
 @pytest.mark.usefixtures("_small_caches")

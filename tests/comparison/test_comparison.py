@@ -19,11 +19,11 @@ from tinytorch.comparison.comparison import (
 )
 from tinytorch.comparison.outputs import compare_outputs
 from tinytorch.comparison.resources import Resources
-from tinytorch.comparison.rounds import Pace, Round
 from tinytorch.comparison.sequential import Rule, TimeRatio, time_until_known
 from tinytorch.errors import SettingError
+from tinytorch.measure.interleaving import Pace, Round
 from tinytorch.measure.samples import Samples
-from tinytorch.workloads.preparation import Preparation
+from tinytorch.models.workload import Preparation
 
 PACE = Pace(loops=(3, 3), pairs=2, calls_before=1, round_s=0.02, call_s=(1e-3, 2e-3))
 

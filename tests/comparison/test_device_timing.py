@@ -9,8 +9,8 @@ from scripted_device import use_scripted_device
 
 from tinytorch import compare
 from tinytorch.comparison.comparison import FASTER, SAME, Comparison
-from tinytorch.comparison.rounds import LATENCY, THROUGHPUT
 from tinytorch.errors import SettingError
+from tinytorch.measure.interleaving import LATENCY, THROUGHPUT
 
 # Host and device seconds of a call. The eager model waits for Python all the time; the captured
 # one needs as long to start as to run, which calls in a row hide.

@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 import numpy as np
 import pytest
 
-from tinytorch.comparison import displacement
-from tinytorch.comparison.displacement import DISPLACED_SHARE, Stopwatch
-from tinytorch.measure.clocks import WALL
+from tinytorch.measure import interleaving as displacement
+from tinytorch.measure.interleaving import DISPLACED_SHARE, Stopwatch
+from tinytorch.measure.timing import WALL
 
 counts_waits = pytest.mark.skipif(
     displacement._usage is None, reason="this system does not count how often a thread waits"

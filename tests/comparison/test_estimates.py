@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from parts import require_part
 
-from tinytorch.comparison import estimates
-from tinytorch.comparison.estimates import hodges_lehmann, signed_rank_interval
+from tinytorch.measure import interleaving as estimates
+from tinytorch.measure.interleaving import hodges_lehmann, signed_rank_interval
 
 stats = require_part("scipy.stats")
 

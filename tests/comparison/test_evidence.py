@@ -5,20 +5,20 @@ import numpy as np
 import pytest
 from parts import require_part
 
-from tinytorch.adapters.core import CoreAdapter
 from tinytorch.comparison import evidence
 from tinytorch.comparison.evidence import Evidence, gather_evidence
 from tinytorch.comparison.processes import Isolated, ProcessSide
 from tinytorch.comparison.resources import Resources
-from tinytorch.comparison.rounds import Pace, Round
 from tinytorch.comparison.sequential import TimedRounds
 from tinytorch.comparison.sides import LocalSide, WorkloadSide
 from tinytorch.core.layers import Linear
 from tinytorch.core.tensor import Tensor
 from tinytorch.errors import MeasurementError, ModelError
-from tinytorch.measure.clocks import WALL
+from tinytorch.measure.interleaving import Pace, Round
 from tinytorch.measure.samples import Samples
-from tinytorch.workloads.workload import Workload
+from tinytorch.measure.timing import WALL
+from tinytorch.models.core import CoreAdapter
+from tinytorch.models.workload import Workload
 
 torch = require_part("torch")
 
@@ -477,7 +477,7 @@ class Padded:
         return np.where(attention_mask[..., None], x, self.padding)
 
 def workload(padding):
-    from tinytorch.workloads.workload import Workload
+    from tinytorch.models.workload import Workload
     mask = np.array([[1, 1, 1], [1, 0, 0]])
     return Workload("padded", Padded(padding), (np.ones((2, 3, 4)), mask))
 

@@ -3,8 +3,13 @@ from example_comparisons import comparison, contradictory
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tinytorch.comparison.comparison import verdict_of
-from tinytorch.comparison.expectations import EXPECTATIONS, is_met, is_met_by, stays_within
+from tinytorch.comparison.comparison import (
+    EXPECTATIONS,
+    is_met,
+    is_met_by,
+    stays_within,
+    verdict_of,
+)
 from tinytorch.comparison.sequential import TimeRatio
 from tinytorch.errors import SettingError
 

@@ -30,8 +30,8 @@ from tinytorch import Isolated, compare
 from tinytorch.comparison import evidence, sides
 from tinytorch.comparison.comparison import NOT_SHOWN, SLOWER
 from tinytorch.errors import MeasurementError, ModelError
-from tinytorch.measure.clocks import StandardClock
-from tinytorch.workloads.workload import Workload
+from tinytorch.measure.timing import StandardClock
+from tinytorch.models.workload import Workload
 
 
 @pytest.fixture

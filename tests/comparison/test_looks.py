@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from parts import require_part
 
-from tinytorch.comparison.estimates import signed_rank_interval
-from tinytorch.comparison.looks import FIRST, Looks, common_level
+from tinytorch.measure.interleaving import FIRST, Looks, common_level, signed_rank_interval
 
 stats = require_part("scipy.stats")
 

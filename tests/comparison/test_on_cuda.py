@@ -15,11 +15,9 @@ from tinytorch.comparison.comparison import FASTER, SLOWER
 from tinytorch.comparison.resources import measure_resources
 from tinytorch.errors import ModelError
 from tinytorch.measure.ceilings_torch import CudaEventClock
-from tinytorch.measure.cold_cache import CACHES
-from tinytorch.measure.device_clock import has_unseen_work
-from tinytorch.measure.device_memory import private_pool_bytes
-from tinytorch.workloads.preparation import Preparation
-from tinytorch.workloads.workload import Workload
+from tinytorch.measure.memory import private_pool_bytes
+from tinytorch.measure.timing import CACHES, has_unseen_work
+from tinytorch.models.workload import Preparation, Workload
 
 require_part("torch")
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
@@ -207,7 +205,7 @@ def test_a_model_that_fetches_its_inputs_is_compared():
 
 
 def model_with(model):
-    from tinytorch.perf.acceleration.pinned_transfers_torch import FetchingModel
+    from tinytorch.transforms.pinned_transfers.torch import FetchingModel
 
     return FetchingModel(model, DEVICE)
 

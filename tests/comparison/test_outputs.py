@@ -10,7 +10,7 @@ from hypothesis.extra import numpy as arrays
 from tinytorch.comparison import outputs
 from tinytorch.comparison.outputs import OutputDifference, attention_mask_of, compare_outputs
 from tinytorch.errors import DTypeError
-from tinytorch.workloads.workload import Workload
+from tinytorch.models.workload import Workload
 
 ANY_FLOATS = arrays.arrays(
     np.float32, arrays.array_shapes(max_dims=3), elements=st.floats(width=32)

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from parts import require_part
 
-from tinytorch.comparison.paired_proportions import (
+from tinytorch.comparison.accuracy import (
     _lost_share,
     paired_difference_bounds,
     untouched_share_bound,

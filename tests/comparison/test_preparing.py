@@ -3,12 +3,11 @@ from dataclasses import replace
 import pytest
 from parts import require_part
 
-from tinytorch.comparison import preparing
-from tinytorch.comparison.preparing import duration_text, settle, with_room
+from tinytorch.comparison import compare as preparing
+from tinytorch.comparison.compare import duration_text, settle, with_room
 from tinytorch.comparison.sides import LocalSide, WorkloadSide
 from tinytorch.errors import ModelError
-from tinytorch.workloads.preparation import FIRST_CALL, Preparation
-from tinytorch.workloads.workload import Workload
+from tinytorch.models.workload import FIRST_CALL, Preparation, Workload
 
 torch = require_part("torch")
 nn = torch.nn

@@ -5,9 +5,9 @@ import pytest
 from example_comparisons import comparison, with_evidence
 
 from tinytorch.comparison.accuracy import compare_accuracy
+from tinytorch.comparison.comparison import failed_evaluation, quality_doubt, quality_loss
 from tinytorch.comparison.evidence import NO_EVALUATE, NO_EVALUATE_ANY_MORE
 from tinytorch.comparison.outputs import compare_outputs
-from tinytorch.comparison.quality import failed_evaluation, quality_doubt, quality_loss
 
 WORSE = compare_accuracy([1] * 400, [1, 0] * 200)
 UNDECIDED = compare_accuracy([1, 1, 0, 1] * 3, [1, 0, 0, 1] * 3)

@@ -6,14 +6,13 @@ import numpy as np
 import pytest
 from parts import require_part
 
-from tinytorch.adapters.adapter import adapter_for
 from tinytorch.comparison import resources
 from tinytorch.comparison.resources import Resources, measure_resources
 from tinytorch.core.layers import Linear, ReLU, Sequential
 from tinytorch.core.module import Module
 from tinytorch.core.tensor import Tensor
-from tinytorch.workloads.preparation import FIRST_CALL, Preparation
-from tinytorch.workloads.workload import Workload
+from tinytorch.models.adapter import adapter_for
+from tinytorch.models.workload import FIRST_CALL, Preparation, Workload
 
 torch = require_part("torch")
 nn = torch.nn
@@ -159,7 +158,7 @@ def test_packed_parameters_that_nobody_can_unpack_are_not_counted(monkeypatch):
     def fail(module):
         raise RuntimeError("no unpacking")
 
-    monkeypatch.setattr("tinytorch.adapters.pytorch.packed_weights", fail)
+    monkeypatch.setattr("tinytorch.models.pytorch.packed_weights", fail)
     found = measure_resources(Workload("packed", model, (torch.zeros(8, 32),)))
     assert (found.parameter_bytes, found.peak_bytes) == (None, None)
     assert "holds packed" in found.not_measured["parameter_bytes"]

@@ -9,8 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scripted_sides import ScriptedSide, ToldTime, use_told_time
 
-from tinytorch.comparison import rounds
-from tinytorch.comparison.rounds import (
+from tinytorch.errors import MeasurementError
+from tinytorch.measure import interleaving as rounds
+from tinytorch.measure.interleaving import (
     LONG_CALL_S,
     LOPSIDED,
     TURN_S,
@@ -21,7 +22,6 @@ from tinytorch.comparison.rounds import (
     refine_pace,
     take_round,
 )
-from tinytorch.errors import MeasurementError
 
 SECONDS = st.floats(1e-7, 10.0)
 

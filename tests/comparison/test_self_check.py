@@ -8,10 +8,10 @@ import pytest
 from tinytorch.comparison import self_check as module
 from tinytorch.comparison.compare import FLOOR
 from tinytorch.comparison.comparison import Comparison
-from tinytorch.comparison.rounds import Pace, Round
 from tinytorch.comparison.self_check import SelfCheck, Trial, known_floor, self_check
 from tinytorch.comparison.sequential import Rule
 from tinytorch.errors import SettingError
+from tinytorch.measure.interleaving import Pace, Round
 
 SAME = Trial("same", 1.001, 0.997, 1.004, 0.4)
 OPEN = Trial("not shown", 0.99, 0.97, 1.02, 2.0)

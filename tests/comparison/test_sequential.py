@@ -8,9 +8,7 @@ from hypothesis import strategies as st
 from parts import require_part
 from scripted_sides import ScriptedSide, ToldTime, use_told_time
 
-from tinytorch.comparison import rounds
 from tinytorch.comparison.comparison import NOT_SHOWN, SAME, SLOWER, verdict_of
-from tinytorch.comparison.looks import FEWEST, FIRST
 from tinytorch.comparison.sequential import (
     NARROWEST,
     Rule,
@@ -19,6 +17,8 @@ from tinytorch.comparison.sequential import (
     time_until_known,
 )
 from tinytorch.errors import MeasurementError, SettingError
+from tinytorch.measure import interleaving as rounds
+from tinytorch.measure.interleaving import FEWEST, FIRST
 
 stats = require_part("scipy.stats")
 

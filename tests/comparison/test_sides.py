@@ -13,13 +13,13 @@ import pytest
 from parts import require_part
 from two_sides import are_gone, children
 
-from tinytorch.comparison.rounds import Reading
 from tinytorch.comparison.sides import LocalSide, WorkloadSide, function_name
 from tinytorch.core.layers import Linear, ReLU, Sequential
 from tinytorch.core.module import Module
 from tinytorch.core.tensor import Tensor
 from tinytorch.errors import MeasurementError, ModelError
-from tinytorch.workloads.workload import Workload
+from tinytorch.measure.interleaving import Reading
+from tinytorch.models.workload import Workload
 
 torch = require_part("torch")
 nn = torch.nn

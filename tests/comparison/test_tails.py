@@ -5,8 +5,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import pytest
 
-from tinytorch.comparison.rounds import Round
-from tinytorch.comparison.tails import (
+from tinytorch.comparison.evidence import (
     PERCENTILES,
     Tail,
     calls_of_rounds,
@@ -14,6 +13,7 @@ from tinytorch.comparison.tails import (
     measure_tails,
 )
 from tinytorch.errors import SettingError
+from tinytorch.measure.interleaving import Round
 from tinytorch.measure.samples import Samples
 
 

@@ -5,9 +5,9 @@ from contextlib import suppress
 
 import pytest
 
-from tinytorch.comparison import time_limit as module
-from tinytorch.comparison.time_limit import can_limit_time, time_limit
 from tinytorch.errors import MeasurementError
+from tinytorch.measure import timing as module
+from tinytorch.measure.timing import can_limit_time, time_limit
 
 pytestmark = pytest.mark.skipif(
     not hasattr(signal, "setitimer"), reason="this system has no timer that interrupts"

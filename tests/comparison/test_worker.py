@@ -10,11 +10,11 @@ import psutil
 import pytest
 from parts import require_part
 
-from tinytorch.adapters.core import CoreAdapter
 from tinytorch.comparison import worker
 from tinytorch.comparison.processes import WORKER
 from tinytorch.core.tensor import Tensor
-from tinytorch.workloads.workload import Workload
+from tinytorch.models.core import CoreAdapter
+from tinytorch.models.workload import Workload
 
 torch = require_part("torch")
 
@@ -89,7 +89,7 @@ def test_outputs_are_the_same_without_tinytorch(monkeypatch):
     expected = worker.arrays_in(output)
     # As in a version of tinytorch from before adapters could do that.
     monkeypatch.setattr(CoreAdapter, "arrays", property(), raising=False)
-    from tinytorch.adapters.pytorch import TorchAdapter
+    from tinytorch.models.pytorch import TorchAdapter
 
     monkeypatch.setattr(TorchAdapter, "arrays", property(), raising=False)
     alone = worker.arrays_in(output)

@@ -6,16 +6,17 @@ from types import SimpleNamespace
 import pytest
 from scripted_models import ScriptedClock, ScriptedModel
 
-from tinytorch.competition import classic_competition as module
-from tinytorch.competition.classic_competition import TinyMLPerfCompetition
+from tinytorch.competition import classic as module
+from tinytorch.competition import heats as heats_module
+from tinytorch.competition import local_judge
+from tinytorch.competition import local_judge as local_contender
+from tinytorch.competition.classic import TinyMLPerfCompetition
 from tinytorch.competition.events import find_event
-from tinytorch.competition.judging import heats as heats_module
-from tinytorch.competition.judging import local_contender, local_judge
 from tinytorch.competition.rounds import PRACTICE
-from tinytorch.competition.runs.records_folder import read_folder
+from tinytorch.competition.submissions import read_folder
 from tinytorch.errors import SettingError
-from tinytorch.perf.quantization import quantize_model
-from tinytorch.workloads.zoo import build_mlp, load_zoo
+from tinytorch.models.zoo import build_mlp, load_zoo
+from tinytorch.transforms.quantize.classic import quantize_model
 
 SLOW_REFERENCE_S = 3.0
 

@@ -7,14 +7,14 @@ import pytest
 from parts import require_part
 from scripted_models import ScriptedClock, ScriptedModel
 
-from tinytorch.competition import classic_events as module
-from tinytorch.competition.classic_events import CompetitionProfiler, TinyMLPerf
+from tinytorch.competition import classic as module
+from tinytorch.competition.classic import CompetitionProfiler, TinyMLPerf
 from tinytorch.competition.events import EVENTS
 from tinytorch.core.dispatch import active_backend, use_backend
 from tinytorch.core.tensor import Tensor
 from tinytorch.errors import ModelError, SettingError
-from tinytorch.perf.acceleration import set_model_backend
-from tinytorch.workloads.zoo import build_mlp, load_zoo
+from tinytorch.models.zoo import build_mlp, load_zoo
+from tinytorch.transforms.kernel_choice import set_model_backend
 
 SPEEDUPS = ("speedup_vs_baseline", "speedup_low", "speedup_high")
 

@@ -4,7 +4,7 @@ import pytest
 
 from tinytorch.competition.events import EVENTS, find_event
 from tinytorch.errors import SettingError
-from tinytorch.workloads.zoo import ZOO
+from tinytorch.models.zoo import ZOO
 
 
 def test_each_event_has_a_model_of_the_zoo():

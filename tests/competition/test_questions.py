@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from parts import require_part
 
-from tinytorch.competition.events import EVENTS
-from tinytorch.competition.questions import (
+from tinytorch.competition.events import (
+    EVENTS,
     PROMPT,
     Questions,
     calibration,
@@ -24,8 +24,8 @@ from tinytorch.competition.questions import (
 from tinytorch.competition.rounds import PRACTICE, Round, commitment_of, new_round
 from tinytorch.core.tensor import Tensor
 from tinytorch.errors import DTypeError, SettingError, ShapeError
-from tinytorch.workloads.digits import draw_digits
-from tinytorch.workloads.zoo import as_inputs, digit_data, load_zoo, text_data, tokenizer
+from tinytorch.models.digits import draw_digits
+from tinytorch.models.zoo import as_inputs, digit_data, load_zoo, text_data, tokenizer
 
 MLP, CNN, GPT = (EVENTS[name] for name in ("mlp_sprint", "cnn_marathon", "transformer_decathlon"))
 SMALL = {event.name: replace(event, examples=20) for event in EVENTS.values()}

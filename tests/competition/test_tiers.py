@@ -6,8 +6,15 @@ import numpy as np
 import pytest
 
 from tinytorch.comparison.accuracy import INCONCLUSIVE
-from tinytorch.competition.events import TIERS, find_event
-from tinytorch.competition.tiers import KEPT, LOST, compare_in_tier, tier_margin, tier_verdict
+from tinytorch.competition.events import (
+    KEPT,
+    LOST,
+    TIERS,
+    compare_in_tier,
+    find_event,
+    tier_margin,
+    tier_verdict,
+)
 
 SPRINT, DECATHLON = find_event("mlp_sprint"), find_event("transformer_decathlon")
 

@@ -14,7 +14,7 @@ from tinytorch.core.autograd import (
     is_grad_enabled,
     no_grad,
 )
-from tinytorch.core.operations.operation import Operation
+from tinytorch.core.operations import Operation
 from tinytorch.core.tensor import Tensor, apply, concatenate, where
 from tinytorch.errors import DTypeError, GraphError, ShapeError
 

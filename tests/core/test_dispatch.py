@@ -7,7 +7,6 @@ import pytest
 
 from tinytorch.core import dispatch
 from tinytorch.core.autograd import no_grad
-from tinytorch.core.backends import BACKENDS, NUMPY
 from tinytorch.core.dispatch import (
     ArraySpec,
     active_backend,
@@ -17,6 +16,7 @@ from tinytorch.core.dispatch import (
     set_backend,
     use_backend,
 )
+from tinytorch.core.kernels import BACKENDS, NUMPY
 from tinytorch.core.layers import Linear, ReLU, Sequential
 from tinytorch.core.module import Module
 from tinytorch.core.optimizers import SGD
@@ -163,7 +163,7 @@ def test_a_backward_pass_that_fails_leaves_path_and_phase_as_they_were(monkeypat
     model, x = Block(), Tensor(np.ones((2, 3), np.float32))
     with recording(lambda call: None):
         output = model(x)
-        monkeypatch.setattr("tinytorch.core.operations.activations.ReLU.backward", None)
+        monkeypatch.setattr("tinytorch.core.operations.ReLU.backward", None)
         with pytest.raises(TypeError):
             output.backward()
     assert (dispatch.state.path, dispatch.state.phase) == (None, "forward")

@@ -9,7 +9,7 @@ import pytest
 from tinytorch.core.autograd import no_grad
 from tinytorch.core.dispatch import recording
 from tinytorch.core.layers import Linear, ReLU, Sequential
-from tinytorch.core.operations.operation import Operation
+from tinytorch.core.operations import Operation
 from tinytorch.core.spatial import Conv2d, Flatten, MaxPool2d
 from tinytorch.core.tensor import Tensor
 from tinytorch.core.transformers import GPT

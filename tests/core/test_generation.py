@@ -7,8 +7,8 @@ from torch_twins import randomise
 
 from tinytorch.core.autograd import is_grad_enabled
 from tinytorch.core.dispatch import use_backend
+from tinytorch.core.generation import Sampler
 from tinytorch.core.kv_cache import KVCache
-from tinytorch.core.sampling import Sampler
 from tinytorch.core.transformers import GPT
 from tinytorch.errors import CacheFullError, DTypeError, SettingError, ShapeError, TokenError
 

@@ -7,7 +7,7 @@ import pytest
 CODE = """
 import resource
 import numpy as np
-from tinytorch.core.memory import keep_freed_memory
+from tinytorch.core.files import keep_freed_memory
 
 def faults():
     return resource.getrusage(resource.RUSAGE_SELF).ru_minflt

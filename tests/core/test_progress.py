@@ -4,8 +4,8 @@ import io
 
 import pytest
 
-from tinytorch.core import progress
-from tinytorch.core.progress import ProgressLine
+from tinytorch.core import files as progress
+from tinytorch.core.files import ProgressLine
 
 
 class Terminal(io.StringIO):

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from parts import require_part
 
-from tinytorch.core.sampling import Sampler
+from tinytorch.core.generation import Sampler
 from tinytorch.errors import SettingError
 
 LOGITS = st.lists(st.floats(-20, 20), min_size=1, max_size=12).map(lambda row: np.array([row]))

@@ -6,10 +6,14 @@ import pytest
 from oracles import BACKENDS
 
 import tinytorch
+from tinytorch.core import operations as activations
+from tinytorch.core import operations as convolution
+from tinytorch.core import operations as elementwise
+from tinytorch.core import operations as normalization
+from tinytorch.core import operations as products
 from tinytorch.core.autograd import no_grad
 from tinytorch.core.dispatch import use_backend
-from tinytorch.core.operations import activations, convolution, elementwise, normalization, products
-from tinytorch.core.operations.operation import Operation
+from tinytorch.core.operations import Operation
 from tinytorch.core.tensor import Parameter, Tensor, apply, concatenate, stack, where
 from tinytorch.errors import DTypeError, ShapeError, TinyTorchError
 

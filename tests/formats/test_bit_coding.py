@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tinytorch.formats import bit_coding
-from tinytorch.formats.bit_coding import CHANCES, MOST_LANES, BitDecoder, BitEncoder
+from tinytorch.formats import entropy as bit_coding
+from tinytorch.formats.entropy import CHANCES, MOST_LANES, BitDecoder, BitEncoder
 
 
 def random_steps(rng, lengths, chance=None):

@@ -9,11 +9,10 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes
 
 from tinytorch.errors import SettingError
-from tinytorch.formats import bit_coding
+from tinytorch.formats import entropy as bit_coding
 from tinytorch.formats.affine import QuantizedArray, Scheme, quantize_array
-from tinytorch.formats.coded_encodings import CODED, MOST_ELEMENTS_PER_BYTE
-from tinytorch.formats.encoding import MAIN, Encoded
-from tinytorch.formats.entropy import entropy_bytes
+from tinytorch.formats.encodings import MAIN, Encoded
+from tinytorch.formats.entropy import CODED, MOST_ELEMENTS_PER_BYTE, entropy_bytes
 from tinytorch.formats.tensor_file import DTYPES, TensorSpec
 
 FLOATS = ["F64", "F32", "F16"]

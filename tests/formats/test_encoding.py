@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from tinytorch.formats.encoding import MAIN, Encoded, Encoding
+from tinytorch.formats.encodings import MAIN, Encoded, Encoding
 from tinytorch.formats.tensor_file import TensorSpec
 
 

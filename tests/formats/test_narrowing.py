@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays_of
 
 from tinytorch.formats import affine
-from tinytorch.formats.affine import Scheme, quantize_array
-from tinytorch.formats.narrowing import narrowed_ranges
+from tinytorch.formats.affine import Scheme, narrowed_ranges, quantize_array
 
 
 def squared_error(array, quantized):

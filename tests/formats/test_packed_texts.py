@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tinytorch.formats import packed_texts
-from tinytorch.formats.packed_texts import KNOWN_WORDS, pack_texts, unpack_texts
+from tinytorch.formats import weights_file as packed_texts
+from tinytorch.formats.weights_file import KNOWN_WORDS, pack_texts, unpack_texts
 
 
 @given(texts=st.dictionaries(st.text(), st.text()), behind=st.binary(max_size=9))

@@ -7,8 +7,7 @@ import pytest
 
 from tinytorch.errors import SettingError
 from tinytorch.formats.affine import QuantizedArray, Scheme, quantize_array
-from tinytorch.formats.encoding import MAIN
-from tinytorch.formats.quantized_encodings import QUANTIZED, has_bits, scheme_of, scheme_words
+from tinytorch.formats.encodings import MAIN, QUANTIZED, has_bits, scheme_of, scheme_words
 
 MATRIX = np.random.default_rng(3).normal(size=(6, 5)).astype(np.float32)
 

@@ -6,8 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes
 
-from tinytorch.formats.entropy import entropy_bytes
-from tinytorch.formats.symbol_coding import decode_symbols, encode_symbols
+from tinytorch.formats.entropy import decode_symbols, encode_symbols, entropy_bytes
 
 
 def encoded(values, bits=8, carried=b""):

@@ -13,13 +13,16 @@ from tinytorch.core.checkpoints import write_arrays
 from tinytorch.errors import CheckpointError, DTypeError, SettingError
 from tinytorch.formats import weights_file
 from tinytorch.formats.affine import QuantizedArray, Scheme, quantize_array, scale_shape
-from tinytorch.formats.encodings import ENCODINGS, MAIN, Encoded, Encoding
-from tinytorch.formats.packed_texts import unpack_texts
 from tinytorch.formats.tensor_file import DTYPES, Tensor, TensorSpec, code_of, write_tensors
 from tinytorch.formats.weights_file import (
+    ENCODINGS,
+    MAIN,
+    Encoded,
+    Encoding,
     StoredArray,
     describe_weights,
     read_weights,
+    unpack_texts,
     write_weights,
 )
 

@@ -12,11 +12,15 @@ from parts import require_part
 
 from tinytorch.errors import CheckpointError
 from tinytorch.formats.affine import QuantizedArray, Scheme, quantize_array
-from tinytorch.formats.encodings import ENCODINGS
 from tinytorch.formats.entropy import entropy_bytes
-from tinytorch.formats.packed_texts import pack_texts
 from tinytorch.formats.tensor_file import Tensor, TensorSpec, write_tensors
-from tinytorch.formats.weights_file import describe_weights, read_weights, write_weights
+from tinytorch.formats.weights_file import (
+    ENCODINGS,
+    describe_weights,
+    pack_texts,
+    read_weights,
+    write_weights,
+)
 
 MLP = [(784, 128), (128,), (128, 64), (64,), (64, 10), (10,)]
 
@@ -240,7 +244,7 @@ def test_texts_must_be_where_the_version_has_them(tmp_path):
 
 
 def test_a_bomb_of_packed_texts_is_defused(tmp_path, monkeypatch):
-    monkeypatch.setattr("tinytorch.formats.packed_texts.LARGEST_HEADER_BYTES", 10_000)
+    monkeypatch.setattr("tinytorch.formats.weights_file.LARGEST_HEADER_BYTES", 10_000)
     packer = zlib.compressobj(9, zlib.DEFLATED, -15)
     write_gathered(tmp_path / "a", packer.compress(b" " * 10_000_000) + packer.flush())
     with pytest.raises(CheckpointError, match="its texts do not end"):

@@ -8,8 +8,8 @@ from parts import require_part
 from project_files import ROOT
 
 from tinytorch import load_workload, profile_workload
-from tinytorch.perf.profiling import count_flops
-from tinytorch.workloads.resizing import resize_workload
+from tinytorch.models.workload import resize_workload
+from tinytorch.profiling.flops import count_flops
 
 FOLDER = ROOT / "docs" / "case_studies"
 PAIRS = ["attention_length", "float64_images", "head_loop", "recomputed_tokens"]

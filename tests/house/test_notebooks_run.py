@@ -7,7 +7,7 @@ import pytest
 from example_profiles import example_ceilings
 from project_files import ROOT
 
-from tinytorch.perf.profiling import model_profile
+from tinytorch.profiling import model_profile
 
 NOTEBOOKS = sorted(ROOT.glob("docs/notebooks/*.ipynb"))
 BY_NAME = {"argvalues": NOTEBOOKS, "ids": [path.name for path in NOTEBOOKS]}

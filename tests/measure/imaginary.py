@@ -1,8 +1,7 @@
 """Machines and ceilings that do not exist, for tests."""
 
 from tinytorch.measure.ceilings import Bandwidth, Ceilings, Rate
-from tinytorch.measure.environment import Environment
-from tinytorch.measure.hardware import Cache
+from tinytorch.measure.environment import Cache, Environment
 from tinytorch.measure.samples import Samples
 
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30

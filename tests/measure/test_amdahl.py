@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tinytorch.errors import SettingError
-from tinytorch.measure.amdahl import amdahl
+from tinytorch.measure.roofline import amdahl
 
 SHARES = st.floats(0, 1)
 FACTORS = st.floats(1e-6, 1e6)

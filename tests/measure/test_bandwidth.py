@@ -5,8 +5,8 @@ import pytest
 from parts import require_part
 
 from tinytorch.errors import SettingError
-from tinytorch.measure import bandwidth
-from tinytorch.measure.bandwidth import Crew, compiled_kernels, numpy_kernels
+from tinytorch.measure import ceilings_cpu as bandwidth
+from tinytorch.measure.ceilings_cpu import Crew, compiled_kernels, numpy_kernels
 
 KIB = 1 << 10
 

@@ -4,8 +4,8 @@ import pytest
 from measure.imaginary import GIB, KIB, MIB, ceilings, environment, rate
 from parts import require_part
 
-from tinytorch.measure import bandwidth, ceilings_cpu
-from tinytorch.measure.bandwidth import numpy_kernels
+from tinytorch.measure import ceilings_cpu
+from tinytorch.measure import ceilings_cpu as bandwidth
 from tinytorch.measure.ceilings_cpu import (
     Level,
     Steps,
@@ -14,10 +14,11 @@ from tinytorch.measure.ceilings_cpu import (
     count_steps,
     measure_cpu,
     memory_levels,
+    numpy_kernels,
     numpy_rates,
     probe_bandwidths,
 )
-from tinytorch.measure.hardware import Cache
+from tinytorch.measure.environment import Cache
 
 
 def ignore(text):

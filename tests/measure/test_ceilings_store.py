@@ -3,7 +3,7 @@ import json
 import pytest
 from measure.imaginary import ceilings
 
-from tinytorch.measure.ceilings_store import (
+from tinytorch.measure.ceilings import (
     ceilings_file,
     load_ceilings,
     save_ceilings,

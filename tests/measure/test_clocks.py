@@ -3,7 +3,7 @@ import time
 import pytest
 
 from tinytorch.errors import SettingError
-from tinytorch.measure.clocks import CPU_TIME, WALL, ColdClock, StandardClock, reading_overhead
+from tinytorch.measure.timing import CPU_TIME, WALL, ColdClock, StandardClock, reading_overhead
 
 
 class Hand:

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from tinytorch.errors import BackendError
-from tinytorch.measure import cold_cache
-from tinytorch.measure.cold_cache import cache_flush, flushed_bytes, processor_flush
-from tinytorch.measure.hardware import Cache
+from tinytorch.measure import timing as cold_cache
+from tinytorch.measure.environment import Cache
+from tinytorch.measure.timing import cache_flush, flushed_bytes, processor_flush
 
 LEVELS = {"L1d": Cache(1 << 10, 2 << 10), "L2": Cache(8 << 10, 16 << 10)}
 

@@ -3,10 +3,8 @@ from parts import require_part
 
 torch = require_part("torch")
 
-from tinytorch.measure.ceilings_torch import CudaEventClock
-from tinytorch.measure.clocks import ColdClock
-from tinytorch.measure.cold_cache import cache_flush
-from tinytorch.measure.cold_cache_torch import device_flush, threaded_flush
+from tinytorch.measure.ceilings_torch import CudaEventClock, device_flush, threaded_flush
+from tinytorch.measure.timing import ColdClock, cache_flush
 
 needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
@@ -19,7 +17,7 @@ def test_all_threads_read_the_whole_buffer(monkeypatch):
 
 
 def test_with_torch_its_threads_read(monkeypatch):
-    monkeypatch.setattr("tinytorch.measure.cold_cache.flushed_bytes", lambda: 4096)
+    monkeypatch.setattr("tinytorch.measure.timing.flushed_bytes", lambda: 4096)
     assert cache_flush("cpu").__qualname__.startswith("threaded_flush")
 
 

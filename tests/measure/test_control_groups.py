@@ -1,7 +1,7 @@
 import pytest
 
-from tinytorch.measure import control_groups
-from tinytorch.measure.control_groups import group_folders
+from tinytorch.measure import environment as control_groups
+from tinytorch.measure.environment import group_folders
 
 
 @pytest.fixture

@@ -2,8 +2,9 @@ import os
 
 import pytest
 
-from tinytorch.measure import control_groups, cores
-from tinytorch.measure.cores import cpu_quota, usable_cores
+from tinytorch.measure import environment as control_groups
+from tinytorch.measure import environment as cores
+from tinytorch.measure.environment import cpu_quota, usable_cores
 
 
 @pytest.fixture

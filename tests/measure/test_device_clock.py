@@ -3,17 +3,18 @@ from types import SimpleNamespace
 
 import pytest
 
-from tinytorch.measure.clocks import WALL
-from tinytorch.measure.device_clock import (
+from tinytorch.measure.timing import (
+    WALL,
     DeviceClock,
+    calibrate_loops,
     fitting_clock,
     has_unseen_work,
+    measure_time,
     running_cuda,
     times_single_calls,
     used_devices,
     wait_for_devices,
 )
-from tinytorch.measure.timing import calibrate_loops, measure_time
 
 
 class Cuda:
@@ -122,7 +123,7 @@ def test_work_beside_the_current_stream_is_unseen(
     def call():
         left[0] = elsewhere_s
 
-    monkeypatch.setattr("tinytorch.measure.device_clock.perf_counter", lambda: now[0])
+    monkeypatch.setattr("tinytorch.measure.timing.perf_counter", lambda: now[0])
     cuda.synchronize = synchronize
     cuda.current_stream = lambda device: SimpleNamespace(synchronize=wait_for_stream)
     assert has_unseen_work(call, "cuda:0") is is_unseen

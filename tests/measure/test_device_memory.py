@@ -4,7 +4,7 @@ from types import SimpleNamespace
 import pytest
 
 from tinytorch.errors import ModelError
-from tinytorch.measure.device_memory import (
+from tinytorch.measure.memory import (
     DeviceMemory,
     device_memory,
     free_unused,

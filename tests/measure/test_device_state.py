@@ -5,9 +5,8 @@ from types import SimpleNamespace
 import pytest
 from nvml_library import Library
 
-from tinytorch.measure import device_state
-from tinytorch.measure.device_state import DeviceState, DeviceWatch, read_others, read_state
-from tinytorch.measure.nvml import open_nvml
+from tinytorch.measure import gpu as device_state
+from tinytorch.measure.gpu import DeviceState, DeviceWatch, open_nvml, read_others, read_state
 
 CLOCKS = {
     ("nvmlDeviceGetClockInfo", 1): 1980,

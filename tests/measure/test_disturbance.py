@@ -2,8 +2,8 @@ import os
 
 import pytest
 
-from tinytorch.measure import disturbance
-from tinytorch.measure.disturbance import CpuTicks, Observation, cpu_ticks, observe
+from tinytorch.measure import environment as disturbance
+from tinytorch.measure.environment import CpuTicks, Observation, cpu_ticks, observe
 
 
 @pytest.fixture(autouse=True)

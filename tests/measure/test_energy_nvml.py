@@ -5,7 +5,7 @@ import pytest
 from nvml_library import Library
 
 from tinytorch.errors import MeasurementError
-from tinytorch.measure.energy_nvml import find_nvml
+from tinytorch.measure.energy import find_nvml
 
 
 @pytest.fixture(autouse=True)

@@ -7,7 +7,11 @@ from pathlib import Path
 import pytest
 from project_files import ROOT
 
-from tinytorch.measure import control_groups, disturbance, environment, hardware, threads
+from tinytorch.measure import environment
+from tinytorch.measure import environment as control_groups
+from tinytorch.measure import environment as disturbance
+from tinytorch.measure import environment as hardware
+from tinytorch.measure import environment as threads
 from tinytorch.measure.environment import Commit, describe_environment
 
 

@@ -2,8 +2,8 @@ import sys
 
 import pytest
 
-from tinytorch.measure import hardware
-from tinytorch.measure.hardware import (
+from tinytorch.measure import environment as hardware
+from tinytorch.measure.environment import (
     Cache,
     cache_levels,
     cpu_model,

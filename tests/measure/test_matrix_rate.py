@@ -1,7 +1,7 @@
 import pytest
 
 from tinytorch.errors import SettingError
-from tinytorch.measure.matrix_rate import best_matrix_rate
+from tinytorch.measure.ceilings_cpu import best_matrix_rate
 
 
 class Machine:

@@ -6,8 +6,8 @@ import pytest
 from nvml_library import Library
 
 from tinytorch.errors import MeasurementError
-from tinytorch.measure.energy_nvml import find_nvml
-from tinytorch.measure.nvml import UNAVAILABLE, identity, open_nvml
+from tinytorch.measure.energy import find_nvml
+from tinytorch.measure.gpu import UNAVAILABLE, identity, open_nvml
 
 
 @pytest.fixture(autouse=True)

@@ -6,8 +6,7 @@ import tempfile
 import psutil
 import pytest
 
-from tinytorch.measure import owned_folders
-from tinytorch.measure.owned_folders import (
+from tinytorch.measure.child_process import (
     is_running,
     own_start,
     owned_folder,
@@ -55,5 +54,5 @@ def test_a_process_that_nobody_may_look_at_is_left_alone(monkeypatch):
     def refused(pid):
         raise psutil.AccessDenied(pid)
 
-    monkeypatch.setattr(owned_folders.psutil, "Process", refused)
+    monkeypatch.setattr(psutil, "Process", refused)
     assert is_running(1, 0.0)

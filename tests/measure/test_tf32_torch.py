@@ -6,7 +6,7 @@ from parts import require_part
 
 torch = require_part("torch")
 
-from tinytorch.measure.tf32_torch import (
+from tinytorch.measure.ceilings_torch import (
     convolves_in_tf32,
     multiplies_in_tf32,
     multiplying_in_tf32,

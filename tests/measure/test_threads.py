@@ -3,8 +3,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from tinytorch.measure import threads
-from tinytorch.measure.threads import LIMITS, blas_threads, thread_limit, threads_in_force
+from tinytorch.measure import environment as threads
+from tinytorch.measure.environment import LIMITS, blas_threads, thread_limit, threads_in_force
 
 
 @pytest.fixture(autouse=True)

@@ -7,8 +7,8 @@ from inner_pytest import InnerPytest
 
 from tinytorch.measure.environment import describe_environment
 from tinytorch.measure.samples import Samples
+from tinytorch.records.record import Record
 from tinytorch.records.store import open_store
-from tinytorch.workloads.record import Record
 
 pytest_plugins = ["pytester"]
 

@@ -9,7 +9,7 @@ from example_records import ENVIRONMENT, record
 from tinytorch.comparison.accuracy import compare_accuracy
 from tinytorch.errors import SettingError
 from tinytorch.measure.samples import Samples
-from tinytorch.records.baselines import (
+from tinytorch.records.history import (
     Baseline,
     StoredBaselines,
     accuracy_against,

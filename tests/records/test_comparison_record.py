@@ -7,9 +7,8 @@ from example_records import ENVIRONMENT
 from tinytorch.comparison.accuracy import compare_accuracy
 from tinytorch.comparison.comparison import Comparison
 from tinytorch.comparison.resources import Resources
-from tinytorch.comparison.rounds import Pace
-from tinytorch.records.comparison_record import comparison_record, comparison_samples
-from tinytorch.workloads.record import Record
+from tinytorch.measure.interleaving import Pace
+from tinytorch.records.record import Record, comparison_record, comparison_samples
 
 SETTINGS = {"baseline": "mlp", "candidate": "cnn"}
 

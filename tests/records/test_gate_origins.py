@@ -1,7 +1,7 @@
 import pytest
 from git_projects import BENCH, commit, project, write
 
-from tinytorch.records.gate_origins import Origins, about_code
+from tinytorch.records.gate_targets import Origins, about_code
 
 INSTALLED = "/env/lib/python3.11/site-packages/pkg/__init__.py"
 BOTH = Origins({"bench.py": "bench.py"}, {"pkg": INSTALLED})

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tinytorch.comparison.accuracy import compare_accuracy
-from tinytorch.comparison.rounds import Round
+from tinytorch.measure.interleaving import Round
 from tinytorch.records.gate_result import SEVERITY, GateResult, TargetResult, decide
 
 RATIOS = st.floats(0.1, 10)

@@ -8,7 +8,7 @@ import pytest
 from git_projects import BENCH
 
 from tinytorch.errors import MeasurementError, ModelError, SettingError
-from tinytorch.records.gate_sides import GateSide
+from tinytorch.records.gate_targets import GateSide
 
 
 @pytest.fixture(autouse=True)

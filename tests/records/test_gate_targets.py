@@ -7,18 +7,19 @@ from tinytorch.comparison.accuracy import compare_accuracy
 from tinytorch.comparison.outputs import compare_outputs
 from tinytorch.errors import MeasurementError, ModelError
 from tinytorch.records import gate_targets
-from tinytorch.records.baselines import StoredBaselines
 from tinytorch.records.gate_result import NOT_SHOWN
-from tinytorch.records.gate_sides import GateSide, Probed
 from tinytorch.records.gate_targets import (
+    GateSide,
     Measuring,
+    Probed,
     against_commit,
     against_record,
     latency_of,
     record_of,
 )
+from tinytorch.records.history import StoredBaselines
+from tinytorch.records.record import Record
 from tinytorch.records.settings import GateSettings
-from tinytorch.workloads.record import Record
 
 MEASURING = Measuring(GateSettings(tolerance=0.1, budget_s=3.0, margin=0.02), ENVIRONMENT, seed=4)
 FINE = Probed(python="3.11.4")

@@ -5,9 +5,9 @@ import pytest
 from example_records import record, series
 
 from tinytorch.errors import RecordError
-from tinytorch.records import layout
+from tinytorch.records import store as layout
+from tinytorch.records.record import canonical_json
 from tinytorch.records.store import RecordStore
-from tinytorch.workloads.record import canonical_json
 
 COLUMNS_OF_1 = "hash, kind, name, machine, settings_key, created_at, body"
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tinytorch.records.location import refuge_path, store_path
+from tinytorch.records.store import refuge_path, store_path
 
 
 @pytest.fixture(autouse=True)

@@ -5,8 +5,8 @@ from example_records import record, series
 
 from tinytorch.errors import SettingError
 from tinytorch.measure.samples import Samples
-from tinytorch.records import overview as module
-from tinytorch.records.overview import overview, records_named, usual_metric
+from tinytorch.records import history as module
+from tinytorch.records.history import overview, records_named, usual_metric
 from tinytorch.records.store import RecordStore
 
 

@@ -3,7 +3,7 @@ import string
 
 import pytest
 
-from tinytorch.records.pytest_benchmark import MACHINE_PREFIX, is_pytest_benchmark, records_of
+from tinytorch.records.exchange import MACHINE_PREFIX, is_pytest_benchmark, records_of
 
 # The shape of what `pytest --benchmark-json` writes; the numbers are made up.
 CONTENTS = {

@@ -258,7 +258,7 @@ def test_only_when_both_fail_is_it_an_error(tmp_path, monkeypatch):
 
 
 def test_a_link_in_the_shared_folder_is_not_followed(tmp_path, monkeypatch):
-    from tinytorch.records.location import refuge_path
+    from tinytorch.records.store import refuge_path
 
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     victim = tmp_path / "victim"

@@ -1,8 +1,7 @@
 from example_records import record
 
+from tinytorch.benchmarking.suite_run import ENTRY_KIND, EntryOutcome, suite_fronts
 from tinytorch.measure.samples import Samples
-from tinytorch.records.suite_fronts import suite_fronts
-from tinytorch.records.suite_outcome import ENTRY_KIND, EntryOutcome
 
 
 def outcome(name, seconds, *, target="mlp", score=None, peak=None, scenario="single-stream"):

@@ -3,8 +3,8 @@ import json
 import pytest
 from example_records import record
 
+from tinytorch.benchmarking.suite_run import ENTRY_KIND, EntryOutcome
 from tinytorch.measure.samples import Samples
-from tinytorch.records.suite_outcome import ENTRY_KIND, EntryOutcome
 
 
 def entry_record(scenario="single-stream", *, samples=None, **details):

@@ -9,16 +9,18 @@ from collections import Counter
 import pytest
 from example_suites import write_suite
 
+from tinytorch.benchmarking import suite_run
+from tinytorch.benchmarking.suite_file import Server, Suite, SuiteWorkload, load_suite
+from tinytorch.benchmarking.suite_run import (
+    ENTRY_KIND,
+    EntryAnswer,
+    plan_run,
+    run_suite,
+    select_entries,
+)
 from tinytorch.errors import RecordError, SettingError
 from tinytorch.measure.samples import Samples
-from tinytorch.perf.benchmarking.entries import Suite, SuiteWorkload
-from tinytorch.perf.benchmarking.entry_process import EntryAnswer
-from tinytorch.perf.benchmarking.scenario_settings import Server
-from tinytorch.perf.benchmarking.suite_file import load_suite
-from tinytorch.records import suite_run
 from tinytorch.records.store import open_store
-from tinytorch.records.suite_outcome import ENTRY_KIND
-from tinytorch.records.suite_run import plan_run, run_suite, select_entries
 
 SUITE = Suite("zoo", [SuiteWorkload("mlp", batch_sizes=[1, 2, 3])])
 NAMES = [entry.name for entry in SUITE.entries()]

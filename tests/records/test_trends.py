@@ -7,7 +7,7 @@ from example_records import ENVIRONMENT, record, series
 
 from tinytorch.errors import RecordError, SettingError
 from tinytorch.measure.samples import Samples
-from tinytorch.records.trends import comparable, trend, trends
+from tinytorch.records.history import comparable, trend, trends
 
 
 def machine(fingerprint="0000000000000000", **changes):

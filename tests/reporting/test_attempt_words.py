@@ -6,7 +6,7 @@ from reported_optimizations import ROUNDED, UNUSABLE, timed, without_evidence
 
 from tinytorch.comparison.accuracy import compare_accuracy
 from tinytorch.comparison.outputs import compare_outputs
-from tinytorch.reporting.attempt_words import (
+from tinytorch.reporting.optimization_words import (
     STYLES,
     TONES,
     accuracy_change,
@@ -16,9 +16,8 @@ from tinytorch.reporting.attempt_words import (
     share_text,
     speed_text,
 )
-from tinytorch.tuning.attempt import OUTCOMES
+from tinytorch.tuning.attempt import OUTCOMES, Value
 from tinytorch.tuning.catalog import GOALS
-from tinytorch.tuning.objectives import Value
 
 
 def changed(attempt, **changes):

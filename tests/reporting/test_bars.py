@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tinytorch.reporting.bars import share_bar
+from tinytorch.reporting.quantities import share_bar
 
 
 @pytest.mark.parametrize(

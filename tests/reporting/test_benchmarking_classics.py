@@ -4,11 +4,10 @@ import pytest
 from parts import require_part
 from terminal import shown
 
+from tinytorch.benchmarking.benchmark import BenchmarkResult
+from tinytorch.benchmarking.performance import Performance, PerformanceTable
 from tinytorch.measure.environment import describe_environment
 from tinytorch.measure.samples import Samples
-from tinytorch.perf.benchmarking.performance import Performance
-from tinytorch.perf.benchmarking.performance_table import PerformanceTable
-from tinytorch.perf.benchmarking.result import BenchmarkResult
 from tinytorch.reporting.benchmarking_classics import (
     draw_pareto,
     draw_performances,

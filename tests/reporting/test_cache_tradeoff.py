@@ -4,8 +4,8 @@ import pytest
 from example_comparisons import comparison
 from terminal import shown
 
-from tinytorch.perf.memoization.tradeoff import CachePoint, CacheTradeoff
-from tinytorch.reporting.cache_tradeoff import render_tradeoff
+from tinytorch.reporting.transforms import render_tradeoff
+from tinytorch.transforms.kv_cache import CachePoint, CacheTradeoff
 
 
 def tradeoff_of(*ratios, notes=()):

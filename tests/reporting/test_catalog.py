@@ -2,7 +2,7 @@ from dataclasses import replace
 
 from terminal import shown
 
-from tinytorch.reporting.catalog import NOTHING_FITS, render_catalog
+from tinytorch.reporting.advice import NOTHING_FITS, render_catalog
 from tinytorch.tuning.catalog import CATALOG, find_entries
 
 

@@ -4,7 +4,7 @@ from itertools import pairwise
 import pytest
 from example_profiles import example_profile, training_profile
 
-from tinytorch.reporting.chrome_trace import chrome_trace
+from tinytorch.reporting.profile_export import chrome_trace
 
 
 @pytest.fixture(params=[example_profile, training_profile], ids=["inference", "training"])

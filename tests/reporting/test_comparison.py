@@ -5,13 +5,13 @@ from terminal import shown
 from tinytorch.comparison.accuracy import compare_accuracy
 from tinytorch.comparison.outputs import OutputDifference
 from tinytorch.measure.samples import Samples
+from tinytorch.models.workload import Preparation
 from tinytorch.reporting.comparison import (
     render_comparison,
     render_comparisons,
     verdict_text,
 )
 from tinytorch.reporting.forest_plot import ratio_text
-from tinytorch.workloads.preparation import Preparation
 
 WORSE = compare_accuracy([1] * 400, [1, 0] * 200)
 

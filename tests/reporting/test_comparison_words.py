@@ -6,10 +6,11 @@ from example_comparisons import comparison, contradictory, with_evidence
 from tinytorch.comparison.accuracy import compare_accuracy
 from tinytorch.comparison.comparison import NOT_STATED
 from tinytorch.comparison.outputs import OutputDifference
-from tinytorch.comparison.rounds import LATENCY, THROUGHPUT, Round
 from tinytorch.comparison.sequential import TimedRounds
+from tinytorch.measure.interleaving import LATENCY, THROUGHPUT, Round
 from tinytorch.measure.samples import Samples
-from tinytorch.reporting.comparison_words import (
+from tinytorch.models.workload import Preparation
+from tinytorch.reporting.comparison import (
     BY_EVENTS,
     CALLS,
     SINGLE,
@@ -28,7 +29,6 @@ from tinytorch.reporting.comparison_words import (
     speedup_text,
     verdict_text,
 )
-from tinytorch.workloads.preparation import Preparation
 
 WORSE = compare_accuracy([1] * 400, [1, 0] * 200)
 

@@ -2,10 +2,10 @@ import pytest
 from example_boards import refused, run, some_board
 from terminal import shown
 
-from tinytorch.competition.boards.board import KINDS, make_board
-from tinytorch.competition.boards.innovation import Credit
+from tinytorch.competition.board import KINDS, Credit, make_board
 from tinytorch.competition.judgement import Score
-from tinytorch.reporting.competition_board import (
+from tinytorch.reporting.competition import (
+    NOT_AFFILIATED,
     cap_text,
     credit_text,
     innovation_text,
@@ -15,7 +15,6 @@ from tinytorch.reporting.competition_board import (
     show_board,
     standing_notes,
 )
-from tinytorch.reporting.competition_words import NOT_AFFILIATED
 
 
 def text(board=None, **settings):

@@ -3,7 +3,7 @@ from terminal import shown
 
 from tinytorch.competition.events import DIVISIONS, EVENTS, TIERS
 from tinytorch.competition.rules import RULES
-from tinytorch.reporting.competition_rules import (
+from tinytorch.reporting.competition import (
     CHAPTERS,
     DIVISION_WORDS,
     render_divisions,

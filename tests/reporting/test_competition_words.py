@@ -2,7 +2,7 @@ import pytest
 from example_boards import accuracy, judgement, refused, run
 
 from tinytorch.competition.judgement import Ablation, Heat, Score
-from tinytorch.reporting.competition_words import (
+from tinytorch.reporting.competition import (
     ablation_rows,
     contest_text,
     headline,

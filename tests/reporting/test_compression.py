@@ -5,12 +5,12 @@ from example_compressions import deployment, result
 from terminal import shown
 
 from tinytorch.comparison.accuracy import compare_accuracy
-from tinytorch.perf.compression.compression_result import CompressionStage
-from tinytorch.reporting.compression import (
+from tinytorch.reporting.transforms import (
     render_compression,
     render_deployment,
 )
-from tinytorch.workloads.plan import Skipped
+from tinytorch.transforms.compression import CompressionStage
+from tinytorch.transforms.plan import Skipped
 
 
 def words(renderable, width=120):

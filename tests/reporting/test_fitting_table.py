@@ -4,7 +4,7 @@ import pytest
 from rich.console import Console
 from rich.text import Text
 
-from tinytorch.reporting.fitting_table import Column, FittingTable
+from tinytorch.reporting.quantities import Column, FittingTable
 
 TABLE = FittingTable(
     "name",

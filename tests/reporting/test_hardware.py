@@ -4,8 +4,8 @@ import pytest
 from example_profiles import example_profile
 from rich.console import Console
 
-from tinytorch.perf.profiling.hardware import Device, estimate_on
-from tinytorch.reporting.hardware import render_estimate
+from tinytorch.profiling.hardware import Device, estimate_on
+from tinytorch.reporting.machine import render_estimate
 
 FASTER = Device("faster machine", {"float32": 1e9}, 1e8)
 

@@ -3,9 +3,8 @@ from example_records import ENVIRONMENT, record, series
 from terminal import shown
 
 from tinytorch.measure.samples import Samples
-from tinytorch.records.overview import overview
+from tinytorch.records.history import overview, trends
 from tinytorch.records.store import RecordStore
-from tinytorch.records.trends import trends
 from tinytorch.reporting.history import (
     render_overview,
     render_record,

@@ -1,8 +1,8 @@
 import pytest
 from example_profiles import example_profile, training_profile
 
-from tinytorch.reporting.hotspot_label import hotspot_label
-from tinytorch.workloads.profile_facts import describe_hotspot
+from tinytorch.profiling.profile import describe_hotspot
+from tinytorch.reporting.profile_words import hotspot_label
 
 
 def labels(profile):

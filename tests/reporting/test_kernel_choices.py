@@ -1,7 +1,8 @@
 from terminal import shown
 
 from tinytorch.comparison.sequential import TimeRatio
-from tinytorch.perf.acceleration.kernel_choice import (
+from tinytorch.reporting.machine import render_kernel_choices
+from tinytorch.transforms.kernel_choice import (
     DEFAULT_WINS,
     FASTER,
     ONLY_ONE,
@@ -9,7 +10,6 @@ from tinytorch.perf.acceleration.kernel_choice import (
     KernelReport,
     Rival,
 )
-from tinytorch.reporting.kernel_choices import render_kernel_choices
 
 SLOWER = Rival("numpy", TimeRatio(2.0, 1.9, 2.1))
 WON = Choice("gelu", "float32 2d", "numba", "numpy", (SLOWER,), 40, FASTER, 1.5e-6)

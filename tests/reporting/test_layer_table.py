@@ -4,7 +4,7 @@ import pytest
 from example_profiles import example_profile, training_profile
 from rich.console import Console
 
-from tinytorch.reporting.layer_table import layer_table
+from tinytorch.reporting.profile_tables import layer_table
 
 
 def shown(profile, *, width=160, **settings):

@@ -2,7 +2,7 @@ from itertools import pairwise
 
 import pytest
 
-from tinytorch.reporting.log_plot import Mark, log_plot
+from tinytorch.reporting.quantities import Mark, log_plot
 
 SIZES = (2, 4, 8, 16)
 

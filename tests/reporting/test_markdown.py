@@ -2,8 +2,8 @@ import pytest
 from example_pages import HOSTILE
 from rich.text import Text
 
-from tinytorch.reporting.fitting_table import Column, FittingTable
 from tinytorch.reporting.markdown import code, escaped, fenced, folded, listed, table_of, table_rows
+from tinytorch.reporting.quantities import Column, FittingTable
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,6 @@
 from rich.text import Text
 
-from tinytorch.reporting.notebook import notebook_html
+from tinytorch.reporting.markdown import notebook_html
 
 
 def test_html_shows_what_a_terminal_would():

@@ -8,8 +8,8 @@ from reported_optimizations import (
     timed,
 )
 
-from tinytorch.reporting.optimization_markdown import optimization_markdown
-from tinytorch.reporting.result_markdown import report_markdown
+from tinytorch.reporting.markdown import report_markdown
+from tinytorch.reporting.optimization import optimization_markdown
 
 
 def test_the_verdict_is_the_title():

@@ -1,7 +1,7 @@
 from reported_optimizations import best_is_a_stack, only_time
 from terminal import shown
 
-from tinytorch.reporting.optimization_tables import attempt_table, front_table, suggestion_table
+from tinytorch.reporting.optimization import attempt_table, front_table, suggestion_table
 
 
 def row(text, name):

@@ -16,7 +16,7 @@ from reported_optimizations import (
 from tinytorch.comparison.accuracy import compare_accuracy
 from tinytorch.comparison.sequential import TimedRounds
 from tinytorch.measure.samples import Samples
-from tinytorch.reporting.comparison_words import speedup_text
+from tinytorch.reporting.comparison import speedup_text
 from tinytorch.reporting.optimization_words import (
     ablation_plot,
     asked_words,
@@ -36,6 +36,7 @@ from tinytorch.reporting.optimization_words import (
     verdict_word,
     why_slow,
 )
+from tinytorch.transforms.plan import Plan
 from tinytorch.tuning.attempt import (
     FAILED,
     IN_MEMORY,
@@ -44,11 +45,10 @@ from tinytorch.tuning.attempt import (
     RELOADED,
     WORSE,
     Attempt,
+    LimitCheck,
+    Settings,
 )
-from tinytorch.tuning.limits import LimitCheck
 from tinytorch.tuning.optimization import Contribution, Optimization
-from tinytorch.tuning.settings import Settings
-from tinytorch.workloads.plan import Plan
 
 
 def test_the_verdict_is_one_sentence_with_the_numbers():

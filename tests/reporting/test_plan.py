@@ -3,8 +3,8 @@ import math
 import pytest
 from terminal import shown
 
-from tinytorch.reporting.plan import render_plan
-from tinytorch.workloads.plan import Gain, Plan, Skipped, Step
+from tinytorch.reporting.transforms import render_plan
+from tinytorch.transforms.plan import Gain, Plan, Skipped, Step
 
 UNKNOWN = {"speedup": "nobody measured it", "shrinkage": "the same is held"}
 STEPS = (

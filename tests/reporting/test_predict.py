@@ -4,9 +4,8 @@ import pytest
 from rich.console import Console
 
 from tinytorch.measure.samples import Samples
-from tinytorch.perf.profiling.size_scaling import SizeScaling
-from tinytorch.perf.profiling.size_trends import NOT_RESOLVED, SizePoint, fit_trend
-from tinytorch.reporting.predict import render_scaling
+from tinytorch.profiling.size_scaling import NOT_RESOLVED, SizePoint, SizeScaling, fit_trend
+from tinytorch.reporting.machine import render_scaling
 
 
 def scaling_of(law, *, sizes=(8, 16, 32, 64), at=256, truth=None, notes=()):

@@ -1,8 +1,8 @@
 import pytest
 from example_comparisons import comparison
 
-from tinytorch.reporting.preparation import cache_line, preparation_lines
-from tinytorch.workloads.preparation import FIRST_CALL, Preparation
+from tinytorch.models.workload import FIRST_CALL, Preparation
+from tinytorch.reporting.comparison import cache_line, preparation_lines
 
 COMPILED = Preparation("compiled", 12.0, 3 << 20)
 CAPTURED = Preparation("captured", 0.5)

@@ -1,10 +1,10 @@
 from example_pages import HOSTILE
 from example_profiles import example_profile
 
-from tinytorch.reporting.profile_markdown import profile_markdown
+from tinytorch.profiling.profile import find_facts
+from tinytorch.reporting.markdown import report_markdown
+from tinytorch.reporting.profile import profile_markdown
 from tinytorch.reporting.profile_words import reasons
-from tinytorch.reporting.result_markdown import report_markdown
-from tinytorch.workloads.profile_facts import find_facts
 
 
 def test_it_says_what_a_call_costs_and_why():

@@ -5,6 +5,7 @@ from example_profiles import example_profile, moving_profile, training_profile
 from terminal import shown
 
 from tinytorch.measure.counters import Counters
+from tinytorch.profiling.profile import find_facts
 from tinytorch.reporting.profile_tables import (
     amdahl_table,
     cache_view,
@@ -13,7 +14,6 @@ from tinytorch.reporting.profile_tables import (
     memory_view,
     operation_table,
 )
-from tinytorch.workloads.profile_facts import find_facts
 
 
 def without_operations(profile):

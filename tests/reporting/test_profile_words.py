@@ -3,6 +3,7 @@ import dataclasses
 from example_profiles import empty_profile, example_profile, moving_profile, training_profile
 
 from tinytorch.measure.samples import Interval, Samples
+from tinytorch.profiling.profile import NotCounted, find_facts
 from tinytorch.reporting.profile_words import (
     caveat_lines,
     doubts,
@@ -12,8 +13,6 @@ from tinytorch.reporting.profile_words import (
     reasons,
     setting_words,
 )
-from tinytorch.workloads.profile import NotCounted
-from tinytorch.workloads.profile_facts import find_facts
 
 
 def head(profile):

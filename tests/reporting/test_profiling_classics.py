@@ -3,10 +3,9 @@ import re
 import pytest
 
 from tinytorch.measure.samples import Samples
-from tinytorch.perf.profiling import FLOPCounter, ProfilerContext
-from tinytorch.perf.profiling.context import Measured
-from tinytorch.perf.profiling.operation_totals import OperationTotal
-from tinytorch.perf.profiling.simple import CallProfile
+from tinytorch.profiling.context import CallProfile, Measured, ProfilerContext
+from tinytorch.profiling.flops import FLOPCounter
+from tinytorch.profiling.profiler import OperationTotal
 from tinytorch.reporting.profiling_classics import (
     MOST_LAYERS,
     as_text,

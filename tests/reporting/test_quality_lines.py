@@ -4,12 +4,12 @@ from terminal import shown
 
 from tinytorch.comparison.accuracy import compare_accuracy
 from tinytorch.comparison.outputs import ArrayDifference, OutputDifference
-from tinytorch.reporting.comparison import render_comparison
-from tinytorch.reporting.quality_lines import (
+from tinytorch.reporting.comparison import (
     accuracy_and_outputs,
     accuracy_line,
     difference_text,
     outputs_line,
+    render_comparison,
     score_text,
 )
 

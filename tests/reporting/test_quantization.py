@@ -8,12 +8,12 @@ from terminal import shown
 
 from tinytorch.errors import SettingError
 from tinytorch.formats.ranges import RangeObserver
-from tinytorch.perf.quantization.calibration_result import Calibration
-from tinytorch.perf.quantization.sensitivity import LayerSensitivity, Sensitivity
-from tinytorch.reporting.quantization import (
+from tinytorch.reporting.transforms import (
     render_calibration,
     render_sensitivity,
 )
+from tinytorch.transforms.quantize import Calibration
+from tinytorch.transforms.quantize.sensitivity import LayerSensitivity, Sensitivity
 
 SMALL = LayerSensitivity("layers.0", "INT8 weight", 0.0025, 0.0, 3000)
 LARGE = LayerSensitivity("layers.[red]2", "INT4 weight", 0.005, 0.25, 2048)

@@ -6,9 +6,9 @@ from example_records import record, series
 
 from tinytorch.comparison.accuracy import compare_accuracy
 from tinytorch.errors import SettingError
-from tinytorch.records.trends import trends
-from tinytorch.reporting.comparison_words import verdict_text
-from tinytorch.reporting.result_markdown import (
+from tinytorch.records.history import trends
+from tinytorch.reporting.comparison import verdict_text
+from tinytorch.reporting.markdown import (
     comparison_markdown,
     history_markdown,
     report_markdown,

@@ -1,7 +1,7 @@
 import pytest
 from example_profiles import empty_profile, example_profile, moving_profile
 
-from tinytorch.reporting.roofline_facts import find_roofline
+from tinytorch.reporting.roofline import find_roofline
 
 
 def test_the_slowest_groups_come_first_and_are_no_more_than_asked_for():

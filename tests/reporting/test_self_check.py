@@ -3,7 +3,7 @@ from dataclasses import replace
 from terminal import shown
 
 from tinytorch.comparison.self_check import SelfCheck, Trial
-from tinytorch.reporting.self_check import render_self_check
+from tinytorch.reporting.comparison import render_self_check
 
 QUIET = Trial("same", 1.001, 0.996, 1.006, 0.4)
 OPEN = Trial("not shown", 0.999, 0.98, 1.02, 2.0)

@@ -4,8 +4,8 @@ import pytest
 from example_advice import SATURATED, advice_of, curve, measured
 from rich.console import Console
 
-from tinytorch.perf.acceleration.size_advice import Ceiling
-from tinytorch.reporting.size_advice import render_size_advice
+from tinytorch.reporting.advice import render_size_advice
+from tinytorch.tuning.sizes import Ceiling
 
 
 def shown(advice, width=120):

@@ -2,8 +2,8 @@ import pytest
 from example_outcomes import ACCURACY, SERVER, outcome, single_stream
 from terminal import shown
 
+from tinytorch.benchmarking.suite_file import Suite, SuiteWorkload
 from tinytorch.measure.samples import Samples
-from tinytorch.perf.benchmarking.entries import Suite, SuiteWorkload
 from tinytorch.reporting.suite import render_entries, render_suite
 
 

@@ -5,11 +5,10 @@ import pytest
 from example_records import record
 from parts import require_part
 
+from tinytorch.benchmarking.suite_run import ENTRY_KIND, EntryOutcome, suite_fronts
 from tinytorch.errors import MissingPartError, SettingError
 from tinytorch.measure.samples import Samples
-from tinytorch.records.suite_fronts import suite_fronts
-from tinytorch.records.suite_outcome import ENTRY_KIND, EntryOutcome
-from tinytorch.reporting.suite_plot import check_plot, draw_suite, write_plot
+from tinytorch.reporting.suite import check_plot, draw_suite, write_plot
 
 require_part("matplotlib")
 

@@ -1,6 +1,6 @@
 import numpy as np
 
-from tinytorch.reporting.text_graphics import braille_image, sparkline
+from tinytorch.reporting.quantities import braille_image, sparkline
 
 
 def test_a_sparkline_rises_with_its_values():

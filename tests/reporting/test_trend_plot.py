@@ -1,6 +1,6 @@
 import pytest
 
-from tinytorch.reporting.trend_plot import BAR, LEVEL, POINT, STEP, trend_plot
+from tinytorch.reporting.quantities import BAR, LEVEL, POINT, STEP, trend_plot
 
 
 def plot(values, **settings):

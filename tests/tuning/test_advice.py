@@ -2,9 +2,9 @@ import json
 
 import pytest
 
+from tinytorch.transforms.plan import Gain
 from tinytorch.tuning.advice import Advice
-from tinytorch.tuning.objectives import Value
-from tinytorch.workloads.plan import Gain
+from tinytorch.tuning.attempt import Value
 
 
 def test_json_gives_it_back():

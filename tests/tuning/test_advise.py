@@ -6,12 +6,12 @@ from example_work import Part, linear, machine, on_gpu, work_profile, written_ou
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tinytorch.measure.amdahl import amdahl
+from tinytorch.measure.roofline import amdahl
+from tinytorch.transforms.plan import Gain, Plan, Step
 from tinytorch.tuning.advice import Advice
 from tinytorch.tuning.advise import RULES, advise
 from tinytorch.tuning.catalog import CATALOG, find_entries
-from tinytorch.tuning.rules_facts import gather_facts
-from tinytorch.workloads.plan import Gain, Plan, Step
+from tinytorch.tuning.facts import gather_facts
 
 NOT_PREDICTED = {"shrinkage": "the same bytes"}
 BUSY = ("the load average is 8.1 on 2 usable cores: the machine is busy",)

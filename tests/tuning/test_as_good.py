@@ -3,7 +3,7 @@ import pytest
 
 from tinytorch.comparison.accuracy import INCONCLUSIVE, WORSE, compare_accuracy
 from tinytorch.comparison.outputs import compare_outputs
-from tinytorch.tuning.as_good import by_outputs, by_scores
+from tinytorch.tuning.trying import by_outputs, by_scores
 
 
 def differing(before, after):

@@ -4,10 +4,17 @@ import pytest
 from example_comparisons import comparison
 from example_optimizations import attempt
 
-from tinytorch.tuning.attempt import BETTER, FAILED, INACCURATE, NOT_SHOWN, OUTCOMES, Attempt
-from tinytorch.tuning.objectives import Measured
-from tinytorch.workloads.plan import Gain, Plan, Skipped, Step
-from tinytorch.workloads.preparation import Preparation
+from tinytorch.models.workload import Preparation
+from tinytorch.transforms.plan import Gain, Plan, Skipped, Step
+from tinytorch.tuning.attempt import (
+    BETTER,
+    FAILED,
+    INACCURATE,
+    NOT_SHOWN,
+    OUTCOMES,
+    Attempt,
+    Measured,
+)
 
 
 def test_json_gives_it_back():

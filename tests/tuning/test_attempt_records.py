@@ -6,10 +6,14 @@ from kept_attempts import UNUSABLE, optimization, timed
 
 from tinytorch.core.layers import Linear
 from tinytorch.core.tensor import Tensor
+from tinytorch.models.workload import Workload
+from tinytorch.records.record import Record
 from tinytorch.records.store import RecordStore
-from tinytorch.tuning import attempt_records
-from tinytorch.tuning.attempt import FAILED, INACCURATE, NOT_SHOWN, NOT_TRIED, Attempt
-from tinytorch.tuning.attempt_records import (
+from tinytorch.tuning import records as attempt_records
+from tinytorch.tuning.attempt import FAILED, INACCURATE, NOT_SHOWN, NOT_TRIED, Attempt, Settings
+from tinytorch.tuning.catalog import CATALOG
+from tinytorch.tuning.optimization import Optimization
+from tinytorch.tuning.records import (
     add_record,
     attempt_record,
     find_finished,
@@ -17,11 +21,6 @@ from tinytorch.tuning.attempt_records import (
     optimization_record,
     origin_of,
 )
-from tinytorch.tuning.catalog import CATALOG
-from tinytorch.tuning.optimization import Optimization
-from tinytorch.tuning.settings import Settings
-from tinytorch.workloads.record import Record
-from tinytorch.workloads.workload import Workload
 
 FASTER = timed("int8-dynamic")
 

@@ -5,10 +5,9 @@ import pytest
 
 from tinytorch.core.tensor import Tensor
 from tinytorch.errors import ModelError
-from tinytorch.tuning import baseline
-from tinytorch.tuning.baseline import Baseline
-from tinytorch.workloads.preparation import FIRST_CALL, Preparation
-from tinytorch.workloads.workload import Workload
+from tinytorch.models.workload import FIRST_CALL, Preparation, Workload
+from tinytorch.tuning import trying as baseline
+from tinytorch.tuning.trying import Baseline
 
 X = Tensor(np.ones((2, 3), np.float32))
 

@@ -4,10 +4,10 @@ import pytest
 from parts import require_part
 
 from tinytorch.errors import SettingError
+from tinytorch.models.targets import load_workload
+from tinytorch.models.workload import Workload
+from tinytorch.transforms.plan import Transform
 from tinytorch.tuning.catalog import CATALOG, GOALS, entries_for, find_entries, left_out, risk_of
-from tinytorch.workloads.plan import Transform
-from tinytorch.workloads.targets import load_workload
-from tinytorch.workloads.workload import Workload
 
 
 @pytest.mark.parametrize("entry", CATALOG, ids=lambda entry: entry.name)

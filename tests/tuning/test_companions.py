@@ -8,7 +8,7 @@ from imaginary_trials import ENTRIES, waiting_profile
 
 from tinytorch.tuning.attempt import BETTER, NO_GAIN, NOT_SHOWN, OUTCOMES, WORSE
 from tinytorch.tuning.catalog import CATALOG
-from tinytorch.tuning.companions import (
+from tinytorch.tuning.search import (
     CLOSE,
     NOT_HIDDEN,
     NOTABLE_WAITING,

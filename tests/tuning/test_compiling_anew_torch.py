@@ -5,11 +5,11 @@ require_part("torch")
 
 import torch
 
-from tinytorch.tuning import compiling_anew_torch
+from tinytorch.models.workload import Workload
+from tinytorch.tuning import saving_torch as compiling_anew_torch
 from tinytorch.tuning.catalog import find_entries
-from tinytorch.tuning.compiling_anew_torch import forget_compiled
+from tinytorch.tuning.saving_torch import forget_compiled
 from tinytorch.tuning.trying import build_stack
-from tinytorch.workloads.workload import Workload
 
 
 class Broken(torch.nn.Module):

@@ -10,8 +10,8 @@ from project_files import ROOT
 
 from tinytorch.core.layers import Linear, ReLU, Sequential
 from tinytorch.core.tensor import Tensor
-from tinytorch.tuning.fingerprint import workload_fingerprint
-from tinytorch.workloads.workload import Workload
+from tinytorch.models.workload import Workload
+from tinytorch.tuning.records import workload_fingerprint
 
 X = np.linspace(-1, 1, 8, dtype=np.float32).reshape(2, 4)
 
@@ -56,8 +56,8 @@ def test_asking_changes_nothing():
 
 def test_another_process_finds_the_same():
     code = (
-        "from tinytorch.workloads.targets import load_workload\n"
-        "from tinytorch.tuning.fingerprint import workload_fingerprint\n"
+        "from tinytorch.models.targets import load_workload\n"
+        "from tinytorch.tuning.records import workload_fingerprint\n"
         "import sys; sys.stdout.write(workload_fingerprint(load_workload('mlp')))"
     )
     ran = [

@@ -2,9 +2,8 @@ from example_optimizations import attempt
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tinytorch.tuning.attempt import INACCURATE
-from tinytorch.tuning.front import dominates, front_of
-from tinytorch.tuning.objectives import Measured, Value
+from tinytorch.tuning.attempt import INACCURATE, Measured, Value
+from tinytorch.tuning.ranking import dominates, front_of
 
 values = st.builds(
     lambda value, doubt: Value(value, value - doubt, value + doubt),

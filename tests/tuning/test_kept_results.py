@@ -5,22 +5,22 @@ from example_comparisons import comparison, with_evidence
 from example_records import ENVIRONMENT, record
 from kept_attempts import UNUSABLE, optimization, timed
 
+from tinytorch.benchmarking.suite_run import ENTRY_KIND
 from tinytorch.core.layers import Linear
 from tinytorch.core.tensor import Tensor
 from tinytorch.errors import RecordError, SettingError
-from tinytorch.records.comparison_record import comparison_record
+from tinytorch.models.workload import Workload
+from tinytorch.records.record import comparison_record
 from tinytorch.records.store import RecordStore
-from tinytorch.records.suite_outcome import ENTRY_KIND
-from tinytorch.tuning.attempt_records import attempt_record, optimization_record, origin_of
-from tinytorch.tuning.kept_results import (
+from tinytorch.reporting.kept_results import (
     last_result,
     result_in_file,
     result_in_store,
     result_in_text,
 )
+from tinytorch.tuning.attempt import Settings
 from tinytorch.tuning.optimization import Optimization
-from tinytorch.tuning.settings import Settings
-from tinytorch.workloads.workload import Workload
+from tinytorch.tuning.records import attempt_record, optimization_record, origin_of
 
 WORKLOAD = Workload("w", Linear(4, 3, rng=0), (Tensor([[1, 2, 3, 4.0]]),))
 PRINTED = {"command": "optimize", "version": "0.1.0", "optimization": optimization().to_dict()}

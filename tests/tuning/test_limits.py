@@ -3,9 +3,9 @@ from example_comparisons import comparison
 from example_optimizations import attempt
 
 from tinytorch.comparison.resources import Resources
-from tinytorch.comparison.rounds import Round
 from tinytorch.errors import SettingError
-from tinytorch.tuning.limits import check_limits, checked_limits
+from tinytorch.measure.interleaving import Round
+from tinytorch.tuning.attempt import check_limits, checked_limits
 
 
 def test_on_a_device_the_memory_of_weights_counts():

@@ -6,7 +6,7 @@ from example_comparisons import comparison
 from example_optimizations import measured as example
 
 from tinytorch.comparison.resources import Resources
-from tinytorch.tuning.objectives import BASELINE, OBJECTIVES, Measured, Value, measured_by
+from tinytorch.tuning.attempt import BASELINE, OBJECTIVES, Measured, Value, measured_by
 
 
 def test_a_comparison_gives_shares_of_the_baseline():

@@ -7,6 +7,7 @@ from example_optimizations import attempt, inconclusive, optimization
 
 from tinytorch.comparison.accuracy import compare_accuracy
 from tinytorch.errors import SettingError
+from tinytorch.transforms.plan import Gain
 from tinytorch.tuning.advice import Advice
 from tinytorch.tuning.attempt import (
     ACCURACY_INCONCLUSIVE,
@@ -15,10 +16,9 @@ from tinytorch.tuning.attempt import (
     INACCURATE,
     NOT_TRIED,
     NOTHING_TO_DO,
+    Settings,
 )
 from tinytorch.tuning.optimization import Contribution, Optimization
-from tinytorch.tuning.settings import Settings
-from tinytorch.workloads.plan import Gain
 
 
 def test_json_gives_it_back():

@@ -5,6 +5,7 @@ import pytest
 from parts import require_part
 
 from tinytorch.errors import ModelError, SettingError
+from tinytorch.models.targets import load_workload
 from tinytorch.records.store import RecordStore
 from tinytorch.tuning import optimize as optimize_module
 from tinytorch.tuning.advice import Advice
@@ -13,7 +14,6 @@ from tinytorch.tuning.catalog import find_entries
 from tinytorch.tuning.optimization import Optimization
 from tinytorch.tuning.optimize import optimize
 from tinytorch.tuning.trying import Trials
-from tinytorch.workloads.targets import load_workload
 
 QUICK = {"only": ("int8-dynamic", "fused-layers"), "budget_s": 2.0}
 
@@ -122,7 +122,7 @@ def test_a_full_store_loses_nothing(tmp_path, monkeypatch):
 
 def test_pytorch_models_go_the_same_way():
     torch = require_part("torch")
-    from tinytorch.workloads.workload import Workload
+    from tinytorch.models.workload import Workload
 
     torch.manual_seed(0)
     model = torch.nn.Sequential(torch.nn.Linear(64, 256), torch.nn.ReLU(), torch.nn.Linear(256, 8))
@@ -139,7 +139,7 @@ def test_pytorch_models_go_the_same_way():
 
 def test_baseline_and_candidates_of_a_model_in_training_mode_are_in_evaluation_mode():
     torch = require_part("torch")
-    from tinytorch.workloads.workload import Workload
+    from tinytorch.models.workload import Workload
 
     model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.BatchNorm1d(8))
     before = {name: each.clone() for name, each in model.state_dict().items()}
@@ -161,7 +161,7 @@ def test_baseline_and_candidates_of_a_model_in_training_mode_are_in_evaluation_m
 
 def test_a_model_that_cannot_be_copied_stays_in_training_mode_and_is_noted():
     torch = require_part("torch")
-    from tinytorch.adapters.adapter import adapter_for
+    from tinytorch.models.adapter import adapter_for
 
     class Uncopied(torch.nn.Linear):
         def __deepcopy__(self, memo):
@@ -182,7 +182,7 @@ def test_bad_settings_are_refused_before_anything_is_measured():
 
 
 def test_a_model_that_raises_is_named():
-    from tinytorch.workloads.workload import Workload
+    from tinytorch.models.workload import Workload
 
     def broken(x):
         raise ValueError("no such thing")

@@ -6,9 +6,9 @@ require_part("transformers")
 
 from tiny_transformers import decoder, prompts
 
-from tinytorch.perf.memoization import generation_call
+from tinytorch.models.workload import Workload
+from tinytorch.transforms.static_generation import generation_call
 from tinytorch.tuning.optimize import optimize
-from tinytorch.workloads.workload import Workload
 
 
 @pytest.mark.slow

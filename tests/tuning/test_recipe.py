@@ -6,8 +6,11 @@ import pytest
 from optimized_stacks import recommending
 
 from tinytorch.errors import CheckpointError, SettingError
-from tinytorch.perf.compression import Prune
-from tinytorch.perf.quantization import Quantize
+from tinytorch.models.workload import Workload
+from tinytorch.models.zoo import load_zoo
+from tinytorch.transforms.plan import Plan, Skipped
+from tinytorch.transforms.prune import Prune
+from tinytorch.transforms.quantize import Quantize
 from tinytorch.tuning.catalog import CATALOG
 from tinytorch.tuning.recipe import (
     TRANSFORMS,
@@ -18,9 +21,6 @@ from tinytorch.tuning.recipe import (
     rebuilt_transform,
     recipe_text,
 )
-from tinytorch.workloads.plan import Plan, Skipped
-from tinytorch.workloads.workload import Workload
-from tinytorch.workloads.zoo import load_zoo
 
 
 @cache

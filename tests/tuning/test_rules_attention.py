@@ -2,13 +2,13 @@ import pytest
 from example_work import Part, linear, work_profile
 from example_work import written_out_attention as written
 
-from tinytorch.measure.amdahl import amdahl
-from tinytorch.tuning.rules_attention import (
+from tinytorch.measure.roofline import amdahl
+from tinytorch.tuning.facts import gather_facts
+from tinytorch.tuning.rules import (
     find_attention,
     quadratic_attention,
     written_out_attention,
 )
-from tinytorch.tuning.rules_facts import gather_facts
 
 
 def found(rule, profile):

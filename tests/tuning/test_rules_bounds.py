@@ -3,9 +3,8 @@ from example_work import Part, linear, machine, work_profile
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tinytorch.measure.amdahl import amdahl
-from tinytorch.tuning.rules_bounds import Change, gain_of, missing_rate, roof_of
-from tinytorch.tuning.rules_facts import gather_facts
+from tinytorch.measure.roofline import amdahl
+from tinytorch.tuning.facts import Change, gain_of, gather_facts, missing_rate, roof_of
 
 SHARES = st.floats(0, 1)
 

@@ -4,10 +4,11 @@ import pytest
 from example_profiles import empty_profile, example_profile, training_profile
 from example_work import Part, linear, on_gpu, work_profile
 
-from tinytorch.adapters.records import LayerCall
 from tinytorch.measure.samples import Samples
+from tinytorch.models.records import LayerCall
+from tinytorch.transforms.plan import Plan, Step
 from tinytorch.tuning.catalog import find_entries
-from tinytorch.tuning.rules_facts import (
+from tinytorch.tuning.facts import (
     Facts,
     counted,
     gather_facts,
@@ -16,7 +17,6 @@ from tinytorch.tuning.rules_facts import (
     share_of,
     time_text,
 )
-from tinytorch.workloads.plan import Plan, Step
 
 NOT_PREDICTED = {"speedup": "nobody knows", "shrinkage": "nobody knows"}
 

@@ -1,15 +1,15 @@
 import pytest
 from example_work import Part, linear, work_profile
 
-from tinytorch.measure.amdahl import amdahl
-from tinytorch.tuning.rules_facts import gather_facts
-from tinytorch.tuning.rules_fusing import (
+from tinytorch.measure.roofline import amdahl
+from tinytorch.transforms.plan import Plan, Step
+from tinytorch.tuning.facts import gather_facts
+from tinytorch.tuning.rules import (
     batch_norms,
     convolution_layout,
     own_kernels,
     small_operations,
 )
-from tinytorch.workloads.plan import Plan, Step
 
 NOT_PREDICTED = {"speedup": "nobody knows", "shrinkage": "nobody knows"}
 

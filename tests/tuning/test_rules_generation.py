@@ -1,8 +1,8 @@
 import pytest
 from example_work import Part, linear, on_gpu, work_profile
 
-from tinytorch.tuning.rules_facts import gather_facts
-from tinytorch.tuning.rules_generation import token_by_token
+from tinytorch.tuning.facts import gather_facts
+from tinytorch.tuning.rules import token_by_token
 
 KINDS = {"": "Generation", "model": "Decoder"}
 

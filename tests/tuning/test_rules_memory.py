@@ -1,9 +1,9 @@
 import pytest
 from example_work import Part, linear, machine, parameter_memory, work_profile
 
-from tinytorch.adapters.records import Allocation, Recording
-from tinytorch.tuning.rules_facts import gather_facts
-from tinytorch.tuning.rules_memory import parameters_dominate, small_batch
+from tinytorch.models.records import Allocation, Recording
+from tinytorch.tuning.facts import gather_facts
+from tinytorch.tuning.rules import parameters_dominate, small_batch
 
 
 def found(rule, profile):

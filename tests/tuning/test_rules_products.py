@@ -1,14 +1,14 @@
 import pytest
 from example_work import Part, linear, machine, work_profile
 
-from tinytorch.measure.amdahl import amdahl
-from tinytorch.tuning.rules_facts import gather_facts
+from tinytorch.measure.roofline import amdahl
+from tinytorch.transforms.plan import Plan, Step
+from tinytorch.tuning.facts import gather_facts
 from tinytorch.tuning.rules_products import (
     compute_bound_products,
     fewer_products,
     memory_bound_products,
 )
-from tinytorch.workloads.plan import Plan, Step
 
 RELU = Part("aten.relu", 2)
 NOT_PREDICTED = {"speedup": "nobody knows", "shrinkage": "nobody knows"}

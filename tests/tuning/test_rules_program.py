@@ -2,7 +2,7 @@ import pytest
 from example_work import Part, linear, on_gpu, work_profile
 
 from tinytorch.measure.samples import Samples
-from tinytorch.tuning.rules_facts import gather_facts
+from tinytorch.tuning.facts import gather_facts
 from tinytorch.tuning.rules_program import (
     book_keeping,
     busy_machine,

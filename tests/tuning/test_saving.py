@@ -13,16 +13,17 @@ from tinytorch.core.layers import Linear, ReLU, Sequential
 from tinytorch.core.tensor import Tensor
 from tinytorch.errors import CheckpointError, SettingError
 from tinytorch.formats.weights_file import describe_weights
-from tinytorch.perf.acceleration import CompiledKernels, model_backend
-from tinytorch.perf.compression import Prune, SparseLayers, SparseLinear
+from tinytorch.models.workload import Workload
+from tinytorch.models.zoo import build_cnn, build_gpt, build_mlp, load_zoo
+from tinytorch.transforms.compiled_kernels import CompiledKernels
+from tinytorch.transforms.kernel_choice import model_backend
+from tinytorch.transforms.prune import Prune
+from tinytorch.transforms.sparse_layers import SparseLayers, SparseLinear
 from tinytorch.tuning import saving
+from tinytorch.tuning.attempt import Settings
 from tinytorch.tuning.optimization import Optimization
 from tinytorch.tuning.recipe import Recipe
-from tinytorch.tuning.saving import SavedModel, load_optimized, save_optimized
-from tinytorch.tuning.saving_core import CoreStorage
-from tinytorch.tuning.settings import Settings
-from tinytorch.workloads.workload import Workload
-from tinytorch.workloads.zoo import build_cnn, build_gpt, build_mlp, load_zoo
+from tinytorch.tuning.saving import CoreStorage, SavedModel, load_optimized, save_optimized
 
 BUILT = {"mlp": build_mlp, "cnn": build_cnn, "gpt": build_gpt}
 NUMBERS = ("int8-dynamic", "int8-static", "int8-weights", "int4-weights")

@@ -16,11 +16,11 @@ from torch import nn
 from torch_workloads import ADAPTER, Residual, Tied, mlp, seeded, workload
 
 from tinytorch.errors import CheckpointError, SettingError
-from tinytorch.perf.acceleration import SetThreads
+from tinytorch.models.workload import Workload
+from tinytorch.models.zoo import build_mlp
+from tinytorch.transforms.set_threads import SetThreads
 from tinytorch.tuning.saving import load_optimized, save_optimized
 from tinytorch.tuning.saving_torch import TorchStorage
-from tinytorch.workloads.workload import Workload
-from tinytorch.workloads.zoo import build_mlp
 
 CASES = {
     "mlp": lambda: workload(seeded(mlp), 8, 128),

@@ -1,6 +1,7 @@
 """The order of things; what is tried here is imaginary, and so are its times."""
 
 import math
+from time import monotonic
 
 import pytest
 from example_comparisons import comparison
@@ -8,9 +9,8 @@ from example_optimizations import attempt as example
 from imaginary_trials import ENTRIES, SPEEDS, ImaginaryTrials
 
 from tinytorch.tuning import search as search_module
-from tinytorch.tuning.attempt import BETTER, FAILED, NOT_TRIED, NOTHING_TO_DO, WORSE
+from tinytorch.tuning.attempt import BETTER, FAILED, NOT_TRIED, NOTHING_TO_DO, WORSE, Settings
 from tinytorch.tuning.search import Search
-from tinytorch.tuning.settings import Settings
 from tinytorch.tuning.trying import Built, NothingToDoError
 
 
@@ -181,6 +181,19 @@ def test_the_best_is_compared_once_more_with_a_seed_of_its_own():
     assert seed >= search_module.OTHER_SEEDS
     assert [each.stack for each in search.confirmations] == [("int8",)]
     assert [each.stack for each in search.attempts].count(("int8",)) == 1
+
+
+@pytest.mark.parametrize("spent", [0.0, 0.5, 2.0])
+def test_the_last_comparison_may_take_what_the_attempts_left(spent):
+    search = searching("int8", "compiled")
+    budget_s = search.trials.settings.budget_s
+    search.try_singles()
+    search.started = monotonic() - spent * budget_s
+    search.confirm()
+    least = search_module.SHARE_OF_CONFIRMATION
+    left = max(least, 1 - search_module.SHARE_OF_ABLATION - spent)
+    wanted = search_module._bounded(left * budget_s)
+    assert search.trials.confirmation_s == pytest.approx(wanted, rel=0.1)
 
 
 def test_what_does_not_hold_gives_way_to_the_next_best():

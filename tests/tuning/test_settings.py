@@ -1,7 +1,7 @@
 import pytest
 
 from tinytorch.errors import SettingError
-from tinytorch.tuning.settings import Settings
+from tinytorch.tuning.attempt import Settings
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,6 @@
 import pytest
 
-from tinytorch.tuning.short_numbers import billions, millions
+from tinytorch.tuning.advice import billions, millions
 
 
 @pytest.mark.parametrize(

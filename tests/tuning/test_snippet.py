@@ -10,13 +10,13 @@ from optimized_stacks import entry_of, recommended, recommending
 from tinytorch.core.layers import Linear, ReLU, Sequential
 from tinytorch.core.tensor import Tensor
 from tinytorch.errors import SettingError
-from tinytorch.perf.compression import Prune
-from tinytorch.perf.quantization import Quantize
+from tinytorch.models.workload import Workload
+from tinytorch.models.zoo import load_zoo
+from tinytorch.transforms.prune import Prune
+from tinytorch.transforms.quantize import Quantize
+from tinytorch.tuning.attempt import Settings
 from tinytorch.tuning.optimization import Optimization
-from tinytorch.tuning.settings import Settings
-from tinytorch.tuning.snippet import snippet
-from tinytorch.workloads.workload import Workload
-from tinytorch.workloads.zoo import load_zoo
+from tinytorch.tuning.saving import snippet
 
 STACK = ("int8-weights", "fused-layers")
 
@@ -69,7 +69,7 @@ def test_transforms_come_in_the_order_of_the_stack_with_unusual_settings_only():
     text = snippet(recommending(small_workload(), stack), target="mlp")
     call = 'Quantize(mode="weight_only", keep=("layers.2",))'
     assert f"for transform in [Prune(sparsity=0.25), {call}]:" in text
-    assert "from tinytorch.perf.compression import Prune\n" in text
+    assert "from tinytorch.transforms.prune import Prune\n" in text
 
 
 def test_a_transform_as_usual_has_no_settings():

@@ -6,11 +6,11 @@ import pytest
 from example_tours import faster, smaller, tour_of
 
 from tinytorch.errors import SettingError
+from tinytorch.models import zoo
 from tinytorch.tuning import tour as module
 from tinytorch.tuning.attempt import BETTER
 from tinytorch.tuning.catalog import find_entries
 from tinytorch.tuning.tour import STOPS, Stop, introduce, take_tour
-from tinytorch.workloads import zoo
 
 
 @pytest.fixture(autouse=True)

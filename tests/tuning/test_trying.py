@@ -6,6 +6,8 @@ import pytest
 from tinytorch.core.layers import Linear
 from tinytorch.core.tensor import Tensor
 from tinytorch.errors import ModelError, SettingError
+from tinytorch.models.workload import Preparation, Workload
+from tinytorch.transforms.plan import Plan, Skipped, Step
 from tinytorch.tuning.attempt import (
     ACCURACY_INCONCLUSIVE,
     BROKEN,
@@ -15,13 +17,10 @@ from tinytorch.tuning.attempt import (
     NOT_TRIED,
     NOTHING_TO_DO,
     RELOADED,
+    Settings,
 )
 from tinytorch.tuning.catalog import GOALS, Entry, find_entries
-from tinytorch.tuning.settings import Settings
 from tinytorch.tuning.trying import Trials, build_stack, by_place
-from tinytorch.workloads.plan import Plan, Skipped, Step
-from tinytorch.workloads.preparation import Preparation
-from tinytorch.workloads.workload import Workload
 
 BUDGET = 0.05
 

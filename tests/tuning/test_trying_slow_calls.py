@@ -5,15 +5,15 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
-from tinytorch.comparison.looks import FEWEST
 from tinytorch.comparison.sides import LocalSide
 from tinytorch.core.tensor import Tensor
-from tinytorch.tuning import baseline
+from tinytorch.measure.interleaving import FEWEST
+from tinytorch.models.workload import Workload
+from tinytorch.transforms.plan import Plan, Step
+from tinytorch.tuning import trying as baseline
+from tinytorch.tuning.attempt import Settings
 from tinytorch.tuning.catalog import GOALS, Entry
-from tinytorch.tuning.settings import Settings
 from tinytorch.tuning.trying import Trials
-from tinytorch.workloads.plan import Plan, Step
-from tinytorch.workloads.workload import Workload
 
 CALL_S, BUDGET_S = 0.8, 1e-6
 OUTPUTS = 1

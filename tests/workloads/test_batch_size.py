@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from tinytorch.core.tensor import Tensor
-from tinytorch.workloads.batch_size import batch_size
+from tinytorch.models.workload import batch_size
 
 IMAGES, LABELS = np.zeros((8, 3, 4, 4)), np.zeros((8, 10))
 

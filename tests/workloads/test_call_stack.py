@@ -4,9 +4,9 @@ from example_profiles import CALLS, KINDS, example_profile, layer_calls, operati
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tinytorch.adapters.records import LayerCall
 from tinytorch.measure.samples import Samples
-from tinytorch.workloads.call_stack import (
+from tinytorch.models.records import LayerCall
+from tinytorch.profiling.layers import (
     layer_spans,
     operation_spans,
     typical_run,

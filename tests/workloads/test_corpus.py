@@ -6,7 +6,7 @@ from collections import Counter
 import pytest
 
 from tinytorch.errors import SettingError, TinyTorchError
-from tinytorch.workloads.corpus import load_corpus, split_corpus, unigram_entropy
+from tinytorch.models.zoo import load_corpus, split_corpus, unigram_entropy
 
 
 @pytest.fixture(scope="module")

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from tinytorch.errors import SettingError, TinyTorchError
-from tinytorch.workloads.digits import BLOCK, CLASSES, CURVES, SEGMENTS, SIDE, draw_digits
+from tinytorch.models.digits import BLOCK, CLASSES, CURVES, SEGMENTS, SIDE, draw_digits
 
 
 def test_same_seed_gives_the_same_images_bit_for_bit() -> None:

@@ -1,7 +1,7 @@
 import pytest
 
 from tinytorch.errors import SettingError
-from tinytorch.workloads.kept_layers import checked_patterns, idle_patterns, why_kept
+from tinytorch.transforms.support.observing import checked_patterns, idle_patterns, why_kept
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tinytorch.workloads.layer_groups import LayerGroup, group_layers
+from tinytorch.profiling.layers import LayerGroup, group_layers
 
 
 def names(paths):

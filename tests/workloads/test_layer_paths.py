@@ -1,7 +1,7 @@
 import pytest
 from example_profiles import KINDS
 
-from tinytorch.workloads.layer_paths import BACKWARD, UPDATE, ancestors, layers_around
+from tinytorch.profiling.layers import BACKWARD, UPDATE, ancestors, layers_around
 
 
 @pytest.mark.parametrize(

@@ -3,9 +3,9 @@ import dataclasses
 import pytest
 from example_profiles import MS, example_profile, layer_calls, training_profile
 
-from tinytorch.adapters.adapter import ParameterSpec
 from tinytorch.errors import SettingError
-from tinytorch.workloads.layer_tree import layer_rows, shared_name
+from tinytorch.models.adapter import ParameterSpec
+from tinytorch.profiling.layers import layer_rows, shared_name
 
 
 def shown(rows):

@@ -5,10 +5,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tinytorch.adapters.adapter import ParameterSpec
-from tinytorch.adapters.records import Cost, LayerCall, OpRecord, TensorSpec
-from tinytorch.workloads.layer_paths import BACKWARD, UPDATE
-from tinytorch.workloads.layers import LayerTimes, build_layers, group_name, layer_times
+from tinytorch.models.adapter import ParameterSpec
+from tinytorch.models.records import Cost, LayerCall, OpRecord, TensorSpec
+from tinytorch.profiling.layers import (
+    BACKWARD,
+    UPDATE,
+    LayerTimes,
+    build_layers,
+    group_name,
+    layer_times,
+)
 
 # ---------------------------------------------------------------- times
 

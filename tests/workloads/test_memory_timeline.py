@@ -2,8 +2,8 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from tinytorch.adapters.records import Allocation
-from tinytorch.workloads.memory_timeline import MemoryTimeline
+from tinytorch.models.records import Allocation
+from tinytorch.profiling.profile import MemoryTimeline
 
 
 def buffer(nbytes, born, died=None, *, category="activations", path="", phase="forward"):

@@ -5,15 +5,15 @@ from tinytorch.core.layers import Linear, ReLU, Sequential
 from tinytorch.core.tensor import Tensor
 from tinytorch.core.transformers import GPT
 from tinytorch.errors import SettingError, ShapeError
-from tinytorch.perf.memoization import enable_kv_cache
-from tinytorch.workloads.observing import (
+from tinytorch.models.workload import Workload
+from tinytorch.transforms.kv_cache import enable_kv_cache
+from tinytorch.transforms.support.observing import (
     called_layers,
     calling_plainly,
     check_no_cache,
     see_calibration,
     switch_to_eval,
 )
-from tinytorch.workloads.workload import Workload
 
 
 @pytest.fixture

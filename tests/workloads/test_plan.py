@@ -5,7 +5,7 @@ import pytest
 from terminal import shown
 
 from tinytorch.errors import SettingError
-from tinytorch.workloads.plan import Gain, Plan, Skipped, Step, Transform
+from tinytorch.transforms.plan import Gain, Plan, Skipped, Step, Transform
 
 UNKNOWN = {"speedup": "not measured", "shrinkage": "stays the same"}
 STEP = Step("layers.0", "Linear in int8", "it holds most of the bytes", {"bits": 8})

@@ -5,7 +5,7 @@ import pytest
 from parts import require_part
 
 from tinytorch.core.layers import Linear
-from tinytorch.workloads.preparation import (
+from tinytorch.models.workload import (
     FIRST_CALL,
     Preparation,
     is_compiled,

@@ -12,11 +12,11 @@ from example_profiles import (
     training_profile,
 )
 
-from tinytorch.adapters.adapter import ParameterSpec
-from tinytorch.adapters.records import Allocation, Recording, TensorSpec
 from tinytorch.errors import SettingError
 from tinytorch.measure.samples import Samples
-from tinytorch.workloads.profile import BACKWARD, UPDATE
+from tinytorch.models.adapter import ParameterSpec
+from tinytorch.models.records import Allocation, Recording, TensorSpec
+from tinytorch.profiling.profile import BACKWARD, UPDATE
 
 
 def profile_of(calls, *, total=10.0, kinds=None, **changes):

@@ -12,8 +12,7 @@ from example_profiles import (
 )
 
 from tinytorch.measure.samples import Samples
-from tinytorch.workloads.profile import BACKWARD, Hotspot
-from tinytorch.workloads.profile_facts import describe_hotspot, find_facts, speedups
+from tinytorch.profiling.profile import BACKWARD, Hotspot, describe_hotspot, find_facts, speedups
 
 
 def test_the_bottleneck_is_what_takes_most_time_itself():

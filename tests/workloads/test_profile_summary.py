@@ -7,7 +7,7 @@ from example_profiles import empty_profile, example_profile, moving_profile, tra
 from tinytorch.measure.ceilings import Ceilings
 from tinytorch.measure.counters import Counters
 from tinytorch.measure.samples import Samples
-from tinytorch.workloads.profile_summary import SCHEMA_VERSION, summarise_profile
+from tinytorch.profiling.summary import SCHEMA_VERSION, summarise_profile
 
 PLAIN = (dict, list, str, bool, int, float, type(None))
 

@@ -11,9 +11,8 @@ torch = require_part("torch")
 from tinytorch.core.layers import Linear
 from tinytorch.core.tensor import Tensor
 from tinytorch.errors import SettingError
-from tinytorch.workloads.plan import Plan, Step, Transform
-from tinytorch.workloads.pytorch_only import TorchTransform
-from tinytorch.workloads.workload import Workload
+from tinytorch.models.workload import Workload
+from tinytorch.transforms.plan import Plan, Step, TorchTransform, Transform
 
 OWN = Workload("own", Linear(3, 2), (Tensor(np.zeros((1, 3))),))
 THEIRS = Workload("theirs", torch.nn.Linear(3, 2), ())

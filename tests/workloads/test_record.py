@@ -12,8 +12,8 @@ from hypothesis import given
 from tinytorch.errors import RecordError, SettingError
 from tinytorch.measure.environment import describe_environment
 from tinytorch.measure.samples import Samples
-from tinytorch.workloads import record as module
-from tinytorch.workloads.record import Record, SeriesKey, canonical_json, parse_record, utc_text
+from tinytorch.records import record as module
+from tinytorch.records.record import Record, SeriesKey, canonical_json, parse_record, utc_text
 
 # Letters that a column of a database takes, and any text inside of JSON.
 NAMES = st.text(st.characters(exclude_characters="\0", codec="utf-8"))

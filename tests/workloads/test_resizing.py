@@ -6,13 +6,13 @@ from parts import require_part
 
 from tinytorch.core.tensor import Tensor
 from tinytorch.errors import SettingError
-from tinytorch.workloads.resizing import (
+from tinytorch.models.workload import (
+    Workload,
     axis_length,
     axis_number,
     resize_inputs,
     resize_workload,
 )
-from tinytorch.workloads.workload import Workload
 
 
 class Pair(NamedTuple):

@@ -4,7 +4,7 @@ import pytest
 from tinytorch.core.dataloader import DataLoader, TensorDataset
 from tinytorch.core.tensor import Tensor
 from tinytorch.errors import SettingError
-from tinytorch.workloads.samples import as_batches
+from tinytorch.models.workload import as_batches
 
 
 @pytest.mark.parametrize("form", ["tensor", "array", "list", "tuple", "loader", "dataset"])

@@ -4,7 +4,7 @@ import sys
 import pytest
 
 from tinytorch.errors import TargetError
-from tinytorch.workloads.targets import load_workload
+from tinytorch.models.targets import load_workload
 
 FACTORIES = """
 from tinytorch import Tensor, Workload

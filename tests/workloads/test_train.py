@@ -6,8 +6,8 @@ from tinytorch.core.checkpoints import read_arrays
 from tinytorch.core.dataloader import DataLoader, TensorDataset
 from tinytorch.core.optimizers import AdamW
 from tinytorch.core.training import CosineSchedule, Trainer
-from tinytorch.workloads import train, zoo
-from tinytorch.workloads.corpus import load_corpus, split_corpus, unigram_entropy
+from tinytorch.models import train, zoo
+from tinytorch.models.zoo import load_corpus, split_corpus, unigram_entropy
 
 
 @pytest.mark.slow
@@ -77,7 +77,7 @@ def test_the_command_writes_weights_with_their_score(tmp_path, monkeypatch, caps
     assert train.main(["mlp", "--seed", "5", "--output", str(tmp_path)]) == 0
     arrays, metadata = read_arrays(tmp_path / "mlp.safetensors")
     assert arrays["layers.0.weight"].shape == (784, 128)
-    assert metadata["command"] == "python -m tinytorch.workloads.train mlp --seed 5"
+    assert metadata["command"] == "python -m tinytorch.models.train mlp --seed 5"
     assert metadata["held_out_examples"] == 640
     assert f"{metadata['held_out_score']:.4f}" in capsys.readouterr().out
 

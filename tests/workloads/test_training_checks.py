@@ -3,7 +3,7 @@ import pytest
 from tinytorch.core.layers import Linear
 from tinytorch.core.optimizers import SGD
 from tinytorch.errors import SettingError
-from tinytorch.workloads.training_checks import check_loader, check_optimizer
+from tinytorch.transforms.support.observing import check_loader, check_optimizer
 
 
 def test_data_can_be_gone_over_again():

@@ -5,7 +5,7 @@ import pytest
 from tinytorch.core.layers import Linear
 from tinytorch.core.tensor import Tensor
 from tinytorch.errors import SettingError
-from tinytorch.workloads.workload import Workload, check_workload
+from tinytorch.models.workload import Workload, check_workload
 
 
 class OnlyForward:

@@ -5,9 +5,9 @@ from tinytorch.core.checkpoints import read_arrays
 from tinytorch.core.layers import Dropout, Sequential
 from tinytorch.core.tensor import Tensor
 from tinytorch.errors import TargetError
-from tinytorch.workloads import zoo
-from tinytorch.workloads.corpus import load_corpus, split_corpus, unigram_entropy
-from tinytorch.workloads.digits import draw_digits
+from tinytorch.models import zoo
+from tinytorch.models.digits import draw_digits
+from tinytorch.models.zoo import load_corpus, split_corpus, unigram_entropy
 
 PARAMETERS = {
     "mlp": 784 * 128 + 128 + 128 * 64 + 64 + 64 * 10 + 10,

@@ -3,9 +3,8 @@
 import argparse
 import math
 
-from tinytorch.cli.console import Output
-from tinytorch.cli.exit_codes import ExitCode
-from tinytorch.cli.option_values import whole_numbers
+from tinytorch.cli.console import ExitCode, Output
+from tinytorch.cli.options import whole_numbers
 from tinytorch.errors import SettingError
 
 MEBIBYTE = 1 << 20
@@ -54,7 +53,7 @@ def run(options: argparse.Namespace, output: Output) -> ExitCode:
     for name in ("latency", "memory", "tolerance", "budget"):
         _check_positive(name, getattr(options, name))
     # Only now: the parser and --help do without the frameworks.
-    from tinytorch.perf.acceleration.size_advisor import advise_batch_size, advise_sequence_length
+    from tinytorch.tuning.sizes import advise_batch_size, advise_sequence_length
 
     advise = advise_sequence_length if options.sequence else advise_batch_size
     with output.progress(f"{options.target}: loading") as progress:

@@ -5,21 +5,21 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tinytorch.cli.console import Output
-from tinytorch.cli.exit_codes import ExitCode
-from tinytorch.cli.html import add_html_option, check_html_path, write_html
-from tinytorch.cli.markdown import (
+from tinytorch.cli.console import ExitCode, Output
+from tinytorch.cli.options import (
+    add_html_option,
     add_markdown_option,
+    check_html_path,
     check_markdown_path,
     shown_or_markdown,
+    write_html,
     write_markdown,
 )
 from tinytorch.errors import SettingError
 
 if TYPE_CHECKING:
-    from tinytorch.perf.benchmarking.entries import Entry
-    from tinytorch.records.suite_outcome import EntryOutcome
-    from tinytorch.records.suite_run import RunPlan
+    from tinytorch.benchmarking.suite_file import Entry
+    from tinytorch.benchmarking.suite_run import EntryOutcome, RunPlan
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -70,8 +70,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace, output: Output) -> ExitCode:
     """Check everything, then run what is left to do; show what is finished in any case."""
     _check(options, output)
-    from tinytorch.perf.benchmarking.suite_file import load_suite
-    from tinytorch.records.suite_run import plan_run, run_suite, select_entries
+    from tinytorch.benchmarking.suite_file import load_suite
+    from tinytorch.benchmarking.suite_run import plan_run, run_suite, select_entries
 
     suite = load_suite(options.suite)
     if options.budget is not None:
@@ -121,7 +121,7 @@ def _list(output: Output, name: str, entries: "tuple[Entry, ...]") -> ExitCode:
 def _show(
     options: argparse.Namespace, output: Output, plan: "RunPlan", outcomes: "list[EntryOutcome]"
 ) -> None:
-    from tinytorch.records.location import store_path
+    from tinytorch.records.store import store_path
     from tinytorch.reporting.suite import render_suite
 
     payload = {
@@ -138,8 +138,8 @@ def _show(
     shown = render_suite(name, outcomes, planned=planned, run=plan.run)
     output.result(payload, shown_or_markdown(options.markdown, outcomes, shown, **about))
     if options.plot is not None:
-        from tinytorch.records.suite_fronts import suite_fronts
-        from tinytorch.reporting.suite_plot import draw_suite, write_plot
+        from tinytorch.benchmarking.suite_run import suite_fronts
+        from tinytorch.reporting.suite import draw_suite, write_plot
 
         write_plot(options.plot, draw_suite(outcomes, suite_fronts(outcomes)))
         output.say(f"wrote {options.plot}")
@@ -160,6 +160,6 @@ def _check(options: argparse.Namespace, output: Output) -> None:
     check_html_path(options.html, is_opened=options.open)
     check_markdown_path(options.markdown, output)
     if options.plot is not None:
-        from tinytorch.reporting.suite_plot import check_plot
+        from tinytorch.reporting.suite import check_plot
 
         check_plot(options.plot)

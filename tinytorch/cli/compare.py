@@ -5,36 +5,140 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tinytorch.cli.compared_sides import (
-    SIDES,
-    add_environments,
-    are_isolated,
-    as_side,
-    chosen_sides,
-    described,
-)
-from tinytorch.cli.console import Output
-from tinytorch.cli.exit_codes import ExitCode
-from tinytorch.cli.html import add_html_option, check_html_path, write_html
-from tinytorch.cli.markdown import (
+from tinytorch.cli.console import ExitCode, Output
+from tinytorch.cli.options import (
+    add_html_option,
     add_markdown_option,
+    check_html_path,
     check_markdown_path,
-    shown_or_markdown,
-    write_markdown,
-)
-from tinytorch.cli.option_values import (
     confidence,
     margin,
     positive_count,
     positive_share,
     seconds,
     share,
+    shown_or_markdown,
+    variable,
+    write_html,
+    write_markdown,
 )
-from tinytorch.errors import SettingError
+from tinytorch.errors import SettingError, TargetError
 
 if TYPE_CHECKING:
     from tinytorch.comparison.comparison import Comparison
     from tinytorch.comparison.sequential import TimeRatio
+
+__all__ = ["SIDES", "add_environments", "are_isolated", "as_side", "chosen_sides", "described"]
+
+
+# ---------------------------------------------------------------- the two sides of a comparison as
+# options of a command: targets, and the environments they run in
+#
+# A side is written as a dictionary: its target, and what was asked for of python, folder,
+# variables.
+
+SIDES = ("baseline", "candidate")
+
+
+def add_environments(group: argparse._ArgumentGroup) -> None:
+    """Add what the two sides may differ in beside their targets."""
+    group.add_argument(
+        "--isolate", action="store_true", help="run each side in fresh processes of its own"
+    )
+    for side in SIDES:
+        group.add_argument(
+            f"--{side}-python", metavar="PROGRAM", help=f"interpreter of the {side} (isolates)"
+        )
+        group.add_argument(
+            f"--{side}-folder", metavar="DIR", help=f"where the {side} runs and imports (isolates)"
+        )
+        group.add_argument(
+            f"--{side}-env",
+            action="append",
+            default=[],
+            type=variable,
+            metavar="K=V",
+            help=f"environment variable of the {side}, repeatable (isolates)",
+        )
+
+
+def are_isolated(options: argparse.Namespace) -> bool:
+    """Tell whether the sides run in processes of their own, as any environment needs it."""
+    return options.isolate or any(_own_environment(options, side) for side in SIDES)
+
+
+def chosen_sides(options: argparse.Namespace) -> list[dict[str, Any]]:
+    """Give what is run on each side, and refuse what is no target before anything starts."""
+    sides = [
+        {"target": target, **_own_environment(options, side)}
+        for side, target in zip(SIDES, _two_targets(options), strict=True)
+    ]
+    for side in sides:
+        _check_folder(side.get("folder"))
+    for side in sides if are_isolated(options) else ():
+        _check_target(side)
+    return sides
+
+
+def as_side(options: argparse.Namespace, side: dict[str, Any]) -> object:
+    """Give a side as the comparer takes it: a target, or one that runs in a fresh process."""
+    if not are_isolated(options):
+        return side["target"]
+    from tinytorch.comparison.processes import Isolated
+
+    limit = {} if options.timeout is None else {"timeout_s": options.timeout}
+    return Isolated(**side, **limit)
+
+
+def described(side: dict[str, Any]) -> str:
+    """Write a side in a line."""
+    variables = [f"{name}={value}" for name, value in side.get("variables", {}).items()]
+    parts = [side[name] for name in ("target", "python", "folder") if name in side]
+    return ", ".join(map(str, [*parts, *variables]))
+
+
+def _two_targets(options: argparse.Namespace) -> tuple[str, str]:
+    targets = options.targets
+    if len(targets) == 2:
+        return targets[0], targets[1]
+    if len(targets) == 1 and any(_own_environment(options, side) for side in SIDES):
+        return targets[0], targets[0]
+    if len(targets) == 1:
+        raise SettingError(
+            f"one target, {targets[0]}; give two, or say how the sides differ, for example with "
+            "--baseline-folder"
+        )
+    raise SettingError(f"{len(targets)} targets; give two: the baseline and the candidate")
+
+
+def _own_environment(options: argparse.Namespace, side: str) -> dict[str, Any]:
+    """Give what was asked for on one side only; nothing when it is nothing."""
+    asked = {
+        "python": getattr(options, f"{side}_python"),
+        "folder": getattr(options, f"{side}_folder"),
+        "variables": dict(getattr(options, f"{side}_env")),
+    }
+    return {name: value for name, value in asked.items() if value}
+
+
+def _check_folder(folder: str | None) -> None:
+    if folder is not None and not Path(folder).is_dir():
+        raise SettingError(f"there is no folder {folder} to run in")
+
+
+def _check_target(side: dict[str, Any]) -> None:
+    """Check as much of a target as can be seen from outside of its environment."""
+    place, colon, _ = side["target"].rpartition(":")
+    if not colon:
+        from tinytorch.models.targets import load_workload
+
+        load_workload(side["target"])
+    elif place.endswith(".py") and not Path(side.get("folder", "."), place).is_file():
+        raise TargetError(f"there is no file {place} in {Path(side.get('folder', '.')).resolve()}")
+
+
+# ---------------------------------------------------------------- ``tinytorch compare``: is the
+# candidate faster than the baseline, and still as good?
 
 CODES = """\
 exit codes:
@@ -239,7 +343,7 @@ def _self_check(options: argparse.Namespace, output: Output) -> ExitCode:
         name = "--html" if options.html is not None else "--markdown"
         raise SettingError(f"{name} shows one comparison, --selfcheck makes many; leave one out")
     from tinytorch.comparison.self_check import self_check
-    from tinytorch.reporting.self_check import render_self_check
+    from tinytorch.reporting.comparison import render_self_check
 
     trials = options.trials or TRIALS
     with output.progress("selfcheck", total=trials) as progress:
@@ -259,7 +363,7 @@ def _self_check(options: argparse.Namespace, output: Output) -> ExitCode:
 
 def _stopping_rule(options: argparse.Namespace) -> "Callable[[TimeRatio], bool] | None":
     from tinytorch.comparison.compare import FLOOR_OF_FINISHED
-    from tinytorch.comparison.expectations import NOT_SLOWER, is_met
+    from tinytorch.comparison.comparison import NOT_SLOWER, is_met
 
     if options.expect != NOT_SLOWER:
         return None
@@ -269,9 +373,13 @@ def _stopping_rule(options: argparse.Namespace) -> "Callable[[TimeRatio], bool] 
 
 
 def _exit_code(expected: str | None, comparison: "Comparison") -> ExitCode:
-    from tinytorch.comparison.comparison import NOT_SHOWN, SLOWER
-    from tinytorch.comparison.expectations import is_met_by
-    from tinytorch.comparison.quality import quality_doubt, quality_loss
+    from tinytorch.comparison.comparison import (
+        NOT_SHOWN,
+        SLOWER,
+        is_met_by,
+        quality_doubt,
+        quality_loss,
+    )
 
     if quality_loss(comparison):
         return ExitCode.ACCURACY
@@ -290,7 +398,7 @@ def _keep(
     comparison: "Comparison",
     settings: list[dict[str, Any]],
 ) -> str:
-    from tinytorch.records.comparison_record import comparison_record
+    from tinytorch.records.record import comparison_record
     from tinytorch.records.store import keep
 
     sides = dict(zip(SIDES, settings, strict=True))

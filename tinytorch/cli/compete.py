@@ -5,9 +5,8 @@ from dataclasses import replace
 from importlib import import_module
 from typing import Protocol, cast
 
-from tinytorch.cli.common_options import add_common_options
-from tinytorch.cli.console import Output
-from tinytorch.cli.exit_codes import ExitCode
+from tinytorch.cli.console import ExitCode, Output
+from tinytorch.cli.options import add_common_options
 
 EPILOG = """\
 from nothing to a board:

@@ -4,13 +4,17 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tinytorch.cli.console import Output
-from tinytorch.cli.exit_codes import ExitCode
-from tinytorch.cli.html import add_html_option, check_html_path, write_html
-from tinytorch.cli.written_files import check_writable, write_file
+from tinytorch.cli.console import ExitCode, Output
+from tinytorch.cli.options import (
+    add_html_option,
+    check_html_path,
+    check_writable,
+    write_file,
+    write_html,
+)
 
 if TYPE_CHECKING:
-    from tinytorch.competition.boards.board import Board
+    from tinytorch.competition.board import Board
 
 KINDS = ("speed", "innovation", "composite")
 
@@ -35,10 +39,10 @@ def run(options: argparse.Namespace, output: Output) -> ExitCode:
     for path in (options.csv, options.grades):
         if path is not None:
             check_writable(path)
-    from tinytorch.competition.boards.board import make_board
-    from tinytorch.competition.boards.board_exchange import board_fields
+    from tinytorch.competition.board import make_board
+    from tinytorch.competition.board_files import board_fields
     from tinytorch.competition.events import find_event
-    from tinytorch.competition.runs.records_folder import read_folder
+    from tinytorch.competition.submissions import read_folder
     from tinytorch.reporting.competition import show_board
 
     event = find_event(options.event).name if options.event else None
@@ -53,7 +57,7 @@ def run(options: argparse.Namespace, output: Output) -> ExitCode:
 
 
 def _write_tables(options: argparse.Namespace, output: Output, board: "Board") -> None:
-    from tinytorch.competition.boards.board_exchange import grades_csv, to_csv
+    from tinytorch.competition.board_files import grades_csv, to_csv
 
     if options.csv is not None:
         write_file(options.csv, to_csv(board), output)

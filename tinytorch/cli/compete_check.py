@@ -4,8 +4,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tinytorch.cli.console import Output
-from tinytorch.cli.exit_codes import ExitCode
+from tinytorch.cli.console import ExitCode, Output
 
 if TYPE_CHECKING:
     from tinytorch.competition.rules import Finding
@@ -38,9 +37,9 @@ def run(options: argparse.Namespace, output: Output) -> ExitCode:
 
 def _check(options: argparse.Namespace) -> "tuple[str, tuple[Finding, ...]]":
     """Give the entry's hash and the findings; what is no entry is a finding, too."""
-    from tinytorch.competition.entries.entry import EntryError
-    from tinytorch.competition.entries.entry_checks import check_entry
-    from tinytorch.competition.entries.entry_file import read_entry
+    from tinytorch.competition.entry import EntryError
+    from tinytorch.competition.entry_checks import check_entry
+    from tinytorch.competition.entry_file import read_entry
 
     try:
         entry = read_entry(options.folder)

@@ -3,8 +3,7 @@
 import argparse
 from pathlib import Path
 
-from tinytorch.cli.console import Output
-from tinytorch.cli.exit_codes import ExitCode
+from tinytorch.cli.console import ExitCode, Output
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -16,7 +15,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace, output: Output) -> ExitCode:
     """Make a key, and show the half of it that others may see."""
-    from tinytorch.competition.runs.signing import new_key
+    from tinytorch.competition.signing import new_key
 
     public_key = new_key(options.file).public
     told = f"{options.file}: the secret key, for nobody but you\npublic key: {public_key}"

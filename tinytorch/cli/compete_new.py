@@ -4,12 +4,11 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tinytorch.cli.console import Output
-from tinytorch.cli.exit_codes import ExitCode
+from tinytorch.cli.console import ExitCode, Output
 from tinytorch.errors import SettingError
 
 if TYPE_CHECKING:
-    from tinytorch.competition.entries.entry import Entry
+    from tinytorch.competition.entry import Entry
 
 TIERS = {"99": 0.99, "99.9": 0.999}
 """How a tier is written on the command line, and the share of the reference's accuracy it means."""
@@ -60,7 +59,7 @@ def run(options: argparse.Namespace, output: Output) -> ExitCode:
 
 
 def _written(options: argparse.Namespace) -> "Entry":
-    from tinytorch.competition.entries.new_entry import new_entry
+    from tinytorch.competition.new_entry import new_entry
 
     try:
         return new_entry(

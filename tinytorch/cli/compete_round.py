@@ -4,9 +4,8 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tinytorch.cli.common_options import add_common_options
-from tinytorch.cli.console import Output
-from tinytorch.cli.exit_codes import ExitCode
+from tinytorch.cli.console import ExitCode, Output
+from tinytorch.cli.options import add_common_options
 from tinytorch.errors import SettingError
 
 if TYPE_CHECKING:
@@ -149,7 +148,7 @@ def _public_file(folder: Path, found: "Round") -> Path:
 def _public_key(path: Path | None) -> str:
     if path is None:
         return ""
-    from tinytorch.competition.runs.signing import read_key
+    from tinytorch.competition.signing import read_key
 
     return read_key(path).public
 

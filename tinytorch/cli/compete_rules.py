@@ -4,8 +4,7 @@ import argparse
 from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
-from tinytorch.cli.console import Output
-from tinytorch.cli.exit_codes import ExitCode
+from tinytorch.cli.console import ExitCode, Output
 from tinytorch.errors import SettingError
 
 if TYPE_CHECKING:
@@ -46,7 +45,7 @@ def _rendered(rules: "list[Rule]", *, has_events: bool) -> "RenderableType":
     from rich.console import Group
 
     from tinytorch.competition.events import EVENTS, TIERS
-    from tinytorch.reporting.competition_rules import (
+    from tinytorch.reporting.competition import (
         render_divisions,
         render_events,
         render_rules,

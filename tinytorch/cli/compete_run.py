@@ -5,15 +5,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tinytorch.cli.compete_check import WHAT_TRUST_MEANS
-from tinytorch.cli.console import Output
-from tinytorch.cli.exit_codes import ExitCode
-from tinytorch.cli.html import add_html_option, check_html_path, write_html
-from tinytorch.cli.option_values import positive_count
-from tinytorch.cli.written_files import check_writable
+from tinytorch.cli.console import ExitCode, Output
+from tinytorch.cli.options import (
+    add_html_option,
+    check_html_path,
+    check_writable,
+    positive_count,
+    write_html,
+)
 from tinytorch.errors import MissingPartError, SettingError
 
 if TYPE_CHECKING:
-    from tinytorch.competition.entries.entry import Entry
+    from tinytorch.competition.entry import Entry
     from tinytorch.competition.judgement import Judgement
     from tinytorch.competition.rounds import Round
 
@@ -56,11 +59,11 @@ def add_judging_options(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace, output: Output) -> ExitCode:
     """Judge, keep the run, show it."""
     check_html_path(options.html, is_opened=options.open)
-    from tinytorch.competition.entries.entry_checks import check_entry
-    from tinytorch.competition.entries.entry_file import read_entry
-    from tinytorch.competition.judging import judge as judging
-    from tinytorch.competition.runs.judgement_record import as_record
-    from tinytorch.competition.runs.records_folder import keep_run
+    from tinytorch.competition import judge as judging
+    from tinytorch.competition.entry_checks import check_entry
+    from tinytorch.competition.entry_file import read_entry
+    from tinytorch.competition.judgement_record import as_record
+    from tinytorch.competition.submissions import keep_run
     from tinytorch.reporting.competition import show_findings, show_judgement
 
     entry, asked = read_entry(options.folder), round_of(options.round)
@@ -101,7 +104,7 @@ def check_before_judging(entry: "Entry", *, trust: bool) -> None:
 
     None of it is a run of the entry: kept as one, a forgotten --trust would count against the team.
     """
-    from tinytorch.competition.entries.entry import RESULTS
+    from tinytorch.competition.entry import RESULTS
 
     if entry.code is not None and not trust:
         raise SettingError(
@@ -113,8 +116,8 @@ def check_before_judging(entry: "Entry", *, trust: bool) -> None:
 
 
 def _check_parts(entry: "Entry") -> None:
-    from tinytorch.competition.entries.entry import EntryError
-    from tinytorch.competition.entries.techniques import missing_parts
+    from tinytorch.competition.entry import EntryError
+    from tinytorch.competition.techniques import missing_parts
 
     for technique in entry.techniques if entry.code is None else ():
         try:
@@ -144,7 +147,7 @@ def from_here(path: Path) -> Path:
 def exit_code_of(judgement: "Judgement") -> ExitCode:
     """Tell what a script has to know: rules first, then accuracy, then speed."""
     from tinytorch.comparison.accuracy import INCONCLUSIVE
-    from tinytorch.competition.tiers import tier_verdict
+    from tinytorch.competition.events import tier_verdict
 
     broken = {each.rule for each in judgement.findings if each.is_fatal}
     if broken - {"A2"}:

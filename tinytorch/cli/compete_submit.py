@@ -3,8 +3,7 @@
 import argparse
 from pathlib import Path
 
-from tinytorch.cli.console import Output
-from tinytorch.cli.exit_codes import ExitCode
+from tinytorch.cli.console import ExitCode, Output
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -25,7 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace, output: Output) -> ExitCode:
     """Copy what is new."""
-    from tinytorch.competition.runs.submitting import submit
+    from tinytorch.competition.submissions import submit
 
     done = submit(options.folder, options.to, key=options.key, even_invalid=options.anyway)
     older = f", {done.older} of them of former versions" if done.older else ""

@@ -2,26 +2,192 @@
 
 import argparse
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tinytorch.cli.compete_check import WHAT_TRUST_MEANS
-from tinytorch.cli.compete_rerun import rerun_all, rerun_one
 from tinytorch.cli.compete_run import (
+    NOTHING_KEPT,
     add_judging_options,
+    check_before_judging,
+    exit_code_of,
+    from_here,
     round_of,
 )
 from tinytorch.cli.compete_submit import counted_runs
-from tinytorch.cli.console import Output
-from tinytorch.cli.exit_codes import ExitCode
-from tinytorch.errors import SettingError
+from tinytorch.cli.console import ExitCode, Output
+from tinytorch.errors import SettingError, TinyTorchError
 
 if TYPE_CHECKING:
-    from tinytorch.competition.rules import Finding
-    from tinytorch.competition.runs.verification import CheckedFile
+    from rich.console import RenderableType
 
-OF_RECORDS = "R"
+    from tinytorch.competition.entry import Entry
+    from tinytorch.competition.rules import Finding
+    from tinytorch.competition.submissions import Rerun
+    from tinytorch.competition.verification import CheckedFile, SkippedEntry, WaitingEntries
+
+__all__ = ["rerun_all", "rerun_one"]
+
+
+# ---------------------------------------------------------------- what ``tinytorch compete verify
+# --rerun`` does: judge one entry again, or all that wait
+
+OF_RECORDS = ("R1", "R2", "R3", "R4")
+GO_ON = "the same command goes on with the others"
+
+
+def rerun_one(options: argparse.Namespace, output: Output) -> ExitCode:
+    """Judge one entry again, keep the run, and say how it fits what the team had measured."""
+    from tinytorch.competition.entry_file import read_entry
+    from tinytorch.competition.judgement_record import as_record
+    from tinytorch.reporting.competition import show_judgement
+
+    entry = read_entry(options.path)
+    check_before_judging(entry, trust=options.trust)
+    try:
+        found = _rerun(entry, options, output, title="judging")
+    except KeyboardInterrupt:
+        output.say(NOTHING_KEPT)
+        raise
+    kept = from_here(found.path)
+    output.say(f"kept as {kept}")
+    output.say(_in_words(found))
+    code = exit_code_of(found.judgement)
+    record = as_record(found.judgement, status="verified")
+    payload = {"file": kept, "exit_code": int(code), "record": record.to_dict()}
+    scores = {"score": found.judgement.score, "claimed": found.claimed, "agrees": found.agrees}
+    output.result({**payload, **scores}, show_judgement(found.judgement))
+    return code
+
+
+@dataclass
+class _Outcome:
+    """What came of a folder so far."""
+
+    judged: "dict[str, Rerun]" = field(default_factory=dict)
+    skipped: "list[SkippedEntry]" = field(default_factory=list)
+
+
+def rerun_all(
+    options: argparse.Namespace, output: Output, files: "Sequence[CheckedFile]"
+) -> ExitCode:
+    """Judge every entry of a folder that has no verified run in the round yet, one by one."""
+    from tinytorch.competition.submissions import check_can_verify
+    from tinytorch.competition.verification import find_waiting
+
+    check_can_verify(round_of(options.round), options.key)
+    waiting = find_waiting(options.path, round_of(options.round), files=files)
+    if not (waiting.ready or waiting.changed or waiting.done):
+        raise SettingError(f"there is no entry in {options.path}; give a folder of submissions")
+    outcome = _Outcome(skipped=list(waiting.changed))
+    ready = dict(_judgeable(waiting, outcome, trust=options.trust))
+    output.say(f"{len(ready)} to judge, {len(waiting.done)} judged in this round before")
+    for number, (shown, entry) in enumerate(ready.items(), 1):
+        place = f"{number} of {len(ready)}"
+        output.say(f"{place}: {shown}")
+        try:
+            outcome.judged[shown] = _rerun(entry, options, output, title=f"judging {place}")
+        except KeyboardInterrupt:
+            output.say(f"\nstopped: {len(outcome.judged)} of {len(ready)} are judged; {GO_ON}")
+            raise
+        except TinyTorchError as error:
+            _skip(outcome, shown, str(error))
+    output.result(_fields(outcome, waiting), _shown(outcome, waiting))
+    if any(each.is_fatal and each.rule in OF_RECORDS for file in files for each in file.findings):
+        output.say(f"something was changed; see: tinytorch compete verify {options.path}")
+        return ExitCode.INVALID
+    return ExitCode.FAILED if outcome.skipped else ExitCode.FINE
+
+
+def _judgeable(
+    waiting: "WaitingEntries", outcome: _Outcome, *, trust: bool
+) -> "Iterator[tuple[str, Entry]]":
+    """Give what can be judged here; code that nobody trusts, and the like, is skipped."""
+    for shown, entry in waiting.ready.items():
+        try:
+            check_before_judging(entry, trust=trust)
+        except TinyTorchError as error:
+            _skip(outcome, shown, str(error))
+            continue
+        yield shown, entry
+
+
+def _skip(outcome: _Outcome, shown: str, reason: str) -> None:
+    from tinytorch.competition.verification import SkippedEntry
+
+    outcome.skipped.append(SkippedEntry(shown, reason))
+
+
+def _rerun(entry: "Entry", options: argparse.Namespace, output: Output, *, title: str) -> "Rerun":
+    from tinytorch.competition.judge import steps_of
+    from tinytorch.competition.submissions import rerun
+
+    ablations = not options.no_ablations
+    steps = steps_of(entry, heats=options.heats, ablations=ablations)
+    with output.progress(title, steps) as progress:
+        return rerun(
+            entry.folder,
+            round_of(options.round),
+            key=options.key,
+            trust=options.trust,
+            heats=options.heats,
+            ablations=ablations,
+            seed=options.seed,
+            progress=progress,
+        )
+
+
+def _in_words(found: "Rerun") -> str:
+    """Say how the new run fits what the team had measured."""
+    if found.claimed is None:
+        return "there is no valid run of the team to compare with"
+    claimed = f"{found.claimed.value:.2f}x ({found.claimed.low:.2f}x to {found.claimed.high:.2f}x)"
+    if found.agrees is None:
+        return f"the team measured {claimed}; this run gives no score"
+    fits = "and the intervals overlap" if found.agrees else "and the intervals do not overlap"
+    return f"the team measured {claimed}, {fits}"
+
+
+def _fields(outcome: _Outcome, waiting: "WaitingEntries") -> dict[str, object]:
+    judged = [
+        {
+            "path": shown,
+            "file": from_here(each.path),
+            "exit_code": int(exit_code_of(each.judgement)),
+            "score": each.judgement.score,
+            "claimed": each.claimed,
+            "agrees": each.agrees,
+        }
+        for shown, each in outcome.judged.items()
+    ]
+    skipped = [{"path": each.shown, "reason": each.reason} for each in outcome.skipped]
+    return {"judged": judged, "skipped": skipped, "judged_before": list(waiting.done)}
+
+
+def _shown(outcome: _Outcome, waiting: "WaitingEntries") -> "RenderableType":
+    from rich.console import Group
+    from rich.text import Text
+
+    from tinytorch.reporting.competition import headline, plain
+
+    parts = []
+    for shown, each in outcome.judged.items():
+        words, style = headline(each.judgement)
+        parts += [Text(shown), Text(f"  {words}", style=style), Text(f"  {_in_words(each)}", "dim")]
+    if outcome.skipped:
+        parts.append(Text(f"not judged: {len(outcome.skipped)}", style="bold red"))
+    for skipped in outcome.skipped:
+        parts += [Text(skipped.shown), Text(f"  {plain(skipped.reason)}", style="red")]
+    counts = f"{len(outcome.judged)} judged, {len(waiting.done)} before"
+    return Group(*parts, Text(f"{counts}, {len(outcome.skipped)} not judged"))
+
+
+# ---------------------------------------------------------------- ``tinytorch compete verify``:
+# find records that were changed; judge an entry again
+
+CODES_OF_RECORDS = "R"
 """The first letter of the rules about records."""
 
 
@@ -50,7 +216,7 @@ def run(options: argparse.Namespace, output: Output) -> ExitCode:
     """Check everything; then, where that is asked for and nothing was changed, judge again."""
     if options.rerun and options.round is None:
         raise SettingError("--rerun asks the questions of a round; give its secret file: --round")
-    from tinytorch.competition.runs.verification import check_files, findings_in
+    from tinytorch.competition.verification import check_files, findings_in
 
     rounds = [round_of(options.round)] if options.round else []
     files = check_files(options.path, rounds=rounds)
@@ -72,7 +238,7 @@ def run(options: argparse.Namespace, output: Output) -> ExitCode:
 
 def _is_one(path: Path) -> bool:
     """Tell an entry, or a record, from a folder of many entries."""
-    from tinytorch.competition.entries.entry import MANIFEST
+    from tinytorch.competition.entry import MANIFEST
 
     return not path.is_dir() or (path / MANIFEST).exists()
 
@@ -102,7 +268,7 @@ def _show(
 def _exit_code(files: "Sequence[CheckedFile]", findings: "Sequence[Finding]") -> ExitCode:
     """Tell records that were changed from entries that break a rule, and from open questions."""
     broken = {each.rule for each in findings if each.is_fatal}
-    if any(rule.startswith(OF_RECORDS) for rule in broken):
+    if any(rule.startswith(CODES_OF_RECORDS) for rule in broken):
         return ExitCode.INVALID
     if broken:
         return ExitCode.FAILED

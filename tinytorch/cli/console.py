@@ -9,12 +9,19 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from enum import Enum
+from enum import Enum, IntEnum
 from typing import TYPE_CHECKING, Protocol
 
 from tinytorch import __version__
-from tinytorch.core.progress import PATIENCE_S as BAR_APPEARS_AFTER_S
-from tinytorch.core.progress import REDRAW_S as BAR_REDRAWS_EVERY_S
+from tinytorch.core.files import PATIENCE_S as BAR_APPEARS_AFTER_S
+from tinytorch.core.files import REDRAW_S as BAR_REDRAWS_EVERY_S
+from tinytorch.errors import (
+    BackendError,
+    MissingPartError,
+    SettingError,
+    TargetError,
+    TinyTorchError,
+)
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -208,3 +215,45 @@ def _ready_for_json(value: object) -> object:
     if isinstance(value, list | tuple):
         return [_ready_for_json(item) for item in value]
     raise TypeError(f"{type(value).__name__} has no form in JSON; give numbers, text or lists")
+
+
+# ---------------------------------------------------------------- what the number means that a
+# command leaves behind
+
+
+class ExitCode(IntEnum):
+    """The verdict of a command, as the shell and a CI job see it."""
+
+    FINE = 0
+    FAILED = 1
+    """A regression, or a check that did not hold."""
+    USAGE = 2
+    """Wrong usage: an unknown command, option, target or setting, or a part not installed."""
+    NOT_SHOWN = 3
+    """Not enough evidence for a verdict; never to be read as passed."""
+    INVALID = 4
+    """There is no measurement that can be trusted: a model raised or did not return, the clock was
+    set back; or records cannot be read or kept."""
+    ACCURACY = 5
+    """The accuracy limit was violated."""
+    CRASHED = 70
+    """An unexpected exception. Python's own 1 would read as a regression."""
+    INTERRUPTED = 130
+    """Ctrl-C: 128 and the signal's number, as in the shell."""
+    PIPE_CLOSED = 141
+    """The reader of our output left early, as in ``tinytorch tour | head``."""
+
+
+# The first row that fits decides. None is FAILED: an error must not read as a regression.
+CODE_OF_ERROR: dict[type[TinyTorchError], ExitCode] = {
+    SettingError: ExitCode.USAGE,
+    TargetError: ExitCode.USAGE,
+    BackendError: ExitCode.USAGE,
+    MissingPartError: ExitCode.USAGE,
+    TinyTorchError: ExitCode.INVALID,
+}
+
+
+def exit_code_for(error: TinyTorchError) -> ExitCode:
+    """Give the exit code that an error leaves behind."""
+    return next(code for kind, code in CODE_OF_ERROR.items() if isinstance(error, kind))

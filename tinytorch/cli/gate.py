@@ -6,9 +6,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tinytorch.cli.console import Output
-from tinytorch.cli.exit_codes import ExitCode
-from tinytorch.cli.option_values import number, share
+from tinytorch.cli.console import ExitCode, Output
+from tinytorch.cli.options import number, share
 from tinytorch.errors import SettingError
 
 if TYPE_CHECKING:

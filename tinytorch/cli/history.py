@@ -5,24 +5,24 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from tinytorch.cli.console import Output
-from tinytorch.cli.exit_codes import ExitCode
-from tinytorch.cli.html import add_html_option, check_html_path, write_html
-from tinytorch.cli.markdown import (
+from tinytorch.cli.console import ExitCode, Output
+from tinytorch.cli.options import (
+    add_html_option,
     add_markdown_option,
+    check_html_path,
     check_markdown_path,
+    positive_count,
     shown_or_markdown,
+    write_html,
     write_markdown,
 )
-from tinytorch.cli.option_values import positive_count
 from tinytorch.errors import RecordError, SettingError
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from tinytorch.records.overview import SeriesOverview
+    from tinytorch.records.history import SeriesOverview, Trend
     from tinytorch.records.store import RecordStore
-    from tinytorch.records.trends import Trend
 
 HOW_TO_FILL = "`tinytorch bench` and `tinytorch compare --save` fill it"
 DEFAULT_LIMIT = 20
@@ -71,8 +71,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace, output: Output) -> ExitCode:
     """Open the store, do what is asked for, and say what was skipped."""
     _check_report(options, output)
-    from tinytorch.records.location import store_path
-    from tinytorch.records.store import open_store
+    from tinytorch.records.store import open_store, store_path
 
     path = store_path(options.store)
     if not path.exists() and not options.import_from:
@@ -102,7 +101,7 @@ def _act(options: argparse.Namespace, output: Output, store: "RecordStore") -> E
 
 
 def _list(options: argparse.Namespace, output: Output, store: "RecordStore") -> ExitCode:
-    from tinytorch.records.overview import overview
+    from tinytorch.records.history import overview
     from tinytorch.reporting.history import render_overview
 
     # One more than asked for tells whether there are more.
@@ -123,15 +122,14 @@ def _list(options: argparse.Namespace, output: Output, store: "RecordStore") -> 
 
 def _with_usual_metric(row: "SeriesOverview") -> "SeriesOverview":
     """Leave one metric of a series: the one to look at when nobody says which."""
-    from tinytorch.records.overview import FIRST_CHOICE
+    from tinytorch.records.history import FIRST_CHOICE
 
     preferred = [each for name in FIRST_CHOICE for each in row.recent if each.metric == name]
     return replace(row, recent=(*preferred, *row.recent)[:1])
 
 
 def _trend(options: argparse.Namespace, output: Output, store: "RecordStore") -> ExitCode:
-    from tinytorch.records.overview import records_named, usual_metric
-    from tinytorch.records.trends import trends
+    from tinytorch.records.history import records_named, trends, usual_metric
     from tinytorch.reporting.history import render_trends
 
     records = records_named(store, options.name, kind=options.kind)

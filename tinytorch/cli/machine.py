@@ -4,8 +4,7 @@ import argparse
 import sys
 from importlib import import_module
 
-from tinytorch.cli.console import Output, Progress
-from tinytorch.cli.exit_codes import ExitCode
+from tinytorch.cli.console import ExitCode, Output, Progress
 from tinytorch.errors import MissingPartError, SettingError
 from tinytorch.measure.ceilings import Ceilings, machine_ceilings, measuring_steps
 from tinytorch.measure.environment import Environment, describe_environment
@@ -49,9 +48,9 @@ def run(options: argparse.Namespace, output: Output) -> ExitCode:
 def _show_kernels(options: argparse.Namespace, output: Output) -> ExitCode:
     """Measure the implementations of what a model runs, and show which one won where."""
     from tinytorch.core.module import Module
-    from tinytorch.perf.acceleration.optimized_backend import OptimizedBackend
-    from tinytorch.reporting.kernel_choices import render_kernel_choices
-    from tinytorch.workloads.targets import load_workload
+    from tinytorch.models.targets import load_workload
+    from tinytorch.reporting.machine import render_kernel_choices
+    from tinytorch.transforms.optimized_backend import OptimizedBackend
 
     backend = OptimizedBackend()
     if options.refresh:

@@ -11,9 +11,8 @@ from io import TextIOWrapper
 from typing import NamedTuple, Protocol, cast
 
 from tinytorch import __version__
-from tinytorch.cli.common_options import add_common_options
-from tinytorch.cli.console import Output, throw_away_output
-from tinytorch.cli.exit_codes import ExitCode, exit_code_for
+from tinytorch.cli.console import ExitCode, Output, exit_code_for, throw_away_output
+from tinytorch.cli.options import add_common_options
 from tinytorch.errors import TinyTorchError
 
 

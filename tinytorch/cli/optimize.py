@@ -1,28 +1,97 @@
 """``tinytorch optimize``: why it is slow, what makes it better, and the proof."""
 
 import argparse
-from collections.abc import Callable, Iterator
+import sys
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tinytorch.cli.attempt_watch import AttemptWatch
-from tinytorch.cli.console import Output
-from tinytorch.cli.exit_codes import ExitCode
-from tinytorch.cli.html import add_html_option, check_html_path, write_html
-from tinytorch.cli.markdown import (
+from tinytorch.cli.console import ExitCode, Output, Progress
+from tinytorch.cli.options import (
+    add_html_option,
     add_markdown_option,
+    check_html_path,
     check_markdown_path,
+    check_writable,
     shown_or_markdown,
+    write_file,
+    write_html,
     write_markdown,
 )
-from tinytorch.cli.written_files import check_writable, write_file
 from tinytorch.errors import RecordError, SettingError, TinyTorchError
 
 if TYPE_CHECKING:
+    from tinytorch.models.workload import Workload
     from tinytorch.records.store import RecordStore
+    from tinytorch.tuning.attempt import Attempt
     from tinytorch.tuning.optimization import Optimization
-    from tinytorch.workloads.workload import Workload
+
+
+# ---------------------------------------------------------------- what somebody sees while things
+# are tried: on a bar, or line by line
+
+AGAINST = " against baseline"
+BEST = " (best: "
+
+
+class AttemptWatch:
+    """Says what is being tried and what is the best so far.
+
+    It is the progress of the loop, and hears of its attempts. Where no bar is drawn, each finished
+    attempt is a line.
+    """
+
+    def __init__(
+        self, output: Output, progress: Progress, *, goal: str, limits: Mapping[str, float]
+    ) -> None:
+        self._output, self._progress = output, progress
+        self._goal, self._limits = goal, limits
+        self._attempts: list[Attempt] = []
+
+    def advance(self, steps: int = 1) -> None:
+        """Count finished attempts."""
+        self._progress.advance(steps)
+
+    def describe(self, text: str) -> None:
+        """Say what is being done and how good the best so far is, in the few letters of a bar."""
+        doing = text.partition(BEST)[0].replace(AGAINST, "")
+        best = self._best()
+        self._progress.describe(f"{doing} ... best: {self._phrase(best)}" if best else doing)
+
+    def hear(self, attempt: "Attempt") -> None:
+        """Take note of a finished attempt; where no bar is drawn, say a line about it."""
+        from tinytorch.tuning.attempt import ACCURACY_INCONCLUSIVE
+        from tinytorch.tuning.records import is_from_before
+
+        self._attempts.append(attempt)
+        if sys.stderr.isatty():
+            return
+        words = f"{attempt.outcome}: {attempt.reason}"
+        if attempt.comparison is not None:
+            words = self._phrase(attempt, is_whole=True)
+            if attempt.outcome == ACCURACY_INCONCLUSIVE:
+                words += f"; {attempt.outcome}: {attempt.reason}"
+        before = ", from an earlier run" if is_from_before(attempt) else ""
+        best = self._best()
+        known = f"; best: {best.name}, {self._phrase(best)}" if best else ""
+        self._output.say(f"{attempt.name}: {words}{before}{known}")
+
+    def _best(self) -> "Attempt | None":
+        from tinytorch.tuning.ranking import best_of
+
+        return best_of(self._attempts, goal=self._goal, limits=self._limits)
+
+    def _phrase(self, attempt: "Attempt", *, is_whole: bool = False) -> str:
+        """Say what became of the goal; the interval, in brackets, where there is room."""
+        from tinytorch.reporting.optimization_words import attempt_phrases
+
+        phrase = attempt_phrases(attempt, self._goal)[0]
+        return phrase if is_whole else phrase.partition(" (")[0]
+
+
+# ---------------------------------------------------------------- ``tinytorch optimize``: why it
+# is slow, what makes it better, and the proof
 
 GOALS = ("latency", "throughput", "memory", "size")
 LIMITS = ("latency_ms", "memory_mb", "size_mb")
@@ -152,7 +221,7 @@ def run(options: argparse.Namespace, output: Output) -> ExitCode:
     What is known is printed before any file is written: a full disk takes nothing away.
     """
     _check(options, output)
-    from tinytorch.workloads.targets import load_workload
+    from tinytorch.models.targets import load_workload
 
     workload = None if options.target is None else load_workload(options.target)
     if options.list:
@@ -226,7 +295,7 @@ def _open_store(options: argparse.Namespace, output: Output) -> "Iterator[Record
 
 def _record_of(store: "RecordStore", result: "Optimization") -> str | None:
     """Give the hash of the record of this very result; None where it did not get into the store."""
-    from tinytorch.tuning.attempt_records import OPTIMIZATION_KIND
+    from tinytorch.tuning.records import OPTIMIZATION_KIND
 
     found = store.find(kind=OPTIMIZATION_KIND, name=result.name, newest_first=True, limit=1)
     is_this = bool(found) and found[0].details.get("seconds") == result.seconds
@@ -238,7 +307,7 @@ def _record_of(store: "RecordStore", result: "Optimization") -> str | None:
 
 def _exit_code(result: "Optimization") -> ExitCode:
     """Return what a script has to know. That nothing helps is an answer, where it is known."""
-    from tinytorch.tuning import limits
+    from tinytorch.tuning import attempt as limits
     from tinytorch.tuning.attempt import NOT_SHOWN
 
     verdicts = {each.verdict for each in result.limit_checks}
@@ -246,9 +315,9 @@ def _exit_code(result: "Optimization") -> ExitCode:
         return ExitCode.INTERRUPTED
     if not result.was_judged:
         return ExitCode.INVALID
-    if limits.BROKEN in verdicts:
+    if limits.LIMIT_BROKEN in verdicts:
         return ExitCode.FAILED
-    if limits.NOT_SHOWN in verdicts:
+    if limits.LIMIT_NOT_SHOWN in verdicts:
         return ExitCode.NOT_SHOWN
     if result.recommended is not None:
         return ExitCode.FINE
@@ -291,7 +360,7 @@ def _write_files(
 
 def _write_snippet(options: argparse.Namespace, result: "Optimization", output: Output) -> None:
     if options.snippet is not None:
-        from tinytorch.tuning.snippet import snippet
+        from tinytorch.tuning.saving import snippet
 
         saved = "" if options.save is None else str(options.save)
         write_file(options.snippet, snippet(result, target=options.target, saved=saved), output)
@@ -313,7 +382,7 @@ def _save(path: Path | None, result: "Optimization", workload: "Workload", outpu
 
 
 def _list(options: argparse.Namespace, output: Output, workload: "Workload | None") -> ExitCode:
-    from tinytorch.reporting.catalog import render_catalog
+    from tinytorch.reporting.advice import render_catalog
     from tinytorch.tuning.catalog import CATALOG, entries_for, find_entries, left_out
 
     if workload is None:
@@ -348,8 +417,8 @@ def _check(options: argparse.Namespace, output: Output) -> None:
         raise SettingError("no target; give one before --only and --skip, such as mlp")
     if options.no_store and options.store is not None:
         raise SettingError("--store names a file for records, and --no-store wants none")
+    from tinytorch.tuning.attempt import Settings
     from tinytorch.tuning.catalog import find_entries
-    from tinytorch.tuning.settings import Settings
 
     Settings(
         goal=options.goal,

@@ -2,9 +2,8 @@
 
 import argparse
 
-from tinytorch.cli.console import Output
-from tinytorch.cli.exit_codes import ExitCode
-from tinytorch.cli.option_values import whole_numbers
+from tinytorch.cli.console import ExitCode, Output
+from tinytorch.cli.options import whole_numbers
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -37,9 +36,9 @@ def run(options: argparse.Namespace, output: Output) -> ExitCode:
     axis = int(options.axis) if options.axis.isdecimal() else options.axis
     sizes = whole_numbers(options.sizes)
     # Only now: the parser and --help do without the frameworks.
-    from tinytorch.perf.profiling.size_scaling import measure_scaling
-    from tinytorch.reporting.predict import render_scaling
-    from tinytorch.workloads.targets import load_workload
+    from tinytorch.models.targets import load_workload
+    from tinytorch.profiling.size_scaling import measure_scaling
+    from tinytorch.reporting.machine import render_scaling
 
     workload = load_workload(options.target)
     with output.progress(f"{workload.name}: measuring") as progress:

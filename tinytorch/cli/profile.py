@@ -6,24 +6,26 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tinytorch.cli.console import Output
-from tinytorch.cli.exit_codes import ExitCode
-from tinytorch.cli.html import add_html_option, check_html_path, write_html
-from tinytorch.cli.markdown import (
+from tinytorch.cli.console import ExitCode, Output
+from tinytorch.cli.options import (
+    add_html_option,
     add_markdown_option,
+    check_html_path,
     check_markdown_path,
+    check_writable,
     shown_or_markdown,
+    write_file,
+    write_html,
     write_markdown,
 )
-from tinytorch.cli.written_files import check_writable, write_file
 from tinytorch.errors import SettingError
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from tinytorch.perf.profiling.hardware import HardwareEstimate
+    from tinytorch.profiling.hardware import HardwareEstimate
+    from tinytorch.profiling.profile import Profile
     from tinytorch.tuning.advice import Advice
-    from tinytorch.workloads.profile import Profile
 
 OPTIMIZERS = ("sgd", "adam", "adamw", "none")
 ADVICE_TITLE = "What could help; tinytorch optimize tries it"
@@ -93,8 +95,8 @@ def run(options: argparse.Namespace, output: Output) -> ExitCode:
     """Profile each target and show it; several are shown side by side."""
     _check(options, output)
     # Only now: the parser and --help do without the frameworks.
-    from tinytorch.perf.profiling.model_profile import profile_workload
-    from tinytorch.workloads.targets import load_workload
+    from tinytorch.models.targets import load_workload
+    from tinytorch.profiling.model_profile import profile_workload
 
     workloads = [load_workload(target) for target in options.targets]
     profiles: list[Profile] = []
@@ -121,9 +123,8 @@ def run(options: argparse.Namespace, output: Output) -> ExitCode:
 
 
 def _show(options: argparse.Namespace, output: Output, profiles: "Sequence[Profile]") -> None:
-    from tinytorch.perf.profiling.hardware import estimate_on
-    from tinytorch.reporting.chrome_trace import chrome_trace
-    from tinytorch.reporting.speedscope import speedscope
+    from tinytorch.profiling.hardware import estimate_on
+    from tinytorch.reporting.profile_export import chrome_trace, speedscope
     from tinytorch.tuning.advise import advise
 
     advice = [advise(profile) for profile in profiles]
@@ -157,7 +158,7 @@ def _rendered(
     from rich.text import Text
 
     from tinytorch.reporting.advice import render_advice
-    from tinytorch.reporting.hardware import render_estimate
+    from tinytorch.reporting.machine import render_estimate
     from tinytorch.reporting.profile import render_profile, render_profiles
 
     shown: list[RenderableType] = []
@@ -197,7 +198,7 @@ def _check(options: argparse.Namespace, output: Output) -> None:
     check_html_path(options.html, is_opened=options.open)
     check_markdown_path(options.markdown, output)
     if options.on is not None:
-        from tinytorch.perf.profiling.hardware import find_device
+        from tinytorch.profiling.hardware import find_device
 
         find_device(options.on)
     elif options.price_per_hour is not None:

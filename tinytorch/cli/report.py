@@ -5,13 +5,14 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
-from tinytorch.cli.console import Output
-from tinytorch.cli.exit_codes import ExitCode
-from tinytorch.cli.html import add_html_option, check_html_path, write_html
-from tinytorch.cli.markdown import (
+from tinytorch.cli.console import ExitCode, Output
+from tinytorch.cli.options import (
+    add_html_option,
     add_markdown_option,
+    check_html_path,
     check_markdown_path,
     shown_or_markdown,
+    write_html,
     write_markdown,
 )
 from tinytorch.errors import RecordError
@@ -19,7 +20,7 @@ from tinytorch.errors import RecordError
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from tinytorch.tuning.kept_results import KeptResult
+    from tinytorch.reporting.kept_results import KeptResult
 
 LAST, STDIN = "last", "-"
 EPILOG = (
@@ -59,9 +60,8 @@ def run(options: argparse.Namespace, output: Output) -> ExitCode:
 
 
 def _find(options: argparse.Namespace) -> "KeptResult":
-    from tinytorch.records.location import store_path
-    from tinytorch.records.store import open_store
-    from tinytorch.tuning.kept_results import (
+    from tinytorch.records.store import open_store, store_path
+    from tinytorch.reporting.kept_results import (
         last_result,
         result_in_file,
         result_in_store,

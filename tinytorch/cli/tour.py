@@ -8,10 +8,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tinytorch.cli.console import Output, Progress
-from tinytorch.cli.exit_codes import ExitCode
-from tinytorch.cli.html import write_html
-from tinytorch.cli.written_files import check_writable
+from tinytorch.cli.console import ExitCode, Output, Progress
+from tinytorch.cli.options import check_writable, write_html
 from tinytorch.errors import SettingError
 
 if TYPE_CHECKING:
@@ -86,7 +84,7 @@ class _Guide:
 
     def hear(self, stop: "Stop", attempt: "Attempt") -> None:
         """Say what came of an attempt where no bar is drawn."""
-        from tinytorch.reporting.attempt_words import attempt_phrases
+        from tinytorch.reporting.optimization_words import attempt_phrases
 
         if not sys.stderr.isatty():
             words = attempt_phrases(attempt, stop.goal)[0]

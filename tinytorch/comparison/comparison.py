@@ -11,18 +11,35 @@ from typing import Any
 import numpy as np
 
 from tinytorch.comparison.accuracy import INCONCLUSIVE, NOT_WORSE, AccuracyComparison
+from tinytorch.comparison.evidence import NO_EVALUATE, Tail
 from tinytorch.comparison.outputs import OutputDifference
 from tinytorch.comparison.resources import Resources
-from tinytorch.comparison.rounds import LATENCY, THROUGHPUT, Pace, Round
 from tinytorch.comparison.sequential import Rule, TimedRounds, TimeRatio, estimate_ratio
-from tinytorch.comparison.tails import Tail
 from tinytorch.errors import SettingError
-from tinytorch.measure.cold_cache import WARM
+from tinytorch.measure.interleaving import LATENCY, THROUGHPUT, Pace, Round
 from tinytorch.measure.samples import Interval, Samples
+from tinytorch.measure.timing import WARM
+from tinytorch.models.workload import Preparation
 from tinytorch.showing import Shown
-from tinytorch.workloads.preparation import Preparation
 
-__all__ = ["FASTER", "NOT_SHOWN", "SAME", "SLOWER", "BreakEven", "Comparison", "verdict_of"]
+__all__ = [
+    "EXPECTATIONS",
+    "FASTER",
+    "NOT_SHOWN",
+    "NOT_SLOWER",
+    "SAME",
+    "SLOWER",
+    "BreakEven",
+    "Comparison",
+    "failed_evaluation",
+    "is_met",
+    "is_met_by",
+    "quality_doubt",
+    "quality_loss",
+    "stays_within",
+    "verdict_of",
+]
+
 
 FASTER, SLOWER, SAME, NOT_SHOWN = "faster", "slower", "same", "not shown"
 SCHEMA = 1
@@ -451,3 +468,103 @@ def _preparations(
 
 def _both(pair: Any, read: Any) -> Any:
     return pair and (read(pair[0]), read(pair[1]))
+
+
+# ---------------------------------------------------------------- what somebody expects of a
+# candidate's time: shown (True), refuted (False) or open (None)
+
+NOT_SLOWER = "not-slower"
+EXPECTATIONS = (FASTER, SAME, NOT_SLOWER)
+
+
+def is_met(expected: str, ratio: TimeRatio, *, floor: float, band: float) -> bool | None:
+    """Say whether an interval meets one of `EXPECTATIONS`; None when it shows neither.
+
+    `faster` is refuted by an interval that does not reach below the floor, `same` by a difference
+    either way, `not-slower` by a slowdown. A candidate is not slower when its interval does not
+    reach above the band; how much faster it may be does not matter.
+    """
+    if expected not in EXPECTATIONS:
+        raise SettingError(f"{expected!r} cannot be expected; one of {', '.join(EXPECTATIONS)} can")
+    verdict = verdict_of(ratio, floor=floor, band=band)
+    if verdict == SLOWER:
+        return False
+    if expected == NOT_SLOWER:
+        return True if verdict in (FASTER, SAME) or ratio.high <= 1 + band else None
+    if verdict != NOT_SHOWN:
+        return verdict == expected
+    is_refuted = expected == FASTER and ratio.low >= 1 / (1 + floor)
+    return False if is_refuted else None
+
+
+def is_met_by(expected: str, comparison: Comparison) -> bool | None:
+    """Judge a finished comparison; nothing is shown where typical calls and the mean disagree."""
+    if comparison.contradiction:
+        return None
+    band = comparison.rule.band
+    return is_met(expected, comparison.ratio, floor=comparison.floor, band=band)
+
+
+def stays_within(ratio: TimeRatio, tolerance: float) -> bool | None:
+    """Say whether the candidate takes at most `tolerance` more time, as a share of the baseline's.
+
+    >>> stays_within(TimeRatio(1.02, 1.00, 1.04), 0.05)
+    True
+    """
+    if ratio.high <= 1 + tolerance:
+        return True
+    return False if ratio.low > 1 + tolerance else None
+
+
+# ---------------------------------------------------------------- is the candidate still as good?
+# Nothing here is about time: no speed makes up for a loss
+
+
+def quality_loss(comparison: Comparison) -> str:
+    """Say why the candidate is not as good as the baseline, or nothing where that is not known.
+
+    It is not with broken outputs, when it is shown to be less accurate, and when its evaluation
+    failed while the baseline's did not.
+    """
+    name = comparison.candidate_name
+    if comparison.outputs is not None and comparison.outputs.broken:
+        return f"{name} gives broken outputs: {comparison.outputs.broken}"
+    accuracy = comparison.accuracy
+    if comparison.is_accurate is False and accuracy is not None:
+        means = f"{accuracy.candidate_mean:.4g} against {accuracy.baseline_mean:.4g}"
+        return f"{name} is less accurate than {comparison.baseline_name}: {means}"
+    return failed_evaluation(comparison)
+
+
+def quality_doubt(comparison: Comparison) -> str:
+    """Say why it is not known whether the candidate is as good, or nothing.
+
+    Without any `evaluate`, or where nobody asked for more than time, there is nothing to doubt.
+    """
+    if quality_loss(comparison):
+        return ""
+    accuracy = comparison.accuracy
+    if accuracy is None:
+        reason = comparison.not_measured.get("accuracy", NO_EVALUATE)
+        return "" if reason == NO_EVALUATE else f"accuracy could not be compared: {reason}"
+    if accuracy.verdict != INCONCLUSIVE or _is_equally_good(comparison, accuracy):
+        return ""
+    return f"{accuracy.metric} is inconclusive: {accuracy.evidence}; {accuracy.remedy}"
+
+
+def failed_evaluation(comparison: Comparison) -> str:
+    """Give the reason why the candidate, and not the baseline, could not be evaluated, or nothing.
+
+    Such a reason starts with the name of the side; one name may be the beginning of the other.
+    """
+    reason = comparison.not_measured.get("accuracy", "")
+    names = (comparison.baseline_name, comparison.candidate_name)
+    fitting = [name for name in names if reason.startswith((f"{name} ", f"{name}:"))]
+    return reason if max(fitting, key=len, default="") == names[1] else ""
+
+
+def _is_equally_good(comparison: Comparison, accuracy: AccuracyComparison) -> bool:
+    """The same outputs and scores come from the same function: no sample is too small."""
+    has_same_scores = accuracy.baseline_scores == accuracy.candidate_scores
+    has_same_outputs = comparison.outputs is not None and comparison.outputs.is_identical
+    return has_same_scores and has_same_outputs

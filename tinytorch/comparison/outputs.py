@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tinytorch.adapters.adapter import adapter_for
 from tinytorch.errors import DTypeError
-from tinytorch.workloads.workload import Workload
+from tinytorch.models.adapter import adapter_for
+from tinytorch.models.workload import Workload
 
 __all__ = ["ArrayDifference", "OutputDifference", "attention_mask_of", "compare_outputs"]
 

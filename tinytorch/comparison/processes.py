@@ -21,8 +21,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tinytorch.comparison.rounds import LATENCY, Reading
 from tinytorch.errors import MeasurementError, ModelError, SettingError
+from tinytorch.measure.interleaving import LATENCY, Reading
 
 __all__ = ["Isolated", "ProcessSide"]
 

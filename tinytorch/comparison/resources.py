@@ -9,13 +9,17 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-from tinytorch.adapters.adapter import Adapter, adapter_for
 from tinytorch.errors import ModelError, TinyTorchError
-from tinytorch.measure.device_memory import peak_during
-from tinytorch.workloads.batch_size import batch_size
-from tinytorch.workloads.memory_timeline import MemoryTimeline
-from tinytorch.workloads.preparation import Preparation, is_compiled, preparations_of
-from tinytorch.workloads.workload import Workload
+from tinytorch.measure.memory import peak_during
+from tinytorch.models.adapter import Adapter, adapter_for
+from tinytorch.models.workload import (
+    Preparation,
+    Workload,
+    batch_size,
+    is_compiled,
+    preparations_of,
+)
+from tinytorch.profiling.profile import MemoryTimeline
 
 __all__ = ["Resources", "measure_resources"]
 

@@ -10,12 +10,21 @@ from typing import Any
 
 import numpy as np
 
-from tinytorch.comparison.estimates import hodges_lehmann, signed_rank_interval
-from tinytorch.comparison.looks import FEWEST, Looks
-from tinytorch.comparison.rounds import Pace, Round, Side, find_pace, refine_pace, take_round
 from tinytorch.errors import SettingError
 from tinytorch.measure.ceilings import Progress
-from tinytorch.measure.disturbance import observe
+from tinytorch.measure.environment import observe
+from tinytorch.measure.interleaving import (
+    FEWEST,
+    Looks,
+    Pace,
+    Round,
+    Side,
+    find_pace,
+    hodges_lehmann,
+    refine_pace,
+    signed_rank_interval,
+    take_round,
+)
 from tinytorch.measure.timing import gc_paused
 
 __all__ = ["Rule", "TimeRatio", "TimedRounds", "estimate_ratio", "time_until_known"]

@@ -12,22 +12,23 @@ from typing import Any
 
 import numpy as np
 
-from tinytorch.adapters.adapter import Adapter, adapter_for
-from tinytorch.adapters.values import Array
-from tinytorch.comparison.displacement import Stopwatch
 from tinytorch.comparison.resources import Resources
-from tinytorch.comparison.rounds import LATENCY, THROUGHPUT, Reading
-from tinytorch.comparison.time_limit import can_limit_time, time_limit
 from tinytorch.errors import MeasurementError, ModelError, TinyTorchError
-from tinytorch.measure.clocks import WALL, Clock, ColdClock, reading_overhead
-from tinytorch.measure.device_clock import (
+from tinytorch.measure.interleaving import LATENCY, THROUGHPUT, Reading, Stopwatch
+from tinytorch.measure.timing import (
+    WALL,
+    Clock,
+    ColdClock,
     DeviceClock,
+    can_limit_time,
     fitting_clock,
+    reading_overhead,
+    time_limit,
     used_devices,
     wait_for_devices,
 )
-from tinytorch.workloads.preparation import Preparation
-from tinytorch.workloads.workload import Workload, call_model
+from tinytorch.models.adapter import Adapter, Array, adapter_for
+from tinytorch.models.workload import Preparation, Workload, call_model
 
 __all__ = ["LocalSide", "WorkloadSide", "function_name", "seconds_of"]
 

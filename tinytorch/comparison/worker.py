@@ -25,6 +25,9 @@ LARGEST_PAD = 1 << 17
 DISPLACED_SHARE = 0.02
 OTHERS_SHARE = 0.01
 PARENT_CHECKED_EVERY_S = 1.0
+LOADERS = ("tinytorch.models.targets", "tinytorch.workloads.targets")
+ADAPTERS = ("tinytorch.models.adapter", "tinytorch.adapters.adapter")
+"""Where this version of tinytorch has something, and where older commits had it."""
 
 
 def main() -> None:
@@ -170,17 +173,27 @@ def running_cuda() -> Any:
 def load(target: str) -> Any:
     """Give the workload of a target: as tinytorch does, or without it."""
     try:
-        from tinytorch.workloads.targets import load_workload
+        load_workload = of_tinytorch("load_workload", LOADERS)
     except ImportError:
         return load_alone(target)
     return load_workload(target)
 
 
+def of_tinytorch(name: str, places: tuple[str, ...]) -> Any:
+    """Return a name of tinytorch from the first of these modules that its version has."""
+    for place in places:
+        try:
+            return getattr(importlib.import_module(place), name)
+        except ModuleNotFoundError as error:
+            if error.name is None or not place.startswith(error.name):
+                raise
+    raise ImportError(f"tinytorch has no {name} in {' or '.join(places)}")
+
+
 def arrays_in(output: Any) -> list[Any]:
     """Give every tensor, array and number in an output: as tinytorch does, or without it."""
     try:
-        from tinytorch.adapters.adapter import adapter_for
-
+        adapter_for = of_tinytorch("adapter_for", ADAPTERS)
         return list(adapter_for(None, (output,)).arrays(output))
     except (ImportError, AttributeError):  # none, or one from before it could do that
         return [array for leaf in leaves_of(output) for array in as_arrays(leaf)]
@@ -231,8 +244,7 @@ def load_alone(target: str) -> tuple[Any, Any]:
 def runner(workload: Any) -> tuple[Callable[[], object], Any]:
     """Give a function that calls the model once, and the context that it runs in."""
     if not isinstance(workload, tuple):
-        from tinytorch.adapters.adapter import adapter_for
-
+        adapter_for = of_tinytorch("adapter_for", ADAPTERS)
         adapter = adapter_for(workload.model, (*workload.inputs, *workload.keywords.values()))
         return workload.run, adapter.without_gradients()
     model, inputs = workload

@@ -9,10 +9,10 @@ from functools import cached_property
 from typing import Any
 
 from tinytorch.comparison.accuracy import AccuracyComparison
-from tinytorch.comparison.estimates import hodges_lehmann, signed_rank_interval
-from tinytorch.competition.entries.entry import Entry
+from tinytorch.competition.entry import Entry
 from tinytorch.competition.events import Event, find_event
 from tinytorch.competition.rules import Finding
+from tinytorch.measure.interleaving import hodges_lehmann, signed_rank_interval
 
 __all__ = ["FASTER_BEYOND", "FEWEST_HEATS", "Ablation", "Heat", "Judgement", "Score", "score_of"]
 

@@ -20,7 +20,7 @@ from typing import Any
 
 from tinytorch.core.files import write_atomically
 from tinytorch.errors import RecordError, SettingError
-from tinytorch.workloads.record import utc_text
+from tinytorch.records.record import utc_text
 
 __all__ = [
     "PRACTICE",

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from tinytorch.core import operations as activations
 from tinytorch.core.module import Module, check_floating_point
-from tinytorch.core.operations import activations
 from tinytorch.core.tensor import Tensor, apply
 from tinytorch.errors import SettingError
 

@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 
+from tinytorch.core import operations as products
 from tinytorch.core.autograd import no_grad
-from tinytorch.core.backends import Array
 from tinytorch.core.dispatch import run, state
+from tinytorch.core.kernels import Array
 from tinytorch.core.kv_cache import KVCache
 from tinytorch.core.layers import Linear, Seed
 from tinytorch.core.module import Module, entry_point
-from tinytorch.core.operations import products
 from tinytorch.core.tensor import Tensor, apply
 from tinytorch.errors import SettingError, ShapeError
 

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tinytorch.core.backends import Array
 from tinytorch.core.dispatch import phase, run, state
+from tinytorch.core.kernels import Array
 from tinytorch.errors import DTypeError, GraphError, ShapeError
 
 if TYPE_CHECKING:

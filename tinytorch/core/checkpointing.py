@@ -20,11 +20,11 @@ from typing import Any
 import numpy as np
 
 from tinytorch.core.autograd import backward, is_grad_enabled
-from tinytorch.core.backends import Array
 from tinytorch.core.dispatch import state
+from tinytorch.core.kernels import Array
 from tinytorch.core.layers import Sequential
 from tinytorch.core.module import Execution, Module
-from tinytorch.core.operations.operation import Gradients, Operation
+from tinytorch.core.operations import Gradients, Operation
 from tinytorch.core.tensor import Tensor, apply
 from tinytorch.errors import GraphError, SettingError
 

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from tinytorch.core.backends import BACKENDS, Backend, default_backend
+from tinytorch.core.kernels import BACKENDS, Backend, default_backend
 from tinytorch.errors import BackendError
 
 __all__ = [

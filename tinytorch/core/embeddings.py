@@ -6,10 +6,10 @@ from typing import Any, Self
 
 import numpy as np
 
-from tinytorch.core.backends import Array
+from tinytorch.core import operations as shaping
+from tinytorch.core.kernels import Array
 from tinytorch.core.layers import Seed
 from tinytorch.core.module import Module
-from tinytorch.core.operations import shaping
 from tinytorch.core.tensor import Parameter, Tensor, apply
 from tinytorch.errors import SettingError, ShapeError, TokenError
 

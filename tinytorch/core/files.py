@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import shutil
+import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from time import monotonic
+from typing import TextIO
 
-__all__ = ["cache_folder", "write_atomically"]
+__all__ = ["ProgressLine", "cache_folder", "keep_freed_memory", "write_atomically"]
 
 
 def cache_folder() -> Path:
@@ -61,3 +65,71 @@ def _usual_mode() -> int:
     mask = os.umask(0)
     os.umask(mask)
     return 0o666 & ~mask
+
+
+# ---------------------------------------------------------------- telling the C library what to do
+# with memory that arrays have freed
+
+# The numbers that glibc's mallopt(3) gives to these settings.
+M_TRIM_THRESHOLD = -1
+M_MMAP_THRESHOLD = -3
+LARGEST_KEPT_BLOCK = 32 << 20  # the most that glibc accepts
+KEPT_IN_ALL = 2**31 - 1
+
+
+def keep_freed_memory() -> bool:
+    """Keep freed memory in this process for the next arrays, instead of giving it back at once.
+
+    A training step frees most of what it allocates. By default glibc hands that back to the
+    operating system, and the next step pays for every page again, which can take as long as the
+    computation. This changes the whole process for good and makes it look larger from outside, so
+    it is for programs, not for libraries, to call. Returns whether it took effect (glibc only).
+    """
+    if not sys.platform.startswith("linux"):
+        return False
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is None:
+        return False
+    blocks = mallopt(M_MMAP_THRESHOLD, LARGEST_KEPT_BLOCK)
+    return bool(blocks and mallopt(M_TRIM_THRESHOLD, KEPT_IN_ALL))
+
+
+# ---------------------------------------------------------------- a line that shows how far long
+# work has come
+
+WIDTH = 24
+PATIENCE_S = 2.0
+REDRAW_S = 0.1
+
+
+class ProgressLine:
+    """One line on a terminal that redraws itself, once the work takes longer than two seconds.
+
+    Nothing is written when the stream is not a terminal.
+    """
+
+    def __init__(self, total: int, stream: TextIO | None = None) -> None:
+        self.total = max(1, total)
+        self.done = 0
+        self._stream = sys.stderr if stream is None else stream
+        self._visible = self._stream.isatty()
+        self._next_draw = monotonic() + PATIENCE_S
+        self._drawn = False
+
+    def advance(self, text: str = "") -> None:
+        """Count one step and say what is known so far."""
+        self.done += 1
+        if self._visible and monotonic() >= self._next_draw:
+            self._next_draw = monotonic() + REDRAW_S
+            self._drawn = True
+            share = min(1.0, self.done / self.total)
+            bar = ("#" * int(WIDTH * share)).ljust(WIDTH, ".")
+            self._stream.write(f"\r[{bar}] {int(100 * share):3d}% {text}\x1b[K")
+            self._stream.flush()
+
+    def close(self) -> None:
+        """Clear the line."""
+        if self._drawn:
+            self._stream.write("\r\x1b[K")
+            self._stream.flush()
+            self._drawn = False

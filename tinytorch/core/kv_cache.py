@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from tinytorch.core.backends import Array
+from tinytorch.core.kernels import Array
 from tinytorch.core.tensor import Tensor
 from tinytorch.errors import CacheFullError, SettingError, ShapeError
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
+from tinytorch.core import operations as products
 from tinytorch.core.activations import GELU, LogSoftmax, ReLU, Sigmoid, Softmax, Tanh
-from tinytorch.core.backends import Array
+from tinytorch.core.kernels import Array
 from tinytorch.core.module import Module, check_floating_point
-from tinytorch.core.operations import products
 from tinytorch.core.tensor import Parameter, Tensor, apply
 from tinytorch.errors import SettingError, ShapeError
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from tinytorch.core.backends import Array
+from tinytorch.core import operations as losses
+from tinytorch.core.kernels import Array
 from tinytorch.core.module import Module, check_floating_point
-from tinytorch.core.operations import losses
 from tinytorch.core.tensor import Tensor, apply
 from tinytorch.errors import DTypeError, SettingError, ShapeError
 

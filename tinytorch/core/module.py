@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
 
 import numpy as np
 
-from tinytorch.core.backends import Array, Backend
 from tinytorch.core.dispatch import state
+from tinytorch.core.kernels import Array, Backend
 from tinytorch.core.tensor import Parameter, Tensor
 from tinytorch.errors import CheckpointError, DTypeError, TinyTorchError
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from tinytorch.core.backends import Array
 from tinytorch.core.dispatch import phase, run
+from tinytorch.core.kernels import Array
 from tinytorch.core.tensor import Tensor
 from tinytorch.errors import CheckpointError, SettingError
 

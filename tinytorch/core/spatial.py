@@ -7,10 +7,11 @@ from collections.abc import Callable
 
 import numpy as np
 
-from tinytorch.core.backends.reference_spatial import Pair, output_size
+from tinytorch.core import operations as convolution
+from tinytorch.core import operations as normalization
+from tinytorch.core.kernels.reference_spatial import Pair, output_size
 from tinytorch.core.layers import Seed, uniform
 from tinytorch.core.module import Module, check_floating_point
-from tinytorch.core.operations import convolution, normalization
 from tinytorch.core.tensor import Parameter, Tensor, apply
 from tinytorch.errors import SettingError, ShapeError
 

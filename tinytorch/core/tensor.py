@@ -9,11 +9,13 @@ from typing import Any, cast
 import numpy as np
 
 from tinytorch.core import autograd
-from tinytorch.core.backends import Array
+from tinytorch.core import operations as elementwise
+from tinytorch.core import operations as products
+from tinytorch.core import operations as reductions
+from tinytorch.core import operations as shaping
 from tinytorch.core.dispatch import run, state
-from tinytorch.core.operations import elementwise, products, reductions, shaping
-from tinytorch.core.operations.operation import Operation
-from tinytorch.core.operations.reductions import Axes
+from tinytorch.core.kernels import Array
+from tinytorch.core.operations import Axes, Operation
 from tinytorch.errors import DTypeError, ShapeError, TinyTorchError
 
 __all__ = ["Parameter", "Tensor", "apply", "concatenate", "stack", "where"]

@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 
 from tinytorch.core.autograd import no_grad
-from tinytorch.core.backends import Array
+from tinytorch.core.files import ProgressLine
+from tinytorch.core.kernels import Array
 from tinytorch.core.losses import CrossEntropyLoss
 from tinytorch.core.module import Module, keeping_modes
 from tinytorch.core.optimizers import Adam, Optimizer
-from tinytorch.core.progress import ProgressLine
 from tinytorch.core.tensor import Tensor
 from tinytorch.errors import DivergenceError, SettingError, ShapeError
 

@@ -10,25 +10,26 @@ from typing import Any, Self
 
 import numpy as np
 
+from tinytorch.core import operations as normalization
+from tinytorch.core import operations as products
 from tinytorch.core.activations import GELU
 from tinytorch.core.attention import KVCache, MultiHeadAttention
 from tinytorch.core.autograd import no_grad
-from tinytorch.core.backends import Array, Kernel
+from tinytorch.core.checkpoints import read_gpt2
 from tinytorch.core.dispatch import active_backend, run, state
 from tinytorch.core.embeddings import CheckedIds, Embedding, PositionalEmbedding, token_ids
 from tinytorch.core.generation import (
     OnToken,
+    Sampler,
     cache_for,
     check_count,
     continue_prompts,
     read_prompts,
     without_attached_cache,
 )
-from tinytorch.core.gpt2_checkpoint import read_gpt2
+from tinytorch.core.kernels import Array, Kernel
 from tinytorch.core.layers import Dropout, Linear, Seed, Sequential
 from tinytorch.core.module import Module, check_floating_point, entry_point, keeping_modes
-from tinytorch.core.operations import normalization, products
-from tinytorch.core.sampling import Sampler
 from tinytorch.core.tensor import Parameter, Tensor, apply
 from tinytorch.errors import CheckpointError, SettingError, ShapeError
 

@@ -14,8 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from tinytorch.core.backends.backend import Array
-from tinytorch.core.backends.products import matmul
+from tinytorch.core.kernels.backend import Array, matmul
 from tinytorch.errors import SettingError
 from tinytorch.formats.affine import affine_parameters, check_finite, checked_array, value_limits
 

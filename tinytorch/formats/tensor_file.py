@@ -21,8 +21,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tinytorch.core.backends.backend import Array
 from tinytorch.core.files import write_atomically
+from tinytorch.core.kernels.backend import Array
 from tinytorch.errors import CheckpointError
 
 __all__ = [

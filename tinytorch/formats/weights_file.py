@@ -2,12 +2,12 @@
 
 It is a safetensors file: nothing in it is ever executed, and any safetensors reader finds arrays in
 it. `encodings.py` says how an array is kept as parts, `tensor_file.py` writes and reads tensors;
-here parts become tensors. docs/file_format.md says what each byte means.
-"""
+here parts become tensors. docs/file_format.md says what each byte means."""
 
 from __future__ import annotations
 
 import re
+import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,17 +15,20 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tinytorch.core.backends.backend import Array
-from tinytorch.errors import CheckpointError, SettingError, TinyTorchError
+from tinytorch.core.kernels.backend import Array
+from tinytorch.errors import CheckpointError, DTypeError, SettingError, TinyTorchError
 from tinytorch.formats.affine import QuantizedArray
-from tinytorch.formats.encodings import ENCODINGS, MAIN, Encoded
-from tinytorch.formats.packed_texts import pack_texts, unpack_texts
+from tinytorch.formats.encodings import MAIN, QUANTIZED, Encoded, Encoding
+from tinytorch.formats.encodings import Shape as EncodingShape
+from tinytorch.formats.entropy import CODED
 from tinytorch.formats.tensor_file import (
     DTYPES,
+    LARGEST_HEADER_BYTES,
     Header,
     Tensor,
     TensorSpec,
     checked_shape,
+    code_of,
     compact_json,
     header_bytes,
     json_object,
@@ -37,13 +40,95 @@ from tinytorch.formats.tensor_file import (
 )
 
 __all__ = [
+    "ENCODINGS",
+    "MAIN",
+    "Encoded",
+    "Encoding",
     "StoredArray",
     "WeightsFile",
     "WeightsSummary",
     "describe_weights",
+    "pack_texts",
     "read_weights",
+    "unpack_texts",
     "write_weights",
 ]
+
+
+# ---------------------------------------------------------------- how arrays are kept in a weights
+# file: each encoding is a row of the table `ENCODINGS`
+
+
+def _encode_plain(array: Any) -> Encoded:
+    array = np.asarray(array)
+    code = code_of(array.dtype)
+    if code is None:
+        raise DTypeError(f"numbers of {array.dtype} cannot be stored; convert them, say to float32")
+    return Encoded(array.shape, "" if code == "F32" else code, {MAIN: array})
+
+
+def _plain_layout(shape: EncodingShape, settings: str) -> dict[str, TensorSpec]:
+    if settings and settings not in DTYPES:
+        raise ValueError(f"{settings!r} is no dtype")
+    return {MAIN: TensorSpec(settings or "F32", shape)}
+
+
+def _decode_plain(encoded: Encoded) -> Array:
+    return encoded.parts[MAIN]
+
+
+def _is_plain(array: Any) -> bool:
+    return not isinstance(array, QuantizedArray)
+
+
+ENCODINGS: dict[str, Encoding] = {
+    **QUANTIZED,
+    "plain": Encoding(_is_plain, _encode_plain, _plain_layout, _decode_plain),
+    **CODED,
+}
+"""By their names in the file. The first one that accepts an array keeps it, in a compact file the
+one that takes the fewest bytes."""
+
+
+# ---------------------------------------------------------------- the texts of a compact weights
+# file: JSON, deflated, with words of most files known before
+
+KNOWN_WORDS = (
+    b'codebook minus coded8 group= zero F16 axis=0 "__user":"{\\"bits\\":8}"}x3x3 axis=0 '
+    b'","layers.3.bias":"plain 32","layers.2.weight":"coded4 64x10 axis=1 '
+    b'{"layers.0.bias":"plain 128","layers.0.weight":"coded4 128x64 axis=1 '
+)
+"""A preset dictionary of deflate. It is part of the format: another one cannot read the file."""
+
+RAW_DEFLATE = -15
+
+
+def pack_texts(texts: dict[str, str]) -> bytes:
+    """Give texts as bytes that say themselves where they end."""
+    packer = zlib.compressobj(9, zlib.DEFLATED, RAW_DEFLATE, zdict=KNOWN_WORDS)
+    return packer.compress(compact_json(texts).encode()) + packer.flush()
+
+
+def unpack_texts(content: bytes) -> tuple[dict[str, str], int]:
+    """Give the texts at the beginning of some bytes, and how many of the bytes they take.
+
+    The bytes may be anything: a ValueError or a TypeError says that they are no texts.
+    """
+    unpacker = zlib.decompressobj(RAW_DEFLATE, zdict=KNOWN_WORDS)
+    try:
+        raw = unpacker.decompress(content, LARGEST_HEADER_BYTES)
+    except zlib.error as error:
+        raise ValueError(f"its texts cannot be unpacked: {error}") from error
+    if not unpacker.eof:
+        raise ValueError("its texts do not end")
+    texts = json_object(raw)
+    if not all(isinstance(text, str) for text in texts.values()):
+        raise TypeError("its texts are none")
+    return texts, len(content) - len(unpacker.unused_data)
+
+
+# ---------------------------------------------------------------- the weights file: named arrays,
+# some of them quantized, in one file with a checksum
 
 RESERVED = "__"
 ESCAPE = "__/"

@@ -1,28 +1,38 @@
 """Measuring ceilings with PyTorch: its matrix products on the processor, and CUDA devices.
 
-Import this file only once torch is imported, or when somebody asked for a CUDA device.
-"""
+Import this file only once torch is imported, or when somebody asked for a CUDA device."""
 
 from __future__ import annotations
 
 import hashlib
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
+from threading import Lock
 from typing import Any
 
 import torch
 
 from tinytorch.errors import BackendError
 from tinytorch.measure.ceilings import Bandwidth, Ceilings, Progress, Rate
-from tinytorch.measure.ceilings_cpu import Steps, now
-from tinytorch.measure.clocks import WALL, Clock
-from tinytorch.measure.matrix_rate import best_matrix_rate
+from tinytorch.measure.ceilings_cpu import Steps, best_matrix_rate, now
 from tinytorch.measure.samples import Samples
-from tinytorch.measure.timing import measure_time
+from tinytorch.measure.timing import WALL, Clock, measure_time
 
-__all__ = ["CudaEventClock", "identify_cuda", "measure_cuda", "torch_rates"]
+__all__ = [
+    "CudaEventClock",
+    "convolves_in_tf32",
+    "device_flush",
+    "identify_cuda",
+    "measure_cuda",
+    "multiplies_in_tf32",
+    "multiplying_in_tf32",
+    "threaded_flush",
+    "torch_rates",
+]
+
 
 CPU_DTYPES = ("float32", "float64", "bfloat16", "float16", "int8")
 CUDA_DTYPES = ("float32", "tf32", "float64", "float16", "bfloat16", "int8")
@@ -272,3 +282,111 @@ def _bytes_per_second(
 def _first_line(error: Exception) -> str:
     lines = str(error).strip().splitlines()
     return f"{type(error).__name__}: {lines[0] if lines else 'no reason given'}"
+
+
+# ---------------------------------------------------------------- emptying caches with PyTorch:
+# those of its threads' cores, and the L2 of a CUDA device
+
+UNKNOWN_L2_BYTES = 128 << 20
+"""Where PyTorch does not say how large the L2 cache is; none is larger so far."""
+TIMES_THE_CACHE = 2
+
+
+def threaded_flush(nbytes: int) -> Callable[[], None]:
+    """Give a function that reads so many bytes with all threads that PyTorch computes with."""
+    words = torch.ones(nbytes // 4)
+
+    def flush() -> None:
+        words.sum()
+
+    return flush
+
+
+def device_flush(name: str) -> Callable[[], None]:
+    """Give a function that overwrites the L2 cache of a CUDA device, on the current stream.
+
+    It returns when that is done. Behind it a call could be started while the device is still busy
+    with emptying, which would take a part of what starting it costs off its time.
+    """
+    device = torch.device(name)
+    held = getattr(torch.cuda.get_device_properties(device), "L2_cache_size", 0)
+    nbytes = TIMES_THE_CACHE * (held or UNKNOWN_L2_BYTES)
+    buffer = torch.empty(nbytes // 4, dtype=torch.int32, device=device)
+
+    def flush() -> None:
+        buffer.zero_()
+        torch.cuda.synchronize(device)
+
+    return flush
+
+
+# ---------------------------------------------------------------- whether CUDA devices multiply
+# float32 numbers as TF32: with 11 bits each instead of 24
+#
+# That is a setting of the whole process. Imported after torch.
+
+
+def multiplies_in_tf32() -> bool:
+    """Tell whether products of float32 matrices are TF32 now."""
+    settings: Any = torch.backends.cuda.matmul
+    # Since torch 2.9; the older name raises where somebody has used the newer one.
+    if hasattr(settings, "fp32_precision"):
+        return bool(settings.fp32_precision == "tf32")
+    return bool(settings.allow_tf32)
+
+
+def convolves_in_tf32() -> bool:
+    """Tell whether convolutions of float32 numbers are TF32 now."""
+    settings: Any = torch.backends.cudnn
+    if hasattr(settings, "conv"):
+        return bool(settings.conv.fp32_precision == "tf32")
+    return bool(settings.allow_tf32)
+
+
+class _Multiplying:
+    """A block in which products of float32 matrices are TF32, in all threads.
+
+    The first that enters changes the setting, and the last that leaves puts it back. The older name
+    of the setting is the one that torch.compile of every version looks at.
+    """
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._inside = 0
+        self._before: str | None = None
+        self._is_changed = False
+
+    def __enter__(self) -> None:
+        with self._lock:
+            if not self._inside and not multiplies_in_tf32():
+                settings: Any = torch.backends.cuda.matmul
+                self._before = getattr(settings, "fp32_precision", None)
+                _hear_warning_once()
+                settings.allow_tf32 = self._is_changed = True
+            self._inside += 1
+
+    def __exit__(self, *_: object) -> None:
+        with self._lock:
+            self._inside -= 1
+            if self._inside or not self._is_changed:
+                return
+            self._is_changed = False
+            settings: Any = torch.backends.cuda.matmul
+            settings.allow_tf32 = False
+            if self._before is not None:
+                settings.fp32_precision = "none"  # what holds for all of torch, unless it differs
+                if settings.fp32_precision != self._before:
+                    settings.fp32_precision = self._before
+
+
+multiplying_in_tf32 = _Multiplying()
+"""The block."""
+
+
+@cache
+def _hear_warning_once() -> None:
+    """Let torch say that this name of the setting is old, where nobody is bothered by it."""
+    settings: Any = torch.backends.cuda.matmul
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        settings.allow_tf32 = True

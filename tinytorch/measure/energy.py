@@ -1,23 +1,33 @@
 """Energy from the counters of the machine: RAPL of processors, NVML of NVIDIA's devices.
 
 The counters see everything that the package or the device does, idle parts and other programs
-included; nothing is subtracted.
-"""
+included; nothing is subtracted."""
 
 from __future__ import annotations
 
+import ctypes
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import repeat
 from pathlib import Path
 from time import perf_counter
-from typing import Protocol
+from typing import Any, Protocol
 
 from tinytorch.errors import MeasurementError, SettingError
+from tinytorch.measure.gpu import UNAVAILABLE, NvmlDevice, open_nvml
 from tinytorch.measure.samples import Samples
 
-__all__ = ["EnergyMeter", "RaplMeter", "find_energy_meters", "find_rapl", "measure_energy"]
+__all__ = [
+    "EnergyMeter",
+    "NvmlMeter",
+    "RaplMeter",
+    "find_energy_meters",
+    "find_nvml",
+    "find_rapl",
+    "measure_energy",
+]
+
 
 POWERCAP = Path("/sys/class/powercap")
 PACKAGE = re.compile(r"intel-rapl:\d+")
@@ -62,8 +72,6 @@ def find_energy_meters(device: str) -> tuple[tuple[EnergyMeter, ...], tuple[str,
     if device == "cpu":
         return find_rapl()
     if device.partition(":")[0] == "cuda":
-        from tinytorch.measure.energy_nvml import find_nvml
-
         return find_nvml(device)
     return (), (f"no energy counter is known for device {device!r}",)
 
@@ -186,3 +194,35 @@ def _entries(root: Path) -> list[Path]:
 
 def _number(path: Path) -> int:
     return int(path.read_text("ascii"))
+
+
+# ---------------------------------------------------------------- the energy counter of an NVIDIA
+# device, through the library that comes with its driver
+
+
+@dataclass(frozen=True)
+class NvmlMeter:
+    """The counter of one device, in millijoules since the driver was loaded."""
+
+    name: str
+    device: NvmlDevice
+
+    def read(self) -> int:
+        """Read the counter in millijoules."""
+        counted = ctypes.c_ulonglong()
+        self.device.ask("nvmlDeviceGetTotalEnergyConsumption", ctypes.byref(counted))
+        return counted.value
+
+    def joules_between(self, before: int, after: int) -> float:
+        """Give the joules between two readings."""
+        return (after - before) * 1e-3
+
+
+def find_nvml(device: str, library: Any = None) -> tuple[tuple[EnergyMeter, ...], tuple[str, ...]]:
+    """Find the counter of a device such as `cuda:0`; the second result says what is in the way."""
+    try:
+        meter = NvmlMeter(f"NVML {device}", open_nvml(device, library))
+        meter.read()  # devices before Volta have no counter
+    except UNAVAILABLE as error:
+        return (), (f"NVML {device}: {error}",)
+    return (meter,), ()

@@ -3,31 +3,386 @@
 from __future__ import annotations
 
 import hashlib
+import importlib
 import json
+import math
 import os
 import platform
+import re
 import subprocess
 import sys
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field
 from importlib import metadata
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import numpy as np
 
-from tinytorch.measure.cores import cpu_quota, usable_cores
-from tinytorch.measure.disturbance import cpu_ticks
-from tinytorch.measure.hardware import (
-    Cache,
-    cache_levels,
-    cpu_model,
-    frequency_governor,
-    instruction_sets,
-)
-from tinytorch.measure.threads import threads_in_force
+__all__ = [
+    "Cache",
+    "Commit",
+    "CpuTicks",
+    "Environment",
+    "Observation",
+    "blas_threads",
+    "cache_levels",
+    "cpu_model",
+    "cpu_quota",
+    "cpu_ticks",
+    "describe_environment",
+    "frequency_governor",
+    "group_folders",
+    "instruction_sets",
+    "observe",
+    "thread_limit",
+    "threads_in_force",
+    "usable_cores",
+]
 
-__all__ = ["Commit", "Environment", "describe_environment"]
+
+# ---------------------------------------------------------------- facts about the processor, read
+# from the operating system; None where it does not say
+
+CPU_FILE = Path("/proc/cpuinfo")
+CPU_TREE = Path("/sys/devices/system/cpu")
+MATTERING = (
+    "avx",
+    "avx2",
+    "fma",
+    "f16c",
+    "avx_vnni",
+    "avx512f",
+    "avx512_vnni",
+    "avx512_bf16",
+    "avx512_fp16",
+    "amx_tile",
+    "amx_int8",
+    "amx_bf16",
+    "asimd",
+    "asimdhp",
+    "asimddp",
+    "bf16",
+    "i8mm",
+    "sve",
+    "sve2",
+)
+"""Instructions that decide how fast matrix products are, in the kernel's spelling."""
+
+
+@dataclass(frozen=True)
+class Cache:
+    """One level of data cache: what one piece holds, and all pieces that we may use together."""
+
+    one_bytes: int
+    total_bytes: int
+
+
+def cpu_model() -> str | None:
+    """Give the name of the processor."""
+    names = re.findall(r"^(?:model name|cpu model|Model)\s*:\s*(.+)$", _text(CPU_FILE), re.M)
+    if names:
+        return str(names[0]).strip()
+    if sys.platform == "darwin":
+        return _sysctl("machdep.cpu.brand_string")
+    return platform.processor() or None
+
+
+def instruction_sets() -> tuple[str, ...]:
+    """Give the instruction sets that matter for speed and that the processor says it has."""
+    lines = re.findall(r"^(?:flags|Features)\s*:\s*(.+)$", _text(CPU_FILE), re.M)
+    found = set(lines[0].split()) if lines else set()
+    return tuple(name for name in MATTERING if name in found)
+
+
+def frequency_governor() -> str | None:
+    """Give the rule by which the kernel sets the processor's frequency."""
+    return _text(CPU_TREE / "cpu0" / "cpufreq" / "scaling_governor").strip() or None
+
+
+def cache_levels(cpus: frozenset[int] | None = None) -> dict[str, Cache]:
+    """Give the data caches by name (L1d, L2, L3, ...), as seen from some logical CPUs, or all.
+
+    Each piece counts once, however many of the CPUs share it.
+    """
+    pieces: dict[str, dict[str, int]] = {}
+    for level, sharers, size in _cache_pieces(cpus):
+        pieces.setdefault(level, {})[sharers] = size
+    if pieces:
+        return {
+            level: Cache(max(sizes.values()), sum(sizes.values()))
+            for level, sizes in sorted(pieces.items())
+        }
+    return _mac_caches() if sys.platform == "darwin" else {}
+
+
+def _cache_pieces(cpus: frozenset[int] | None) -> Iterator[tuple[str, str, int]]:
+    for folder in CPU_TREE.glob("cpu[0-9]*/cache/index[0-9]*"):
+        if cpus is not None and int(folder.parent.parent.name[3:]) not in cpus:
+            continue
+        kind, level = _text(folder / "type").strip(), _text(folder / "level").strip()
+        size = _size_in_bytes(_text(folder / "size"))
+        if kind in ("Data", "Unified") and level and size:
+            sharers = _text(folder / "shared_cpu_list").strip() or str(folder)
+            yield f"L{level}d" if level == "1" else f"L{level}", sharers, size
+
+
+def _size_in_bytes(text: str) -> int | None:
+    """Read a size such as ``32K``."""
+    match = re.fullmatch(r"(\d+)([KMG]?)", text.strip())
+    return int(match[1]) << {"": 0, "K": 10, "M": 20, "G": 30}[match[2]] if match else None
+
+
+def _mac_caches() -> dict[str, Cache]:
+    found = {}
+    for name, key in (
+        ("L1d", "hw.l1dcachesize"),
+        ("L2", "hw.l2cachesize"),
+        ("L3", "hw.l3cachesize"),
+    ):
+        size = _sysctl(key)
+        if size and size.isdecimal() and int(size):
+            found[name] = Cache(int(size), int(size))
+    return found
+
+
+def _sysctl(key: str) -> str | None:
+    try:
+        ran = subprocess.run(["sysctl", "-n", key], capture_output=True, text=True, timeout=5)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return ran.stdout.strip() or None
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text("utf-8", errors="replace")
+    except OSError:
+        return ""
+
+
+# ---------------------------------------------------------------- the control groups that this
+# process is in: where Linux keeps its limits
+
+GROUPS_OF_PROCESS = Path("/proc/self/cgroup")
+GROUP_TREE = Path("/sys/fs/cgroup")
+
+
+def group_folders(controller: str) -> Iterator[Path]:
+    """Give the folders of our group and those around it for "cpu" or "memory", in both layouts."""
+    try:
+        lines = GROUPS_OF_PROCESS.read_text("utf-8").splitlines()
+    except OSError:
+        return
+    for line in lines:
+        _, _, rest = line.partition(":")
+        controllers, _, group = rest.partition(":")
+        if controllers and controller not in controllers.split(","):
+            continue
+        root = GROUP_TREE / controllers if controllers else GROUP_TREE
+        inside = PurePosixPath(group.lstrip("/"))
+        for part in (inside, *inside.parents):
+            yield root / part
+
+
+# ---------------------------------------------------------------- how many cores this process may
+# use: affinity, and the quota of its control group
+
+
+def usable_cores() -> int:
+    """Give how many cores this process can keep busy: its affinity, cut by a quota."""
+    if hasattr(os, "sched_getaffinity"):
+        allowed = len(os.sched_getaffinity(0))
+    else:
+        allowed = os.cpu_count() or 1
+    quota = cpu_quota()
+    return allowed if quota is None else max(1, min(allowed, math.ceil(quota)))
+
+
+def cpu_quota() -> float | None:
+    """Give the smallest processor quota of the control groups around us, in cores.
+
+    None where there is no quota, or no control groups.
+    """
+    return min(_quotas(), default=None)
+
+
+def _quotas() -> Iterator[float]:
+    for folder in group_folders("cpu"):
+        unified = _words(folder / "cpu.max")  # "quota period" or "max period"
+        separate = _words(folder / "cpu.cfs_quota_us") + _words(folder / "cpu.cfs_period_us")
+        for words in (unified, separate):
+            # Without a limit the quota reads "max" or "-1".
+            if len(words) == 2 and all(word.isdecimal() for word in words) and int(words[1]):
+                yield int(words[0]) / int(words[1])
+
+
+def _words(path: Path) -> list[str]:
+    try:
+        return path.read_text("ascii").split()
+    except (OSError, ValueError):
+        return []
+
+
+# ---------------------------------------------------------------- how many threads matrix products
+# run on: what both sides of a roofline are measured with
+
+# A word in the name of NumPy's BLAS -> the variables that it reads, the deciding one first.
+BLAS_VARIABLES = {
+    "openblas": ("OPENBLAS_NUM_THREADS", "GOTO_NUM_THREADS", "OMP_NUM_THREADS"),
+    "mkl": ("MKL_NUM_THREADS", "OMP_NUM_THREADS"),
+    "blis": ("BLIS_NUM_THREADS", "OMP_NUM_THREADS"),
+    "accelerate": ("VECLIB_MAXIMUM_THREADS",),
+    "": ("OMP_NUM_THREADS",),
+}
+
+
+LIMITS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OMP_THREAD_LIMIT")
+"""What people set to say how many threads a PyTorch process may have."""
+
+
+def thread_limit(present: int) -> int:
+    """Return the most threads that a PyTorch process with so many at present may be given.
+
+    A number that somebody chose is a limit, be it by a variable, by torch.set_num_threads() (which
+    is in the `present` number) or by the cores and the quota of the process.
+    """
+    wanted = filter(None, (_number(os.environ.get(name, "")) for name in LIMITS))
+    return min(present, usable_cores(), *wanted)
+
+
+def threads_in_force(blas: str | None) -> int:
+    """Give the threads that models run on: PyTorch's number once torch is imported, else BLAS's.
+
+    Never more than the usable cores, because more threads do not make a machine faster.
+    """
+    ask_torch = getattr(sys.modules.get("torch"), "get_num_threads", None)
+    return blas_threads(blas) if ask_torch is None else min(int(ask_torch()), usable_cores())
+
+
+def blas_threads(blas: str | None) -> int:
+    """Give the threads of a BLAS by its name: as its variables say, else all usable cores.
+
+    Libraries read them when they are loaded, so they are to be set before the program starts.
+    """
+    word = next(word for word in BLAS_VARIABLES if word in (blas or "").lower())
+    wanted = (_number(os.environ.get(name, "")) for name in BLAS_VARIABLES[word])
+    return min(next(filter(None, wanted), usable_cores()), usable_cores())
+
+
+def _number(text: str) -> int:
+    """Read the number of a variable; OpenMP allows a list, one number for each level of nesting."""
+    first = text.partition(",")[0].strip()
+    return int(first) if first.isdecimal() else 0
+
+
+# ---------------------------------------------------------------- evidence that something else
+# used the machine while we measured
+
+STEAL_LIMIT = 0.02
+"""The share of time taken by other guests of the host from which on we say so."""
+ENOUGH_TICKS = 20
+"""The kernel counts in steps of 10 ms; below 20 of them a share means nothing."""
+SWITCHES_PER_SECOND = 50
+"""Involuntary context switches from which on somebody else wants the same cores."""
+CPU_SHARE = 0.9
+"""The share of wall time that a busy process spends computing, at least."""
+STAT_FILE = Path("/proc/stat")
+
+
+@dataclass(frozen=True)
+class CpuTicks:
+    """What the kernel has counted since boot over all cores: stolen ticks, and all of them."""
+
+    stolen: int
+    total: int
+
+
+@dataclass(frozen=True)
+class Observation:
+    """The counters of the process and the machine at one moment."""
+
+    wall_s: float = field(default_factory=time.perf_counter)
+    cpu_s: float = field(default_factory=time.process_time)
+    switches: int | None = field(default_factory=lambda: _involuntary_switches())
+    ticks: CpuTicks | None = field(default_factory=lambda: cpu_ticks())
+
+    def doubts_since(self, earlier: Observation, *, is_computing: bool = True) -> tuple[str, ...]:
+        """Give a sentence for each reason to doubt what was measured between the two moments.
+
+        A process that lets others, or a device, compute waits without being disturbed.
+        """
+        own = (_waiting_note(earlier, self), _switches_note(earlier, self)) if is_computing else ()
+        found = (_steal_note(earlier, self), *own, _load_note())
+        return tuple(note for note in found if note)
+
+
+def observe() -> Observation:
+    """Read the counters now."""
+    return Observation()
+
+
+def cpu_ticks() -> CpuTicks | None:
+    """Read the kernel's counters, or give None where there are none."""
+    try:
+        words = STAT_FILE.read_text("ascii").split("\n", 1)[0].split()
+        # user nice system idle iowait irq softirq steal; what follows is counted in user too.
+        counts = [int(word) for word in words[1:9]]
+    except (OSError, ValueError):
+        return None
+    return CpuTicks(counts[7], sum(counts)) if len(counts) == 8 else None
+
+
+def _involuntary_switches() -> int | None:
+    try:
+        resource = importlib.import_module("resource")
+    except ImportError:  # There is none on Windows.
+        return None
+    return int(resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw)
+
+
+def _steal_note(before: Observation, after: Observation) -> str:
+    if before.ticks is None or after.ticks is None:
+        return ""
+    total = after.ticks.total - before.ticks.total
+    share = (after.ticks.stolen - before.ticks.stolen) / total if total >= ENOUGH_TICKS else 0.0
+    if share <= STEAL_LIMIT:
+        return ""
+    return f"other guests of the host took {share:.0%} of the processor time meanwhile (steal)"
+
+
+def _waiting_note(before: Observation, after: Observation) -> str:
+    wall, cpu = after.wall_s - before.wall_s, after.cpu_s - before.cpu_s
+    if wall <= 0 or cpu >= CPU_SHARE * wall:
+        return ""
+    return f"the process computed in only {cpu / wall:.0%} of the time: it waited or was displaced"
+
+
+def _switches_note(before: Observation, after: Observation) -> str:
+    if before.switches is None or after.switches is None:
+        return ""
+    switches, wall = after.switches - before.switches, after.wall_s - before.wall_s
+    if switches < max(5, SWITCHES_PER_SECOND * wall):
+        return ""
+    # The counter does not tell who was given the core.
+    return (
+        f"the process was displaced {switches} times meanwhile: by others, or by threads of its "
+        "own that share a core"
+    )
+
+
+def _load_note() -> str:
+    if not hasattr(os, "getloadavg"):
+        return ""
+    load, cores = os.getloadavg()[0], usable_cores()
+    if load <= cores + 0.5:  # Measuring itself keeps every core busy.
+        return ""
+    return f"the load average is {load:.1f} on {cores} usable cores: the machine is busy"
+
+
+# ---------------------------------------------------------------- where a number was measured:
+# hardware, libraries, settings and how busy the machine was
 
 LIBRARIES = (
     "numpy",

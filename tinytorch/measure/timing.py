@@ -1,21 +1,260 @@
-"""Timing a function: warm-up, calibrated loops, no garbage collection, raw values kept."""
+"""Clocks and timing: warm-up, calibrated loops, no garbage collection, raw values kept."""
 
 from __future__ import annotations
 
 import gc
 import math
+import os
+import signal
+import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from time import perf_counter
+from dataclasses import dataclass
+from itertools import repeat
+from time import monotonic, perf_counter
+from types import FrameType, TracebackType
+from typing import Any, Protocol
 
-from tinytorch.errors import SettingError
-from tinytorch.measure.clocks import WALL, Clock, reading_overhead
-from tinytorch.measure.device_clock import times_single_calls
-from tinytorch.measure.disturbance import observe
+import numpy as np
+
+from tinytorch.errors import BackendError, MeasurementError, SettingError
+from tinytorch.measure.environment import cache_levels, observe
 from tinytorch.measure.samples import Samples
 
-__all__ = ["calibrate_loops", "gc_paused", "measure_time", "warm_up"]
+__all__ = [
+    "CACHES",
+    "COLD",
+    "CPU_TIME",
+    "WALL",
+    "WARM",
+    "Clock",
+    "ColdClock",
+    "DeviceClock",
+    "StandardClock",
+    "cache_flush",
+    "calibrate_loops",
+    "can_limit_time",
+    "fitting_clock",
+    "gc_paused",
+    "has_unseen_work",
+    "measure_time",
+    "processor_flush",
+    "reading_overhead",
+    "running_cuda",
+    "time_limit",
+    "times_single_calls",
+    "used_devices",
+    "wait_for_devices",
+    "warm_up",
+]
+
+
+# ---------------------------------------------------------------- clocks: what tells how long some
+# calls of a function took
+
+Function = Callable[[], object]
+
+
+class Clock(Protocol):
+    """Anything that can time a function."""
+
+    @property
+    def name(self) -> str:
+        """Give the word that reports use."""
+
+    @property
+    def resolution_s(self) -> float:
+        """Give the smallest difference that the clock can show."""
+
+    @property
+    def is_disturbed_by_host(self) -> bool:
+        """Say whether what else the processor does is part of the time; not so on a device."""
+
+    def time(self, function: Function, loops: int) -> float:
+        """Call `function` `loops` times and give the seconds for all calls together."""
+
+
+@dataclass(frozen=True)
+class StandardClock:
+    """A clock of the operating system, read in whole nanoseconds."""
+
+    name: str
+    read_ns: Callable[[], int]
+    resolution_s: float
+    is_disturbed_by_host: bool = True
+
+    def time(self, function: Function, loops: int) -> float:
+        """Call `function` `loops` times and give the seconds for all calls together.
+
+        What Python spends on calling it, about 20 nanoseconds each, is part of the time.
+        """
+        read_ns = self.read_ns
+        if loops == 1:
+            start = read_ns()
+            function()
+            return (read_ns() - start) * 1e-9
+        counter = repeat(None, loops)
+        start = read_ns()
+        for _ in counter:
+            function()
+        return (read_ns() - start) * 1e-9
+
+
+WALL = StandardClock("wall", time.perf_counter_ns, time.get_clock_info("perf_counter").resolution)
+CPU_TIME = StandardClock(
+    "cpu", time.process_time_ns, time.get_clock_info("process_time").resolution
+)
+"""Seconds that this process spent on all its cores; waiting does not count."""
+
+
+@dataclass(frozen=True)
+class ColdClock:
+    """A clock that times calls one by one, each after `flush` has emptied the caches.
+
+    What emptying them takes is not part of the time; what reading the clock takes is, every time.
+    """
+
+    clock: Clock
+    flush: Callable[[], None]
+
+    @property
+    def name(self) -> str:
+        return self.clock.name
+
+    @property
+    def resolution_s(self) -> float:
+        return self.clock.resolution_s
+
+    @property
+    def is_disturbed_by_host(self) -> bool:
+        return self.clock.is_disturbed_by_host
+
+    def time(self, function: Function, loops: int) -> float:
+        """Call `function` `loops` times and give the seconds for all calls together."""
+        seconds = 0.0
+        for _ in range(loops):
+            self.flush()
+            seconds += self.clock.time(function, 1)
+        return seconds
+
+
+def reading_overhead(clock: Clock = WALL, readings: int = 100) -> float:
+    """Measure the seconds that a clock shows for a function that does nothing.
+
+    This is what every reading adds to what it measures. The median, because a single reading may
+    be disturbed, but never less than what the clock can tell apart.
+    """
+    if readings < 1:
+        raise SettingError(f"readings={readings}; it must be at least 1")
+    if isinstance(clock, ColdClock):
+        clock = clock.clock  # caches do not change how long reading it takes
+    clock.time(_nothing, 1)
+    seen = sorted(clock.time(_nothing, 1) for _ in range(readings))
+    return max(seen[readings // 2], clock.resolution_s)
+
+
+def _nothing() -> None:
+    pass
+
+
+# ---------------------------------------------------------------- a clock that waits for the GPU,
+# in programs that use one
+
+UNSEEN_SHARE, UNSEEN_S = 0.1, 1e-4
+"""Work that goes on for so long, as a share of a call and at least, after its stream is done."""
+
+
+@dataclass(frozen=True)
+class DeviceClock:
+    """The wall clock, read only when every CUDA device that the program uses is idle.
+
+    Calls return before a device has done its work. Each one is waited for, so that the time is the
+    latency that a caller sees; with `is_sustained` only the last one is, which is throughput.
+    Without a device in use there is nothing to wait for, and both are the same.
+    """
+
+    is_sustained: bool = False
+
+    name = "wall"
+    resolution_s = WALL.resolution_s
+    is_disturbed_by_host = True  # it is the program that gives a device its work
+
+    def time(self, function: Function, loops: int) -> float:
+        """Return the seconds of `loops` calls together, until the devices are done too."""
+        devices = used_devices()  # asking takes longer than some kernels, so not while timing
+        wait_for_devices(devices)
+        if not devices:
+            # The first call may be what starts CUDA.
+            return WALL.time(lambda: _in_a_row(function, loops), 1)
+        if self.is_sustained:
+            return WALL.time(lambda: _in_a_row(function, loops, devices), 1)
+
+        def call_and_wait() -> None:
+            function()
+            wait_for_devices(devices)
+
+        return WALL.time(call_and_wait, loops)
+
+
+def _in_a_row(function: Function, loops: int, devices: tuple[int, ...] = ()) -> None:
+    for _ in range(loops):
+        function()
+    wait_for_devices(devices or used_devices())
+
+
+def times_single_calls(clock: Clock) -> bool:
+    """Return whether a clock waits for a device after every call: latency needs no inner loops."""
+    return isinstance(clock, DeviceClock) and not clock.is_sustained and bool(used_devices())
+
+
+def fitting_clock() -> Clock:
+    """Give the wall clock, or the one that waits when torch, and maybe a GPU, is in use."""
+    return DeviceClock() if "torch" in sys.modules else WALL
+
+
+def used_devices() -> tuple[int, ...]:
+    """Give the CUDA devices on which this program holds memory; none where CUDA is not in use."""
+    cuda = running_cuda()
+    if cuda is None:
+        return ()
+    return tuple(each for each in range(cuda.device_count()) if cuda.memory_reserved(each))
+
+
+def wait_for_devices(devices: tuple[int, ...]) -> None:
+    """Return when these devices have done what they were given."""
+    cuda = running_cuda() if devices else None
+    if cuda is not None:
+        for device in devices:
+            cuda.synchronize(device)
+
+
+def running_cuda() -> Any:
+    """Give `torch.cuda` if somebody has imported torch and CUDA is running, else None."""
+    cuda = getattr(sys.modules.get("torch"), "cuda", None)
+    return cuda if cuda is not None and cuda.is_initialized() else None
+
+
+def has_unseen_work(function: Function, device: str) -> bool:
+    """Tell whether a call leaves work on a device that its current stream does not wait for.
+
+    Events on the stream would not see that work, and show a time that is too short.
+    """
+    cuda = running_cuda()
+    if cuda is None:
+        return False
+    cuda.synchronize(device)
+    started = perf_counter()
+    function()
+    cuda.current_stream(device).synchronize()
+    seen = perf_counter()
+    cuda.synchronize(device)
+    return perf_counter() - seen > max(UNSEEN_S, UNSEEN_SHARE * (seen - started))
+
+
+# ---------------------------------------------------------------- timing a function: warm-up,
+# calibrated loops, no garbage collection, raw values kept
 
 OVERHEAD_LIMIT = 0.001
 """The share of a value that reading the clock may make up."""
@@ -174,3 +413,127 @@ def _check(
         raise SettingError(f"max_runs={max_runs} is less than min_runs={min_runs}")
     if not budget_s > 0:
         raise SettingError(f"budget_s={budget_s}; it must be positive")
+
+
+# ---------------------------------------------------------------- emptying the caches of a
+# processor or a device, so that a call finds nothing of its own there
+
+WARM, COLD = "warm", "cold"
+CACHES = (WARM, COLD)
+TIMES_THE_CACHE = 2
+"""So many times what the caches hold is read: no line is then likely to be left."""
+
+Flush = Callable[[], None]
+
+
+def cache_flush(device: str) -> Flush:
+    """Give a function that replaces what lies in the caches of `cpu` or of a device.
+
+    On a CUDA device it is its L2 cache, overwritten on the current stream. On a processor a buffer
+    larger than all its caches is read: by PyTorch's threads, once somebody has imported it, so that
+    the caches of their cores are emptied too, else by this thread alone.
+    """
+    if "torch" not in sys.modules:
+        return processor_flush()
+    from tinytorch.measure.ceilings_torch import device_flush, threaded_flush
+
+    return threaded_flush(flushed_bytes()) if device == "cpu" else device_flush(device)
+
+
+def processor_flush() -> Flush:
+    """Give a function that reads more than the caches hold, in this thread."""
+    # Written once, so that it is memory of its own and not the one page of zeros.
+    words = np.ones(flushed_bytes() // 8, np.int64)
+
+    def flush() -> None:
+        words.sum()
+
+    return flush
+
+
+def flushed_bytes() -> int:
+    """Give how much to read on this processor; raise where nobody says what its caches hold."""
+    affinity = frozenset(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None
+    levels = cache_levels(affinity)
+    if not levels:
+        raise BackendError(
+            "this system does not say how large its caches are, so they cannot be emptied for "
+            'sure; compare with cache="warm"'
+        )
+    return TIMES_THE_CACHE * sum(level.total_bytes for level in levels.values())
+
+
+# ---------------------------------------------------------------- giving up on a function that
+# does not return
+
+SOONEST_S = 1e-6
+"""A timer that is set to zero would never ring."""
+AGAIN_S = 0.5
+"""It rings again after so long: who caught the first ring must not go on for ever."""
+
+
+def can_limit_time() -> bool:
+    """Say whether a function in this thread can be interrupted: Unix, main thread."""
+    is_main = threading.current_thread() is threading.main_thread()
+    return hasattr(signal, "setitimer") and is_main
+
+
+class _TimeIsUpError(BaseException):
+    """Ends a block from within. It is no Exception, because functions catch these and go on."""
+
+
+class time_limit:
+    """Raise a MeasurementError when the block takes longer than this; None is no limit.
+
+    The block is interrupted between two steps of the interpreter, also where it catches every
+    Exception; a call into a library that never comes back is not. For that, compare targets in
+    processes of their own. A timer that was already running goes on afterwards.
+    """
+
+    def __init__(self, seconds: float | None, name: str) -> None:
+        self._seconds, self._name = seconds, name
+        self._is_set = self._has_rung = False
+
+    def __enter__(self) -> None:
+        if self._seconds is None or not can_limit_time():
+            return
+        self._started = monotonic()
+        self._timer_before = signal.setitimer(signal.ITIMER_REAL, 0)
+        self._previous: Any = signal.signal(signal.SIGALRM, self._ring)
+        self._is_set = True
+        signal.setitimer(signal.ITIMER_REAL, self._seconds, AGAIN_S)
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if not self._is_set:
+            return
+        self._put_back()
+        # A block that caught the ring and returned, or raised something else, took too long too.
+        is_ours = error is None or isinstance(error, Exception | _TimeIsUpError)
+        if self._has_rung and is_ours:
+            cause = error if isinstance(error, Exception) else None
+            raise MeasurementError(
+                f"{self._name} did not return within {self._seconds:g} s and was interrupted; "
+                "allow more with a longer timeout"
+            ) from cause
+
+    def _put_back(self) -> None:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, self._previous)
+        left, interval = self._timer_before
+        if left:  # Somebody around us has a limit too; one that has passed rings at once.
+            left = max(SOONEST_S, left - (monotonic() - self._started))
+            signal.setitimer(signal.ITIMER_REAL, left, interval)
+
+    def _ring(self, number: int, frame: FrameType | None) -> None:
+        # Entering and leaving this block must not be interrupted halfway; it rings again.
+        while frame is not None:
+            if frame.f_globals is globals() and frame.f_locals.get("self") is self:
+                return
+            frame = frame.f_back
+        self._has_rung = True
+        raise _TimeIsUpError

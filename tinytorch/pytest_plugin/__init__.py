@@ -9,9 +9,8 @@ from collections.abc import Generator
 
 import pytest
 
-from tinytorch.pytest_plugin.fixture import Perf, entries_of
 from tinytorch.pytest_plugin.options import MARKER, add_options, is_on, is_worker, settings_of
-from tinytorch.pytest_plugin.session import REPORT_FIELD, PerfSession
+from tinytorch.pytest_plugin.session import REPORT_FIELD, Perf, PerfSession, entries_of
 
 __all__ = ["Perf", "perf"]
 

@@ -15,9 +15,8 @@ from rich.text import Text
 from tinytorch.measure.samples import Samples
 from tinytorch.pytest_plugin.session import Against, Compared, Measured
 from tinytorch.reporting.comparison import render_comparisons
-from tinytorch.reporting.fitting_table import Column, FittingTable
 from tinytorch.reporting.forest_plot import ratio_text
-from tinytorch.reporting.quantities import seconds_text
+from tinytorch.reporting.quantities import Column, FittingTable, seconds_text
 
 if TYPE_CHECKING:
     from tinytorch.pytest_plugin.session import PerfSession

@@ -13,19 +13,26 @@ from pathlib import Path
 from tinytorch.errors import RecordError, SettingError, TargetError
 from tinytorch.measure.ceilings import Progress
 from tinytorch.measure.environment import describe_environment
-from tinytorch.records.baselines import (
+from tinytorch.records.gate_result import GateResult, TargetResult
+from tinytorch.records.gate_targets import (
+    BASELINE,
+    CANDIDATE,
+    GateSide,
+    Measuring,
+    Probed,
+    against_commit,
+    against_record,
+    record_of,
+)
+from tinytorch.records.history import (
     StoredBaselines,
     baselines_in_file,
     baselines_in_store,
 )
-from tinytorch.records.gate_result import GateResult, TargetResult
-from tinytorch.records.gate_sides import BASELINE, CANDIDATE, GateSide, Probed
-from tinytorch.records.gate_targets import Measuring, against_commit, against_record, record_of
-from tinytorch.records.location import store_path
+from tinytorch.records.record import Record
 from tinytorch.records.settings import GateSettings
-from tinytorch.records.store import keep, open_store
+from tinytorch.records.store import keep, open_store, store_path
 from tinytorch.records.worktrees import Repository, checked_out, find_repository, remove_stale
-from tinytorch.workloads.record import Record
 
 __all__ = ["run_gate"]
 

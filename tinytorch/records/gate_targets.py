@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+import filecmp
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path, PurePosixPath
 from time import perf_counter
 from typing import Any
 
@@ -12,12 +19,15 @@ import numpy as np
 from tinytorch.comparison.compare import compare
 from tinytorch.comparison.comparison import FASTER, SLOWER, Comparison
 from tinytorch.comparison.outputs import OutputDifference
-from tinytorch.comparison.processes import Isolated
+from tinytorch.comparison.processes import WORKER, Isolated
 from tinytorch.comparison.sequential import TimeRatio
 from tinytorch.errors import MeasurementError, ModelError, SettingError
 from tinytorch.measure.ceilings import Progress
+from tinytorch.measure.child_process import how_it_ended, last_words, run_child
 from tinytorch.measure.samples import Samples
-from tinytorch.records.baselines import (
+from tinytorch.models.targets import is_installed, place_in_project
+from tinytorch.records.gate_result import NOT_SHOWN, TargetResult, decide
+from tinytorch.records.history import (
     KIND,
     LATENCY,
     TIME_RATIO,
@@ -27,13 +37,310 @@ from tinytorch.records.baselines import (
     settings_of,
     stored_scores,
 )
-from tinytorch.records.gate_origins import about_code
-from tinytorch.records.gate_result import NOT_SHOWN, TargetResult, decide
-from tinytorch.records.gate_sides import BASELINE, CANDIDATE, GateSide, Probed
+from tinytorch.records.record import Record
 from tinytorch.records.settings import GateSettings
-from tinytorch.workloads.record import Record
+from tinytorch.records.worktrees import python_files
 
-__all__ = ["Measuring", "against_commit", "against_record", "latency_of", "record_of"]
+__all__ = [
+    "BASELINE",
+    "CANDIDATE",
+    "GateSide",
+    "Measuring",
+    "Origins",
+    "Probed",
+    "about_code",
+    "against_commit",
+    "against_record",
+    "latency_of",
+    "record_of",
+]
+
+
+# ---------------------------------------------------------------- where the code of the two sides
+# of a gate comes from: a change that neither runs is no result
+
+PACKAGE = "__init__.py"
+
+
+@dataclass(frozen=True)
+class Origins:
+    """The files that a target was loaded from.
+
+    `own` are those of the side's tree, relative to it, `outside` all others but the standard
+    library, both by the name of the module. `file` is the target's, relative to its project.
+    """
+
+    own: Mapping[str, str] = field(default_factory=dict)
+    outside: Mapping[str, str] = field(default_factory=dict)
+    file: str = ""
+
+
+class _Trees:
+    """The Python files of both trees, relative to them."""
+
+    def __init__(self, tops: tuple[Path, Path]) -> None:
+        self.tops = tops
+        self.files = (python_files(tops[0]), python_files(tops[1]))
+        self._by_tail = tuple(_by_tail(each) for each in self.files)
+
+    def differ_in(self, file: str) -> bool:
+        """Say whether the trees have a file that is not the same on both sides."""
+        one, other = (top / file for top in self.tops)
+        if one.is_file() and other.is_file():
+            return not filecmp.cmp(one, other, shallow=False)
+        return one.is_file() or other.is_file()
+
+    @cached_property
+    def differ(self) -> bool:
+        return self.files[0] != self.files[1] or any(map(self.differ_in, self.files[0]))
+
+    def counterparts(self, side: int, module: str, imported: str) -> Iterator[str]:
+        """Give the files of a side's tree that could have been imported as a module."""
+        wanted = PurePosixPath(*module.split("."))
+        is_package = imported.endswith(PACKAGE)
+        wanted = wanted / PACKAGE if is_package else wanted.with_name(f"{wanted.name}.py")
+        depth = len(wanted.parts)
+        for file in self._by_tail[side].get(_tail(wanted), ()):
+            parts = PurePosixPath(file).parts
+            # A folder inside of a package is nothing to import from.
+            outer = PurePosixPath(*parts[:-depth], PACKAGE).as_posix()
+            if parts[-depth:] == wanted.parts and outer not in self.files[side]:
+                yield file
+
+
+def _by_tail(files: Iterable[str]) -> dict[tuple[str, ...], list[str]]:
+    found: dict[tuple[str, ...], list[str]] = {}
+    for file in sorted(files):
+        found.setdefault(_tail(PurePosixPath(file)), []).append(file)
+    return found
+
+
+def _tail(file: PurePosixPath) -> tuple[str, ...]:
+    """Give what tells modules apart: the name of the file, for a package that of its folder too."""
+    return file.parts[-2:] if file.name == PACKAGE else file.parts[-1:]
+
+
+def about_code(tops: tuple[Path, Path], origins: tuple[Origins, Origins]) -> tuple[str, str]:
+    """Give why the sides do not run the code of their trees, though it differs; and a note.
+
+    Each is empty where there is nothing to say. That each side imports another installed file is
+    no reason: then it has an environment of its own.
+    """
+    trees = _Trees(tops)
+    problem = _shadowed(trees, origins) or _all_from_elsewhere(trees, origins)
+    imported = {*origins[0].own.values(), *origins[1].own.values()}
+    if problem or not imported or any(map(trees.differ_in, imported)) or not trees.differ:
+        return problem, ""
+    return "", "no Python file that this target imports differs between the two sides"
+
+
+def _shadowed(trees: _Trees, origins: tuple[Origins, Origins]) -> str:
+    """Name a module that a tree has, and has changed, but that was imported from elsewhere."""
+    for side in (1, 0):
+        for module, imported in sorted(origins[side].outside.items()):
+            other = origins[1 - side].outside.get(module)
+            if not imported.endswith(".py") or other not in (None, imported):
+                continue
+            for file in trees.counterparts(side, module, imported):
+                if trees.differ_in(file):
+                    return _sentence(("baseline", "candidate")[side], module, imported, file)
+    return ""
+
+
+def _sentence(side: str, module: str, imported: str, file: str) -> str:
+    above = len(module.split(".")) - (not file.endswith(PACKAGE))
+    folder = PurePosixPath(file).parents[above]
+    return (
+        f"the {side} imports {module} from {imported}, and not {file} of its own tree, which "
+        "differs between the two sides: the change would not be measured; put the folder "
+        f"{folder} on PYTHONPATH, or give each side an environment with --setup and --python"
+    )
+
+
+def _all_from_elsewhere(trees: _Trees, origins: tuple[Origins, Origins]) -> str:
+    runs_same = dict(origins[0].outside) == dict(origins[1].outside)
+    if origins[0].own or origins[1].own or not runs_same or not trees.differ:
+        return ""
+    return (
+        "nothing that this target imports is part of either tree, though the trees differ: both "
+        "sides would run the same code; name a target of the repository, or give each side an "
+        "environment with --setup and --python"
+    )
+
+
+# ---------------------------------------------------------------- the two sides of a gate: where
+# their code is, which Python runs it, and whether it works
+
+BASELINE, CANDIDATE = "baseline", "candidate"
+PROBE = Path(__file__).with_name("probe.py")
+SIDE_VARIABLE = "TINYTORCH_GATE_SIDE"
+
+
+@dataclass(frozen=True)
+class Probed:
+    """What loading a target on one side showed.
+
+    `error` is empty when it works. `is_missing` means that there is no such file, module or
+    function. `foreign` are files of the other side that were imported, `origins` where all code
+    came from.
+    """
+
+    error: str = ""
+    is_missing: bool = False
+    has_evaluate: bool = False
+    python: str = ""
+    foreign: tuple[str, ...] = ()
+    origins: Origins = field(default_factory=Origins)
+
+
+@dataclass(frozen=True)
+class GateSide:
+    """One side: the tree of its code at `top`, and the folder in it where targets are.
+
+    `top` is None for a folder that belongs to no repository, `origin` is the tree that people work
+    in. `python` is empty for the interpreter that runs this; one with a folder in its name is
+    looked for in `folder`.
+    """
+
+    name: str
+    label: str
+    folder: Path
+    top: Path | None = None
+    origin: Path | None = None
+    python: str = ""
+    timeout_s: float = 120.0
+
+    @property
+    def interpreter(self) -> str:
+        if not self.python:
+            return sys.executable
+        has_folder = os.path.dirname(self.python) != ""
+        # Not resolved: the interpreter of a virtual environment is a link.
+        return str(self.folder / self.python) if has_folder else self.python
+
+    def isolated(self, target: str) -> Isolated:
+        """Give a target in fresh processes of this side."""
+        return Isolated(
+            target,
+            python=self.interpreter,
+            folder=self.folder,
+            variables={"PYTHONPATH": self._python_path()},
+            timeout_s=self.timeout_s,
+        )
+
+    def _python_path(self) -> str:
+        """Give the places to import from: those of this tree first, before what is installed.
+
+        Without this an editable install, which leads to the working tree, would win on both sides.
+        """
+        roots = [self.folder] if self.top is None else [self.folder, self.top]
+        own = [place for root in roots for place in (root, root / "src") if place.is_dir()]
+        given = [each for each in os.environ.get("PYTHONPATH", "").split(os.pathsep) if each]
+        return os.pathsep.join(dict.fromkeys([*map(str, own), *map(self._moved, given)]))
+
+    def _moved(self, place: str) -> str:
+        """Give the same place in this side's tree, where it was one in the tree of people."""
+        path = Path(place).resolve()
+        if self.top is not None and self.origin is not None and path.is_relative_to(self.origin):
+            return str(self.top / path.relative_to(self.origin))
+        return str(path)
+
+    def set_up(self, command: str) -> None:
+        """Run a command of the shell in the folder; raise when it fails.
+
+        A candidate that cannot be prepared has failed; without a baseline nothing can be measured.
+        """
+        ran = subprocess.run(
+            command,
+            shell=True,
+            cwd=self.folder,
+            env=os.environ | {SIDE_VARIABLE: self.name},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+        )
+        if ran.returncode != 0:
+            kind = ModelError if self.name == CANDIDATE else MeasurementError
+            said = last_words(ran.stdout)
+            raise kind(
+                f"the setup command ended with {ran.returncode} for the {self.name} "
+                f"({self.label}); it said: {said or 'nothing'}"
+            )
+
+    def probe(self, target: str, *, others: Sequence[Path] = ()) -> Probed:
+        """Load a target and call it once; `others` are trees that nothing may come from."""
+        isolated = self.isolated(target)
+        request = json.dumps({"target": target, "worker": str(WORKER)})
+        ran = run_child(
+            [isolated.python, str(PROBE), request],
+            timeout_s=self.timeout_s,
+            folder=isolated.folder,
+            environment=isolated.environment,
+            purpose=f"for the {self.name}",
+        )
+        if ran.code is None:
+            return Probed(
+                f"it gave no answer within {self.timeout_s:g} s; allow more with a longer timeout"
+            )
+        if not ran.output.strip():
+            said = last_words(ran.messages) or "nothing"
+            return Probed(f"its process {how_it_ended(ran.code)}; it said: {said}")
+        return self._understood(target, json.loads(ran.output), others)
+
+    def _understood(self, target: str, seen: dict[str, Any], others: Sequence[Path]) -> Probed:
+        origins = self._origins(target, seen["modules"])
+        foreign = [
+            file
+            for file in origins.outside.values()
+            if any(Path(file).is_relative_to(tree) for tree in others)
+            and not is_installed(Path(file))
+        ]
+        return Probed(
+            error=seen.get("error", ""),
+            is_missing=seen.get("is_missing", False),
+            has_evaluate=seen.get("has_evaluate", False),
+            python=seen["python"],
+            foreign=tuple(sorted(foreign)),
+            origins=origins,
+        )
+
+    def _origins(self, target: str, modules: Mapping[str, str]) -> Origins:
+        """Sort the files of imported modules, and that of the target, by whose they are."""
+        place = target.rpartition(":")[0]
+        files = dict(modules)
+        if place.endswith(".py"):
+            # The file of a target has a name that no module can have, and no other.
+            target_file = self._file(place)
+            files = {name: file for name, file in files.items() if file != target_file}
+            files[place] = target_file
+        own = {name: inside for name, file in files.items() if (inside := self._inside(file))}
+        outside = {
+            name: file
+            for name, file in files.items()
+            if name not in own and name.partition(".")[0] not in sys.stdlib_module_names
+        }
+        return Origins(own, outside, self._told(files.get(place, "")))
+
+    def _told(self, file: str) -> str:
+        """Name the file of a target as it is called on every day and machine."""
+        if not file or is_installed(Path(file)):
+            return ""
+        return (self._inside(file) if self.top else "") or place_in_project(Path(file))
+
+    def _file(self, place: str) -> str:
+        return os.path.realpath(self.folder / place)
+
+    def _inside(self, file: str) -> str:
+        """Give the path of a file of this side in its tree, or nothing for one of others."""
+        root = (self.top or self.folder).resolve()
+        is_own = Path(file).is_relative_to(root) and not is_installed(Path(file))
+        return Path(file).relative_to(root).as_posix() if is_own else ""
+
+
+# ---------------------------------------------------------------- one target of a gate: the
+# candidate against a commit, or against a stored record
 
 CANDIDATE_AGAIN = "candidate once more"
 

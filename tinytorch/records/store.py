@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sqlite3
+import tempfile
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
@@ -13,12 +16,234 @@ from types import TracebackType
 from typing import Any, Self
 
 from tinytorch.errors import RecordError, SettingError
-from tinytorch.records.faults import DAMAGED_FILE, error_code, naming_faults, record_error
-from tinytorch.records.layout import COLUMNS, prepare, transaction
-from tinytorch.records.location import FOLDER, refuge_path, store_path
-from tinytorch.workloads.record import Record, SeriesKey, canonical_json, parse_record, utc_text
+from tinytorch.records.record import Record, SeriesKey, canonical_json, parse_record, utc_text
 
-__all__ = ["Damaged", "Kept", "RecordStore", "SeriesSummary", "keep", "open_store"]
+__all__ = [
+    "APPLICATION_ID",
+    "COLUMNS",
+    "DAMAGED_FILE",
+    "STORE_VARIABLE",
+    "VERSION",
+    "Damaged",
+    "Kept",
+    "RecordStore",
+    "SeriesSummary",
+    "error_code",
+    "keep",
+    "naming_faults",
+    "open_store",
+    "prepare",
+    "record_error",
+    "refuge_path",
+    "store_path",
+    "transaction",
+]
+
+
+# ---------------------------------------------------------------- the tables of the store, and how
+# a file of an older version becomes one of this
+
+VERSION = 2
+APPLICATION_ID = 0x74746F72
+"""Written into the file's header ("ttor"), so that nobody else's database becomes a store."""
+
+COLUMNS = ("hash", "kind", "name", "machine", "settings_key", "run", "created_at", "body")
+"""What a row holds. All but the body are copies out of it, for searching."""
+
+
+def _create(connection: sqlite3.Connection) -> None:
+    connection.execute(
+        """
+        CREATE TABLE records (
+            id INTEGER PRIMARY KEY,
+            hash TEXT NOT NULL UNIQUE,
+            kind TEXT NOT NULL,
+            name TEXT NOT NULL,
+            machine TEXT NOT NULL,
+            settings_key TEXT NOT NULL,
+            created_at TEXT NOT NULL,
+            body TEXT NOT NULL
+        )
+        """
+    )
+    connection.execute(
+        "CREATE INDEX by_series ON records (name, kind, machine, settings_key, created_at)"
+    )
+    connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+
+
+def _add_run(connection: sqlite3.Connection) -> None:
+    connection.execute("ALTER TABLE records ADD COLUMN run TEXT NOT NULL DEFAULT ''")
+    rows = connection.execute("SELECT id, body FROM records").fetchall()
+    runs = [(_run_of(body), row) for row, body in rows]
+    connection.executemany("UPDATE records SET run = ? WHERE id = ?", runs)
+    connection.execute("CREATE INDEX by_run ON records (run, created_at)")
+    connection.execute("CREATE INDEX by_date ON records (created_at)")
+
+
+def _run_of(body: str) -> str:
+    """Read the run out of a body; a damaged one stays as it is and is reported when read."""
+    try:
+        run = json.loads(body)["run"]
+    except (ValueError, KeyError, TypeError):
+        return ""
+    return run if isinstance(run, str) else ""
+
+
+# The version that a file has -> what makes it the next one. A new file starts at 0.
+MIGRATIONS: dict[int, Callable[[sqlite3.Connection], None]] = {
+    0: _create,
+    1: _add_run,  # 2: the run that a record belongs to can be searched.
+}
+
+
+@contextmanager
+def transaction(connection: sqlite3.Connection) -> Iterator[None]:
+    """Write all that the block does, or nothing of it."""
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+        connection.execute("COMMIT")
+    except BaseException:
+        if connection.in_transaction:  # After some errors SQLite has rolled back by itself.
+            connection.execute("ROLLBACK")
+        raise
+
+
+def prepare(connection: sqlite3.Connection, path: Path) -> None:
+    """Make a file ready for use: a new one gets its tables, an older one is brought up to date."""
+    if _checked_version(connection, path) == VERSION:
+        return
+    # A process killed in here leaves the older version behind, whole.
+    with transaction(connection):
+        # Asked again: another process may have been faster.
+        for step in range(_checked_version(connection, path), VERSION):
+            MIGRATIONS[step](connection)
+        connection.execute(f"PRAGMA user_version = {VERSION}")
+
+
+@contextmanager
+def _reading_one_moment(connection: sqlite3.Connection) -> Iterator[None]:
+    """Let all that the block reads be of one moment, whoever writes meanwhile."""
+    if connection.in_transaction:
+        yield
+        return
+    connection.execute("BEGIN")
+    try:
+        yield
+    finally:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+
+
+def _checked_version(connection: sqlite3.Connection, path: Path) -> int:
+    """Give the version of a file that this program may use."""
+    with _reading_one_moment(connection):
+        version = int(connection.execute("PRAGMA user_version").fetchone()[0])
+        is_ours = connection.execute("PRAGMA application_id").fetchone()[0] == APPLICATION_ID
+        found = connection.execute("SELECT 1 FROM sqlite_master LIMIT 1").fetchone()
+    has_tables = found is not None
+    if not is_ours and (version or has_tables):
+        raise RecordError(
+            f"{path} is a database of another program; name another file with TINYTORCH_RECORDS "
+            "or --store"
+        )
+    if version > VERSION:
+        raise RecordError(
+            f"{path} has version {version}, but this tinytorch knows up to {VERSION}; "
+            "update tinytorch, or name another file with TINYTORCH_RECORDS or --store"
+        )
+    return version
+
+
+# ---------------------------------------------------------------- where the store of a project is,
+# and where results go when it cannot be written
+
+STORE_VARIABLE = "TINYTORCH_RECORDS"
+FOLDER, FILE = ".tinytorch", "records.sqlite"
+MARKS_OF_A_PROJECT = (".git", "pyproject.toml")
+
+
+def store_path(path: str | os.PathLike[str] | None = None) -> Path:
+    """Give the file that holds the records, as an absolute path; nothing is created.
+
+    Without a `path` it is what the environment variable ``TINYTORCH_RECORDS`` names, else
+    ``.tinytorch/records.sqlite`` in the nearest folder, from the working directory upwards, that
+    has ``.git`` or ``pyproject.toml``, else in the working directory.
+    """
+    chosen = path if path is not None else os.environ.get(STORE_VARIABLE)
+    if chosen:
+        return Path(chosen).expanduser().absolute()
+    here = Path.cwd()
+    project = next((each for each in (here, *here.parents) if _is_project(each)), here)
+    return project / FOLDER / FILE
+
+
+def refuge_path() -> Path:
+    """Give the file in the temporary folder for results that the store did not take.
+
+    Each user has one, since a temporary folder is often shared.
+    """
+    user = os.getuid() if hasattr(os, "getuid") else "user"
+    return Path(tempfile.gettempdir()) / f"tinytorch-records-{user}.jsonl"
+
+
+def _is_project(folder: Path) -> bool:
+    return any((folder / mark).exists() for mark in MARKS_OF_A_PROJECT)
+
+
+# ---------------------------------------------------------------- what went wrong with a database
+# file, in one line that says what to do
+
+ELSEWHERE = "or name another file with TINYTORCH_RECORDS or --store"
+NO_WRITING = f"cannot be written; check the permissions of the file and its folder, {ELSEWHERE}"
+
+# SQLite's primary result code -> what it means here and what to do.
+ADVICE = {
+    sqlite3.SQLITE_BUSY: "is locked by another process; wait until that one is done, " + ELSEWHERE,
+    sqlite3.SQLITE_LOCKED: "is locked by another connection; close that one, " + ELSEWHERE,
+    sqlite3.SQLITE_FULL: "cannot grow: the disk is full; make room, " + ELSEWHERE,
+    sqlite3.SQLITE_READONLY: NO_WRITING,
+    sqlite3.SQLITE_PERM: NO_WRITING,
+    sqlite3.SQLITE_CANTOPEN: f"cannot be opened; check that its folder can be written, {ELSEWHERE}",
+    sqlite3.SQLITE_CORRUPT: (
+        "is damaged; save what can be read with `tinytorch history --export FILE.jsonl`, move the "
+        "file away and import the records into a new one"
+    ),
+    sqlite3.SQLITE_NOTADB: f"is no database; move it away if it is broken, {ELSEWHERE}",
+    sqlite3.SQLITE_IOERR: f"cannot be read or written; check the disk and its limits, {ELSEWHERE}",
+    sqlite3.SQLITE_TOOBIG: "does not take a record of this size; store fewer raw values",
+}
+DAMAGED_FILE = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+OTHERWISE = "gave an error; check the file with `tinytorch history --check`"
+
+
+def error_code(error: sqlite3.Error) -> int:
+    """Give SQLite's primary result code; 0 when the error did not come from SQLite itself."""
+    return getattr(error, "sqlite_errorcode", 0) & 0xFF
+
+
+def record_error(path: Path, error: sqlite3.Error | OSError) -> RecordError:
+    """Turn an error of the database or the system into ours."""
+    if isinstance(error, OSError):
+        return RecordError(f"{path}: {error.strerror or error}; {ELSEWHERE.removeprefix('or ')}")
+    if isinstance(error, sqlite3.ProgrammingError):
+        return RecordError(f"{path} cannot be used here; open the store again ({error})")
+    advice = ADVICE.get(error_code(error), OTHERWISE)
+    return RecordError(f"{path} {advice} ({error})")
+
+
+@contextmanager
+def naming_faults(path: Path) -> Iterator[None]:
+    """Turn errors of the database inside of the block into a RecordError."""
+    try:
+        yield
+    except (sqlite3.Error, OSError) as error:
+        raise record_error(path, error) from error
+
+
+# ---------------------------------------------------------------- the store of records: one SQLite
+# file, safe for several processes and against being killed
 
 PATIENCE_S = 10.0
 """How long to wait for another process that is writing."""
@@ -270,7 +495,7 @@ def open_store(
 ) -> RecordStore:
     """Open the store of this project, or the one in `path`; it is created when it is not there.
 
-    :func:`tinytorch.records.location.store_path` says which file that is.
+    :func:`tinytorch.records.store.store_path` says which file that is.
     """
     return RecordStore(store_path(path), timeout_s=timeout_s)
 

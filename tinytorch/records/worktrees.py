@@ -16,7 +16,7 @@ from difflib import get_close_matches
 from pathlib import Path
 
 from tinytorch.errors import MeasurementError, SettingError
-from tinytorch.measure.owned_folders import is_running, own_start
+from tinytorch.measure.child_process import is_running, own_start
 
 __all__ = ["Repository", "checked_out", "find_repository", "python_files", "remove_stale"]
 

@@ -16,17 +16,22 @@ from rich.text import Text
 from tinytorch.errors import MissingPartError
 from tinytorch.measure.environment import Environment
 from tinytorch.measure.samples import Interval
-from tinytorch.reporting.fitting_table import Column, FittingTable
 from tinytorch.reporting.profiling_classics import show
-from tinytorch.reporting.quantities import UNKNOWN, factor_text, percent_text, seconds_text
+from tinytorch.reporting.quantities import (
+    UNKNOWN,
+    Column,
+    FittingTable,
+    factor_text,
+    percent_text,
+    seconds_text,
+)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from tinytorch.perf.benchmarking.performance import Performance
-    from tinytorch.perf.benchmarking.performance_table import PerformanceTable, Speedup
-    from tinytorch.perf.benchmarking.result import BenchmarkResult
+    from tinytorch.benchmarking.benchmark import BenchmarkResult
+    from tinytorch.benchmarking.performance import Performance, PerformanceTable, Speedup
 
 __all__ = [
     "draw_pareto",

@@ -20,9 +20,8 @@ from tinytorch.records.gate_result import (
     GateResult,
     TargetResult,
 )
-from tinytorch.reporting.fitting_table import Column, FittingTable
 from tinytorch.reporting.markdown import Alignment, code, escaped, table_rows
-from tinytorch.reporting.quantities import UNKNOWN, seconds_text
+from tinytorch.reporting.quantities import UNKNOWN, Column, FittingTable, seconds_text
 
 __all__ = [
     "gate_annotations",

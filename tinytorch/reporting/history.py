@@ -13,21 +13,21 @@ from rich.text import Text
 from tinytorch.measure.environment import Commit
 from tinytorch.measure.samples import Samples
 from tinytorch.records.change_points import ChangePoint
-from tinytorch.records.overview import SeriesOverview
-from tinytorch.records.trends import Trend, TrendPoint
-from tinytorch.reporting.fitting_table import Column, FittingTable
+from tinytorch.records.history import SeriesOverview, Trend, TrendPoint
+from tinytorch.records.record import Record
 from tinytorch.reporting.quantities import (
     UNKNOWN,
+    Column,
+    FittingTable,
     bytes_text,
     count_text,
     factor_text,
     percent_text,
     rate_text,
     seconds_text,
+    sparkline,
+    trend_plot,
 )
-from tinytorch.reporting.text_graphics import sparkline
-from tinytorch.reporting.trend_plot import trend_plot
-from tinytorch.workloads.record import Record
 
 __all__ = [
     "UNLIKE",

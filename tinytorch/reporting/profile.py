@@ -9,23 +9,35 @@ from rich.table import Table
 from rich.text import Text
 
 from tinytorch.errors import SettingError
-from tinytorch.reporting.fitting_table import Column, FittingTable
-from tinytorch.reporting.layer_table import layer_table
+from tinytorch.profiling.profile import Profile, ProfileFacts, find_facts
+from tinytorch.reporting.markdown import code, escaped, fenced, folded, listed, table_rows
 from tinytorch.reporting.profile_tables import (
     amdahl_table,
     cache_view,
     caveats,
     counter_table,
+    layer_table,
     memory_view,
     operation_table,
 )
-from tinytorch.reporting.profile_words import head_rows, interval_text, reasons, setting_words
-from tinytorch.reporting.quantities import bytes_text, count_text, percent_text, seconds_text
+from tinytorch.reporting.profile_words import (
+    caveat_lines,
+    head_rows,
+    interval_text,
+    reasons,
+    setting_words,
+)
+from tinytorch.reporting.quantities import (
+    Column,
+    FittingTable,
+    bytes_text,
+    count_text,
+    percent_text,
+    seconds_text,
+)
 from tinytorch.reporting.roofline import roofline_view
-from tinytorch.workloads.profile import Profile
-from tinytorch.workloads.profile_facts import ProfileFacts, find_facts
 
-__all__ = ["render_profile", "render_profiles"]
+__all__ = ["profile_markdown", "render_profile", "render_profiles"]
 
 
 def render_profile(
@@ -123,3 +135,35 @@ def _bottleneck_words(facts: ProfileFacts) -> str:
 
 def _section(title: str, body: RenderableType) -> RenderableType:
     return Group(Text(""), Text(title, style="bold"), body)
+
+
+# ---------------------------------------------------------------- a profile as Markdown: what it
+# costs and why it is slow open, where to look folded
+
+WIDTH = 110
+"""Letters in a line of the tables, which keep the tree of layers."""
+
+
+def profile_markdown(profile: Profile, *, top: int = 8, depth: int | None = None) -> str:
+    """Write a profile; `top` limits the rows of tables, `depth` the levels of the layer tree."""
+    facts = find_facts(profile)
+    rows = [[escaped(cell) for cell in row] for row in head_rows(profile, facts)]
+    lines = [
+        f"### Profile of {code(profile.name)}",
+        "",
+        escaped(setting_words(profile, facts)),
+        "",
+        *table_rows(["", "", ""], rows),
+        "",
+        "**Why**: " + escaped(" ".join(reasons(profile, facts))),
+        "",
+    ]
+    tables = {
+        "Layers": layer_table(profile, depth=depth),
+        "What a faster part would bring (Amdahl's law)": amdahl_table(profile, top),
+        "Operations, in the recorded call": operation_table(profile, top),
+    }
+    for title, table in tables.items():
+        lines += folded(title, [fenced(table, width=WIDTH)])
+    lines += folded("What to keep in mind", listed(caveat_lines(profile, facts)))
+    return "\n".join(lines).rstrip("\n") + "\n"

@@ -4,7 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from rich.text import Text
+
 from tinytorch.measure.samples import Interval
+from tinytorch.profiling.profile import (
+    BACKWARD,
+    FACTORS,
+    UPDATE,
+    BottleneckFacts,
+    DeviceFacts,
+    NotCounted,
+    Profile,
+    ProfileFacts,
+)
 from tinytorch.reporting.quantities import (
     bytes_text,
     count_text,
@@ -13,8 +25,6 @@ from tinytorch.reporting.quantities import (
     rate_text,
     seconds_text,
 )
-from tinytorch.workloads.profile import BACKWARD, UPDATE, NotCounted, Profile
-from tinytorch.workloads.profile_facts import FACTORS, BottleneckFacts, DeviceFacts, ProfileFacts
 
 __all__ = [
     "USUAL_CONFIDENCE",
@@ -22,12 +32,14 @@ __all__ = [
     "device_sentence",
     "doubts",
     "head_rows",
+    "hotspot_label",
     "interval_text",
     "mostly_waits",
     "not_counted_text",
     "reasons",
     "setting_words",
 ]
+
 
 USUAL_CONFIDENCE = 0.95
 MOSTLY = 0.5
@@ -243,3 +255,14 @@ def _watching_sentence(profile: Profile) -> str:
         f"Watching the layers cost {cost}: their times are of watched calls ({took}), the latency "
         "is of calls that nobody watched."
     )
+
+
+# ---------------------------------------------------------------- how tables call a hotspot
+
+
+def hotspot_label(found: BottleneckFacts) -> Text:
+    """Give name, number and kind of the layers of a hotspot: ``h.*.mlp (12x) Linear``."""
+    many = f" ({len(found.layers)}x)" if len(found.layers) > 1 else ""
+    name = "(the model itself)" if found.is_model else found.name
+    kind = "" if found.kind == name.strip("<>") else f" {found.kind}"
+    return Text.assemble(name, many, (kind, "dim"))

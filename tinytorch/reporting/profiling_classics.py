@@ -23,10 +23,9 @@ from tinytorch.reporting.quantities import (
 )
 
 if TYPE_CHECKING:
-    from tinytorch.perf.profiling.context import Measured, ProfilerContext
-    from tinytorch.perf.profiling.flop_counter import FLOPCounter
-    from tinytorch.perf.profiling.operation_totals import OperationTotal
-    from tinytorch.perf.profiling.simple import CallProfile
+    from tinytorch.profiling.context import CallProfile, Measured, ProfilerContext
+    from tinytorch.profiling.flops import FLOPCounter
+    from tinytorch.profiling.profiler import OperationTotal
 
 __all__ = [
     "as_text",

@@ -1,22 +1,44 @@
-"""Numbers with units, short enough for a table: three digits that count, and a prefix.
-
-Prefixes are powers of a thousand, but for sizes in memory: these have KiB and MiB, powers of 1024,
-as caches and pages do. What is not known is a dash, never a zero.
-"""
+"""Numbers with units, and pictures and tables made of letters."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.table import Table
+from rich.text import Text
 
 __all__ = [
+    "WIDTH",
+    "Column",
+    "FittingTable",
+    "Mark",
+    "braille_image",
     "bytes_text",
     "count_text",
     "factor_text",
+    "log_plot",
     "percent_text",
     "rate_text",
     "seconds_text",
+    "share_bar",
+    "sparkline",
+    "trend_plot",
+    "trend_range",
 ]
+
+
+# ---------------------------------------------------------------- numbers with units, short enough
+# for a table: three digits that count, and a prefix
+#
+# Prefixes are powers of a thousand, but for sizes in memory: these have KiB and MiB, powers of
+# 1024, as caches and pages do. What is not known is a dash, never a zero.
 
 UNKNOWN = "-"
 PREFIXES = ("", "k", "M", "G", "T", "P", "E")
@@ -115,3 +137,312 @@ def _without_digits(number: float | None) -> str:
     if number is None or math.isnan(number):
         return UNKNOWN
     return "inf" if number > 0 else "-inf"
+
+
+# ---------------------------------------------------------------- bars made of letters
+
+EIGHTHS = "▏▎▍▌▋▊▉█"
+
+
+def share_bar(share: float, width: int) -> str:
+    """Draw a share of 1 as a bar, padded to `width`; what is there but tiny is a thin line.
+
+    >>> share_bar(0.5, 4), share_bar(0.0, 4)
+    ('██  ', '    ')
+    """
+    eighths = round(min(max(share, 0.0), 1.0) * width * 8)
+    if share > 0:
+        eighths = max(eighths, 1)
+    full, rest = divmod(eighths, 8)
+    return ("█" * full + (EIGHTHS[rest - 1] if rest else "")).ljust(width)
+
+
+# ---------------------------------------------------------------- pictures made of letters, for
+# terminals
+
+BARS = "▁▂▃▄▅▆▇█"
+BRAILLE_START = 0x2800
+# The bit of each dot of a braille letter, four rows of two.
+BRAILLE_DOTS = np.array([[0x01, 0x08], [0x02, 0x10], [0x04, 0x20], [0x40, 0x80]])
+
+
+def sparkline(values: Sequence[float], width: int = 32) -> str:
+    """Draw values as a row of bars; many values are averaged into `width` of them."""
+    finite = [value for value in values if np.isfinite(value)]
+    if not finite:
+        return ""
+    pieces = np.array_split(np.array(finite), min(width, len(finite)))
+    means = np.array([piece.mean() for piece in pieces])
+    low, high = means.min(), means.max()
+    heights = (means - low) / (high - low) if high > low else np.zeros_like(means)
+    return "".join(BARS[round(height * (len(BARS) - 1))] for height in heights)
+
+
+def braille_image(image: npt.NDArray[np.floating], threshold: float) -> str:
+    """Draw the bright pixels of an image, eight to a letter, as lines of text."""
+    rows, columns = -(-image.shape[0] // 4), -(-image.shape[1] // 2)
+    bright = np.zeros((4 * rows, 2 * columns), dtype=np.int64)
+    bright[: image.shape[0], : image.shape[1]] = image > threshold
+    cells = bright.reshape(rows, 4, columns, 2).transpose(0, 2, 1, 3)
+    codes = BRAILLE_START + (cells * BRAILLE_DOTS).sum(axis=(2, 3))
+    return "\n".join("".join(chr(code) for code in line) for line in codes)
+
+
+# ---------------------------------------------------------------- a small picture of a trend with
+# logarithmic axes, made of letters
+
+WIDTH = 66
+BESIDE = " ┤"
+LEAST_COLUMNS = 12
+"""A smaller canvas shows nothing; rather is the picture too wide."""
+
+HEADROOM = 0.06
+"""The part of the height that is left free above and below."""
+
+
+@dataclass(frozen=True)
+class Mark:
+    """A letter at a place; both numbers must be positive. `low` and `high` draw a bar behind it."""
+
+    x: float
+    y: float
+    letter: str
+    low: float | None = None
+    high: float | None = None
+
+
+def log_plot(
+    marks: Sequence[Mark],
+    law: Callable[[float], float],
+    *,
+    x_text: Callable[[float], str],
+    y_text: Callable[[float], str],
+    width: int = WIDTH,
+    height: int = 11,
+) -> str:
+    """Draw marks and the line of a law, with the ends of both axes and the places of marks named.
+
+    `width` is that of the whole picture with the numbers beside it, `height` that of the canvas.
+    Marks that come later cover earlier ones.
+    """
+    xs = [math.log(mark.x) for mark in marks]
+    ends = [y for mark in marks for y in (mark.y, mark.low, mark.high) if y and math.isfinite(y)]
+    low, high = math.log(min(ends)), math.log(max(ends))
+    margin = HEADROOM * (high - low) or 0.5
+    low, high = low - margin, high + margin
+    left, right = min(xs), max(xs)
+    labels = y_text(math.exp(high)), y_text(math.exp(low))
+    columns = max(LEAST_COLUMNS, width - max(map(len, labels)) - len(BESIDE))
+
+    def column(x: float) -> int:
+        return round((math.log(x) - left) / ((right - left) or 1.0) * (columns - 1))
+
+    def row(y: float) -> int:
+        return round((high - math.log(y)) / (high - low) * (height - 1))
+
+    grid = [[" "] * columns for _ in range(height)]
+    for index in range(columns):
+        y = law(math.exp(left + index / (columns - 1) * (right - left)))
+        if y > 0 and 0 <= row(y) < height:
+            grid[row(y)][index] = "·"
+    for mark in marks:
+        if mark.low and mark.high and math.isfinite(mark.high):
+            for line in range(max(0, row(mark.high)), min(height, row(mark.low) + 1)):
+                grid[line][column(mark.x)] = "│"
+    for mark in marks:
+        grid[row(mark.y)][column(mark.x)] = mark.letter
+    return _framed(grid, labels, _ticks(marks, column, x_text, columns))
+
+
+def _framed(grid: list[list[str]], ends: tuple[str, str], ticks: str) -> str:
+    label_width = max(map(len, ends))
+    labels = [ends[0], *[""] * (len(grid) - 2), ends[1]]
+    lines = [
+        f"{label:>{label_width}}{BESIDE}{''.join(line)}"
+        for label, line in zip(labels, grid, strict=True)
+    ]
+    axis = f"{'':>{label_width}} └{'─' * len(grid[0])}"
+    return "\n".join(line.rstrip() for line in (*lines, axis, f"{'':>{label_width}}  {ticks}"))
+
+
+def _ticks(
+    marks: Sequence[Mark],
+    column: Callable[[float], int],
+    x_text: Callable[[float], str],
+    columns: int,
+) -> str:
+    """Write the places of the marks below the axis, the last one in any case."""
+    line = [" "] * columns
+    taken = len(line) + 1
+    for x in sorted({mark.x for mark in marks}, reverse=True):
+        text = x_text(x)
+        start = max(0, min(column(x) - len(text) // 2, len(line) - len(text)))
+        if start + len(text) < taken:
+            line[start : start + len(text)] = text
+            taken = start
+    return "".join(line).rstrip()
+
+
+# ---------------------------------------------------------------- a small picture of values in
+# their order, made of letters
+
+POINT, BAR, STEP, LEVEL = "●", "│", "┊", "─"
+
+
+def trend_plot(
+    values: Sequence[float],
+    *,
+    bars: Sequence[tuple[float, float] | None] = (),
+    steps: Sequence[int] = (),
+    y_text: Callable[[float], str],
+    ends: tuple[str, str],
+    width: int = 80,
+    height: int = 11,
+) -> str:
+    """Draw values from left to right, with their intervals, and a line where a level begins.
+
+    `steps` are the indices of the first values of new levels; a level is drawn at its median.
+    `ends` are the labels of the first and the last value. `width` is that of the whole picture.
+    """
+    low, high = trend_range(values, bars)
+    labels = y_text(high), y_text((low + high) / 2), y_text(low)
+    columns = max(LEAST_COLUMNS, width - max(map(len, labels)) - len(BESIDE))
+
+    def column(index: float) -> int:
+        return round(index / max(1, len(values) - 1) * (columns - 1))
+
+    def row(value: float) -> int:
+        return round((high - min(max(value, low), high)) / (high - low) * (height - 1))
+
+    grid = [[" "] * columns for _ in range(height)]
+    for start, end in pairwise([0, *steps, len(values)]):
+        level = row(float(np.median(values[start:end])))
+        for place in range(column(start), column(end - 1) + 1):
+            grid[level][place] = LEVEL
+    for step in steps:
+        for line in grid:
+            line[column(step - 0.5)] = STEP
+    for index, bar in enumerate(bars):
+        if bar is not None:
+            for place in range(row(bar[1]), row(bar[0]) + 1):
+                grid[place][column(index)] = BAR
+    for index, value in enumerate(values):
+        grid[row(value)][column(index)] = POINT
+    return _framed_trend(grid, labels, ends)
+
+
+def trend_range(
+    values: Sequence[float], bars: Sequence[tuple[float, float] | None]
+) -> tuple[float, float]:
+    """Give the lowest and highest number to draw, with room around them.
+
+    An interval reaches beyond the values by as much as these extend, at most: one wide interval
+    must not flatten the rest.
+    """
+    low, high = min(values), max(values)
+    reach = high - low
+    inside = [end for bar in bars if bar for end in bar if low - reach <= end <= high + reach]
+    low, high = min([low, *inside]), max([high, *inside])
+    margin = HEADROOM * (high - low) or 0.05 * abs(high) or 1.0
+    return low - margin, high + margin
+
+
+def _framed_trend(
+    grid: list[list[str]], labels: tuple[str, str, str], ends: tuple[str, str]
+) -> str:
+    room, columns = max(map(len, labels)), len(grid[0])
+    beside = [""] * len(grid)
+    beside[0], beside[len(grid) // 2], beside[-1] = labels
+    lines = [
+        f"{label:>{room}}{BESIDE}{''.join(line)}".rstrip()
+        for label, line in zip(beside, grid, strict=True)
+    ]
+    first, last = ends
+    gap = columns - len(first) - len(last)
+    ticks = f"{first}{' ' * gap}{last}" if gap > 0 else last[:columns]
+    return "\n".join([*lines, f"{'':>{room}} └{'─' * columns}", f"{'':>{room}}  {ticks}"])
+
+
+# ---------------------------------------------------------------- a table that shows as many
+# columns as the terminal has room for
+
+GAP = 2
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column with all of its cells. Where there is little room, the highest ranks go first.
+
+    Cells may be cut down to `least` letters before that; None keeps them whole.
+    """
+
+    title: str
+    cells: Sequence[str]
+    rank: int = 0
+    justify: Literal["left", "right"] = "right"
+    least: int | None = None
+
+    @property
+    def width(self) -> int:
+        return max(Text(text).cell_len for text in (self.title, *self.cells))
+
+    @property
+    def needed(self) -> int:
+        """The room that it cannot do without."""
+        return self.width if self.least is None else min(self.width, self.least)
+
+    @property
+    def is_blank(self) -> bool:
+        """Whether no row has anything here."""
+        return not any(cell.strip() for cell in self.cells)
+
+
+@dataclass(frozen=True)
+class FittingTable:
+    """Rows with a label each. Labels are cut down to `label_least` before a column is left out."""
+
+    title: str
+    labels: Sequence[Text]
+    columns: Sequence[Column]
+    styles: Sequence[str] = ()
+    label_least: int = 26
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        widest = max((label.cell_len for label in self.labels), default=0)
+        first = Column(self.title, ["x" * widest], least=self.label_least)
+        columns = self._fitting(options.max_width - first.needed)
+        widths = _widths([first, *columns], options.max_width)
+        table = Table(box=None, pad_edge=False, padding=(0, GAP, 0, 0), header_style="dim")
+        for column, width in zip([first, *columns], widths, strict=True):
+            table.add_column(
+                column.title,
+                width=width,
+                justify="left" if column is first else column.justify,
+                no_wrap=True,
+                overflow="ellipsis",
+            )
+        for index, label in enumerate(self.labels):
+            style = self.styles[index] if self.styles else ""
+            table.add_row(label, *(Text(column.cells[index]) for column in columns), style=style)
+        yield table
+
+    def _fitting(self, room: int) -> list[Column]:
+        """Choose columns by rank as long as there is room, and keep them in their order."""
+        chosen: set[int] = set()
+        offered = [(index, each) for index, each in enumerate(self.columns) if not each.is_blank]
+        for index, column in sorted(offered, key=lambda item: item[1].rank):
+            if column.needed + GAP <= room:
+                room -= column.needed + GAP
+                chosen.add(index)
+        return [self.columns[index] for index in sorted(chosen)]
+
+
+def _widths(columns: Sequence[Column], room: int) -> list[int]:
+    """Give every column what it needs, and what is left to those that were cut, in order."""
+    widths = [column.needed for column in columns]
+    left = room - sum(widths) - GAP * (len(columns) - 1)
+    for index, column in enumerate(columns):
+        more = max(0, min(left, column.width - widths[index]))
+        widths[index] += more
+        left -= more
+    return widths

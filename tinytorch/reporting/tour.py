@@ -13,36 +13,37 @@ from rich.table import Table
 from rich.text import Text
 
 from tinytorch.comparison.comparison import Comparison
+from tinytorch.profiling.profile import find_facts
 from tinytorch.reporting.advice import outcome_words
-from tinytorch.reporting.attempt_words import (
+from tinytorch.reporting.comparison import accuracy_line, measured_rows, speedup_text
+from tinytorch.reporting.optimization import named_lines
+from tinytorch.reporting.optimization_words import (
     AIMS,
     STYLES,
     TONES,
     accuracy_text,
     attempt_phrases,
-    share_text,
-)
-from tinytorch.reporting.comparison_words import measured_rows, speedup_text
-from tinytorch.reporting.fitting_table import Column, FittingTable
-from tinytorch.reporting.optimization import named_lines
-from tinytorch.reporting.optimization_words import (
     contribution_words,
     counted_outcomes,
     forest_plot,
     headline,
     reason_lines,
+    share_text,
     why_slow,
 )
 from tinytorch.reporting.profile_words import head_rows
-from tinytorch.reporting.quality_lines import accuracy_line
-from tinytorch.reporting.quantities import factor_text, seconds_text
-from tinytorch.reporting.text_graphics import braille_image
+from tinytorch.reporting.quantities import (
+    Column,
+    FittingTable,
+    braille_image,
+    factor_text,
+    seconds_text,
+)
 from tinytorch.tuning.advice import Advice
 from tinytorch.tuning.attempt import NOT_TRIED, Attempt
 from tinytorch.tuning.optimization import Optimization
 from tinytorch.tuning.ranking import OBJECTIVE_OF
 from tinytorch.tuning.tour import Introduction, SampleDigit, Tour, Visit
-from tinytorch.workloads.profile_facts import find_facts
 
 __all__ = [
     "FAST",

@@ -7,10 +7,11 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from tinytorch.tuning.objectives import Value
-from tinytorch.workloads.plan import Gain
+from tinytorch.transforms.plan import Gain
+from tinytorch.tuning.attempt import Value
 
-__all__ = ["Advice"]
+__all__ = ["Advice", "billions", "millions"]
+
 
 NEAR = 4 / 3
 """A gain, as a logarithm, that differs by no more than this factor is as predicted."""
@@ -68,3 +69,29 @@ class Advice:
                 "predicted": gain and Gain.from_dict(gain),
             }
         )
+
+
+# ---------------------------------------------------------------- large numbers in the sentences
+# of advice: three digits that count, never a power of ten
+
+
+def millions(value: float) -> str:
+    """Write how many millions.
+
+    >>> millions(1_320_000_000), millions(437_000)
+    ('1,320', '0.437')
+    """
+    return _scaled(value / 1e6)
+
+
+def billions(value: float) -> str:
+    """Write how many billions.
+
+    >>> billions(201.3e9)
+    '201'
+    """
+    return _scaled(value / 1e9)
+
+
+def _scaled(value: float) -> str:
+    return f"{value:,.0f}" if abs(value) >= 99.5 else f"{value:.3g}"

@@ -6,18 +6,22 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
+from tinytorch.profiling.profile import Profile
+from tinytorch.transforms.plan import Gain, Plan
 from tinytorch.tuning.advice import Advice
 from tinytorch.tuning.catalog import CATALOG, Entry
-from tinytorch.tuning.rules_attention import quadratic_attention, written_out_attention
-from tinytorch.tuning.rules_facts import Facts, gather_facts, share_of
-from tinytorch.tuning.rules_fusing import (
+from tinytorch.tuning.facts import Facts, gather_facts, share_of
+from tinytorch.tuning.rules import (
     batch_norms,
     convolution_layout,
     own_kernels,
+    parameters_dominate,
+    quadratic_attention,
+    small_batch,
     small_operations,
+    token_by_token,
+    written_out_attention,
 )
-from tinytorch.tuning.rules_generation import token_by_token
-from tinytorch.tuning.rules_memory import parameters_dominate, small_batch
 from tinytorch.tuning.rules_products import (
     compute_bound_products,
     fewer_products,
@@ -32,8 +36,6 @@ from tinytorch.tuning.rules_program import (
     python_overhead,
     synchronisations,
 )
-from tinytorch.workloads.plan import Gain, Plan
-from tinytorch.workloads.profile import Profile
 
 __all__ = ["RULES", "Rule", "advise", "data_loading_advice"]
 

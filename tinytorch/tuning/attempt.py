@@ -2,31 +2,156 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field, fields
+from statistics import median
 from typing import Any
 
 from tinytorch.comparison.comparison import Comparison
-from tinytorch.tuning.objectives import Measured, measured_by
-from tinytorch.workloads.plan import Plan
+from tinytorch.errors import SettingError
+from tinytorch.measure.interleaving import LATENCY, THROUGHPUT
+from tinytorch.measure.samples import Samples
+from tinytorch.transforms.plan import Plan
+from tinytorch.tuning.catalog import GOALS
 
 __all__ = [
     "ACCURACY_INCONCLUSIVE",
+    "BASELINE",
     "BETTER",
     "BROKEN",
     "FAILED",
     "INACCURATE",
     "IN_MEMORY",
+    "LIMITS",
     "NOTHING_TO_DO",
     "NOT_SHOWN",
     "NOT_TRIED",
     "NO_GAIN",
+    "OBJECTIVES",
     "OUTCOMES",
     "RELOADED",
     "TIME_IS_UP",
     "WORSE",
     "Attempt",
+    "LimitCheck",
+    "Measured",
+    "Settings",
+    "Value",
+    "check_limits",
+    "checked_limits",
+    "measured_by",
 ]
+
+
+# ---------------------------------------------------------------- what a candidate is judged by:
+# time, memory, size and accuracy, all against the baseline
+
+SAME_BYTES = 0.001
+"""Sizes that differ by less are the same: names and headers of a file count, too."""
+
+
+@dataclass(frozen=True)
+class Value:
+    """A number and the interval that it lies in; where it was counted, both ends are the number."""
+
+    value: float
+    low: float
+    high: float
+
+    @classmethod
+    def counted(cls, value: float) -> Value:
+        """Give a number that has no doubt about it."""
+        return cls(value, value, value)
+
+    @property
+    def gain(self) -> Value:
+        """How many times less it is: 2 where this is half; of 0, infinitely many times."""
+        ends = (self.value, self.high, self.low)
+        return Value(*(1 / end if end > 0 else math.inf for end in ends))
+
+    @property
+    def is_less(self) -> bool:
+        """Whether a share is shown to be below 1, by more than what does not matter."""
+        return self.high < 1 - SAME_BYTES
+
+    @property
+    def is_more(self) -> bool:
+        """Whether a share is shown to be above 1, by more than what does not matter."""
+        return self.low > 1 + SAME_BYTES
+
+    def is_below(self, other: Value, *, by: float = 0.0) -> bool:
+        """Say whether it is shown to be smaller, by more than this share."""
+        return self.high < other.low * (1 - by) if by else self.high < other.low
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A candidate's time, memory and size as shares of the baseline's, and its accuracy's gain.
+
+    Below 1 is less, and better; `accuracy` is the mean score minus the baseline's, above 0 is
+    better. What was not measured is None.
+    """
+
+    time: Value | None = None
+    memory: Value | None = None
+    size: Value | None = None
+    accuracy: Value | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Give everything, ready for JSON; an end of an interval that is not known is None."""
+        return {
+            name: value and {key: end if math.isfinite(end) else None for key, end in value.items()}
+            for name, value in asdict(self).items()
+        }
+
+    @classmethod
+    def from_dict(cls, given: Mapping[str, Any]) -> Measured:
+        """Give back what :meth:`to_dict` wrote."""
+        return cls(**{each.name: _value(given.get(each.name)) for each in fields(cls)})
+
+
+OBJECTIVES = tuple(each.name for each in fields(Measured))
+BASELINE = Measured(*(Value.counted(x) for x in (1.0, 1.0, 1.0, 0.0)))
+"""The model as it is, against itself."""
+
+
+def measured_by(comparison: Comparison) -> Measured:
+    """Draw from a comparison with the baseline what a candidate is judged by."""
+    ratio = comparison.ratio
+    return Measured(
+        time=Value(ratio.value, ratio.low, ratio.high),
+        memory=_share(comparison, lambda each: each.memory_bytes),
+        size=_share(comparison, lambda each: each.file_bytes),
+        accuracy=_accuracy(comparison),
+    )
+
+
+def _share(comparison: Comparison, of: Any) -> Value | None:
+    if comparison.resources is None:
+        return None
+    before, after = (of(each) for each in comparison.resources)
+    if not before or after is None:
+        return None
+    return Value.counted(after / before)
+
+
+def _accuracy(comparison: Comparison) -> Value | None:
+    accuracy = comparison.accuracy
+    if accuracy is None or accuracy.failed:
+        return None
+    return Value(accuracy.difference, accuracy.low, accuracy.high)
+
+
+def _value(given: Mapping[str, Any] | None) -> Value | None:
+    if given is None:
+        return None
+    low = -math.inf if given["low"] is None else given["low"]
+    return Value(given["value"], low, math.inf if given["high"] is None else given["high"])
+
+
+# ---------------------------------------------------------------- attempt: a stack of transforms
+# that was tried, and what came of it
 
 BETTER, NO_GAIN, WORSE, NOT_SHOWN = "better", "no gain", "worse", "not shown"
 ACCURACY_INCONCLUSIVE = "accuracy inconclusive"
@@ -134,3 +259,127 @@ class Attempt:
             notes=tuple(fields["notes"]),
             confirmed_on=fields.get("confirmed_on", ""),
         )
+
+
+# ---------------------------------------------------------------- limits that a model has to keep
+# to: so many milliseconds, so many megabytes
+
+MEGABYTE = 1e6
+LEAST_COVERAGE = 0.95
+"""Of so few rounds that an interval holds with less, nothing is shown."""
+KEPT, LIMIT_BROKEN, LIMIT_NOT_SHOWN = "kept", "broken", "not shown"
+LIMITS = {
+    "latency_ms": "median time of a call, in milliseconds",
+    "memory_mb": "most memory alive at once, in 10^6 bytes",
+    "size_mb": "size of the file, in 10^6 bytes",
+}
+"""Name of a limit -> what it limits."""
+
+
+@dataclass(frozen=True)
+class LimitCheck:
+    """One limit, what was measured, and whether it is kept, broken or not shown."""
+
+    limit: str
+    most: float
+    value: float | None
+    low: float | None
+    high: float | None
+    verdict: str
+
+    def to_dict(self) -> dict[str, Any]:
+        """Give everything, ready for JSON; an end of an interval that is not known is None."""
+        return asdict(self) | {"high": None if self.high == math.inf else self.high}
+
+
+def checked_limits(limits: Mapping[str, float] | None) -> dict[str, float]:
+    """Give the limits, after refusing those that nobody knows or that make no sense."""
+    for name, most in (limits or {}).items():
+        if name not in LIMITS:
+            raise SettingError(f"no limit is called {name!r}; there are {', '.join(LIMITS)}")
+        if not 0 < most < math.inf:
+            raise SettingError(f"the limit {name}={most!r} must be a positive number")
+    return {name: float(most) for name, most in (limits or {}).items()}
+
+
+def check_limits(
+    attempt: Attempt | None, limits: Mapping[str, float], *, of_baseline: bool = False
+) -> tuple[LimitCheck, ...]:
+    """Check each limit against what an attempt's comparison has measured."""
+    comparison = attempt.comparison if attempt else None
+    side = 0 if of_baseline else 1
+    return tuple(
+        _check(name, most, _limit_value(name, comparison, side) if comparison else None)
+        for name, most in limits.items()
+    )
+
+
+def _check(name: str, most: float, value: Value | None) -> LimitCheck:
+    if value is None:
+        return LimitCheck(name, most, None, None, None, LIMIT_NOT_SHOWN)
+    verdict = KEPT if value.high <= most else LIMIT_BROKEN if value.low > most else LIMIT_NOT_SHOWN
+    return LimitCheck(name, most, value.value, value.low, value.high, verdict)
+
+
+def _limit_value(name: str, comparison: Comparison, side: int) -> Value | None:
+    if name == "latency_ms":
+        # Turns of a round share memory and a moment: only rounds are independent of each other.
+        found = comparison.rounds_of(LATENCY)
+        if not found:
+            return None
+        rounds = [(each.baseline, each.candidate)[side] for each in found]
+        samples = Samples("rounds", tuple(median(each) for each in rounds))
+        interval = samples.median_interval()
+        low, high = interval.low, interval.high
+        if interval.confidence < LEAST_COVERAGE:
+            low, high = 0.0, math.inf
+        return Value(*(1e3 * x for x in (samples.median, low, high)))
+    if comparison.resources is None:
+        return None
+    resources = comparison.resources[side]
+    nbytes = resources.memory_bytes if name == "memory_mb" else resources.file_bytes
+    return None if nbytes is None else Value.counted(nbytes / MEGABYTE)
+
+
+# ---------------------------------------------------------------- what an optimization is asked
+# for
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The goal, how much worse a model may become, limits, and how long it may take.
+
+    `max_accuracy_drop` is in the unit of the scores. Where there is no evaluate, outputs may be off
+    by `max_output_error`, as a share of the largest. `limits` has `latency_ms`, `memory_mb` and
+    `size_mb`, where set.
+    """
+
+    goal: str = "latency"
+    max_accuracy_drop: float = 0.01
+    max_output_error: float = 0.02
+    limits: Mapping[str, float] = field(default_factory=dict)
+    budget_s: float = 120.0
+    seed: int = 0
+
+    @property
+    def timing(self) -> str:
+        """What decides about time where calls run on a device: sustained calls, or single ones."""
+        return THROUGHPUT if self.goal == THROUGHPUT else LATENCY
+
+    @property
+    def needs_latency_beside(self) -> bool:
+        """Whether single calls are limited while sustained ones decide."""
+        return self.timing == THROUGHPUT and "latency_ms" in self.limits
+
+    def __post_init__(self) -> None:
+        if self.goal not in GOALS:
+            raise SettingError(f"goal={self.goal!r}; there are {', '.join(GOALS)}")
+        for name in ("max_accuracy_drop", "max_output_error"):
+            value = getattr(self, name)
+            if not 0 <= value < math.inf:
+                raise SettingError(f"{name}={value!r}; it must be zero or a positive number")
+        if not 0 < self.budget_s < math.inf:
+            raise SettingError(f"budget_s={self.budget_s!r}; trying things needs some seconds")
+        if self.seed < 0:
+            raise SettingError(f"seed={self.seed!r}; it must be a whole number from 0 on")
+        object.__setattr__(self, "limits", checked_limits(self.limits))

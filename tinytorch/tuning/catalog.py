@@ -7,28 +7,28 @@ from dataclasses import asdict, dataclass
 from difflib import get_close_matches
 from typing import Any, Literal
 
-from tinytorch.adapters.adapter import adapter_for
 from tinytorch.errors import SettingError
-from tinytorch.perf.acceleration.capture_graph import CaptureGraph
-from tinytorch.perf.acceleration.channels_last import ChannelsLast
-from tinytorch.perf.acceleration.compile_model import CompileModel
-from tinytorch.perf.acceleration.compiled_kernels import CompiledKernels
-from tinytorch.perf.acceleration.fold_batch_norm import FoldBatchNorm
-from tinytorch.perf.acceleration.fuse_attention import FuseAttention
-from tinytorch.perf.acceleration.fuse_layers import FuseLayers
-from tinytorch.perf.acceleration.inference_mode import InferenceMode
-from tinytorch.perf.acceleration.lower_precision import LowerPrecision
-from tinytorch.perf.acceleration.set_threads import SetThreads
-from tinytorch.perf.acceleration.tensor_float32 import TensorFloat32
-from tinytorch.perf.compression.low_rank import LowRank
-from tinytorch.perf.compression.prune import Prune
-from tinytorch.perf.compression.remove_channels import RemoveChannels
-from tinytorch.perf.compression.remove_layers import RemoveLayers
-from tinytorch.perf.compression.sparse_layers import SparseLayers
-from tinytorch.perf.memoization.static_generation import StaticGeneration
-from tinytorch.perf.quantization.quantize import Quantize
-from tinytorch.workloads.plan import Transform
-from tinytorch.workloads.workload import Workload
+from tinytorch.models.adapter import adapter_for
+from tinytorch.models.workload import Workload
+from tinytorch.transforms.capture_graph import CaptureGraph
+from tinytorch.transforms.channels_last import ChannelsLast
+from tinytorch.transforms.compile_model import CompileModel
+from tinytorch.transforms.compiled_kernels import CompiledKernels
+from tinytorch.transforms.fold_batch_norm import FoldBatchNorm
+from tinytorch.transforms.fuse_attention import FuseAttention
+from tinytorch.transforms.fuse_layers import FuseLayers
+from tinytorch.transforms.inference_mode import InferenceMode
+from tinytorch.transforms.low_rank import LowRank
+from tinytorch.transforms.lower_precision import LowerPrecision
+from tinytorch.transforms.plan import Transform
+from tinytorch.transforms.prune import Prune
+from tinytorch.transforms.quantize import Quantize
+from tinytorch.transforms.remove_channels import RemoveChannels
+from tinytorch.transforms.remove_layers import RemoveLayers
+from tinytorch.transforms.set_threads import SetThreads
+from tinytorch.transforms.sparse_layers import SparseLayers
+from tinytorch.transforms.static_generation import StaticGeneration
+from tinytorch.transforms.tensor_float32 import TensorFloat32
 
 __all__ = [
     "CATALOG",

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from tinytorch.comparison.comparison import Comparison
 from tinytorch.errors import SettingError
 from tinytorch.showing import Shown
+from tinytorch.transforms.plan import Gain
 from tinytorch.tuning.advice import Advice
 from tinytorch.tuning.attempt import (
     ACCURACY_INCONCLUSIVE,
@@ -20,15 +21,14 @@ from tinytorch.tuning.attempt import (
     NOT_TRIED,
     NOTHING_TO_DO,
     Attempt,
+    LimitCheck,
+    Settings,
+    check_limits,
 )
-from tinytorch.tuning.front import front_of
-from tinytorch.tuning.limits import LimitCheck, check_limits
-from tinytorch.tuning.ranking import choose, holds, outcome_at, value_at
-from tinytorch.tuning.settings import Settings
-from tinytorch.workloads.plan import Gain
+from tinytorch.tuning.ranking import choose, front_of, holds, outcome_at, value_at
 
 if TYPE_CHECKING:
-    from tinytorch.workloads.profile import Profile
+    from tinytorch.profiling.profile import Profile
 
 __all__ = ["Contribution", "Optimization"]
 

@@ -8,14 +8,21 @@ from time import monotonic
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
-from tinytorch.adapters.adapter import adapter_for
 from tinytorch.measure.ceilings import Progress
 from tinytorch.measure.environment import describe_environment
-from tinytorch.perf.profiling.model_profile import IN_TRAINING_MODE, profile_workload
+from tinytorch.models.adapter import adapter_for
+from tinytorch.models.targets import load_workload
+from tinytorch.models.workload import Workload, check_workload
+from tinytorch.profiling.model_profile import IN_TRAINING_MODE, profile_workload
+from tinytorch.profiling.profile import Profile
+from tinytorch.records.record import Record
 from tinytorch.tuning.advice import Advice
 from tinytorch.tuning.advise import advise
-from tinytorch.tuning.attempt import NOT_TRIED, Attempt
-from tinytorch.tuning.attempt_records import (
+from tinytorch.tuning.attempt import NOT_TRIED, Attempt, Settings
+from tinytorch.tuning.catalog import INFERENCE_MODE, Entry, entries_for, left_out
+from tinytorch.tuning.optimization import Optimization
+from tinytorch.tuning.ranking import OBJECTIVE_OF
+from tinytorch.tuning.records import (
     Origin,
     add_record,
     attempt_record,
@@ -23,16 +30,8 @@ from tinytorch.tuning.attempt_records import (
     optimization_record,
     origin_of,
 )
-from tinytorch.tuning.catalog import INFERENCE_MODE, Entry, entries_for, left_out
-from tinytorch.tuning.optimization import Optimization
-from tinytorch.tuning.ranking import OBJECTIVE_OF
 from tinytorch.tuning.search import Search
-from tinytorch.tuning.settings import Settings
 from tinytorch.tuning.trying import Trials
-from tinytorch.workloads.profile import Profile
-from tinytorch.workloads.record import Record
-from tinytorch.workloads.targets import load_workload
-from tinytorch.workloads.workload import Workload, check_workload
 
 if TYPE_CHECKING:
     from tinytorch.records.store import RecordStore

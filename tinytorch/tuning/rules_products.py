@@ -8,14 +8,25 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from tinytorch.measure.amdahl import amdahl
-from tinytorch.tuning.advice import Advice
+from tinytorch.measure.roofline import amdahl
+from tinytorch.profiling.profile import Profile
+from tinytorch.transforms.plan import Gain
+from tinytorch.tuning.advice import Advice, billions, millions
 from tinytorch.tuning.catalog import Entry
-from tinytorch.tuning.rules_bounds import LEAST_GAIN, Change, Roof, gain_of, missing_rate, roof_of
-from tinytorch.tuning.rules_facts import LITTLE, Facts, Work, counted, named_layers, share_of
-from tinytorch.tuning.short_numbers import billions, millions
-from tinytorch.workloads.plan import Gain
-from tinytorch.workloads.profile import Profile
+from tinytorch.tuning.facts import (
+    LEAST_GAIN,
+    LITTLE,
+    Change,
+    Facts,
+    Roof,
+    Work,
+    counted,
+    gain_of,
+    missing_rate,
+    named_layers,
+    roof_of,
+    share_of,
+)
 
 __all__ = ["compute_bound_products", "fewer_products", "memory_bound_products"]
 

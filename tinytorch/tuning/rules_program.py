@@ -4,22 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from tinytorch.measure.amdahl import amdahl
+from tinytorch.measure.roofline import amdahl
 from tinytorch.measure.samples import Samples
+from tinytorch.profiling.profile import Profile
+from tinytorch.transforms.plan import Gain
 from tinytorch.tuning.advice import Advice
-from tinytorch.tuning.rules_bounds import Change, gain_of
-from tinytorch.tuning.rules_facts import (
+from tinytorch.tuning.facts import (
     LITTLE,
+    Change,
     Facts,
     counted,
+    gain_of,
     inside_share,
     named_layers,
     numbers_in,
     share_of,
     time_text,
 )
-from tinytorch.workloads.plan import Gain
-from tinytorch.workloads.profile import Profile
 
 __all__ = [
     "book_keeping",

@@ -2,40 +2,130 @@
 
 A file holds weights and a recipe, and no code: `load_optimized` takes the original's architecture,
 does what the recipe says and puts the weights in. What has to be done anew in each process, such as
-compiling, is done then.
-"""
+compiling, is done then."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import MISSING, Field, dataclass, fields, replace
 from importlib import metadata
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Protocol
 
-from tinytorch.adapters.adapter import adapter_for
+import numpy as np
+
 from tinytorch.comparison.outputs import compare_outputs
 from tinytorch.core.checkpoints import KEY
 from tinytorch.core.files import write_atomically
+from tinytorch.core.tensor import Parameter
 from tinytorch.errors import CheckpointError, SettingError, TinyTorchError, first_line
+from tinytorch.formats.weights_file import describe_weights, read_weights, write_weights
+from tinytorch.models.adapter import adapter_for
+from tinytorch.models.core import named_tensors
+from tinytorch.models.workload import Workload, call_model, check_workload
+from tinytorch.models.zoo import ZOO
+from tinytorch.transforms.compressed_file import compressed_state, load_compressed
+from tinytorch.transforms.plan import Plan
+from tinytorch.transforms.quantize.saving import load_quantized, save_quantized
 from tinytorch.tuning.optimization import Optimization
 from tinytorch.tuning.recipe import (
     PREPARED,
+    TRANSFORMS,
     Recipe,
     carry_out,
     last_change,
     rebuilt_plan,
     recipe_text,
 )
-from tinytorch.tuning.saving_core import RECIPE, CoreStorage, recipe_in
-from tinytorch.workloads.plan import Plan
-from tinytorch.workloads.workload import Workload, call_model, check_workload
 
-__all__ = ["SavedModel", "load_optimized", "reloaded", "save_optimized"]
+__all__ = [
+    "CoreStorage",
+    "SavedModel",
+    "load_optimized",
+    "recipe_in",
+    "reloaded",
+    "save_optimized",
+    "snippet",
+]
+
+
+# ---------------------------------------------------------------- weights of TinyTorch models in a
+# compressed weights file that also has the recipe
+
+OWN, RECIPE = "own", "recipe"
+SEED = 8
+
+
+class CoreStorage:
+    """Files of TinyTorch models. `is_coded`: in as few bits as they need, which takes longer."""
+
+    def __init__(self, *, is_coded: bool = True) -> None:
+        self.is_coded = is_coded
+        self.file_format = "compressed weights file" if is_coded else "weights file"
+
+    def shapes(self, model: Any) -> dict[str, tuple[int, ...]]:
+        """Give names and shapes of everything that a file holds of a model."""
+        return {name: tensor.shape for name, tensor in named_tensors(model).items()}
+
+    def digests(self, model: Any) -> dict[str, str]:
+        """Give a hash of each tensor, by its name."""
+        found = {}
+        for name, tensor in named_tensors(model).items():
+            array = tensor.data
+            digest = hashlib.sha256(f"{array.dtype.str} {array.shape}".encode())
+            digest.update(np.ascontiguousarray(array).view(np.uint8).data if array.size else b"")
+            found[name] = digest.hexdigest()
+        return found
+
+    def with_other_weights(self, model: Any) -> Any:
+        """Give a copy with random parameters, as somebody has who built the architecture anew."""
+        twin = adapter_for(model).clone(model)
+        rng = np.random.default_rng(SEED)
+        for tensor in named_tensors(twin).values():
+            if tensor.data.dtype.kind == "f" and isinstance(tensor, Parameter):
+                spread = float(np.std(tensor.data)) or 1.0
+                numbers = rng.standard_normal(tensor.shape) * spread
+                tensor.data = numbers.astype(tensor.data.dtype)
+        return twin
+
+    def write(self, path: Path, model: Any, recipe: Recipe) -> None:
+        """Write the weights and the recipe."""
+        metadata = {RECIPE: recipe.to_dict()}
+        if not _is_quantized(recipe):
+            contents = {OWN: metadata}
+            write_weights(path, compressed_state(model), contents, compact=self.is_coded)
+            return
+        save_quantized(path, model, metadata)
+        if self.is_coded:
+            file = read_weights(path)
+            write_weights(path, file.arrays, file.metadata, compact=True)
+
+    def rebuild(self, path: Path, workload: Workload, recipe: Recipe) -> Any:
+        """Give the model of a file as it is before the last plans; its hash is not checked."""
+        plans = recipe.plans[: recipe.weights_after]
+        if _is_quantized(recipe):
+            return load_quantized(path, carry_out(workload, plans[:-1]))[0]
+        return load_compressed(path, carry_out(workload, plans))[0]
+
+
+def recipe_in(path: Path) -> Any:
+    """Give the recipe of a weights file, or None if it has none."""
+    own = describe_weights(path).metadata.get(OWN)
+    return own.get(RECIPE) if isinstance(own, Mapping) else None
+
+
+def _is_quantized(recipe: Recipe) -> bool:
+    """Tell whether the file has whole numbers under the names of the float model."""
+    plans = recipe.plans[: recipe.weights_after]
+    return bool(plans) and plans[-1].transform == "Quantize"
+
+
+# ---------------------------------------------------------------- keeping what an optimization
+# recommends in a file, and making the model again from that
 
 WEIGHTS_FILE, RECIPE_FILE = "model.safetensors", "recipe.json"
 """What a folder holds. The recipe is in both; that of the weights counts."""
@@ -380,3 +470,128 @@ def _version(package: str) -> str:
 def _listed(names: Sequence[str]) -> str:
     *most, last = names
     return f"{', '.join(most)} and {last}" if most else last
+
+
+# ---------------------------------------------------------------- a short program that does again
+# what an optimization recommends
+
+MOST_SECONDS = 10.0
+"""How long the program compares, unless all of the optimization had less."""
+USUAL_MARGIN, USUAL_SEED = 0.01, 0
+"""What compare() takes unless it is told otherwise."""
+OWN_TARGET = "file.py:factory"
+WIDEST = 100
+
+
+def snippet(optimization: Optimization, *, target: str = "", saved: str = "") -> str:
+    """Give a Python program that carries out the recommended stack and compares it again.
+
+    `target` is what the workload is loaded from, unless the optimization knows; a built-in one is
+    known by its name, and without one the program says where to put one's own. `saved` is where the
+    model was saved.
+    """
+    best = optimization.recommended
+    if best is None:
+        raise SettingError(
+            f"nothing that was tried on {optimization.name} is recommended, so there is nothing to "
+            "do again"
+        )
+    plans = [rebuilt_plan(each) for each in best.plans]
+    target = target or optimization.target or _built_in(optimization.name)
+    lines = [
+        f"# {_one_line(optimization.name)}: {_one_line(best.name)}",
+        *_imports(plans),
+        "",
+        *_loading(target),
+        *(["workload.model.eval()"] if optimization.was_training else []),
+        "model = workload.model",
+        *_transforms(plans),
+        "    current = replace(workload, model=model)",
+        "    model = transform.apply(current, transform.plan(current))",
+        *(_loading_saved(saved) if saved else ()),
+        "",
+        f"print(compare(workload, replace(workload, model=model){_settings(optimization)}))",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _built_in(name: str) -> str:
+    return name if name in ZOO else ""
+
+
+def _imports(plans: Sequence[Plan]) -> Iterator[str]:
+    yield "from dataclasses import replace"
+    yield ""
+    yield "from rich import print"
+    yield ""
+    yield "from tinytorch import compare, load_workload"
+    names: dict[str, set[str]] = {}
+    for plan in plans:
+        module = TRANSFORMS[plan.transform].__module__
+        names.setdefault(module, set()).add(plan.transform)
+    for package in sorted(names):
+        yield f"from {package} import {', '.join(sorted(names[package], key=str.lower))}"
+
+
+def _loading(target: str) -> Iterator[str]:
+    if not target:
+        yield "# Put your own here: factory() gives a Workload, or a model and its inputs."
+    yield f"workload = load_workload({_literal(target or OWN_TARGET)})"
+
+
+def _loading_saved(saved: str) -> Iterator[str]:
+    yield ""
+    yield "# The same model from where it was saved:"
+    yield "# from tinytorch import load_optimized"
+    yield f"# model = load_optimized({_literal(saved)}, workload)"
+
+
+def _transforms(plans: Sequence[Plan]) -> Iterator[str]:
+    calls = [_call(plan) for plan in plans]
+    line = f"for transform in [{', '.join(calls)}]:"
+    if len(line) <= WIDEST:
+        yield line
+        return
+    yield "for transform in ["
+    yield from (f"    {call}," for call in calls)
+    yield "]:"
+
+
+def _call(plan: Plan) -> str:
+    """Write a transform with the settings that are not its usual ones."""
+    own = [
+        f"{each.name}={_literal(plan.settings[each.name])}"
+        for each in fields(TRANSFORMS[plan.transform])
+        if plan.settings[each.name] != _usual(each)
+    ]
+    return f"{plan.transform}({', '.join(own)})"
+
+
+def _usual(field: Field[Any]) -> Any:
+    if field.default_factory is not MISSING:
+        return field.default_factory()
+    return field.default
+
+
+def _settings(optimization: Optimization) -> str:
+    settings = optimization.settings
+    given: dict[str, float] = {"budget_s": min(MOST_SECONDS, settings.budget_s)}
+    if settings.max_accuracy_drop != USUAL_MARGIN:
+        given["margin"] = settings.max_accuracy_drop
+    if settings.seed != USUAL_SEED:
+        given["seed"] = settings.seed
+    return "".join(f", {name}={value!r}" for name, value in given.items())
+
+
+def _literal(value: Any) -> str:
+    """Write a value as Python has it, texts in double quotes."""
+    if isinstance(value, str):
+        return json.dumps(value, ensure_ascii=False)
+    if isinstance(value, tuple):
+        inner = ", ".join(map(_literal, value))
+        return f"({inner},)" if len(value) == 1 else f"({inner})"
+    return repr(value)
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())

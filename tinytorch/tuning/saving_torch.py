@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,15 +20,16 @@ from torch import nn
 from torch.nn.parameter import is_lazy
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
-from tinytorch.adapters.adapter import owner_of
-from tinytorch.adapters.pytorch import TorchAdapter
-from tinytorch.adapters.pytorch_wrapping import innermost
 from tinytorch.errors import CheckpointError, SettingError, first_line
-from tinytorch.perf.quantization.packed_torch import packing
+from tinytorch.models.adapter import owner_of
+from tinytorch.models.pytorch import TorchAdapter
+from tinytorch.models.pytorch_tensors import innermost
+from tinytorch.models.workload import Workload
+from tinytorch.transforms.quantize.quantizers import packing
 from tinytorch.tuning.recipe import Recipe, carry_out
-from tinytorch.workloads.workload import Workload
 
-__all__ = ["TorchStorage"]
+__all__ = ["TorchStorage", "forget_compiled"]
+
 
 RECIPE, SAME = "recipe", "same"
 """The texts of a file: the recipe, and for a tensor with several names the one that it is under."""
@@ -274,3 +276,18 @@ def _like_quantized(name: str, value: torch.Tensor, take: Take) -> torch.Tensor:
         axis = value.q_per_channel_axis()
         return torch._make_per_channel_quantized_tensor(values, scales, zero_points, axis)
     return torch._make_per_tensor_quantized_tensor(values, scales.item(), int(zero_points.item()))
+
+
+# ---------------------------------------------------------------- letting every attempt compile as
+# if it were the first. Imported after torch
+
+
+def forget_compiled() -> None:
+    """Drop what torch.compile has kept; models that are compiled do it again when called next.
+
+    What follows a graph break is kept with the code of the model's class, which all attempts share,
+    for eight variants; any further model would run as it is, and be timed as if it were compiled.
+    """
+    if "torch._dynamo" in sys.modules:  # else nothing was compiled
+        reset: Any = torch.compiler.reset
+        reset()

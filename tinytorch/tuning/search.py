@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from time import monotonic
 from typing import Any
@@ -10,21 +11,129 @@ from typing import Any
 from tinytorch.comparison.comparison import FASTER
 from tinytorch.errors import first_line
 from tinytorch.measure.ceilings import Progress
-from tinytorch.tuning.attempt import BETTER, NOT_TRIED, NOTHING_TO_DO, TIME_IS_UP, Attempt
-from tinytorch.tuning.catalog import Entry
-from tinytorch.tuning.companions import (
-    better_alone,
-    hidden_alone,
-    rival_stacks,
-    roles_of,
-    sparing_alone,
+from tinytorch.profiling.profile import Profile
+from tinytorch.tuning.attempt import (
+    BETTER,
+    NOT_TRIED,
+    NOTHING_TO_DO,
+    SAME_BYTES,
+    TIME_IS_UP,
+    Attempt,
 )
-from tinytorch.tuning.objectives import SAME_BYTES
+from tinytorch.tuning.catalog import Entry
 from tinytorch.tuning.optimization import Contribution
 from tinytorch.tuning.ranking import OBJECTIVE_OF, baseline_keeps, choose, next_best, value_at
 from tinytorch.tuning.trying import Built, NothingToDoError, Trials, build_stack, by_place
 
-__all__ = ["Search"]
+__all__ = ["Search", "better_alone", "hidden_alone", "rival_stacks", "roles_of", "sparing_alone"]
+
+
+# ---------------------------------------------------------------- which entries are worth adding
+# to a stack, by what was seen of each of them alone
+
+CLOSE = 1.25
+"""A rival that is at most so many times worse alone may be better in company."""
+NOTABLE_WAITING = 0.2
+"""From this share of a call on in which the device waits for the program, waiting may hide a gain.
+
+The program, not the device, then sets the pace: kernels that end sooner leave the device to wait
+longer. Below it, the device is busy in most of a call and a gain shows; and short calls of any
+model wait a little where they begin and end, which hides nothing. It is a choice, not measured: too
+low costs trials that find nothing, since what is added has to be shown to be faster.
+"""
+WITHOUT_WAITING = "kernels"
+"""The role of entries that launch fewer kernels, or all of them at once."""
+NOT_HIDDEN = frozenset({WITHOUT_WAITING, "calling", "threads"})
+"""Roles of entries that change what the program does: waiting for it hides nothing of that."""
+OBJECTIVE_OF_LIMIT = {"latency_ms": "time", "memory_mb": "memory", "size_mb": "size"}
+
+
+def better_alone(
+    attempts: Sequence[Attempt], entries: Sequence[Entry], *, goal: str
+) -> list[Entry]:
+    """Give what was better alone, the best first."""
+    alone = _by_entry(attempts)
+    found = [
+        (value.value, entry)
+        for entry in entries
+        if entry.name in alone and alone[entry.name].outcome == BETTER
+        if (value := value_at(goal, alone[entry.name].measured)) is not None
+    ]
+    return [entry for _, entry in sorted(found, key=lambda pair: pair[0])]
+
+
+def hidden_alone(
+    attempts: Sequence[Attempt],
+    entries: Sequence[Entry],
+    *,
+    best: Sequence[Entry],
+    profile: Profile | None,
+    goal: str,
+) -> list[Entry]:
+    """Give what may have gained nothing alone only because the device waits, in the order given.
+
+    That is what was as good as the model and not better, on a device that waits for the program in
+    a notable part of a call, once the `best` has something that takes the waiting away. What only
+    spares the program work is not among it. Of one role there may be several, and the best may have
+    another one of it: which of them was better alone says little.
+    """
+    idle_share = profile.idle_share if profile else None
+    is_hiding = idle_share is not None and idle_share >= NOTABLE_WAITING
+    if OBJECTIVE_OF[goal] != "time" or not is_hiding or WITHOUT_WAITING not in roles_of(best):
+        return []
+    alone = _by_entry(attempts)
+    return [
+        entry
+        for entry in entries
+        if entry.role not in NOT_HIDDEN and (found := alone.get(entry.name)) is not None
+        if found.is_acceptable and found.outcome != BETTER
+    ]
+
+
+def sparing_alone(
+    attempts: Sequence[Attempt], entries: Sequence[Entry], *, limits: Mapping[str, float]
+) -> list[Entry]:
+    """Give what alone needs less time, memory or space of what is limited, the least first."""
+    limited = {OBJECTIVE_OF_LIMIT[name] for name in limits}
+    alone = _by_entry(attempts)
+    shares: list[tuple[float, Entry]] = []
+    for entry in entries:
+        if entry.name not in alone or not alone[entry.name].is_acceptable:
+            continue
+        values = [getattr(alone[entry.name].measured, name) for name in limited]
+        if less := [value.value for value in values if value is not None and value.is_less]:
+            shares.append((math.prod(less), entry))
+    return [entry for _, entry in sorted(shares, key=lambda pair: pair[0])]
+
+
+def rival_stacks(
+    attempts: Sequence[Attempt], ranked: Sequence[Entry], *, best: Sequence[Entry], goal: str
+) -> Iterator[tuple[Entry, ...]]:
+    """Give the best stack with one part replaced by a rival that was nearly as good alone."""
+    if len(best) < 2:
+        return
+    alone = _by_entry(attempts)
+    for part in best:
+        own = value_at(goal, alone[part.name].measured)
+        for rival in ranked:
+            its = value_at(goal, alone[rival.name].measured)
+            is_rival = rival.role == part.role and rival.name != part.name
+            if is_rival and own and its and its.value <= CLOSE * own.value:
+                yield by_place([*(x for x in best if x is not part), rival])
+
+
+def roles_of(entries: Sequence[Entry]) -> set[str]:
+    """Give the roles that a stack of these has taken."""
+    return {each.role for each in entries}
+
+
+def _by_entry(attempts: Sequence[Attempt]) -> dict[str, Attempt]:
+    """Give the attempts of single entries, by their names."""
+    return {each.stack[0]: each for each in attempts if len(each.stack) == 1}
+
+
+# ---------------------------------------------------------------- the search: everything alone,
+# what may help together, the best once more, then its parts
 
 SHARE_OF_SINGLES, SHARE_OF_COMBINATIONS = 0.5, 0.2
 SHARE_OF_CONFIRMATION, SHARE_OF_ABLATION = 0.15, 0.15
@@ -148,10 +257,12 @@ class Search:
     def confirm(self) -> None:
         """Compare the best with the baseline afresh; where that does not hold, the next best.
 
-        So is one that was clearly better when it was tried than the best is now.
+        So is one that was clearly better when it was tried than the best is now. What the attempts
+        left of the budget may go into it: this is the interval that is quoted.
         """
-        share = SHARE_OF_CONFIRMATION * self.trials.settings.budget_s
+        least = SHARE_OF_CONFIRMATION * self.trials.settings.budget_s
         for place in range(MOST_CONFIRMATIONS):
+            share = max(least, self._left_of(1 - SHARE_OF_ABLATION))
             chosen = next_best(self.attempts, self.confirmations, **self._asked)
             if chosen is None or any(x.stack == chosen.stack for x in self.confirmations):
                 return

@@ -15,15 +15,15 @@ from typing import Any
 import numpy as np
 
 from tinytorch.core.autograd import no_grad
-from tinytorch.core.backends import Array
 from tinytorch.core.dispatch import active_backend
+from tinytorch.core.kernels import Array
 from tinytorch.core.transformers import GPT
 from tinytorch.errors import SettingError
 from tinytorch.measure.ceilings import Progress
+from tinytorch.models import zoo
 from tinytorch.tuning.attempt import Attempt
 from tinytorch.tuning.optimization import Optimization
 from tinytorch.tuning.optimize import optimize
-from tinytorch.workloads import zoo
 
 __all__ = ["STOPS", "Introduction", "SampleDigit", "Stop", "Tour", "Visit", "take_tour"]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from time import perf_counter
@@ -12,17 +12,25 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tinytorch.comparison.accuracy import about_sample_size, compare_accuracy
+from tinytorch.comparison.accuracy import (
+    INCONCLUSIVE,
+    NOT_WORSE,
+    AccuracyComparison,
+    about_sample_size,
+    compare_accuracy,
+)
 from tinytorch.comparison.compare import compare
 from tinytorch.comparison.comparison import Comparison
-from tinytorch.comparison.evidence import NO_EVALUATE, outputs_of, scores_of
-from tinytorch.comparison.outputs import compare_outputs
+from tinytorch.comparison.evidence import NO_EVALUATE, outputs_and_seconds, outputs_of, scores_of
+from tinytorch.comparison.outputs import OutputDifference, attention_mask_of, compare_outputs
 from tinytorch.comparison.resources import Resources, measure_resources
 from tinytorch.comparison.sides import WorkloadSide
-from tinytorch.comparison.time_limit import time_limit
-from tinytorch.errors import SettingError, TinyTorchError, first_line
+from tinytorch.errors import ModelError, SettingError, TinyTorchError, first_line
 from tinytorch.measure.ceilings import Progress
-from tinytorch.tuning.as_good import Check, by_outputs, by_scores
+from tinytorch.measure.timing import time_limit
+from tinytorch.models.workload import Workload, preparations_of
+from tinytorch.profiling.profile import Profile
+from tinytorch.transforms.plan import Plan
 from tinytorch.tuning.attempt import (
     ACCURACY_INCONCLUSIVE,
     BROKEN,
@@ -33,18 +41,217 @@ from tinytorch.tuning.attempt import (
     NOTHING_TO_DO,
     RELOADED,
     Attempt,
+    Settings,
 )
-from tinytorch.tuning.baseline import BASELINE, Baseline
 from tinytorch.tuning.catalog import Entry, Risk, risk_of
 from tinytorch.tuning.ranking import OBJECTIVE_OF, outcome_at
 from tinytorch.tuning.saving import reloaded
-from tinytorch.tuning.settings import Settings
-from tinytorch.workloads.plan import Plan
-from tinytorch.workloads.preparation import preparations_of
-from tinytorch.workloads.profile import Profile
-from tinytorch.workloads.workload import Workload
 
-__all__ = ["Built", "NothingToDoError", "Trials", "build_stack"]
+__all__ = [
+    "BASELINE",
+    "Baseline",
+    "Built",
+    "Check",
+    "NothingToDoError",
+    "Trials",
+    "build_stack",
+    "by_outputs",
+    "by_scores",
+]
+
+
+# ---------------------------------------------------------------- whether a candidate is as good
+# as the baseline: by its scores, its outputs, or both
+
+Explain = Callable[[], tuple[str, ...]]
+"""Gives why other whole numbers are a matter of rounding, or nothing where they are not."""
+
+
+@dataclass(frozen=True)
+class Check:
+    """What became of outputs and scores; `doubt` is why a candidate is not accepted, or nothing.
+
+    With `is_inconclusive`, the examples are too few: it may well be as good.
+    """
+
+    outputs: OutputDifference | None
+    accuracy: AccuracyComparison | None = None
+    doubt: str = ""
+    notes: tuple[str, ...] = ()
+    is_inconclusive: bool = False
+
+
+def by_scores(
+    accuracy: AccuracyComparison,
+    outputs: OutputDifference | None,
+    *,
+    closeness: Callable[[], Check] | None = None,
+) -> Check:
+    """Ask whether accuracy is kept.
+
+    Too few examples do not decide against what computes the same function, but for rounding: there
+    outputs decide, by `closeness`. An established loss outranks it.
+    """
+    if accuracy.verdict == NOT_WORSE or _is_same(accuracy, outputs):
+        return Check(outputs, accuracy)
+    if accuracy.failed:
+        return Check(outputs, accuracy, accuracy.evidence)
+    means = f"{accuracy.metric} {accuracy.baseline_mean:.4g} to {accuracy.candidate_mean:.4g}"
+    if accuracy.verdict != INCONCLUSIVE:
+        return Check(outputs, accuracy, f"{means}: {accuracy.evidence}")
+    close = closeness() if closeness is not None else None
+    if close is not None and not close.doubt:
+        note = f"{accuracy.metric} is inconclusive: {accuracy.evidence}; accepted by its outputs"
+        return Check(outputs, accuracy, notes=(note, *close.notes))
+    doubt = f"{means.removeprefix('accuracy ')}, {accuracy.evidence}; {accuracy.remedy}"
+    return Check(outputs, accuracy, doubt, is_inconclusive=True)
+
+
+def _is_same(accuracy: AccuracyComparison, outputs: OutputDifference | None) -> bool:
+    """The same outputs and scores come from the same function: no sample is too small."""
+    has_same_scores = accuracy.baseline_scores == accuracy.candidate_scores
+    return has_same_scores and outputs is not None and outputs.is_identical
+
+
+def by_outputs(outputs: OutputDifference | None, *, most: float, explain: Explain) -> Check:
+    """Ask whether outputs are off by at most this share of the largest, without any scores.
+
+    Whole numbers must be the same, unless the model itself can explain the others.
+    """
+    share = outputs.equal_share if outputs else None
+    if share is not None and share < 1:
+        reasons = explain()
+        doubt = (
+            f"{1 - share:.2%} of the whole numbers in its outputs are others; with an evaluate, "
+            "accuracy would decide"
+        )
+        return Check(outputs, doubt="" if reasons else doubt, notes=reasons)
+    error = outputs.max_relative_error if outputs else None
+    if error is None:
+        is_same = outputs is not None and outputs.is_identical
+        doubt = "" if is_same else "its outputs are no numbers that could be compared"
+        return Check(outputs, doubt=doubt)
+    if error <= most:
+        return Check(outputs)
+    doubt = (
+        f"outputs are off by {error:.2g} of the largest, allowed is {most:g}; "
+        "with an evaluate, accuracy would decide"
+    )
+    return Check(outputs, doubt=doubt)
+
+
+# ---------------------------------------------------------------- the model as it is: what it
+# gives, how good it is and what it needs, each found out once
+
+BASELINE = "baseline"
+QUICK_S = 2.0
+"""Scores that take no longer are computed twice, to see whether they stay the same."""
+
+Arrays = tuple[npt.NDArray[Any], ...]
+
+
+class Baseline:
+    """A workload's own outputs and scores, and the seconds of a call; `notes` are doubts about it.
+
+    Raises ModelError where nothing could tell whether a candidate is as good.
+    """
+
+    def __init__(self, workload: Workload) -> None:
+        self.workload = workload
+        self.notes: list[str] = []
+        self.mask = attention_mask_of(workload)
+        self._resources: Resources | None = None
+        side = WorkloadSide(workload, name=BASELINE)
+        with side.environment():
+            self.outputs, self.call_s = outputs_and_seconds(side)
+            started = perf_counter()
+            self.scores, self.metric = self._score(side)
+            is_quick = perf_counter() - started < QUICK_S
+            self._check_repeats(side)
+            if is_quick and self.scores is not None:
+                self._check_scores_repeat(side)
+
+    def side(self, rng: np.random.Generator) -> WorkloadSide:
+        """Give a side of a comparison for which slow calls need not be made again."""
+        return WorkloadSide(
+            replace(self.workload, evaluate=None),
+            name=BASELINE,
+            rng=rng,
+            known_outputs=self.outputs,
+            known_call_s=self.call_s,
+            known_resources=self._resources,
+        )
+
+    def resources(self, side: WorkloadSide, *, call_s: float) -> Resources:
+        """Measure what it needs, after this side was timed; a large one is written only once."""
+        if self._resources is None:
+            with side.environment():
+                # A side that is not built anew has called the model itself.
+                self._resources = measure_resources(
+                    side.workload,
+                    preparations=side.preparations,
+                    was_called=not side.can_rebuild,
+                    call_s=call_s,
+                )
+        return self._resources
+
+    def _score(self, side: WorkloadSide) -> tuple[npt.NDArray[Any] | None, str]:
+        try:
+            scores, metric = scores_of(side, side)
+            if scores is not None:
+                compare_accuracy(scores, scores)  # refuses what no candidate could be held against
+        except (ModelError, SettingError) as error:
+            raise ModelError(
+                f"the model as it is {str(error).removeprefix(BASELINE).strip()}; "
+                "mend evaluate, or leave it out and outputs decide"
+                if isinstance(error, ModelError)
+                else f"evaluate is of no use for the model as it is: {error}"
+            ) from error
+        return scores, metric
+
+    def _check_repeats(self, side: WorkloadSide) -> None:
+        """Without scores only outputs can tell, and they must be the same each time."""
+        if not self.outputs or self._repeats(side):
+            return
+        if self.scores is None:
+            raise ModelError(
+                f"{self.workload.name} gives different results for the same inputs, and there is "
+                "no evaluate: nothing can tell whether a candidate is as good; call model.eval(), "
+                "or give an evaluate"
+            )
+        self.notes.append("the model gives different results for the same inputs; scores decide")
+
+    def _repeats(self, side: WorkloadSide) -> bool:
+        """Call it again, or twice a shorter call of the same layers, where the model knows one.
+
+        Of what is drawn, a few tokens may be the same by chance: then it is called again as well.
+        """
+        model = self.workload.model
+        shortened = getattr(model, "shortened_for_profile", None)
+        shorter = shortened()[0] if shortened else model
+        if shorter is not model:
+            side.release()  # a device may have no room for copies of both
+            short = WorkloadSide(replace(self.workload, model=shorter), name=BASELINE)
+            is_same = compare_outputs(outputs_of(short), outputs_of(short)).is_identical
+            if not is_same or not getattr(model, "is_drawn", False):
+                return is_same
+            short.release()
+        again, seconds = outputs_and_seconds(side)
+        self.call_s = min(self.call_s, seconds)  # the first call may have prepared something
+        return compare_outputs(self.outputs, again).is_identical
+
+    def _check_scores_repeat(self, side: WorkloadSide) -> None:
+        """Say where scores are drawn anew: then they differ by more than what a candidate does."""
+        again, _ = self._score(side)
+        if not np.array_equal(np.asarray(self.scores), np.asarray(again)):
+            self.notes.append(
+                "evaluate gives different scores for the same model; let it use the same examples "
+                "in the same order, with a fixed seed, or accuracy is judged by chance as well"
+            )
+
+
+# ---------------------------------------------------------------- trying a stack on a workload:
+# plan, apply, check that it is as good, and only then time it
 
 PRECISION = 0.05
 """Intervals are narrowed to this share where time allows: candidates are ranked by their values."""
@@ -56,8 +263,6 @@ MARGIN = "--max-accuracy-drop"
 """What sets the margin of an `evaluate`."""
 FOR_THE_BEST = "measured only of what is chosen in the end"
 NOT_RELOADED = "confirmed on the model in memory, not on one that was saved and loaded: {reason}"
-
-Arrays = tuple[npt.NDArray[Any], ...]
 Timing = tuple[float, int, Progress | None]
 """How long a comparison may take, its seed, and who watches."""
 
@@ -105,7 +310,7 @@ def build_stack(
 def _compile_anew() -> None:
     """Let what follows compile as if nothing had been compiled before."""
     if "torch" in sys.modules:
-        from tinytorch.tuning.compiling_anew_torch import forget_compiled
+        from tinytorch.tuning.saving_torch import forget_compiled
 
         forget_compiled()
 

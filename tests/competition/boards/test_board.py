@@ -4,9 +4,9 @@ from itertools import pairwise
 import pytest
 from example_boards import ROUNDS, refused, run, some_board, some_runs
 
-from tinytorch.competition.boards.board import make_board
-from tinytorch.competition.boards.board_exchange import to_json
-from tinytorch.competition.runs.kept_run import DamagedFile
+from tinytorch.competition.board import make_board
+from tinytorch.competition.board_files import to_json
+from tinytorch.competition.run_files import DamagedFile
 from tinytorch.errors import SettingError
 
 

@@ -5,14 +5,8 @@ import json
 import pytest
 from example_boards import accuracy, run, some_board
 
-from tinytorch.competition.boards.board import make_board
-from tinytorch.competition.boards.board_exchange import (
-    COLUMNS,
-    SCHEMA,
-    board_fields,
-    to_csv,
-    to_json,
-)
+from tinytorch.competition.board import make_board
+from tinytorch.competition.board_files import CSV_COLUMNS, SCHEMA, board_fields, to_csv, to_json
 
 
 def rows(board):
@@ -59,7 +53,7 @@ def test_csv_numbers_are_those_of_the_board():
     assert float(row["score"]) == place.score.value
     assert float(row["composite_low"]) == place.composite.low
     assert row["innovation_rank"] == "1"
-    assert tuple(row) == COLUMNS
+    assert tuple(row) == CSV_COLUMNS
 
 
 def test_what_is_not_finite_is_left_empty():

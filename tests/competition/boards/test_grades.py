@@ -6,8 +6,8 @@ from example_boards import accuracy, refused, run, some_board
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tinytorch.competition.boards.board import make_board
-from tinytorch.competition.boards.grades import COLUMNS, grades_csv, points_of
+from tinytorch.competition.board import make_board
+from tinytorch.competition.board_files import COLUMNS, grades_csv, points_of
 from tinytorch.competition.judgement import Score
 from tinytorch.competition.rules import finding
 from tinytorch.errors import SettingError

@@ -5,15 +5,15 @@ from example_boards import run
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tinytorch.competition.boards.innovation import (
+from tinytorch.competition.board import (
     BONUS,
     Credit,
     Innovation,
     composite_of,
+    gather_standings,
     innovation_of,
 )
-from tinytorch.competition.boards.standings import gather_standings
-from tinytorch.competition.entries.entry import Technique
+from tinytorch.competition.entry import Technique
 from tinytorch.competition.judgement import Score
 
 FAST = Score(100.0, 99.0, 101.0, 10)

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tinytorch.competition.boards.spreadsheet import csv_text
+from tinytorch.competition.board_files import csv_text
 
 
 def cell(value):

@@ -6,7 +6,7 @@ from example_boards import heats, judgement, refused, run
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tinytorch.competition.boards.standings import (
+from tinytorch.competition.board import (
     NO_MEASURE,
     NOT_CONFIRMED,
     OUTNUMBERED,
@@ -18,7 +18,7 @@ from tinytorch.competition.boards.standings import (
 )
 from tinytorch.competition.judgement import Heat, Score, score_of
 from tinytorch.competition.rules import finding
-from tinytorch.competition.runs.kept_run import SEED_NOT_REVEALED
+from tinytorch.competition.run_files import SEED_NOT_REVEALED
 
 P90 = ["p90 latency"]
 

@@ -9,14 +9,14 @@ from optimized_stacks import recommending
 
 from tinytorch.competition.cell.building import SIZE_OF_CODE, Built, build, bytes_below, prepare
 from tinytorch.competition.cell.contender import Contender
-from tinytorch.competition.entries.entry import Technique
-from tinytorch.competition.entries.entry_file import files_below
+from tinytorch.competition.entry import Technique
+from tinytorch.competition.entry_file import files_below
 from tinytorch.core.autograd import no_grad
 from tinytorch.core.checkpoints import save_checkpoint
 from tinytorch.core.tensor import Tensor
 from tinytorch.errors import CheckpointError, TargetError
+from tinytorch.models.zoo import WEIGHTS, build_mlp, load_zoo
 from tinytorch.tuning.saving import save_optimized
-from tinytorch.workloads.zoo import WEIGHTS, build_mlp, load_zoo
 
 CODE = Path(__file__).parent / "entry_code" / "models.py"
 IMAGES = np.linspace(-1, 1, 3 * 784, dtype=np.float32).reshape(3, 784)

@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 
 import tinytorch
-from tinytorch.competition.cell.confinement import program_paths
-from tinytorch.competition.cell.landlock import landlock_version
+from tinytorch.competition.cell.confinement import landlock_version, program_paths
 from tinytorch.measure.child_process import run_child
 
 PROBE = Path(__file__).parents[2] / "confined_probe.py"

@@ -1,7 +1,7 @@
 """What a judge and a contender say to each other."""
 
 from tinytorch.competition.cell.contender import Contender, Limits
-from tinytorch.competition.entries.entry import Technique
+from tinytorch.competition.entry import Technique
 
 
 def test_a_contender_without_anything_is_the_reference():

@@ -13,10 +13,10 @@ import psutil
 import pytest
 
 from tinytorch.competition.cell.building import build
+from tinytorch.competition.cell.confinement import landlock_version
 from tinytorch.competition.cell.contender import Contender, ContenderError, Limits
 from tinytorch.competition.cell.contender_process import ContenderProcess
-from tinytorch.competition.cell.landlock import landlock_version
-from tinytorch.competition.entries.entry import Technique
+from tinytorch.competition.entry import Technique
 from tinytorch.core.autograd import no_grad
 from tinytorch.errors import SettingError
 

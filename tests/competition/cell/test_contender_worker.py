@@ -24,7 +24,7 @@ from tinytorch.competition.cell.messages import (
     array_fields,
     packed_header,
 )
-from tinytorch.competition.entries.entry import Technique
+from tinytorch.competition.entry import Technique
 
 QUESTION = np.arange(6.0).reshape(2, 3)
 

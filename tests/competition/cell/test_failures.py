@@ -6,7 +6,7 @@ import pytest
 
 from tinytorch.competition.cell.building import build
 from tinytorch.competition.cell.contender import Contender
-from tinytorch.competition.cell.failures import failure_text
+from tinytorch.competition.cell.contender_worker import failure_text
 from tinytorch.core.tensor import Tensor
 from tinytorch.errors import TinyTorchError
 

@@ -6,15 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from tinytorch.competition.cell import landlock
-from tinytorch.competition.cell.landlock import LandlockRules, landlock_version
+from tinytorch.competition.cell import confinement as landlock
+from tinytorch.competition.cell.confinement import LandlockRules, landlock_version
 from tinytorch.errors import SettingError
 from tinytorch.measure.child_process import run_child
 
 SCRIPT = """
 import json, sys
 from pathlib import Path
-from tinytorch.competition.cell.landlock import LandlockRules
+from tinytorch.competition.cell.confinement import LandlockRules
 paths = json.loads(sys.argv[1])
 LandlockRules(*(tuple(paths[name]) for name in ("readable", "writable", "listed"))).enforce()
 found = {}

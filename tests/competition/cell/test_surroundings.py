@@ -5,14 +5,14 @@ from pathlib import Path
 import pytest
 
 from tinytorch.competition.cell.contender import USUAL_LIMITS, Contender, Limits
-from tinytorch.competition.cell.surroundings import (
+from tinytorch.competition.cell.contender_process import (
     ADDRESSES_BYTES,
     bytes_of_code,
     confinement_of,
     environment_of,
 )
 from tinytorch.core.files import cache_folder
-from tinytorch.workloads.zoo import WEIGHTS
+from tinytorch.models.zoo import WEIGHTS
 
 REFERENCE = Contender("mlp_sprint")
 

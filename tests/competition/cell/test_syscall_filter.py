@@ -6,8 +6,8 @@ import sys
 
 import pytest
 
-from tinytorch.competition.cell import syscall_filter
-from tinytorch.competition.cell.syscall_filter import forbid_calls
+from tinytorch.competition.cell import confinement as syscall_filter
+from tinytorch.competition.cell.confinement import forbid_calls
 from tinytorch.errors import SettingError
 
 ALLOW, NOT_PERMITTED, UNKNOWN = 0x7FFF0000, 0x00050001, 0x00050026

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tinytorch.competition.cell.watching import Watch, descendants
+from tinytorch.competition.cell.contender_process import Watch, descendants
 from tinytorch.measure.child_process import end_child, start_child
 
 SCRIPT = """

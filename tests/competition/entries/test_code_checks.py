@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from example_entries import MAKE, PLAIN, a_code_entry
 
-from tinytorch.competition.entries.code_checks import check_code
+from tinytorch.competition.entry_checks import check_code
 
 
 def _found(folder: Path, source: str, division: str = "learner") -> list[tuple[str, str]]:

@@ -9,7 +9,7 @@ from example_entries import PLAIN
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tinytorch.competition.entries.entry import EntryError, Technique, check_file_name, shown
+from tinytorch.competition.entry import EntryError, Technique, check_file_name, shown
 from tinytorch.errors import SettingError
 
 

@@ -7,16 +7,16 @@ import numpy as np
 import pytest
 from example_entries import a_code_entry, an_entry, write_manifest
 
-from tinytorch.competition.entries import entry_checks, techniques
-from tinytorch.competition.entries.entry import Entry, Technique
-from tinytorch.competition.entries.entry_checks import check_entry
-from tinytorch.competition.entries.entry_file import read_entry
-from tinytorch.competition.entries.techniques import TECHNIQUES
+from tinytorch.competition import entry_checks, techniques
+from tinytorch.competition.entry import Entry, Technique
+from tinytorch.competition.entry_checks import check_entry
+from tinytorch.competition.entry_file import read_entry
 from tinytorch.competition.events import EVENTS
 from tinytorch.competition.rules import Finding
+from tinytorch.competition.techniques import TECHNIQUES
 from tinytorch.core.checkpoints import read_arrays, write_arrays
 from tinytorch.formats.weights_file import write_weights
-from tinytorch.workloads.zoo import WEIGHTS
+from tinytorch.models.zoo import WEIGHTS
 
 
 def _check(entry: Entry, **options: Any) -> list[tuple[str, str]]:

@@ -7,13 +7,11 @@ import pytest
 
 from tinytorch.competition.cell.building import build
 from tinytorch.competition.cell.contender import Contender
-from tinytorch.competition.entries.entry import Technique
-from tinytorch.competition.entries.entry_examples import EXAMPLES, readme_of
-from tinytorch.competition.entries.entry_file import contender_of
-from tinytorch.competition.entries.new_entry import new_entry
-from tinytorch.competition.entries.techniques import implied_precision, why_not_in
-from tinytorch.competition.events import EVENTS
-from tinytorch.competition.questions import warm_up_questions
+from tinytorch.competition.entry import Technique
+from tinytorch.competition.entry_file import contender_of
+from tinytorch.competition.events import EVENTS, warm_up_questions
+from tinytorch.competition.new_entry import EXAMPLES, new_entry, readme_of
+from tinytorch.competition.techniques import implied_precision, why_not_in
 from tinytorch.core.autograd import no_grad
 
 ROUNDING = 1e-4  # float32, a hundred sums of up to a few hundred products

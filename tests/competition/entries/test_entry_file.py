@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from example_entries import MAKE, PLAIN, a_code_entry, an_entry, write_manifest
 
-from tinytorch.competition.entries import entry_file
-from tinytorch.competition.entries.entry import MANIFEST, EntryError, Technique
-from tinytorch.competition.entries.entry_file import (
+from tinytorch.competition import entry_file
+from tinytorch.competition.entry import MANIFEST, EntryError, Technique
+from tinytorch.competition.entry_file import (
     contender_of,
     entry_files,
     hash_entry,

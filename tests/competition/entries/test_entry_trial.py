@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from example_entries import an_entry
 
+from tinytorch.competition import entry_checks as entry_trial
 from tinytorch.competition.cell.building import SIZE_OF_CODE, Built, build
 from tinytorch.competition.cell.contender import Answer, Contender, ContenderError, Kind, Loading
 from tinytorch.competition.cell.contender_process import ContenderProcess
-from tinytorch.competition.entries import entry_trial
-from tinytorch.competition.entries.entry_trial import EXAMPLES, try_entry
+from tinytorch.competition.entry_checks import EXAMPLES, try_entry
 from tinytorch.core.autograd import no_grad
 from tinytorch.core.dispatch import active_backend, use_backend
 

@@ -9,8 +9,14 @@ from example_entries import PLAIN, an_entry, manifest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tinytorch.competition.entries.entry import Entry, EntryError, Technique
-from tinytorch.competition.entries.manifest import entry_in, manifest_of, parse_manifest
+from tinytorch.competition.entry import (
+    Entry,
+    EntryError,
+    Technique,
+    entry_in,
+    manifest_of,
+    parse_manifest,
+)
 from tinytorch.competition.events import DIVISIONS, EVENTS, TIERS
 
 JSON = st.recursive(

@@ -4,12 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from tinytorch.competition.entries import new_entry as module
-from tinytorch.competition.entries.entry import EntryError
-from tinytorch.competition.entries.entry_checks import check_entry
-from tinytorch.competition.entries.entry_file import read_entry
-from tinytorch.competition.entries.new_entry import new_entry
+from tinytorch.competition import new_entry as module
+from tinytorch.competition.entry import EntryError
+from tinytorch.competition.entry_checks import check_entry
+from tinytorch.competition.entry_file import read_entry
 from tinytorch.competition.events import DIVISIONS, EVENTS
+from tinytorch.competition.new_entry import new_entry
 from tinytorch.errors import SettingError
 
 

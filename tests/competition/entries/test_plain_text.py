@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tinytorch.competition.entries.plain_text import as_plain, find_hidden_letter, visible_path
+from tinytorch.competition.entry import as_plain, find_hidden_letter, visible_path
 
 HIDDEN = ["\x1b", "\r", "\x00", "\x7f", "\x9b", "\u202e", "\u2066", "\u200b", "\ufeff", "\u2028"]
 

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tinytorch.competition.entries import techniques
-from tinytorch.competition.entries.entry import EntryError, Technique
-from tinytorch.competition.entries.techniques import (
+from tinytorch.competition import techniques
+from tinytorch.competition.entry import EntryError, Technique
+from tinytorch.competition.techniques import (
     KV_CACHE,
     RULINGS,
     TECHNIQUES,
@@ -18,8 +18,8 @@ from tinytorch.competition.entries.techniques import (
     resolved,
     why_not_in,
 )
-from tinytorch.perf.compression import Prune
-from tinytorch.perf.quantization import Quantize
+from tinytorch.transforms.prune import Prune
+from tinytorch.transforms.quantize import Quantize
 from tinytorch.tuning.catalog import CATALOG
 from tinytorch.tuning.recipe import TRANSFORMS
 

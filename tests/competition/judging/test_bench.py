@@ -4,15 +4,15 @@ import numpy as np
 import pytest
 from example_legs import a_leg, an_entry, outputs_of, some_questions
 
+from tinytorch.competition import judge as judging
+from tinytorch.competition import judge as module
 from tinytorch.competition.cell.contender import ContenderError
-from tinytorch.competition.entries.entry import Technique
-from tinytorch.competition.judging import bench as module
-from tinytorch.competition.judging import judge as judging
-from tinytorch.competition.judging.heats import LegError
-from tinytorch.competition.judging.judge import judge, steps_of
-from tinytorch.competition.questions import Questions
+from tinytorch.competition.entry import Technique
+from tinytorch.competition.events import Questions
+from tinytorch.competition.heats import LegError
+from tinytorch.competition.judge import judge, steps_of
+from tinytorch.competition.judgement_record import as_record
 from tinytorch.competition.rounds import PRACTICE
-from tinytorch.competition.runs.judgement_record import as_record
 from tinytorch.errors import MeasurementError
 
 

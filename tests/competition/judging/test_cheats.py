@@ -16,18 +16,17 @@ from pathlib import Path
 import pytest
 from parts import require_part
 
+from tinytorch.competition import judge as bench
+from tinytorch.competition.cell.confinement import landlock_version
 from tinytorch.competition.cell.contender import Limits
 from tinytorch.competition.cell.contender_process import ContenderProcess
-from tinytorch.competition.cell.landlock import landlock_version
-from tinytorch.competition.entries.entry import Entry, Technique
-from tinytorch.competition.entries.entry_checks import check_entry
-from tinytorch.competition.entries.entry_file import contender_of, read_entry, write_entry
-from tinytorch.competition.events import EVENTS
-from tinytorch.competition.judging import bench
-from tinytorch.competition.judging.judge import judge
-from tinytorch.competition.questions import draw_questions
+from tinytorch.competition.entry import Entry, Technique
+from tinytorch.competition.entry_checks import check_entry
+from tinytorch.competition.entry_file import contender_of, read_entry, write_entry
+from tinytorch.competition.events import EVENTS, draw_questions
+from tinytorch.competition.judge import judge
 from tinytorch.core.checkpoints import save_checkpoint
-from tinytorch.workloads.zoo import load_zoo
+from tinytorch.models.zoo import load_zoo
 
 pytestmark = [
     pytest.mark.slow,

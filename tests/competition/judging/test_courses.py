@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from example_legs import DECATHLON, SPRINT, some_questions
 
-from tinytorch.competition.judging.courses import BLOCKS, WRITTEN, blocks_of, plan_course
-from tinytorch.competition.questions import PROMPT
+from tinytorch.competition.events import PROMPT
+from tinytorch.competition.heats import BLOCKS, WRITTEN, blocks_of, plan_course
 
 EVENTS = pytest.mark.parametrize("event", [SPRINT, DECATHLON], ids=lambda each: each.name)
 

@@ -14,7 +14,7 @@ from tinytorch.competition.cell.contender import (
     Loading,
     Usage,
 )
-from tinytorch.competition.judging.heats import LegError, is_written_text, run_heat
+from tinytorch.competition.heats import LegError, is_written_text, run_heat
 
 USUAL = Limits()
 SIDES = (Contender("mlp_sprint"), Contender("mlp_sprint", code="/entry/model.py:make"))
@@ -63,7 +63,7 @@ class ScriptedProcess:
 def small_alphabet(monkeypatch):
     """Let the scripted contenders read public questions in their own alphabet."""
     monkeypatch.setattr(
-        "tinytorch.competition.judging.heats.warm_up_questions",
+        "tinytorch.competition.heats.warm_up_questions",
         lambda event: some_questions(event, 500),
     )
 

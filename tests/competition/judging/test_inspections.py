@@ -8,10 +8,9 @@ from example_legs import DECATHLON, SPRINT, an_entry, legs
 
 from tinytorch.comparison.accuracy import compare_accuracy
 from tinytorch.competition.cell.contender import Usage
-from tinytorch.competition.judging.inspections import TOLERANCES, inspect
-from tinytorch.competition.judging.seen import Seen
-from tinytorch.competition.judging.text_inspections import LIKELY
-from tinytorch.competition.questions import PROMPT
+from tinytorch.competition.events import PROMPT
+from tinytorch.competition.heats import Seen
+from tinytorch.competition.inspections import LIKELY, TOLERANCES, inspect
 
 
 def found(*, event=SPRINT, entry=None, accuracy=None, floor_s=0.0, **changes):

@@ -5,8 +5,8 @@ import dataclasses
 import pytest
 from example_legs import an_entry
 
-from tinytorch.competition.entries.entry import Technique
-from tinytorch.competition.judging.judge import judge
+from tinytorch.competition.entry import Technique
+from tinytorch.competition.judge import judge
 from tinytorch.errors import SettingError
 
 

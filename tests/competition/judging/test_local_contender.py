@@ -7,18 +7,17 @@ import pytest
 from parts import require_part
 from scripted_models import NotCopied, ScriptedClock, ScriptedModel
 
+from tinytorch.competition import local_judge as module
 from tinytorch.competition.cell.contender_process import ContenderProcess
-from tinytorch.competition.events import EVENTS
-from tinytorch.competition.judging import local_contender as module
-from tinytorch.competition.judging.local_contender import LocalContender, prepare_model
-from tinytorch.competition.questions import warm_up_questions
+from tinytorch.competition.events import EVENTS, warm_up_questions
+from tinytorch.competition.local_judge import LocalContender, prepare_model
 from tinytorch.core.layers import Linear
 from tinytorch.core.module import Module
 from tinytorch.core.tensor import Tensor
 from tinytorch.core.transformers import GPT
 from tinytorch.errors import ModelError
-from tinytorch.perf.memoization import enable_kv_cache
-from tinytorch.workloads.zoo import load_zoo, tokenizer
+from tinytorch.models.zoo import load_zoo, tokenizer
+from tinytorch.transforms.kv_cache import enable_kv_cache
 
 MLP, GPT_EVENT = EVENTS["mlp_sprint"], EVENTS["transformer_decathlon"]
 

@@ -7,15 +7,15 @@ import numpy as np
 import pytest
 from scripted_models import ScriptedClock, ScriptedModel
 
-from tinytorch.competition.entries.entry import Entry, Technique
+from tinytorch.competition import heats as heats_module
+from tinytorch.competition import local_judge as local_contender
+from tinytorch.competition import local_judge as module
+from tinytorch.competition.entry import Entry, Technique
 from tinytorch.competition.events import EVENTS
-from tinytorch.competition.judging import heats as heats_module
-from tinytorch.competition.judging import local_contender
-from tinytorch.competition.judging import local_judge as module
-from tinytorch.competition.judging.local_judge import judge_model
+from tinytorch.competition.local_judge import judge_model
 from tinytorch.competition.rounds import PRACTICE
 from tinytorch.errors import SettingError
-from tinytorch.workloads.zoo import build_mlp
+from tinytorch.models.zoo import build_mlp
 
 EVENT = replace(EVENTS["mlp_sprint"], examples=100)
 ENTRY = Entry("Team Ada", "mlp_sprint", "open", 0.99, precision="int4")

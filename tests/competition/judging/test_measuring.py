@@ -7,7 +7,7 @@ import pytest
 from example_legs import DECATHLON, SPRINT, a_leg
 
 from tinytorch.competition.events import EVENTS
-from tinytorch.competition.judging.measuring import (
+from tinytorch.competition.heats import (
     MEASURES,
     charge_s,
     heat_of,

@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
+from tinytorch.competition import inspections as physical_floor
 from tinytorch.competition.events import EVENTS, find_event
-from tinytorch.competition.judging import physical_floor
-from tinytorch.competition.judging.physical_floor import FASTER_PRODUCTS, floor_s
-from tinytorch.perf.profiling import count_flops
-from tinytorch.workloads.zoo import load_zoo
+from tinytorch.competition.inspections import FASTER_PRODUCTS, floor_s
+from tinytorch.models.zoo import load_zoo
+from tinytorch.profiling.flops import count_flops
 
 
 @pytest.fixture

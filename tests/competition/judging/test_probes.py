@@ -3,9 +3,8 @@
 import numpy as np
 from example_legs import DECATHLON, SPRINT
 
-from tinytorch.competition.judging.probes import PROBES, draw_probes
-from tinytorch.workloads.corpus import load_corpus
-from tinytorch.workloads.zoo import tokenizer
+from tinytorch.competition.heats import PROBES, draw_probes
+from tinytorch.models.zoo import load_corpus, tokenizer
 
 
 def test_probes_are_texts_that_no_book_holds():

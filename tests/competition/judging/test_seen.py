@@ -2,7 +2,7 @@
 
 from example_legs import SPRINT, an_entry, legs
 
-from tinytorch.competition.judging.seen import Seen
+from tinytorch.competition.heats import Seen
 
 
 def test_the_entry_is_the_second_side():

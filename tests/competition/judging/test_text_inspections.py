@@ -8,10 +8,8 @@ from example_legs import DECATHLON, LETTERS, a_leg, an_entry, legs
 
 from tinytorch.comparison.accuracy import compare_accuracy
 from tinytorch.competition.cell.contender import Answer
-from tinytorch.competition.judging.courses import Ask
-from tinytorch.competition.judging.heats import Given
-from tinytorch.competition.judging.inspections import inspect
-from tinytorch.competition.judging.seen import Seen
+from tinytorch.competition.heats import Ask, Given, Seen
+from tinytorch.competition.inspections import inspect
 
 
 def found(heats, **changes):

@@ -7,8 +7,7 @@ from example_judgements import kept_entry, some_accuracy, some_heats
 
 from tinytorch.comparison.accuracy import compare_accuracy
 from tinytorch.competition.judgement import Ablation, Heat
-from tinytorch.competition.rules import finding
-from tinytorch.competition.runs.judgement_parts import (
+from tinytorch.competition.judgement_record import (
     ablation_fields,
     ablation_of,
     accuracy_fields,
@@ -21,6 +20,7 @@ from tinytorch.competition.runs.judgement_parts import (
     heats_of,
     problem_of,
 )
+from tinytorch.competition.rules import finding
 from tinytorch.errors import RecordError, SettingError
 
 

@@ -8,13 +8,13 @@ from example_judgements import SYSTEM, kept_entry, kept_judgement, some_accuracy
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tinytorch.competition.entries.entry import Technique
+from tinytorch.competition.entry import Technique
 from tinytorch.competition.events import DIVISIONS, EVENTS, TIERS
 from tinytorch.competition.judgement import Ablation, Heat
+from tinytorch.competition.judgement_record import as_record, claims_verified, judgement_in
 from tinytorch.competition.rules import RULES, finding
-from tinytorch.competition.runs.judgement_record import as_record, claims_verified, judgement_in
 from tinytorch.errors import RecordError, SettingError
-from tinytorch.workloads.record import parse_record
+from tinytorch.records.record import parse_record
 
 words = st.text(st.characters(categories=["L", "N", "P", "Zs"]), max_size=30)
 names = st.from_regex(r"[a-z0-9]{1,8}(-[a-z0-9]{1,8})?", fullmatch=True)

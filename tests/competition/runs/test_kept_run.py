@@ -1,7 +1,7 @@
 import pytest
 from example_boards import run
 
-from tinytorch.competition.runs.kept_run import NOT_CHECKED, SEED_NOT_REVEALED
+from tinytorch.competition.run_files import NOT_CHECKED, SEED_NOT_REVEALED
 
 
 @pytest.mark.parametrize(

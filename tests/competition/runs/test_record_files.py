@@ -8,8 +8,8 @@ from example_judgements import kept_judgement, some_accuracy
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tinytorch.competition.runs.judgement_record import as_record
-from tinytorch.competition.runs.record_files import (
+from tinytorch.competition.judgement_record import as_record
+from tinytorch.competition.run_files import (
     LARGEST_RECORD_BYTES,
     read_record_file,
     read_text,

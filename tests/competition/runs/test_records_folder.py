@@ -12,11 +12,11 @@ import pytest
 from example_judgements import SPRING, entry_folder, kept_judgement, some_accuracy
 from parts import hide_package, require_part
 
+from tinytorch.competition.judgement_record import as_record
 from tinytorch.competition.rounds import write_round
-from tinytorch.competition.runs.judgement_record import as_record
-from tinytorch.competition.runs.record_files import record_text
-from tinytorch.competition.runs.records_folder import keep_run, read_folder, submit
-from tinytorch.competition.runs.signing import new_key, sign_record
+from tinytorch.competition.run_files import record_text
+from tinytorch.competition.signing import new_key, sign_record
+from tinytorch.competition.submissions import keep_run, read_folder, submit
 from tinytorch.errors import SettingError
 
 

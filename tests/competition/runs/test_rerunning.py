@@ -6,13 +6,12 @@ import pytest
 from example_judgements import SPRING, entry_folder, kept_judgement
 from parts import require_part
 
+from tinytorch.competition import submissions as rerunning
 from tinytorch.competition.rounds import PRACTICE, write_round
 from tinytorch.competition.rules import finding
-from tinytorch.competition.runs import rerunning
-from tinytorch.competition.runs.record_files import read_record_file
-from tinytorch.competition.runs.records_folder import keep_run, read_folder
-from tinytorch.competition.runs.rerunning import rerun
-from tinytorch.competition.runs.signing import check_signature, new_key
+from tinytorch.competition.run_files import read_record_file
+from tinytorch.competition.signing import check_signature, new_key
+from tinytorch.competition.submissions import keep_run, read_folder, rerun
 from tinytorch.errors import SettingError
 
 

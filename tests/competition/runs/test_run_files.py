@@ -3,12 +3,12 @@
 import pytest
 from example_judgements import entry_folder, kept_judgement
 
-from tinytorch.competition.runs.judgement_record import as_record
-from tinytorch.competition.runs.record_files import read_record_file
-from tinytorch.competition.runs.run_files import (
+from tinytorch.competition.judgement_record import as_record
+from tinytorch.competition.run_files import (
     entry_folders,
     keep_run,
     path_below,
+    read_record_file,
     run_files,
     run_name,
 )

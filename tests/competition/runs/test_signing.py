@@ -9,9 +9,9 @@ import pytest
 from example_judgements import kept_judgement
 from parts import hide_package, require_part
 
-from tinytorch.competition.runs.judgement_record import as_record
-from tinytorch.competition.runs.record_files import record_text
-from tinytorch.competition.runs.signing import (
+from tinytorch.competition.judgement_record import as_record
+from tinytorch.competition.run_files import record_text
+from tinytorch.competition.signing import (
     check_signature,
     new_key,
     public_part,

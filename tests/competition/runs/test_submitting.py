@@ -6,11 +6,11 @@ import pytest
 from example_judgements import entry_folder, kept_judgement
 from parts import require_part
 
-from tinytorch.competition.entries.entry_file import read_entry
+from tinytorch.competition.entry_file import read_entry
 from tinytorch.competition.rules import finding
-from tinytorch.competition.runs.run_files import keep_run
-from tinytorch.competition.runs.signing import check_signature, new_key
-from tinytorch.competition.runs.submitting import folder_name, submit
+from tinytorch.competition.run_files import keep_run
+from tinytorch.competition.signing import check_signature, new_key
+from tinytorch.competition.submissions import folder_name, submit
 from tinytorch.errors import RecordError, SettingError
 
 FATAL = (finding("T3", "a question that came again took no time"),)
@@ -141,7 +141,7 @@ def test_runs_are_signed_with_a_key(entry, tmp_path):
 
 
 def kept_hash(entry):
-    from tinytorch.competition.runs.judgement_record import as_record
+    from tinytorch.competition.judgement_record import as_record
 
     return as_record(kept_judgement(entry=entry)).hash
 

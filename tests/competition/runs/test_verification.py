@@ -7,13 +7,13 @@ import pytest
 from example_judgements import SPRING, entry_folder, kept_judgement
 from parts import hide_package, require_part
 
+from tinytorch.competition import record_checks as record_status
+from tinytorch.competition.judgement_record import as_record
 from tinytorch.competition.rounds import write_round
-from tinytorch.competition.runs import record_status
-from tinytorch.competition.runs.judgement_record import as_record
-from tinytorch.competition.runs.record_files import record_text
-from tinytorch.competition.runs.records_folder import keep_run, submit
-from tinytorch.competition.runs.signing import new_key, sign_record, signature_path
-from tinytorch.competition.runs.verification import check_files, verify
+from tinytorch.competition.run_files import record_text
+from tinytorch.competition.signing import new_key, sign_record, signature_path
+from tinytorch.competition.submissions import keep_run, submit
+from tinytorch.competition.verification import check_files, verify
 from tinytorch.errors import SettingError
 
 DATA = "da" * 32

@@ -3,10 +3,9 @@
 import pytest
 from example_judgements import SPRING, entry_folder, kept_judgement
 
-from tinytorch.competition.runs import record_status
-from tinytorch.competition.runs.records_folder import keep_run
-from tinytorch.competition.runs.verification import check_files
-from tinytorch.competition.runs.waiting_entries import find_waiting
+from tinytorch.competition import record_checks as record_status
+from tinytorch.competition.submissions import keep_run
+from tinytorch.competition.verification import check_files, find_waiting
 
 DATA = "da" * 32
 

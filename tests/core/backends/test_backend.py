@@ -2,7 +2,7 @@ import dataclasses
 
 import pytest
 
-from tinytorch.core.backends import BACKENDS, REFERENCE, Backend
+from tinytorch.core.kernels import BACKENDS, REFERENCE, Backend
 
 SMALL = Backend("small", {"double": lambda x: 2 * x, "negate": lambda x: -x})
 

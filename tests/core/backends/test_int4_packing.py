@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tinytorch.core.backends.int4_packing import pack_int4, packed_length_int4, unpack_int4
+from tinytorch.core.kernels.packing import pack_int4, packed_length_int4, unpack_int4
 from tinytorch.errors import DTypeError, SettingError, ShapeError
 
 

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tinytorch.core.backends.int8_packing import (
+from tinytorch.core.kernels.packing import (
     MOST_INPUTS,
     PANEL_COLUMNS,
     pack_int8,

@@ -9,9 +9,9 @@ require_part("numba")
 
 from numba.core.errors import NumbaError, TypingError
 
-from tinytorch.core.backends import NUMPY, REFERENCE
-from tinytorch.core.backends import numba as compiled
-from tinytorch.core.backends.numba import COMPILED, NUMBA
+from tinytorch.core.kernels import NUMPY, REFERENCE
+from tinytorch.core.kernels import numba as compiled
+from tinytorch.core.kernels.numba import COMPILED, NUMBA
 
 
 @pytest.mark.parametrize("kind", sorted(COMPILED))

@@ -5,7 +5,7 @@ from parts import require_part
 
 require_part("numba")
 
-from tinytorch.core.backends.numba_arrays import (
+from tinytorch.core.kernels.numba.compile import (
     empty_rows,
     flat,
     has_rows,

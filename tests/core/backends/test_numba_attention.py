@@ -12,9 +12,9 @@ require_part("numba")
 
 from tinytorch.core.attention import KVCache, MultiHeadAttention
 from tinytorch.core.autograd import no_grad
-from tinytorch.core.backends import NUMPY, REFERENCE
-from tinytorch.core.backends import numba_attention as compiled
 from tinytorch.core.dispatch import use_backend
+from tinytorch.core.kernels import NUMPY, REFERENCE
+from tinytorch.core.kernels.numba import attention as compiled
 from tinytorch.core.tensor import Tensor
 
 attention = compiled.KERNELS["attention"]

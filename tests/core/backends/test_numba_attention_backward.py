@@ -10,13 +10,13 @@ from parts import require_part
 require_part("numba")
 
 from tinytorch.core.attention import scaled_dot_product_attention
-from tinytorch.core.backends import NUMPY, REFERENCE
-from tinytorch.core.backends import numba_attention as forward
-from tinytorch.core.backends import numba_attention_backward as compiled
 from tinytorch.core.dispatch import use_backend
+from tinytorch.core.kernels import NUMPY, REFERENCE
+from tinytorch.core.kernels.numba import attention as compiled
+from tinytorch.core.kernels.numba import attention as forward
 from tinytorch.core.tensor import Tensor
 
-attention_backward = compiled.KERNELS["attention_backward"]
+attention_backward = compiled.BACKWARD_KERNELS["attention_backward"]
 reference = REFERENCE.kernels
 COMPILED = NUMPY.extended("compiled attention", forward.KERNELS)
 F = np.float32

@@ -6,8 +6,8 @@ from parts import require_part
 
 numba = require_part("numba")
 
-from tinytorch.core.backends import numba_attention_blocks as blocks
-from tinytorch.core.backends.numba_simd import LANES, TILE_COLUMNS
+from tinytorch.core.kernels.numba import attention_blocks as blocks
+from tinytorch.core.kernels.numba.simd import LANES, TILE_COLUMNS
 
 F = np.float32
 

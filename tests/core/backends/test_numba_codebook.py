@@ -5,13 +5,13 @@ from parts import require_part
 
 require_part("numba")
 
-from tinytorch.core.backends import numba_codebook
-from tinytorch.core.backends.reference_codebook import codebook_lookup, pack_codes
+from tinytorch.core.kernels.numba import int8 as numba_codebook
+from tinytorch.core.kernels.reference_quantized import codebook_lookup, pack_codes
 from tinytorch.errors import ShapeError
 
 
 def test_it_looks_up_what_the_reference_looks_up():
-    check_every_call(numba_codebook.KERNELS, "codebook_lookup")
+    check_every_call(numba_codebook.CODEBOOK_KERNELS, "codebook_lookup")
 
 
 @pytest.mark.parametrize("size", [1, 2, 8191, 8192, 8193, 100_001])

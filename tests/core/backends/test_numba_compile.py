@@ -12,8 +12,8 @@ from parts import require_part
 
 require_part("numba")
 
-from tinytorch.core.backends import numba_compile
-from tinytorch.core.backends.numba_compile import PARALLEL_WORK, compiled
+from tinytorch.core.kernels.numba import compile as numba_compile
+from tinytorch.core.kernels.numba.compile import PARALLEL_WORK, compiled
 
 pytestmark = pytest.mark.slow  # most of them start a process of their own
 
@@ -22,8 +22,8 @@ import os, sys, threading, warnings
 import numba
 import numpy as np
 from numba import prange
-from tinytorch.core.backends import numba_compile
-from tinytorch.core.backends.numba_compile import compiled
+from tinytorch.core.kernels.numba import compile as numba_compile
+from tinytorch.core.kernels.numba.compile import compiled
 
 @compiled
 def double(x, out):
@@ -184,7 +184,7 @@ def test_a_terminal_is_told_what_is_compiled(tmp_path):
     script = tmp_path / "tinytorch_script.py"
     script.write_text(
         KERNEL.replace("@compiled", "")
-        + "double.__module__ = 'tinytorch.core.backends.here'\n"
+        + "double.__module__ = 'tinytorch.core.kernels.here'\n"
         + "sys.modules[double.__module__] = sys.modules['__main__']\n"
         + "double = compiled(double)\nassert is_right()\n"
     )

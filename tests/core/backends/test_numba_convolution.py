@@ -8,8 +8,8 @@ from parts import require_part
 
 require_part("numba")
 
-from tinytorch.core.backends import numba_convolution as convolution
-from tinytorch.core.backends import numpy_spatial, reference_spatial
+from tinytorch.core.kernels import numpy_spatial, reference_spatial
+from tinytorch.core.kernels.numba import convolution
 
 PLAIN = {"stride": (1, 1), "padding": (1, 1), "dilation": (1, 1), "groups": 1}
 SHAPES = [

@@ -4,8 +4,8 @@ from parts import require_part
 
 require_part("numba")
 
-from tinytorch.core.backends.numba_convolution_plans import backward_plan, forward_plan
-from tinytorch.core.backends.numba_simd import LANES
+from tinytorch.core.kernels.numba.convolution import backward_plan, forward_plan
+from tinytorch.core.kernels.numba.simd import LANES
 
 SIZES = [(5, 7), (3, LANES), (4, 2 * LANES), (6, 3 * LANES - 3), (1, 50)]
 

@@ -4,8 +4,8 @@ from parts import require_part
 
 numba = require_part("numba")
 
-from tinytorch.core.backends import numba_convolution_tiles as tiles
-from tinytorch.core.backends.numba_simd import LANES, VECTORS
+from tinytorch.core.kernels.numba import convolution_tiles as tiles
+from tinytorch.core.kernels.numba.simd import LANES, VECTORS
 
 TAPS = 5
 

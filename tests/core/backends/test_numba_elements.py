@@ -7,9 +7,9 @@ from parts import require_part
 
 require_part("numba")
 
-from tinytorch.core.backends import REFERENCE
-from tinytorch.core.backends import numba_elements as elements
-from tinytorch.core.backends.numba_elements import KERNELS
+from tinytorch.core.kernels import REFERENCE
+from tinytorch.core.kernels.numba import elementwise as elements
+from tinytorch.core.kernels.numba.elementwise import KERNELS
 
 EPS = np.finfo(np.float32).eps
 SIZES = [1, 15, 16, 17, 4097, 200_003]

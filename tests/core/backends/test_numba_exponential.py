@@ -4,7 +4,7 @@ from parts import require_part
 
 numba = require_part("numba")
 
-from tinytorch.core.backends.numba_exponential import (
+from tinytorch.core.kernels.numba.simd import (
     exp_of_minus,
     exp_without_subnormals,
     larger_number,

@@ -10,9 +10,9 @@ from parts import require_part
 
 require_part("numba")
 
-from tinytorch.core.backends.int4_packing import pack_int4
-from tinytorch.core.backends.numba_int4 import KERNELS, int4_linear_weight_only
-from tinytorch.core.backends.reference import REFERENCE
+from tinytorch.core.kernels.numba.int4 import KERNELS, int4_linear_weight_only
+from tinytorch.core.kernels.packing import pack_int4
+from tinytorch.core.kernels.reference import REFERENCE
 from tinytorch.errors import ShapeError
 
 KIND = "int4_linear_weight_only"

@@ -11,15 +11,15 @@ from parts import require_part
 
 require_part("numba")
 
-from tinytorch.core.backends import numba_int8
-from tinytorch.core.backends.int8_packing import PANEL_COLUMNS, pack_int8
-from tinytorch.core.backends.numba_compile import PARALLEL_WORK, THREADS
-from tinytorch.core.backends.numba_int8_products import TILE_ROWS
-from tinytorch.core.backends.numba_int8_simd import PORTABLE
-from tinytorch.core.backends.numpy import NUMPY
-from tinytorch.core.backends.reference import REFERENCE
-from tinytorch.core.backends.reference_int8 import quantize_by, quantize_rows
 from tinytorch.core.dispatch import run, use_backend
+from tinytorch.core.kernels.numba import int8 as numba_int8
+from tinytorch.core.kernels.numba.compile import PARALLEL_WORK, THREADS
+from tinytorch.core.kernels.numba.int8 import TILE_ROWS
+from tinytorch.core.kernels.numba.int8_simd import PORTABLE
+from tinytorch.core.kernels.numpy import NUMPY
+from tinytorch.core.kernels.packing import PANEL_COLUMNS, pack_int8
+from tinytorch.core.kernels.reference import REFERENCE
+from tinytorch.core.kernels.reference_quantized import quantize_by, quantize_rows
 from tinytorch.errors import ShapeError
 
 KERNELS = numba_int8.KERNELS

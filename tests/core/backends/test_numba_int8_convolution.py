@@ -24,12 +24,12 @@ from parts import require_part
 
 require_part("numba")
 
-from tinytorch.core.backends import numba_int8_convolution as convolution
-from tinytorch.core.backends import numba_int8_convolution_layout as layout
-from tinytorch.core.backends.numba_compile import PARALLEL_WORK, THREADS
-from tinytorch.core.backends.numpy import NUMPY
-from tinytorch.core.backends.numpy_int8_convolution import convolve_integers
-from tinytorch.core.backends.reference import REFERENCE
+from tinytorch.core.kernels.numba import int8_convolution as convolution
+from tinytorch.core.kernels.numba import int8_convolution as layout
+from tinytorch.core.kernels.numba.compile import PARALLEL_WORK, THREADS
+from tinytorch.core.kernels.numpy import NUMPY
+from tinytorch.core.kernels.numpy_quantized import convolve_integers
+from tinytorch.core.kernels.reference import REFERENCE
 
 KERNELS = convolution.KERNELS
 SEVERAL = Shape((7, 3, 9, 11), 21, padding=(1, 1))

@@ -8,9 +8,8 @@ from parts import require_part
 
 require_part("numba")
 
-from tinytorch.core.backends import numba_int8_convolution_layout as layout
-from tinytorch.core.backends.reference_int8 import quantize_rows
-from tinytorch.core.backends.reference_int8_convolution import Window
+from tinytorch.core.kernels.numba import int8_convolution as layout
+from tinytorch.core.kernels.reference_quantized import Window, quantize_rows
 
 
 def laid_out(images, shape, *, step=None, zero_point=0):

@@ -4,10 +4,10 @@ from parts import require_part
 
 numba = require_part("numba")
 
-from tinytorch.core.backends import numba_int8_convolution_tiles as tiles
-from tinytorch.core.backends.int8_packing import pack_int8
-from tinytorch.core.backends.numba_int8_simd import PORTABLE
-from tinytorch.core.backends.numba_simd import LANES
+from tinytorch.core.kernels.numba import int8_convolution as tiles
+from tinytorch.core.kernels.numba.int8_simd import PORTABLE
+from tinytorch.core.kernels.numba.simd import LANES
+from tinytorch.core.kernels.packing import pack_int8
 
 LINES = 5
 OUTPUTS = 11

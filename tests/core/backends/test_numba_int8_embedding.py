@@ -7,8 +7,9 @@ from parts import require_part
 
 require_part("numba")
 
-from tinytorch.core.backends import numba_int8_embedding, reference_int8_embedding
-from tinytorch.core.backends.int8_packing import pack_int8
+from tinytorch.core.kernels import reference_quantized as reference_int8_embedding
+from tinytorch.core.kernels.numba import int8 as numba_int8_embedding
+from tinytorch.core.kernels.packing import pack_int8
 from tinytorch.errors import DTypeError, ShapeError
 
 int8_embedding = numba_int8_embedding.int8_embedding
@@ -22,7 +23,7 @@ def table(width, tokens, seed=0):
 
 
 def test_it_computes_what_the_reference_computes():
-    check_every_call(numba_int8_embedding.KERNELS, "int8_embedding")
+    check_every_call(numba_int8_embedding.EMBEDDING_KERNELS, "int8_embedding")
 
 
 @given(

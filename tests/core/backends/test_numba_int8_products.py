@@ -8,8 +8,7 @@ from parts import require_part
 
 require_part("numba")
 
-from tinytorch.core.backends.int8_packing import pack_int8
-from tinytorch.core.backends.numba_int8_products import (
+from tinytorch.core.kernels.numba.int8 import (
     TILE_ROWS,
     excess_of,
     largest_of,
@@ -18,9 +17,10 @@ from tinytorch.core.backends.numba_int8_products import (
     quantize_by_largest,
     row_scale,
 )
-from tinytorch.core.backends.reference_int8 import OFFSET
-from tinytorch.core.backends.reference_int8 import quantize_by as plain_by
-from tinytorch.core.backends.reference_int8 import quantize_rows as plain_rows
+from tinytorch.core.kernels.packing import pack_int8
+from tinytorch.core.kernels.reference_quantized import OFFSET
+from tinytorch.core.kernels.reference_quantized import quantize_by as plain_by
+from tinytorch.core.kernels.reference_quantized import quantize_rows as plain_rows
 
 FLOATS = st.floats(-(2.0**99), 2.0**99, width=32)
 NO_BIAS, NO_WHOLE_BIAS = np.empty(0, np.float32), np.empty(0, np.int32)

@@ -8,10 +8,8 @@ require_part("numba")
 
 from numba import njit
 
-from tinytorch.core.backends import numba_int8_simd
-from tinytorch.core.backends.int4_packing import pack_int4
-from tinytorch.core.backends.int8_packing import pack_int8
-from tinytorch.core.backends.numba_int8_simd import (
+from tinytorch.core.kernels.numba import int8_simd as numba_int8_simd
+from tinytorch.core.kernels.numba.int8_simd import (
     HAS_VNNI,
     PORTABLE,
     add_scaled,
@@ -20,7 +18,8 @@ from tinytorch.core.backends.numba_int8_simd import (
     scale_integers,
     scale_integers_and_add,
 )
-from tinytorch.core.backends.numba_simd import LANES, TILE_COLUMNS, VECTORS
+from tinytorch.core.kernels.numba.simd import LANES, TILE_COLUMNS, VECTORS
+from tinytorch.core.kernels.packing import pack_int4, pack_int8
 
 
 def run_tile(rows, a, weight, out, way):

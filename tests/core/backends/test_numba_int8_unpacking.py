@@ -6,8 +6,8 @@ from parts import require_part
 
 require_part("numba")
 
-from tinytorch.core.backends import numba_int8_unpacking as unpacking
-from tinytorch.core.backends.int8_packing import pack_int8
+from tinytorch.core.kernels.numba import int8_simd as unpacking
+from tinytorch.core.kernels.packing import pack_int8
 
 SIZES = [(1, 1), (4, 64), (5, 65), (63, 3), (64, 16), (70, 130), (130, 17)]
 

@@ -10,9 +10,9 @@ require_part("numba")
 
 from numba import njit
 
-from tinytorch.core.backends import numba_math as fast
-from tinytorch.core.backends.reference import gelu as exact_gelu
-from tinytorch.core.backends.reference import gelu_backward as exact_gelu_backward
+from tinytorch.core.kernels.numba import simd as fast
+from tinytorch.core.kernels.reference import gelu as exact_gelu
+from tinytorch.core.kernels.reference import gelu_backward as exact_gelu_backward
 
 EPS = float(np.finfo(np.float32).eps)
 

@@ -10,10 +10,10 @@ from parts import require_part
 require_part("numba")
 
 from tinytorch.core.autograd import no_grad
-from tinytorch.core.backends import NUMPY, REFERENCE
-from tinytorch.core.backends import numba_norms as norms
-from tinytorch.core.backends.numba_norms import KERNELS
 from tinytorch.core.dispatch import use_backend
+from tinytorch.core.kernels import NUMPY, REFERENCE
+from tinytorch.core.kernels.numba import norms
+from tinytorch.core.kernels.numba.norms import KERNELS
 from tinytorch.core.tensor import Tensor
 from tinytorch.core.transformers import LayerNorm
 

@@ -13,10 +13,11 @@ from parts import require_part
 
 require_part("numba")
 
-from tinytorch.core.backends import REFERENCE, numba_products
-from tinytorch.core.backends.numba_products import DEPTH, KERNELS
-from tinytorch.core.backends.numba_simd import LANES, TILE_COLUMNS, TILE_ROWS, VECTORS
-from tinytorch.core.backends.reference import ACTIVATIONS
+from tinytorch.core.kernels import REFERENCE
+from tinytorch.core.kernels.numba import products as numba_products
+from tinytorch.core.kernels.numba.products import DEPTH, KERNELS
+from tinytorch.core.kernels.numba.simd import LANES, TILE_COLUMNS, TILE_ROWS, VECTORS
+from tinytorch.core.kernels.reference import ACTIVATIONS
 
 matmul, linear = KERNELS["matmul"], KERNELS["linear"]
 EDGES = [vectors * LANES + more for vectors in range(2 * VECTORS + 1) for more in (0, 1, LANES - 1)]
@@ -98,8 +99,8 @@ def test_nothing_beyond_the_matrices_is_read():
     code = """
 import ctypes, mmap
 import numpy as np
-from tinytorch.core.backends import numba_products as products
-from tinytorch.core.backends.numba_simd import LANES, TILE_COLUMNS
+from tinytorch.core.kernels.numba import products
+from tinytorch.core.kernels.numba.simd import LANES, TILE_COLUMNS
 products.SMALLEST_PRODUCT = products.NARROWEST_PRODUCT = 1
 libc = ctypes.CDLL(None, use_errno=True)
 
@@ -216,7 +217,7 @@ def test_the_same_product_is_the_same_bit_for_bit():
 def test_fewer_threads_than_cores_stay_within_their_memory(threads, tmp_path):
     code = """
 import numpy as np
-from tinytorch.core.backends import numba_products as products
+from tinytorch.core.kernels.numba import products
 a = np.ones((400, 64), np.float32)
 b = np.ones((64, 2100), np.float32)
 size = products.THREADS * products.PANEL_SCRATCH

@@ -8,8 +8,8 @@ require_part("numba")
 
 from numba import njit
 
-from tinytorch.core.backends import numba_simd
-from tinytorch.core.backends.numba_simd import (
+from tinytorch.core.kernels.numba import simd as numba_simd
+from tinytorch.core.kernels.numba.simd import (
     LANES,
     TILE_COLUMNS,
     VECTORS,

@@ -9,10 +9,10 @@ from parts import require_part
 
 require_part("numba")
 
-from tinytorch.core.backends import numba_sparse
-from tinytorch.core.backends.numba_simd import LANES
-from tinytorch.core.backends.numba_sparse import KERNELS, choose_block, sparse_linear
-from tinytorch.core.backends.reference_sparse import pack_sparse
+from tinytorch.core.kernels.numba import sparse as numba_sparse
+from tinytorch.core.kernels.numba.simd import LANES
+from tinytorch.core.kernels.numba.sparse import KERNELS, choose_block, sparse_linear
+from tinytorch.core.kernels.reference_quantized import pack_sparse
 from tinytorch.errors import ShapeError
 
 

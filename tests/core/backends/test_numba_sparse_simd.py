@@ -6,8 +6,8 @@ from parts import require_part
 
 numba = require_part("numba")
 
-from tinytorch.core.backends.numba_simd import LANES
-from tinytorch.core.backends.numba_sparse_simd import CHAINS, sparse_dot, sparse_tile
+from tinytorch.core.kernels.numba.simd import LANES
+from tinytorch.core.kernels.numba.sparse import CHAINS, sparse_dot, sparse_tile
 
 INDICES = [2, 3, 5, 7, 11, 13, 17, 19, 23]
 VALUES = np.arange(1, 10, dtype=np.float32)

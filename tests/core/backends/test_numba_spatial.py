@@ -8,8 +8,8 @@ from parts import require_part
 
 require_part("numba")
 
-from tinytorch.core.backends import numba_spatial as spatial
-from tinytorch.core.backends.reference import REFERENCE
+from tinytorch.core.kernels.numba import spatial
+from tinytorch.core.kernels.reference import REFERENCE
 
 PAIRS = {"kernel": (2, 2), "stride": (2, 2), "padding": (0, 0)}
 WIDE = {"kernel": (3, 3), "stride": (2, 2), "padding": (1, 1)}

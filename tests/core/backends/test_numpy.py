@@ -3,7 +3,7 @@ import pytest
 from kernel_calls import IN_PLACE, kernel_calls
 from oracles import VARIANTS, assert_close
 
-from tinytorch.core.backends import BACKENDS, NUMPY, REFERENCE
+from tinytorch.core.kernels import BACKENDS, NUMPY, REFERENCE
 
 KINDS = sorted(REFERENCE.kernels)
 CALLS = {dtype: kernel_calls(dtype) for dtype in (np.float32, np.float64)}

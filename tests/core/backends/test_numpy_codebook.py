@@ -2,13 +2,13 @@ import numpy as np
 import pytest
 from compiled_checks import check_every_call
 
-from tinytorch.core.backends import numpy_codebook
-from tinytorch.core.backends.reference_codebook import pack_codes
+from tinytorch.core.kernels import numpy_quantized as numpy_codebook
+from tinytorch.core.kernels.reference_quantized import pack_codes
 from tinytorch.errors import ShapeError
 
 
 def test_it_looks_up_what_the_reference_looks_up():
-    check_every_call(numpy_codebook.KERNELS, "codebook_lookup")
+    check_every_call(numpy_codebook.CODEBOOK_KERNELS, "codebook_lookup")
 
 
 def test_a_code_without_an_entry_gives_no_plausible_number():

@@ -7,9 +7,10 @@ from hypothesis import strategies as st
 from kernel_calls import kernel_calls
 from oracles import assert_close
 
-from tinytorch.core.backends import numpy_int8, reference_int8
-from tinytorch.core.backends.int8_packing import pack_int8
-from tinytorch.core.backends.reference import REFERENCE
+from tinytorch.core.kernels import numpy_quantized as numpy_int8
+from tinytorch.core.kernels import reference_quantized as reference_int8
+from tinytorch.core.kernels.packing import pack_int8
+from tinytorch.core.kernels.reference import REFERENCE
 
 CALLS = kernel_calls(np.float32)
 

@@ -6,12 +6,12 @@ from int8_convolutions import SHAPES, Shape, draw_weight, exact, packed
 from kernel_calls import kernel_calls
 from oracles import assert_close
 
-from tinytorch.core.backends import numpy_int8_convolution
-from tinytorch.core.backends.numpy_int8 import EXACT_DEPTH
-from tinytorch.core.backends.reference import REFERENCE
+from tinytorch.core.kernels import numpy_quantized as numpy_int8_convolution
+from tinytorch.core.kernels.numpy_quantized import EXACT_DEPTH
+from tinytorch.core.kernels.reference import REFERENCE
 
 CALLS = {dtype: kernel_calls(dtype) for dtype in (np.float32, np.float64)}
-KERNELS = numpy_int8_convolution.KERNELS
+KERNELS = numpy_int8_convolution.CONVOLUTION_KERNELS
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])

@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tinytorch.core.backends import reference_int8_embedding as reference
-from tinytorch.core.backends.int8_packing import pack_int8
-from tinytorch.core.backends.numpy_int8_embedding import int8_embedding
+from tinytorch.core.kernels import reference_quantized as reference
+from tinytorch.core.kernels.numpy_quantized import int8_embedding
+from tinytorch.core.kernels.packing import pack_int8
 from tinytorch.errors import DTypeError, ShapeError
 
 

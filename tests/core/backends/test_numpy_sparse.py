@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from compiled_checks import check_every_call
 
-from tinytorch.core.backends import numpy_sparse
-from tinytorch.core.backends.numpy_sparse import FEW_ROWS, KERNELS, sparse_linear
-from tinytorch.core.backends.reference_sparse import pack_sparse
+from tinytorch.core.kernels import numpy_spatial as numpy_sparse
+from tinytorch.core.kernels.numpy_spatial import FEW_ROWS, KERNELS, sparse_linear
+from tinytorch.core.kernels.reference_quantized import pack_sparse
 from tinytorch.errors import ShapeError
 
 

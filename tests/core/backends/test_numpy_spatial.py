@@ -4,8 +4,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from oracles import DTYPES, assert_close, laid_out
 
-from tinytorch.core.backends import numpy_spatial as spatial
-from tinytorch.core.backends import reference_spatial as reference
+from tinytorch.core.kernels import numpy_spatial as spatial
+from tinytorch.core.kernels import reference_spatial as reference
 
 LAYOUTS = ("contiguous", "transposed", "strided")
 pairs = st.tuples(st.integers(1, 3), st.integers(1, 3))

@@ -5,8 +5,8 @@ import pytest
 from kernel_calls import kernel_calls
 from oracles import assert_close
 
-from tinytorch.core.backends import NUMPY, REFERENCE
-from tinytorch.core.backends.products import matmul
+from tinytorch.core.kernels import NUMPY, REFERENCE
+from tinytorch.core.kernels.backend import matmul
 
 EXACT_MATMUL = np.matmul
 CALLS = kernel_calls(np.float32)

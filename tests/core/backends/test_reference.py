@@ -5,8 +5,8 @@ import pytest
 from oracles import DTYPES, assert_close, torch
 from parts import require_part
 
-from tinytorch.core.backends import reference
-from tinytorch.core.backends.reference import REFERENCE
+from tinytorch.core.kernels import reference
+from tinytorch.core.kernels.reference import REFERENCE
 
 special = require_part("scipy.special")
 

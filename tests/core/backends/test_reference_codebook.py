@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tinytorch.core.backends.reference_codebook import (
+from tinytorch.core.kernels.reference_quantized import (
     check_codes,
     code_bytes,
     codebook_lookup,

@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from tinytorch.core.backends.int4_packing import pack_int4
-from tinytorch.core.backends.reference_int4 import int4_linear_weight_only
+from tinytorch.core.kernels.packing import pack_int4
+from tinytorch.core.kernels.reference_quantized import int4_linear_weight_only
 
 
 def test_each_group_of_inputs_has_its_own_scales():

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from oracles import assert_close, torch
 
-from tinytorch.core.backends import reference_int8 as int8
-from tinytorch.core.backends.int8_packing import pack_int8
-from tinytorch.core.backends.reference import REFERENCE
+from tinytorch.core.kernels import reference_quantized as int8
+from tinytorch.core.kernels.packing import pack_int8
+from tinytorch.core.kernels.reference import REFERENCE
 
 
 def layer(rng, inputs, outputs):

@@ -18,8 +18,8 @@ from int8_convolutions import (
 )
 from oracles import assert_close, torch
 
-from tinytorch.core.backends import reference_int8_convolution as int8
-from tinytorch.core.backends.reference import REFERENCE
+from tinytorch.core.kernels import reference_quantized as int8
+from tinytorch.core.kernels.reference import REFERENCE
 from tinytorch.errors import SettingError
 
 

@@ -2,8 +2,8 @@ import numpy as np
 import pytest
 from oracles import torch
 
-from tinytorch.core.backends.int8_packing import pack_int8
-from tinytorch.core.backends.reference_int8_embedding import int8_embedding
+from tinytorch.core.kernels.packing import pack_int8
+from tinytorch.core.kernels.reference_quantized import int8_embedding
 from tinytorch.errors import DTypeError, ShapeError
 
 

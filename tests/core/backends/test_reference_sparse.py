@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from tinytorch.core.backends.reference_sparse import (
+from tinytorch.core.kernels.reference_quantized import (
     check_sparse,
     index_type,
     pack_sparse,

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from oracles import assert_close
 from parts import require_part
 
-from tinytorch.core.backends import reference_spatial as spatial
+from tinytorch.core.kernels import reference_spatial as spatial
 
 pairs = st.tuples(st.integers(1, 4), st.integers(1, 4))
 sizes = st.tuples(st.integers(1, 9), st.integers(1, 9))

@@ -1,10 +1,14 @@
+from pathlib import Path
+from runpy import run_path
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from oracles import operations_behind
+from oracles import check_every_operation_has_a_case, operations_behind
 
-from tinytorch.core.operations.operation import Operation, sum_to_shape
+from tinytorch.core import operations
+from tinytorch.core.operations import Operation, sum_to_shape
 from tinytorch.core.tensor import Tensor, apply
 from tinytorch.errors import GraphError
 
@@ -16,6 +20,12 @@ class Double(Operation):
 
     def backward(self, grad):
         return (2 * grad,)
+
+
+def test_every_operation_has_a_case():
+    files = set(Path(__file__).parent.glob("test_*.py")) - {Path(__file__)}
+    cases = [case for file in sorted(files) for case in run_path(str(file))["CASES"]]
+    check_every_operation_has_a_case(operations, cases)
 
 
 def test_an_operation_of_ones_own_needs_only_its_two_directions():

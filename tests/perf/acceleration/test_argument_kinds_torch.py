@@ -8,7 +8,7 @@ from parts import require_part
 torch = require_part("torch")
 nn = torch.nn
 
-from tinytorch.perf.acceleration.argument_kinds_torch import (
+from tinytorch.transforms.support.torch import (
     UnknownArgumentError,
     kind_of_arguments,
 )

@@ -6,11 +6,9 @@ nn = torch.nn
 
 from attention_models_torch import CAUSAL, MASKED, SPELLINGS, WIDTH, Written, example_mask
 
-from tinytorch.perf.acceleration.attention_chain_torch import find_chains, fuse_chains
-from tinytorch.perf.acceleration.attention_graph_torch import trace_call
-from tinytorch.perf.acceleration.attention_kernel_torch import attend
-from tinytorch.perf.acceleration.attention_module_torch import GraphCode
-from tinytorch.perf.acceleration.attention_operations_torch import NotFused, ReachesOut
+from tinytorch.transforms.fuse_attention.chain import find_chains, fuse_chains
+from tinytorch.transforms.fuse_attention.graph import GraphCode, trace_call
+from tinytorch.transforms.fuse_attention.kernel import NotFused, ReachesOut, attend
 
 X = torch.randn(2, 5, WIDTH, generator=torch.Generator().manual_seed(0))
 

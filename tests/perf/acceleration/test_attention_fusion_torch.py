@@ -6,11 +6,10 @@ nn = torch.nn
 from attention_models_torch import WIDTH, NanoGPT
 from torch_workloads import seeded
 
-from tinytorch.adapters.pytorch import TorchAdapter
-from tinytorch.perf.acceleration.attention_fusion_torch import AT_ONCE, fuse_sites, fused_copy
-from tinytorch.perf.acceleration.attention_module_torch import is_fused
-from tinytorch.perf.acceleration.attention_sites_torch import observe_attention
-from tinytorch.workloads.workload import Workload
+from tinytorch.models.pytorch import TorchAdapter
+from tinytorch.models.workload import Workload
+from tinytorch.transforms.fuse_attention.graph import is_fused, observe_attention
+from tinytorch.transforms.fuse_attention.torch import AT_ONCE, fuse_sites, fused_copy
 
 X = torch.randn(2, 5, WIDTH, generator=torch.Generator().manual_seed(0))
 

@@ -6,10 +6,8 @@ from parts import require_part
 torch = require_part("torch")
 nn = torch.nn
 
-from tinytorch.perf.acceleration.attention_graph_torch import trace_call
-from tinytorch.perf.acceleration.attention_kernel_torch import AnotherCall
-from tinytorch.perf.acceleration.attention_module_torch import GraphCode
-from tinytorch.perf.acceleration.attention_operations_torch import NotFused, shape_of
+from tinytorch.transforms.fuse_attention.graph import GraphCode, trace_call
+from tinytorch.transforms.fuse_attention.kernel import AnotherCall, NotFused, shape_of
 
 X = torch.arange(12.0).view(3, 4)
 

@@ -3,7 +3,7 @@ from parts import require_part
 
 torch = require_part("torch")
 
-from tinytorch.perf.acceleration.attention_kernel_torch import (
+from tinytorch.transforms.fuse_attention.kernel import (
     AnotherCall,
     attend,
     expect,

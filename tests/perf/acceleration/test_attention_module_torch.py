@@ -7,14 +7,14 @@ from parts import require_part
 torch = require_part("torch")
 nn = torch.nn
 
-from tinytorch.perf.acceleration.attention_kernel_torch import expect
-from tinytorch.perf.acceleration.attention_module_torch import (
+from tinytorch.transforms.fuse_attention.graph import (
     FusedCalls,
     GraphCode,
     call_kind,
     fuse_in_place,
     is_fused,
 )
+from tinytorch.transforms.fuse_attention.kernel import expect
 
 X = torch.arange(4.0)
 CODE = GraphCode(

@@ -5,7 +5,7 @@ torch = require_part("torch")
 nn = torch.nn
 F = nn.functional
 
-from tinytorch.perf.acceleration.attention_operations_torch import number_of, operand, operation
+from tinytorch.transforms.fuse_attention.kernel import number_of, operand, operation
 
 
 class Layers(nn.Module):

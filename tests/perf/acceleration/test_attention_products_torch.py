@@ -4,8 +4,8 @@ from parts import require_part
 torch = require_part("torch")
 nn = torch.nn
 
-from tinytorch.perf.acceleration.attention_operations_torch import NotFused
-from tinytorch.perf.acceleration.attention_products_torch import queries_and_keys, values_of
+from tinytorch.transforms.fuse_attention.chain import queries_and_keys, values_of
+from tinytorch.transforms.fuse_attention.kernel import NotFused
 
 SIZES = {"b": 2, "h": 3, "i": 4, "j": 5, "d": 6, "e": 7}
 

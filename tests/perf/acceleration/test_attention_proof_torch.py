@@ -4,7 +4,7 @@ from parts import require_part
 torch = require_part("torch")
 nn = torch.nn
 
-from tinytorch.perf.acceleration.attention_proof_torch import (
+from tinytorch.transforms.fuse_attention.graph import (
     BLIND,
     prove,
     tolerance_for,

@@ -5,9 +5,9 @@ nn = torch.nn
 
 from attention_models_torch import WIDTH, NanoGPT, Written, plain, with_added_mask, with_einsum
 
-from tinytorch.adapters.pytorch import TorchAdapter
-from tinytorch.perf.acceleration.attention_sites_torch import calls_of_modules, observe_attention
-from tinytorch.workloads.workload import Workload
+from tinytorch.models.pytorch import TorchAdapter
+from tinytorch.models.workload import Workload
+from tinytorch.transforms.fuse_attention.graph import calls_of_modules, observe_attention
 
 X = torch.randn(2, 5, WIDTH, generator=torch.Generator().manual_seed(0))
 

@@ -5,7 +5,7 @@ from parts import require_part
 torch = require_part("torch")
 nn = torch.nn
 
-from tinytorch.perf.acceleration.attention_switch_torch import (
+from tinytorch.transforms.fuse_attention.torch import (
     implementation,
     switch_over,
     switchable,

@@ -4,8 +4,8 @@ from parts import require_part
 torch = require_part("torch")
 nn = torch.nn
 
-from tinytorch.perf.acceleration.attention_graph_torch import trace_call
-from tinytorch.perf.acceleration.attention_triangles_torch import causal_addend, causal_mask
+from tinytorch.transforms.fuse_attention.graph import trace_call
+from tinytorch.transforms.fuse_attention.kernel import causal_addend, causal_mask
 
 ONES = torch.ones(6, 6)
 X = torch.ones(4, 4)

@@ -11,7 +11,9 @@ nn = torch.nn
 from tiny_transformers import tiny
 
 from tinytorch.comparison.outputs import ArrayDifference, OutputDifference
-from tinytorch.perf.acceleration.boundary_torch import (
+from tinytorch.models.workload import Preparation, Workload
+from tinytorch.transforms.support.torch import (
+    Trial,
     changed_tensors,
     observe_call,
     refusal,
@@ -19,9 +21,6 @@ from tinytorch.perf.acceleration.boundary_torch import (
     trial_note,
     why_unchangeable,
 )
-from tinytorch.perf.acceleration.trial_torch import Trial
-from tinytorch.workloads.preparation import Preparation
-from tinytorch.workloads.workload import Workload
 
 Pair = namedtuple("Pair", "first second")
 

@@ -1,10 +1,9 @@
 import pytest
 
 from tinytorch.errors import SettingError
-from tinytorch.perf.acceleration import CaptureGraph
-from tinytorch.perf.acceleration.capture_graph import NAME
-from tinytorch.workloads.plan import Plan, Transform
-from tinytorch.workloads.targets import load_workload
+from tinytorch.models.targets import load_workload
+from tinytorch.transforms.capture_graph import NAME, CaptureGraph
+from tinytorch.transforms.plan import Plan, Transform
 
 
 @pytest.mark.parametrize(

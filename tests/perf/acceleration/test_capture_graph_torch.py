@@ -10,9 +10,10 @@ from fake_capture import pretend_to_capture
 from torch_workloads import mlp, workload
 
 from tinytorch.errors import ModelError
-from tinytorch.perf.acceleration import CaptureGraph, captured_model_torch
-from tinytorch.perf.acceleration.captured_model_torch import CapturedModel
-from tinytorch.workloads.workload import Workload
+from tinytorch.models.workload import Workload
+from tinytorch.transforms.capture_graph import CaptureGraph
+from tinytorch.transforms.capture_graph import torch as captured_model_torch
+from tinytorch.transforms.capture_graph.torch import CapturedModel
 
 needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 

@@ -11,12 +11,12 @@ nn = torch.nn
 from fake_capture import pretend_to_capture
 from torch_workloads import mlp
 
-from tinytorch.adapters.pytorch import TorchAdapter
-from tinytorch.adapters.pytorch_surgery import why_no_module
 from tinytorch.errors import ModelError
-from tinytorch.perf.acceleration import captured_model_torch
-from tinytorch.perf.acceleration.captured_model_torch import CapturedModel
-from tinytorch.workloads.preparation import preparations_of
+from tinytorch.models.pytorch import TorchAdapter
+from tinytorch.models.pytorch_tensors import why_no_module
+from tinytorch.models.workload import preparations_of
+from tinytorch.transforms.capture_graph import torch as captured_model_torch
+from tinytorch.transforms.capture_graph.torch import CapturedModel
 
 needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 X = torch.ones(2, 128)

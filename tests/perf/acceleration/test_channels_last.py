@@ -2,7 +2,7 @@ from dataclasses import FrozenInstanceError
 
 import pytest
 
-from tinytorch.perf.acceleration.channels_last import ChannelsLast
+from tinytorch.transforms.channels_last import ChannelsLast
 
 
 def test_it_has_no_settings_and_cannot_change():

@@ -8,9 +8,9 @@ from tiny_transformers import tiny
 from torch_workloads import Residual, bits_of, is_unchanged, outputs, seeded, workload
 
 from tinytorch.errors import SettingError
-from tinytorch.perf.acceleration.channels_last import ChannelsLast
-from tinytorch.perf.acceleration.channels_last_torch import ChannelsLastModel
-from tinytorch.workloads.workload import Workload
+from tinytorch.models.workload import Workload
+from tinytorch.transforms.channels_last import ChannelsLast
+from tinytorch.transforms.channels_last.torch import ChannelsLastModel
 
 ROUNDING = 1e-5
 """Sums of a few hundred products in another order, relative to the largest output."""

@@ -3,8 +3,8 @@ import pytest
 from kernel_calls import IN_PLACE as IN_PLACE_IN_TESTS
 from kernel_calls import kernel_calls
 
-from tinytorch.core.backends import NUMPY, REFERENCE
-from tinytorch.perf.acceleration.checking import IN_PLACE, Check, copied
+from tinytorch.core.kernels import NUMPY, REFERENCE
+from tinytorch.transforms.kernel_choice import IN_PLACE, Check, copied
 
 GELU = REFERENCE.kernels["gelu"]
 TANH = {"approximate": "tanh"}

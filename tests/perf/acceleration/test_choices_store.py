@@ -2,13 +2,14 @@ import json
 
 import pytest
 
-from tinytorch.perf.acceleration.choices_store import (
+from tinytorch.transforms.kernel_choice import (
+    ONLY_ONE,
+    Choice,
     choices_file,
     forget_choices,
     load_choices,
     save_choices,
 )
-from tinytorch.perf.acceleration.kernel_choice import ONLY_ONE, Choice
 
 ONE = Choice("exp", "small", "numpy", "numpy", (), 0, ONLY_ONE)
 TWO = Choice("exp", "large", "numpy", "numpy", (), 0, ONLY_ONE)

@@ -4,22 +4,20 @@ import time
 import numpy as np
 import pytest
 
-from tinytorch.core.backends import NUMPY, REFERENCE, Backend
+from tinytorch.core.kernels import NUMPY, REFERENCE, Backend
 from tinytorch.errors import BackendError, SettingError
-from tinytorch.perf.acceleration import choosing
-from tinytorch.perf.acceleration.choosing import (
-    FEWEST_ROUNDS,
-    FIRST_READINGS,
-    Race,
-    choose,
-    implementations,
-)
-from tinytorch.perf.acceleration.kernel_choice import (
+from tinytorch.transforms import kernel_choice as choosing
+from tinytorch.transforms.kernel_choice import (
     DEFAULT_WINS,
     DEFAULT_WRONG,
     FASTER,
+    FEWEST_ROUNDS,
+    FIRST_READINGS,
     NO_DIFFERENCE,
     ONLY_ONE,
+    Race,
+    choose,
+    implementations,
 )
 
 X = np.linspace(-3, 3, 30, dtype=np.float32)

@@ -9,7 +9,7 @@ from tinytorch.core.activations import GELU
 from tinytorch.core.autograd import check_gradients
 from tinytorch.core.dispatch import recording
 from tinytorch.errors import SettingError, ShapeError
-from tinytorch.perf.acceleration.classic_kernels import (
+from tinytorch.transforms.optimized_backend import (
     fused_gelu,
     tiled_matmul,
     unfused_gelu,

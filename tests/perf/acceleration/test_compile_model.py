@@ -1,10 +1,9 @@
 import pytest
 
 from tinytorch.errors import SettingError
-from tinytorch.perf.acceleration import CompileModel
-from tinytorch.perf.acceleration.compile_model import MODES, NAME
-from tinytorch.workloads.plan import Plan, Transform
-from tinytorch.workloads.targets import load_workload
+from tinytorch.models.targets import load_workload
+from tinytorch.transforms.compile_model import MODES, NAME, CompileModel
+from tinytorch.transforms.plan import Plan, Transform
 
 
 @pytest.mark.parametrize(
@@ -27,7 +26,7 @@ def test_modes_are_those_of_the_compiler():
     from parts import require_part
 
     require_part("torch")
-    from tinytorch.adapters import pytorch_compile
+    from tinytorch.models import pytorch_compile
 
     assert MODES == pytorch_compile.MODES
 

@@ -9,10 +9,10 @@ nn = torch.nn
 from torch_workloads import Branching, mlp, workload
 
 from tinytorch.errors import ModelError
-from tinytorch.perf.acceleration import CompileModel, compiled_model_torch
-from tinytorch.perf.acceleration.compile_model_torch import rounding_of
-from tinytorch.perf.acceleration.compiled_model_torch import CompiledModel
-from tinytorch.workloads.workload import Workload
+from tinytorch.models.workload import Workload
+from tinytorch.transforms.compile_model import CompileModel
+from tinytorch.transforms.compile_model import torch as compiled_model_torch
+from tinytorch.transforms.compile_model.torch import CompiledModel, rounding_of
 
 needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 

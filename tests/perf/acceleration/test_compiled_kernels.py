@@ -8,12 +8,17 @@ from tinytorch import Tensor, Workload, use_backend
 from tinytorch.comparison.sequential import TimeRatio
 from tinytorch.core.layers import Linear, ReLU, Sequential
 from tinytorch.errors import SettingError
-from tinytorch.perf.acceleration.choices_store import choices_file, save_choices
-from tinytorch.perf.acceleration.compiled_kernels import CompiledKernels
-from tinytorch.perf.acceleration.kernel_choice import FASTER, Choice, Rival
-from tinytorch.perf.acceleration.model_backend import model_backend
-from tinytorch.perf.acceleration.optimized_backend import OptimizedBackend
-from tinytorch.workloads.plan import Transform
+from tinytorch.transforms.compiled_kernels import CompiledKernels
+from tinytorch.transforms.kernel_choice import (
+    FASTER,
+    Choice,
+    Rival,
+    choices_file,
+    model_backend,
+    save_choices,
+)
+from tinytorch.transforms.optimized_backend import OptimizedBackend
+from tinytorch.transforms.plan import Transform
 
 X = Tensor(np.ones((2, 3), np.float32))
 

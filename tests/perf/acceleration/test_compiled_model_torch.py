@@ -9,12 +9,12 @@ nn = torch.nn
 
 from torch_workloads import Tied, mlp
 
-from tinytorch.adapters.pytorch import TorchAdapter
-from tinytorch.adapters.pytorch_surgery import why_no_module
 from tinytorch.errors import ModelError
-from tinytorch.perf.acceleration import compiled_model_torch
-from tinytorch.perf.acceleration.compiled_model_torch import CompiledModel
-from tinytorch.workloads.preparation import preparations_of
+from tinytorch.models.pytorch import TorchAdapter
+from tinytorch.models.pytorch_tensors import why_no_module
+from tinytorch.models.workload import preparations_of
+from tinytorch.transforms.compile_model import torch as compiled_model_torch
+from tinytorch.transforms.compile_model.torch import CompiledModel
 
 needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 X = torch.ones(2, 128)

@@ -2,7 +2,7 @@ from dataclasses import FrozenInstanceError
 
 import pytest
 
-from tinytorch.perf.acceleration.fold_batch_norm import FoldBatchNorm
+from tinytorch.transforms.fold_batch_norm import FoldBatchNorm
 
 
 def test_it_has_no_settings_and_cannot_change():

@@ -14,9 +14,9 @@ from tiny_transformers import tiny
 from torch_workloads import Residual, bits_of, held, is_unchanged, outputs, seeded, workload
 
 from tinytorch.errors import ModelError, SettingError
-from tinytorch.perf.acceleration.fold_batch_norm import FoldBatchNorm
-from tinytorch.perf.acceleration.fold_batch_norm_torch import FoldedNorm, folded
-from tinytorch.workloads.workload import Workload
+from tinytorch.models.workload import Workload
+from tinytorch.transforms.fold_batch_norm import FoldBatchNorm
+from tinytorch.transforms.fold_batch_norm.torch import FoldedNorm, folded
 
 ROUNDING = 2e-5
 """Weights are rounded once more, and scaled before sums instead of after them."""

@@ -7,9 +7,9 @@ from parts import require_part
 from tinytorch import Tensor, Workload
 from tinytorch.core.transformers import GPT
 from tinytorch.errors import SettingError
-from tinytorch.perf.acceleration import FuseAttention
-from tinytorch.perf.acceleration.fuse_layers import FuseLayers
-from tinytorch.workloads.plan import Transform
+from tinytorch.transforms.fuse_attention import FuseAttention
+from tinytorch.transforms.fuse_layers import FuseLayers
+from tinytorch.transforms.plan import Transform
 
 
 def test_it_is_a_transform():

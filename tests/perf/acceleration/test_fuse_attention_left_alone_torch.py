@@ -10,8 +10,8 @@ from attention_checks_torch import case_of, drawn, fused, is_same, reasons
 from attention_models_torch import WIDTH, NanoGPT, Outer
 from torch_workloads import seeded
 
-from tinytorch.perf.acceleration.fuse_attention import FuseAttention
-from tinytorch.workloads.workload import Workload
+from tinytorch.models.workload import Workload
+from tinytorch.transforms.fuse_attention import FuseAttention
 
 
 def test_modules_that_write_to_their_inputs_go_on_doing_so():

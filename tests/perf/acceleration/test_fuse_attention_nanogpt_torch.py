@@ -13,8 +13,8 @@ from attention_models_torch import CausalSelfAttention, NanoGPT
 from torch_workloads import bits_of, is_unchanged, seeded
 
 from tinytorch.errors import SettingError
-from tinytorch.perf.acceleration.attention_module_torch import is_fused
-from tinytorch.perf.acceleration.fuse_attention import FuseAttention
+from tinytorch.transforms.fuse_attention import FuseAttention
+from tinytorch.transforms.fuse_attention.graph import is_fused
 
 
 def write_to_buffer(model):

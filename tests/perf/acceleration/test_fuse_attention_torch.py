@@ -29,7 +29,7 @@ from attention_models_torch import (
 )
 from torch_workloads import bits_of, is_unchanged, seeded
 
-from tinytorch.perf.acceleration.fuse_attention import FuseAttention
+from tinytorch.transforms.fuse_attention import FuseAttention
 
 
 @pytest.mark.parametrize(

@@ -6,11 +6,10 @@ from tinytorch import Tensor, Workload, load_workload
 from tinytorch.core.layers import GELU, Linear, ReLU, Sequential, Softmax
 from tinytorch.core.transformers import GPT
 from tinytorch.errors import SettingError
-from tinytorch.perf.acceleration.compiled_kernels import CompiledKernels
-from tinytorch.perf.acceleration.fuse_layers import FuseLayers
-from tinytorch.perf.acceleration.fused_linear import FusedLinear
-from tinytorch.perf.acceleration.model_backend import set_model_backend
-from tinytorch.workloads.plan import Transform
+from tinytorch.transforms.compiled_kernels import CompiledKernels
+from tinytorch.transforms.fuse_layers import FusedLinear, FuseLayers
+from tinytorch.transforms.kernel_choice import set_model_backend
+from tinytorch.transforms.plan import Transform
 
 X = Tensor(np.ones((2, 3), np.float32))
 

@@ -9,7 +9,7 @@ from tinytorch.core.autograd import check_gradients
 from tinytorch.core.dispatch import recording
 from tinytorch.core.layers import Linear, Sequential
 from tinytorch.errors import ShapeError
-from tinytorch.perf.acceleration.fused_linear import (
+from tinytorch.transforms.fuse_layers import (
     FusedLinear,
     InFront,
     activation_word,

@@ -4,12 +4,12 @@ import pytest
 from tinytorch.core.layers import Linear
 from tinytorch.core.tensor import Tensor
 from tinytorch.errors import SettingError
-from tinytorch.perf.acceleration.channels_last import ChannelsLast
-from tinytorch.perf.acceleration.fold_batch_norm import FoldBatchNorm
-from tinytorch.perf.acceleration.inference_mode import InferenceMode
-from tinytorch.perf.acceleration.lower_precision import LowerPrecision
-from tinytorch.workloads.plan import Transform
-from tinytorch.workloads.workload import Workload
+from tinytorch.models.workload import Workload
+from tinytorch.transforms.channels_last import ChannelsLast
+from tinytorch.transforms.fold_batch_norm import FoldBatchNorm
+from tinytorch.transforms.inference_mode import InferenceMode
+from tinytorch.transforms.lower_precision import LowerPrecision
+from tinytorch.transforms.plan import Transform
 
 ALL = [InferenceMode(), ChannelsLast(), LowerPrecision(), FoldBatchNorm()]
 

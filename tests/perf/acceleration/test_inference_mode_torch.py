@@ -9,10 +9,10 @@ nn = torch.nn
 from tiny_transformers import continued, tiny
 from torch_workloads import Residual, bits_of, is_unchanged, seeded, workload
 
-from tinytorch.adapters.pytorch_compile import compiled
-from tinytorch.perf.acceleration.inference_mode import InferenceMode
-from tinytorch.perf.acceleration.inference_mode_torch import InferenceModel
-from tinytorch.workloads.workload import Workload
+from tinytorch.models.pytorch_compile import compiled
+from tinytorch.models.workload import Workload
+from tinytorch.transforms.inference_mode import InferenceMode
+from tinytorch.transforms.inference_mode.torch import InferenceModel
 
 
 def made(case):

@@ -3,7 +3,7 @@ import json
 from terminal import shown
 
 from tinytorch.comparison.sequential import TimeRatio
-from tinytorch.perf.acceleration.kernel_choice import FASTER, Choice, KernelReport, Rival
+from tinytorch.transforms.kernel_choice import FASTER, Choice, KernelReport, Rival
 
 RIVALS = (Rival("numpy", TimeRatio(2.0, 1.9, 2.1)), Rival("other", None, "changes its inputs"))
 CHOICE = Choice("gelu", "some", "numba", "numpy", RIVALS, 40, FASTER, 1e-6)

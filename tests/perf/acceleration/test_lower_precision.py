@@ -1,8 +1,8 @@
 import pytest
 
 from tinytorch.errors import SettingError
-from tinytorch.perf.acceleration import lower_precision
-from tinytorch.perf.acceleration.lower_precision import LowerPrecision, why_slow_on_processor
+from tinytorch.transforms import lower_precision
+from tinytorch.transforms.lower_precision import LowerPrecision, why_slow_on_processor
 
 
 @pytest.mark.parametrize(

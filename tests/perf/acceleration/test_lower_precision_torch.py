@@ -23,10 +23,10 @@ from torch_workloads import (
 )
 
 from tinytorch.errors import SettingError
-from tinytorch.perf.acceleration import lower_precision_torch
-from tinytorch.perf.acceleration.lower_precision import LowerPrecision
-from tinytorch.perf.acceleration.precision_layers_torch import AutocastModel, LowerPrecisionModel
-from tinytorch.workloads.workload import Workload
+from tinytorch.models.workload import Workload
+from tinytorch.transforms.lower_precision import LowerPrecision
+from tinytorch.transforms.lower_precision import torch as lower_precision_torch
+from tinytorch.transforms.lower_precision.torch import AutocastModel, LowerPrecisionModel
 
 SLOW = pytest.mark.slow
 WAYS = ["convert", "layers", "autocast"]

@@ -5,13 +5,13 @@ import numpy as np
 import pytest
 
 from tinytorch import Tensor, use_backend
-from tinytorch.core.backends import NUMPY, REFERENCE
 from tinytorch.core.checkpointing import checkpoint_layers
 from tinytorch.core.dispatch import recording
+from tinytorch.core.kernels import NUMPY, REFERENCE
 from tinytorch.core.layers import Linear, ReLU, Sequential
 from tinytorch.core.transformers import GPT
 from tinytorch.errors import BackendError, SettingError
-from tinytorch.perf.acceleration.model_backend import (
+from tinytorch.transforms.kernel_choice import (
     model_backend,
     set_model_backend,
     without_model_backends,

@@ -6,7 +6,7 @@ nn = torch.nn
 import pytest
 from torch_workloads import workload
 
-from tinytorch.perf.acceleration.norm_pairs_torch import watch_flow, why_not_always
+from tinytorch.transforms.fold_batch_norm.torch import watch_flow, why_not_always
 
 
 class Pair(nn.Module):

@@ -2,8 +2,8 @@ import inspect
 
 import pytest
 
-from tinytorch.core.backends import REFERENCE
-from tinytorch.perf.acceleration.operation_methods import with_a_method_for_each_operation
+from tinytorch.core.kernels import REFERENCE
+from tinytorch.transforms.optimized_backend import with_a_method_for_each_operation
 
 
 @with_a_method_for_each_operation

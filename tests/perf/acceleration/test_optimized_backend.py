@@ -6,18 +6,17 @@ import pytest
 from parts import require_part
 
 from tinytorch import Tensor, use_backend
-from tinytorch.core.backends import NUMPY, REFERENCE
 from tinytorch.core.checkpointing import checkpoint_layers
 from tinytorch.core.dispatch import recording
+from tinytorch.core.kernels import NUMPY, REFERENCE
 from tinytorch.core.layers import Linear, ReLU, Sequential
 from tinytorch.core.losses import CrossEntropyLoss
 from tinytorch.core.optimizers import Adam
 from tinytorch.core.transformers import GPT
 from tinytorch.errors import BackendError, SettingError, ShapeError
-from tinytorch.perf.acceleration import choosing
-from tinytorch.perf.acceleration.kernel_choice import ONLY_ONE
-from tinytorch.perf.acceleration.model_backend import set_model_backend
-from tinytorch.perf.acceleration.optimized_backend import OptimizedBackend
+from tinytorch.transforms import kernel_choice as choosing
+from tinytorch.transforms.kernel_choice import ONLY_ONE, set_model_backend
+from tinytorch.transforms.optimized_backend import OptimizedBackend
 
 PAIR = ("reference", "numpy")
 
@@ -194,7 +193,7 @@ def test_a_backend_that_is_wrong_is_never_chosen_and_the_report_says_why(x):
 
 
 def test_many_shapes_do_not_fill_the_memory(counted, monkeypatch):
-    monkeypatch.setattr("tinytorch.perf.acceleration.optimized_backend.MOST_SIGNATURES", 3)
+    monkeypatch.setattr("tinytorch.transforms.optimized_backend.MOST_SIGNATURES", 3)
     backend = OptimizedBackend(PAIR)
     for rows in range(1, 20):
         backend.gelu(np.ones((rows, 2), np.float32))

@@ -6,7 +6,7 @@ from parts import require_part
 
 torch = require_part("torch")
 
-from tinytorch.perf.acceleration.owned_outputs_torch import FEW, OutputTemplate, owned
+from tinytorch.transforms.support.torch import FEW, OutputTemplate, owned
 
 Pair = namedtuple("Pair", "one other")
 

@@ -6,12 +6,12 @@ import pytest
 from tinytorch import load_workload
 from tinytorch.core.module import Module
 from tinytorch.errors import SettingError
-from tinytorch.perf.acceleration.pinned_transfers import PinnedTransfers
-from tinytorch.workloads.plan import Transform
+from tinytorch.transforms.pinned_transfers import PinnedTransfers
+from tinytorch.transforms.plan import Transform
 
 WITHOUT_TORCH = """
 import sys
-from tinytorch.perf.acceleration.pinned_transfers import prefetching
+from tinytorch.transforms.pinned_transfers import prefetching
 try:
     prefetching([], "cuda")
 except ValueError as error:

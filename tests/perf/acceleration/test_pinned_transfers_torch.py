@@ -11,9 +11,9 @@ from torch_workloads import bits_of, is_unchanged, mlp, seeded, workload
 from tinytorch import Workload
 from tinytorch.comparison.sequential import TimeRatio
 from tinytorch.errors import SettingError
-from tinytorch.perf.acceleration import pinned_transfers_torch
-from tinytorch.perf.acceleration.pinned_transfers import PinnedTransfers, prefetching
-from tinytorch.perf.acceleration.pinned_transfers_torch import FetchingModel, PinnedBuffers
+from tinytorch.transforms.pinned_transfers import PinnedTransfers, prefetching
+from tinytorch.transforms.pinned_transfers import torch as pinned_transfers_torch
+from tinytorch.transforms.pinned_transfers.torch import FetchingModel, PinnedBuffers
 
 on_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 

@@ -9,7 +9,7 @@ nn = torch.nn
 
 from torch_workloads import seeded
 
-from tinytorch.perf.acceleration.precision_layers_torch import (
+from tinytorch.transforms.lower_precision.torch import (
     AutocastModel,
     LowerPrecisionModel,
     convert_model,

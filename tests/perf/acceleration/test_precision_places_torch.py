@@ -6,8 +6,8 @@ nn = torch.nn
 from tiny_transformers import gpt2, llama
 from torch_workloads import Tied
 
-from tinytorch.perf.acceleration.lower_precision import LowerPrecision
-from tinytorch.perf.acceleration.precision_places_torch import (
+from tinytorch.transforms.lower_precision import LowerPrecision
+from tinytorch.transforms.lower_precision.torch import (
     cast_modules,
     find_layers,
     kept_modules,

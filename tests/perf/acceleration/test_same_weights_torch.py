@@ -6,7 +6,7 @@ from parts import require_part
 torch = require_part("torch")
 nn = torch.nn
 
-from tinytorch.perf.acceleration.same_weights_torch import SameWeights
+from tinytorch.transforms.support.torch import SameWeights
 
 
 def model():

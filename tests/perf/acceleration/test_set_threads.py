@@ -3,8 +3,8 @@ import pytest
 from tinytorch import load_workload
 from tinytorch.core.module import Module
 from tinytorch.errors import SettingError
-from tinytorch.perf.acceleration.set_threads import SetThreads
-from tinytorch.workloads.plan import Transform
+from tinytorch.transforms.plan import Transform
+from tinytorch.transforms.set_threads import SetThreads
 
 
 def test_it_is_a_transform():

@@ -11,17 +11,17 @@ from torch import nn
 from torch_workloads import bits_of, is_unchanged, mlp, seeded, workload
 
 from tinytorch import Workload
-from tinytorch.measure.threads import LIMITS
-from tinytorch.perf.acceleration import set_threads_torch
-from tinytorch.perf.acceleration.set_threads import SetThreads
-from tinytorch.perf.acceleration.set_threads_torch import (
+from tinytorch.measure.environment import LIMITS
+from tinytorch.transforms.plan import Plan
+from tinytorch.transforms.set_threads import SetThreads
+from tinytorch.transforms.set_threads import torch as set_threads_torch
+from tinytorch.transforms.set_threads.torch import (
     ThreadedModel,
     ThreadRace,
     race_threads,
     setting_cost,
     thread_numbers,
 )
-from tinytorch.workloads.plan import Plan
 
 
 @pytest.fixture(autouse=True)
@@ -30,7 +30,7 @@ def two_threads(monkeypatch):
     before = torch.get_num_threads()
     for name in LIMITS:
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr("tinytorch.measure.threads.usable_cores", lambda: 2)
+    monkeypatch.setattr("tinytorch.measure.environment.usable_cores", lambda: 2)
     torch.set_num_threads(2)
     yield
     torch.set_num_threads(before)
@@ -186,7 +186,7 @@ def test_the_present_number_is_nothing_to_do(case):
 
 
 def test_one_core_leaves_nothing_to_choose(monkeypatch, case):
-    monkeypatch.setattr("tinytorch.measure.threads.usable_cores", lambda: 1)
+    monkeypatch.setattr("tinytorch.measure.environment.usable_cores", lambda: 1)
     torch.set_num_threads(1)
     assert "may use 1 thread" in SetThreads().plan(case).skipped[0].reason
 
@@ -228,7 +228,7 @@ def test_candidates_are_powers_of_two_up_to_the_limit(monkeypatch):
 
 
 def test_a_number_that_the_user_set_is_a_limit(monkeypatch, case):
-    monkeypatch.setattr("tinytorch.measure.threads.usable_cores", lambda: 8)
+    monkeypatch.setattr("tinytorch.measure.environment.usable_cores", lambda: 8)
     assert thread_numbers() == [1, 2]  # by torch.set_num_threads
     torch.set_num_threads(8)
     monkeypatch.setenv("OMP_NUM_THREADS", "4")

@@ -6,7 +6,7 @@ from example_advice import SATURATED, TOO_LARGE, advice_of, curve, measured
 
 from tinytorch.errors import SettingError
 from tinytorch.measure.samples import Samples
-from tinytorch.perf.acceleration.size_advice import Ceiling, Limit, SizeMeasurement
+from tinytorch.tuning.sizes import Ceiling, Limit, SizeMeasurement
 
 
 def test_throughput_is_items_over_the_median_latency():

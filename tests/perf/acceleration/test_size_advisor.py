@@ -6,7 +6,7 @@ from parts import require_part
 from tinytorch import Tensor, Workload
 from tinytorch.core.layers import Linear
 from tinytorch.errors import SettingError
-from tinytorch.perf.acceleration.size_advisor import advise_batch_size, advise_sequence_length
+from tinytorch.tuning.sizes import advise_batch_size, advise_sequence_length
 
 
 @pytest.mark.parametrize(

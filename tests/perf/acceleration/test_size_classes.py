@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from kernel_calls import kernel_calls
 
-from tinytorch.core.backends import REFERENCE
-from tinytorch.perf.acceleration.size_classes import (
+from tinytorch.core.kernels import REFERENCE
+from tinytorch.transforms.kernel_choice import (
     DECIDING_SETTINGS,
     WORK,
     arrays_in,

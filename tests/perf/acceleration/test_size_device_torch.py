@@ -5,8 +5,7 @@ torch = require_part("torch")
 from torch_workloads import mlp, workload
 
 from tinytorch import Workload
-from tinytorch.perf.acceleration.size_advisor import advise_batch_size
-from tinytorch.perf.acceleration.size_device_torch import (
+from tinytorch.tuning.size_device_torch import (
     allocated_peak,
     forget_peak,
     free_bytes,
@@ -14,6 +13,7 @@ from tinytorch.perf.acceleration.size_device_torch import (
     settings_in_force,
     take_settings,
 )
+from tinytorch.tuning.sizes import advise_batch_size
 
 on_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 

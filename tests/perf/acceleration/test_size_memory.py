@@ -4,13 +4,13 @@ import sys
 import psutil
 import pytest
 
-from tinytorch.measure import control_groups
-from tinytorch.perf.acceleration import size_memory
-from tinytorch.perf.acceleration.size_memory import available_bytes, be_first_to_go
+from tinytorch.measure import environment as control_groups
+from tinytorch.tuning import size_trial as size_memory
+from tinytorch.tuning.size_trial import available_bytes, be_first_to_go
 
 FENCED = """
 import numpy as np
-from tinytorch.perf.acceleration.size_memory import fence_address_space
+from tinytorch.tuning.size_trial import fence_address_space
 holds = fence_address_space(200 << 20)
 small = np.ones(10 << 20, np.uint8)
 try:

@@ -6,9 +6,9 @@ import sized_targets
 
 from tinytorch import Workload
 from tinytorch.errors import MeasurementError, SettingError, TargetError
-from tinytorch.perf.acceleration import size_process
-from tinytorch.perf.acceleration.size_process import ENDED, LATE, CannotSendError, SizeProcess
-from tinytorch.workloads.preparation import Preparation
+from tinytorch.models.workload import Preparation
+from tinytorch.tuning import size_trial as size_process
+from tinytorch.tuning.size_trial import ENDED, LATE, CannotSendError, SizeProcess
 
 
 def target(name):

@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 
 from tinytorch.errors import ModelError, SettingError
-from tinytorch.perf.acceleration import size_advisor, size_search
-from tinytorch.perf.acceleration.size_advisor import advise_batch_size, advise_sequence_length
-from tinytorch.perf.acceleration.size_trial import Attempt, TrialFacts
+from tinytorch.tuning import sizes as size_advisor
+from tinytorch.tuning import sizes as size_search
+from tinytorch.tuning.size_trial import Attempt, TrialFacts
+from tinytorch.tuning.sizes import advise_batch_size, advise_sequence_length
 
 KEPT = 1000
 """Bytes of the parameters of the scripted model."""

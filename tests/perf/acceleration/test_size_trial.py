@@ -6,7 +6,7 @@ import pytest
 from tinytorch import Tensor, Workload, load_workload
 from tinytorch.core.layers import Dropout, Linear, Sequential
 from tinytorch.errors import ModelError, SettingError
-from tinytorch.perf.acceleration.size_trial import (
+from tinytorch.tuning.size_trial import (
     MEMORY,
     REFUSED,
     SizeTrial,

@@ -11,8 +11,8 @@ import pytest
 import sized_targets
 
 from tinytorch.errors import SettingError, TargetError
-from tinytorch.perf.acceleration import size_worker
-from tinytorch.perf.acceleration.size_worker import SizeWorker, main
+from tinytorch.tuning import size_worker
+from tinytorch.tuning.size_worker import SizeWorker, main
 
 REQUEST = {"target": "mlp", "kind": "batch", "axis": None, "backend": "numpy", "torch": None}
 

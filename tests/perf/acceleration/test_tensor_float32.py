@@ -1,7 +1,7 @@
 import pytest
 
 from tinytorch.errors import SettingError
-from tinytorch.perf.acceleration.tensor_float32 import TOLERANCE, TensorFloat32
+from tinytorch.transforms.tensor_float32 import TOLERANCE, TensorFloat32
 
 
 @pytest.mark.parametrize("tolerance", [0.0, -1.0, float("inf"), float("nan"), True])

@@ -8,19 +8,18 @@ nn = torch.nn
 
 from torch_workloads import bits_of, is_unchanged, seeded
 
-from tinytorch.adapters.pytorch import TorchAdapter
-from tinytorch.adapters.pytorch_compile import compiled
-from tinytorch.adapters.pytorch_graph_breaks import graph_breaks
-from tinytorch.measure.tf32_torch import multiplies_in_tf32
-from tinytorch.perf.acceleration import tensor_float32_torch
-from tinytorch.perf.acceleration.capture_graph import CaptureGraph
-from tinytorch.perf.acceleration.compile_model import CompileModel
-from tinytorch.perf.acceleration.inference_mode import InferenceMode
-from tinytorch.perf.acceleration.inference_mode_torch import InferenceModel
-from tinytorch.perf.acceleration.tensor_float32 import TensorFloat32
-from tinytorch.perf.acceleration.tensor_float32_torch import TensorFloat32Model
-from tinytorch.perf.profiling.model_profile import profile_workload
-from tinytorch.workloads.workload import Workload
+from tinytorch.measure.ceilings_torch import multiplies_in_tf32
+from tinytorch.models.pytorch import TorchAdapter
+from tinytorch.models.pytorch_compile import compiled, graph_breaks
+from tinytorch.models.workload import Workload
+from tinytorch.profiling.model_profile import profile_workload
+from tinytorch.transforms.capture_graph import CaptureGraph
+from tinytorch.transforms.compile_model import CompileModel
+from tinytorch.transforms.inference_mode import InferenceMode
+from tinytorch.transforms.inference_mode.torch import InferenceModel
+from tinytorch.transforms.tensor_float32 import TensorFloat32
+from tinytorch.transforms.tensor_float32 import torch as tensor_float32_torch
+from tinytorch.transforms.tensor_float32.torch import TensorFloat32Model
 
 needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 

@@ -3,9 +3,9 @@ import pytest
 
 from tinytorch import Tensor
 from tinytorch.core.autograd import check_gradients
-from tinytorch.core.backends import REFERENCE
+from tinytorch.core.kernels import REFERENCE
 from tinytorch.errors import SettingError
-from tinytorch.perf.acceleration.tensor_operations import TENSOR_OPERATIONS
+from tinytorch.transforms.optimized_backend import TENSOR_OPERATIONS
 
 A, B = (2, 3), (3, 4)
 IMAGE = (1, 2, 5, 5)

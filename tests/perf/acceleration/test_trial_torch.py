@@ -10,17 +10,17 @@ nn = torch.nn
 
 from torch_workloads import bits_of, is_unchanged, mlp, workload
 
-from tinytorch.adapters.pytorch import TorchAdapter
 from tinytorch.comparison.outputs import compare_outputs
-from tinytorch.perf.acceleration import trial_torch
-from tinytorch.perf.acceleration.trial_torch import (
+from tinytorch.models.pytorch import TorchAdapter
+from tinytorch.models.workload import Workload
+from tinytorch.transforms.support import torch as trial_torch
+from tinytorch.transforms.support.torch import (
     CALLS,
     CALLS_IF_LONG,
     run_once,
     try_change,
     why_unlike,
 )
-from tinytorch.workloads.workload import Workload
 
 needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 

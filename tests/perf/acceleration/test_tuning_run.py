@@ -3,11 +3,16 @@ import pytest
 from parts import require_part
 
 from tinytorch import Tensor, Workload, use_backend
-from tinytorch.core.backends import NUMPY
+from tinytorch.core.kernels import NUMPY
 from tinytorch.core.layers import Dropout, Linear, ReLU, Sequential
 from tinytorch.errors import SettingError
-from tinytorch.perf.acceleration.model_backend import model_backend, set_model_backend
-from tinytorch.perf.acceleration.tuning_run import operations_of, prepared, recorded_calls
+from tinytorch.transforms.kernel_choice import (
+    model_backend,
+    operations_of,
+    prepared,
+    recorded_calls,
+    set_model_backend,
+)
 
 X = Tensor(np.ones((4, 3), np.float32))
 

@@ -3,11 +3,11 @@ import pytest
 from classic_models import leaving_no_trace, make_model
 from parts import require_part
 
+from tinytorch.benchmarking import benchmark as module
+from tinytorch.benchmarking.benchmark import Benchmark
 from tinytorch.core.dataloader import TensorDataset
 from tinytorch.core.layers import Linear
 from tinytorch.errors import SettingError
-from tinytorch.perf.benchmarking import benchmark as module
-from tinytorch.perf.benchmarking.benchmark import Benchmark
 
 
 class Plain:

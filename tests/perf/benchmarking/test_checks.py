@@ -1,14 +1,14 @@
 import pytest
 
-from tinytorch.core.layers import Linear
-from tinytorch.errors import ModelError, SettingError, ShapeError
-from tinytorch.perf.benchmarking.checks import (
+from tinytorch.benchmarking.checks import (
     check_budget,
     check_count,
     check_model,
     check_shape,
     failure_text,
 )
+from tinytorch.core.layers import Linear
+from tinytorch.errors import ModelError, SettingError, ShapeError
 
 
 @pytest.mark.parametrize("value", [0, -3, 1.5, True, "7", None])

@@ -5,15 +5,14 @@ import pytest
 from parts import require_part
 
 import tinytorch.perf.benchmarking as benchmarking
-from tinytorch.perf.benchmarking import (
-    Benchmark,
-    BenchmarkResult,
-    BenchmarkSuite,
-    MLPerf,
+from tinytorch.benchmarking.benchmark import Benchmark, BenchmarkResult
+from tinytorch.benchmarking.mlperf import MLPerf
+from tinytorch.benchmarking.performance import (
     benchmark_suite,
     measure_performance,
     plot_performance_comparison,
 )
+from tinytorch.benchmarking.suite import BenchmarkSuite
 
 
 @pytest.fixture

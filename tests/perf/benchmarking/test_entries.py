@@ -1,9 +1,17 @@
 import pytest
 
+from tinytorch.benchmarking.suite_file import (
+    Entry,
+    Offline,
+    Server,
+    SingleStream,
+    Suite,
+    SuiteWorkload,
+    digest,
+    one_of,
+)
 from tinytorch.core.dispatch import use_backend
 from tinytorch.errors import SettingError
-from tinytorch.perf.benchmarking.entries import Entry, Suite, SuiteWorkload, digest, one_of
-from tinytorch.perf.benchmarking.scenario_settings import Offline, Server, SingleStream
 
 
 def suite(**changes):

@@ -7,11 +7,10 @@ import time
 
 import pytest
 
-from tinytorch.measure.owned_folders import owned_folder
-from tinytorch.perf.benchmarking import entry_process
-from tinytorch.perf.benchmarking.entries import Entry
-from tinytorch.perf.benchmarking.entry_process import run_entry
-from tinytorch.perf.benchmarking.scenario_settings import SingleStream
+from tinytorch.benchmarking import suite_run as entry_process
+from tinytorch.benchmarking.suite_file import Entry, SingleStream
+from tinytorch.benchmarking.suite_run import run_entry
+from tinytorch.measure.child_process import owned_folder
 
 FACTORIES = """
 import os, signal, subprocess, sys, time
@@ -119,9 +118,9 @@ def test_a_real_timeout_ends_it_too(entry):
 def test_a_killed_parent_takes_its_worker_and_that_ones_children_along(entry, tmp_path):
     code = (
         "import sys; sys.path[:] = sys.argv[1:];"
-        "from tinytorch.perf.benchmarking.entries import Entry;"
-        "from tinytorch.perf.benchmarking.scenario_settings import SingleStream;"
-        "from tinytorch.perf.benchmarking.entry_process import run_entry;"
+        "from tinytorch.benchmarking.suite_file import Entry;"
+        "from tinytorch.benchmarking.suite_file import SingleStream;"
+        "from tinytorch.benchmarking.suite_run import run_entry;"
         "run_entry(Entry('tiny.py:hangs', SingleStream(), folder='.'), timeout_s=600)"
     )
     temporary = tmp_path / "temporary"

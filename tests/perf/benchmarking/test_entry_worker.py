@@ -7,15 +7,14 @@ import numpy as np
 import pytest
 from parts import require_part
 
+from tinytorch.benchmarking import entry_worker
+from tinytorch.benchmarking.entry_worker import main, measure_entry
+from tinytorch.benchmarking.scenarios import RateTrial, ServerResult
+from tinytorch.benchmarking.suite_file import Entry, Offline, Server, SingleStream
 from tinytorch.comparison.resources import Resources
 from tinytorch.core.dispatch import active_backend, set_backend
 from tinytorch.errors import TinyTorchError
 from tinytorch.measure.samples import Samples
-from tinytorch.perf.benchmarking import entry_worker
-from tinytorch.perf.benchmarking.entries import Entry
-from tinytorch.perf.benchmarking.entry_worker import main, measure_entry
-from tinytorch.perf.benchmarking.scenario_settings import Offline, Server, SingleStream
-from tinytorch.perf.benchmarking.server import RateTrial, ServerResult
 
 FACTORIES = """
 import numpy as np

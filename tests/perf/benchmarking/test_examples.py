@@ -3,9 +3,9 @@ import pytest
 from parts import require_part
 
 from tinytorch import Tensor
+from tinytorch.benchmarking.examples import EVALUATION_BATCH, read_examples
 from tinytorch.core.dataloader import DataLoader, TensorDataset
 from tinytorch.errors import SettingError
-from tinytorch.perf.benchmarking.examples import EVALUATION_BATCH, read_examples
 
 X = np.arange(24, dtype=np.float32).reshape(6, 4)
 Y = np.array([0, 1, 2, 0, 1, 2])

@@ -3,7 +3,7 @@ import gc
 import numpy as np
 import pytest
 
-from tinytorch.perf.benchmarking.interleaved import FEWEST_ROUNDS, time_in_turns
+from tinytorch.benchmarking.performance import FEWEST_ROUNDS, time_in_turns
 
 
 class Tape:

@@ -4,8 +4,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from parts import require_part
 
+from tinytorch.benchmarking.checks import mean_interval, ratio_interval, share_interval
 from tinytorch.errors import SettingError
-from tinytorch.perf.benchmarking.intervals import mean_interval, ratio_interval, share_interval
 
 
 @pytest.mark.parametrize(("hits", "count"), [(0, 1), (0, 40), (7, 9), (40, 40), (1, 5000)])

@@ -5,12 +5,12 @@ import pytest
 from parts import require_part
 
 from tinytorch import load_workload
+from tinytorch.benchmarking import mlperf as module
+from tinytorch.benchmarking.mlperf import MLPerf
 from tinytorch.core.layers import Linear
 from tinytorch.errors import SettingError, TargetError
 from tinytorch.measure.samples import Samples
-from tinytorch.perf.benchmarking import mlperf as module
-from tinytorch.perf.benchmarking.mlperf import MLPerf
-from tinytorch.workloads.zoo import digit_data, text_data, tokenizer
+from tinytorch.models.zoo import digit_data, text_data, tokenizer
 
 KEYS = {
     "accuracy",

@@ -3,16 +3,16 @@ import pytest
 from parts import require_part
 
 from tinytorch import Tensor
-from tinytorch.core.layers import Linear, ReLU, Sequential
-from tinytorch.core.spatial import Conv2d
-from tinytorch.core.transformers import GPT
-from tinytorch.errors import SettingError
-from tinytorch.perf.benchmarking.model_inputs import (
+from tinytorch.benchmarking.examples import (
     checked_shapes,
     fitted_inputs,
     inputs_of_shapes,
     own_example,
 )
+from tinytorch.core.layers import Linear, ReLU, Sequential
+from tinytorch.core.spatial import Conv2d
+from tinytorch.core.transformers import GPT
+from tinytorch.errors import SettingError
 
 
 def test_one_shape_or_several():

@@ -2,10 +2,10 @@ import functools
 
 import pytest
 
+from tinytorch.benchmarking.checks import model_name, named_models
 from tinytorch.core.layers import Linear, ReLU
 from tinytorch.errors import SettingError
-from tinytorch.perf.benchmarking.names import model_name, named_models
-from tinytorch.workloads.workload import Workload
+from tinytorch.models.workload import Workload
 
 
 def named(name):

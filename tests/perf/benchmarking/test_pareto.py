@@ -2,8 +2,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tinytorch.benchmarking.suite_run import dominates, pareto_front
 from tinytorch.errors import SettingError
-from tinytorch.perf.benchmarking.pareto import dominates, pareto_front
 
 POINTS = st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5)), min_size=1, max_size=12)
 DIRECTIONS = st.tuples(st.booleans(), st.booleans())

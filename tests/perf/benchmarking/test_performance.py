@@ -7,13 +7,13 @@ from classic_models import leaving_no_trace
 from parts import require_part
 
 from tinytorch import Tensor, load_workload
+from tinytorch.benchmarking import performance as module
+from tinytorch.benchmarking.performance import Performance, measure_performance
 from tinytorch.core.dataloader import DataLoader, TensorDataset
 from tinytorch.core.layers import Linear
 from tinytorch.errors import ModelError, SettingError
-from tinytorch.measure.device_clock import DeviceClock
 from tinytorch.measure.samples import Samples
-from tinytorch.perf.benchmarking import performance as module
-from tinytorch.perf.benchmarking.performance import Performance, measure_performance
+from tinytorch.measure.timing import DeviceClock
 
 QUICK = 0.02
 

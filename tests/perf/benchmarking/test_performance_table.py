@@ -6,16 +6,17 @@ import pytest
 from parts import require_part
 from terminal import shown
 
+from tinytorch.benchmarking import performance as measuring
+from tinytorch.benchmarking.performance import (
+    Performance,
+    PerformanceTable,
+    benchmark_suite,
+    measure_performance,
+    plot_performance_comparison,
+)
 from tinytorch.core.layers import Linear
 from tinytorch.errors import MissingPartError, SettingError
 from tinytorch.measure.samples import Samples
-from tinytorch.perf.benchmarking import performance as measuring
-from tinytorch.perf.benchmarking.performance import Performance, measure_performance
-from tinytorch.perf.benchmarking.performance_table import (
-    PerformanceTable,
-    benchmark_suite,
-    plot_performance_comparison,
-)
 
 QUICK = 0.02
 

@@ -5,8 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from parts import require_part
 
-from tinytorch.measure.samples import Samples
-from tinytorch.perf.benchmarking.rate_search import (
+from tinytorch.benchmarking.scenarios import (
     MEETS,
     NOT_SHOWN,
     RESOLUTION,
@@ -16,6 +15,7 @@ from tinytorch.perf.benchmarking.rate_search import (
     next_rate,
     verdict_limits,
 )
+from tinytorch.measure.samples import Samples
 
 
 def search(verdict_at, first=1.0):

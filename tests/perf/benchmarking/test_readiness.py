@@ -1,9 +1,9 @@
 import pytest
 from parts import require_part
 
-from tinytorch.adapters.adapter import adapter_for
+from tinytorch.benchmarking.checks import held_ready
 from tinytorch.core.layers import Dropout, Linear, Sequential
-from tinytorch.perf.benchmarking.readiness import held_ready
+from tinytorch.models.adapter import adapter_for
 
 
 @pytest.fixture

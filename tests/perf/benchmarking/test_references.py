@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from tinytorch.errors import SettingError, TargetError
-from tinytorch.perf.benchmarking.references import (
+from tinytorch.models.targets import (
     check_reference,
     is_installed,
     load_reference,

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from parts import require_part
 
+from tinytorch.benchmarking.benchmark import BenchmarkResult
 from tinytorch.errors import SettingError
-from tinytorch.perf.benchmarking.result import BenchmarkResult
 
 
 def test_the_golden_numbers():

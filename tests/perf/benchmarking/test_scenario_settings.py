@@ -1,8 +1,6 @@
 import pytest
 
-from tinytorch.errors import SettingError
-from tinytorch.measure.samples import values_needed
-from tinytorch.perf.benchmarking.scenario_settings import (
+from tinytorch.benchmarking.suite_file import (
     SCENARIOS,
     Offline,
     Server,
@@ -12,6 +10,8 @@ from tinytorch.perf.benchmarking.scenario_settings import (
     scenario_fields,
     scenario_from,
 )
+from tinytorch.errors import SettingError
+from tinytorch.measure.samples import values_needed
 
 
 def test_there_are_three_scenarios():

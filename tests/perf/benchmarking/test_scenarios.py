@@ -2,8 +2,8 @@ import math
 
 import pytest
 
-from tinytorch.perf.benchmarking.scenario_settings import Offline, SingleStream
-from tinytorch.perf.benchmarking.scenarios import Query, measure_offline, measure_single_stream
+from tinytorch.benchmarking.scenarios import Query, measure_offline, measure_single_stream
+from tinytorch.benchmarking.suite_file import Offline, SingleStream
 
 
 class Counting:
@@ -59,7 +59,7 @@ def test_without_known_examples_queries_are_counted(examples, unit):
 
 def test_throughput_counts_the_examples_of_a_query(monkeypatch):
     # A clock that advances by one second per reading makes every round one second long.
-    from tinytorch.perf.benchmarking import scenarios
+    from tinytorch.benchmarking import scenarios
 
     ticks = iter(range(10**6))
     monkeypatch.setattr(scenarios, "perf_counter", lambda: float(next(ticks)))

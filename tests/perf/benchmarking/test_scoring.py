@@ -5,15 +5,15 @@ from hypothesis import strategies as st
 from parts import require_part
 
 from tinytorch import Tensor
-from tinytorch.core.layers import Linear
-from tinytorch.errors import ModelError
-from tinytorch.perf.benchmarking.examples import read_examples
-from tinytorch.perf.benchmarking.scoring import (
+from tinytorch.benchmarking.examples import (
     ACCURACY,
     NEGATIVE_ERROR,
+    read_examples,
     score_examples,
     score_outputs,
 )
+from tinytorch.core.layers import Linear
+from tinytorch.errors import ModelError
 
 LOGITS = np.array([[0.1, 2.0, 0.3], [5.0, 1.0, 2.0], [0.0, 0.0, 1.0]])
 

@@ -1,11 +1,18 @@
 import numpy as np
 import pytest
 
-from tinytorch.perf.benchmarking import server as module
-from tinytorch.perf.benchmarking.rate_search import MEETS, NOT_SHOWN, VIOLATES, verdict_limits
-from tinytorch.perf.benchmarking.scenario_settings import Server
-from tinytorch.perf.benchmarking.scenarios import Query
-from tinytorch.perf.benchmarking.server import RealTime, measure_server, try_rate
+from tinytorch.benchmarking import scenarios as module
+from tinytorch.benchmarking.scenarios import (
+    MEETS,
+    NOT_SHOWN,
+    VIOLATES,
+    Query,
+    RealTime,
+    measure_server,
+    try_rate,
+    verdict_limits,
+)
+from tinytorch.benchmarking.suite_file import Server
 
 
 class ImaginaryTime:

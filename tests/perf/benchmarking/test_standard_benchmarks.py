@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
 
-from tinytorch.perf.benchmarking.standard_benchmarks import STANDARD_BENCHMARKS
-from tinytorch.workloads.zoo import CONTEXT, load_zoo, tokenizer
+from tinytorch.benchmarking.mlperf import STANDARD_BENCHMARKS
+from tinytorch.models.zoo import CONTEXT, load_zoo, tokenizer
 
 
 @pytest.mark.parametrize("name", STANDARD_BENCHMARKS)

@@ -6,11 +6,11 @@ from classic_models import KINDS, leaving_no_trace, make_input, make_model
 from parts import require_part
 
 from tinytorch import Tensor
+from tinytorch.benchmarking.examples import read_examples
+from tinytorch.benchmarking.subject import make_subject, ready_together
 from tinytorch.core.layers import Linear
 from tinytorch.errors import BackendError, ModelError, SettingError, TargetError
-from tinytorch.perf.benchmarking.examples import read_examples
-from tinytorch.perf.benchmarking.subject import make_subject, ready_together
-from tinytorch.workloads.workload import Workload
+from tinytorch.models.workload import Workload
 
 EXAMPLES = read_examples((np.ones((40, 8), np.float32), np.zeros(40, int)))
 

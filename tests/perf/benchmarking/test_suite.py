@@ -2,10 +2,10 @@ import numpy as np
 import pytest
 from parts import require_part
 
+from tinytorch.benchmarking.benchmark import BenchmarkResult
+from tinytorch.benchmarking.suite import BenchmarkSuite
 from tinytorch.core.layers import Linear
 from tinytorch.errors import SettingError
-from tinytorch.perf.benchmarking.result import BenchmarkResult
-from tinytorch.perf.benchmarking.suite import BenchmarkSuite
 
 
 @pytest.fixture

@@ -1,9 +1,7 @@
 import pytest
 
+from tinytorch.benchmarking.suite_file import Server, Suite, load_suite
 from tinytorch.errors import SettingError
-from tinytorch.perf.benchmarking.entries import Suite
-from tinytorch.perf.benchmarking.scenario_settings import Server
-from tinytorch.perf.benchmarking.suite_file import load_suite
 
 GOOD = """
 name = "zoo"
@@ -94,7 +92,7 @@ def test_a_file_of_another_shape_is_refused(write, text, message):
 
 
 PYTHON = """
-from tinytorch.perf.benchmarking.entries import Suite, SuiteWorkload
+from tinytorch.benchmarking.suite_file import Suite, SuiteWorkload
 def suite(): return Suite("mine", [SuiteWorkload("models.py:make")])
 ready = suite()
 def wrong(): return 3

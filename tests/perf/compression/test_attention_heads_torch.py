@@ -8,8 +8,8 @@ require_part("transformers")
 
 from tiny_transformers import tiny
 
-from tinytorch.perf.compression.attention_heads_torch import find_heads
-from tinytorch.perf.compression.trimming_torch import Place
+from tinytorch.transforms.remove_channels.groups import find_heads
+from tinytorch.transforms.support.weights_torch import Place
 
 
 def heads_of(name, **changes):

@@ -4,9 +4,9 @@ import pytest
 from tinytorch.core.layers import Linear
 from tinytorch.core.module import Module
 from tinytorch.core.tensor import Tensor
-from tinytorch.perf.compression.channel_checks import why_broken
-from tinytorch.perf.compression.channel_graph import trace_channels
-from tinytorch.workloads.workload import Workload
+from tinytorch.models.workload import Workload
+from tinytorch.transforms.remove_channels import why_broken
+from tinytorch.transforms.support.channels import trace_channels
 
 
 class Net(Module):

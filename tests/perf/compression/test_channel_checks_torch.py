@@ -10,11 +10,10 @@ require_part("torch_pruning")
 
 from channel_models_torch import MODELS
 
-from tinytorch.perf.compression.channel_checks_torch import leave_broken
-from tinytorch.perf.compression.channel_groups_torch import ChannelGroup, trace_groups
-from tinytorch.perf.compression.models_torch import calls_of
-from tinytorch.perf.compression.trimming_torch import Place
-from tinytorch.workloads.workload import Workload
+from tinytorch.models.workload import Workload
+from tinytorch.transforms.remove_channels.groups import ChannelGroup, trace_groups
+from tinytorch.transforms.remove_channels.torch import leave_broken
+from tinytorch.transforms.support.weights_torch import Place, calls_of
 
 
 def free_groups(case):

@@ -2,7 +2,6 @@ import numpy as np
 import pytest
 from small_models import workload
 
-from tinytorch.adapters.core_tensors import named_tensors
 from tinytorch.core.autograd import is_grad_enabled, no_grad
 from tinytorch.core.layers import Linear
 from tinytorch.core.module import Module
@@ -10,9 +9,10 @@ from tinytorch.core.spatial import BatchNorm2d, Conv2d
 from tinytorch.core.tensor import Tensor
 from tinytorch.core.transformers import GPT
 from tinytorch.errors import ModelError
-from tinytorch.perf.compression.channel_graph import trace_channels
-from tinytorch.perf.memoization import enable_kv_cache
-from tinytorch.workloads.workload import Workload
+from tinytorch.models.core import named_tensors
+from tinytorch.models.workload import Workload
+from tinytorch.transforms.kv_cache import enable_kv_cache
+from tinytorch.transforms.support.channels import trace_channels
 
 
 def places_of(graph):

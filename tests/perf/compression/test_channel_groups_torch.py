@@ -9,9 +9,8 @@ from channel_models_torch import MODELS
 from torch_workloads import Residual, Tied, seeded
 
 from tinytorch.errors import ModelError
-from tinytorch.perf.compression.channel_groups_torch import ChannelGroup, layer_of, trace_groups
-from tinytorch.perf.compression.models_torch import Call
-from tinytorch.perf.compression.trimming_torch import Place
+from tinytorch.transforms.remove_channels.groups import ChannelGroup, layer_of, trace_groups
+from tinytorch.transforms.support.weights_torch import Call, Place
 
 
 def groups_of(model, *inputs):

@@ -2,12 +2,12 @@ import numpy as np
 import pytest
 from small_models import workload
 
-from tinytorch.adapters.core_tensors import named_tensors
 from tinytorch.core.tensor import Tensor
 from tinytorch.errors import SettingError
-from tinytorch.perf.compression.channel_graph import trace_channels
-from tinytorch.perf.compression.channel_importance import input_energies, unit_importance
-from tinytorch.workloads.workload import Workload
+from tinytorch.models.core import named_tensors
+from tinytorch.models.workload import Workload
+from tinytorch.transforms.remove_channels import input_energies, unit_importance
+from tinytorch.transforms.support.channels import trace_channels
 
 
 @pytest.mark.parametrize("name", ["mlp", "cnn", "gpt"])

@@ -2,7 +2,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tinytorch.perf.compression.channel_labels import Labels
+from tinytorch.transforms.support.channels import Labels
 
 
 def test_labels_are_new_each_time():

@@ -6,25 +6,27 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from small_models import workload
 
-from tinytorch.adapters.adapter import adapter_for
-from tinytorch.adapters.core_tensors import named_tensors
 from tinytorch.core.attention import MultiHeadAttention
 from tinytorch.core.layers import Linear, ReLU, Sequential
 from tinytorch.core.module import Module
 from tinytorch.core.spatial import BatchNorm2d, Conv2d
 from tinytorch.core.tensor import Tensor, concatenate
 from tinytorch.errors import SettingError
-from tinytorch.perf.acceleration import FuseLayers
-from tinytorch.perf.compression import LowRank, Prune, ShareWeights, SparseLayers
-from tinytorch.perf.compression.channel_graph import Place, trace_channels
-from tinytorch.perf.compression.channel_planning import apply_removal
-from tinytorch.perf.compression.multiply_accumulates import count_macs
-from tinytorch.perf.compression.remove_channels import RemoveChannels
-from tinytorch.perf.compression.trimming import joined, zero_out
-from tinytorch.perf.memoization import enable_kv_cache
-from tinytorch.perf.quantization import Quantize
-from tinytorch.workloads.plan import Step
-from tinytorch.workloads.workload import Workload
+from tinytorch.models.adapter import adapter_for
+from tinytorch.models.core import named_tensors
+from tinytorch.models.workload import Workload
+from tinytorch.transforms.fuse_layers import FuseLayers
+from tinytorch.transforms.kv_cache import enable_kv_cache
+from tinytorch.transforms.low_rank import LowRank
+from tinytorch.transforms.plan import Step
+from tinytorch.transforms.prune import Prune
+from tinytorch.transforms.quantize import Quantize
+from tinytorch.transforms.remove_channels import RemoveChannels, apply_removal
+from tinytorch.transforms.share_weights import ShareWeights
+from tinytorch.transforms.sparse_layers import SparseLayers
+from tinytorch.transforms.support.channels import Place, trace_channels
+from tinytorch.transforms.support.trimming import joined, zero_out
+from tinytorch.transforms.support.weights import count_macs
 
 
 def reasons(plan):

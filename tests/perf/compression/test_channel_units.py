@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tinytorch.perf.compression.channel_units import Units
+from tinytorch.transforms.support.channels import Units
 
 
 def test_roots_are_units_of_their_own_at_first():

@@ -10,7 +10,7 @@ from small_models import workload
 from tinytorch.core.layers import Linear, ReLU, Sequential
 from tinytorch.core.spatial import Conv2d
 from tinytorch.errors import SettingError
-from tinytorch.perf.compression.classic_functions import (
+from tinytorch.transforms.compression import (
     Compressor,
     MagnitudePruner,
     StructuredPruner,
@@ -19,8 +19,8 @@ from tinytorch.perf.compression.classic_functions import (
     measure_sparsity,
     structured_prune,
 )
-from tinytorch.perf.compression.sparse_linear import SparseLinear
-from tinytorch.perf.compression.sparsity import weights_of
+from tinytorch.transforms.prune import weights_of
+from tinytorch.transforms.sparse_layers import SparseLinear
 
 NAMES = ["mlp", "cnn", "gpt", "branches", "shared"]
 

@@ -5,8 +5,8 @@ from hypothesis import strategies as st
 from parts import require_part
 
 from tinytorch.errors import SettingError
-from tinytorch.perf.compression import clustering
-from tinytorch.perf.compression.clustering import codes_for, find_codebook
+from tinytorch.transforms import share_weights as clustering
+from tinytorch.transforms.share_weights import codes_for, find_codebook
 
 
 def error_of(values, codebook):

@@ -11,13 +11,13 @@ from tinytorch.core.tensor import Parameter
 from tinytorch.errors import CheckpointError, SettingError
 from tinytorch.formats.affine import QuantizedArray
 from tinytorch.formats.weights_file import read_weights, write_weights
-from tinytorch.perf.compression.classic_functions import magnitude_prune
-from tinytorch.perf.compression.compressed_model import (
+from tinytorch.transforms.compressed_file import (
     compressed_state,
     load_compressed,
     save_compressed,
     with_state,
 )
+from tinytorch.transforms.compression import magnitude_prune
 
 NAMES = ["mlp", "cnn", "gpt", "branches", "shared"]
 

@@ -7,7 +7,7 @@ from parts import require_part
 from tinytorch.errors import CheckpointError, SettingError
 from tinytorch.formats.affine import QuantizedArray
 from tinytorch.formats.weights_file import read_weights, write_weights
-from tinytorch.perf.compression.compressed_model import (
+from tinytorch.transforms.compressed_file import (
     compressed_state,
     load_compressed,
     save_compressed,

@@ -10,12 +10,12 @@ from terminal import shown
 
 from tinytorch.formats.affine import Scheme, quantize_array
 from tinytorch.formats.entropy import entropy_bytes
-from tinytorch.perf.compression.compressed_model import (
+from tinytorch.transforms.compressed_file import (
     BFLOAT16,
     compressed_state,
     load_compressed,
 )
-from tinytorch.perf.compression.compression_result import (
+from tinytorch.transforms.compression import (
     CompressionStage,
     bound_bytes,
 )

@@ -10,7 +10,7 @@ from tinytorch.core.optimizers import SGD, Adam, AdamW
 from tinytorch.core.tensor import Parameter, Tensor
 from tinytorch.core.training import CosineSchedule, Trainer
 from tinytorch.errors import CheckpointError, SettingError, ShapeError
-from tinytorch.perf.compression.constrained_training import ConstrainedOptimizer, keeping_zeros
+from tinytorch.transforms.support.training import ConstrainedOptimizer, keeping_zeros
 
 OPTIMIZERS = {
     "sgd": lambda p, decay: SGD(p, lr=0.05, weight_decay=decay),

@@ -7,18 +7,18 @@ import pytest
 from parts import require_part
 
 from tinytorch.comparison.sequential import TimeRatio
-from tinytorch.core.backends import NUMPY
 from tinytorch.core.dispatch import use_backend
+from tinytorch.core.kernels import NUMPY
 from tinytorch.errors import BackendError, SettingError
-from tinytorch.perf.compression import crossover as module
-from tinytorch.perf.compression.crossover import (
+from tinytorch.transforms import sparse_layers as module
+from tinytorch.transforms.sparse_layers import (
     SPARSITIES,
     Crossover,
     CrossoverPoint,
+    crossover_file,
     measure_crossover,
     merge_doubts,
 )
-from tinytorch.perf.compression.crossover_store import crossover_file
 
 WHERE = "for 784 x 128 with 1 row on this machine (numba, 2 threads)"
 
@@ -190,7 +190,7 @@ def test_a_wrong_kernel_is_not_timed():
 @pytest.mark.slow
 def test_compiled_kernels_are_measured_with_their_threads():
     require_part("numba")
-    from tinytorch.core.backends.numba_compile import THREADS
+    from tinytorch.core.kernels.numba.compile import THREADS
 
     with use_backend("numba"):
         found = measure_crossover(40, 30, 1, budget_s=0.01)

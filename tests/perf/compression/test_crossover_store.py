@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from tinytorch.perf.compression.crossover_store import (
+from tinytorch.transforms.sparse_layers import (
     crossover_file,
     load_crossovers,
     save_crossover,

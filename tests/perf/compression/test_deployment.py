@@ -17,9 +17,10 @@ from tinytorch.comparison.resources import Resources
 from tinytorch.core.layers import Dropout, Sequential
 from tinytorch.errors import CheckpointError, SettingError
 from tinytorch.measure import timing
-from tinytorch.perf.compression import deployment as deployment_module
-from tinytorch.perf.compression.compressed_model import save_compressed
-from tinytorch.perf.compression.deployment import (
+from tinytorch.transforms import deployment as deployment_module
+from tinytorch.transforms.compressed_file import save_compressed
+from tinytorch.transforms.compression import ModelCompressor
+from tinytorch.transforms.deployment import (
     BUDGETS,
     DOES_NOT_FIT,
     FITS,
@@ -28,7 +29,6 @@ from tinytorch.perf.compression.deployment import (
     budget_verdict,
     deployment_report,
 )
-from tinytorch.perf.compression.model_compressor import ModelCompressor
 
 NUMBERS = st.floats(0, 1e6)
 

@@ -17,7 +17,7 @@ from tinytorch.core.tensor import Tensor
 from tinytorch.core.training import accuracy
 from tinytorch.core.transformers import GPT
 from tinytorch.errors import DTypeError, ModelError, SettingError, ShapeError
-from tinytorch.perf.compression.distillation import KnowledgeDistillation
+from tinytorch.transforms.distillation import KnowledgeDistillation
 
 
 def two_models():

@@ -14,8 +14,8 @@ from torch_workloads import bits_of, is_unchanged, seeded
 from tinytorch.core.layers import Linear
 from tinytorch.core.tensor import Tensor
 from tinytorch.errors import DivergenceError, DTypeError, SettingError, ShapeError
-from tinytorch.perf.compression.distillation import KnowledgeDistillation
-from tinytorch.perf.compression.distillation_torch import distillation_loss, fit, teach
+from tinytorch.transforms.distillation import KnowledgeDistillation
+from tinytorch.transforms.distillation.torch import distillation_loss, fit, teach
 
 
 def logits(*shape, seed=0, dtype=torch.float64):

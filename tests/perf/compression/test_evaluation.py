@@ -9,8 +9,8 @@ from small_models import workload
 
 from tinytorch.core.layers import Dropout, Linear, Sequential
 from tinytorch.errors import SettingError
-from tinytorch.perf.compression.evaluation import scores_of
-from tinytorch.workloads.workload import Workload
+from tinytorch.models.workload import Workload
+from tinytorch.transforms.support.weights import scores_of
 
 
 def modes_seen(model):

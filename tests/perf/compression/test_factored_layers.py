@@ -7,13 +7,13 @@ from tinytorch.core.autograd import check_gradients
 from tinytorch.core.layers import Linear, ReLU, Sequential
 from tinytorch.core.spatial import Conv2d
 from tinytorch.core.tensor import Parameter, Tensor
-from tinytorch.perf.compression.factored_layers import (
+from tinytorch.models.workload import Workload
+from tinytorch.transforms.remove_channels import RemoveChannels
+from tinytorch.transforms.support.weights import (
     FactoredConv2d,
     FactoredLinear,
     factored_layer,
 )
-from tinytorch.perf.compression.remove_channels import RemoveChannels
-from tinytorch.workloads.workload import Workload
 
 
 def halves(rng, *shapes):

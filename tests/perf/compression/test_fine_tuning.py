@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 from parts import require_part
 
-from tinytorch.adapters.adapter import adapter_for
 from tinytorch.core.dataloader import DataLoader, TensorDataset
 from tinytorch.core.layers import Dropout, Linear, ReLU, Sequential
 from tinytorch.core.losses import MSELoss
@@ -12,12 +11,11 @@ from tinytorch.core.optimizers import SGD, Adam, AdamW
 from tinytorch.core.tensor import Tensor
 from tinytorch.core.training import EarlyStopping
 from tinytorch.errors import DivergenceError, SettingError
-from tinytorch.perf.compression.fine_tuning import fine_tune
-from tinytorch.perf.compression.low_rank import LowRank
-from tinytorch.perf.compression.masks import Masks
-from tinytorch.perf.compression.prune import Prune
-from tinytorch.perf.compression.sparsity_schedules import CubicSchedule, OneShotSchedule
-from tinytorch.workloads.workload import Workload
+from tinytorch.models.adapter import adapter_for
+from tinytorch.models.workload import Workload
+from tinytorch.transforms.low_rank import LowRank
+from tinytorch.transforms.prune import Masks, Prune
+from tinytorch.transforms.support.training import CubicSchedule, OneShotSchedule, fine_tune
 
 
 def spirals(seed):

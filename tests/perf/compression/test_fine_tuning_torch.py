@@ -6,10 +6,8 @@ from torch import nn
 from torch_workloads import bits_of, is_unchanged, seeded, workload
 
 from tinytorch.errors import DivergenceError, SettingError
-from tinytorch.perf.compression.fine_tuning import fine_tune
-from tinytorch.perf.compression.masks import Masks
-from tinytorch.perf.compression.prune import Prune
-from tinytorch.perf.compression.sparsity_schedules import CubicSchedule
+from tinytorch.transforms.prune import Masks, Prune
+from tinytorch.transforms.support.training import CubicSchedule, fine_tune
 
 
 def batches(count=20, *, useless=False):

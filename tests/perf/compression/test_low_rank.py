@@ -7,16 +7,16 @@ from hypothesis import strategies as st
 from parts import require_part
 from small_models import workload
 
-from tinytorch.adapters.adapter import adapter_for
 from tinytorch.core.autograd import no_grad
 from tinytorch.core.layers import Linear, ReLU, Sequential
 from tinytorch.core.module import Module
 from tinytorch.core.spatial import Conv2d
 from tinytorch.core.tensor import Tensor
 from tinytorch.errors import SettingError, ShapeError
-from tinytorch.perf.compression.low_rank import LowRank, low_rank_approximate, rank_for_energy
-from tinytorch.workloads.plan import Transform
-from tinytorch.workloads.workload import Workload
+from tinytorch.models.adapter import adapter_for
+from tinytorch.models.workload import Workload
+from tinytorch.transforms.low_rank import LowRank, low_rank_approximate, rank_for_energy
+from tinytorch.transforms.plan import Transform
 
 
 def held(model):

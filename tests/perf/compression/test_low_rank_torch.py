@@ -14,9 +14,9 @@ from torch_workloads import Tied, bits_of, held, is_unchanged, outputs, seeded, 
 from tinytorch.core.layers import Linear
 from tinytorch.core.tensor import Tensor
 from tinytorch.errors import SettingError
-from tinytorch.perf.compression.low_rank import LowRank
-from tinytorch.perf.compression.low_rank_torch import apply_torch, plan_torch
-from tinytorch.workloads.workload import Workload
+from tinytorch.models.workload import Workload
+from tinytorch.transforms.low_rank import LowRank
+from tinytorch.transforms.low_rank.torch import apply_torch, plan_torch
 
 
 def case_of(name):

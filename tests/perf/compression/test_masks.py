@@ -5,8 +5,7 @@ from small_models import workload
 from tinytorch.core.checkpoints import save_checkpoint
 from tinytorch.core.layers import Linear
 from tinytorch.errors import CheckpointError, SettingError
-from tinytorch.perf.compression.masks import Masks, set_zero
-from tinytorch.perf.compression.prune import Prune
+from tinytorch.transforms.prune import Masks, Prune, set_zero
 
 
 def pruned(name, sparsity=0.6, **settings):

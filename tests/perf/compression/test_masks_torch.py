@@ -6,8 +6,8 @@ torch = require_part("torch")
 from torch import nn
 
 from tinytorch.errors import SettingError
-from tinytorch.perf.compression.masks import Masks
-from tinytorch.perf.compression.masks_torch import (
+from tinytorch.transforms.prune import Masks
+from tinytorch.transforms.prune.torch import (
     check_rankable_torch,
     find_prunables_torch,
     kind_of_torch,

@@ -1,7 +1,8 @@
 import numpy as np
 import pytest
 
-from tinytorch.perf.compression.missed_layers import (
+from tinytorch.transforms.support.observing import why_kept
+from tinytorch.transforms.support.trimming import (
     choose_layers,
     is_part,
     staying_layers,
@@ -9,7 +10,6 @@ from tinytorch.perf.compression.missed_layers import (
     why_no_stream,
     why_part_kept,
 )
-from tinytorch.workloads.kept_layers import why_kept
 
 COSTS = {"a": 0.3, "b": 0.1, "c": 0.2, "d": 0.4}
 

@@ -10,16 +10,16 @@ from parts import require_part
 from small_models import workload
 from trained_digits import build, digits_loader, digits_workload
 
-from tinytorch.adapters.adapter import adapter_for
 from tinytorch.core.layers import Dropout, Linear, ReLU, Sequential
 from tinytorch.core.losses import CrossEntropyLoss
 from tinytorch.core.optimizers import SGD
 from tinytorch.errors import SettingError
 from tinytorch.formats.affine import QuantizedArray
-from tinytorch.perf.compression import model_compressor
-from tinytorch.perf.compression.compressed_model import load_compressed
-from tinytorch.perf.compression.model_compressor import ModelCompressor
-from tinytorch.perf.compression.sparsity_schedules import LinearSchedule
+from tinytorch.models.adapter import adapter_for
+from tinytorch.transforms import compression as model_compressor
+from tinytorch.transforms.compressed_file import load_compressed
+from tinytorch.transforms.compression import ModelCompressor
+from tinytorch.transforms.support.training import LinearSchedule
 
 
 @pytest.fixture(scope="module")

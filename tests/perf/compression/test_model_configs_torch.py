@@ -6,7 +6,7 @@ require_part("transformers")
 
 from tiny_transformers import tiny
 
-from tinytorch.perf.compression.model_configs_torch import CONFIG_LACKS, fit_config, has_config
+from tinytorch.transforms.support.weights_torch import CONFIG_LACKS, fit_config, has_config
 
 
 def test_models_of_transformers_have_a_config():

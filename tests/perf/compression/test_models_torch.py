@@ -9,7 +9,7 @@ nn = torch.nn
 from torch_workloads import Tied, held, mlp, seeded, workload
 
 from tinytorch.errors import SettingError
-from tinytorch.perf.compression.models_torch import (
+from tinytorch.transforms.support.weights_torch import (
     Call,
     calls_of,
     counted_shrinkage,

@@ -4,8 +4,8 @@ import torch
 from tinytorch.core.layers import Linear, Sequential
 from tinytorch.core.spatial import BatchNorm2d, Conv2d, Flatten
 from tinytorch.core.tensor import Tensor
-from tinytorch.perf.compression.multiply_accumulates import count_macs, macs_note
-from tinytorch.workloads.workload import Workload
+from tinytorch.models.workload import Workload
+from tinytorch.transforms.support.weights import count_macs, macs_note
 
 
 def test_products_are_counted_for_the_whole_batch_in_both_frameworks():

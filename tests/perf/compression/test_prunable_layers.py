@@ -7,7 +7,7 @@ from tinytorch.core.module import Module
 from tinytorch.core.spatial import BatchNorm2d, Conv2d
 from tinytorch.core.tensor import Parameter, Tensor
 from tinytorch.errors import SettingError
-from tinytorch.perf.compression.prunable_layers import (
+from tinytorch.transforms.prune.layers import (
     check_rankable,
     find_prunables,
     kind_of,

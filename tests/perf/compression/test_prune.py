@@ -7,16 +7,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from small_models import workload
 
-from tinytorch.adapters.adapter import adapter_for
 from tinytorch.core.layers import Linear, ReLU, Sequential
 from tinytorch.core.module import Module
 from tinytorch.core.spatial import Conv2d
 from tinytorch.core.tensor import Tensor
 from tinytorch.errors import SettingError
-from tinytorch.perf.compression.masks import Masks
-from tinytorch.perf.compression.prune import Prune
-from tinytorch.workloads.plan import Transform
-from tinytorch.workloads.workload import Workload
+from tinytorch.models.adapter import adapter_for
+from tinytorch.models.workload import Workload
+from tinytorch.transforms.plan import Transform
+from tinytorch.transforms.prune import Masks, Prune
 
 NAMES = ["mlp", "cnn", "gpt", "branches", "shared"]
 

@@ -12,7 +12,7 @@ from torch.nn.utils import prune as torch_prune
 from torch_workloads import Residual, Tied, bits_of, held, is_unchanged, mlp, seeded, workload
 
 from tinytorch.errors import SettingError
-from tinytorch.perf.compression.prune import Prune
+from tinytorch.transforms.prune import Prune
 
 CASES = {
     "mlp": lambda: workload(seeded(mlp, 32), 4, 32),

@@ -1,7 +1,7 @@
 import pytest
 
-from tinytorch.perf.compression.pruning_plan import Prunable, make_plan
-from tinytorch.workloads.plan import Skipped
+from tinytorch.transforms.plan import Skipped
+from tinytorch.transforms.prune.layers import Prunable, make_plan
 
 
 def weight(name, size, zeros=0, **reasons):

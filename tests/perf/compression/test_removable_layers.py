@@ -8,12 +8,12 @@ from tinytorch.core.layers import Linear, Sequential
 from tinytorch.core.module import Module
 from tinytorch.core.tensor import Tensor
 from tinytorch.errors import SettingError
-from tinytorch.perf.compression.removable_layers import (
+from tinytorch.models.workload import Workload
+from tinytorch.transforms.remove_layers import (
     OutputChange,
     remove_items,
     survey_layers,
 )
-from tinytorch.workloads.workload import Workload
 
 X = Tensor(np.ones((2, 4), np.float32))
 

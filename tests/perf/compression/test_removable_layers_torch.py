@@ -7,7 +7,7 @@ nn = torch.nn
 from torch_workloads import bits_of, is_unchanged, seeded, workload
 
 from tinytorch.errors import SettingError
-from tinytorch.perf.compression.removable_layers_torch import (
+from tinytorch.transforms.remove_layers.torch import (
     OutputChange,
     shorten,
     survey_layers,

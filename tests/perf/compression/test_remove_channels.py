@@ -2,12 +2,12 @@ import numpy as np
 import pytest
 from small_models import workload
 
-from tinytorch.adapters.core_tensors import named_tensors
 from tinytorch.core.layers import Linear
 from tinytorch.errors import SettingError
-from tinytorch.perf.compression.remove_channels import RemoveChannels
-from tinytorch.workloads.plan import Transform
-from tinytorch.workloads.workload import Workload
+from tinytorch.models.core import named_tensors
+from tinytorch.models.workload import Workload
+from tinytorch.transforms.plan import Transform
+from tinytorch.transforms.remove_channels import RemoveChannels
 
 
 @pytest.mark.parametrize(

@@ -14,11 +14,11 @@ from tiny_transformers import VOCABULARY, continued, continued_without_cache, ti
 from torch_workloads import Tied, bits_of, held, is_unchanged, outputs, seeded, workload
 
 from tinytorch.errors import SettingError
-from tinytorch.perf.compression.multiply_accumulates import count_macs
-from tinytorch.perf.compression.remove_channels import RemoveChannels
-from tinytorch.perf.compression.remove_channels_torch import apply_torch, plan_torch
-from tinytorch.perf.compression.trimming_torch import Place, zero_out
-from tinytorch.workloads.workload import Workload
+from tinytorch.models.workload import Workload
+from tinytorch.transforms.remove_channels import RemoveChannels
+from tinytorch.transforms.remove_channels.torch import apply_torch, plan_torch
+from tinytorch.transforms.support.weights import count_macs
+from tinytorch.transforms.support.weights_torch import Place, zero_out
 
 TRANSFORMERS = ["llama", "gpt2", "bert", "vit", "resnet"]
 

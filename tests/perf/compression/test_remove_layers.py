@@ -4,18 +4,18 @@ import numpy as np
 import pytest
 from small_models import workload
 
-from tinytorch.adapters.adapter import adapter_for
 from tinytorch.core.autograd import no_grad
 from tinytorch.core.layers import Linear, ReLU, Sequential
 from tinytorch.core.module import Module
 from tinytorch.core.tensor import Tensor
 from tinytorch.core.transformers import GPT, LayerNorm
 from tinytorch.errors import SettingError
-from tinytorch.perf.compression.remove_layers import RemoveLayers
-from tinytorch.perf.compression.sparse_linear import SparseLinear
-from tinytorch.perf.memoization import enable_kv_cache
-from tinytorch.workloads.plan import Transform
-from tinytorch.workloads.workload import Workload
+from tinytorch.models.adapter import adapter_for
+from tinytorch.models.workload import Workload
+from tinytorch.transforms.kv_cache import enable_kv_cache
+from tinytorch.transforms.plan import Transform
+from tinytorch.transforms.remove_layers import RemoveLayers
+from tinytorch.transforms.sparse_layers import SparseLinear
 
 
 class Step(Module):

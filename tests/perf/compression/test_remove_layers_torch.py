@@ -10,9 +10,9 @@ from tiny_transformers import continued, continued_without_cache, tiny
 from torch_workloads import bits_of, held, is_unchanged, mlp, outputs, workload
 
 from tinytorch.errors import SettingError
-from tinytorch.perf.compression.remove_layers import RemoveLayers
-from tinytorch.perf.compression.remove_layers_torch import apply_torch, plan_torch
-from tinytorch.workloads.workload import Workload
+from tinytorch.models.workload import Workload
+from tinytorch.transforms.remove_layers import RemoveLayers
+from tinytorch.transforms.remove_layers.torch import apply_torch, plan_torch
 
 LISTS = {
     "llama": "model.layers",

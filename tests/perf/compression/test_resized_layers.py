@@ -11,10 +11,10 @@ from tinytorch.core.layers import Linear, Sequential
 from tinytorch.core.transformers import LayerNorm
 from tinytorch.errors import CheckpointError
 from tinytorch.formats.weights_file import write_weights
-from tinytorch.perf.compression.compressed_model import load_compressed, save_compressed
-from tinytorch.perf.compression.remove_channels import RemoveChannels
-from tinytorch.perf.compression.resized_layers import why_not_resized
-from tinytorch.perf.compression.trimming import let_layers_know
+from tinytorch.transforms.compressed_file import load_compressed, save_compressed
+from tinytorch.transforms.remove_channels import RemoveChannels
+from tinytorch.transforms.support.trimming import let_layers_know
+from tinytorch.transforms.support.weights import why_not_resized
 
 
 def smaller(work):

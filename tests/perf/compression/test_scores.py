@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from tinytorch.errors import SettingError
-from tinytorch.perf.compression.scores import (
+from tinytorch.transforms.prune.layers import (
     ZERO_ALREADY,
     ranks_within_outputs,
     relative_scores,

@@ -8,7 +8,8 @@ from parts import require_part
 torch = require_part("torch")
 
 from tinytorch.errors import SettingError
-from tinytorch.perf.compression import scores, scores_torch
+from tinytorch.transforms.prune import layers as scores
+from tinytorch.transforms.prune import torch as scores_torch
 
 SHAPES = hnp.array_shapes(min_dims=2, max_dims=4, max_side=5)
 WEIGHTS = hnp.arrays(

@@ -7,17 +7,16 @@ import pytest
 from parts import require_part
 from small_models import workload
 
-from tinytorch.adapters.adapter import adapter_for
 from tinytorch.core.autograd import no_grad
 from tinytorch.core.dispatch import use_backend
 from tinytorch.core.layers import Linear, Sequential
 from tinytorch.core.optimizers import Adam
 from tinytorch.core.tensor import Tensor
 from tinytorch.errors import SettingError
-from tinytorch.perf.compression.share_weights import ShareWeights
-from tinytorch.perf.compression.shared_weight_layers import SharedWeightLayer, SharedWeightLinear
-from tinytorch.workloads.plan import Transform
-from tinytorch.workloads.workload import Workload
+from tinytorch.models.adapter import adapter_for
+from tinytorch.models.workload import Workload
+from tinytorch.transforms.plan import Transform
+from tinytorch.transforms.share_weights import SharedWeightLayer, SharedWeightLinear, ShareWeights
 
 
 def held(model):

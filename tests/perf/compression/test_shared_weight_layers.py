@@ -11,9 +11,8 @@ from tinytorch.core.optimizers import SGD, AdamW
 from tinytorch.core.spatial import Conv2d
 from tinytorch.core.tensor import Tensor
 from tinytorch.errors import DTypeError, SettingError, ShapeError
-from tinytorch.perf.compression import shared_weight_layers as module
-from tinytorch.perf.compression.clustering import find_codebook
-from tinytorch.perf.compression.shared_weight_layers import SharedWeightConv2d, SharedWeightLinear
+from tinytorch.transforms import share_weights as module
+from tinytorch.transforms.share_weights import SharedWeightConv2d, SharedWeightLinear, find_codebook
 
 
 def linear(entries=16, *, zeros=False, dtype=np.float32, bias=True):

@@ -8,19 +8,23 @@ from parts import require_part
 from small_models import workload
 
 from tinytorch import profile_model
-from tinytorch.adapters.core import CoreAdapter
 from tinytorch.comparison.sequential import TimeRatio
 from tinytorch.core.autograd import no_grad
 from tinytorch.core.embeddings import Embedding
 from tinytorch.core.layers import Linear, Sequential
 from tinytorch.core.tensor import Tensor
 from tinytorch.errors import SettingError
-from tinytorch.perf.compression import sparse_layers as module
-from tinytorch.perf.compression.crossover import SPARSITIES, Crossover, CrossoverPoint
-from tinytorch.perf.compression.sparse_layers import SparseLayers
-from tinytorch.perf.compression.sparse_linear import SparseLinear
-from tinytorch.workloads.plan import Transform
-from tinytorch.workloads.workload import Workload
+from tinytorch.models.core import CoreAdapter
+from tinytorch.models.workload import Workload
+from tinytorch.transforms import sparse_layers as module
+from tinytorch.transforms.plan import Transform
+from tinytorch.transforms.sparse_layers import (
+    SPARSITIES,
+    Crossover,
+    CrossoverPoint,
+    SparseLayers,
+    SparseLinear,
+)
 
 RATIOS = (3, 2, 1.25, 0.75, 0.2)
 """They cross at a sparsity of 92.5%."""

@@ -7,17 +7,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tinytorch.adapters.core import CoreAdapter
 from tinytorch.core.activations import GELU, ReLU
 from tinytorch.core.autograd import no_grad
 from tinytorch.core.dispatch import run
 from tinytorch.core.layers import Linear, Sequential
 from tinytorch.core.tensor import Tensor
 from tinytorch.errors import DTypeError, GraphError, ShapeError
-from tinytorch.perf.acceleration.fuse_layers import FuseLayers
-from tinytorch.perf.compression import sparse_linear as module
-from tinytorch.perf.compression.sparse_linear import SparseLinear, sparse_bytes
-from tinytorch.workloads.workload import Workload
+from tinytorch.models.core import CoreAdapter
+from tinytorch.models.workload import Workload
+from tinytorch.transforms import sparse_layers as module
+from tinytorch.transforms.fuse_layers import FuseLayers
+from tinytorch.transforms.sparse_layers import SparseLinear, sparse_bytes
 
 
 def pruned(inputs=20, outputs=7, sparsity=0.8, *, bias=True, seed=0):

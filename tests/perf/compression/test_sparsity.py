@@ -7,11 +7,11 @@ from small_models import workload
 
 from tinytorch.core.layers import Linear, Sequential
 from tinytorch.core.tensor import Tensor
-from tinytorch.perf.compression.share_weights import ShareWeights
-from tinytorch.perf.compression.sparse_linear import SparseLinear
-from tinytorch.perf.compression.sparsity import count_weights, sparsity_of, weights_of
-from tinytorch.perf.quantization import Quantize
-from tinytorch.workloads.workload import Workload
+from tinytorch.models.workload import Workload
+from tinytorch.transforms.prune import count_weights, sparsity_of, weights_of
+from tinytorch.transforms.quantize import Quantize
+from tinytorch.transforms.share_weights import ShareWeights
+from tinytorch.transforms.sparse_layers import SparseLinear
 
 
 def counted_slowly(model):

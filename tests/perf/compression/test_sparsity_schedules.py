@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tinytorch.errors import SettingError
-from tinytorch.perf.compression.sparsity_schedules import (
+from tinytorch.transforms.support.training import (
     CubicSchedule,
     LinearSchedule,
     OneShotSchedule,

@@ -6,8 +6,8 @@ from tinytorch.core.layers import Linear, Sequential
 from tinytorch.core.spatial import BatchNorm2d, Conv2d
 from tinytorch.core.tensor import Tensor
 from tinytorch.errors import SettingError
-from tinytorch.perf.compression.channel_graph import Place
-from tinytorch.perf.compression.trimming import joined, trim, zero_out
+from tinytorch.transforms.support.channels import Place
+from tinytorch.transforms.support.trimming import joined, trim, zero_out
 
 
 def test_units_are_joined_in_order():

@@ -5,7 +5,7 @@ torch = require_part("torch")
 nn = torch.nn
 
 from tinytorch.errors import SettingError
-from tinytorch.perf.compression.trimming_torch import (
+from tinytorch.transforms.support.weights_torch import (
     Place,
     is_depthwise,
     joined,

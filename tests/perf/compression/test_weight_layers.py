@@ -5,12 +5,12 @@ from small_models import workload
 from tinytorch.core.layers import Linear, Sequential
 from tinytorch.core.tensor import Tensor
 from tinytorch.errors import SettingError
-from tinytorch.perf.compression.weight_layers import (
+from tinytorch.models.workload import Workload
+from tinytorch.transforms.plan import Plan, Step
+from tinytorch.transforms.support.weights import (
     carry_out,
     find_weight_layers,
 )
-from tinytorch.workloads.plan import Plan, Step
-from tinytorch.workloads.workload import Workload
 
 NOTHING = dict.fromkeys(("speedup", "shrinkage"), "a test")
 

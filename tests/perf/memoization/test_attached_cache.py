@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from torch_twins import randomise
 
-from tinytorch.adapters.layer_watch import stamping_layers
 from tinytorch.core.attention import MultiHeadAttention
 from tinytorch.core.dispatch import recording
 from tinytorch.core.embeddings import PositionalEmbedding, SinusoidalEncoding
@@ -15,7 +14,8 @@ from tinytorch.core.module import Module
 from tinytorch.core.tensor import Tensor
 from tinytorch.core.transformers import GPT, TransformerBlock
 from tinytorch.errors import CacheFullError, SettingError, ShapeError, TokenError
-from tinytorch.perf.memoization import disable_kv_cache, enable_kv_cache
+from tinytorch.models.adapter import stamping_layers
+from tinytorch.transforms.kv_cache import disable_kv_cache, enable_kv_cache
 
 VOCABULARY, TIME, WIDTH = 17, 12, 8
 CHUNKS = [(0, 5), (5, 8), (8, 9), (9, 12)]

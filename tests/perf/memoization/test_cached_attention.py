@@ -12,7 +12,7 @@ from tinytorch.core.layers import Sequential
 from tinytorch.core.tensor import Tensor
 from tinytorch.core.transformers import TransformerBlock
 from tinytorch.errors import CacheFullError, SettingError, ShapeError
-from tinytorch.perf.memoization import CachedMultiHeadAttention
+from tinytorch.transforms.kv_cache import CachedMultiHeadAttention
 
 WIDTH, HEADS = 8, 2
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from tinytorch.core import kv_cache
-from tinytorch.perf.memoization import KVCache
+from tinytorch.core.kv_cache import KVCache
 
 
 def test_the_cache_is_that_of_the_framework():

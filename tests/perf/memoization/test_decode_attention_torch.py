@@ -9,10 +9,10 @@ require_part("transformers")
 from tiny_transformers import decoder, prompts
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
-from tinytorch.perf.memoization import decode_attention_torch
-from tinytorch.perf.memoization.decode_attention_torch import NAME, decoding_attention
-from tinytorch.perf.memoization.decode_session_torch import DecodeSession, SessionSettings
-from tinytorch.perf.memoization.token_choice_torch import TokenChoice
+from tinytorch.transforms.static_generation import cache as decode_attention_torch
+from tinytorch.transforms.static_generation.cache import NAME, decoding_attention
+from tinytorch.transforms.static_generation.generation import TokenChoice
+from tinytorch.transforms.static_generation.torch import DecodeSession, SessionSettings
 
 
 @pytest.fixture

@@ -7,9 +7,8 @@ require_part("transformers")
 from tiny_transformers import decoder
 
 from tinytorch.errors import ModelError
-from tinytorch.perf.memoization.decode_check_torch import check_step
-from tinytorch.perf.memoization.decode_session_torch import DecodeSession, SessionSettings
-from tinytorch.perf.memoization.token_choice_torch import TokenChoice
+from tinytorch.transforms.static_generation.generation import TokenChoice
+from tinytorch.transforms.static_generation.torch import DecodeSession, SessionSettings, check_step
 
 
 def session(model, **changes):

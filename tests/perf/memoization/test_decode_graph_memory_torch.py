@@ -19,7 +19,7 @@ from drawn_graphs_torch import (
 
 F = torch.nn.functional
 
-from tinytorch.perf.memoization.decode_graph_torch import GATED
+from tinytorch.transforms.static_generation.decode_graph import GATED
 
 # ---------------------------------------------------------------- what changes memory meanwhile
 

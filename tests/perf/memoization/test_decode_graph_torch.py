@@ -18,8 +18,8 @@ from drawn_graphs_torch import (
 
 F = torch.nn.functional
 
-from tinytorch.perf.memoization import decode_graph_torch
-from tinytorch.perf.memoization.decode_graph_torch import (
+from tinytorch.transforms.static_generation import decode_graph as decode_graph_torch
+from tinytorch.transforms.static_generation.decode_graph import (
     GATED,
     JOINT,
     MOST_ROWS,

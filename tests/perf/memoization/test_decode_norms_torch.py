@@ -6,7 +6,7 @@ from parts import require_part
 torch = require_part("torch")
 from torch import fx
 
-from tinytorch.perf.memoization.decode_norms_torch import find_norm, value_of
+from tinytorch.transforms.static_generation.decode_graph import find_norm, value_of
 
 WIDTH, EPS = 8, 1e-5
 

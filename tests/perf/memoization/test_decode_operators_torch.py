@@ -4,7 +4,7 @@ from parts import require_part
 torch = require_part("torch")
 F = torch.nn.functional
 
-from tinytorch.perf.memoization.decode_operators_torch import (
+from tinytorch.transforms.static_generation.operators import (
     ACTIVATIONS,
     attend,
     gated_product,

@@ -8,13 +8,13 @@ from fake_capture import FakeCapture
 from tiny_transformers import decoder, generated, prompts
 
 from tinytorch.errors import ModelError
-from tinytorch.perf.memoization import decode_session_torch
-from tinytorch.perf.memoization.decode_session_torch import (
+from tinytorch.transforms.static_generation import torch as decode_session_torch
+from tinytorch.transforms.static_generation.generation import TokenChoice
+from tinytorch.transforms.static_generation.torch import (
     MOST_PROMPTS,
     DecodeSession,
     SessionSettings,
 )
-from tinytorch.perf.memoization.token_choice_torch import TokenChoice
 
 GREEDY = TokenChoice()
 

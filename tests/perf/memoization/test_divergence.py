@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from tinytorch.perf.memoization import Divergence
+from tinytorch.transforms.static_generation import Divergence
 
 
 @pytest.mark.parametrize(

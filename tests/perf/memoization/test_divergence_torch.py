@@ -7,7 +7,7 @@ require_part("transformers")
 from tiny_transformers import decoder, generated, prompts
 
 from tinytorch.errors import ShapeError
-from tinytorch.perf.memoization.divergence_torch import explain_divergence
+from tinytorch.transforms.static_generation.generation import explain_divergence
 
 
 @pytest.fixture(scope="module")

@@ -7,17 +7,17 @@ require_part("transformers")
 from tiny_transformers import decoder, generated, prompts
 
 from tinytorch.errors import ModelError, SettingError
-from tinytorch.measure.tf32_torch import multiplies_in_tf32
-from tinytorch.perf.acceleration.tensor_float32_torch import TensorFloat32Model
-from tinytorch.perf.memoization import generation_call
-from tinytorch.perf.memoization.generation_torch import (
+from tinytorch.measure.ceilings_torch import multiplies_in_tf32
+from tinytorch.transforms.static_generation import generation_call
+from tinytorch.transforms.static_generation.generation import (
     PROFILED_TOKENS,
     Generation,
+    TokenChoice,
     special_tokens,
     unlike_settings,
     vocabulary_size,
 )
-from tinytorch.perf.memoization.token_choice_torch import TokenChoice
+from tinytorch.transforms.tensor_float32.torch import TensorFloat32Model
 
 
 @pytest.fixture

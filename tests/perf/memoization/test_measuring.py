@@ -7,7 +7,8 @@ from tinytorch.core.dispatch import use_backend
 from tinytorch.core.layers import Linear
 from tinytorch.core.transformers import GPT
 from tinytorch.errors import MeasurementError, SettingError
-from tinytorch.perf.memoization import enable_kv_cache, measure_cache_tradeoff, measuring
+from tinytorch.transforms import kv_cache as measuring
+from tinytorch.transforms.kv_cache import enable_kv_cache, measure_cache_tradeoff
 
 BUDGET_S = 0.02
 

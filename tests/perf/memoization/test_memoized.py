@@ -12,7 +12,7 @@ from tinytorch.core.autograd import no_grad
 from tinytorch.core.layers import Linear
 from tinytorch.core.tensor import Tensor
 from tinytorch.errors import GraphError, SettingError
-from tinytorch.perf.memoization import memoize
+from tinytorch.transforms.memoize import memoize
 
 
 def counted(function, **settings):

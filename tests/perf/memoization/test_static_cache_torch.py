@@ -8,7 +8,7 @@ transformers = require_part("transformers")
 
 from tiny_transformers import decoder, seeded
 
-from tinytorch.perf.memoization.static_cache_torch import (
+from tinytorch.transforms.static_generation.cache import (
     PreallocatedLayer,
     preallocated_cache,
     why_no_cache,

@@ -6,11 +6,11 @@ from parts import require_part
 from project_files import ROOT
 
 from tinytorch.errors import MissingPartError, SettingError
-from tinytorch.perf.memoization import StaticGeneration, static_generation, static_generator
-from tinytorch.perf.memoization.static_generation import NAME
-from tinytorch.workloads.plan import Plan, Transform
-from tinytorch.workloads.targets import load_workload
-from tinytorch.workloads.workload import Workload
+from tinytorch.models.targets import load_workload
+from tinytorch.models.workload import Workload
+from tinytorch.transforms import static_generation
+from tinytorch.transforms.plan import Plan, Transform
+from tinytorch.transforms.static_generation import NAME, StaticGeneration, static_generator
 
 
 @pytest.mark.parametrize(
@@ -66,8 +66,8 @@ def test_transformers_is_not_loaded_for_a_model_of_something_else():
     require_part("torch")
     code = (
         "import sys, torch\n"
-        "from tinytorch.perf.memoization import StaticGeneration\n"
-        "from tinytorch.workloads.workload import Workload\n"
+        "from tinytorch.transforms.static_generation import StaticGeneration\n"
+        "from tinytorch.models.workload import Workload\n"
         "case = Workload('layer', torch.nn.Linear(2, 2), (torch.ones(1, 2),))\n"
         "assert StaticGeneration().plan(case).is_empty\n"
         "assert 'transformers' not in sys.modules\n"

@@ -9,12 +9,12 @@ require_part("transformers")
 from tiny_transformers import decoder, generated, prompts
 from torch_workloads import bits_of, is_unchanged
 
-from tinytorch.adapters.pytorch_wrapping import WrappedModel
 from tinytorch.errors import MeasurementError
-from tinytorch.perf.memoization import StaticGeneration, generation_call, static_generation_torch
-from tinytorch.perf.memoization.static_generator_torch import StaticGenerator
-from tinytorch.workloads.preparation import preparations_of
-from tinytorch.workloads.workload import Workload
+from tinytorch.models.pytorch_tensors import WrappedModel
+from tinytorch.models.workload import Workload, preparations_of
+from tinytorch.transforms.static_generation import StaticGeneration, generation_call
+from tinytorch.transforms.static_generation import torch as static_generation_torch
+from tinytorch.transforms.static_generation.torch import StaticGenerator
 
 PLAIN = StaticGeneration(compile=False)
 

@@ -17,8 +17,8 @@ from tinytorch.errors import (
     ShapeError,
     TokenError,
 )
-from tinytorch.perf.memoization import generation_call
-from tinytorch.perf.memoization.static_generator_torch import StaticGenerator
+from tinytorch.transforms.static_generation import generation_call
+from tinytorch.transforms.static_generation.torch import StaticGenerator
 
 needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 

@@ -14,9 +14,9 @@ from plain_generators_torch import DRAWING, drawn, plain
 from tiny_transformers import decoder, generated, prompts
 from torch_workloads import bits_of, is_unchanged
 
-from tinytorch.adapters.pytorch_wrapping import WrappedModel, innermost
-from tinytorch.perf.memoization.static_generator_torch import MOST_SESSIONS
-from tinytorch.workloads.preparation import prepares_itself
+from tinytorch.models.pytorch_tensors import WrappedModel, innermost
+from tinytorch.models.workload import prepares_itself
+from tinytorch.transforms.static_generation.torch import MOST_SESSIONS
 
 needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 

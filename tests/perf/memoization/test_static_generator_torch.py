@@ -14,8 +14,8 @@ from tiny_transformers import DECODERS, decoder, generated, prompts
 from tinytorch.errors import (
     ModelError,
 )
-from tinytorch.perf.memoization import static_generator
-from tinytorch.perf.memoization import static_generator_torch as module
+from tinytorch.transforms.static_generation import static_generator
+from tinytorch.transforms.static_generation import torch as module
 
 needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 QUICK = ["gpt2", "llama", "mistral"]

@@ -7,7 +7,7 @@ torch = require_part("torch")
 transformers = require_part("transformers")
 
 from tinytorch.errors import SettingError
-from tinytorch.perf.memoization.token_choice_torch import TokenChoice, argmax_in_parts
+from tinytorch.transforms.static_generation.generation import TokenChoice, argmax_in_parts
 
 
 def as_transformers(scores, temperature, top_k, top_p):

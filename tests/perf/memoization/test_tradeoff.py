@@ -6,7 +6,7 @@ import pytest
 from example_comparisons import comparison
 from terminal import shown
 
-from tinytorch.perf.memoization.tradeoff import CachePoint, CacheTradeoff
+from tinytorch.transforms.kv_cache import CachePoint, CacheTradeoff
 
 
 def tradeoff_of(ratios, *, lengths=(10, 20, 40), **changes):

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from parts import require_part
 
-from tinytorch.perf.profiling.block_memory import MB, metering
+from tinytorch.profiling.memory_profiler import MB, metering
 
 MEGABYTE = 2**20
 # What Python itself allocates beside the arrays: names, frames, the meters' own objects.

@@ -6,8 +6,8 @@ import pytest
 from tinytorch import Tensor
 from tinytorch.core.layers import Linear, Sequential
 from tinytorch.errors import SettingError
-from tinytorch.perf.profiling.cache import cache_fits
-from tinytorch.perf.profiling.model_profile import profile_model
+from tinytorch.profiling.model_profile import profile_model
+from tinytorch.profiling.summary import cache_fits
 
 
 @pytest.fixture(scope="module")

@@ -3,10 +3,10 @@ import pytest
 from parts import require_part
 
 from tinytorch import Tensor
-from tinytorch.adapters.adapter import adapter_for
 from tinytorch.core.layers import Dropout, Linear, Sequential
 from tinytorch.errors import ModelError, ShapeError
-from tinytorch.perf.profiling.check_run import check_run
+from tinytorch.models.adapter import adapter_for
+from tinytorch.profiling.model_profile import check_run
 
 X = Tensor(np.ones((2, 4), np.float32))
 

@@ -16,9 +16,9 @@ from measure.imaginary import ceilings
 from parts import require_part
 
 from tinytorch.errors import SettingError
-from tinytorch.perf.profiling import ProfilerContext
-from tinytorch.perf.profiling.model_profile import profile_model
-from tinytorch.perf.profiling.timer import TRACING_NOTE
+from tinytorch.profiling.context import ProfilerContext
+from tinytorch.profiling.model_profile import profile_model
+from tinytorch.profiling.timer import TRACING_NOTE
 
 MEGABYTE = 2**20
 
@@ -26,7 +26,7 @@ MEGABYTE = 2**20
 @pytest.fixture(autouse=True)
 def _known_machine(monkeypatch):
     found = ceilings()
-    monkeypatch.setattr("tinytorch.perf.profiling.context.machine_ceilings", lambda device: found)
+    monkeypatch.setattr("tinytorch.profiling.context.machine_ceilings", lambda device: found)
 
 
 def words(capsys):
@@ -237,7 +237,7 @@ def test_a_device_without_ceilings_is_no_reason_to_fail(monkeypatch):
     def refuse(device):
         raise SettingError("no such device")
 
-    monkeypatch.setattr("tinytorch.perf.profiling.context.machine_ceilings", refuse)
+    monkeypatch.setattr("tinytorch.profiling.context.machine_ceilings", refuse)
     with ProfilerContext(timing_runs=2) as profiler:
         profiler.profile_function(lambda: None)
         profiler.add_flop_count(5)

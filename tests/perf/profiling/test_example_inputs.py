@@ -6,7 +6,7 @@ from tinytorch import Tensor
 from tinytorch.core.embeddings import Embedding
 from tinytorch.core.layers import Linear
 from tinytorch.errors import SettingError
-from tinytorch.perf.profiling.example_inputs import (
+from tinytorch.profiling.flops import (
     as_inputs,
     check_model,
     example_inputs,

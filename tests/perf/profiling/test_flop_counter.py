@@ -18,8 +18,7 @@ from tinytorch.core.attention import MultiHeadAttention
 from tinytorch.core.layers import GELU, Linear, Sequential
 from tinytorch.core.spatial import Conv2d
 from tinytorch.errors import ModelError, SettingError
-from tinytorch.perf.profiling import FLOPCounter, count_flops
-from tinytorch.perf.profiling.example_inputs import example_inputs
+from tinytorch.profiling.flops import FLOPCounter, count_flops, example_inputs
 
 SIZES = st.integers(1, 12)
 

@@ -6,8 +6,7 @@ from parts import require_part
 from tinytorch import Tensor, load_workload
 from tinytorch.core.layers import Linear
 from tinytorch.errors import GraphError, ModelError
-from tinytorch.perf.profiling import count_flops
-from tinytorch.perf.profiling.flops import record_call
+from tinytorch.profiling.flops import count_flops, record_call
 
 
 class OnlyForward:

@@ -19,7 +19,7 @@ from tinytorch.core.attention import MultiHeadAttention, scaled_dot_product_atte
 from tinytorch.core.layers import Linear, ReLU, Sequential
 from tinytorch.core.spatial import Conv2d
 from tinytorch.core.transformers import GPT
-from tinytorch.perf.profiling import count_flops
+from tinytorch.profiling.flops import count_flops
 
 
 def test_the_formulas_give_the_published_numbers():

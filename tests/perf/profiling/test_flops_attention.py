@@ -7,7 +7,7 @@ from flop_cases import as_model, normal
 from flop_formulas import attention, attention_layer, contraction, feed_forward
 from parts import require_part
 
-from tinytorch.perf.profiling import count_flops
+from tinytorch.profiling.flops import count_flops
 
 torch = require_part("torch")
 nn = torch.nn

@@ -8,7 +8,7 @@ from flop_cases import as_model, normal, tokens
 from flop_formulas import attention, contraction, recurrent
 from parts import require_part
 
-from tinytorch.perf.profiling import count_flops
+from tinytorch.profiling.flops import count_flops
 
 torch = require_part("torch")
 nn, F = torch.nn, torch.nn.functional

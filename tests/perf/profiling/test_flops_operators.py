@@ -5,7 +5,7 @@ from flop_cases import as_model, normal
 from flop_formulas import contraction, convolution, positions, transposed_convolution
 from parts import require_part
 
-from tinytorch.perf.profiling import count_flops
+from tinytorch.profiling.flops import count_flops
 
 torch = require_part("torch")
 nn, F = torch.nn, torch.nn.functional

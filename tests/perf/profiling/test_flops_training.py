@@ -20,7 +20,7 @@ from tinytorch import Tensor, load_workload
 from tinytorch.core.layers import Linear, ReLU, Sequential
 from tinytorch.core.spatial import Conv2d
 from tinytorch.core.transformers import GPT
-from tinytorch.perf.profiling import count_flops
+from tinytorch.profiling.flops import count_flops
 
 torch = require_part("torch")
 nn, F = torch.nn, torch.nn.functional

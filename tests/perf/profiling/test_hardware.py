@@ -6,14 +6,14 @@ import pytest
 from tinytorch import Tensor
 from tinytorch.core.layers import Linear
 from tinytorch.errors import SettingError
-from tinytorch.perf.profiling.hardware import (
+from tinytorch.profiling.hardware import (
     DEVICES,
     Device,
     estimate_on,
     find_device,
     this_machine,
 )
-from tinytorch.perf.profiling.model_profile import profile_model
+from tinytorch.profiling.model_profile import profile_model
 
 
 @pytest.fixture(scope="module")

@@ -4,7 +4,7 @@ import pytest
 from measure.imaginary import ceilings
 
 from tinytorch.measure.samples import Samples
-from tinytorch.perf.profiling.insights import Work, find_insights, work_bound
+from tinytorch.profiling.context import Work, find_insights, work_bound
 
 STEADY = Samples("", (0.001,) * 20)
 MACHINE = ceilings()

@@ -6,7 +6,7 @@ from classic_models import KINDS, call, make_input, make_model
 from parts import require_part
 
 from tinytorch.errors import SettingError
-from tinytorch.perf.profiling.leaks import LeakReport, detect_leak
+from tinytorch.profiling.memory_profiler import LeakReport, detect_leak
 
 
 def test_a_function_that_keeps_nothing_does_not_leak():

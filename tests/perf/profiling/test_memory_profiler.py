@@ -5,7 +5,7 @@ import pytest
 from classic_models import KINDS, call, leaving_no_trace, make_input, make_model
 
 from tinytorch.errors import SettingError
-from tinytorch.perf.profiling import MemoryProfiler, MemoryTracker, profile_memory
+from tinytorch.profiling.memory_profiler import MemoryProfiler, MemoryTracker, profile_memory
 
 CONTRACT = {"baseline_mb", "final_mb", "peak_mb", "allocated_mb", "result"}
 MEGABYTE = 2**20

@@ -5,19 +5,18 @@ import pytest
 from classic_models import BATCH, PARAMETERS, make_input, make_model
 from measure.imaginary import ceilings, rate
 
-from tinytorch.adapters.records import Allocation
 from tinytorch.core.embeddings import Embedding
 from tinytorch.core.layers import Linear
-from tinytorch.perf.profiling.model_facts import (
+from tinytorch.models.records import Allocation
+from tinytorch.profiling.flops import SampleFlops
+from tinytorch.profiling.model_profile import profile_model
+from tinytorch.profiling.profile import BACKWARD, MemoryTimeline
+from tinytorch.profiling.profiler import (
     backward_facts,
     bound_facts,
     layer_facts,
     memory_facts,
 )
-from tinytorch.perf.profiling.model_profile import profile_model
-from tinytorch.perf.profiling.per_sample import SampleFlops
-from tinytorch.workloads.memory_timeline import MemoryTimeline
-from tinytorch.workloads.profile import BACKWARD
 
 MB = 2**20
 

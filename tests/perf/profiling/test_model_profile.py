@@ -6,14 +6,14 @@ import pytest
 from parts import require_part
 
 from tinytorch import Tensor, Workload, load_workload
-from tinytorch.adapters.core import CoreAdapter
 from tinytorch.core.layers import Dropout, Linear, ReLU, Sequential
 from tinytorch.core.module import Module
 from tinytorch.errors import BackendError, ModelError, SettingError
-from tinytorch.perf.profiling import turns
-from tinytorch.perf.profiling.flops import count_flops
-from tinytorch.perf.profiling.model_profile import profile_model, profile_workload
-from tinytorch.workloads.profile import BACKWARD, UPDATE
+from tinytorch.models.core import CoreAdapter
+from tinytorch.profiling import model_profile as turns
+from tinytorch.profiling.flops import count_flops
+from tinytorch.profiling.model_profile import profile_model, profile_workload
+from tinytorch.profiling.profile import BACKWARD, UPDATE
 
 X = Tensor(np.ones((4, 8), np.float32))
 

@@ -5,8 +5,8 @@ from classic_models import KINDS, call, leaving_no_trace, make_input, make_model
 from parts import require_part
 
 from tinytorch import Tensor
-from tinytorch.adapters.costs import COSTS
-from tinytorch.perf.profiling.operation_totals import OperationTotals, operation_name
+from tinytorch.models.costs import COSTS
+from tinytorch.profiling.profiler import OperationTotals, operation_name
 
 
 def watched(block):

@@ -7,12 +7,12 @@ from project_files import ROOT
 
 torch = require_part("torch")
 
-from tinytorch.perf.profiling.operators_torch import (
+from tinytorch.profiling.torch import (
     OperatorClock,
     OperatorMode,
     load_dispatcher,
+    metering_tensors,
 )
-from tinytorch.perf.profiling.tensor_memory_torch import metering_tensors
 
 
 def kinds_in(block):
@@ -92,7 +92,7 @@ def test_loading_the_dispatcher_changes_nothing_that_shows():
 def test_what_torch_loads_for_it_is_nobody_s_time_or_memory():
     code = """
 import torch
-from tinytorch.perf.profiling import MemoryTracker
+from tinytorch.profiling.memory_profiler import MemoryTracker
 with MemoryTracker() as tracker:
     torch.ones(4).neg()
 import sys

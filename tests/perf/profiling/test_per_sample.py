@@ -7,8 +7,7 @@ from tinytorch.core.attention import MultiHeadAttention
 from tinytorch.core.layers import Linear, ReLU
 from tinytorch.core.spatial import Conv2d
 from tinytorch.core.tensor import Parameter
-from tinytorch.perf.profiling.example_inputs import example_inputs
-from tinytorch.perf.profiling.per_sample import flops_per_sample
+from tinytorch.profiling.flops import example_inputs, flops_per_sample
 
 
 def found(model, *shape):

@@ -21,8 +21,9 @@ from tinytorch.core.dataloader import DataLoader, TensorDataset
 from tinytorch.core.layers import Linear, ReLU, Sequential
 from tinytorch.core.module import Module
 from tinytorch.errors import BackendError, ModelError, SettingError, TinyTorchError
-from tinytorch.perf.profiling import Profiler, classify_bound
-from tinytorch.perf.profiling.example_inputs import as_inputs
+from tinytorch.measure.roofline import classify_bound
+from tinytorch.profiling.flops import as_inputs
+from tinytorch.profiling.profiler import Profiler
 
 MB = 2**20
 MEMORY = {"parameter_memory_mb", "activation_memory_mb", "peak_memory_mb", "memory_efficiency"}
@@ -60,7 +61,7 @@ def known_machine(monkeypatch):
     """Let the machine have ceilings that are known, so that bounds can be computed by hand."""
     found = ceilings()
     monkeypatch.setattr(
-        "tinytorch.perf.profiling.model_profile.machine_ceilings", lambda device, **settings: found
+        "tinytorch.profiling.model_profile.machine_ceilings", lambda device, **settings: found
     )
     return found
 
@@ -190,7 +191,7 @@ def test_another_machine_has_another_bottleneck(peak, bottleneck, profiler, monk
 
     found = ceilings(rates=(rate("float32", peak),))
     monkeypatch.setattr(
-        "tinytorch.perf.profiling.model_profile.machine_ceilings", lambda device, **settings: found
+        "tinytorch.profiling.model_profile.machine_ceilings", lambda device, **settings: found
     )
     facts = profiler.profile_forward_pass(make_model("core"), make_input("core"))
     assert facts["bottleneck"] == bottleneck

@@ -2,14 +2,14 @@ import pytest
 from classic_models import KINDS, PARAMETERS, leaving_no_trace, make_input, make_model
 from measure.imaginary import ceilings
 
-from tinytorch.perf.profiling import Profiler, quick_profile
+from tinytorch.profiling.profiler import Profiler, quick_profile
 
 
 @pytest.fixture(autouse=True)
 def _known_machine(monkeypatch):
     found = ceilings()
     monkeypatch.setattr(
-        "tinytorch.perf.profiling.model_profile.machine_ceilings", lambda device, **settings: found
+        "tinytorch.profiling.model_profile.machine_ceilings", lambda device, **settings: found
     )
 
 

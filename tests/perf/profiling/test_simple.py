@@ -9,8 +9,14 @@ from parts import require_part
 
 from tinytorch import Tensor
 from tinytorch.errors import SettingError
-from tinytorch.perf.profiling import SimpleProfiler, profile, profile_function
-from tinytorch.perf.profiling.simple import RUNS, WARMUP, size_in_bytes
+from tinytorch.profiling.context import (
+    RUNS,
+    WARMUP,
+    SimpleProfiler,
+    profile,
+    profile_function,
+    size_in_bytes,
+)
 
 CONTRACT = {
     "wall_time",

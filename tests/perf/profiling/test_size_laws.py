@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from parts import require_part
 
-from tinytorch.perf.profiling.size_laws import exact_polynomial, fit_law, tail_power_law
+from tinytorch.profiling.size_laws import exact_polynomial, fit_law, tail_power_law
 
 SIZES = (4, 6, 8, 12, 16, 24, 32)
 coefficients = st.integers(0, 10**12)

@@ -9,10 +9,9 @@ from tinytorch.core.layers import Linear, ReLU, Sequential
 from tinytorch.core.tensor import Tensor
 from tinytorch.core.transformers import GPT
 from tinytorch.errors import ModelError, SettingError
-from tinytorch.perf.profiling import size_scaling
-from tinytorch.perf.profiling.size_scaling import measure_scaling
-from tinytorch.perf.profiling.size_trends import Trend
-from tinytorch.workloads.workload import Workload
+from tinytorch.models.workload import Workload
+from tinytorch.profiling import size_scaling
+from tinytorch.profiling.size_scaling import Trend, measure_scaling
 
 AMPLE = {"budget_s": 1000.0}
 """So much that it limits nothing, however slow the machine is; few rounds keep it short."""

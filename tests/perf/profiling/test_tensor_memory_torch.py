@@ -5,9 +5,9 @@ from parts import require_part
 
 torch = require_part("torch")
 
-from tinytorch.adapters.pytorch_tensors import parts_of
-from tinytorch.perf.profiling import tensor_memory_torch
-from tinytorch.perf.profiling.tensor_memory_torch import (
+from tinytorch.models.pytorch_tensors import parts_of
+from tinytorch.profiling import torch as tensor_memory_torch
+from tinytorch.profiling.torch import (
     metering_device,
     metering_tensors,
 )

@@ -13,18 +13,13 @@ from hypothesis import strategies as st
 
 from tinytorch.errors import SettingError
 from tinytorch.measure import timing
-from tinytorch.measure.clocks import WALL
-from tinytorch.measure.device_clock import DeviceClock
 from tinytorch.measure.samples import Samples
-from tinytorch.perf.profiling import (
-    MemoryProfiler,
-    Profiler,
-    ProfilerContext,
-    SimpleProfiler,
-    Timer,
-)
-from tinytorch.perf.profiling import timer as timer_module
-from tinytorch.perf.profiling.timer import TRACING_NOTE, bound_call, refuse_lazy, timing_stats
+from tinytorch.measure.timing import WALL, DeviceClock
+from tinytorch.profiling import timer as timer_module
+from tinytorch.profiling.context import ProfilerContext, SimpleProfiler
+from tinytorch.profiling.memory_profiler import MemoryProfiler
+from tinytorch.profiling.profiler import Profiler
+from tinytorch.profiling.timer import TRACING_NOTE, Timer, bound_call, refuse_lazy, timing_stats
 
 CONTRACT = {"mean_ms", "std_ms", "min_ms", "max_ms", "p50_ms", "p95_ms", "p99_ms", "runs"}
 
@@ -222,7 +217,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch):
     clock = Clock()
-    monkeypatch.setattr("tinytorch.perf.profiling.timer.perf_counter", clock)
+    monkeypatch.setattr("tinytorch.profiling.timer.perf_counter", clock)
     return clock
 
 
@@ -310,8 +305,8 @@ class Terminal(io.StringIO):
 def test_long_measurements_show_progress_on_a_terminal(monkeypatch, capsys):
     stream = Terminal()
     monkeypatch.setattr(sys, "stderr", stream)
-    monkeypatch.setattr("tinytorch.core.progress.PATIENCE_S", 0.0)
-    monkeypatch.setattr("tinytorch.core.progress.REDRAW_S", 0.0)
+    monkeypatch.setattr("tinytorch.core.files.PATIENCE_S", 0.0)
+    monkeypatch.setattr("tinytorch.core.files.REDRAW_S", 0.0)
     Timer().measure(nothing, runs=4)
     assert "100% timing" in stream.getvalue()
     assert stream.getvalue().endswith("\r\x1b[K")

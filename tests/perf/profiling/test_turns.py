@@ -1,10 +1,10 @@
 import pytest
 
 from tinytorch import Tensor, Workload
-from tinytorch.adapters.core import CoreAdapter
 from tinytorch.core.layers import Linear, Sequential
-from tinytorch.perf.profiling import turns
-from tinytorch.perf.profiling.turns import (
+from tinytorch.models.core import CoreAdapter
+from tinytorch.profiling import model_profile as turns
+from tinytorch.profiling.model_profile import (
     MAX_CALLS,
     MIN_CALLS,
     MOST_TRACED,
@@ -12,7 +12,7 @@ from tinytorch.perf.profiling.turns import (
     Task,
     time_in_turns,
 )
-from tinytorch.workloads.profile import BACKWARD, UPDATE
+from tinytorch.profiling.profile import BACKWARD, UPDATE
 
 X = Tensor([[1.0, 2.0]])
 

@@ -11,8 +11,8 @@ from tinytorch import Tensor
 from tinytorch.core.layers import Linear, Sequential
 from tinytorch.core.tensor import Parameter
 from tinytorch.errors import ModelError, SettingError
-from tinytorch.perf.profiling import analyze_weight_distribution
-from tinytorch.perf.profiling.weights import (
+from tinytorch.profiling.weights import (
+    analyze_weight_distribution,
     count_parameters,
     parameter_bytes,
     parameter_tensors,

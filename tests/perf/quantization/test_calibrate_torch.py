@@ -7,7 +7,7 @@ torch = require_part("torch")
 nn = torch.nn
 
 from tinytorch.errors import SettingError
-from tinytorch.perf.quantization.calibrate_torch import (
+from tinytorch.transforms.quantize.torch_layers import (
     Seen,
     observe_layers,
     require_batches,

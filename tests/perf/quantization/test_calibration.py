@@ -7,10 +7,10 @@ from tinytorch.core.module import Module
 from tinytorch.core.tensor import Tensor
 from tinytorch.core.transformers import GPT
 from tinytorch.errors import SettingError
-from tinytorch.perf.memoization import enable_kv_cache
-from tinytorch.perf.quantization.calibration import observe_inputs, observe_layers
-from tinytorch.workloads.observing import called_layers
-from tinytorch.workloads.workload import Workload
+from tinytorch.models.workload import Workload
+from tinytorch.transforms.kv_cache import enable_kv_cache
+from tinytorch.transforms.quantize import observe_inputs, observe_layers
+from tinytorch.transforms.support.observing import called_layers
 
 
 def model():

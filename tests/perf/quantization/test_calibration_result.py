@@ -10,8 +10,7 @@ from terminal import shown
 
 from tinytorch.errors import SettingError
 from tinytorch.formats.ranges import BINS, METHODS, RangeObserver, choose_range
-from tinytorch.perf.quantization.calibration_result import Calibration
-from tinytorch.perf.quantization.settings import Settings
+from tinytorch.transforms.quantize import Calibration, Settings
 
 
 def seen(*batches):

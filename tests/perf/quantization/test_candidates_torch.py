@@ -8,16 +8,15 @@ require_part("torchao")
 from torch_workloads import Tied, mlp
 
 from tinytorch.errors import SettingError
-from tinytorch.perf.quantization.calibrate_torch import Seen
-from tinytorch.perf.quantization.candidates_torch import (
+from tinytorch.transforms.quantize import Settings
+from tinytorch.transforms.quantize.quantizers import AO_DYNAMIC, AO_WEIGHT, DYNAMIC_LINEAR
+from tinytorch.transforms.quantize.torch import (
     Candidate,
     check_not_quantized,
     find_candidates,
     unknown_layers,
 )
-from tinytorch.perf.quantization.packed_torch import DYNAMIC_LINEAR
-from tinytorch.perf.quantization.settings import Settings
-from tinytorch.perf.quantization.torchao_torch import AO_DYNAMIC, AO_WEIGHT
+from tinytorch.transforms.quantize.torch_layers import Seen
 
 
 def found(model, keep=()):

@@ -7,7 +7,7 @@ from small_models import workload
 
 from tinytorch.core.tensor import Tensor
 from tinytorch.errors import ModelError
-from tinytorch.perf.quantization import (
+from tinytorch.transforms.quantize.classic import (
     Quantizer,
     analyze_model_sizes,
     dequantize_int8,

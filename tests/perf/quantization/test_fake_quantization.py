@@ -4,12 +4,12 @@ import pytest
 from tinytorch.core.layers import Linear
 from tinytorch.core.spatial import Conv2d
 from tinytorch.core.tensor import Tensor
-from tinytorch.perf.quantization import QuantizedConv2d, QuantizedLinear
-from tinytorch.perf.quantization.fake_quantization import (
+from tinytorch.transforms.quantize.fine_tuning import (
     FakeQuantizedConv2d,
     FakeQuantizedLinear,
     straight_through,
 )
+from tinytorch.transforms.quantize.layers import QuantizedConv2d, QuantizedLinear
 
 STATIC = {"mode": "static", "bits": 8, "input_scale": 0.02, "input_zero_point": 5}
 

@@ -8,9 +8,10 @@ from tinytorch.core.layers import Linear, ReLU, Sequential
 from tinytorch.core.optimizers import SGD, Adam
 from tinytorch.core.tensor import Tensor
 from tinytorch.errors import SettingError
-from tinytorch.perf.quantization import Quantize, fine_tune
-from tinytorch.perf.quantization.quantized_linear import QuantizedLinear
-from tinytorch.workloads.workload import Workload
+from tinytorch.models.workload import Workload
+from tinytorch.transforms.quantize import Quantize
+from tinytorch.transforms.quantize.fine_tuning import fine_tune
+from tinytorch.transforms.quantize.layers import QuantizedLinear
 
 
 def spirals(seed):

@@ -7,7 +7,7 @@ nn = torch.nn
 from torch_workloads import ADAPTER, Branching, Residual, relative_error, seeded, workload
 
 from tinytorch.errors import SettingError
-from tinytorch.perf.quantization.graph_torch import folded_layers, quantize_graph
+from tinytorch.transforms.quantize.quantizers import folded_layers, quantize_graph
 
 ALL = ("stem", "conv", "head")
 

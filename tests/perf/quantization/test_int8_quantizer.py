@@ -4,8 +4,7 @@ from small_models import workload
 
 from tinytorch.core.tensor import Tensor
 from tinytorch.errors import SettingError
-from tinytorch.perf.quantization import INT8Quantizer
-from tinytorch.perf.quantization.int8_quantizer import workload_of
+from tinytorch.transforms.quantize.classic import INT8Quantizer, workload_of
 
 
 def test_calibrated_models_are_static_and_others_dynamic():

@@ -5,7 +5,7 @@ from tinytorch.core.embeddings import Embedding, PositionalEmbedding
 from tinytorch.core.layers import Linear
 from tinytorch.core.spatial import Conv2d
 from tinytorch.core.transformers import TiedHead
-from tinytorch.perf.quantization.layer_catalog import (
+from tinytorch.transforms.quantize.layers import (
     CATALOG,
     PackedWeights,
     extra_bytes,

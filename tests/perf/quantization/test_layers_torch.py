@@ -6,7 +6,7 @@ nn = torch.nn
 
 from torch_workloads import seeded
 
-from tinytorch.perf.quantization.layers_torch import (
+from tinytorch.transforms.quantize.torch_layers import (
     QuantizedEmbedding,
     as_linear,
     kind_of,

@@ -10,8 +10,8 @@ nn = torch.nn
 
 from torch_workloads import held, seeded
 
-from tinytorch.adapters.pytorch_packed import packed_objects, packing_of
-from tinytorch.perf.quantization.packed_torch import (
+from tinytorch.models.pytorch_tensors import packed_objects, packing_of
+from tinytorch.transforms.quantize.quantizers import (
     DYNAMIC_LINEAR,
     DYNAMIC_RECURRENT,
     STATIC_CONVOLUTION,

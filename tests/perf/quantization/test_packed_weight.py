@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from tinytorch.errors import SettingError
-from tinytorch.perf.quantization.packed_weight import (
+from tinytorch.transforms.quantize.layers import (
     check_group_size,
     default_group,
     pack_weight,

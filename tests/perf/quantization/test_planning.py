@@ -2,7 +2,6 @@ import numpy as np
 import pytest
 from small_models import workload
 
-from tinytorch.adapters.adapter import adapter_for
 from tinytorch.core.embeddings import Embedding, PositionalEmbedding
 from tinytorch.core.layers import Linear, ReLU, Sequential
 from tinytorch.core.module import Module
@@ -10,9 +9,9 @@ from tinytorch.core.spatial import Conv2d
 from tinytorch.core.tensor import Parameter, Tensor
 from tinytorch.errors import SettingError
 from tinytorch.formats.ranges import METHODS
-from tinytorch.perf.quantization.planning import apply_plan, make_plan
-from tinytorch.perf.quantization.settings import Settings
-from tinytorch.workloads.workload import Workload
+from tinytorch.models.adapter import adapter_for
+from tinytorch.models.workload import Workload
+from tinytorch.transforms.quantize import Settings, apply_plan, make_plan
 
 
 def planned(model, shape=(2, 8), *, calibration=(), **settings):

@@ -8,15 +8,16 @@ import numpy as np
 import pytest
 from small_models import workload
 
-from tinytorch.adapters.adapter import adapter_for
 from tinytorch.core.autograd import no_grad
 from tinytorch.core.layers import Linear, ReLU, Sequential
 from tinytorch.core.tensor import Tensor
 from tinytorch.errors import SettingError
-from tinytorch.perf.acceleration import FuseLayers, model_backend, set_model_backend
-from tinytorch.perf.quantization import Quantize
-from tinytorch.workloads.plan import Transform
-from tinytorch.workloads.workload import Workload
+from tinytorch.models.adapter import adapter_for
+from tinytorch.models.workload import Workload
+from tinytorch.transforms.fuse_layers import FuseLayers
+from tinytorch.transforms.kernel_choice import model_backend, set_model_backend
+from tinytorch.transforms.plan import Transform
+from tinytorch.transforms.quantize import Quantize
 
 TRANSFORMS = [
     Quantize("weight_only"),

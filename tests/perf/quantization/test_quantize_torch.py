@@ -27,11 +27,11 @@ from torch_workloads import (
 import tinytorch
 from tinytorch.comparison.resources import measure_resources
 from tinytorch.errors import SettingError
-from tinytorch.perf.quantization.quantize import Quantize
-from tinytorch.perf.quantization.quantize_torch import GRAPH, apply_torch, plan_torch
-from tinytorch.perf.quantization.sensitivity import measure_sensitivity
-from tinytorch.workloads.plan import Plan
-from tinytorch.workloads.workload import Workload
+from tinytorch.models.workload import Workload
+from tinytorch.transforms.plan import Plan
+from tinytorch.transforms.quantize import Quantize
+from tinytorch.transforms.quantize.sensitivity import measure_sensitivity
+from tinytorch.transforms.quantize.torch import GRAPH, apply_torch, plan_torch
 
 MODES = [
     {"mode": "weight_only"},

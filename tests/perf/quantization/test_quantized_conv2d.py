@@ -5,7 +5,7 @@ from tinytorch.core.dispatch import use_backend
 from tinytorch.core.spatial import Conv2d
 from tinytorch.core.tensor import Tensor
 from tinytorch.errors import ShapeError
-from tinytorch.perf.quantization import QuantizedConv2d
+from tinytorch.transforms.quantize.layers import QuantizedConv2d
 
 SHAPES = [
     {"kernel_size": 3, "padding": 1},

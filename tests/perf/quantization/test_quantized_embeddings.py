@@ -6,7 +6,7 @@ import pytest
 from tinytorch.core.embeddings import Embedding, PositionalEmbedding
 from tinytorch.core.tensor import Tensor
 from tinytorch.errors import ShapeError, TokenError
-from tinytorch.perf.quantization import QuantizedEmbedding, QuantizedPositionalEmbedding
+from tinytorch.transforms.quantize.layers import QuantizedEmbedding, QuantizedPositionalEmbedding
 
 
 def test_a_looked_up_row_is_within_half_a_step():

@@ -5,7 +5,7 @@ import pytest
 
 from tinytorch.core.layers import Linear
 from tinytorch.core.spatial import Conv2d
-from tinytorch.perf.quantization import QuantizedConv2d, QuantizedLinear
+from tinytorch.transforms.quantize.layers import QuantizedConv2d, QuantizedLinear
 
 
 def layers():

@@ -10,7 +10,7 @@ from tinytorch.core.dispatch import use_backend
 from tinytorch.core.layers import Linear
 from tinytorch.core.tensor import Tensor
 from tinytorch.errors import DTypeError, GraphError, SettingError, ShapeError
-from tinytorch.perf.quantization import QuantizedLinear
+from tinytorch.transforms.quantize.layers import QuantizedLinear
 
 MODES = [("weight_only", 8), ("weight_only", 4), ("dynamic", 8), ("static", 8)]
 

@@ -3,7 +3,7 @@ from parts import require_part
 torch = require_part("torch")
 nn = torch.nn
 
-from tinytorch.perf.quantization.quantizer_torch import Quantizer, shape_of, weight_of
+from tinytorch.transforms.quantize.torch_layers import Quantizer, shape_of, weight_of
 
 
 def test_a_quantizer_takes_every_layer_unless_it_says_why_not():

@@ -5,23 +5,8 @@ torch = require_part("torch")
 nn = torch.nn
 require_part("torchao")
 
-from tinytorch.perf.quantization import quantizers_torch
-from tinytorch.perf.quantization.packed_torch import (
-    DYNAMIC_LINEAR,
-    DYNAMIC_RECURRENT,
-    STATIC_CONVOLUTION,
-    STATIC_LINEAR,
-)
-from tinytorch.perf.quantization.quantizer_torch import Quantizer
-from tinytorch.perf.quantization.quantizers_torch import (
-    QUANTIZERS,
-    choose_quantizer,
-    notes_on_gpu,
-    quantizer_of,
-    version_of,
-    why_broken,
-)
-from tinytorch.perf.quantization.torchao_torch import (
+from tinytorch.transforms.quantize import quantizers as quantizers_torch
+from tinytorch.transforms.quantize.quantizers import (
     AO_DYNAMIC,
     AO_EMBEDDING,
     AO_INT4_CPU,
@@ -29,7 +14,18 @@ from tinytorch.perf.quantization.torchao_torch import (
     AO_KERNELS,
     AO_STATIC,
     AO_WEIGHT,
+    DYNAMIC_LINEAR,
+    DYNAMIC_RECURRENT,
+    QUANTIZERS,
+    STATIC_CONVOLUTION,
+    STATIC_LINEAR,
+    choose_quantizer,
+    notes_on_gpu,
+    quantizer_of,
+    version_of,
+    why_broken,
 )
+from tinytorch.transforms.quantize.torch_layers import Quantizer
 
 LAYERS = {
     "linear": nn.Linear(64, 32),

@@ -10,8 +10,10 @@ from tinytorch.core.layers import Linear, Sequential
 from tinytorch.core.tensor import Tensor
 from tinytorch.errors import CheckpointError, SettingError
 from tinytorch.formats.weights_file import read_weights, write_weights
-from tinytorch.perf.acceleration import FuseLayers
-from tinytorch.perf.quantization import Quantize, load_quantized, quantize_model, save_quantized
+from tinytorch.transforms.fuse_layers import FuseLayers
+from tinytorch.transforms.quantize import Quantize
+from tinytorch.transforms.quantize.classic import quantize_model
+from tinytorch.transforms.quantize.saving import load_quantized, save_quantized
 
 TRANSFORMS = [
     Quantize("weight_only"),

@@ -9,9 +9,13 @@ from tinytorch.core.layers import Linear, Sequential
 from tinytorch.core.module import Module
 from tinytorch.core.tensor import Tensor
 from tinytorch.errors import SettingError
-from tinytorch.perf.quantization import Quantize, measure_sensitivity
-from tinytorch.perf.quantization.sensitivity import LayerSensitivity, Sensitivity
-from tinytorch.workloads.workload import Workload
+from tinytorch.models.workload import Workload
+from tinytorch.transforms.quantize import Quantize
+from tinytorch.transforms.quantize.sensitivity import (
+    LayerSensitivity,
+    Sensitivity,
+    measure_sensitivity,
+)
 
 
 def test_each_layer_is_measured_alone_and_all_together():

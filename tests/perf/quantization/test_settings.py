@@ -1,7 +1,7 @@
 import pytest
 
 from tinytorch.errors import SettingError
-from tinytorch.perf.quantization.settings import Settings
+from tinytorch.transforms.quantize import Settings
 
 
 @pytest.mark.parametrize(

@@ -6,13 +6,13 @@ from tinytorch.core.layers import Linear
 from tinytorch.core.spatial import Conv2d
 from tinytorch.errors import CheckpointError
 from tinytorch.formats.affine import Scheme, quantize_array
-from tinytorch.perf.quantization import (
+from tinytorch.transforms.quantize.layers import (
     QuantizedConv2d,
     QuantizedEmbedding,
     QuantizedLinear,
     QuantizedPositionalEmbedding,
 )
-from tinytorch.perf.quantization.stored_layers import LayerReader, stored_weight, within
+from tinytorch.transforms.quantize.saving import LayerReader, stored_weight, within
 
 NO_STEPS = np.empty((0, 2), np.float32)
 PAIRS = [

@@ -13,8 +13,8 @@ require_part("torchao")
 from torch_workloads import ADAPTER, held, seeded
 
 from tinytorch.errors import BackendError
-from tinytorch.perf.quantization import torchao_torch
-from tinytorch.perf.quantization.torchao_torch import (
+from tinytorch.transforms.quantize import quantizers as torchao_torch
+from tinytorch.transforms.quantize.quantizers import (
     AO_DYNAMIC,
     AO_EMBEDDING,
     AO_INT4_CPU,
@@ -103,7 +103,7 @@ def test_copies_do_not_hold_on_to_the_layer_that_they_were_made_from():
 def test_it_is_imported_when_it_is_needed_and_in_silence():
     script = (
         "import sys, torch\n"
-        "from tinytorch.perf.quantization.torchao_torch import import_torchao, torchao_version\n"
+        "from tinytorch.transforms.quantize.quantizers import import_torchao, torchao_version\n"
         "assert torchao_version() and 'torchao' not in sys.modules\n"
         "import_torchao()\n"
     )

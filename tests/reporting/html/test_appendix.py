@@ -1,6 +1,6 @@
 from tinytorch import __version__
 from tinytorch.measure.environment import describe_environment
-from tinytorch.reporting.html.appendix import NAMES, appendix
+from tinytorch.reporting.html.page import NAMES, appendix
 from tinytorch.reporting.quantities import bytes_text
 
 

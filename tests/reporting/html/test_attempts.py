@@ -13,7 +13,7 @@ from reported_optimizations import (
     only_time,
 )
 
-from tinytorch.reporting.html.attempts import attempts_section, forest_section
+from tinytorch.reporting.html.optimization_page import attempts_section, forest_section
 from tinytorch.tuning.attempt import OUTCOMES
 
 

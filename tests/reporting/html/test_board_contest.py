@@ -1,8 +1,8 @@
 from example_boards import refused, run, some_board
 from html_reading import Reading
 
-from tinytorch.competition.boards.board import make_board
-from tinytorch.reporting.html.board_contest import contest_section
+from tinytorch.competition.board import make_board
+from tinytorch.reporting.html.board_page import contest_section
 
 
 def section(board=None, place=0):

@@ -7,14 +7,13 @@ from example_boards import ROUNDS, SECRET, refused, run, some_board
 from example_pages import HOSTILE
 from html_reading import Reading
 
-from tinytorch.competition.boards.board import make_board
-from tinytorch.competition.boards.board_exchange import to_csv, to_json
+from tinytorch.competition.board import make_board
+from tinytorch.competition.board_files import to_csv, to_json
 from tinytorch.competition.rules import Finding
-from tinytorch.competition.runs.kept_run import DamagedFile
-from tinytorch.reporting.competition_words import NOT_AFFILIATED
+from tinytorch.competition.run_files import DamagedFile
+from tinytorch.reporting.competition import NOT_AFFILIATED
 from tinytorch.reporting.html.board_page import board_page
-from tinytorch.reporting.html.page import render_page
-from tinytorch.reporting.html.report import report_html
+from tinytorch.reporting.html.page import render_page, report_html
 
 
 def page(board=None, **context):

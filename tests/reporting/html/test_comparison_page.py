@@ -5,11 +5,10 @@ from html_reading import Reading
 
 from tinytorch.comparison.accuracy import compare_accuracy
 from tinytorch.comparison.outputs import OutputDifference
-from tinytorch.reporting.comparison_words import measured_rows, speedup_text, verdict_text
+from tinytorch.models.workload import Preparation
+from tinytorch.reporting.comparison import measured_rows, speedup_text, verdict_text
 from tinytorch.reporting.html.comparison_page import comparison_banner, comparison_page
-from tinytorch.reporting.html.page import render_page
-from tinytorch.reporting.html.report import report_html
-from tinytorch.workloads.preparation import Preparation
+from tinytorch.reporting.html.page import render_page, report_html
 
 WORSE = compare_accuracy([1] * 400, [1, 0] * 200)
 DOUBTFUL = compare_accuracy([1, 0] * 3, [0, 1] * 3)

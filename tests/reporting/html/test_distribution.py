@@ -5,8 +5,8 @@ from html_reading import Reading
 from strange_profiles import gpu_profile, single_call_profile
 
 from tinytorch.measure.samples import Samples
+from tinytorch.profiling.profile import find_facts
 from tinytorch.reporting.html.distribution import FEW, MOST_DOTS, latency_section
-from tinytorch.workloads.profile_facts import find_facts
 
 
 def section(profile):

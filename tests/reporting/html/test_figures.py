@@ -1,7 +1,7 @@
 from html_reading import Reading
 
-from tinytorch.reporting.html.figures import beside, figure
 from tinytorch.reporting.html.markup import element
+from tinytorch.reporting.html.plot import beside, figure
 
 
 def test_a_figure_has_its_title_and_words():

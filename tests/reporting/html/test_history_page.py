@@ -3,11 +3,10 @@ from example_pages import HOSTILE
 from example_records import record, series
 from html_reading import Reading
 
-from tinytorch.records.trends import trends
+from tinytorch.records.history import trends
 from tinytorch.reporting.history import value_text
 from tinytorch.reporting.html.history_page import history_page
-from tinytorch.reporting.html.page import render_page
-from tinytorch.reporting.html.report import report_html
+from tinytorch.reporting.html.page import render_page, report_html
 
 STEPPED = [0.002 + 1e-6 * (index % 5) for index in range(20)] + [
     0.003 + 1e-6 * (index % 5) for index in range(20)

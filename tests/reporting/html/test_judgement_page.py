@@ -7,9 +7,8 @@ from html_reading import Reading
 
 from tinytorch.competition.judgement import Ablation
 from tinytorch.competition.rules import Finding
-from tinytorch.reporting.html.judgement_page import judgement_page
-from tinytorch.reporting.html.page import render_page
-from tinytorch.reporting.html.report import report_html
+from tinytorch.reporting.html.board_page import judgement_page
+from tinytorch.reporting.html.page import render_page, report_html
 
 
 def whole():

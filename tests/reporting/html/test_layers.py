@@ -3,8 +3,8 @@ from example_profiles import empty_profile, example_profile, training_profile
 from html_reading import Reading
 from strange_profiles import flat_profile, hostile_profile, wide_profile
 
-from tinytorch.reporting.html.layers import MOST_ROWS, layers_section
-from tinytorch.workloads.layer_tree import layer_rows
+from tinytorch.profiling.layers import layer_rows
+from tinytorch.reporting.html.profile_page import MOST_ROWS, layers_section
 
 
 def rows(profile):

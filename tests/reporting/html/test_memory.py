@@ -4,10 +4,10 @@ from example_profiles import empty_profile, example_profile
 from html_reading import Reading
 from strange_profiles import hostile_profile
 
-from tinytorch.adapters.records import Allocation
-from tinytorch.reporting.html.memory import MOST_MOMENTS, memory_section
+from tinytorch.models.records import Allocation
+from tinytorch.profiling.profile import find_facts
+from tinytorch.reporting.html.timeline import MOST_MOMENTS, memory_section
 from tinytorch.reporting.quantities import bytes_text
-from tinytorch.workloads.profile_facts import find_facts
 
 
 def section(profile):

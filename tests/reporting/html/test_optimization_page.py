@@ -14,7 +14,7 @@ from reported_optimizations import (
 )
 
 from tinytorch.reporting.html.optimization_page import optimization_page
-from tinytorch.reporting.html.report import report_html
+from tinytorch.reporting.html.page import report_html
 from tinytorch.reporting.optimization_words import headline
 from tinytorch.tuning.optimization import Optimization
 

@@ -5,8 +5,7 @@ from html_reading import Reading
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tinytorch.reporting.html.overlaid import overlaid_distributions
-from tinytorch.reporting.html.run_order import Run
+from tinytorch.reporting.html.comparison_page import Run, overlaid_distributions
 from tinytorch.reporting.quantities import seconds_text
 
 

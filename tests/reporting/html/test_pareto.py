@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tinytorch.reporting.html.page import Banner, Page, Section, render_page
 from tinytorch.reporting.html.pareto import HEIGHT, ParetoPoint, pareto_plot
 from tinytorch.reporting.quantities import bytes_text, seconds_text
-from tinytorch.tuning.objectives import Value
+from tinytorch.tuning.attempt import Value
 
 counted = Value.counted
 

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from tinytorch.reporting.html.plot import (
     LEAST_FOR_WORDS,
     STRETCHED,
+    Scale,
     across,
     across_axis,
     bytes_axis,
@@ -21,7 +22,6 @@ from tinytorch.reporting.html.plot import (
     upright_line,
     words,
 )
-from tinytorch.reporting.html.svg import Scale
 from tinytorch.reporting.quantities import count_text
 
 

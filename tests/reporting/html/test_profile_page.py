@@ -14,11 +14,11 @@ from parts import require_part
 from strange_profiles import gpu_profile, hostile_profile, single_call_profile, wide_profile
 
 from tinytorch.measure.counters import Counters
+from tinytorch.profiling.profile import find_facts
 from tinytorch.reporting.html.page import render_page
 from tinytorch.reporting.html.profile_page import profile_page
 from tinytorch.reporting.profile_words import reasons
 from tinytorch.tuning.advice import Advice
-from tinytorch.workloads.profile_facts import find_facts
 
 KILOBYTE = 1000
 MOST = 300 * KILOBYTE

@@ -5,7 +5,8 @@ from html_reading import Reading
 from strange_profiles import hostile_profile
 
 from tinytorch.measure.counters import Counters
-from tinytorch.reporting.html.profile_tables import (
+from tinytorch.profiling.profile import find_facts
+from tinytorch.reporting.html.profile_page import (
     TOP,
     amdahl_section,
     cache_section,
@@ -13,7 +14,6 @@ from tinytorch.reporting.html.profile_tables import (
     counter_section,
     operations_section,
 )
-from tinytorch.workloads.profile_facts import find_facts
 
 
 def rows(section):

@@ -4,8 +4,8 @@ from html_reading import Reading
 
 from tinytorch.comparison.accuracy import compare_accuracy
 from tinytorch.comparison.outputs import ArrayDifference, OutputDifference
-from tinytorch.reporting.html.quality_sections import accuracy_section, outputs_section
-from tinytorch.reporting.quality_lines import accuracy_line, outputs_line
+from tinytorch.reporting.comparison import accuracy_line, outputs_line
+from tinytorch.reporting.html.comparison_page import accuracy_section, outputs_section
 
 
 def accuracy(baseline, candidate, **changes):

@@ -5,7 +5,7 @@ from html_reading import Reading
 from strange_profiles import hostile_profile, wide_profile
 
 from tinytorch.reporting.html.roofline import LABELLED, MOST_POINTS, roofline_section
-from tinytorch.reporting.roofline_facts import find_roofline
+from tinytorch.reporting.roofline import find_roofline
 
 
 def test_every_group_is_a_dot_that_says_where_it_is():

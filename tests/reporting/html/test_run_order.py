@@ -5,8 +5,8 @@ from html_reading import Reading
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tinytorch.reporting.html.comparison_page import RUN_ORDER_HEIGHT, Run, run_order
 from tinytorch.reporting.html.plot import STRETCHED
-from tinytorch.reporting.html.run_order import HEIGHT, Run, run_order
 from tinytorch.reporting.quantities import seconds_text
 
 
@@ -71,4 +71,4 @@ def test_names_are_text():
 def test_any_values_stay_inside_of_the_picture(values):
     for x, y in places(run_order([Run("a", values)], seconds_text), 1):
         assert 0 <= x <= STRETCHED
-        assert 0 <= y <= HEIGHT
+        assert 0 <= y <= RUN_ORDER_HEIGHT

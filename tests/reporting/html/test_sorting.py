@@ -5,9 +5,8 @@ import json
 import pytest
 from example_pages import HOSTILE, example_page
 
-from tinytorch.reporting.html.markup import Markup, joined
+from tinytorch.reporting.html.markup import Cell, Column, Markup, joined, table
 from tinytorch.reporting.html.page import Banner, Page, Section, packed, render_page
-from tinytorch.reporting.html.tables import Cell, Column, table
 
 TREE = ["model", "block.2", "layer 0", "layer 1", "block.10", "head"]
 BY_TIME = ["model", "block.10", "block.2", "layer 1", "layer 0", "head"]

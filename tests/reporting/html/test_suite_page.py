@@ -3,8 +3,7 @@ from example_outcomes import offline, outcome, server, single_stream
 from example_pages import HOSTILE
 from html_reading import Reading
 
-from tinytorch.reporting.html.page import render_page
-from tinytorch.reporting.html.report import report_html
+from tinytorch.reporting.html.page import render_page, report_html
 from tinytorch.reporting.html.suite_page import suite_page
 from tinytorch.reporting.suite import NO_COMPARISON
 

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from tinytorch.reporting.html.svg import (
+from tinytorch.reporting.html.plot import (
     Scale,
     drawing,
     polyline,

@@ -3,7 +3,7 @@ import re
 import pytest
 from example_pages import COLUMNS, HOSTILE, layer_rows
 
-from tinytorch.reporting.html.tables import Cell, Column, Row, table
+from tinytorch.reporting.html.markup import Cell, Column, Row, table
 
 
 def test_headings_of_sortable_tables_are_buttons():

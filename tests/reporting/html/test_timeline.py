@@ -13,11 +13,11 @@ from example_profiles import (
 from html_reading import Reading
 from strange_profiles import hostile_profile
 
-from tinytorch.adapters.records import Recording
+from tinytorch.models.records import Recording
+from tinytorch.profiling.layers import operation_spans
 from tinytorch.reporting.html import timeline
 from tinytorch.reporting.html.page import Banner, Page, render_page
 from tinytorch.reporting.html.timeline import timeline_section
-from tinytorch.workloads.call_stack import operation_spans
 
 
 def columns(profile):

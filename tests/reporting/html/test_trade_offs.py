@@ -7,9 +7,9 @@ from reported_optimizations import (
     only_time,
 )
 
-from tinytorch.reporting.html import trade_offs
+from tinytorch.reporting.html import optimization_page as trade_offs
 from tinytorch.reporting.html.markup import Markup
-from tinytorch.reporting.html.trade_offs import trade_offs_section
+from tinytorch.reporting.html.optimization_page import trade_offs_section
 
 
 def test_time_is_shown_against_accuracy_memory_and_size():

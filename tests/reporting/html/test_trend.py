@@ -3,7 +3,7 @@ from html_reading import Reading
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tinytorch.reporting.html.trend import HEIGHT, small_trend, trend_picture
+from tinytorch.reporting.html.history_page import HEIGHT, small_trend, trend_picture
 from tinytorch.reporting.quantities import seconds_text
 
 VALUES = [1.0, 1.1, 1.0, 2.0, 2.1, 2.0]

@@ -14,23 +14,23 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tinytorch.adapters.adapter import adapter_for
 from tinytorch.competition.cell.contender import Contender
-from tinytorch.competition.entries.entry import Technique
-from tinytorch.competition.entries.entry_file import files_below
-from tinytorch.competition.entries.techniques import KV_CACHE, resolve
+from tinytorch.competition.entry import Technique
+from tinytorch.competition.entry_file import files_below
 from tinytorch.competition.events import find_event
+from tinytorch.competition.techniques import KV_CACHE, resolve
 from tinytorch.core.checkpoints import KEY, load_checkpoint
 from tinytorch.core.module import Module
 from tinytorch.core.tensor import Tensor
 from tinytorch.core.transformers import GPT
 from tinytorch.errors import CheckpointError, TargetError
+from tinytorch.models.adapter import adapter_for
+from tinytorch.models.targets import import_place
+from tinytorch.models.workload import Workload
+from tinytorch.models.zoo import CONTEXT, load_zoo, text_data
+from tinytorch.transforms.plan import Plan
 from tinytorch.tuning.recipe import plain_json
 from tinytorch.tuning.saving import load_optimized
-from tinytorch.workloads.plan import Plan
-from tinytorch.workloads.targets import import_place
-from tinytorch.workloads.workload import Workload
-from tinytorch.workloads.zoo import CONTEXT, load_zoo, text_data
 
 __all__ = ["SIZE_OF_CODE", "Built", "build", "prepare"]
 

@@ -9,7 +9,7 @@ from typing import Any, Literal, Protocol, Self
 
 import numpy.typing as npt
 
-from tinytorch.competition.entries.entry import Technique
+from tinytorch.competition.entry import Technique
 from tinytorch.errors import TinyTorchError
 
 __all__ = [

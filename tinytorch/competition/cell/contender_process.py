@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import socket
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import asdict
+from pathlib import Path
 from time import perf_counter
 from types import TracebackType
 from typing import IO, Any, Self
@@ -20,7 +22,10 @@ import numpy as np
 import numpy.typing as npt
 import psutil
 
+from tinytorch.competition.cell.building import bytes_below
+from tinytorch.competition.cell.confinement import PACKAGE, Confinement, program_paths
 from tinytorch.competition.cell.contender import (
+    BACKEND,
     USUAL_LIMITS,
     Answer,
     Contender,
@@ -42,17 +47,212 @@ from tinytorch.competition.cell.messages import (
     array_fields,
     packed_header,
 )
-from tinytorch.competition.cell.surroundings import (
-    bytes_of_code,
-    confinement_of,
-    environment_of,
-)
-from tinytorch.competition.cell.watching import Watch, descendants
+from tinytorch.competition.entry import MANIFEST
+from tinytorch.competition.entry_file import files_below
+from tinytorch.competition.events import find_event
+from tinytorch.core.files import cache_folder
 from tinytorch.errors import SettingError
-from tinytorch.measure.child_process import end_child, how_it_ended, last_words, start_child
-from tinytorch.measure.owned_folders import owned_folder, remove_stale_folders
+from tinytorch.measure.child_process import (
+    end_child,
+    how_it_ended,
+    last_words,
+    owned_folder,
+    remove_stale_folders,
+    start_child,
+)
+from tinytorch.models.zoo import WEIGHTS
 
-__all__ = ["ContenderError", "ContenderProcess"]
+__all__ = [
+    "ContenderError",
+    "ContenderProcess",
+    "Watch",
+    "bytes_of_code",
+    "confinement_of",
+    "descendants",
+    "environment_of",
+]
+
+
+# ---------------------------------------------------------------- what a contender finds around
+# it: variables, files that it may read, and where it may write
+
+ADDRESSES_BYTES = 4 << 30
+"""Libraries reserve addresses that they never use; so many are free beside the memory."""
+ONE_THREAD = (
+    "OMP_NUM_THREADS",
+    "OPENBLAS_NUM_THREADS",
+    "MKL_NUM_THREADS",
+    "NUMBA_NUM_THREADS",
+    "VECLIB_MAXIMUM_THREADS",
+    "BLIS_NUM_THREADS",
+)
+HOMES = ("HOME", "TMPDIR", "XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME")
+
+
+def environment_of(contender: Contender, folder: Path) -> dict[str, str]:
+    """Give the few variables that a contender has; nothing of ours is among them."""
+    paths = [os.path.abspath(each) for each in sys.path if each]
+    return {
+        **dict.fromkeys(HOMES, str(folder)),
+        **dict.fromkeys(ONE_THREAD, "1"),
+        "PATH": "/usr/bin:/bin",
+        "LANG": "C.UTF-8",
+        "PYTHONPATH": os.pathsep.join(dict.fromkeys([*paths, str(PACKAGE.parent)])),
+        "PYTHONHASHSEED": "0",
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "PYTHONUNBUFFERED": "1",  # so that last words are not lost
+        "TINYTORCH_BACKEND": BACKEND,
+        "TINYTORCH_CACHE": str(_cache(contender, folder)),
+    }
+
+
+def confinement_of(contender: Contender, folder: Path, limits: Limits) -> Confinement:
+    """Give what a contender may read and write: its own files, the program, and a fresh folder."""
+    own: list[str] = []
+    listed: list[str] = []
+    if contender.weights is not None:
+        own.append(str(Path(contender.weights).resolve()))
+    if contender.code is not None:
+        home = _home(contender).resolve()
+        # What is not hashed, such as earlier runs and compiled copies, cannot be read.
+        own += [str(home / MANIFEST), *(str(home / name) for name in files_below(home))]
+        listed.append(str(home))
+    cache = _cache(contender, folder)
+    cache.mkdir(parents=True, exist_ok=True)
+    return Confinement(
+        readable=(*program_paths(), *own),
+        writable=(str(folder), str(cache)),
+        address_space_bytes=limits.memory_bytes + ADDRESSES_BYTES,
+        core=max(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None,
+        may_start_processes=limits.processes > 1,
+        listed=tuple(listed),
+    )
+
+
+def bytes_of_code(contender: Contender) -> int:
+    """Count what code consists of: its folder, and the weights that it is given.
+
+    What it says of itself is not asked: code may say what it likes.
+    """
+    given = WEIGHTS / f"{find_event(contender.event).model}.safetensors"
+    return bytes_below(_home(contender)) + bytes_below(given)
+
+
+def _home(contender: Contender) -> Path:
+    assert contender.code is not None
+    return Path(contender.code.rpartition(":")[0]).parent
+
+
+def _cache(contender: Contender, folder: Path) -> Path:
+    """Give where compiled kernels are kept: code gets a place where it can put nothing."""
+    return folder / "cache" if contender.code else cache_folder().resolve()
+
+
+# ---------------------------------------------------------------- what a process uses, seen from
+# outside: nothing that it says about itself is taken
+
+PROCESS_CLOCK = 2
+"""The kind of clock that the kernel keeps for each process: time that its threads ran, exactly."""
+RESET_PEAK = "5"
+INSTALLED_PACKAGE = re.compile(r"/(?:site|dist)-packages/(\w+)")
+
+
+class Watch:
+    """Counts what a process, and those that it starts, use from now on."""
+
+    def __init__(self, pid: int) -> None:
+        self._process = psutil.Process(pid)
+        self._page_bytes = os.sysconf("SC_PAGE_SIZE")
+        self._statm: int | None = None
+        with suppress(OSError):  # not on Linux
+            self._statm = os.open(f"/proc/{pid}/statm", os.O_RDONLY | os.O_CLOEXEC)
+        with suppress(OSError):  # an old kernel, or not allowed: the peak counts from the start
+            Path(f"/proc/{pid}/clear_refs").write_text(RESET_PEAK, "ascii")
+        self._packages = self._mapped_packages()
+        self._start_bytes = self.held_bytes()
+        self._start_s = self._clock_s()
+
+    def close(self) -> None:
+        """Look no longer."""
+        if self._statm is not None:
+            os.close(self._statm)
+            self._statm = None
+
+    def held_bytes(self) -> int:
+        """Give the memory that the process holds now, all told; 0 when it is gone."""
+        try:
+            if self._statm is not None:
+                return int(os.pread(self._statm, 64, 0).split()[1]) * self._page_bytes
+            return int(self._process.memory_info().rss)
+        except (OSError, IndexError, psutil.Error):
+            return 0
+
+    def cpu_s(self, *, with_children: bool = False) -> float:
+        """Give the processor time since the watch began."""
+        used = self._clock_s() - self._start_s
+        if not with_children:
+            return used
+        return used + sum(map(_spent_s, descendants(self._process.pid)))
+
+    def usage(self, modules: Iterable[str] = ()) -> Usage:
+        """Give all that was used. To the modules come packages whose libraries were loaded.
+
+        Memory is counted in pages; a peak is never less than one.
+        """
+        everybody = [self._process, *descendants(self._process.pid)]
+        growth = self._peak_bytes() - self._start_bytes
+        loaded = self._mapped_packages() - self._packages
+        return Usage(
+            cpu_s=self.cpu_s(with_children=True),
+            memory_bytes=max(0, self.held_bytes() - self._start_bytes),
+            peak_bytes=max(self._page_bytes, growth),
+            threads=sum(map(_thread_count, everybody)),
+            processes=len(everybody),
+            modules=tuple(sorted({*modules, *loaded})),
+        )
+
+    def _clock_s(self) -> float:
+        try:
+            return time.clock_gettime(~self._process.pid << 3 | PROCESS_CLOCK)
+        except (OSError, AttributeError):
+            return _spent_s(self._process)
+
+    def _peak_bytes(self) -> int:
+        with suppress(OSError, ValueError, IndexError):
+            text = Path(f"/proc/{self._process.pid}/status").read_text("ascii", errors="replace")
+            return int(text.partition("VmHWM:")[2].split()[0]) * 1024
+        return self.held_bytes()
+
+    def _mapped_packages(self) -> set[str]:
+        """Name the packages whose compiled parts the process has loaded."""
+        with suppress(OSError):
+            text = Path(f"/proc/{self._process.pid}/maps").read_text("utf-8", errors="replace")
+            return set(INSTALLED_PACKAGE.findall(text))
+        return set()
+
+
+def descendants(pid: int) -> list[psutil.Process]:
+    """Give the processes that one has started, and those that they have."""
+    with suppress(psutil.Error):
+        return list(psutil.Process(pid).children(recursive=True))
+    return []
+
+
+def _spent_s(process: psutil.Process) -> float:
+    with suppress(psutil.Error):
+        times = process.cpu_times()
+        return float(times.user + times.system)
+    return 0.0
+
+
+def _thread_count(process: psutil.Process) -> int:
+    with suppress(psutil.Error):
+        return int(process.num_threads())
+    return 0
+
+
+# ---------------------------------------------------------------- the judge's side of a
+# contender's process: start it, ask it, watch what it uses, end it
 
 START = "from tinytorch.competition.cell.contender_worker import main; main({})"
 PURPOSE = "tinytorch-contender"

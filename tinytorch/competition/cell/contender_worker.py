@@ -1,8 +1,7 @@
 """A contender's own process: confine it, build what was asked for, answer question by question.
 
 Everything that the loop calls is bound before code of an entry is imported, so that what the code
-puts in its place is not called. Nobody relies on that: the judge has a clock of its own.
-"""
+puts in its place is not called. Nobody relies on that: the judge has a clock of its own."""
 
 from __future__ import annotations
 
@@ -11,7 +10,8 @@ import os
 import socket
 import sys
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from time import perf_counter
 from typing import Any
 
@@ -20,7 +20,6 @@ import numpy as np
 from tinytorch.competition.cell.building import Built, build, prepare
 from tinytorch.competition.cell.confinement import Confinement, confine
 from tinytorch.competition.cell.contender import Contender
-from tinytorch.competition.cell.failures import failure_text
 from tinytorch.competition.cell.messages import (
     ANSWER,
     FORWARD,
@@ -32,10 +31,54 @@ from tinytorch.competition.cell.messages import (
     array_fields,
     packed_header,
 )
-from tinytorch.competition.entries.entry import Technique
+from tinytorch.competition.entry import Technique
 from tinytorch.core.autograd import no_grad
+from tinytorch.errors import first_line
 
-__all__ = ["contender_from", "main", "serve"]
+__all__ = ["contender_from", "failure_text", "main", "serve"]
+
+
+# ---------------------------------------------------------------- what is said of an error that
+# the code of an entry raised: what it is, and in which line
+
+
+def failure_text(doing: str, error: BaseException, contender: Contender) -> str:
+    """Say in one line what was raised, first the line of the entry's own code that led to it.
+
+    It reads as ``model.py:14 in make: building it raised ZeroDivisionError: division by zero``.
+    """
+    said = f"{doing} raised {first_line(error)}"
+    if contender.code is None:
+        return said
+    home = Path(contender.code.rpartition(":")[0]).parent
+    homes = (home, home.resolve())
+    place = next((found for each in _chain(error) if (found := _place_in(homes, each))), "")
+    return f"{place}: {said}" if place else said
+
+
+def _chain(error: BaseException) -> Iterator[BaseException]:
+    """Give an error and those that it came from, the last first."""
+    met: set[int] = set()
+    found: BaseException | None = error
+    while found is not None and id(found) not in met:  # code may tie them to a ring
+        met.add(id(found))
+        yield found
+        found = found.__cause__ or found.__context__
+
+
+def _place_in(homes: tuple[Path, ...], error: BaseException) -> str:
+    """Name the innermost line of an error's traceback that lies in the folder, or nothing."""
+    place = ""
+    for frame, line in traceback.walk_tb(error.__traceback__):
+        path = Path(frame.f_code.co_filename)
+        home = next((each for each in homes if path.is_relative_to(each)), None)
+        if home is not None:
+            place = f"{path.relative_to(home)}:{line} in {frame.f_code.co_name}"
+    return place
+
+
+# ---------------------------------------------------------------- a contender's own process:
+# confine it, build what was asked for, answer question by question
 
 
 def main(descriptor: int) -> None:

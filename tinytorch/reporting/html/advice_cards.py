@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from tinytorch.reporting.advice import NO_ADVICE, NOTHING_HERE, RISKS, agreement_words
-from tinytorch.reporting.attempt_words import TONES
-from tinytorch.reporting.comparison_words import speedup_text
+from tinytorch.reporting.comparison import speedup_text
 from tinytorch.reporting.html.markup import Markup, element, joined
 from tinytorch.reporting.html.page import Section
-from tinytorch.reporting.plan import gain_text
+from tinytorch.reporting.optimization_words import TONES
 from tinytorch.reporting.quantities import percent_text
+from tinytorch.reporting.transforms import gain_text
 from tinytorch.tuning.advice import Advice
 from tinytorch.tuning.attempt import NOT_TRIED, Attempt
 

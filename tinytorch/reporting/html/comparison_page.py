@@ -2,41 +2,392 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import accumulate
 
+import numpy as np
+
+from tinytorch.comparison import accuracy as accuracies
 from tinytorch.comparison.accuracy import AccuracyComparison
-from tinytorch.comparison.comparison import FASTER, NOT_SHOWN, SAME, SLOWER, Comparison
-from tinytorch.comparison.quality import quality_doubt, quality_loss
-from tinytorch.reporting.comparison_words import (
+from tinytorch.comparison.comparison import (
+    FASTER,
+    NOT_SHOWN,
+    SAME,
+    SLOWER,
+    Comparison,
+    quality_doubt,
+    quality_loss,
+)
+from tinytorch.comparison.outputs import ArrayDifference, OutputDifference
+from tinytorch.reporting.comparison import (
+    accuracy_line,
     beside_the_times,
     call_count_text,
     call_rows,
+    difference_text,
     forest_plot_of,
     measured_rows,
     missing_lines,
     note_lines,
     outcome_text,
+    outputs_line,
     quality_headline,
+    score_text,
     speedup_text,
     verdict_text,
 )
 from tinytorch.reporting.forest_plot import ratio_text
-from tinytorch.reporting.html.appendix import appendix
-from tinytorch.reporting.html.figures import beside, figure
 from tinytorch.reporting.html.forest import forest_picture
-from tinytorch.reporting.html.markup import Markup, element, joined, listed
-from tinytorch.reporting.html.overlaid import overlaid_distributions
-from tinytorch.reporting.html.page import Banner, Page, Section, Tone
-from tinytorch.reporting.html.quality_sections import accuracy_section, outputs_section
-from tinytorch.reporting.html.run_order import Run, run_order
-from tinytorch.reporting.html.tables import Column, table
-from tinytorch.reporting.quality_lines import score_text
-from tinytorch.reporting.quantities import UNKNOWN, seconds_text
+from tinytorch.reporting.html.markup import Cell, Column, Markup, element, joined, listed, table
+from tinytorch.reporting.html.page import Banner, Page, Section, Tone, appendix
+from tinytorch.reporting.html.plot import (
+    STRETCHED,
+    Scale,
+    across,
+    across_axis,
+    beside,
+    dots,
+    figure,
+    legend,
+    plot,
+    stretched,
+    stretched_steps,
+    upright_axis,
+    upright_line,
+    words,
+)
+from tinytorch.reporting.quantities import UNKNOWN, percent_text, seconds_text
 
-__all__ = ["comparison_banner", "comparison_page"]
+__all__ = [
+    "Run",
+    "accuracy_section",
+    "comparison_banner",
+    "comparison_page",
+    "legend_of",
+    "outputs_section",
+    "overlaid_distributions",
+    "run_order",
+]
 
-TONES: dict[str, Tone] = {FASTER: "good", SLOWER: "bad", SAME: "neutral", NOT_SHOWN: "unknown"}
+
+# ---------------------------------------------------------------- is a candidate as good as
+# before? Sections about accuracy and outputs
+
+TONES = {accuracies.NOT_WORSE: "good", accuracies.WORSE: "bad", accuracies.INCONCLUSIVE: "unknown"}
+HEIGHT, EDGE = 42, 40
+MOST_OUTPUTS = 50
+
+
+def accuracy_section(comparison: Comparison) -> Section | None:
+    """Show the scores of both sides, and how sure it is that nothing was lost."""
+    found = comparison.accuracy
+    if found is None:
+        return None
+    parts = [element("p", accuracy_line(found), class_=TONES[found.verdict]), _scores(comparison)]
+    if math.isfinite(found.difference):
+        picture = _difference(found)
+        parts.insert(1, figure(picture, title="Difference of the mean scores", about=_how(found)))
+    return Section(
+        "accuracy",
+        "Accuracy",
+        joined(parts),
+        "Both sides are scored on the same examples. The candidate is not worse when even the "
+        "lower end of what is likely lies right of the margin.",
+    )
+
+
+def outputs_section(comparison: Comparison) -> Section | None:
+    """Show how far the outputs are apart, each of them."""
+    found = comparison.outputs
+    if found is None:
+        return None
+    tone = "bad" if found.broken else None
+    body = [element("p", outputs_line(found), class_=tone)]
+    if found.outputs and not found.is_identical:
+        body.append(_outputs_table(found))
+    about = "The same inputs through both sides. How far outputs may differ, only their user knows."
+    return Section("outputs", "Outputs", joined(body), about)
+
+
+# ---------------------------------------------------------------- accuracy
+
+
+def _scores(comparison: Comparison) -> Markup:
+    found = comparison.accuracy
+    assert found is not None
+    write = score_text(found)
+    rows = [
+        (comparison.baseline_name, write(found.baseline_mean)),
+        (comparison.candidate_name, write(found.candidate_mean)),
+        ("difference", difference_text(found, found.difference)),
+        ("at least", difference_text(found, found.low)),
+        ("at most", difference_text(found, found.high)),
+        ("margin", difference_text(found, found.margin, sign=False)),
+        ("examples", str(found.n)),
+    ]
+    if found.is_binary:
+        rows += [
+            ("gained: only the candidate is right", str(found.gained)),
+            ("lost: only the baseline is right", str(found.lost)),
+        ]
+    if found.failed:
+        rows.append(("scores of the candidate that are no number", str(found.failed)))
+    columns = [Column(found.metric), Column("mean score", "number")]
+    return table(columns, rows, sortable=False)
+
+
+def _how(found: AccuracyComparison) -> str:
+    return f"Each end holds with {found.confidence:.0%} confidence."
+
+
+def _difference(found: AccuracyComparison) -> Markup:
+    """Draw the difference with its bounds, beside zero and the margin."""
+    known = [found.difference, found.low, found.high, -found.margin, 0.0]
+    finite = [each for each in known if math.isfinite(each)]
+    spare = 0.12 * (max(finite) - min(finite)) or 0.01
+    x = Scale(min(finite) - spare, max(finite) + spare, 0, 100)
+    tone, middle, below = TONES[found.verdict], HEIGHT / 2, HEIGHT + 30
+    margin, ends = x(-found.margin), (across(x(found.low)), across(x(found.high)))
+    return plot(
+        HEIGHT,
+        element("rect", x=0, y=0, width=across(margin), height=HEIGHT, class_="faint"),
+        *across_axis(x, HEIGHT, lambda at: difference_text(found, at), most=4),
+        upright_line(x(0.0), 0, HEIGHT, class_="axis"),
+        upright_line(margin, -6, HEIGHT, class_="line bad"),
+        words(margin, -10, "margin", class_="tick", anchor="middle"),
+        element("line", x1=ends[0], x2=ends[1], y1=middle, y2=middle, class_=f"interval {tone}"),
+        element("circle", cx=across(x(found.difference)), cy=middle, r=5.5, class_=f"mark {tone}"),
+        words(0, below, "← worse", class_="tick"),
+        words(100, below, "better →", class_="tick", anchor="end"),
+        label=accuracy_line(found),
+        left=EDGE,
+        right=EDGE,
+        top=22,
+        bottom=36,
+        class_="difference",
+    )
+
+
+# ---------------------------------------------------------------- outputs
+
+
+def _outputs_table(found: OutputDifference) -> Markup:
+    columns = [
+        Column("output"),
+        Column("shape"),
+        Column("largest error", "number"),
+        Column("of the largest value", "number"),
+        Column("SQNR", "number", "signal over noise: the larger, the closer"),
+        Column("top-1 agreement", "number", "rows whose largest value is in the same place"),
+        Column("equal whole numbers", "number"),
+        Column("note"),
+    ]
+    rows = [_output_row(place, each) for place, each in enumerate(found.outputs[:MOST_OUTPUTS])]
+    rest = len(found.outputs) - len(rows)
+    caption = f"{rest} more outputs are in the raw data" if rest else ""
+    return table(*_without_empty(columns, rows), caption=caption, sortable=len(rows) > 1)
+
+
+def _output_row(place: int, each: ArrayDifference) -> list[Cell]:
+    return [
+        Cell(str(place), place),
+        Cell("x".join(map(str, each.shape)) or "scalar"),
+        _number(each.max_error, "{:.3g}"),
+        _number(each.max_relative_error, "{:.2g}"),
+        _number(each.sqnr_db, "{:.1f} dB"),
+        Cell(percent_text(each.top1_agreement), each.top1_agreement),
+        Cell(percent_text(each.equal_share), each.equal_share),
+        Cell("identical" if each.is_identical else each.note),
+    ]
+
+
+def _number(value: float | None, pattern: str) -> Cell:
+    return Cell(UNKNOWN) if value is None else Cell(pattern.format(value), value)
+
+
+def _without_empty(
+    columns: Sequence[Column], rows: Sequence[Sequence[Cell]]
+) -> tuple[list[Column], list[list[Cell]]]:
+    """Leave out columns in which no row has anything."""
+    kept = [
+        place
+        for place in range(len(columns))
+        if any(row[place].text not in ("", UNKNOWN) for row in rows)
+    ]
+    return [columns[place] for place in kept], [[row[place] for place in kept] for row in rows]
+
+
+# ---------------------------------------------------------------- times in the order in which they
+# were measured, a dot for each, of one or more sides
+
+RUN_ORDER_HEIGHT = 190
+PLACES = 400
+"""Dots stand at one of so many places across."""
+INNER = (0.5, 99.0)
+"""Percentiles between which all of the height is used; slower ones stand at the upper edge."""
+HEADROOM = 0.08
+DOTS_IN_A_PLACE, RARE = 4, (1.0, 99.0)
+"""Of many values in one place about so many are drawn, and all outside of these percentiles of the
+run: what is rare must not be thinned out."""
+MOST_BREAKS = 60
+
+
+@dataclass(frozen=True)
+class Run:
+    """The values of one side, in their order."""
+
+    name: str
+    values: Sequence[float]
+
+
+def run_order(
+    runs: Sequence[Run],
+    write: Callable[[float], str],
+    *,
+    breaks: Sequence[int] = (),
+    things: str = "turns",
+) -> Markup:
+    """Draw values from left to right, the sides in colours of their own.
+
+    `breaks` are the places where something began anew, such as a round; where there are too many
+    to see they are left out. Values beyond the upper edge stand on it, and their number is said.
+    """
+    longest = max(len(run.values) for run in runs)
+    low, high = _ends(runs)
+    x = Scale(-0.5, longest - 0.5, 0, 100)
+    y = Scale(low, high, RUN_ORDER_HEIGHT, 0)
+    beyond = sum(value > high for run in runs for value in run.values)
+    parts = [
+        *upright_axis(y, write),
+        *_breaks(x, breaks),
+        *(_dots(run, x, y, place) for place, run in enumerate(runs, 1)),
+        words(0, RUN_ORDER_HEIGHT + 16, "first", class_="tick"),
+        words(
+            100, RUN_ORDER_HEIGHT + 16, f"last of {longest} {things}", class_="tick", anchor="end"
+        ),
+    ]
+    if beyond:
+        parts.append(words(100, -8, f"↑ {beyond} above", class_="tick", anchor="end"))
+    label = f"times of {', '.join(run.name for run in runs)} in their order"
+    return joined(
+        [legend_of(runs), plot(RUN_ORDER_HEIGHT, *parts, label=label, top=18, class_="run-order")]
+    )
+
+
+def legend_of(runs: Sequence[Run]) -> Markup:
+    """Name the sides beside their colours."""
+    return legend((f"series-{place}", run.name) for place, run in enumerate(runs, 1))
+
+
+def _ends(runs: Sequence[Run]) -> tuple[float, float]:
+    """Give the ends of the axis: rare slow values must not flatten the rest."""
+    every = np.concatenate([np.asarray(run.values, np.float64) for run in runs])
+    low, high = (float(end) for end in np.percentile(every, INNER))
+    if high <= low:
+        low, high = float(every.min()), float(every.max())
+    spare = HEADROOM * (high - low) or 0.05 * abs(high) or 1.0
+    return max(0.0, low - spare), high + spare
+
+
+def _breaks(x: Scale, breaks: Sequence[int]) -> list[Markup]:
+    if len(breaks) > MOST_BREAKS:
+        return []
+    lines = (x(place - 0.5) for place in breaks if place > 0)
+    return [upright_line(at, 0, RUN_ORDER_HEIGHT, class_="grid break") for at in lines]
+
+
+def _dots(run: Run, x: Scale, y: Scale, place: int) -> Markup:
+    columns: dict[int, list[float]] = {}
+    for index, value in enumerate(run.values):
+        columns.setdefault(round(x(index) * PLACES / 100), []).append(value)
+    rare = np.percentile(run.values, RARE)
+    places = [
+        (column * STRETCHED / PLACES, y(value))
+        for column, values in columns.items()
+        for value in _some_of(values, float(rare[0]), float(rare[1]))
+    ]
+    return stretched(dots(places, class_=f"series-{place}", title=run.name), RUN_ORDER_HEIGHT)
+
+
+def _some_of(values: list[float], low: float, high: float) -> list[float]:
+    """Give every n-th value in their order, and all beyond these two."""
+    step = -(-len(values) // DOTS_IN_A_PLACE)
+    return [
+        value for place, value in enumerate(values) if place % step == 0 or not low <= value <= high
+    ]
+
+
+# ---------------------------------------------------------------- how the times of two sides are
+# distributed: histograms over one axis, one behind the other
+
+OVERLAID_HEIGHT = 190
+BINS = 60
+OUTER = 1.0
+"""Percent of the values at the upper end that may lie beyond the picture."""
+
+
+def overlaid_distributions(runs: Sequence[Run], write: Callable[[float], str]) -> Markup:
+    """Draw how often which time was seen, each side's share of its own values, and its median.
+
+    What is slower than the picture reaches is counted at its right edge.
+    """
+    every = np.concatenate([np.asarray(run.values, np.float64) for run in runs])
+    low, high = float(every.min()), float(np.percentile(every, 100 - OUTER))
+    if not high > low:
+        low, high = float(every.min()), float(every.max())
+    spare = 0.04 * (high - low) or 0.05 * abs(high) or 1.0
+    low, high = max(0.0, low - spare), high + spare
+    x = Scale(low, high, 0, 100)
+    edges = np.linspace(low, high, BINS + 1)
+    shares = [_shares(run.values, edges) for run in runs]
+    y = Scale(0, max(float(each.max()) for each in shares), OVERLAID_HEIGHT, 0)
+    parts = [
+        *across_axis(x, OVERLAID_HEIGHT, write),
+        *(_steps(each, edges, x, y, place) for place, each in enumerate(shares, 1)),
+        *(_median(run, x, write, place) for place, run in enumerate(runs, 1)),
+    ]
+    beyond = int((every > high).sum())
+    if beyond:
+        parts.append(words(100, -8, f"{beyond} beyond →", class_="tick", anchor="end"))
+    label = f"distribution of the times of {' and '.join(run.name for run in runs)}"
+    picture = plot(OVERLAID_HEIGHT, *parts, label=label, left=12, top=18, class_="distribution")
+    return joined([legend_of(runs), picture])
+
+
+def _shares(values: Sequence[float], edges: np.ndarray) -> np.ndarray:
+    counts, _ = np.histogram(np.clip(values, edges[0], edges[-1]), bins=edges)
+    return counts / len(values)
+
+
+def _steps(shares: np.ndarray, edges: np.ndarray, x: Scale, y: Scale, place: int) -> Markup:
+    """Draw the outline of a histogram, filled so that the other shines through."""
+    places = [x(float(left)) for left in edges[:-1]]
+    upper = [y(float(share)) for share in shares]
+    floor = [y(0)] * len(upper)
+    return stretched_steps(places, floor, upper, OVERLAID_HEIGHT, class_=f"area series-{place}")
+
+
+def _median(run: Run, x: Scale, write: Callable[[float], str], place: int) -> Markup:
+    middle = float(np.median(run.values))
+    return element(
+        "g",
+        element("title", f"median of {run.name}: {write(middle)}"),
+        upright_line(x(middle), 0, OVERLAID_HEIGHT, class_=None),
+        class_=f"line median series-{place}",
+    )
+
+
+# ---------------------------------------------------------------- a comparison as a page: the
+# verdict, the picture, both sides' times, and what stands beside
+
+VERDICT_TONES: dict[str, Tone] = {
+    FASTER: "good",
+    SLOWER: "bad",
+    SAME: "neutral",
+    NOT_SHOWN: "unknown",
+}
 FACTS = ("peak memory", "device peak beside weights", "file on disk")
 """Rows of the table that the banner shows, too."""
 
@@ -78,7 +429,7 @@ def _tone(comparison: Comparison) -> Tone:
     if quality_loss(comparison):
         return "bad"
     is_doubtful = quality_doubt(comparison) and comparison.verdict != SLOWER
-    return "unknown" if is_doubtful else TONES[comparison.verdict]
+    return "unknown" if is_doubtful else VERDICT_TONES[comparison.verdict]
 
 
 def _verdict(comparison: Comparison) -> str:

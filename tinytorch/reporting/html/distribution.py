@@ -8,16 +8,21 @@ from collections.abc import Iterator
 import numpy as np
 
 from tinytorch.measure.samples import Interval, Samples
-from tinytorch.reporting.html.figures import beside, figure
-from tinytorch.reporting.html.markup import Markup, element, joined
+from tinytorch.profiling.profile import Profile, ProfileFacts
+from tinytorch.reporting.html.markup import Cell, Column, Markup, element, joined, table
 from tinytorch.reporting.html.page import Section
-from tinytorch.reporting.html.plot import across, across_axis, plot, upright_axis, words
-from tinytorch.reporting.html.svg import Scale
-from tinytorch.reporting.html.tables import Cell, Column, table
+from tinytorch.reporting.html.plot import (
+    Scale,
+    across,
+    across_axis,
+    beside,
+    figure,
+    plot,
+    upright_axis,
+    words,
+)
 from tinytorch.reporting.profile_words import interval_text
 from tinytorch.reporting.quantities import percent_text, seconds_text
-from tinytorch.workloads.profile import Profile
-from tinytorch.workloads.profile_facts import ProfileFacts
 
 __all__ = ["latency_section"]
 

@@ -6,12 +6,12 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from tinytorch.profiling.layers import LayerRow, layer_rows
+from tinytorch.profiling.profile import Profile
 from tinytorch.reporting.html.markup import Markup, element, joined
 from tinytorch.reporting.html.page import Section, packed
 from tinytorch.reporting.html.plot import cell, legend
 from tinytorch.reporting.quantities import count_text, percent_text, seconds_text
-from tinytorch.workloads.layer_tree import LayerRow, layer_rows
-from tinytorch.workloads.profile import Profile
 
 __all__ = ["Block", "flame_blocks", "flame_section"]
 

@@ -11,8 +11,7 @@ from collections.abc import Sequence
 
 from tinytorch.reporting.forest_plot import ForestPlot, ForestRow, ratio_text
 from tinytorch.reporting.html.markup import Markup, element
-from tinytorch.reporting.html.plot import across, dots, stretched, upright_line, words
-from tinytorch.reporting.html.svg import Scale
+from tinytorch.reporting.html.plot import Scale, across, dots, stretched, upright_line, words
 
 __all__ = ["TONES", "forest_picture"]
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from html import escape
+from typing import Literal
 
-__all__ = ["Markup", "element", "joined", "listed"]
+__all__ = ["Cell", "Column", "Markup", "Row", "element", "joined", "listed", "table"]
+
 
 VOID = frozenset({"br", "circle", "hr", "img", "input", "line", "link", "meta", "path", "rect"})
 """Elements that hold nothing."""
@@ -57,3 +60,163 @@ def _attribute(name: str, value: Attribute) -> str:
     if isinstance(value, float):
         value = f"{value:.6g}"
     return f' {shown}="{escape(str(value))}"'
+
+
+# ---------------------------------------------------------------- tables: numbers that can be
+# sorted, bars beside them, and trees whose branches fold
+
+Kind = Literal["text", "number", "bar"]
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column: `kind` decides how its cells are aligned and sorted, `about` explains it."""
+
+    title: str
+    kind: Kind = "text"
+    about: str = ""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """What stands in one place of a table.
+
+    `sort` is what rows are ordered by, where `text` is not: the number behind ``2.69 ms``. None in
+    a column of numbers means unknown, which stands last in either order. `bar` is a share between
+    0 and 1, `tone` a class such as good, bad or faint, `title` is shown by pointing at it.
+    """
+
+    text: str
+    sort: float | str | None = None
+    bar: float | None = None
+    tone: str = ""
+    title: str = ""
+
+
+@dataclass(frozen=True)
+class Row:
+    """A row of a tree: `path` names it, `parent` is the path of the row above it in the tree.
+
+    Rows come in the order of a walk: a parent before its children. `is_folded` hides what is below
+    until somebody opens it; without scripts everything is shown.
+    """
+
+    cells: Sequence[Cell | str]
+    path: str | None = None
+    parent: str | None = None
+    is_folded: bool = False
+    class_: str = ""
+
+
+def table(
+    columns: Sequence[Column],
+    rows: Sequence[Row | Sequence[Cell | str]],
+    *,
+    caption: str = "",
+    sortable: bool = True,
+    class_: str = "",
+) -> Markup:
+    """Give a table that scrolls sideways where the screen is narrow.
+
+    Rows are sequences of cells, or :class:`Row` for a tree, which stays one when it is sorted. The
+    first column heads its rows.
+    """
+    whole = [each if isinstance(each, Row) else Row(each) for each in rows]
+    parents = {row.parent for row in whole if row.parent is not None}
+    depths = _depths(whole)
+    body = [
+        _row(row, columns, depth, has_children=row.path is not None and row.path in parents)
+        for row, depth in zip(whole, depths, strict=True)
+    ]
+    head = element("tr", *(_heading(column, is_sortable=sortable) for column in columns))
+    classes = ["table", "sortable" if sortable else "", "tree" if parents else "", class_]
+    drawn = element(
+        "table",
+        element("caption", caption) if caption else Markup(""),
+        element("thead", head),
+        element("tbody", *body),
+        class_=" ".join(filter(None, classes)),
+    )
+    scroll = element("div", drawn, class_="scroll")
+    return element("div", _fold_buttons(), scroll, class_="foldable") if parents else scroll
+
+
+def _heading(column: Column, *, is_sortable: bool) -> Markup:
+    about = column.about or None
+    inside = element("button", column.title, type="button", title=about) if is_sortable else None
+    return element(
+        "th",
+        inside or column.title,
+        scope="col",
+        class_=_kind_class(column.kind),
+        title=None if inside else about,
+    )
+
+
+def _row(row: Row, columns: Sequence[Column], depth: int, *, has_children: bool) -> Markup:
+    assert len(row.cells) == len(columns), f"{len(row.cells)} cells in {len(columns)} columns"
+    cells = []
+    for place, (given, column) in enumerate(zip(row.cells, columns, strict=True)):
+        cell = given if isinstance(given, Cell) else Cell(given)
+        is_head = place == 0
+        fold = _fold_button(row) if is_head and has_children else None
+        cells.append(_cell(cell, column, is_head=is_head, fold=fold, depth=depth if is_head else 0))
+    return element(
+        "tr",
+        *cells,
+        class_=row.class_ or None,
+        data_path=row.path,
+        data_parent=row.parent,
+    )
+
+
+def _cell(cell: Cell, column: Column, *, is_head: bool, fold: Markup | None, depth: int) -> Markup:
+    parts: list[str] = [cell.text] if fold is None else [fold, cell.text]
+    if cell.bar is not None:
+        share = min(1.0, max(0.0, cell.bar))
+        parts.append(element("i", class_="bar", style=f"--share:{share:.4g}"))
+    return element(
+        "th" if is_head else "td",
+        *parts,
+        scope="row" if is_head else None,
+        class_=" ".join(filter(None, (_kind_class(column.kind), cell.tone))) or None,
+        # All digits: an attribute that is a float would be shortened.
+        data_sort=None if cell.sort is None else str(cell.sort),
+        title=cell.title or None,
+        style=f"--depth:{depth}" if depth else None,
+    )
+
+
+def _kind_class(kind: Kind) -> str | None:
+    return {"text": None, "number": "number", "bar": "number bars"}[kind]
+
+
+def _depths(rows: Sequence[Row]) -> list[int]:
+    """Give how deep each row stands in the tree; a parent comes before its children."""
+    known: dict[str, int] = {}
+    depths = []
+    for row in rows:
+        depth = 0 if row.parent is None else known.get(row.parent, -1) + 1
+        depths.append(depth)
+        if row.path is not None:
+            known[row.path] = depth
+    return depths
+
+
+def _fold_button(row: Row) -> Markup:
+    return element(
+        "button",
+        type="button",
+        class_="fold",
+        aria_expanded="false" if row.is_folded else "true",
+        aria_label=f"What is inside of {row.path}",
+    )
+
+
+def _fold_buttons() -> Markup:
+    return element(
+        "p",
+        element("button", "Open all", type="button", data_fold="open"),
+        element("button", "Fold all", type="button", data_fold="close"),
+        class_="tools",
+    )

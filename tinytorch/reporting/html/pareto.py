@@ -9,6 +9,7 @@ from itertools import pairwise
 
 from tinytorch.reporting.html.markup import Markup, element
 from tinytorch.reporting.html.plot import (
+    Scale,
     across,
     across_axis,
     plot,
@@ -16,8 +17,7 @@ from tinytorch.reporting.html.plot import (
     upright_line,
     words,
 )
-from tinytorch.reporting.html.svg import Scale
-from tinytorch.tuning.objectives import Value
+from tinytorch.tuning.attempt import Value
 
 __all__ = ["ParetoPoint", "pareto_plot"]
 

@@ -10,16 +10,13 @@ from dataclasses import dataclass
 from string import ascii_uppercase
 
 from tinytorch.measure.ceilings import Bandwidth
-from tinytorch.reporting.hotspot_label import hotspot_label
-from tinytorch.reporting.html.markup import Markup, element, joined
+from tinytorch.profiling.profile import BottleneckFacts, Profile
+from tinytorch.reporting.html.markup import Cell, Column, Markup, element, joined, table
 from tinytorch.reporting.html.page import Section
-from tinytorch.reporting.html.plot import across, across_axis, plot, upright_axis, words
-from tinytorch.reporting.html.svg import Scale
-from tinytorch.reporting.html.tables import Cell, Column, table
+from tinytorch.reporting.html.plot import Scale, across, across_axis, plot, upright_axis, words
+from tinytorch.reporting.profile_words import hotspot_label
 from tinytorch.reporting.quantities import count_text, percent_text, rate_text
-from tinytorch.reporting.roofline_facts import Roofline, find_roofline
-from tinytorch.workloads.profile import Profile
-from tinytorch.workloads.profile_facts import BottleneckFacts
+from tinytorch.reporting.roofline import Roofline, find_roofline
 
 __all__ = ["roofline_section"]
 

@@ -5,18 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
-from tinytorch.records.suite_fronts import Front, suite_fronts
-from tinytorch.records.suite_outcome import EntryOutcome
-from tinytorch.reporting.fitting_table import FittingTable
+from tinytorch.benchmarking.suite_run import EntryOutcome, Front, suite_fronts
 from tinytorch.reporting.history import value_text
-from tinytorch.reporting.html.appendix import appendix
-from tinytorch.reporting.html.figures import beside, figure
-from tinytorch.reporting.html.markup import Markup, element, joined
-from tinytorch.reporting.html.page import Banner, Page, Section
+from tinytorch.reporting.html.comparison_page import Run, run_order
+from tinytorch.reporting.html.markup import Cell, Column, Markup, element, joined, table
+from tinytorch.reporting.html.page import Banner, Page, Section, appendix
 from tinytorch.reporting.html.pareto import ParetoPoint, pareto_plot
-from tinytorch.reporting.html.run_order import Run, run_order
-from tinytorch.reporting.html.tables import Cell, Column, table
-from tinytorch.reporting.quantities import UNKNOWN, bytes_text, percent_text, seconds_text
+from tinytorch.reporting.html.plot import beside, figure
+from tinytorch.reporting.quantities import (
+    UNKNOWN,
+    FittingTable,
+    bytes_text,
+    percent_text,
+    seconds_text,
+)
 from tinytorch.reporting.suite import (
     NO_COMPARISON,
     TITLES,
@@ -24,7 +26,7 @@ from tinytorch.reporting.suite import (
     shared_notes,
     suite_head,
 )
-from tinytorch.tuning.objectives import Value
+from tinytorch.tuning.attempt import Value
 
 __all__ = ["suite_page"]
 

@@ -7,11 +7,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from tinytorch.reporting.html.appendix import appendix
 from tinytorch.reporting.html.markup import Markup, element, joined
 from tinytorch.reporting.html.optimization_page import optimization_page
-from tinytorch.reporting.html.page import Banner, Page, Section
-from tinytorch.reporting.html.svg import drawing, text
+from tinytorch.reporting.html.page import Banner, Page, Section, appendix
+from tinytorch.reporting.html.plot import drawing, text
 from tinytorch.reporting.optimization_words import every_note, verdict_word
 from tinytorch.reporting.tour import FAST, INK, NEXT_COMMANDS, short_line, where_words
 from tinytorch.tuning.tour import Introduction, SampleDigit, Tour, Visit

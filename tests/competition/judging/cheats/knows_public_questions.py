@@ -1,7 +1,6 @@
 """Has all answers to public questions in a table, and computes only what is not in it."""
 
-from tinytorch.competition.events import find_event
-from tinytorch.competition.questions import warm_up_questions
+from tinytorch.competition.events import find_event, warm_up_questions
 from tinytorch.core.autograd import no_grad
 from tinytorch.core.tensor import Tensor
 

@@ -3,8 +3,7 @@
 import numpy as np
 
 from tinytorch.core.tensor import Tensor
-from tinytorch.workloads.corpus import load_corpus, split_corpus
-from tinytorch.workloads.zoo import tokenizer
+from tinytorch.models.zoo import load_corpus, split_corpus, tokenizer
 
 KEY = 12
 

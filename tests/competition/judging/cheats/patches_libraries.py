@@ -6,9 +6,9 @@ import time
 
 import numpy as np
 
-from tinytorch.competition import questions
+from tinytorch.competition import events as questions
+from tinytorch.competition import inspections
 from tinytorch.competition.cell import building, contender_worker, messages
-from tinytorch.competition.judging import inspections
 from tinytorch.core.tensor import Tensor
 
 

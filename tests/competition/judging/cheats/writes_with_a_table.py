@@ -3,7 +3,7 @@
 import numpy as np
 
 from tinytorch.core.tensor import Tensor
-from tinytorch.workloads.zoo import text_data
+from tinytorch.models.zoo import text_data
 
 
 class Contender:

@@ -1,1 +1,0 @@
-"""One adapter per framework: walk a model, watch its layers, record what runs."""

@@ -1,0 +1,1 @@
+"""Benchmarking: suites, scenarios, and what the classic benchmark classes need."""

@@ -1,0 +1,245 @@
+"""Checks of what the benchmarking tools are given."""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from statistics import NormalDist
+from typing import Any
+
+from tinytorch.errors import ModelError, SettingError, TinyTorchError
+from tinytorch.measure.samples import Interval, Samples
+from tinytorch.measure.scaling import student_t_quantile
+from tinytorch.models.adapter import Adapter, owner_of
+
+__all__ = [
+    "check_budget",
+    "check_count",
+    "check_model",
+    "check_shape",
+    "failure_text",
+    "held_ready",
+    "mean_interval",
+    "model_name",
+    "named_models",
+    "ratio_interval",
+    "share_interval",
+]
+
+
+LAZY = (inspect.iscoroutinefunction, inspect.isgeneratorfunction, inspect.isasyncgenfunction)
+
+
+def check_count(name: str, value: Any, *, at_least: int) -> int:
+    """Give a whole number of at least some size; refuse anything else."""
+    if isinstance(value, bool) or not hasattr(value, "__index__"):
+        raise SettingError(f"{name}={value!r}; it must be a whole number")
+    if value < at_least:
+        raise SettingError(f"{name}={value}; it must be at least {at_least}")
+    return int(value)
+
+
+def check_budget(budget_s: float) -> None:
+    """Refuse a measuring time that is none."""
+    if not budget_s > 0:
+        raise SettingError(f"budget_s={budget_s}: a measurement needs some time")
+
+
+def check_shape(shape: Any) -> tuple[int, ...]:
+    """Give the lengths of a shape, each a whole number from 1 on."""
+    if isinstance(shape, (str, bytes)) or not hasattr(shape, "__iter__"):
+        raise SettingError(f"input_shape={shape!r}; give a tuple such as (1, 28, 28)")
+    lengths = tuple(shape)
+    if not lengths:
+        raise SettingError("input_shape is empty; give a tuple such as (1, 28, 28)")
+    for length in lengths:
+        if isinstance(length, bool) or not hasattr(length, "__index__") or length < 1:
+            raise SettingError(f"input_shape={lengths}; every length is a whole number from 1 on")
+    return tuple(int(length) for length in lengths)
+
+
+def check_model(model: Any) -> None:
+    """Refuse what is no model, and one whose call returns before it has done its work."""
+    if isinstance(model, type) or not (callable(model) or hasattr(model, "forward")):
+        what = f"the class {model.__name__}" if isinstance(model, type) else type(model).__name__
+        raise SettingError(
+            f"{what} is no model: give an object that can be called or has forward()"
+        )
+    for each in (model, getattr(model, "forward", None), getattr(type(model), "__call__", None)):  # noqa: B004
+        if any(is_lazy(each) for is_lazy in LAZY):
+            raise ModelError(
+                f"{type(model).__name__} is a coroutine or generator: calling it only makes an "
+                "object; give a function that runs it to its end"
+            )
+
+
+def failure_text(error: Exception) -> str:
+    """Say in one line what went wrong with a model."""
+    text = str(error).strip() or "no message"
+    is_plain = isinstance(error, TinyTorchError)  # its message needs no class to be understood
+    return text if is_plain else f"{type(error).__name__}: {text}"
+
+
+# ---------------------------------------------------------------- intervals for averages over
+# examples, such as an accuracy
+
+
+def share_interval(hits: int, count: int, confidence: float = 0.95) -> Interval:
+    """Give Wilson's interval for a probability, of which `hits` of `count` trials are known.
+
+    It has a width even when every trial hit or none did, and never leaves 0 to 1.
+
+    E. B. Wilson, Probable inference, the law of succession, and statistical inference, 1927.
+
+    >>> interval = share_interval(10, 10)
+    >>> round(interval.low, 3), interval.high
+    (0.722, 1.0)
+    """
+    if not 0 <= hits <= count or count < 1:
+        raise SettingError(f"{hits} hits of {count}; hits lie between 0 and a count of 1 or more")
+    z = NormalDist().inv_cdf((1 + confidence) / 2)
+    share, weight = hits / count, z * z / count
+    centre = (share + weight / 2) / (1 + weight)
+    half = z * math.sqrt(share * (1 - share) / count + weight / (4 * count)) / (1 + weight)
+    low = 0.0 if hits == 0 else max(0.0, centre - half)
+    high = 1.0 if hits == count else min(1.0, centre + half)
+    return Interval(low, high, confidence)
+
+
+def mean_interval(values: Sequence[float], confidence: float = 0.95) -> Interval:
+    """Give an interval for the mean that values like these have in the long run.
+
+    For zeros and ones it is :func:`share_interval`. Otherwise it is Student's, which is exact for
+    normal values and close for some thirty or more of any that are not very skewed. A single value
+    says nothing about others: confidence 0.
+    """
+    samples = Samples("scores", tuple(values), unit="")
+    if all(value in (0.0, 1.0) for value in samples.values):
+        return share_interval(round(sum(samples.values)), samples.count, confidence)
+    if samples.count == 1:
+        return Interval(samples.mean, samples.mean, 0.0)
+    reach = student_t_quantile((1 + confidence) / 2, samples.count - 1)
+    half = reach * samples.std / math.sqrt(samples.count)
+    return Interval(samples.mean - half, samples.mean + half, confidence)
+
+
+def ratio_interval(first: Sequence[float], second: Sequence[float]) -> tuple[float, Interval]:
+    """Give the median of first over second, pair by pair, and its interval.
+
+    Pairs are neighbours in time, so that what disturbs the machine meets both. The interval is
+    that of :meth:`Samples.median_interval`: nothing is assumed about the distribution.
+    """
+    ratios = tuple(one / other for one, other in zip(first, second, strict=True))
+    samples = Samples("ratios", ratios, unit="")
+    return samples.median, samples.median_interval()
+
+
+# ---------------------------------------------------------------- names for models that are
+# measured together
+
+
+def named_models(models: Any) -> dict[str, Any]:
+    """Give models by name, in their order.
+
+    `models` is a dictionary of names, or a list. In a list a model is called by its `.name`, and
+    one without by its class, the second of a class ``Sequential_2``. Two models that both say they
+    have the same name are an error: their results could not be told apart.
+    """
+    if isinstance(models, Mapping):
+        wrong = [name for name in models if not isinstance(name, str) or not name]
+        if wrong:
+            raise SettingError(f"{wrong[0]!r} is no name for a model; give a text")
+        named = dict(models)
+    elif isinstance(models, (list, tuple)):
+        named = _named_list(models)
+    else:
+        raise SettingError(
+            f"models is a {type(models).__name__}; give a list of models, or a dictionary of them "
+            "by name"
+        )
+    if not named:
+        raise SettingError("no models were given; there is nothing to measure")
+    return named
+
+
+def model_name(model: Any) -> str | None:
+    """Give the name that a model says it has; a target is its own name."""
+    if isinstance(model, str):
+        return model
+    name = getattr(model, "name", None)
+    return name if isinstance(name, str) and name else None
+
+
+def _named_list(models: list[Any] | tuple[Any, ...]) -> dict[str, Any]:
+    own = [model_name(model) for model in models]
+    counted = Counter(name for name in own if name is not None)
+    twice = [name for name, count in counted.items() if count > 1]
+    if twice:
+        raise SettingError(
+            f"{counted[twice[0]]} models are called {twice[0]!r}; give a dictionary with a "
+            "different name for each"
+        )
+    named: dict[str, Any] = {}
+    for model, name in zip(models, own, strict=True):
+        named[name or _free_name(_class_name(model), {*named, *counted})] = model
+    return named
+
+
+def _class_name(model: Any) -> str:
+    """Give the name of a function, or of the class of an object."""
+    owner = owner_of(model)
+    own = getattr(owner, "__qualname__", None)  # functions have one, objects have not
+    return own.rpartition("<locals>.")[2] if isinstance(own, str) else type(owner).__name__
+
+
+def _free_name(wanted: str, taken: set[str]) -> str:
+    if wanted not in taken:
+        return wanted
+    number = 2
+    while f"{wanted}_{number}" in taken:
+        number += 1
+    return f"{wanted}_{number}"
+
+
+# ---------------------------------------------------------------- holding a model ready to be
+# measured, and leaving it as it was
+
+
+@contextmanager
+def held_ready(adapter: Adapter, model: Any) -> Iterator[bool]:
+    """Hold a model in evaluation mode and without gradients, and say whether it was training.
+
+    Afterwards it has the mode, gradients, buffers and random state that it had before.
+    """
+    layers = [
+        each
+        for each in adapter.modules(model).values()
+        if isinstance(getattr(each, "training", None), bool)
+    ]
+    was_training = any(each.training for each in layers)
+    with adapter.preserving(model), adapter.without_gradients(), _in_evaluation_mode(layers):
+        yield was_training
+
+
+@contextmanager
+def _in_evaluation_mode(layers: Iterable[Any]) -> Iterator[None]:
+    before = [(layer, layer.training, "training" in _own(layer)) for layer in layers]
+    try:
+        for layer, was_training, _ in before:
+            if was_training:
+                layer.training = False
+        yield
+    finally:
+        for layer, was_training, has_own in before:
+            # What runs inside may change modes too, as `evaluate` often does.
+            if layer.training is not was_training:
+                layer.training = was_training
+            if not has_own:  # it has its mode from its class, and should again
+                _own(layer).pop("training", None)
+
+
+def _own(layer: Any) -> dict[str, Any]:
+    return getattr(layer, "__dict__", {})

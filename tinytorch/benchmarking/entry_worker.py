@@ -1,0 +1,231 @@
+"""Measuring one entry of a suite, in a process that exists for it alone."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tinytorch.benchmarking.checks import held_ready, mean_interval
+from tinytorch.benchmarking.scenarios import (
+    Query,
+    measure_offline,
+    measure_server,
+    measure_single_stream,
+)
+from tinytorch.benchmarking.suite_file import NO_TRANSFORM, Entry, Offline, Server, SingleStream
+from tinytorch.comparison.resources import Resources, measure_resources
+from tinytorch.core.dispatch import active_backend, set_backend
+from tinytorch.errors import ModelError, TinyTorchError
+from tinytorch.measure.environment import describe_environment
+from tinytorch.measure.samples import Samples
+from tinytorch.models.adapter import Adapter, adapter_for
+from tinytorch.models.targets import load_reference, load_workload, resolved
+from tinytorch.models.workload import Workload, batch_size, resize_workload
+
+__all__ = ["main", "measure_entry"]
+
+ACCURACY_UNITS = {"accuracy": "fraction"}
+LONGEST_REASON = 500
+IN_TRAINING = "the model was in training mode; it was measured in evaluation mode"
+
+
+def main(request: Mapping[str, Any]) -> None:
+    """Measure the entry of a request and write the answer to its file, also when it fails."""
+    file = Path(request["answer"])
+    threading.Thread(target=_end_with_parent, args=(file.parent,), daemon=True).start()
+    try:
+        answer = measure_entry(Entry.from_dict(request["entry"]), scratch=file.parent)
+    except BaseException as error:  # whatever a target does is an answer
+        answer = {"failure": _reason(error)}
+    partial = file.with_suffix(".partial")
+    partial.write_text(json.dumps(answer), "utf-8")
+    partial.replace(file)  # whole or not at all
+
+
+def measure_entry(entry: Entry, *, scratch: Path | None = None) -> dict[str, Any]:
+    """Give everything that was measured about an entry, ready for JSON.
+
+    The order is: does it work, how good is it, how fast is it, what does it need. Each finds the
+    model as the target gave it, in evaluation mode. What raises on the way leaves no numbers
+    behind. Large files are written to `scratch`.
+    """
+    if entry.backend is not None:
+        set_backend(entry.backend)
+    workload = _prepared(entry)
+    adapter = adapter_for(workload.model, workload.arguments)
+    device = adapter.device(workload.model, workload.arguments)
+    notes = _about_backend(entry, adapter)
+    with held_ready(adapter, workload.model) as was_training:
+        with adapter.naming_failures(workload.model):
+            output = workload.run()
+        notes += [IN_TRAINING] if was_training else []
+        notes += _about_output(adapter, output)
+        examples = batch_size(workload.arguments, output)
+    with held_ready(adapter, workload.model):
+        accuracy, about_accuracy = _accuracy(entry, workload)
+    with held_ready(adapter, workload.model):
+        query = Query(workload.run, lambda: adapter.synchronize(device))
+        samples, details, doubts = _timed(entry, query, examples)
+    with held_ready(adapter, workload.model), _temporary_files_in(scratch):
+        resources = measure_resources(workload, device=device)
+    found = [*samples, *_resource_samples(resources), *_accuracy_samples(accuracy)]
+    return {
+        "samples": {each.name: each.to_dict() for each in found},
+        "environment": describe_environment(os.getcwd()).to_dict(),
+        "details": {
+            **details,
+            "framework": adapter.name,
+            "device": device,
+            "backend": active_backend().name if adapter.name == "core" else None,
+            "examples": examples,
+            "resources": resources.to_dict(),
+            "accuracy": accuracy,
+        },
+        "notes": list(dict.fromkeys([*notes, *doubts, *about_accuracy])),
+    }
+
+
+@contextmanager
+def _temporary_files_in(folder: Path | None) -> Iterator[None]:
+    """Let temporary files go where they are found when this process is killed."""
+    before = tempfile.tempdir
+    tempfile.tempdir = before if folder is None else str(folder)
+    try:
+        yield
+    finally:
+        tempfile.tempdir = before
+
+
+def _prepared(entry: Entry) -> Workload:
+    workload = load_workload(resolved(entry.target, entry.folder))
+    if entry.batch_size is not None:
+        workload = resize_workload(workload, 0, entry.batch_size)
+    if entry.transform == NO_TRANSFORM:
+        return workload
+    transform = load_reference(resolved(entry.transform, entry.folder))
+    if not callable(transform):
+        raise ModelError(f"{entry.transform} is a {type(transform).__name__}, no function")
+    model = transform(workload.model)
+    if not callable(model) and not hasattr(model, "forward"):
+        raise ModelError(
+            f"{entry.transform} gave a {type(model).__name__}; it must return the new model"
+        )
+    return replace(workload, model=model)
+
+
+def _timed(
+    entry: Entry, query: Query, examples: int | None
+) -> tuple[list[Samples], dict[str, Any], list[str]]:
+    """Load the model as the scenario says: samples, details and doubts."""
+    scenario, budget_s = entry.scenario, entry.budget
+    if isinstance(scenario, SingleStream):
+        latency = measure_single_stream(query, scenario, budget_s=budget_s)
+        return [latency], {}, list(latency.notes)
+    if isinstance(scenario, Offline):
+        throughput = measure_offline(query, scenario, budget_s=budget_s, examples=examples)
+        about = ["nobody can tell how many examples a call has, so calls are counted"]
+        return [throughput], {}, [*throughput.notes, *(about if examples is None else [])]
+    assert isinstance(scenario, Server)
+    found = measure_server(query, scenario, budget_s=budget_s, seed=entry.seed)
+    samples = []
+    if found.trial is not None and found.rate is not None:
+        samples = [found.trial.latency, Samples("rate", (found.rate,), "queries/s")]
+    return samples, {"server": found.to_dict()}, list(found.notes)
+
+
+def _accuracy(entry: Entry, workload: Workload) -> tuple[dict[str, Any] | None, list[str]]:
+    """Give the mean score with its interval and every score; None with a reason."""
+    if workload.evaluate is None:
+        return None, []
+    if not entry.evaluate:
+        return None, ["accuracy was not measured: the suite says evaluate = false"]
+    scores = np.asarray(workload.evaluate(workload.model), dtype=np.float64)
+    if scores.ndim != 1 or not len(scores):
+        raise ModelError(f"evaluate gave scores of shape {scores.shape}, not one per example")
+    broken = int((~np.isfinite(scores)).sum())
+    if broken:
+        return None, [f"{broken} of {len(scores)} scores are not finite: there is no accuracy"]
+    interval = mean_interval(scores.tolist())
+    return {
+        "metric": workload.metric,
+        "mean": float(scores.mean()),
+        "low": interval.low,
+        "high": interval.high,
+        "confidence": interval.confidence,
+        "count": len(scores),
+        "scores": scores.tolist(),
+    }, []
+
+
+def _accuracy_samples(accuracy: Mapping[str, Any] | None) -> list[Samples]:
+    """Give the mean as one value, for trends: the median of zeros and ones would say nothing."""
+    if accuracy is None:
+        return []
+    metric = str(accuracy["metric"])
+    return [Samples(metric, (accuracy["mean"],), ACCURACY_UNITS.get(metric, ""))]
+
+
+def _resource_samples(resources: Resources) -> list[Samples]:
+    sizes = {
+        "peak memory": resources.memory_bytes,
+        "file size": resources.file_bytes,
+    }
+    return [Samples(name, (size,), "B") for name, size in sizes.items() if size is not None]
+
+
+def _about_backend(entry: Entry, adapter: Adapter) -> list[str]:
+    if entry.backend is None or adapter.name == "core":
+        return []
+    return [f"backend {entry.backend!r} is ignored: {adapter.name} computes by itself"]
+
+
+def _about_output(adapter: Adapter, output: Any) -> list[str]:
+    floats = [each for each in adapter.arrays(output) if each.dtype.kind in "fc"]
+    if all(np.isfinite(each).all() for each in floats):
+        return []
+    return ["the output holds numbers that are not finite"]
+
+
+def _reason(error: BaseException) -> str:
+    text = " ".join(str(error).split())[:LONGEST_REASON]
+    if isinstance(error, TinyTorchError) and text:
+        return text
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def _end_with_parent(
+    folder: Path,
+    *,
+    read: Callable[[int, int], bytes] = os.read,
+    leave: Callable[[], None] | None = None,
+) -> None:
+    """Wait for the end of the pipe that only the parent holds: then nobody wants the answer.
+
+    A thread that waits costs nothing; without it, a suite that was killed would leave processes
+    behind which disturb the next one, and the `folder` that it made for the answer.
+    """
+    try:
+        while read(sys.__stdin__.fileno() if sys.__stdin__ else 0, 1):
+            pass
+    except OSError:
+        pass
+    shutil.rmtree(folder, ignore_errors=True)
+    (leave or _end_with_children)()
+
+
+def _end_with_children() -> None:
+    if hasattr(os, "killpg") and os.getpgid(0) == os.getpid():  # so we were started
+        os.killpg(0, signal.SIGKILL)
+    os._exit(1)

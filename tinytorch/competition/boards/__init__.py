@@ -1,1 +1,0 @@
-"""Boards: standings, innovation and records, made of kept runs alone."""

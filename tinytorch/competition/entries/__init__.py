@@ -1,1 +1,0 @@
-"""Entries: reading, writing and checking what a team hands in. It is data; nothing of it is run."""

@@ -1,1 +1,0 @@
-"""The judge: heats, what is measured in them, and what is looked for."""

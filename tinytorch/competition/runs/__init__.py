@@ -1,1 +1,0 @@
-"""Runs that are kept: records, folders of them, signatures, and whether they were changed."""

@@ -1,0 +1,368 @@
+"""The folder of all submissions: where runs are kept, submitted, and judged again."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import tempfile
+import unicodedata
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tinytorch.competition.entry import MANIFEST, RESULTS, Entry, visible_path
+from tinytorch.competition.entry_file import entry_files, read_entry
+from tinytorch.competition.judgement import FEWEST_HEATS, Judgement, Score, score_of
+from tinytorch.competition.judgement_record import claims_verified, judgement_in
+from tinytorch.competition.record_checks import check_numbers, check_round, status_of
+from tinytorch.competition.rounds import PRACTICE, Round, read_round
+from tinytorch.competition.run_files import (
+    HASH_LENGTH,
+    ROUNDS,
+    DamagedFile,
+    KeptRun,
+    keep_run,
+    path_below,
+    read_record_file,
+    run_files,
+)
+from tinytorch.competition.signing import (
+    SigningKey,
+    check_signature,
+    public_part,
+    read_key,
+    sign_record,
+    signature_path,
+)
+from tinytorch.errors import RecordError, SettingError
+
+__all__ = [
+    "Folder",
+    "Judge",
+    "Rerun",
+    "Submitted",
+    "check_can_verify",
+    "claimed_score",
+    "folder_name",
+    "keep_run",
+    "read_folder",
+    "read_rounds",
+    "rerun",
+    "submit",
+]
+
+
+# ---------------------------------------------------------------- submit an entry: a copy of it
+# and of all its runs goes into the folder of submissions
+
+LONGEST_NAME = 40
+
+
+@dataclass(frozen=True)
+class Submitted:
+    """Where an entry went, how many of its runs are new there, and how many there are in all.
+
+    `older` of the runs are of former versions of the entry; they go along as history.
+    """
+
+    folder: Path
+    entry: Entry
+    added: int
+    runs: int
+    older: int
+
+    def __str__(self) -> str:
+        runs = f"{self.runs} run{'s' * (self.runs != 1)}, {self.added} new"
+        older = f", {self.older} of former versions" if self.older else ""
+        return f"{self.folder}: {runs}{older}"
+
+
+def submit(
+    entry_folder: str | Path,
+    to: str | Path,
+    *,
+    key: str | Path | SigningKey | None = None,
+    even_invalid: bool = False,
+) -> Submitted:
+    """Copy an entry and all of its runs into a folder of submissions, signed if there is a key.
+
+    Once more is fine: only what is new is added. Without a run, or when the last run broke a rule,
+    there is nothing to show; `even_invalid` submits the latter all the same.
+    """
+    entry = read_entry(entry_folder)
+    signing = read_key(key) if isinstance(key, str | Path) else key
+    runs = _runs_of(entry)
+    own = [path for path, judgement in runs.items() if judgement.entry.sha256 == entry.sha256]
+    _check_runs(runs, own, even_invalid=even_invalid)
+    target = Path(to) / entry.event / folder_name(entry.team) / entry.sha256[:HASH_LENGTH]
+    try:
+        _copy_entry(entry, target)
+        copies = [_copy_run(path, target / RESULTS) for path in runs]
+    except OSError as error:
+        raise SettingError(
+            f"{error.filename or target} cannot be written ({error.strerror or error})"
+        ) from error
+    if signing is not None:
+        for path, _ in copies:
+            sign_record(path, signing)
+    added = sum(is_new for _, is_new in copies)
+    return Submitted(target, entry, added, len(runs), len(runs) - len(own))
+
+
+def folder_name(team: str) -> str:
+    """Give a name for a team's folder that is harmless on every system.
+
+    >>> folder_name("Équipe № 1 / ../x")
+    'equipe-no-1-x'
+    """
+    plain = unicodedata.normalize("NFKD", team).encode("ascii", "ignore").decode("ascii").lower()
+    return re.sub(r"[^a-z0-9]+", "-", plain).strip("-")[:LONGEST_NAME].strip("-") or "team"
+
+
+def _runs_of(entry: Entry) -> dict[Path, Judgement]:
+    """Read all runs of an entry, oldest first; a damaged one is an error, not left out."""
+    found = {}
+    for path in run_files(entry.folder):
+        try:
+            record = read_record_file(path)
+            found[path] = judgement_in(record)
+        except RecordError as error:
+            raise RecordError(f"{path}: {error}") from error
+        if claims_verified(record):
+            raise SettingError(
+                f"{path} says that it is verified, which only the organiser's own run can be; "
+                "submit your runs, and ask for verification"
+            )
+    return dict(sorted(found.items(), key=lambda item: item[1].created_at))
+
+
+def _check_runs(runs: dict[Path, Judgement], own: list[Path], *, even_invalid: bool) -> None:
+    if not own:
+        seen = "its runs are of former versions" if runs else "it has no run"
+        raise SettingError(f"{seen}; run the entry first: `tinytorch compete run`")
+    fatal = [each for each in runs[own[-1]].findings if each.is_fatal]
+    if fatal and not even_invalid:
+        raise SettingError(
+            f"the last run broke rule {fatal[0].rule}: {fatal[0].seen}; {fatal[0].fix}; then run "
+            "again"
+        )
+
+
+def _copy_entry(entry: Entry, target: Path) -> None:
+    """Copy manifest and files, all or nothing, and check the copy by its hash."""
+    if target.is_symlink():
+        raise SettingError(f"{target} is a link; remove it")
+    if not target.exists():
+        target.parent.mkdir(parents=True, exist_ok=True)
+        partial = Path(tempfile.mkdtemp(dir=target.parent, prefix=".", suffix=".partial"))
+        try:
+            for name in (MANIFEST, *entry_files(entry)):
+                (partial / name).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(entry.folder / name, partial / name)
+            partial.chmod(0o755)
+            partial.rename(target)
+        finally:
+            shutil.rmtree(partial, ignore_errors=True)
+    if read_entry(target).sha256 != entry.sha256:
+        raise RecordError(f"{target} holds other files than the entry; move it away")
+
+
+def _copy_run(path: Path, results: Path) -> tuple[Path, bool]:
+    """Copy a run and its signature; say whether it was new."""
+    if results.is_symlink():
+        raise SettingError(f"{results} is a link; remove it")
+    results.mkdir(exist_ok=True)
+    copy = results / path.name
+    is_new = not os.path.lexists(copy)
+    for source, goal in ((path, copy), (signature_path(path), signature_path(copy))):
+        if source.is_file() and not os.path.lexists(goal):
+            shutil.copyfile(source, goal)
+    if not is_new and read_record_file(copy) != read_record_file(path):
+        raise RecordError(f"{copy} is there already and holds another run; move it away")
+    return copy, is_new
+
+
+# ---------------------------------------------------------------- where runs are kept: beside the
+# entry they are of, and in the folder of all submissions
+#
+# ::
+#
+#     results/20270503T120000Z-0123456789ab.json     beside entry.json: one file per run
+#     results/20270503T120000Z-0123456789ab.json.sig its signature, where there is one
+#
+#     submissions/rounds/spring-2027.json            the rounds
+#     submissions/EVENT/TEAM/0123456789ab/           a copy of an entry, named by its hash, and runs
+#
+# No run is ever overwritten or left out. A folder of submissions comes from others: nothing in it
+# is executed, links are not followed, and what is no record is listed with the reason.
+
+
+@dataclass(frozen=True)
+class Folder:
+    """What a folder of submissions holds: runs oldest first, damaged files, and rounds."""
+
+    records: tuple[KeptRun, ...] = ()
+    damaged: tuple[DamagedFile, ...] = ()
+    rounds: tuple[Round, ...] = ()
+
+
+def read_folder(folder: str | Path) -> Folder:
+    """Read every run below a folder; what cannot be read is listed, and nothing is raised for it.
+
+    A copy of a run counts once. What breaks a rule about records, such as a run that says it is
+    verified and is not, does not count at all.
+    """
+    folder = Path(folder)
+    if not folder.is_dir():
+        raise SettingError(f"there is no folder {folder}; make one with `tinytorch compete submit`")
+    damaged: list[DamagedFile] = []
+    rounds = tuple(read_rounds(folder, damaged))
+    runs: dict[str, KeptRun] = {}
+    for path in run_files(folder, damaged):
+        shown = path_below(folder, path)
+        try:
+            run = _read_run(path, shown, rounds)
+        except (RecordError, SettingError) as error:
+            damaged.append(DamagedFile(shown, visible_path(str(error))))
+            continue
+        if run.sha256 in runs:
+            first = runs[run.sha256].path
+            damaged.append(DamagedFile(shown, f"a copy of {first}, which counts once"))
+            continue
+        runs[run.sha256] = run
+    ordered = sorted(runs.values(), key=lambda run: (run.judgement.created_at, run.sha256))
+    return Folder(tuple(ordered), tuple(damaged), rounds)
+
+
+def _read_run(path: Path, shown: str, rounds: tuple[Round, ...]) -> KeptRun:
+    record = read_record_file(path)
+    judgement = judgement_in(record)
+    signature = check_signature(path, record.hash)
+    wrong = [*check_numbers(record, judgement), *signature.findings]
+    if claims_verified(record):  # For others this is a matter of `verify`; drawing takes seconds.
+        wrong += check_round(record, judgement, signer=signature.signer, rounds=rounds)
+    for each in wrong:
+        if each.is_fatal:
+            raise RecordError(f"{each.rule}: {each.seen}")
+    status = status_of(record, judgement, signature=signature, rounds=rounds)
+    signer = signature.signer if signature.is_checked else ""
+    return KeptRun(judgement, record.hash, status, signer, shown)
+
+
+def read_rounds(folder: Path, damaged: list[DamagedFile]) -> Iterator[Round]:
+    """Give the rounds of a folder of submissions; what is none is added to `damaged`."""
+    place = folder / ROUNDS
+    if place.is_symlink() or not place.is_dir():
+        return
+    for path in sorted(place.glob("*.json")):
+        try:
+            if path.is_symlink() or not path.is_file():
+                raise RecordError("no ordinary file")
+            yield read_round(path)
+        except RecordError as error:
+            damaged.append(DamagedFile(path_below(folder, path), visible_path(str(error))))
+
+
+# ---------------------------------------------------------------- verify an entry by judging it
+# once more, on the questions of a round
+
+Judge = Callable[..., Judgement]
+"""What `judging.judge.judge` is: called with an entry, `round`, `trust` and settings."""
+
+
+@dataclass(frozen=True)
+class Rerun:
+    """An entry judged once more by the organiser: the new run, and what had been claimed.
+
+    `claimed` is the score of all former runs of the entry together, None without any.
+    """
+
+    judgement: Judgement
+    path: Path
+    claimed: Score | None = None
+
+    @property
+    def agrees(self) -> bool | None:
+        """Whether the two intervals overlap; None where one of them is missing."""
+        new, old = self.judgement.score, self.claimed
+        if new is None or old is None or not self.judgement.is_valid:
+            return None
+        return new.low <= old.high and old.low <= new.high
+
+
+def rerun(
+    entry_folder: str | Path,
+    round: Round,
+    *,
+    key: str | Path | SigningKey | None = None,
+    trust: bool = False,
+    judge: Judge | None = None,
+    **settings: Any,
+) -> Rerun:
+    """Judge an entry with the seed of a round, and keep the run beside it as verified.
+
+    `settings` go to the judge: heats, ablations, limits, progress. Where the round names a public
+    key, the record is signed with its private part.
+    """
+    entry = read_entry(entry_folder)
+    signing = check_can_verify(round, key)
+    if entry.code is not None and not trust:
+        raise SettingError(
+            f"the entry of {entry.team!r} is Python code, {entry.code}; look at it, then pass "
+            "--trust to run it"
+        )
+    claimed = claimed_score(entry)
+    if judge is None:
+        from tinytorch.competition.judge import judge as judge_entry
+
+        judge = judge_entry
+    judgement = judge(entry, round=round, trust=trust, **settings)
+    path = keep_run(judgement, entry, status="verified")
+    if signing is not None:
+        _sign_or_remove(path, signing)
+    return Rerun(judgement, path, claimed)
+
+
+def _sign_or_remove(path: Path, signing: SigningKey) -> None:
+    """Sign a run; where that is broken off, keep none: unsigned, it would look like a forgery."""
+    try:
+        sign_record(path, signing)
+    except BaseException:
+        path.unlink(missing_ok=True)
+        raise
+
+
+def claimed_score(entry: Entry) -> Score | None:
+    """Give what the valid, unverified runs beside an entry show together."""
+    kept = read_folder(entry.folder).records
+    runs = [run.judgement for run in kept if run.status == "unverified"]
+    heats = [
+        heat
+        for run in runs
+        if run.is_valid and run.entry.sha256 == entry.sha256
+        for heat in run.heats
+    ]
+    if len(heats) < FEWEST_HEATS:
+        return None
+    return score_of(heats, [each.name for each in runs[0].event.scored])
+
+
+def check_can_verify(round: Round, key: str | Path | SigningKey | None) -> SigningKey | None:
+    """Give the key that signs; raise where a run in this round could not be verified with it."""
+    signing = read_key(key) if isinstance(key, str | Path) else key
+    if not round.is_revealed:
+        raise SettingError(
+            f"the seed of round {round.name!r} is not known here; give the organiser's secret file"
+        )
+    if round.name == PRACTICE.name:
+        raise SettingError("everybody knows the questions of the practice round; give another one")
+    if not round.public_key:
+        return signing
+    expected = public_part(round.public_key)
+    if signing is None:
+        raise SettingError(f"records of round {round.name!r} are signed; give the key with --key")
+    if signing.public != expected:
+        raise SettingError(f"the key is not the one that round {round.name!r} names: {expected}")
+    return signing

@@ -1,0 +1,541 @@
+"""Kernels of quantized and sparse layers in short, obvious NumPy: the oracle."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from tinytorch.core.kernels.backend import Array, matmul
+from tinytorch.core.kernels.packing import unpack_nibbles, unpack_values
+from tinytorch.core.kernels.reference_spatial import Pair, conv2d, output_size
+from tinytorch.errors import DTypeError, SettingError, ShapeError
+
+__all__ = [
+    "LARGEST",
+    "LARGEST_CODEBOOK",
+    "OFFSET",
+    "PACKED_ENTRIES",
+    "SMALLEST_ROW",
+    "Convolve",
+    "Window",
+    "activate",
+    "check_codes",
+    "check_sparse",
+    "code_bytes",
+    "codebook_lookup",
+    "codebook_lookup_backward",
+    "convolve_integers",
+    "dequantize",
+    "index_type",
+    "int4_linear_weight_only",
+    "int8_conv2d_dynamic",
+    "int8_conv2d_static",
+    "int8_conv2d_weight_only",
+    "int8_embedding",
+    "int8_linear_dynamic",
+    "int8_linear_static",
+    "int8_linear_weight_only",
+    "int8_matmul",
+    "pack_codes",
+    "pack_sparse",
+    "quantize_by",
+    "quantize_rows",
+    "sparse_linear",
+    "unpack_codes",
+    "unpack_sparse",
+]
+
+
+# ---------------------------------------------------------------- INT8 products of the reference
+# backend, in short, obvious NumPy
+#
+# Weights come packed (:mod:`int8_packing`), with one scale for each output:
+# ``run(kind, x, *packed.arrays, bias)``. Activations are quantized to whole numbers q with
+# x = step (q - zero_point); they are rounded half to even.
+
+Product = Callable[[Array, Array, Array], Array]
+
+OFFSET = 128
+"""What is added to int8 to make it uint8."""
+
+LARGEST = np.float32(127)
+"""The largest whole number of a symmetric quantization."""
+
+SMALLEST_ROW = np.float32(1e-30)
+"""A row without any larger element counts as zeros: the inverse of its step might overflow."""
+
+
+def quantize_rows(x: Array) -> tuple[Array, Array]:
+    """Give int8 rows in -127..127, and the step (..., 1) of each row: its largest element / 127.
+
+    A row that holds NaN or infinity has the step NaN, and so gives NaN.
+    """
+    largest = np.abs(x).max(axis=-1, keepdims=True, initial=0)
+    is_zero, is_finite = largest < SMALLEST_ROW, np.isfinite(largest)
+    some = np.where(is_zero | ~is_finite, x.dtype.type(1), largest)
+    quantized = np.rint(np.where(is_finite & ~is_zero, x, 0) * (LARGEST / some))
+    step = np.where(is_zero, x.dtype.type(1), np.where(is_finite, some / LARGEST, np.nan))
+    return quantized.astype(np.int8), step.astype(x.dtype)
+
+
+def quantize_by(x: Array, scale: float, zero_point: int) -> tuple[Array, Array]:
+    """Give int8 rows, which saturate at -128 and 127, and the step (..., 1) of each row.
+
+    A row that holds NaN has the step NaN, and so gives NaN.
+    """
+    step = x.dtype.type(scale)
+    whole = np.rint(x * (1 / step))
+    is_nan = np.isnan(whole)
+    quantized = np.clip(np.where(is_nan, 0, whole), -OFFSET - zero_point, 127 - zero_point)
+    steps = np.where(is_nan.any(axis=-1, keepdims=True), x.dtype.type(np.nan), step)
+    return (quantized + zero_point).astype(np.int8), steps
+
+
+def dequantize(
+    product: Array, steps: Array, scales: Array, bias: Array | None, activation: str | None
+) -> Array:
+    """Scale whole numbers (..., outputs), add a bias of floats, and apply the activation."""
+    result = product.astype(steps.dtype) * (steps * scales)
+    return activate(result if bias is None else result + bias, activation)
+
+
+def activate(x: Array, activation: str | None) -> Array:
+    from tinytorch.core.kernels.reference import ACTIVATIONS  # that page imports this one
+
+    return x if activation is None else ACTIVATIONS[activation](x)
+
+
+def _at_least_float32(x: Array) -> Array:
+    """Widen half precision, which sums of whole numbers and small steps do not fit into."""
+    return x.astype(np.float32) if x.dtype == np.float16 else x
+
+
+# ---------------------------------------------------------------- the kernels
+
+
+def int8_matmul(x: Array, values: Array, sums: Array) -> Array:
+    """Give the exact product (..., outputs) in int32 of int8 or uint8 rows and a packed weight."""
+    weight = unpack_values(values, x.shape[-1], sums.size)
+    return matmul(x.astype(np.int64), weight.astype(np.int64)).astype(np.int32)
+
+
+def int8_linear_weight_only(
+    x: Array,
+    values: Array,
+    scales: Array,
+    sums: Array,
+    bias: Array | None = None,
+    *,
+    activation: str | None = None,
+) -> Array:
+    """Multiply floats with the weight, scale, and add the bias; the sums are not needed."""
+    x = _at_least_float32(x)
+    weight = unpack_values(values, x.shape[-1], scales.size).astype(x.dtype)
+    product = matmul(x, weight) * scales
+    return activate(product if bias is None else product + bias, activation)
+
+
+def int8_linear_dynamic(
+    x: Array,
+    values: Array,
+    scales: Array,
+    sums: Array,
+    bias: Array | None = None,
+    *,
+    activation: str | None = None,
+    product: Product = int8_matmul,
+) -> Array:
+    """Quantize each row by its largest element, multiply whole numbers, and scale the result."""
+    rows, steps = quantize_rows(_at_least_float32(x))
+    return dequantize(product(rows, values, sums), steps, scales, bias, activation)
+
+
+def int8_linear_static(
+    x: Array,
+    values: Array,
+    scales: Array,
+    sums: Array,
+    bias: Array | None = None,
+    *,
+    scale: float,
+    zero_point: int = 0,
+    activation: str | None = None,
+    product: Product = int8_matmul,
+) -> Array:
+    """Do the same with a given scale and zero point.
+
+    Floats are quantized to int8 first, int8 and uint8 are taken as they are. The bias is of floats,
+    or of int32 in steps of scale * scales, as it is usual for static quantization.
+    """
+    scale, zero_point = float(scale), int(zero_point)  # NumPy's may be too narrow to add to
+    if x.dtype in (np.int8, np.uint8):
+        rows, steps = x, np.full((1,), scale, np.float32)
+    else:
+        rows, steps = quantize_by(_at_least_float32(x), scale, zero_point)
+    total = product(rows, values, sums) - np.int32(zero_point) * sums
+    if bias is not None and bias.dtype == np.int32:
+        total, bias = total + bias, None
+    return dequantize(total, steps, scales, bias, activation)
+
+
+# ---------------------------------------------------------------- products with INT4 weights of
+# the reference backend, in short, obvious NumPy
+
+
+def int4_linear_weight_only(
+    x: Array,
+    values: Array,
+    scales: Array,
+    bias: Array | None = None,
+    *,
+    group_size: int,
+    activation: str | None = None,
+) -> Array:
+    """Multiply floats with a packed weight that has a scale for each group of inputs and output."""
+    inputs, outputs = x.shape[-1], scales.shape[1]
+    each = np.repeat(scales, group_size, axis=0)[:inputs]  # (inputs, outputs)
+    weight = unpack_nibbles(values, inputs, outputs) * each
+    product = matmul(x, weight.astype(x.dtype))
+    return activate(product if bias is None else product + bias, activation)
+
+
+# ---------------------------------------------------------------- INT8 convolutions of the
+# reference backend, in short, obvious NumPy
+#
+# Weights come packed (:mod:`int8_packing`), as the matrix (inputs of a patch, output channels) with
+# one scale for each output channel. Images become whole numbers q with x = step (q - zero_point),
+# and zeros around an image are the number zero, whatever its q is. A whole image shares one step.
+# If it holds NaN (or infinity, where its own largest element makes the step), the step is NaN, and
+# so is all that comes from this image; the others of the batch do not notice.
+
+Convolve = Callable[..., Array]
+
+
+class Window(NamedTuple):
+    """How a kernel slides over an image."""
+
+    kernel: Pair
+    stride: Pair
+    padding: Pair
+    dilation: Pair
+    groups: int
+
+    def convolve(self, convolve: Convolve, x: Array, weight: Array, *bias: Array | None) -> Array:
+        """Call a function that takes what `conv2d` takes."""
+        return convolve(
+            x, weight, *bias,
+            stride=self.stride, padding=self.padding, dilation=self.dilation, groups=self.groups,
+        )  # fmt: skip
+
+    def output_size(self, x: Array) -> Pair:
+        return output_size(x.shape[2:], self.kernel, self.stride, self.padding, self.dilation)
+
+
+def convolve_integers(
+    x: Array, weight: Array, *, stride: Pair, padding: Pair, dilation: Pair, groups: int
+) -> Array:
+    """Give the exact convolution of whole numbers from -255 to 255 with an int8 weight."""
+    window = Window((weight.shape[2], weight.shape[3]), stride, padding, dilation, groups)
+    return window.convolve(conv2d, x.astype(np.int64), weight.astype(np.int64))
+
+
+# ---------------------------------------------------------------- the kernels
+
+
+def int8_conv2d_weight_only(
+    x: Array,
+    values: Array,
+    scales: Array,
+    sums: Array,
+    bias: Array | None = None,
+    *,
+    kernel_size: Pair,
+    stride: Pair,
+    padding: Pair,
+    dilation: Pair,
+    groups: int = 1,
+    convolve: Convolve = conv2d,
+) -> Array:
+    """Make the weight floats for this call and convolve them; the sums are not needed."""
+    window = Window(kernel_size, stride, padding, dilation, groups)
+    _check(x, scales, bias, window)
+    weight = _weight(x, values, scales, window) * scales.astype(x.dtype)[:, None, None, None]
+    return window.convolve(convolve, x, weight, bias)
+
+
+def int8_conv2d_dynamic(
+    x: Array,
+    values: Array,
+    scales: Array,
+    sums: Array,
+    bias: Array | None = None,
+    *,
+    kernel_size: Pair,
+    stride: Pair,
+    padding: Pair,
+    dilation: Pair,
+    groups: int = 1,
+    convolve: Convolve = convolve_integers,
+) -> Array:
+    """Quantize each image by its largest element, convolve whole numbers, and scale the result."""
+    window = Window(kernel_size, stride, padding, dilation, groups)
+    _check(x, scales, bias, window)
+    rows, steps = quantize_rows(_rows(x))
+    weight = _weight(x, values, scales, window)
+    total = window.convolve(convolve, rows.reshape(x.shape), weight)
+    return _scaled(total, steps, scales, bias)
+
+
+def int8_conv2d_static(
+    x: Array,
+    values: Array,
+    scales: Array,
+    sums: Array,
+    bias: Array | None = None,
+    *,
+    kernel_size: Pair,
+    stride: Pair,
+    padding: Pair,
+    dilation: Pair,
+    groups: int = 1,
+    scale: float,
+    zero_point: int = 0,
+    convolve: Convolve = convolve_integers,
+) -> Array:
+    """Do the same with a given scale and zero point; beyond -128..127 numbers saturate.
+
+    The bias is of floats, or of int32 in steps of scale * scales. Here the zero point is taken off
+    each number; a backend that leaves it in takes zero_point * sums off the result.
+    """
+    scale, zero_point = float(scale), int(zero_point)  # NumPy's may be too narrow to add to
+    window = Window(kernel_size, stride, padding, dilation, groups)
+    _check(x, scales, bias, window)
+    if not -128 <= zero_point <= 127:
+        raise SettingError(
+            f"zero_point={zero_point} is no int8, so zeros around images could not be quantized; "
+            "give one in -128..127"
+        )
+    rows, steps = quantize_by(_rows(x), scale, zero_point)
+    centred = rows.reshape(x.shape).astype(np.int16) - np.int16(zero_point)
+    total = window.convolve(convolve, centred, _weight(x, values, scales, window))
+    if bias is not None and bias.dtype == np.int32:
+        total, bias = total + bias[:, None, None], None
+    return _scaled(total, steps, scales, bias)
+
+
+# ---------------------------------------------------------------- their parts
+
+
+def _rows(x: Array) -> Array:
+    """Give each image as a row."""
+    return x.reshape(len(x), math.prod(x.shape[1:]))
+
+
+def _weight(x: Array, values: Array, scales: Array, window: Window) -> Array:
+    """Give the int8 weight (out, in / groups, height, width)."""
+    channels = x.shape[1] // window.groups
+    matrix = unpack_values(values, channels * math.prod(window.kernel), scales.size)
+    return matrix.T.reshape(scales.size, channels, *window.kernel)
+
+
+def _scaled(total: Array, steps: Array, scales: Array, bias: Array | None) -> Array:
+    """Scale whole numbers (batch, out, rows, columns) and add a bias of floats."""
+    if bias is not None:
+        bias = bias[:, None, None]
+    return dequantize(total, steps[:, :, None, None], scales[:, None, None], bias, None)
+
+
+def _check(x: Array, scales: Array, bias: Array | None, window: Window) -> None:
+    """Say what does not fit; the length of the packed values is checked where they are unpacked."""
+    kernel, stride, padding, dilation, groups = window
+    if x.dtype.kind != "f":
+        raise DTypeError(f"an INT8 convolution needs floating-point images, got {x.dtype}")
+    if x.ndim != 4:
+        raise ShapeError(f"images are (batch, channels, height, width), got shape {x.shape}")
+    if scales.ndim != 1 or (bias is not None and bias.shape != scales.shape):
+        raise ShapeError(
+            "an INT8 convolution needs one scale, and one bias or none, for each output channel; "
+            f"scales have shape {scales.shape}, the bias {None if bias is None else bias.shape}"
+        )
+    if min(*kernel, *stride, *dilation) < 1 or min(padding) < 0:
+        raise SettingError(
+            "kernel_size, stride and dilation must be at least 1 and padding at least 0, got "
+            f"{kernel}, {stride}, {dilation} and {padding}"
+        )
+    if groups < 1 or x.shape[1] % groups or scales.size % groups:
+        raise SettingError(
+            f"groups={groups} must divide {x.shape[1]} input and {scales.size} output channels"
+        )
+    if min(window.output_size(x)) < 1:
+        raise ShapeError(
+            f"a kernel of {kernel} with dilation {dilation} does not fit into images of "
+            f"{x.shape[2:]} with padding {padding}; give larger images"
+        )
+
+
+# ---------------------------------------------------------------- looking up rows of an INT8
+# table, in short, obvious NumPy
+#
+# The table comes packed (:mod:`int8_packing`) as the matrix (width, tokens), so that an output
+# layer can multiply with the same bytes: a row of the table is a column of the matrix.
+
+
+def int8_embedding(ids: Array, values: Array, scales: Array, *, width: int) -> Array:
+    """Give the rows (*ids.shape, width) of some tokens as floats: values times the token's scale.
+
+    As with any index of NumPy, negative ids count from the end.
+    """
+    if ids.dtype.kind not in "iu":
+        raise DTypeError(f"token ids must be integers, got {ids.dtype}")
+    if scales.ndim != 1:
+        raise ShapeError(f"a table needs one scale for each token, got shape {scales.shape}")
+    table = unpack_values(values, width, scales.size).T  # (tokens, width)
+    return table[ids].astype(np.float32) * scales[ids][..., None]
+
+
+# ---------------------------------------------------------------- weights by codes: each is the
+# number of an entry in a small codebook, in short, obvious NumPy
+#
+# Codes are uint8, in a row. With up to 16 entries they take half a byte each: two codes in a byte,
+# the first one in the lower bits; with more they take a byte.
+
+PACKED_ENTRIES = 16
+"""So many entries have codes of half a byte."""
+LARGEST_CODEBOOK = 256
+
+
+def code_bytes(size: int, entries: int) -> int:
+    """Give how many bytes the codes of `size` weights take."""
+    return (size + 1) // 2 if entries <= PACKED_ENTRIES else size
+
+
+def pack_codes(codes: Array, entries: int) -> Array:
+    """Lay out codes (any shape, whole numbers below `entries`) as kernels take them."""
+    if not 1 <= entries <= LARGEST_CODEBOOK:
+        raise SettingError(f"a codebook has 1 to {LARGEST_CODEBOOK} entries, not {entries}")
+    if codes.dtype.kind not in "iu":
+        raise DTypeError(f"codes are whole numbers, got {codes.dtype}")
+    if codes.size and not 0 <= codes.min() <= codes.max() < entries:
+        raise SettingError(
+            f"codes from {codes.min()} to {codes.max()} do not fit a codebook of {entries} entries"
+        )
+    line = codes.reshape(-1).astype(np.uint8)
+    if entries > PACKED_ENTRIES:
+        return line
+    low, high = line[0::2], np.zeros_like(line[0::2])
+    high[: line.size // 2] = line[1::2]
+    packed: Array = low | high << 4
+    return packed
+
+
+def unpack_codes(packed: Array, *, size: int, entries: int) -> Array:
+    """Give back `size` codes, one in each uint8."""
+    if packed.shape != (code_bytes(size, entries),):
+        raise ShapeError(
+            f"{size} codes of {entries} entries take {code_bytes(size, entries)} bytes in a row, "
+            f"not {packed.shape}"
+        )
+    if entries > PACKED_ENTRIES:
+        return packed
+    return np.stack([packed & 15, packed >> 4], axis=1).reshape(-1)[:size]
+
+
+def check_codes(packed: Array, *, size: int, entries: int) -> None:
+    """Raise unless packed codes, such as those from a file, all mean entries of a codebook."""
+    if packed.dtype != np.uint8:
+        raise DTypeError(f"packed codes are uint8, got {packed.dtype}")
+    codes = unpack_codes(packed, size=size, entries=entries)
+    most = int(codes.max(initial=0))
+    if most >= entries:
+        raise SettingError(
+            f"there is a code of {most} among the {size:,} of a weight, but its codebook has only "
+            f"{entries} entries; codes and codebook are not from the same weight"
+        )
+
+
+def codebook_lookup(codes: Array, codebook: Array, *, size: int) -> Array:
+    """Give the entries (size,) that packed codes mean."""
+    return codebook[unpack_codes(codes, size=size, entries=len(codebook))]
+
+
+def codebook_lookup_backward(grad: Array, codes: Array, *, entries: int) -> Array:
+    """Give the gradient of each entry: the sum of those of all weights with its code."""
+    numbers = unpack_codes(codes, size=grad.size, entries=entries)
+    return np.bincount(numbers, weights=grad.reshape(-1), minlength=entries).astype(grad.dtype)
+
+
+# ---------------------------------------------------------------- products with sparse weights of
+# the reference backend, in short, obvious NumPy
+#
+# A sparse matrix (inputs, outputs) is three arrays: the inputs that matter to output j are
+# ``indices[pointers[j] : pointers[j + 1]]``, in ascending order, and `values` has their weights.
+# What a zero would meet is not looked at, not even if it is infinite or NaN.
+
+MOST_SHORT_INDICES = 1 << 16
+LARGEST_INT32 = 2**31 - 1
+
+
+def sparse_linear(
+    x: Array,
+    values: Array,
+    indices: Array,
+    pointers: Array,
+    bias: Array | None = None,
+    *,
+    activation: str | None = None,
+) -> Array:
+    """Give x (..., inputs) times the sparse matrix, plus the bias, through the activation."""
+    check_sparse(values, indices, pointers, inputs=x.shape[-1])
+    result = np.empty((*x.shape[:-1], pointers.size - 1), np.result_type(x, values))
+    for output, (first, last) in enumerate(pairwise(pointers)):
+        result[..., output] = matmul(x[..., indices[first:last]], values[first:last])
+    return activate(result if bias is None else result + bias, activation)
+
+
+def check_sparse(values: Array, indices: Array, pointers: Array, *, inputs: int) -> None:
+    """Raise unless these three are a sparse matrix with so many inputs."""
+    if values.ndim != 1 or values.shape != indices.shape:
+        raise ShapeError(
+            f"a sparse matrix has one index for each value, got {indices.shape} and {values.shape}"
+        )
+    if (
+        pointers.ndim != 1
+        or not pointers.size
+        or (pointers[0], pointers[-1]) != (0, values.size)
+        or (np.diff(pointers) < 0).any()
+    ):
+        raise ShapeError(
+            f"the pointers of a sparse matrix ascend from 0 to its {values.size} values, got "
+            f"{np.array2string(pointers, threshold=8)}"
+        )
+    if indices.size and not 0 <= indices.min() <= indices.max() < inputs:
+        raise ShapeError(
+            f"the sparse matrix takes input {indices.max()}, and x has {inputs} inputs"
+        )
+
+
+def index_type(inputs: int) -> np.dtype[Any]:
+    """Give the type that counts so many inputs: two bytes where they will do."""
+    return np.dtype(np.uint16 if inputs <= MOST_SHORT_INDICES else np.int32)
+
+
+def pack_sparse(weight: Array) -> tuple[Array, Array, Array]:
+    """Give values, indices and pointers of a matrix (inputs, outputs); both zeros are left out."""
+    columns = np.ascontiguousarray(weight.T)
+    is_kept = columns != 0
+    counts = np.cumsum(is_kept.sum(axis=1))
+    wide = np.int64 if counts.size and counts[-1] > LARGEST_INT32 else np.int32
+    pointers = np.concatenate([[0], counts]).astype(wide)
+    return columns[is_kept], np.nonzero(is_kept)[1].astype(index_type(len(weight))), pointers
+
+
+def unpack_sparse(values: Array, indices: Array, pointers: Array, *, inputs: int) -> Array:
+    """Give the matrix (inputs, outputs) with its zeros."""
+    check_sparse(values, indices, pointers, inputs=inputs)
+    weight = np.zeros((inputs, pointers.size - 1), values.dtype)
+    weight[indices, np.repeat(np.arange(pointers.size - 1), np.diff(pointers))] = values
+    return weight

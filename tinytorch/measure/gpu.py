@@ -1,0 +1,363 @@
+"""NVIDIA devices: asking the driver, and how a device was doing while we measured."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from time import perf_counter, time
+from typing import Any
+
+from tinytorch.errors import MeasurementError
+from tinytorch.measure.timing import running_cuda, used_devices
+
+__all__ = [
+    "NOTHING_FOUND",
+    "TOO_SMALL",
+    "UNAVAILABLE",
+    "DeviceState",
+    "DeviceWatch",
+    "NvmlDevice",
+    "OtherPrograms",
+    "open_nvml",
+    "read_others",
+    "read_state",
+]
+
+
+# ---------------------------------------------------------------- the library that comes with
+# NVIDIA's driver: finding a device, and asking about it
+
+LIBRARY = "libnvidia-ml.so.1"
+NOTHING_FOUND, TOO_SMALL = 6, 7
+"""What the library answers when there is nothing, as no use of a device in the last second, and
+when an array has no room for everything: how much it is, it says."""
+UNAVAILABLE = (OSError, AttributeError, ValueError, IndexError, MeasurementError)
+"""What is in the way where there is no driver, no such device, or an older library."""
+
+
+@dataclass(frozen=True)
+class NvmlDevice:
+    """One device, as the driver's library knows it."""
+
+    library: Any
+    handle: Any
+
+    def call(self, name: str, *arguments: Any) -> int:
+        """Call a function of the library about this device, and give its status."""
+        status: int = getattr(self.library, name)(self.handle, *arguments)
+        return status
+
+    def ask(self, name: str, *arguments: Any) -> None:
+        """Call a function of the library about this device; raise with what it says."""
+        _check(self.library, self.call(name, *arguments))
+
+    def number(self, name: str, *arguments: Any, kind: Any = ctypes.c_uint) -> int | None:
+        """Ask for one whole number; None where the device, or this driver, does not tell."""
+        found = kind()
+        try:
+            self.ask(name, *arguments, ctypes.byref(found))
+        except (AttributeError, MeasurementError):
+            return None
+        return int(found.value)
+
+
+def open_nvml(device: str, library: Any = None) -> NvmlDevice:
+    """Find a device such as `cuda:0`. What may be raised is in `UNAVAILABLE`."""
+    opened = ctypes.CDLL(LIBRARY) if library is None else library
+    _check(opened, opened.nvmlInit_v2())
+    return NvmlDevice(opened, _handle(opened, identity(device)))
+
+
+def _handle(library: Any, identified: int | str) -> Any:
+    handle = ctypes.c_void_p()
+    if isinstance(identified, int):
+        find = library.nvmlDeviceGetHandleByIndex_v2
+        _check(library, find(ctypes.c_uint(identified), ctypes.byref(handle)))
+    else:
+        find = library.nvmlDeviceGetHandleByUUID
+        _check(library, find(identified.encode(), ctypes.byref(handle)))
+    return handle
+
+
+def identity(device: str) -> int | str:
+    """Say which device of the machine a name means in this program.
+
+    CUDA may count in another order than NVML, and a program may see only some of the devices, so
+    the unique name that PyTorch knows is best; then comes the list in the environment.
+    """
+    number = device.partition(":")[2]
+    cuda = getattr(sys.modules.get("torch"), "cuda", None)
+    if cuda is not None and cuda.is_available():
+        index = int(number) if number else cuda.current_device()
+        if index >= cuda.device_count():
+            raise ValueError(f"there are {cuda.device_count()} devices, counted from cuda:0 on")
+        unique = getattr(cuda.get_device_properties(index), "uuid", None)
+        if unique is not None:
+            return f"GPU-{unique}"
+    index = int(number or 0)
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is None:
+        return index
+    names = [each.strip() for each in visible.split(",") if each.strip()]
+    if index >= len(names):
+        raise ValueError(f"CUDA_VISIBLE_DEVICES={visible!r} shows {len(names)} devices")
+    return int(names[index]) if names[index].isdigit() else names[index]
+
+
+def _check(library: Any, status: int) -> None:
+    if status == 0:
+        return
+    explain = library.nvmlErrorString
+    explain.restype = ctypes.c_char_p
+    text = explain(ctypes.c_int(status))
+    raise MeasurementError(text.decode() if text else f"error {status}")
+
+
+# ---------------------------------------------------------------- how an NVIDIA device was doing
+# while we measured: clocks, limits, heat, and who else used it
+
+SM_CLOCK, MEMORY_CLOCK = 1, 2
+TEMPERATURE_OF_CHIP = 0
+# Bits of the clocks event reasons that mean: slower than it could be.
+LIMITS = {
+    0x4: "power cap",
+    0x8: "hardware slowdown",
+    0x10: "in step with another device",
+    0x20: "heat",
+    0x40: "heat (hardware slowdown)",
+    0x80: "power brake",
+}
+LOOK_EVERY_S = 0.05
+"""Asking the driver takes up to a millisecond; so often is enough to see a clock move."""
+MOVED_SHARE = 0.05
+"""A clock that moves by less than this share is a clock that stands still."""
+RECENT_S = 1.0
+UNKNOWN_BYTES = 2**64 - 1
+MORE_PROCESSES = 8
+"""Room for so many that start between two questions."""
+
+
+@dataclass(frozen=True)
+class DeviceState:
+    """What the driver says about a device at one moment. None is what it does not say."""
+
+    sm_clock_mhz: int | None = None
+    most_sm_clock_mhz: int | None = None
+    memory_clock_mhz: int | None = None
+    temperature_c: int | None = None
+    power_w: float | None = None
+    reasons: int | None = None
+
+    @property
+    def limits(self) -> tuple[str, ...]:
+        """Say what makes the device slower than it could be just now."""
+        return tuple(name for bit, name in LIMITS.items() if (self.reasons or 0) & bit)
+
+
+@dataclass(frozen=True)
+class OtherPrograms:
+    """Programs of others on a device; what is None cannot be told apart from our own part."""
+
+    count: int
+    nbytes: int | None = None
+    busy_share: float | None = None
+
+
+def read_state(device: NvmlDevice) -> DeviceState:
+    """Ask for everything that changes while a device works."""
+    milliwatts = device.number("nvmlDeviceGetPowerUsage")
+    reasons = device.number("nvmlDeviceGetCurrentClocksEventReasons", kind=ctypes.c_ulonglong)
+    if reasons is None:  # the older name
+        reasons = device.number(
+            "nvmlDeviceGetCurrentClocksThrottleReasons", kind=ctypes.c_ulonglong
+        )
+    return DeviceState(
+        sm_clock_mhz=device.number("nvmlDeviceGetClockInfo", ctypes.c_uint(SM_CLOCK)),
+        most_sm_clock_mhz=device.number("nvmlDeviceGetMaxClockInfo", ctypes.c_uint(SM_CLOCK)),
+        memory_clock_mhz=device.number("nvmlDeviceGetClockInfo", ctypes.c_uint(MEMORY_CLOCK)),
+        temperature_c=device.number("nvmlDeviceGetTemperature", ctypes.c_uint(TEMPERATURE_OF_CHIP)),
+        power_w=None if milliwatts is None else milliwatts / 1000,
+        reasons=reasons,
+    )
+
+
+# ---------------------------------------------------------------- who else uses it
+
+
+class _Process(ctypes.Structure):
+    _fields_ = (
+        ("pid", ctypes.c_uint),
+        ("nbytes", ctypes.c_ulonglong),
+        ("gpu_instance", ctypes.c_uint),
+        ("compute_instance", ctypes.c_uint),
+    )
+
+
+class _Use(ctypes.Structure):
+    _fields_ = (
+        ("pid", ctypes.c_uint),
+        ("microseconds", ctypes.c_ulonglong),
+        ("sm_percent", ctypes.c_uint),
+        ("memory_percent", ctypes.c_uint),
+        ("encoder_percent", ctypes.c_uint),
+        ("decoder_percent", ctypes.c_uint),
+    )
+
+
+def read_others(device: NvmlDevice, *, are_we_on_it: bool) -> OtherPrograms | None:
+    """Say which programs beside this one compute on a device; None where nobody tells.
+
+    Inside of a container the driver may know us by another number. Then nobody can tell which
+    program is ours, only that one of them is.
+    """
+    processes = _processes(device)
+    if processes is None:
+        return None
+    own = os.getpid()
+    if are_we_on_it and all(each.pid != own for each in processes):
+        return OtherPrograms(max(0, len(processes) - 1))
+    others = [each for each in processes if each.pid != own]
+    sizes = [each.nbytes for each in others]
+    nbytes = None if UNKNOWN_BYTES in sizes else sum(sizes)
+    return OtherPrograms(len(others), nbytes, _busy_share(device, {each.pid for each in others}))
+
+
+def _processes(device: NvmlDevice) -> list[_Process] | None:
+    for version in ("v3", "v2"):
+        name = f"nvmlDeviceGetComputeRunningProcesses_{version}"
+        if hasattr(device.library, name):
+            return _listed(
+                lambda count, array, name=name: device.call(name, count, array), _Process
+            )
+    return None
+
+
+def _busy_share(device: NvmlDevice, pids: set[int]) -> float | None:
+    """Give the share of the last second that some processes kept the device busy."""
+    if not pids:
+        return 0.0
+    since = ctypes.c_ulonglong(int((time() - RECENT_S) * 1e6))
+    name = "nvmlDeviceGetProcessUtilization"
+    if not hasattr(device.library, name):
+        return None
+    uses = _listed(lambda count, array: device.call(name, array, count, since), _Use)
+    if uses is None:
+        return None
+    latest = {each.pid: each for each in sorted(uses, key=lambda each: each.microseconds)}
+    return sum(each.sm_percent for pid, each in latest.items() if pid in pids) / 100
+
+
+def _listed(ask: Any, kind: Any) -> list[Any] | None:
+    """Ask how many there are, then for all of them; None where the device does not tell."""
+    count = ctypes.c_uint(0)
+    status = ask(ctypes.byref(count), None)
+    if status == NOTHING_FOUND or (status == 0 and count.value == 0):
+        return []
+    if status not in (0, TOO_SMALL):
+        return None
+    found = (kind * (count.value + MORE_PROCESSES))()
+    count.value = len(found)
+    return list(found[: count.value]) if ask(ctypes.byref(count), found) == 0 else None
+
+
+# ---------------------------------------------------------------- while measuring
+
+
+def _model_of(device: str) -> str | None:
+    cuda = running_cuda()
+    return None if cuda is None else str(cuda.get_device_name(device))
+
+
+class DeviceWatch:
+    """Looks at a device now and then while it is measured, and says what there is to doubt.
+
+    Where there is no driver to ask, nothing is seen and nothing claimed.
+    """
+
+    def __init__(self, device: str, library: Any = None) -> None:
+        self.device, self.name = device, _model_of(device)
+        self.obstacle = ""
+        self.states: list[DeviceState] = []
+        self.others: OtherPrograms | None = None
+        self._asked: NvmlDevice | None = None
+        self._next_look = 0.0
+        index = device.partition(":")[2] or "0"
+        try:
+            self._asked = open_nvml(device, library)
+            is_ours = index.isdecimal() and int(index) in used_devices()
+            self.others = read_others(self._asked, are_we_on_it=is_ours)
+        except UNAVAILABLE as error:
+            self.obstacle = str(error)
+
+    def look(self) -> None:
+        """Read the state, unless that was done a moment ago; call it right after some work."""
+        now = perf_counter()
+        if self._asked is None or now < self._next_look:
+            return
+        try:
+            self.states.append(read_state(self._asked))
+        except UNAVAILABLE as error:
+            self._asked, self.obstacle = None, str(error)
+        self._next_look = now + LOOK_EVERY_S
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Give a sentence for each reason to doubt what was measured."""
+        found = (self._about_others(), self._about_limits() or self._about_clock())
+        return tuple(note for note in found if note)
+
+    def to_dict(self) -> Mapping[str, Any]:
+        """Give what was seen, ready for JSON: ranges of what changes."""
+        if self._asked is None:
+            return {"name": self.name, "not_read": self.obstacle}
+        return {
+            "name": self.name,
+            "looks": len(self.states),
+            **{
+                name: self._range(name)
+                for name in DeviceState.__dataclass_fields__
+                if name != "reasons"
+            },
+            "limits": self._limits(),
+            "others": self.others and asdict(self.others),
+        }
+
+    def _range(self, name: str) -> list[float] | None:
+        values = [value for each in self.states if (value := getattr(each, name)) is not None]
+        return [min(values), max(values)] if values else None
+
+    def _limits(self) -> list[str]:
+        return list(dict.fromkeys(limit for each in self.states for limit in each.limits))
+
+    def _about_limits(self) -> str:
+        limits = self._limits()
+        if not limits:
+            return ""
+        clocks, most = self._range("sm_clock_mhz"), self._range("most_sm_clock_mhz")
+        to = f" (down to {clocks[0]:g} of {most[1]:g} MHz)" if clocks and most else ""
+        share = sum(bool(each.limits) for each in self.states) / len(self.states)
+        seen = "" if share == 1 else f", in {share:.0%} of our looks at it"
+        return (
+            f"{self.device} lowered its clock during the measurement: {', '.join(limits)}{to}{seen}"
+        )
+
+    def _about_clock(self) -> str:
+        clocks = self._range("sm_clock_mhz")
+        if clocks is None or clocks[1] - clocks[0] <= MOVED_SHARE * clocks[1]:
+            return ""
+        return (
+            f"the clock of {self.device} moved between {clocks[0]:g} and {clocks[1]:g} MHz during "
+            "the measurement"
+        )
+
+    def _about_others(self) -> str:
+        others = self.others
+        if others is None or not others.count or others.busy_share == 0:
+            return ""
+        who = "another process uses" if others.count == 1 else f"{others.count} others use"
+        if others.busy_share is not None:
+            return f"{who} {self.device} ({others.busy_share:.0%} busy before we began)"
+        return f"{who} {self.device} (how busy it is with that, the driver does not tell)"

@@ -1,0 +1,1 @@
+"""Models: workloads, targets, the zoo, adapters for both frameworks, operation records, costs."""

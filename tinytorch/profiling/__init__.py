@@ -1,0 +1,1 @@
+"""Profiling: a profile and its views, scaling with size, estimates for other devices."""

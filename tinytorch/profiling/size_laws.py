@@ -1,0 +1,345 @@
+"""Laws through numbers at several sizes: exact ones for counts, fitted ones for measurements.
+
+Every law is a sum of terms ``coefficient * size ** power``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+
+import numpy as np
+import numpy.typing as npt
+
+from tinytorch.core.kernels.backend import matmul
+from tinytorch.measure.samples import Interval
+from tinytorch.measure.scaling import FAR, predict_scaling, student_t_quantile
+
+__all__ = ["LEAST_SIZES", "Law", "Terms", "exact_polynomial", "fit_law", "tail_power_law"]
+
+Terms = tuple[tuple[float, float], ...]
+Array = npt.NDArray[np.float64]
+
+CONFIDENCE = 0.95
+LEAST_SIZES = 3
+"""Fewer sizes leave nothing to judge a law by."""
+ENOUGH_FOR_THREE = 5
+"""With fewer sizes a law of three terms explains noise as well as growth."""
+BEND = 0.1
+"""Sizes whose exponent differs by more from that of the largest two follow another law."""
+SUPPORTS = ((0,), (1,), (2,), (0, 1), (1, 2), (0, 2), (0, 1, 2))
+"""Powers of a polynomial, the simplest first."""
+EXACT, POWER = "exact polynomial", "power law"
+FIXED = "fixed part"
+CLEARLY = 0.8
+"""Another law replaces the power law where its error is at most so much of the other's."""
+RIVAL = 3.0
+"""Laws are told apart if their errors differ by more than this share, over the sizes to spare.
+
+Chosen by simulation (see the tests): smaller ones let intervals miss too often.
+"""
+NO_ERROR = 1e-9
+"""Smaller relative errors are rounding."""
+LEAST_NOISE = 0.005
+"""Relative errors of medians below this do not make one more credible than another."""
+STEPS = 6
+"""Relative errors depend on the fit itself; so many repetitions settle it."""
+
+
+@dataclass(frozen=True)
+class Law:
+    """A law for the numbers at the sizes `fitted`, and where it expects one at another size.
+
+    `interval` is a prediction interval: None if nothing is left to judge the law by, without width
+    if the law is exact. `exponent` is the local one at the largest size, which for a power law is
+    the same everywhere. `error` is by how much sizes are missed that are left out one by one, the
+    root of the mean square of the relative differences. `rivals` are laws that miss by about as
+    much; the interval covers theirs too.
+    """
+
+    name: str
+    terms: Terms
+    fitted: tuple[int, ...]
+    interval: Interval | None
+    exponent: float
+    exponent_interval: Interval | None
+    formula: str = ""
+    error: float | None = None
+    power_law_error: float | None = None
+    rivals: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    @property
+    def is_exact(self) -> bool:
+        return self.name == EXACT
+
+    def value(self, size: float) -> float:
+        """Give what the law says about a size."""
+        return _sum(self.terms, size)
+
+
+def _sum(terms: Terms, size: float) -> float:
+    return math.fsum(coefficient * size**power for coefficient, power in terms)
+
+
+def _growth(terms: Terms) -> Terms:
+    """Give the derivative by the logarithm of the size."""
+    return tuple((coefficient * power, power) for coefficient, power in terms)
+
+
+# ---------------------------------------------------------------- counts, which have no noise
+
+
+def exact_polynomial(
+    sizes: Sequence[int], counts: Sequence[int], *, at: int, constant: int = 0
+) -> Law | None:
+    """Give the simplest polynomial of degree two at most that gives all counts to the last digit.
+
+    None if there is no such polynomial, or no size to spare that confirms it. `constant` is a part
+    of the counts that does not grow; it is in the formula, but neither in the terms nor in the
+    exponent.
+    """
+    grown = [Fraction(count - constant) for count in counts]
+    for powers in SUPPORTS:
+        used = len(powers)
+        if len(sizes) < max(LEAST_SIZES, used + 1):
+            continue
+        found = _solve([[Fraction(n) ** p for p in powers] for n in sizes[-used:]], grown[-used:])
+        pairs = list(zip(found, powers, strict=True))
+        told = [sum((c * n**p for c, p in pairs), Fraction(0)) for n in (*sizes, at)]
+        if told[:-1] == grown and told[-1] > 0:
+            terms = tuple((float(c), float(p)) for c, p in pairs)
+            exponent = _sum(_growth(terms), sizes[-1]) / _sum(terms, sizes[-1])
+            value = float(told[-1])
+            return Law(
+                EXACT,
+                terms,
+                tuple(sizes),
+                interval=Interval(value, value, 1.0),
+                exponent=exponent,
+                exponent_interval=Interval(exponent, exponent, 1.0),
+                formula=_formula(pairs, constant),
+            )
+    return None
+
+
+def _solve(rows: list[list[Fraction]], values: Sequence[Fraction]) -> list[Fraction]:
+    """Solve a small system without rounding. Powers of different sizes never depend on another."""
+    rows = [[*row, value] for row, value in zip(rows, values, strict=True)]
+    for column in range(len(rows)):
+        pivot = rows[column] = [item / rows[column][column] for item in rows[column]]
+        for index, row in enumerate(rows):
+            if index != column:
+                rows[index] = [a - row[column] * b for a, b in zip(row, pivot, strict=True)]
+    return [row[-1] for row in rows]
+
+
+def _formula(pairs: list[tuple[Fraction, int]], constant: int) -> str:
+    coefficients = {power: coefficient for coefficient, power in pairs}
+    coefficients[0] = coefficients.get(0, Fraction(0)) + constant
+    letters = {0: "", 1: " n", 2: " n^2"}
+    written = ""
+    for power, coefficient in sorted(coefficients.items()):
+        if coefficient:
+            sign = "-" if coefficient < 0 else "+"
+            written += f" {sign} {_number(abs(coefficient))}{letters[power]}"
+    first, rest = written[:3], written[3:]
+    return f"-{rest}" if first == " - " else rest
+
+
+def _number(number: Fraction) -> str:
+    whole = f"{number.numerator:,}"
+    return whole if number.denominator == 1 else f"{whole}/{number.denominator:,}"
+
+
+def tail_power_law(sizes: Sequence[int], values: Sequence[float], *, at: int) -> Law:
+    """Fit a power law to the sizes from which on the values follow one."""
+    start = 0
+    while True:
+        kept, numbers = sizes[start:], values[start:]
+        found = predict_scaling(kept, numbers, at=at, confidence=CONFIDENCE)
+        local = math.log(numbers[-1] / numbers[-2]) / math.log(kept[-1] / kept[-2])
+        if len(kept) <= LEAST_SIZES or abs(local - found.exponent) <= BEND:
+            break
+        start += 1
+    left_out = ", ".join(map(str, sizes[:start]))
+    bend = [f"smaller sizes follow another law: {left_out} not in the fit"] if start else []
+    is_judged = len(kept) >= LEAST_SIZES
+    return Law(
+        POWER,
+        ((found.factor, found.exponent),),
+        tuple(kept),
+        interval=found.interval if is_judged else None,
+        exponent=found.exponent,
+        exponent_interval=found.exponent_interval if is_judged else None,
+        notes=(*bend, *found.notes) if is_judged else (),
+    )
+
+
+# ---------------------------------------------------------------- measurements, which have noise
+
+
+@dataclass(frozen=True)
+class _Fit:
+    """A law with its errors: relative ones, that is, of natural logarithms."""
+
+    name: str
+    terms: Terms
+    exponent: float
+    error: float
+    reach: float
+    exponent_reach: float
+
+
+def fit_law(
+    sizes: Sequence[int],
+    values: Sequence[float],
+    *,
+    at: int,
+    noise: Sequence[float] | None = None,
+    work: Terms | None = None,
+) -> Law:
+    """Fit several laws to measurements, and take the one that tells best what it has not seen.
+
+    These are a power law and, with a fixed part that is not negative, laws that grow with the
+    `work` (the FLOPs), with the size, and with the size and its square. `noise` is the relative
+    error of each value; noisier ones weigh less. A law is judged by the sizes that are left out of
+    the fit, one by one. The interval rests on that error too, and spans those of all laws that
+    cannot be told from the best.
+    """
+    trial = _Trial(np.asarray(sizes, float), np.asarray(values, float), at, *_weights(sizes, noise))
+    power = trial.power_law()
+    if len(sizes) < LEAST_SIZES:
+        why = "two sizes leave nothing to estimate the error from: no interval"
+        return Law(
+            POWER, power.terms, tuple(sizes), None, power.exponent, None, notes=(why, *_far(trial))
+        )
+    fits = [power, *trial.laws_with_a_fixed_part(work)]
+    best = min(fits, key=lambda fit: fit.error)
+    if power.error < NO_ERROR or best.error > CLEARLY * power.error:
+        best = power
+    limit = (1 + RIVAL / (len(sizes) - 2)) * best.error
+    rivals = [fit for fit in fits if fit is not best and fit.error <= limit]
+    logs = [(math.log(_sum(fit.terms, at)), fit.reach) for fit in (best, *rivals)]
+    low = min(middle - reach for middle, reach in logs)
+    high = max(middle + reach for middle, reach in logs)
+    exponent, reach = best.exponent, best.exponent_reach
+    return Law(
+        best.name,
+        best.terms,
+        tuple(sizes),
+        interval=Interval(_exp(low), _exp(high), CONFIDENCE),
+        exponent=exponent,
+        exponent_interval=Interval(exponent - reach, exponent + reach, CONFIDENCE),
+        error=best.error,
+        power_law_error=power.error,
+        rivals=tuple(fit.name for fit in rivals),
+        notes=_far(trial),
+    )
+
+
+def _weights(sizes: Sequence[int], noise: Sequence[float] | None) -> tuple[Array, float]:
+    """Give what each value weighs, 1 unless it is noisier than usual, and the usual noise."""
+    errors = np.zeros(len(sizes)) if noise is None else np.asarray(noise, float)
+    usual = float(np.median(errors))
+    scale = max(usual, LEAST_NOISE) ** 2
+    return np.minimum(1.0, 2 * scale / (errors**2 + scale)), usual
+
+
+@dataclass(frozen=True)
+class _Trial:
+    """Measurements that laws are fitted to, by weighted least squares of relative errors."""
+
+    sizes: Array
+    values: Array
+    at: int
+    weights: Array
+    noise: float
+
+    def power_law(self) -> _Fit:
+        x, y = np.log(self.sizes), np.log(self.values)
+        design = np.stack([np.ones_like(x), x], axis=1)  # (sizes, 2)
+        intercept, exponent = self._least_squares(design, y)
+        residuals = y - (intercept + exponent * x)
+        there = np.array([1.0, math.log(self.at)])
+        errors = self._judge(design, residuals, there, np.array([0.0, 1.0]))
+        terms = ((_exp(float(intercept)), float(exponent)),)
+        return _Fit(POWER, terms, float(exponent), *errors)
+
+    def laws_with_a_fixed_part(self, work: Terms | None) -> Iterator[_Fit]:
+        one: Terms = ((1.0, 0.0),)
+        size: Terms = ((1.0, 1.0),)
+        square: Terms = ((1.0, 2.0),)
+        tried: dict[str, Sequence[Terms]] = {f"{FIXED} + FLOPs": (one, work)} if work else {}
+        if not work or any(power not in (0.0, 1.0) for _, power in work):
+            tried[f"{FIXED} + size"] = (one, size)
+        if len(self.sizes) >= ENOUGH_FOR_THREE:
+            tried[f"{FIXED} + size + size^2"] = (one, size, square)
+        for name, parts in tried.items():
+            fit = self._sum_of_parts(name, parts)
+            if fit is not None:
+                yield fit
+
+    def _sum_of_parts(self, name: str, parts: Sequence[Terms]) -> _Fit | None:
+        """Fit how much there is of each part; None if the best would be less than nothing."""
+        # In units of what they are at the largest size, so that numbers are of like magnitude.
+        parts = [_scaled(part, 1 / _sum(part, self.sizes[-1])) for part in parts]
+        columns = np.array([[_sum(part, n) for part in parts] for n in self.sizes])
+        fitted = self.values
+        for _ in range(STEPS):
+            shares = self._least_squares(columns / fitted[:, None], self.values / fitted)
+            if (shares <= 0).any():
+                return None
+            fitted = matmul(columns, shares)
+        terms = tuple(
+            term
+            for part, share in zip(parts, shares, strict=True)
+            for term in _scaled(part, float(share))
+        )
+        there = np.array([_sum(part, self.at) for part in parts]) / _sum(terms, self.at)
+        growth = np.array([_sum(_growth(part), self.sizes[-1]) for part in parts])
+        exponent = float(matmul(growth, shares) / fitted[-1])
+        slope = (growth - exponent * columns[-1]) / fitted[-1]  # of the exponent, by the shares
+        residuals = np.log(self.values / fitted)
+        errors = self._judge(columns / fitted[:, None], residuals, there, slope)
+        return _Fit(name, terms, exponent, *errors)
+
+    def _least_squares(self, design: Array, values: Array) -> Array:
+        root = np.sqrt(self.weights)
+        found = np.linalg.lstsq(design * root[:, None], values * root, rcond=None)[0]
+        return found.astype(np.float64)
+
+    def _judge(
+        self, design: Array, residuals: Array, there: Array, slope: Array
+    ) -> tuple[float, float, float]:
+        """Give the error at sizes left out, and the reach of the prediction and of the exponent."""
+        freedom = len(design) - design.shape[1]
+        if freedom < 1:
+            return math.inf, math.inf, math.inf
+        covariance = np.linalg.pinv(matmul((design * self.weights[:, None]).T, design))
+        leverage = self.weights * np.einsum("ij,jk,ik->i", design, covariance, design)
+        missed = residuals / np.maximum(1 - leverage, NO_ERROR)
+        error = math.sqrt(float(np.average(missed**2, weights=self.weights)))
+        spread = math.sqrt(float((self.weights * residuals**2).sum()) / freedom)
+        # A law that was chosen for its small residuals has smaller ones than a new value will have.
+        sigma = max(spread, error, self.noise)
+        reach = student_t_quantile((1 + CONFIDENCE) / 2, freedom) * sigma
+        of_value = reach * math.sqrt(1 + float(matmul(matmul(there, covariance), there)))
+        return error, of_value, reach * math.sqrt(float(matmul(matmul(slope, covariance), slope)))
+
+
+def _scaled(terms: Terms, factor: float) -> Terms:
+    return tuple((factor * coefficient, power) for coefficient, power in terms)
+
+
+def _far(trial: _Trial) -> tuple[str, ...]:
+    smallest, largest = trial.sizes[0], trial.sizes[-1]
+    if trial.at <= FAR * largest:
+        return ()
+    return (f"{trial.at} is far from the measured sizes, {smallest:g} to {largest:g}",)
+
+
+def _exp(number: float) -> float:
+    return math.exp(number) if number < 709 else math.inf

@@ -1,0 +1,549 @@
+"""History: which records may be compared, how a metric went over time, stored baselines."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from difflib import get_close_matches
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tinytorch.comparison.accuracy import AccuracyComparison, compare_accuracy
+from tinytorch.comparison.comparison import Comparison
+from tinytorch.comparison.sequential import TimeRatio
+from tinytorch.errors import RecordError, SettingError
+from tinytorch.measure.environment import DECIDING_LIBRARIES
+from tinytorch.measure.samples import Interval, Samples
+from tinytorch.measure.scaling import student_t_quantile
+from tinytorch.records.change_points import ChangePoint, drifts, find_change_points
+from tinytorch.records.record import Record, SeriesKey, canonical_json, parse_record, utc_text
+from tinytorch.records.store import RecordStore, SeriesSummary
+
+__all__ = [
+    "KIND",
+    "LATENCY",
+    "Baseline",
+    "SeriesOverview",
+    "StoredBaselines",
+    "Trend",
+    "TrendPoint",
+    "baselines_in_file",
+    "baselines_in_store",
+    "comparable",
+    "compare_with_record",
+    "overview",
+    "records_named",
+    "settings_of",
+    "trend",
+    "trends",
+    "usual_metric",
+]
+
+
+# ---------------------------------------------------------------- how a metric went over time, and
+# which records may be compared at all
+
+CLOCK_TOLERANCE = timedelta(days=1)
+SHOWN_DIFFERENCES = 4
+# Parts of an environment that decide about speed -> how they are called.
+DECIDING_PARTS = {
+    "cpu_model": "CPU",
+    "machine": "architecture",
+    "instruction_sets": "instruction sets",
+    "physical_cores": "physical cores",
+    "logical_cores": "logical cores",
+    "usable_cores": "usable cores",
+    "cpu_quota": "CPU quota",
+    "caches": "caches",
+    "blas": "BLAS",
+    "threads": "thread settings",
+    "threads_in_force": "threads",
+}
+GIB = 1 << 30
+
+
+@dataclass(frozen=True)
+class TrendPoint:
+    """One record of a trend: its samples of the metric, and where it comes from."""
+
+    created_at: str
+    samples: Samples
+    commit: str | None
+    commit_has_changes: bool
+    hash: str
+    run: str
+    notes: tuple[str, ...] = ()
+
+    @property
+    def value(self) -> float:
+        return self.samples.median
+
+    @property
+    def interval(self) -> Interval | None:
+        """Give the interval of the median; a single value has none."""
+        return self.samples.median_interval() if self.samples.count > 1 else None
+
+
+@dataclass(frozen=True)
+class Trend:
+    """The values of one metric over the records of one series, oldest first."""
+
+    key: SeriesKey
+    metric: str
+    unit: str
+    settings: Mapping[str, Any]
+    points: tuple[TrendPoint, ...]
+
+    @property
+    def values(self) -> tuple[float, ...]:
+        return tuple(point.value for point in self.points)
+
+    @property
+    def last_change(self) -> float | None:
+        """Give the last value relative to the one before, minus 1; None where that says nothing."""
+        if len(self.points) < 2 or self.values[-2] == 0:
+            return None
+        return self.values[-1] / self.values[-2] - 1
+
+    @cached_property
+    def change_points(self) -> tuple[ChangePoint, ...]:
+        """The changes of level at the usual significance, found when first asked for."""
+        return find_change_points(self.values)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Give what a reader should doubt."""
+        notes = []
+        steps = [change.after - change.before for change in self.change_points]
+        one_way = all(step > 0 for step in steps) or all(step < 0 for step in steps)
+        if len(steps) > 1 and one_way and drifts(self.values, self.change_points):
+            notes.append("the values move inside of the levels too: rather a slow drift than steps")
+        limit = utc_text(datetime.now(UTC) + CLOCK_TOLERANCE)
+        later = sum(point.created_at > limit for point in self.points)
+        if later:
+            notes.append(f"{later} of the dates lie in the future: the order may be wrong")
+        return tuple(notes)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Give everything, ready for JSON."""
+        return {
+            **self.key._asdict(),
+            "metric": self.metric,
+            "unit": self.unit,
+            "settings": dict(self.settings),
+            "last_change": self.last_change,
+            "points": [_point_fields(point) for point in self.points],
+            "change_points": [vars(change) for change in self.change_points],
+            "notes": list(self.notes),
+        }
+
+
+def trends(records: Iterable[Record], metric: str | None = None) -> tuple[Trend, ...]:
+    """Give a trend for each series and metric, the one with the newest record first.
+
+    Records of unlike machines, settings, kinds or units are never merged: each has its own trend.
+    """
+    groups: dict[tuple[SeriesKey, str, str], list[tuple[Record, Samples]]] = {}
+    for record in sorted(records, key=lambda each: each.created_at):
+        for name, samples in record.samples.items():
+            if metric in (None, name):
+                groups.setdefault((record.series, name, samples.unit), []).append((record, samples))
+    found = [_trend(*key, pairs) for key, pairs in groups.items()]
+    return tuple(sorted(found, key=lambda each: each.points[-1].created_at, reverse=True))
+
+
+def trend(records: Sequence[Record], metric: str) -> Trend:
+    """Give the trend of records of one series; unlike ones are an error that says what differs."""
+    found = trends(records, metric)
+    if not found:
+        known = sorted({name for record in records for name in record.samples})
+        raise SettingError(
+            f"no record has {metric!r}; there are: {', '.join(known) or 'no metrics at all'}"
+        )
+    if len(found) > 1:
+        first = next(record for record in records if metric in record.samples)
+        reasons = (comparable(first, record, metric) for record in records)
+        reason = next((each for each in reasons if each), "they differ in their units")
+        raise RecordError(
+            f"records of {len(found)} series make no single trend ({reason}); use trends()"
+        )
+    return found[0]
+
+
+def comparable(a: Record, b: Record, metric: str | None = None) -> str | None:
+    """Give the reason why two records cannot be compared, or None when they can.
+
+    The reason names what differs: kind, name, settings, machine, and with a `metric` its unit.
+    """
+    reasons = [
+        f"{part}: {one} against {other}"
+        for part, one, other in (("kind", a.kind, b.kind), ("name", a.name, b.name))
+        if one != other
+    ]
+    if a.settings_key != b.settings_key:
+        reasons.append(f"settings: {_differences(a.settings, b.settings)}")
+    if a.machine != b.machine:
+        reasons.append(f"machine: {_machine_differences(a, b)}")
+    if metric is not None:
+        reasons += _metric_differences(a, b, metric)
+    elif a.samples and b.samples and not a.samples.keys() & b.samples.keys():
+        reasons.append(f"metrics: {', '.join(a.samples)} against {', '.join(b.samples)}")
+    return "; ".join(reasons) or None
+
+
+def _trend(
+    key: SeriesKey, metric: str, unit: str, pairs: Sequence[tuple[Record, Samples]]
+) -> Trend:
+    points = tuple(
+        TrendPoint(
+            created_at=record.created_at,
+            samples=samples,
+            commit=record.commit,
+            commit_has_changes=record.commit_has_changes,
+            hash=record.hash,
+            run=record.run,
+            notes=(*record.notes, *samples.notes),
+        )
+        for record, samples in pairs
+    )
+    return Trend(key, metric, unit, pairs[-1][0].settings, points)
+
+
+def _point_fields(point: TrendPoint) -> dict[str, Any]:
+    interval = point.interval
+    return {
+        "created_at": point.created_at,
+        "value": point.value,
+        "low": interval.low if interval else None,
+        "high": interval.high if interval else None,
+        "confidence": interval.confidence if interval else None,
+        "count": point.samples.count,
+        "commit": point.commit,
+        "commit_has_changes": point.commit_has_changes,
+        "hash": point.hash,
+        "run": point.run,
+        "notes": list(point.notes),
+    }
+
+
+def _metric_differences(a: Record, b: Record, metric: str) -> list[str]:
+    if metric not in a.samples or metric not in b.samples:
+        return [f"metric: {metric} is not in both"]
+    one, other = a.samples[metric].unit, b.samples[metric].unit
+    return [f"unit: {one} against {other}"] if one != other else []
+
+
+def _machine_differences(a: Record, b: Record) -> str:
+    """Name what of two environments differs and decides about speed."""
+    one, other = _deciding(a.environment), _deciding(b.environment)
+    differing = _differences(one, other)
+    return differing or f"{a.machine} against {b.machine}"
+
+
+def _deciding(environment: Mapping[str, Any]) -> dict[str, Any]:
+    parts = {words: environment.get(name) for name, words in DECIDING_PARTS.items()}
+    libraries = environment.get("libraries")
+    libraries = libraries if isinstance(libraries, Mapping) else {}
+    memory = environment.get("memory_bytes")
+    return {
+        **{name: libraries.get(name) for name in DECIDING_LIBRARIES},
+        "Python": str(environment.get("python")).rpartition(".")[0],
+        **parts,
+        # As in the fingerprint: a guest gets a few pages more or less at every boot.
+        "memory (GiB)": round(memory / GIB) if isinstance(memory, int | float) else None,
+    }
+
+
+def _differences(one: Mapping[str, Any], other: Mapping[str, Any]) -> str:
+    """Write what differs: ``batch 8 against 1, device cpu against cuda``."""
+    names = [
+        name
+        for name in dict.fromkeys([*one, *other])
+        if _as_text(one.get(name)) != _as_text(other.get(name)) or (name in one) != (name in other)
+    ]
+    shown = [
+        f"{name} {_as_text(one.get(name))} against {_as_text(other.get(name))}"
+        for name in names[:SHOWN_DIFFERENCES]
+    ]
+    rest = len(names) - len(shown)
+    return ", ".join(shown) + (f" and {rest} more" if rest else "")
+
+
+def _as_text(value: Any) -> str:
+    if isinstance(value, str):
+        return value
+    if value is None:
+        return "none"
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    return canonical_json(value)
+
+
+# ---------------------------------------------------------------- what a store holds, at a glance
+
+PARTS = frozenset({"attempt"})
+"""Kinds of records that belong to others."""
+RECENT = 40
+"""So many of the newest records of a series make its small picture."""
+FIRST_CHOICE = ("latency", "time ratio", "throughput")
+
+
+@dataclass(frozen=True)
+class SeriesOverview:
+    """One series: how many records it has, and the recent trend of each of its metrics."""
+
+    summary: SeriesSummary
+    recent: tuple[Trend, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Give everything, ready for JSON."""
+        return {
+            **self.summary.key._asdict(),
+            "count": self.summary.count,
+            "first": self.summary.first,
+            "last": self.summary.last,
+            "metrics": [
+                {
+                    "metric": trend.metric,
+                    "unit": trend.unit,
+                    "last": trend.values[-1],
+                    "last_change": trend.last_change,
+                    "recent": list(trend.values),
+                }
+                for trend in self.recent
+            ],
+        }
+
+
+def overview(
+    store: RecordStore,
+    *,
+    kind: str | None = None,
+    metric: str | None = None,
+    limit: int | None = None,
+) -> list[SeriesOverview]:
+    """Give the series of a store with their recent trends, the newest first.
+
+    Attempts of an optimization, which are parts of its record, are listed only when asked for.
+    """
+    found: list[SeriesOverview] = []
+    for summary in store.series():
+        if limit is not None and len(found) >= limit:
+            break
+        its_kind = summary.key.kind
+        if its_kind in PARTS if kind is None else its_kind != kind:
+            continue
+        records = store.find(**summary.key._asdict(), limit=RECENT, newest_first=True)
+        recent = trends(reversed(records), metric)
+        if recent or metric is None:
+            found.append(SeriesOverview(summary, recent))
+    return found
+
+
+def records_named(store: RecordStore, name: str, *, kind: str | None = None) -> list[Record]:
+    """Give the records of a name; an unknown one is an error that names near ones."""
+    records = store.find(name=name, kind=kind)
+    if records:
+        return records
+    known = {summary.key.name: summary.key.kind for summary in store.series()}
+    if name in known:
+        raise SettingError(
+            f"{name!r} has no readable record of kind {kind!r}; see `tinytorch history`"
+        )
+    near = get_close_matches(name, known, n=1) or [each for each in known if name in each][:1]
+    advice = f"did you mean {near[0]!r}?" if near else "`tinytorch history` lists what there is"
+    raise SettingError(f"nothing was measured under the name {name!r}; {advice}")
+
+
+def usual_metric(records: Sequence[Record]) -> str:
+    """Give the metric to look at when nobody says which: of the newest record with any."""
+    for record in sorted(records, key=lambda each: each.created_at, reverse=True):
+        preferred = [name for name in FIRST_CHOICE if name in record.samples]
+        if record.samples:
+            return next(iter([*preferred, *record.samples]))
+    raise SettingError("none of these records has a metric; look at one with --show HASH")
+
+
+# ---------------------------------------------------------------- stored records as a baseline:
+# what one old number, or a series of them, can show
+#
+# Runs differ from one another by more than the values inside of a run do: another day, another
+# placement in memory, another neighbour on the machine. One old number is therefore weak evidence.
+
+KIND, LATENCY, TIME_RATIO = "gate", "latency", "time ratio"
+PROTOCOL = "fresh processes, in turns"
+ENOUGH_RECORDS = 5
+"""From so many earlier records on, their spread says how far runs differ."""
+ONE_RECORD_REACH = 0.10
+"""With fewer, a difference must be larger than this share to count."""
+CONFIDENCE = 0.95
+
+
+def settings_of(python: str = "", file: str = "") -> dict[str, Any]:
+    """Give the settings of a gate's record: what must be equal to compare with it later.
+
+    `file` is that of the target: ``bench.py:make`` is another thing in another folder.
+    """
+    own = {"python": python, "target_file": file}
+    return {"protocol": PROTOCOL} | {name: value for name, value in own.items() if value}
+
+
+@dataclass(frozen=True)
+class Baseline:
+    """A stored record to compare with, and the earlier ones of its series, oldest first."""
+
+    record: Record
+    earlier: tuple[Record, ...] = ()
+
+
+@dataclass(frozen=True)
+class StoredBaselines:
+    """Records to compare with, and where they come from. The newest one of a name counts."""
+
+    origin: str
+    records: tuple[Record, ...]
+    chosen: Record | None = None
+    notes: tuple[str, ...] = ()
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(record.name for record in self.records))
+
+    def of(self, like: Record) -> tuple[Baseline | None, str]:
+        """Give the baseline for a record of today, or None and the reason in words.
+
+        Among records of the same name the newest that can be compared is taken.
+        """
+        named = [self.chosen] if self.chosen else [r for r in self.records if r.name == like.name]
+        if not named:
+            known = ", ".join(self.names[:5]) or "none at all"
+            return None, f"{self.origin} has no record of {like.name}; it has: {known}"
+        newest_first = sorted(named, key=lambda record: record.created_at, reverse=True)
+        fitting = [record for record in newest_first if _obstacle(record, like) is None]
+        if not fitting:
+            reason = _obstacle(newest_first[0], like)
+            return None, f"{self.origin} cannot be compared with this run: {reason}"
+        record = fitting[0]
+        earlier = [
+            each
+            for each in self.records
+            if each.series == record.series
+            and each.hash != record.hash
+            and each.created_at <= record.created_at
+            and LATENCY in each.samples
+        ]
+        return Baseline(record, tuple(sorted(earlier, key=lambda each: each.created_at))), ""
+
+
+def baselines_in_store(store: RecordStore, hash_prefix: str) -> StoredBaselines:
+    """Give one record of a store, with the others of its series."""
+    record = store.get(hash_prefix)
+    series = store.find(**record.series._asdict())
+    return StoredBaselines(f"record {record.hash[:12]}", tuple(series), record)
+
+
+def baselines_in_file(path: str | os.PathLike[str], *, origin: str = "") -> StoredBaselines:
+    """Give the records of a file of JSON lines, as ``tinytorch history --export`` writes it.
+
+    `origin` is how reports call it; without, by its path.
+    """
+    records, refused = [], []
+    try:
+        lines = Path(path).read_bytes().splitlines()
+    except OSError as error:
+        raise SettingError(
+            f"{path} cannot be read ({error.strerror or error}); name another file of records"
+        ) from error
+    for number, line in enumerate(lines, start=1):
+        if line.strip():
+            try:
+                records.append(parse_record(line.decode("utf-8-sig")))
+            except (UnicodeDecodeError, RecordError) as error:
+                refused.append(f"line {number}: {error}")
+    if not records:
+        reason = f"the first line: {refused[0]}" if refused else "it is empty"
+        raise SettingError(
+            f"{path} holds no record to compare with ({reason}); "
+            "`tinytorch history --export FILE` writes one"
+        )
+    notes = [f"{len(refused)} lines of {path} were refused; {refused[0]}"] if refused else []
+    return StoredBaselines(origin or str(path), tuple(records), notes=tuple(notes))
+
+
+def compare_with_record(today: Samples, baseline: Baseline) -> tuple[TimeRatio, tuple[str, ...]]:
+    """Give today's time over the record's, with an interval that allows for runs to differ.
+
+    With enough earlier records, their spread since the last change of level is that of a run; the
+    difference of two runs has it twice. `today` has one value per process.
+    """
+    old = baseline.record.samples[LATENCY]
+    centre = math.log(today.median / old.median)
+    own = max(_reach_within(today), _reach_within(old))
+    level = _latest_level([*baseline.earlier, baseline.record])
+    if len(baseline.earlier) < ENOUGH_RECORDS or len(level) < ENOUGH_RECORDS:
+        reach = max(math.log1p(ONE_RECORD_REACH), own)
+        found = f"{len(baseline.earlier)} earlier records"
+        if len(baseline.earlier) >= ENOUGH_RECORDS:
+            found = f"{len(level)} records since the last change of level"
+        note = (
+            f"{found} of this series do not tell how far runs differ ({ENOUGH_RECORDS} would); "
+            f"only a difference beyond {ONE_RECORD_REACH:.0%} counts"
+        )
+    else:
+        spread = float(np.std(level, ddof=1))
+        quantile = student_t_quantile((1 + CONFIDENCE) / 2, len(level) - 1)
+        reach = max(quantile * spread * math.sqrt(2), own)
+        note = (
+            f"runs of this series differ by {math.expm1(spread):.1%} (standard deviation of "
+            f"{len(level)} records), which makes the interval"
+        )
+    ratio = TimeRatio(math.exp(centre), math.exp(centre - reach), math.exp(centre + reach))
+    return ratio, (note,)
+
+
+def stored_scores(record: Record) -> tuple[tuple[float, ...], str] | None:
+    """Give the candidate's score of each example in a record, and the metric's name."""
+    comparison = record.details.get("comparison")
+    if not isinstance(comparison, dict) or not comparison.get("accuracy"):
+        return None
+    accuracy = Comparison.from_dict(comparison).accuracy
+    return None if accuracy is None else (accuracy.candidate_scores, accuracy.metric)
+
+
+def accuracy_against(
+    record: Record, today: AccuracyComparison, margin: float
+) -> AccuracyComparison | None:
+    """Compare today's scores with the stored ones; None when there are none."""
+    stored = stored_scores(record)
+    if stored is None:
+        return None
+    scores, metric = stored
+    return compare_accuracy(scores, today.candidate_scores, margin=margin, metric=metric)
+
+
+def _obstacle(record: Record, like: Record) -> str | None:
+    reason = comparable(record, like)
+    if reason is None and LATENCY not in record.samples:
+        return f"it has no {LATENCY}"
+    return reason
+
+
+def _reach_within(samples: Samples) -> float:
+    """Give how far the interval of a median reaches, as a logarithm."""
+    if samples.count < 2 or samples.minimum <= 0:
+        return 0.0
+    interval = samples.median_interval(CONFIDENCE)
+    return max(math.log(interval.high / samples.median), math.log(samples.median / interval.low))
+
+
+def _latest_level(records: Sequence[Record]) -> list[float]:
+    """Give the logarithms of the medians since the last change of level."""
+    values = [math.log(record.samples[LATENCY].median) for record in records]
+    changes = find_change_points([math.exp(value) for value in values])
+    return values[changes[-1].index :] if changes else values

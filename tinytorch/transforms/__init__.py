@@ -1,0 +1,1 @@
+"""Transforms: what makes a model faster or smaller, one file or folder each."""

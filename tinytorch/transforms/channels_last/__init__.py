@@ -1,0 +1,31 @@
+"""ChannelsLast: the transform that lays out images with the channels of a pixel side by side."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from types import ModuleType
+
+from tinytorch.transforms.plan import TorchTransform
+
+__all__ = ["ChannelsLast"]
+
+NAME = "ChannelsLast"
+
+
+@dataclass(frozen=True)
+class ChannelsLast(TorchTransform):
+    """Hold images (4 axes) and volumes (5 axes) with the channels of each pixel side by side.
+
+    The kernels of convolutions in two and three dimensions are laid out so, and inputs when the
+    model is called; layers in between pass the layout on. Outputs come back in the usual layout.
+    The numbers stay the same, within the rounding of sums in another order. GPUs with units for
+    matrix products like this layout in half precision; elsewhere it may well be slower.
+    """
+
+    subject = "the layout channels-last"
+
+    @property
+    def torch_code(self) -> ModuleType:
+        from tinytorch.transforms.channels_last import torch as channels_last_torch
+
+        return channels_last_torch

@@ -1,0 +1,33 @@
+"""FoldBatchNorm: the transform that puts a batch norm into the weights of the layer before it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from types import ModuleType
+
+from tinytorch.transforms.plan import TorchTransform
+
+__all__ = ["FoldBatchNorm"]
+
+NAME = "FoldBatchNorm"
+
+
+@dataclass(frozen=True)
+class FoldBatchNorm(TorchTransform):
+    """Fold batch norms into the convolution or linear layer whose output they normalise.
+
+    In evaluation mode a batch norm multiplies each channel by a number and adds another one; both
+    go into the weight and the bias of the layer before. Which layer that is, is seen in a call of
+    the model: its output is what the norm gets, and nobody else reads it. That this holds for every
+    call, the code of the module around both must prove (torch.fx traces it). An empty layer stays
+    in the place of the norm, so that names stay. The copy is for evaluation: calling it in
+    training mode is an error.
+    """
+
+    subject = "folding batch norms"
+
+    @property
+    def torch_code(self) -> ModuleType:
+        from tinytorch.transforms.fold_batch_norm import torch as fold_batch_norm_torch
+
+        return fold_batch_norm_torch

@@ -1,0 +1,31 @@
+"""InferenceMode: the transform that calls a model without anything that only training needs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from types import ModuleType
+
+from tinytorch.transforms.plan import TorchTransform
+
+__all__ = ["InferenceMode"]
+
+NAME = "InferenceMode"
+
+
+@dataclass(frozen=True)
+class InferenceMode(TorchTransform):
+    """Call a PyTorch model in evaluation mode and inside of `torch.inference_mode()`.
+
+    Nothing is recorded for a backward pass, and parameters ask for no gradients. The outputs are
+    inference tensors: they cannot take part in a graph, and not be written to elsewhere; `clone()`
+    gives ordinary ones. A model whose call computes gradients itself, or whose inputs ask for some,
+    is left alone, and so is one in training mode that gives other outputs there.
+    """
+
+    subject = "inference mode"
+
+    @property
+    def torch_code(self) -> ModuleType:
+        from tinytorch.transforms.inference_mode import torch as inference_mode_torch
+
+        return inference_mode_torch

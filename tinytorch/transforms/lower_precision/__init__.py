@@ -1,0 +1,96 @@
+"""LowerPrecision: the transform that computes in bfloat16 or float16."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from types import ModuleType
+
+from tinytorch.errors import SettingError
+from tinytorch.measure.environment import instruction_sets
+from tinytorch.transforms.plan import TorchTransform
+from tinytorch.transforms.support.observing import checked_patterns
+
+__all__ = ["LowerPrecision", "check_tolerance", "why_slow_on_processor"]
+
+NAME = "LowerPrecision"
+TOLERANCE = 5e-2
+"""How far outputs may move by default, relative to the largest: bfloat16 has 8 bits, and errors of
+a dozen layers add up to 1e-2 or 2e-2."""
+INSTRUCTIONS = {
+    "bfloat16": ("avx512_bf16", "amx_bf16", "bf16"),
+    "float16": ("avx512_fp16", "asimdhp"),
+}
+"""Those that multiply such numbers, in the kernel's spelling."""
+WAYS = ("convert", "layers", "autocast")
+
+
+@dataclass(frozen=True)
+class LowerPrecision(TorchTransform):
+    """Compute in `dtype`, "bfloat16" or "float16", where that is precise enough.
+
+    how="convert": parameters, buffers and everything between them are of that dtype; floats are
+    cast where they go in, and come out in the dtype that the model gave before. Fastest, and half
+    the bytes. how="layers": only linear layers and convolutions hold their weights so and compute
+    so; what they give is cast back, so that sums, norms and softmax keep all their digits. The
+    error is smaller, and casting costs a little. how="autocast": PyTorch chooses operation by
+    operation, and casts the weights, which stay as they are, anew at every call.
+
+    keep: patterns of layers that stay as they are (no use with "autocast"). tolerance: how far
+    outputs may move on the workload's inputs, relative to the largest one; 5e-2 unless given. The
+    plan says how far they did, and is empty where that is more. float16 ends at 65,504: outputs
+    that are then not finite are refused as well.
+    """
+
+    subject = "computing in a lower precision"
+
+    dtype: str = "bfloat16"
+    how: str = "convert"
+    keep: tuple[str, ...] = ()
+    tolerance: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.dtype not in INSTRUCTIONS:
+            raise SettingError(f"dtype is one of {', '.join(INSTRUCTIONS)}, got {self.dtype!r}")
+        if self.how not in WAYS:
+            raise SettingError(f"how is one of {', '.join(WAYS)}, got {self.how!r}")
+        object.__setattr__(self, "keep", checked_patterns(self.keep))
+        if self.keep and self.how == "autocast":
+            raise SettingError(
+                "autocast chooses by operation, so that keep means nothing to it; "
+                'use how="layers" or how="convert"'
+            )
+        check_tolerance(self.allowed_error)
+
+    @property
+    def allowed_error(self) -> float:
+        """How far outputs may move, relative to the largest one."""
+        return TOLERANCE if self.tolerance is None else self.tolerance
+
+    @property
+    def torch_code(self) -> ModuleType:
+        from tinytorch.transforms.lower_precision import torch as lower_precision_torch
+
+        return lower_precision_torch
+
+
+def check_tolerance(tolerance: float) -> None:
+    """Raise unless this is how far outputs may move."""
+    if isinstance(tolerance, bool) or not 0 < tolerance < math.inf:
+        raise SettingError(
+            "tolerance is how far outputs may move relative to the largest one, above 0, got "
+            f"{tolerance!r}"
+        )
+
+
+def why_slow_on_processor(dtype: str) -> str:
+    """Say why products of a dtype are slow on this processor, or nothing."""
+    found = instruction_sets()
+    if not found:
+        return f"nobody says whether this processor has instructions for {dtype}; it may be slower"
+    if not any(name in found for name in INSTRUCTIONS[dtype]):
+        return (
+            f"this processor has no instructions that multiply {dtype} (none of "
+            f"{', '.join(INSTRUCTIONS[dtype])}), so that calls probably take longer"
+        )
+    return ""

@@ -1,0 +1,484 @@
+"""Removing channels and heads of PyTorch models, with torch-pruning. Imported after torch."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from tinytorch.errors import ModelError, SettingError
+from tinytorch.models.adapter import rebuilt
+from tinytorch.models.pytorch import TorchAdapter, tensors_in
+from tinytorch.models.pytorch_tensors import why_no_module
+from tinytorch.models.workload import Workload
+from tinytorch.transforms.plan import Plan, Skipped, Step
+from tinytorch.transforms.remove_channels import NAME, NO_DATA, NO_SPEEDUP
+from tinytorch.transforms.remove_channels.groups import (
+    ChannelGroup,
+    find_heads,
+    layer_of,
+    trace_groups,
+)
+from tinytorch.transforms.support.observing import idle_patterns, why_kept
+from tinytorch.transforms.support.weights import count_macs, macs_note
+from tinytorch.transforms.support.weights_torch import (
+    Call,
+    Place,
+    Removal,
+    calls_of,
+    counted_shrinkage,
+    fit_config,
+    is_transposed_linear,
+    joined,
+    outputs_of,
+    relative_change,
+    set_sizes,
+    trim,
+    watching,
+    zero_out,
+)
+
+if TYPE_CHECKING:
+    from tinytorch.transforms.remove_channels import RemoveChannels
+
+__all__ = ["apply_torch", "leave_broken", "plan_torch"]
+
+
+# ---------------------------------------------------------------- whether a PyTorch model without
+# some channels computes what it should. Imported after torch
+#
+# A channel that was removed must do as little as one whose weights in the layers after it are zero.
+# A graph that was traced cannot promise that: it does not see sizes that are written down in the
+# code of a model, nor operations that mix channels.
+
+HALVES = (torch.float16, torch.bfloat16)
+LARGEST_ERRORS = {torch.float16: 0.05, torch.bfloat16: 0.1}
+"""Sums in another order differ by about a rounding per layer; a channel that is missed, by more."""
+LARGEST_ERROR = 1e-3
+LARGEST_ERROR_TF32 = 1e-2
+
+
+def leave_broken(workload: Workload, groups: Sequence[ChannelGroup]) -> None:
+    """Give a reason to each group without which the model does not compute what it should."""
+    check = _Check(workload)
+    several = [group for group in groups if group.size > 1]
+    check.leave_broken(several)
+    left = [group for group in several if not group.reason]
+    broken = check.why_broken(left) if len(left) < len(several) else ""
+    if broken:
+        raise ModelError(f"{workload.name} cannot lose channels of several layers: {broken}")
+
+
+class _Check:
+    """Removes every second unit of some groups, and compares with zeros in their place."""
+
+    def __init__(self, workload: Workload) -> None:
+        self._model: nn.Module = TorchAdapter().clone(workload.model)
+        self._calls = calls_of(workload)[:2]
+        first = next(self._model.parameters())
+        self._limit = LARGEST_ERRORS.get(first.dtype, LARGEST_ERROR)
+        if first.dtype in HALVES:
+            self._widen()
+        if first.is_cuda and self._limit == LARGEST_ERROR:
+            self._limit = LARGEST_ERROR_TF32
+
+    def _widen(self) -> None:
+        """Compute in float32, where that can be done: the limit is then a sharp one."""
+        wide = TorchAdapter().clone(self._model).float()
+        calls = [_widened(each) for each in self._calls]
+        try:
+            outputs_of(wide, calls[0])
+        except SettingError:
+            return  # a dtype is written down in the code of the model
+        self._model, self._calls, self._limit = wide, calls, LARGEST_ERROR
+
+    def leave_broken(self, groups: Sequence[ChannelGroup]) -> None:
+        """Find the groups that break the model, by halves: mostly there is none."""
+        reason = self.why_broken(groups)
+        if not reason:
+            return
+        if len(groups) == 1:
+            groups[0].reason = reason
+            return
+        middle = len(groups) // 2
+        self.leave_broken(groups[:middle])
+        self.leave_broken(groups[middle:])
+
+    def why_broken(self, groups: Sequence[ChannelGroup]) -> str:
+        if not groups:
+            return ""
+        chosen = [(group, range(0, group.size, 2)) for group in groups]
+        zeroed = TorchAdapter().clone(self._model)
+        zero_out(zeroed, joined(g.removal(units, consumers_only=True) for g, units in chosen))
+        trimmed = TorchAdapter().clone(self._model)
+        trim(trimmed, joined(group.removal(units) for group, units in chosen))
+        for group, units in chosen:
+            set_sizes(trimmed, group.sizes_without(len(units)))
+        for call in self._calls:
+            expected = outputs_of(zeroed, call)
+            try:
+                found = outputs_of(trimmed, call)
+            except SettingError as error:
+                message = str(error.__cause__ or error).splitlines() or [type(error).__name__]
+                return f"the model does not compute without some of its channels: {message[0]}"
+            change, reason = relative_change(expected, found)
+            if reason:
+                return f"{reason} without some of its channels"
+            if change > self._limit:
+                return "the model computes something else without some of its channels"
+        return ""
+
+
+def _widened(call: Call) -> Call:
+    def widen(leaf: Any) -> Any:
+        is_half = isinstance(leaf, torch.Tensor) and leaf.dtype in HALVES
+        return leaf.float() if is_half else leaf
+
+    return replace(
+        call,
+        arguments=rebuilt(call.arguments, widen),
+        keywords={name: rebuilt(value, widen) for name, value in call.keywords.items()},
+    )
+
+
+# ---------------------------------------------------------------- removing channels and heads of
+# PyTorch models, with torch-pruning. Imported after torch
+
+NOT_INSTALLED = (
+    "torch-pruning, which follows the channels of PyTorch models, is not installed: "
+    "pip install torch-pruning"
+)
+NOT_CALLED = "it was not called on the inputs"
+OTHER_LAYERS = (
+    "{name} calls other layers than the inputs do ({layer!r}): what must shrink together depends "
+    "on the numbers, so nobody can follow it"
+)
+FIT_UNKNOWN = (
+    "{layers} keep their sizes because the inputs never reach them; other inputs that do may no "
+    "longer fit"
+)
+INNER_SIZES = ("intermediate_size", "n_inner", "ffn_dim", "encoder_ffn_dim", "decoder_ffn_dim")
+"""What configs call the width inside of a block."""
+
+
+def plan_torch(workload: Workload, settings: RemoveChannels) -> Plan:
+    """Follow the channels of a PyTorch model through one call, and choose those that go."""
+    reason = why_no_module(workload.model)
+    if not reason and importlib.util.find_spec("torch_pruning") is None:
+        reason = NOT_INSTALLED
+    if reason:
+        return _plan(workload, settings, (), [Skipped("", reason)], ())
+    _check_finite(workload.model)
+    called, reason = _called_layers(workload)
+    groups: list[ChannelGroup] = []
+    if not reason:
+        try:
+            groups = _find_groups(workload, called)
+        except ModelError as error:
+            reason = str(error)
+    if reason:
+        return _plan(workload, settings, (), [Skipped("", reason)], ())
+    for group in groups:
+        kept = (why for path in group.layers if (why := why_kept(path, settings.keep)))
+        group.reason = next(kept, group.reason)
+    free = [group for group in groups if not group.reason]
+    leave_broken(workload, free)
+    free = [group for group in free if not group.reason]
+    _put_in_order(workload, free, settings)
+    counts = _counts(workload, free, settings)
+    skipped = list(_skipped(workload.model, groups, counts, called))
+    steps = tuple(_step(group, counts[id(group)], settings) for group in free if counts[id(group)])
+    paths = [path for group in groups for path in group.layers]
+    notes = idle_patterns(settings.keep, paths, change="made smaller")
+    unreached = [each.layer for each in skipped if each.reason == NOT_CALLED]
+    if steps and unreached:
+        notes = (*notes, FIT_UNKNOWN.format(layers=", ".join(unreached)))
+    return _plan(workload, settings, steps, skipped, notes)
+
+
+def apply_torch(workload: Workload, plan: Plan, settings: RemoveChannels) -> nn.Module:
+    """Give a copy of the model without the channels of the plan."""
+    plan.check_made_by(NAME, settings.to_dict())
+    twin: nn.Module = TorchAdapter().clone(workload.model)
+    _carry_out(twin, plan.steps)
+    return twin
+
+
+def _carry_out(model: nn.Module, steps: Sequence[Step]) -> str:
+    """Remove what the steps say, in place, and give a note about the config, if it has one."""
+    if not steps:
+        return ""
+    trim(model, joined(map(_removal_of, steps)))
+    for step in steps:
+        set_sizes(model, step.settings["sizes"])
+    return fit_config(model, _config_changes(model, steps))
+
+
+def _removal_of(step: Step) -> Removal:
+    return {
+        Place(tensor, int(axis)): tuple(indices)
+        for tensor, axes in step.settings["removed"].items()
+        for axis, indices in axes.items()
+    }
+
+
+def _config_changes(model: nn.Module, steps: Sequence[Step]) -> dict[str, Any]:
+    """Give what a config should say: numbers that were the size of groups, and are so no more."""
+    config = getattr(model, "config", None)
+    changes: dict[str, Any] = {}
+    for step in steps:
+        before, gone = step.settings["channels"], step.settings["gone"]
+        if step.settings["kind"] == "heads":
+            changes |= _head_counts(config, before, before - gone)
+            continue
+        for name in INNER_SIZES:
+            said = getattr(config, name, None)
+            if said is None and name == "n_inner":
+                said = 4 * getattr(config, "hidden_size", 0)  # what GPT-2 takes it for
+            if said == before:
+                changes[name] = before - gone
+    return changes
+
+
+def _head_counts(config: Any, before: int, after: int) -> dict[str, int]:
+    """Give the numbers of heads; how wide one is does not follow from the others any more."""
+    queries = getattr(config, "num_attention_heads", None)
+    if not isinstance(queries, int):
+        return {}
+    counts = {"num_attention_heads": after * queries // before, "num_key_value_heads": after}
+    size = getattr(config, "head_dim", None) or config.hidden_size // queries
+    return {name: counts[name] for name in counts if hasattr(config, name)} | {"head_dim": size}
+
+
+# ---------------------------------------------------------------- looking at the model
+
+
+def _check_finite(model: nn.Module) -> None:
+    for name, tensor in model.named_parameters():
+        if tensor.is_floating_point() and not torch.isfinite(tensor.detach()).all():
+            raise SettingError(
+                f"{name!r} holds NaN or infinity, so nobody can tell which channels matter"
+            )
+
+
+def _weight_layers(model: nn.Module) -> dict[str, nn.Module]:
+    """Give the layers that hold a parameter of two or more axes themselves."""
+    return {
+        path: module
+        for path, module in model.named_modules()
+        if any(each is not None and each.dim() > 1 for each in module._parameters.values())
+    }
+
+
+def _called_layers(workload: Workload) -> tuple[set[str], str]:
+    """Give the layers with weights that the inputs reach, or why others are reached, too."""
+    twin: nn.Module = TorchAdapter().clone(workload.model)
+    layers = _weight_layers(twin)
+    first: set[str] | None = None
+    for call in calls_of(workload):
+        called: set[str] = set()
+
+        def see(path: str, *_: Any, called: set[str] = called) -> None:
+            called.add(path)
+
+        with watching(layers, see):
+            outputs_of(twin, call)
+        if first is not None and called != first:
+            layer = sorted(called ^ first)[0]
+            return first, OTHER_LAYERS.format(name=call.name, layer=layer)
+        first = called if first is None else first
+    return first or set(), ""
+
+
+def _find_groups(workload: Workload, called: set[str]) -> list[ChannelGroup]:
+    """Give heads and channels in the order of the model's layers."""
+    twin: nn.Module = TorchAdapter().clone(workload.model).eval()
+    heads = [group for group in find_heads(twin) if called.issuperset(group.layers[1:])]
+    groups = trace_groups(twin, calls_of(workload)[0], heads)
+    order = {path: number for number, (path, _) in enumerate(twin.named_modules())}
+    return sorted([*heads, *groups], key=lambda group: order[group.layers[0]])
+
+
+# ---------------------------------------------------------------- choosing
+
+
+def _put_in_order(
+    workload: Workload, groups: Iterable[ChannelGroup], settings: RemoveChannels
+) -> None:
+    """Sort the units of each group by how much would be missing without them."""
+    tensors = dict(workload.model.named_parameters())
+    energies: Mapping[str, torch.Tensor] | None = None
+    if settings.importance == "activation":
+        consumers = {place.tensor for group in groups for place in group.consumers}
+        energies = _input_energies(workload, {name.rpartition(".")[0] for name in consumers})
+    for group in groups:
+        total = np.zeros(group.size)
+        for place, indices in group.places.items():
+            tensor = tensors.get(place.tensor)
+            if tensor is None or tensor.dim() < 2:
+                continue
+            if energies is not None and place not in group.consumers:
+                continue
+            squares = _squares(tensor, place.axis)
+            energy = None if energies is None else energies.get(layer_of(place))
+            if energy is not None:  # of a convolution in groups: that of all groups
+                squares = squares * energy.reshape(-1, len(squares)).sum(0).to(squares.device)
+            total += squares.cpu().numpy()[indices].sum(axis=1)
+        group.order = np.argsort(total, kind="stable")
+
+
+def _squares(tensor: torch.Tensor, axis: int) -> torch.Tensor:
+    """Sum up the squares of a weight at each index of an axis."""
+    others = [each for each in range(tensor.dim()) if each != axis]
+    return tensor.detach().double().square().sum(dim=others)
+
+
+def _input_energies(workload: Workload, paths: set[str]) -> dict[str, torch.Tensor]:
+    """Sum up the squares of each input of these layers, on the calibration data."""
+    if not workload.calibration:
+        raise SettingError(NO_DATA)
+    twin: nn.Module = TorchAdapter().clone(workload.model)
+    layers = {path: twin.get_submodule(path) for path in paths}
+    energies: dict[str, torch.Tensor] = {}
+
+    def see(path: str, inputs: tuple[Any, ...], output: Any) -> None:
+        x = tensors_in(inputs)[0].detach().double()
+        layer = layers[path]
+        is_linear = isinstance(layer, nn.Linear) or is_transposed_linear(layer)
+        axis = x.dim() - 1 if is_linear else x.dim() - 1 - len(layer.kernel_size)  # type: ignore[arg-type]
+        others = [each for each in range(x.dim()) if each != axis]
+        energy = x.square().sum(dim=others) if others else x.square()
+        if not torch.isfinite(energy).all():
+            raise SettingError(f"the input of layer {path!r} holds NaN or infinity")
+        energies[path] = energies.get(path, torch.zeros_like(energy)) + energy
+
+    with watching(layers, see):
+        for call in calls_of(workload)[1 if workload.arguments else 0 :]:
+            outputs_of(twin, call)
+    return energies
+
+
+def _counts(
+    workload: Workload, groups: Sequence[ChannelGroup], settings: RemoveChannels
+) -> dict[int, int]:
+    """Give how many units go, by the `id` of their group."""
+
+    def at(ratio: float) -> dict[int, int]:
+        return {id(each): each.removed_count(ratio, settings.round_to) for each in groups}
+
+    if settings.ratio is not None:
+        return at(settings.ratio)
+    assert settings.macs is not None
+    allowed = settings.macs * count_macs(workload.model, workload)
+    ratios = sorted({count / each.size for each in groups for count in range(each.size)} | {0.0})
+    low, high = 0, len(ratios) - 1  # the least ratio that is enough lies in between
+    least = _macs_without(workload, groups, at(ratios[high]))
+    if least > allowed:
+        raise SettingError(
+            f"macs={settings.macs} cannot be reached: with one channel left of each group, "
+            f"{least / allowed * settings.macs:.1%} of the multiply-accumulates remain"
+        )
+    while low < high:
+        middle = (low + high) // 2
+        if _macs_without(workload, groups, at(ratios[middle])) <= allowed:
+            high = middle
+        else:
+            low = middle + 1
+    return at(ratios[high])
+
+
+def _macs_without(
+    workload: Workload, groups: Iterable[ChannelGroup], counts: Mapping[int, int]
+) -> int:
+    twin: nn.Module = TorchAdapter().clone(workload.model)
+    chosen = [(group, group.weakest(counts[id(group)])) for group in groups]
+    trim(twin, joined(group.removal(units) for group, units in chosen))
+    for group, units in chosen:
+        set_sizes(twin, group.sizes_without(len(units)))
+    return count_macs(twin, workload)
+
+
+# ---------------------------------------------------------------- the plan
+
+
+def _skipped(
+    model: nn.Module,
+    groups: Iterable[ChannelGroup],
+    counts: Mapping[int, int],
+    called: set[str],
+) -> Iterator[Skipped]:
+    """Say of each layer with weights, no output of which goes, why that is so."""
+    reasons: dict[str, str] = {}
+    changing: set[str] = set()
+    for group in groups:
+        few = f"it has {group.size} {group.kind}, too few for this ratio to remove one"
+        reason = group.reason or ("" if counts[id(group)] else few)
+        if reason:
+            reasons |= dict.fromkeys(group.layers, reason)
+        else:
+            changing.update(group.layers)
+    layers = _weight_layers(model)
+    for path, module in model.named_modules():
+        if path in changing or (path not in layers and path not in reasons):
+            continue
+        kind = type(module).__name__
+        unknown = f"{kind} is not a layer whose channels can be removed"
+        other = unknown if path in called else NOT_CALLED
+        yield Skipped(path, reasons.get(path, other))
+
+
+def _step(group: ChannelGroup, count: int, settings: RemoveChannels) -> Step:
+    removed: dict[str, dict[int, tuple[int, ...]]] = {}
+    for place, indices in group.removal(group.weakest(count)).items():
+        removed.setdefault(place.tensor, {})[place.axis] = indices
+    by = "weights" if settings.importance == "magnitude" else "share in the layers after it"
+    makers, takers = len(group.layers), len({place.tensor for place in group.consumers})
+    if group.kind == "heads":
+        makers = 1
+    why = f"those with the smallest {by}"
+    if makers > 1:
+        why += f", which {makers} layers make together"
+    why += f"; {takers} layers take in fewer" if takers > 1 else "; 1 layer takes in fewer"
+    return Step(
+        group.layers[0],
+        f"remove {count} of {group.size} {group.kind}",
+        why,
+        {
+            "removed": removed,
+            "channels": group.size,
+            "gone": count,
+            "kind": group.kind,
+            "layers": group.layers,
+            "sizes": group.sizes_without(count),
+        },
+    )
+
+
+def _plan(
+    workload: Workload,
+    settings: RemoveChannels,
+    steps: tuple[Step, ...],
+    skipped: list[Skipped],
+    notes: tuple[str, ...],
+) -> Plan:
+    gain = None
+    if steps:
+        twin: nn.Module = TorchAdapter().clone(workload.model)
+        config_note = _carry_out(twin, steps)
+        gain = counted_shrinkage(workload.model, twin)
+        counted = macs_note(count_macs(workload.model, workload), count_macs(twin, workload))
+        notes = tuple(note for note in (counted, config_note, *notes) if note)
+    return Plan(
+        NAME,
+        settings.to_dict(),
+        steps,
+        tuple(skipped),
+        shrinkage=gain,
+        not_predicted={"speedup": NO_SPEEDUP},
+        notes=notes,
+    )

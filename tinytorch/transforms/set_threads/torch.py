@@ -1,0 +1,327 @@
+"""Racing numbers of threads, and calling a model with the winner. Imported after torch."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from threading import Lock, local
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from tinytorch.comparison.outputs import attention_mask_of, compare_outputs
+from tinytorch.comparison.sequential import TimeRatio, estimate_ratio
+from tinytorch.errors import TinyTorchError
+from tinytorch.measure.environment import thread_limit
+from tinytorch.measure.timing import WALL, gc_paused
+from tinytorch.models.pytorch import TorchAdapter
+from tinytorch.models.pytorch_tensors import WrappedModel, why_no_module
+from tinytorch.models.workload import Workload, call_model
+from tinytorch.transforms.plan import Gain, Plan, Skipped, Step
+from tinytorch.transforms.set_threads import NAME, SetThreads
+from tinytorch.transforms.support.torch import (
+    ROUNDING,
+    first_line,
+    run_once,
+    try_change,
+    why_unlike,
+)
+
+__all__ = [
+    "ThreadRace",
+    "ThreadedModel",
+    "apply_torch",
+    "plan_torch",
+    "race_threads",
+    "thread_numbers",
+]
+
+TURN_S = 2e-4
+MOST_LOOPS = 200
+FEWEST_ROUNDS, MOST_ROUNDS = 9, 60
+HOPELESS = 3.0
+"""Who takes so many times as long as the fastest at first, is not timed further."""
+FLOOR = 0.02
+"""A difference counts when its interval lies beyond this share."""
+ERROR = 0.05
+SETTINGS_TIMED = 200
+SAME_BYTES = "the same parameters are held"
+
+Timer = Callable[[int], float]
+"""Makes so many calls and gives the seconds of one."""
+
+
+class ThreadedModel(WrappedModel):
+    """A model that is called with its own number of threads; afterwards the old one is back."""
+
+    def __init__(self, model: nn.Module, threads: int) -> None:
+        super().__init__(model)
+        self.threads = threads
+
+    def forward(self, *inputs: Any, **keywords: Any) -> Any:
+        """Call the model with `threads` threads."""
+        with _threads(self.threads):
+            return self.model(*inputs, **keywords)
+
+    def extra_repr(self) -> str:
+        return f"threads={self.threads}"
+
+
+class _Inside:
+    """The calls that run with a number of threads of their own just now.
+
+    Each Python thread has its number, which it takes from the process when it first computes. One
+    that does so while another is in here would take that one's number, and keep it for good.
+    """
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._numbers: Counter[int] = Counter()
+        self._outside = 0
+        self._known = local()
+
+    def enter(self, number: int) -> int:
+        """Count a call, and give the number of threads to come back to."""
+        with self._lock:
+            before = torch.get_num_threads()
+            if not self._numbers.total():
+                self._outside = before
+            elif not hasattr(self._known, "is_here") and self._numbers[before]:
+                before = self._outside
+            self._known.is_here = True
+            self._numbers[number] += 1
+            torch.set_num_threads(number)
+        return before
+
+    def leave(self, number: int, before: int) -> None:
+        with self._lock:
+            self._numbers[number] -= 1
+            torch.set_num_threads(before)
+
+
+INSIDE = _Inside()
+
+
+@contextmanager
+def _threads(number: int) -> Iterator[None]:
+    before = INSIDE.enter(number)
+    try:
+        yield
+    finally:
+        INSIDE.leave(number, before)
+
+
+@dataclass(frozen=True)
+class ThreadRace:
+    """Seconds per call with each number of threads, round by round, and who was left out why."""
+
+    present: int
+    times: dict[int, list[float]]
+    left_out: dict[int, str]
+
+    def ratio(self, number: int) -> TimeRatio:
+        """Give the time with a number of threads over that with the present one."""
+        alpha = ERROR / max(1, len(self.times) - 1)
+        values = np.log(np.array(self.times[number]) / np.array(self.times[self.present]))
+        return estimate_ratio(values.tolist(), alpha)
+
+    @property
+    def fastest(self) -> int:
+        """The fastest of those that are shown to beat the present number; else that one."""
+        ratios = {number: self.ratio(number) for number in self.times if number != self.present}
+        shown = {number: each.value for number, each in ratios.items() if each.high < 1 - FLOOR}
+        return min(shown, key=shown.__getitem__) if shown else self.present
+
+    @property
+    def table(self) -> tuple[str, ...]:
+        """Say for each number what was measured."""
+        lines = []
+        for number, values in sorted(self.times.items()):
+            line = f"{_counted(number)}: {float(np.median(values)) * 1e3:.3g} ms a call"
+            if number == self.present:
+                line += " (the present number)"
+            else:
+                found = self.ratio(number)
+                line += f", {found.value:.2f} times ({found.low:.2f} to {found.high:.2f})"
+            lines.append(f"{line}, n={len(values)}")
+        return (*lines, *(f"{_counted(n)}: {why}" for n, why in sorted(self.left_out.items())))
+
+
+def apply_torch(model: nn.Module, workload: Workload, plan: Plan, settings: SetThreads) -> Any:
+    """Give the copy of the model, called with this number of threads.
+
+    A plan may be carried out in another process, such as one that loads a saved model. A number
+    that was found by measuring is cut to the limit there; one that was asked for is not.
+    """
+    number = plan.steps[0].settings["threads"]
+    if settings.threads is None:
+        number = min(number, thread_limit(torch.get_num_threads()))
+    return ThreadedModel(model, number)
+
+
+def plan_torch(workload: Workload, settings: SetThreads) -> Plan:
+    """Race the numbers of threads that make sense, or the one that was asked for."""
+    reason = _why_not(workload) or _why_nothing_to_choose(settings.threads)
+    if reason:
+        return _nothing(settings, reason)
+    numbers = thread_numbers() if settings.threads is None else [settings.threads]
+    try:
+        race = race_threads(workload, numbers, budget_s=settings.budget_s)
+    except Exception as error:  # a model may raise anything
+        return _nothing(settings, first_line(error))
+    chosen = race.fastest if settings.threads is None else settings.threads
+    if chosen == race.present:
+        reason = f"no other number is shown to be faster than the present {race.present}"
+        return _nothing(settings, reason, race.table)
+    if chosen not in race.times:  # it was asked for, and its outputs are not those of the model
+        return _nothing(settings, race.left_out[chosen], race.table)
+    trial = try_change(workload, lambda model: ThreadedModel(model, chosen), tolerance=ROUNDING)
+    if not trial.works:
+        return _nothing(settings, trial.reason, race.table)
+    return _plan(settings, race, chosen)
+
+
+def _plan(settings: SetThreads, race: ThreadRace, chosen: int) -> Plan:
+    ratio, rounds = race.ratio(chosen), len(race.times[chosen])
+    basis = f"measured in turns, {rounds} rounds, against {_counted(race.present)}"
+    why = f"{ratio.value:.2f} times the time with {_counted(race.present)}"
+    step = Step("", f"called with {_counted(chosen)}", why, {"threads": chosen})
+    cost = (
+        f"setting the number and putting it back takes {setting_cost(chosen) * 1e6:.2g} us a call"
+    )
+    return Plan(
+        NAME,
+        asdict(settings),
+        (step,),
+        speedup=Gain(1 / ratio.value, 1 / ratio.high, 1 / ratio.low, basis),
+        not_predicted={"shrinkage": SAME_BYTES},
+        changes_process=f"sets {_counted(chosen)} for the whole process while it is called",
+        notes=(*race.table, cost),
+    )
+
+
+def race_threads(workload: Workload, numbers: Sequence[int], *, budget_s: float) -> ThreadRace:
+    """Check the outputs with each number of threads, then let those that are right take turns."""
+    adapter = TorchAdapter()
+    present = torch.get_num_threads()
+    with adapter.preserving(workload.model):
+        model = adapter.clone(workload.model)
+        every = list(dict.fromkeys([present, *numbers]))
+        calls, left_out = _checked(adapter, workload, model, every)
+        if present not in calls:
+            raise TinyTorchError(left_out[present])
+        with adapter.without_gradients(), gc_paused():
+            first = {number: min(call(1) for _ in range(2)) for number, call in calls.items()}
+            fastest = min(first.values())
+            for number, seconds in first.items():
+                if seconds > HOPELESS * fastest and number != present and len(numbers) > 1:
+                    left_out[number] = f"took {seconds / fastest:.1f} times as long at first"
+                    del calls[number]
+            times = _take_rounds(calls, first, budget_s)
+    return ThreadRace(present, times, left_out)
+
+
+def _checked(
+    adapter: TorchAdapter, workload: Workload, model: Any, numbers: Sequence[int]
+) -> tuple[dict[int, Timer], dict[int, str]]:
+    """Give what times each number of threads, if its outputs are those of the present one."""
+    calls: dict[int, Timer] = {}
+    left_out: dict[int, str] = {}
+    expected = run_once(adapter, workload, adapter.clone(workload.model))
+    mask = attention_mask_of(workload)
+    for number in numbers:
+        outputs = run_once(adapter, workload, ThreadedModel(adapter.clone(model), number))
+        found = compare_outputs(expected, outputs, mask=mask)
+        reason = why_unlike(found, ROUNDING)
+        if reason:
+            left_out[number] = reason
+        else:
+            calls[number] = _timer(adapter, workload, ThreadedModel(model, number))
+    return calls, left_out
+
+
+def _timer(adapter: TorchAdapter, workload: Workload, model: Any) -> Timer:
+    def seconds(loops: int) -> float:
+        inputs = adapter.copy_inputs(workload.inputs)
+        names, values = tuple(workload.keywords), tuple(workload.keywords.values())
+        keywords = dict(zip(names, adapter.copy_inputs(values), strict=True))
+
+        def call() -> object:
+            return call_model(model, *inputs, **keywords)
+
+        call()  # the turn before had another number of threads, which must be woken or ended
+        return WALL.time(call, loops) / loops
+
+    return seconds
+
+
+def _take_rounds(
+    calls: dict[int, Timer], first: dict[int, float], budget_s: float
+) -> dict[int, list[float]]:
+    """Let numbers of threads take turns in random order; give seconds per call by round."""
+    rng = np.random.default_rng(0)
+    names = list(calls)
+    loops = {name: min(MOST_LOOPS, max(1, round(TURN_S / first[name]))) for name in names}
+    times: dict[int, list[float]] = {name: [] for name in names}
+    end = perf_counter() + budget_s
+    for turn in range(MOST_ROUNDS):
+        if turn >= FEWEST_ROUNDS and perf_counter() > end:
+            break
+        for index in rng.permutation(len(names)):
+            name = names[index]
+            times[name].append(calls[name](loops[name]))
+    return times
+
+
+def thread_numbers() -> list[int]:
+    """Return 1, 2, 4, ... and the most threads that the user lets the process have."""
+    most = thread_limit(torch.get_num_threads())
+    return sorted({2**power for power in range(most.bit_length())} | {most})
+
+
+def setting_cost(threads: int) -> float:
+    """Measure the seconds that it takes to set a number of threads and to put the old one back."""
+
+    def set_and_put_back() -> None:
+        with _threads(threads):
+            pass
+
+    return WALL.time(set_and_put_back, SETTINGS_TIMED) / SETTINGS_TIMED
+
+
+def _why_not(workload: Workload) -> str:
+    reason = why_no_module(workload.model)
+    if reason:
+        return reason
+    try:
+        device = TorchAdapter().device(workload.model, ())
+    except TinyTorchError as error:
+        return str(error)
+    own = {each.threads for each in workload.model.modules() if isinstance(each, ThreadedModel)}
+    if own:
+        return f"it is called with its own number already: {_counted(min(own))}"
+    if device != "cpu":
+        return f"it runs on {device}, where the threads of the processor do not compute"
+    return ""
+
+
+def _why_nothing_to_choose(threads: int | None) -> str:
+    present = torch.get_num_threads()
+    if threads == present:
+        return f"PyTorch uses {_counted(present)} already"
+    if threads is None and thread_numbers() == [present]:
+        return "this process may use 1 thread, by its settings or its cores: nothing to choose"
+    return ""
+
+
+def _nothing(settings: SetThreads, reason: str, notes: tuple[str, ...] = ()) -> Plan:
+    return Plan(NAME, asdict(settings), (), (Skipped("", reason),), notes=notes)
+
+
+def _counted(number: int) -> str:
+    return "1 thread" if number == 1 else f"{number} threads"

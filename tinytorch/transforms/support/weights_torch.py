@@ -1,0 +1,351 @@
+"""PyTorch models whose weights take another form."""
+
+from __future__ import annotations
+
+import copy
+import math
+import sys
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+from torch.nn.modules.batchnorm import _NormBase
+from torch.nn.modules.conv import _ConvNd
+
+from tinytorch.errors import SettingError
+from tinytorch.models.pytorch import TorchAdapter, tensors_in
+from tinytorch.models.workload import Workload
+from tinytorch.transforms.plan import Gain
+
+__all__ = [
+    "CONFIG_FITS",
+    "CONFIG_LACKS",
+    "Call",
+    "Place",
+    "Removal",
+    "calls_of",
+    "counted_shrinkage",
+    "first_line",
+    "fit_config",
+    "has_config",
+    "is_depthwise",
+    "is_transposed_linear",
+    "joined",
+    "outputs_of",
+    "owners_of_tensors",
+    "relative_change",
+    "set_sizes",
+    "trim",
+    "watching",
+    "without_fast_paths",
+    "zero_out",
+]
+
+
+# ---------------------------------------------------------------- PyTorch models as a whole:
+# calling them on a workload, comparing outputs, putting layers in
+#
+# Imported after torch.
+
+Watch = Callable[[str, tuple[Any, ...], Any], None]
+
+
+def is_transposed_linear(module: Any) -> bool:
+    """Tell whether it is a `Conv1D` of transformers: a linear layer with (inputs, outputs)."""
+    source = sys.modules.get("transformers.pytorch_utils")
+    return source is not None and type(module) is getattr(source, "Conv1D", None)
+
+
+def owners_of_tensors(model: nn.Module) -> dict[int, list[str]]:
+    """Give the names that the modules of a model have for each parameter, by its `id`."""
+    names: dict[int, list[str]] = {}
+    for path, module in model.named_modules():
+        for name, tensor in module._parameters.items():
+            if tensor is not None:
+                names.setdefault(id(tensor), []).append(f"{path}.{name}" if path else name)
+    return names
+
+
+def first_line(error: BaseException) -> str:
+    """Give the first line of an error's message, with its kind."""
+    lines = str(error).splitlines()
+    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
+
+
+# ---------------------------------------------------------------- calling
+
+
+@dataclass(frozen=True)
+class Call:
+    """The arguments of one call of a model, and what they are."""
+
+    arguments: tuple[Any, ...]
+    keywords: Mapping[str, Any]
+    name: str
+
+
+def calls_of(workload: Workload) -> list[Call]:
+    """Give the call on the inputs, if there are some, and those on the calibration data."""
+    calls = [
+        # what inputs are given by name may also come first in a batch
+        Call(each, workload.keywords if len(each) <= len(workload.inputs) else {}, name)
+        for number, each in enumerate(workload.calibration)
+        if (name := f"calibration batch {number}")
+    ]
+    if workload.arguments:
+        calls.insert(0, Call(workload.inputs, workload.keywords, "the inputs"))
+    return calls
+
+
+def outputs_of(model: nn.Module, call: Call, *, fast_paths: bool = False) -> list[torch.Tensor]:
+    """Give the floating-point tensors of one call, in evaluation mode and without a graph.
+
+    The model is a copy: it stays in evaluation mode. `fast_paths`: encoder layers may compute in
+    one kernel, without calling their parts.
+    """
+    adapter = TorchAdapter()
+    model.eval()
+    try:
+        with torch.no_grad(), adapter.preserving(model), without_fast_paths(not fast_paths):
+            output = model(*adapter.copy_inputs(call.arguments), **call.keywords)
+    except SettingError:
+        raise
+    except Exception as error:  # whatever a model raises for inputs that it cannot take
+        raise SettingError(f"{call.name} does not fit the model: {first_line(error)}") from error
+    return [each for each in tensors_in(output) if each.is_floating_point()]
+
+
+def relative_change(
+    expected: Sequence[torch.Tensor], found: Sequence[torch.Tensor]
+) -> tuple[float, str]:
+    """Give the root mean square of the change over that of the outputs, or why there is none."""
+    shapes = [[tuple(each.shape) for each in outputs] for outputs in (expected, found)]
+    if shapes[0] != shapes[1]:
+        return math.inf, "the outputs of the model have another shape"
+    signal = noise = 0.0
+    for one, other in zip(expected, found, strict=True):
+        exact = one.double()
+        signal += float(exact.square().sum())
+        noise += float((exact - other.double()).square().sum())
+    if noise == 0:
+        return 0.0, ""
+    change = math.sqrt(noise / signal) if signal > 0 else math.inf
+    return (change, "") if math.isfinite(change) else (math.inf, "the outputs are not finite")
+
+
+@contextmanager
+def watching(layers: Mapping[str, nn.Module], see: Watch) -> Iterator[None]:
+    """Call `see(path, inputs, output)` after each forward pass of these layers."""
+    before = [(layer, layer.__dict__.get("forward")) for layer in layers.values()]
+    for path, layer in layers.items():
+        layer.__dict__["forward"] = _telling(path, layer.forward, see)
+    try:
+        yield
+    finally:
+        for layer, own in before:
+            del layer.__dict__["forward"]
+            if own is not None:
+                layer.__dict__["forward"] = own
+
+
+def _telling(path: str, forward: Callable[..., Any], see: Watch) -> Callable[..., Any]:
+    def tell(*inputs: Any, **settings: Any) -> Any:
+        output = forward(*inputs, **settings)
+        see(path, (*inputs, *settings.values()), output)
+        return output
+
+    return tell
+
+
+@contextmanager
+def without_fast_paths(is_meant: bool = True) -> Iterator[None]:
+    """Let encoder layers call their linear layers instead of one kernel for all of them."""
+    was_enabled = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(was_enabled and not is_meant)
+    try:
+        yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(was_enabled)
+
+
+def counted_shrinkage(model: nn.Module, smaller: nn.Module) -> Gain:
+    """Count what two models hold."""
+    adapter = TorchAdapter()
+    before, after = (
+        sum(each.nbytes for each in adapter.parameters(each_model))
+        for each_model in (model, smaller)
+    )
+    return Gain.counted(before, after, "counted on a copy")
+
+
+# ---------------------------------------------------------------- the configuration of a model of
+# transformers, after the model became smaller. After torch
+
+CONFIG_FITS = (
+    "its config says the new sizes ({changes}): save_pretrained and from_pretrained work as before"
+)
+CONFIG_LACKS = (
+    "its config cannot say the new sizes, so from_pretrained cannot rebuild it: save the module "
+    "itself with torch.save(model)"
+)
+
+
+def has_config(model: nn.Module) -> bool:
+    """Tell whether a model is built from a configuration, as those of transformers are."""
+    config = getattr(model, "config", None)
+    return config is not None and hasattr(config, "to_dict") and hasattr(model, "save_pretrained")
+
+
+def fit_config(model: nn.Module, *alternatives: Mapping[str, Any]) -> str:
+    """Let the config of a smaller model say its sizes, in place, and give a note about it.
+
+    A model without numbers is built from the changed config: the first changes by which it gets
+    the shapes of the smaller one are made.
+    """
+    if not has_config(model):
+        return ""
+    wanted = _shapes(model)
+    for changes in alternatives:
+        trial = copy.deepcopy(model.config)
+        _change(trial, changes)
+        if _shapes_built_from(trial, model) == wanted:
+            _change(model.config, changes)
+            said = ", ".join(f"{name}={value!r}" for name, value in changes.items())
+            return CONFIG_FITS.format(changes=said) if changes else ""
+    return CONFIG_LACKS
+
+
+def _change(config: Any, changes: Mapping[str, Any]) -> None:
+    for name, value in changes.items():
+        setattr(config, name, value)
+
+
+def _shapes(model: nn.Module) -> dict[str, tuple[int, ...]]:
+    return {name: tuple(each.shape) for name, each in model.state_dict().items()}
+
+
+def _shapes_built_from(config: Any, model: nn.Module) -> dict[str, tuple[int, ...]] | None:
+    try:
+        with warnings.catch_warnings(), torch.device("meta"):
+            warnings.simplefilter("ignore")
+            return _shapes(type(model)(config))
+    except Exception:  # a class may want other arguments, or check sizes in its own way
+        return None
+
+
+# ---------------------------------------------------------------- taking indices out of the
+# tensors of a PyTorch model, with what its layers know of their sizes
+#
+# Imported after torch.
+
+
+class Place(NamedTuple):
+    """An axis of a parameter or buffer."""
+
+    tensor: str
+    axis: int
+
+
+Removal = Mapping[Place, tuple[int, ...]]
+
+
+def joined(removals: Iterable[Removal]) -> dict[Place, tuple[int, ...]]:
+    """Give what is removed by any of several removals, in order."""
+    found: dict[Place, set[int]] = {}
+    for removal in removals:
+        for place, indices in removal.items():
+            found.setdefault(place, set()).update(indices)
+    return {place: tuple(sorted(indices)) for place, indices in found.items()}
+
+
+def trim(model: nn.Module, removal: Removal) -> None:
+    """Remove indices from tensors of a model, in place; its layers learn their new sizes."""
+    changed: dict[str, nn.Module] = {}
+    for place, indices in removal.items():
+        path, module, name = _find(model, place, indices)
+        registry: dict[str, Any] = (
+            module._parameters if name in module._parameters else module._buffers
+        )
+        old = registry[name]
+        gone = set(indices)
+        left = [index for index in range(old.shape[place.axis]) if index not in gone]
+        kept = old.detach().index_select(place.axis, torch.tensor(left, device=old.device))
+        new: torch.Tensor = kept
+        if isinstance(old, nn.Parameter):
+            new = nn.Parameter(kept, requires_grad=old.requires_grad)
+        registry[name] = new
+        changed[path] = module
+    for module in changed.values():
+        _fit(module)
+
+
+def zero_out(model: nn.Module, removal: Removal) -> None:
+    """Set the same indices to zero instead, in place."""
+    for place, indices in removal.items():
+        _, module, name = _find(model, place, indices)
+        tensor = getattr(module, name)
+        at = torch.tensor(indices, dtype=torch.long, device=tensor.device)
+        with torch.no_grad():
+            tensor.index_fill_(place.axis, at, 0)
+
+
+def set_sizes(model: nn.Module, sizes: Mapping[str, Mapping[str, int]]) -> None:
+    """Set numbers that layers keep beside their tensors, such as how many heads they have."""
+    for path, values in sizes.items():
+        module = model.get_submodule(path)
+        for name, value in values.items():
+            setattr(module, name, value)
+
+
+def is_depthwise(module: Any) -> bool:
+    """Tell whether each channel of a convolution has a kernel of its own and nothing else."""
+    return (
+        isinstance(module, _ConvNd)
+        and module.groups == module.out_channels == module.in_channels
+        and module.groups > 1
+    )
+
+
+def _find(model: nn.Module, place: Place, indices: Iterable[int]) -> tuple[str, nn.Module, str]:
+    path, _, name = place.tensor.rpartition(".")
+    try:
+        module = model.get_submodule(path)
+        tensor = {**module._parameters, **module._buffers}[name]
+    except (AttributeError, KeyError):
+        tensor = None
+    if tensor is None or tensor.dim() <= place.axis or tensor.shape[place.axis] <= max(indices):
+        raise SettingError(
+            f"the model has no tensor {place.tensor!r} with the indices of the plan; make a plan "
+            "for this model"
+        )
+    return path, module, name
+
+
+def _fit(module: nn.Module) -> None:
+    """Let a layer know the sizes that its tensors have."""
+    if isinstance(module, nn.Linear):
+        module.out_features, module.in_features = module.weight.shape
+    elif is_transposed_linear(module):
+        module.nx, module.nf = module.weight.shape  # type: ignore[misc, assignment]
+    elif isinstance(module, _ConvNd):
+        _fit_convolution(module)
+    elif isinstance(module, _NormBase):
+        weight = module._parameters.get("weight")
+        tensor: Any = module.running_mean if weight is None else weight
+        module.num_features = len(tensor)
+    elif isinstance(module, nn.PReLU):
+        module.num_parameters = len(module.weight)
+
+
+def _fit_convolution(conv: _ConvNd) -> None:
+    outputs, inputs = conv.weight.shape[:2]
+    if conv.transposed:
+        conv.in_channels, conv.out_channels = outputs, inputs * conv.groups
+    elif is_depthwise(conv):
+        conv.groups = conv.out_channels = conv.in_channels = outputs
+    else:
+        conv.out_channels, conv.in_channels = outputs, inputs * conv.groups

@@ -1,1 +1,0 @@
-"""Models with trained weights and the data that they are trained and judged on."""
