@@ -76,6 +76,7 @@ class Claim:
     claimed: Interval | None = None
     found: Interval | None = None
     confirmed_on: str = ""
+    changes_process: bool = False
     ratios: tuple[float, ...] = ()
     seconds: float = 0.0
     failure: str = ""
@@ -174,15 +175,21 @@ def _optimized(case: str, folder: Path, budget_s: float) -> Claim:
     compared = best["comparison"]
     low, high = sorted((1 / compared["time_ratio_low"], 1 / compared["time_ratio_high"]))
     claimed = Interval(1 / compared["time_ratio"], low, high)
-    return Claim(case, name, stack, claimed, confirmed_on=best.get("confirmed_on", ""))
+    return Claim(
+        case,
+        name,
+        stack,
+        claimed,
+        confirmed_on=best["confirmed_on"],
+        changes_process=bool(best["changes_process"]),
+    )
 
 
 def _ratios(case: str, folder: Path, processes: int, claim: Claim) -> Iterator[float]:
     """Yield baseline over candidate, one value per fresh process, or pair of them."""
     sides = ("baseline", "candidate")
-    changes_process = "threads" in claim.stack.split(" + ")
     for number in range(processes):
-        if changes_process:  # of whichever side is called: each gets a process of its own
+        if claim.changes_process:  # of whichever side is called: each gets a process of its own
             order = sides if number % 2 else sides[::-1]
             alone = {side: _loop(case, folder, side)[side] for side in order}
             yield statistics.median(alone["baseline"]) / statistics.median(alone["candidate"])

@@ -220,8 +220,9 @@ def test_processes_run_in_their_folder(side, folder):
     assert Path(process_of(running).cwd()) == folder.resolve()
 
 
-def test_the_package_of_the_folder_wins_over_an_installed_one(tmp_path):
-    package = tmp_path / "tinytorch" / "workloads"
+@pytest.mark.parametrize("home", ["models", "workloads"])  # today's, and that of older commits
+def test_the_package_of_the_folder_wins_over_an_installed_one(tmp_path, home):
+    package = tmp_path / "tinytorch" / home
     package.mkdir(parents=True)
     (tmp_path / "tinytorch" / "__init__.py").write_text("", "utf-8")
     (package / "__init__.py").write_text("", "utf-8")
