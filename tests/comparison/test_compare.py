@@ -24,9 +24,10 @@ from two_sides import (
 )
 
 from tinytorch import Comparison, Isolated, compare
-from tinytorch.comparison.compare import FLOOR, FLOOR_OF_FINISHED
+from tinytorch.comparison.compare import FLOOR, FLOOR_OF_FINISHED, _stopping_rule
 from tinytorch.comparison.comparison import FASTER, NOT_SHOWN, SAME, SLOWER
 from tinytorch.comparison.processes import THREAD_VARIABLES
+from tinytorch.comparison.sequential import Rule, TimeRatio
 from tinytorch.comparison.sides import WorkloadSide
 from tinytorch.errors import SettingError, TargetError
 from tinytorch.measure.interleaving import FEWEST
@@ -265,6 +266,22 @@ def test_a_rule_that_is_content_with_open_ends_does_not_fail():
     )
     assert found.n >= 6
     assert json.dumps(found.to_dict(), allow_nan=False)
+
+
+@pytest.mark.parametrize(
+    ("ratio", "precision", "stops"),
+    [
+        (TimeRatio(2.0, 1.9, 2.1), None, True),
+        (TimeRatio(1.0, 0.5, 2.0), None, False),  # nothing is decided yet
+        (TimeRatio(2.0, 1.9, 2.1), 0.1, True),
+        (TimeRatio(2.0, 1.9, 2.1), 0.01, False),
+        (TimeRatio(1.0, 0.5, 2.0), 10.0, False),
+    ],
+)
+def test_it_stops_once_the_verdict_is_known_and_the_interval_narrow_enough(ratio, precision, stops):
+    stop = _stopping_rule(Rule(precision=precision), FLOOR, None)
+    assert stop(ratio) is stops
+    assert _stopping_rule(Rule(), FLOOR, lambda ratio: not stops)(ratio) is not stops
 
 
 def test_precision_asks_for_more_than_a_verdict():
