@@ -46,7 +46,6 @@ __all__ = [
     "placed",
     "pointwise",
     "reduction",
-    "twice",
     "update",
 ]
 
@@ -200,11 +199,6 @@ def _window(call: Call) -> int:
     sides = call.settings.get("kernel") or call.settings.get("kernel_size") or (1,)
     rank = int(call.kind.partition("_pool")[2][0])  # max_pool2d: one side may stand for both
     return call.outputs[0].size * math.prod(sides if len(sides) == rank else sides * rank)
-
-
-def twice(count: Count) -> Count:
-    """Give the gradient of the input and that of the weight: each as much as forward."""
-    return lambda call: 2 * count(call)
 
 
 # ---------------------------------------------------------------- the kinds of rules
