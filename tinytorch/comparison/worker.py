@@ -185,7 +185,7 @@ def of_tinytorch(name: str, places: tuple[str, ...]) -> Any:
     Its files tell: an editable installation would give a module that this version does not have,
     from another one.
     """
-    package = importlib.import_module("tinytorch")
+    package = importlib.import_module(places[0].partition(".")[0])  # the folder's own comes first
     folder = Path(package.__file__ or "").parent
     for place in places:
         if folder.joinpath(*place.split(".")[1:]).with_suffix(".py").is_file():
