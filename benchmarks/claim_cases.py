@@ -192,14 +192,3 @@ cuda_unet = partial(unet, "cuda")
 cuda_lstm = partial(lstm, "cuda")
 cuda_gpt2 = partial(shapes.gpt2, False, "cuda")
 cuda_llama_text = partial(shapes.llama_text, False, "cuda")
-
-CPU = ("zoo_gpt", "gpt2", "bert", "vit", "resnet50", "lstm", "hand_written_attention", "digits_cnn")
-CUDA = (
-    "cuda_efficientnet",
-    "cuda_resnet18",
-    "cuda_swin",
-    "cuda_unet",
-    "cuda_lstm",
-    "cuda_gpt2",
-    "cuda_llama_text",
-)
