@@ -25,7 +25,11 @@ EXPECTED_BUILT_IN = {
 
 
 def test_the_table_names_every_error():
-    defined = {name for name, _ in inspect.getmembers(errors, inspect.isclass)}
+    defined = {
+        name
+        for name, each in inspect.getmembers(errors, inspect.isclass)
+        if issubclass(each, BaseException)
+    }
     assert defined - {"TinyTorchError"} == set(EXPECTED_BUILT_IN)
 
 
@@ -43,3 +47,11 @@ def test_an_error_keeps_its_message(name):
 
 def test_a_bad_token_is_also_an_index_error():
     assert issubclass(errors.TokenError, IndexError)
+
+
+@pytest.mark.parametrize("kind", [errors.Note, errors.Failure])
+def test_notes_are_told_apart_by_code_and_subject_and_read_as_their_words(kind):
+    one = kind("ran in training mode", code="training-mode", subject="baseline")
+    assert str(one) == "ran in training mode"
+    assert one == kind("ran in training mode", "training-mode", "baseline")
+    assert one != kind("ran in training mode", "training-mode", "candidate")

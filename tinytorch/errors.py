@@ -1,9 +1,15 @@
-"""The tree of exceptions.
+"""The tree of exceptions, and what results say about themselves: Note and Failure.
 
 Every error derives from :class:`TinyTorchError` and from the built-in that a Python reader would
 expect, so both ``except TinyTorchError`` and ``except ValueError`` work. A message says what was
 seen and what to do next.
+
+Programs branch on the code of a note or a failure, never on its words.
 """
+
+from __future__ import annotations
+
+from dataclasses import dataclass
 
 
 class TinyTorchError(Exception):
@@ -74,6 +80,28 @@ class RecordError(TinyTorchError, RuntimeError):
 
 class MissingPartError(TinyTorchError, ImportError):
     """An optional part that is not installed; the message names the extra to install."""
+
+
+@dataclass(frozen=True)
+class Note:
+    """What a reader of a result should know.
+
+    `code` is a short constant for programs (``training-mode``); `subject` is what the note is about
+    (``baseline``, ``candidate``, the path of a layer, the name of a setting) or empty; `words` are
+    for people. A note of a record from before there were codes has an empty code.
+    """
+
+    words: str
+    code: str = ""
+    subject: str = ""
+
+    def __str__(self) -> str:
+        return self.words
+
+
+@dataclass(frozen=True)
+class Failure(Note):
+    """Why something was not done or not measured, with the same fields."""
 
 
 def first_line(error: BaseException) -> str:

@@ -1,0 +1,91 @@
+"""Estimate: a value with its interval, and what an interval says about a limit.
+
+Every value with an interval in the project is an :class:`Estimate`, and every verdict on time is
+one of ``faster``, ``slower``, ``same`` and ``inconclusive``.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Final
+
+from tinytorch.errors import SettingError
+
+__all__ = ["FASTER", "INCONCLUSIVE", "SAME", "SLOWER", "Estimate", "time_verdict"]
+
+FASTER: Final = "faster"
+SLOWER: Final = "slower"
+SAME: Final = "same"
+INCONCLUSIVE: Final = "inconclusive"
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A value and the interval that holds the true one with probability `coverage`.
+
+    `n` is the number of independent observations. A counted value has no doubt about it: both ends
+    are the value, `coverage` is 1 and `n` is 0. An end may be infinite.
+    """
+
+    value: float
+    low: float
+    high: float
+    coverage: float = 0.95
+    n: int = 0
+
+    def __post_init__(self) -> None:
+        if not self.low <= self.value <= self.high:
+            raise SettingError(
+                f"{self.value} lies outside of its interval {self.low} to {self.high}"
+            )
+
+    @classmethod
+    def counted(cls, value: float) -> Estimate:
+        """Return an exact value, counted rather than measured."""
+        return cls(value, value, value, coverage=1.0)
+
+    @property
+    def inverse(self) -> Estimate:
+        """The reciprocal of a positive quantity, such as the speedup of a time ratio.
+
+        >>> Estimate(0.5, 0.25, 1.0).inverse
+        Estimate(value=2.0, low=1.0, high=4.0, coverage=0.95, n=0)
+        """
+        ends = (self.value, self.high, self.low)
+        value, low, high = (1 / end if end > 0 else math.inf for end in ends)
+        return Estimate(value, low, high, self.coverage, self.n)
+
+    def is_below(self, limit: float) -> bool | None:
+        """Return whether the true value is at most `limit`; None where the interval holds both.
+
+        >>> Estimate(1.02, 1.00, 1.04).is_below(1.05)
+        True
+        >>> Estimate(1.02, 1.00, 1.04).is_below(1.03) is None
+        True
+        """
+        if self.high <= limit:
+            return True
+        return False if self.low > limit else None
+
+    def is_apart_from(self, other: Estimate) -> bool:
+        """Return whether the two intervals have no value in common."""
+        return self.high < other.low or other.high < self.low
+
+
+def time_verdict(ratio: Estimate, *, floor: float, band: float) -> str:
+    """Return the verdict on a time ratio, candidate over baseline.
+
+    Beyond the minimum effect `floor` the candidate is faster or slower; an interval inside of the
+    equivalence band is the same; anything else is inconclusive.
+
+    >>> time_verdict(Estimate(0.8, 0.7, 0.9), floor=0.01, band=0.02)
+    'faster'
+    """
+    if ratio.low > 1 + floor:
+        return SLOWER
+    if ratio.high < 1 / (1 + floor):
+        return FASTER
+    if ratio.low >= 1 / (1 + band) and ratio.high <= 1 + band:
+        return SAME
+    return INCONCLUSIVE
