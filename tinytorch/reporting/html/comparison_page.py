@@ -38,10 +38,11 @@ from tinytorch.reporting.comparison import (
     speedup_text,
     verdict_text,
 )
+from tinytorch.reporting.document import Tone
 from tinytorch.reporting.forest_plot import ratio_text
 from tinytorch.reporting.html.forest import forest_picture
 from tinytorch.reporting.html.markup import Cell, Column, Markup, element, joined, listed, table
-from tinytorch.reporting.html.page import Banner, Page, Section, Tone, appendix
+from tinytorch.reporting.html.page import Banner, Page, Section, appendix
 from tinytorch.reporting.html.plot import (
     STRETCHED,
     Scale,

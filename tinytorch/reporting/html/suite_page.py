@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 from tinytorch.benchmarking.suite_run import EntryOutcome, Front, suite_fronts
-from tinytorch.reporting.history import value_text
 from tinytorch.reporting.html.comparison_page import Run, run_order
 from tinytorch.reporting.html.markup import Cell, Column, Markup, element, joined, table
 from tinytorch.reporting.html.page import Banner, Page, Section, appendix
@@ -18,6 +17,7 @@ from tinytorch.reporting.quantities import (
     bytes_text,
     percent_text,
     seconds_text,
+    value_text,
 )
 from tinytorch.reporting.suite import (
     NO_COMPARISON,
