@@ -70,7 +70,7 @@ SUITE = "tinytorch gate"
 def gate_document(result: GateResult) -> Document:
     """Return the verdicts with their evidence, and below it the reasons and doubts."""
     columns = [
-        Column("target", "code"),
+        Column("target", "code", least=16),
         Column("verdict"),
         Column("time ratio (95% interval)", "number", "candidate over baseline: above 1 is slower"),
         Column("tolerance", "number", rank=4),

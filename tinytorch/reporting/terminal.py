@@ -64,7 +64,7 @@ STYLES = {
 WIDEST = 100
 """Columns of the widest chart."""
 GAP = 2
-LEAST_LABEL = 16
+LEAST_LABEL = 26
 """Letters that the first column of a table keeps, unless it says otherwise."""
 SPARKLINE = 16
 BAR = 8
