@@ -43,6 +43,7 @@ __all__ = [
     "Chart",
     "Code",
     "Column",
+    "Distribution",
     "Document",
     "Facts",
     "Folded",
@@ -52,6 +53,8 @@ __all__ = [
     "Paragraph",
     "Preformatted",
     "Row",
+    "Run",
+    "RunOrder",
     "Section",
     "Strong",
     "Table",
@@ -285,6 +288,36 @@ class TrendLine(Chart):
         low, high = min([low, *inside]), max([high, *inside])
         margin = HEADROOM * (high - low) or 0.05 * abs(high) or 1.0
         return low - margin, high + margin
+
+
+@dataclass(frozen=True)
+class Run:
+    """The values of one side, in their order."""
+
+    name: str
+    values: Sequence[float]
+
+
+@dataclass(frozen=True)
+class RunOrder(Chart):
+    """Values of runs in their order, over one axis.
+
+    `breaks` are the places where something began anew, such as a round; where there are too many
+    to see they are left out. `things` are what is counted.
+    """
+
+    runs: Sequence[Run]
+    unit: str = ""
+    breaks: Sequence[int] = ()
+    things: str = "turns"
+
+
+@dataclass(frozen=True)
+class Distribution(Chart):
+    """How often which value was seen in each run."""
+
+    runs: Sequence[Run]
+    unit: str = ""
 
 
 # ---------------------------------------------------------------- the whole

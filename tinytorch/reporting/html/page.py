@@ -24,6 +24,7 @@ from tinytorch.reporting.document import (
     Chart,
     Code,
     Column,
+    Distribution,
     Document,
     Facts,
     Folded,
@@ -32,6 +33,7 @@ from tinytorch.reporting.document import (
     Only,
     Paragraph,
     Preformatted,
+    RunOrder,
     Strong,
     Table,
     TrendLine,
@@ -47,6 +49,7 @@ from tinytorch.reporting.forest_plot import ForestPlot
 from tinytorch.reporting.html.forest import forest_picture
 from tinytorch.reporting.html.markup import Markup, element, joined, listed, table
 from tinytorch.reporting.html.plot import beside, figure
+from tinytorch.reporting.html.runs import overlaid_distributions, run_order
 from tinytorch.reporting.html.trend import small_trend, trend_picture
 from tinytorch.reporting.quantities import UNKNOWN, bytes_text, percent_text
 
@@ -364,6 +367,8 @@ BLOCKS: dict[type, Callable[[Any], Markup]] = {
 CHARTS: dict[type[Chart], Callable[[Any], Markup]] = {
     TrendLine: trend_picture,
     ForestPlot: forest_picture,
+    RunOrder: run_order,
+    Distribution: overlaid_distributions,
 }
 """Kind of chart -> what draws it."""
 SCRIPTS: dict[type, tuple[str, ...]] = {}
