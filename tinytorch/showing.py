@@ -18,7 +18,6 @@ __all__ = ["Shown", "benchmarking_reports", "competition_boards", "profiling_rep
 RENDERERS = {
     "CacheTradeoff": "tinytorch.reporting.transforms:render_tradeoff",
     "Calibration": "tinytorch.reporting.transforms:render_calibration",
-    "Comparison": "tinytorch.reporting.comparison:render_comparison",
     "CompressionResult": "tinytorch.reporting.transforms:render_compression",
     "Deployment": "tinytorch.reporting.transforms:render_deployment",
     "KernelReport": "tinytorch.reporting.machine:render_kernel_choices",

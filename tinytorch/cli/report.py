@@ -90,15 +90,16 @@ def _is_file(text: str) -> bool:
 
 def _rendered(kept: "KeptResult") -> "RenderableType":
     from tinytorch.comparison.comparison import Comparison
-    from tinytorch.reporting.comparison import render_comparison
+    from tinytorch.reporting.document import document_of
     from tinytorch.reporting.optimization import render_optimization
     from tinytorch.reporting.suite import render_suite
+    from tinytorch.reporting.terminal import render
     from tinytorch.tuning.optimization import Optimization
 
     if isinstance(kept.result, Optimization):
         return render_optimization(kept.result)
     if isinstance(kept.result, Comparison):
-        return render_comparison(kept.result, **kept.context)
+        return render(document_of(kept.result, **kept.context))
     context = dict(kept.context)
     return render_suite(cast(str, context.pop("name")), kept.result, **context)
 

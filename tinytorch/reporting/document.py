@@ -49,6 +49,7 @@ __all__ = [
     "Folded",
     "Item",
     "Link",
+    "MarginPlot",
     "Only",
     "Paragraph",
     "Preformatted",
@@ -320,6 +321,19 @@ class Distribution(Chart):
     unit: str = ""
 
 
+@dataclass(frozen=True)
+class MarginPlot(Chart):
+    """A difference with its ends, beside zero and the margin that it must not fall below."""
+
+    value: float
+    low: float
+    high: float
+    margin: float
+    unit: str = ""
+    tone: Tone = "neutral"
+    sides: tuple[str, str] = ("worse", "better")
+
+
 # ---------------------------------------------------------------- the whole
 
 
@@ -396,6 +410,12 @@ class Document:
 # ---------------------------------------------------------------- the document of a result
 
 BUILDERS = {
+    "tinytorch.comparison.comparison.Comparison": (
+        "tinytorch.reporting.comparison:comparison_document"
+    ),
+    "tinytorch.comparison.self_check.SelfCheck": (
+        "tinytorch.reporting.comparison:self_check_document"
+    ),
     "tinytorch.records.gate_result.GateResult": "tinytorch.reporting.gate:gate_document",
     "tinytorch.records.history.Trend": "tinytorch.reporting.history:history_document",
     "tinytorch.records.record.Record": "tinytorch.reporting.history:record_document",

@@ -10,28 +10,6 @@ from typing import Any, Literal
 from rich.console import Console, RenderableType
 
 from tinytorch.benchmarking.suite_run import EntryOutcome
-from tinytorch.comparison.comparison import (
-    FASTER,
-    NOT_SHOWN,
-    SAME,
-    SLOWER,
-    Comparison,
-    quality_doubt,
-    quality_loss,
-)
-from tinytorch.reporting.comparison import (
-    accuracy_line,
-    beside_the_times,
-    call_count_text,
-    call_rows,
-    forest_plot_of,
-    measured_rows,
-    missing_lines,
-    note_lines,
-    outputs_line,
-    quality_headline,
-    verdict_text,
-)
 from tinytorch.reporting.document import (
     Beside,
     Block,
@@ -70,7 +48,6 @@ from tinytorch.reporting.terminal import CHARTS, SPARKLINE
 __all__ = [
     "Alignment",
     "code",
-    "comparison_markdown",
     "escaped",
     "fenced",
     "folded",
@@ -330,34 +307,7 @@ def notebook_html(renderable: RenderableType, *, width: int = 140) -> str:
 # ---------------------------------------------------------------- results as Markdown, for a pull
 # request or a wiki: the twins of what the terminal shows
 
-MARKS = {FASTER: "✅", SLOWER: "❌", SAME: "⚪", NOT_SHOWN: "❔"}
 LOST = "❌"
-
-
-def comparison_markdown(comparison: Comparison, *, about: Sequence[str] = ()) -> str:
-    """Write a comparison: verdict, forest plot and numbers open, the rest folded."""
-    quality = quality_headline(comparison)
-    head = quality or verdict_text(comparison)
-    lines = [f"### {_mark(comparison)} {escaped(head)}", ""]
-    if quality:
-        lines += [escaped(verdict_text(comparison)), ""]
-    lines += [f"{escaped(line)}  " for line in about]
-    lines += [*([""] if about else []), fenced(forest_plot_of(comparison)), ""]
-    names = (comparison.baseline_name, comparison.candidate_name)
-    rows = [[escaped(cell) for cell in row] for row in measured_rows(comparison)]
-    heads = ["", *map(code, names), "ratio"]
-    lines += table_rows(heads, rows, alignments=("left", "right", "right", "left"))
-    lines.append("")
-    said = list(beside_the_times(comparison))
-    if comparison.accuracy is not None:
-        said.append(accuracy_line(comparison.accuracy))
-    if comparison.outputs is not None:
-        said.append(outputs_line(comparison.outputs))
-    lines += [*listed(said), *([""] if said else [])]
-    lines += folded(f"{call_count_text(comparison)} single calls", _calls(comparison))
-    lines += folded("Notes", listed(note_lines(comparison)))
-    lines += folded("Not measured", listed(missing_lines(comparison)))
-    return _joined(lines)
 
 
 def suite_markdown(
@@ -387,9 +337,6 @@ def suite_markdown(
 # Type of a result -> the module and the function that write it. By name, so that nobody waits for
 # those of other results.
 WRITERS = {
-    "tinytorch.comparison.comparison.Comparison": (
-        "tinytorch.reporting.markdown:comparison_markdown"
-    ),
     "tinytorch.benchmarking.suite_run.EntryOutcome": (
         "tinytorch.reporting.markdown:suite_markdown"
     ),
@@ -414,22 +361,6 @@ def report_markdown(result: Any, **context: Any) -> str:
     builder, result = builder_of(result, WRITERS, together=TOGETHER, face="Markdown")
     written: str = loaded(builder)(result, **context)
     return written
-
-
-def _mark(comparison: Comparison) -> str:
-    if quality_loss(comparison):
-        return LOST
-    is_doubtful = quality_doubt(comparison) and comparison.verdict != SLOWER
-    return MARKS[NOT_SHOWN if is_doubtful else comparison.verdict]
-
-
-def _calls(comparison: Comparison) -> list[str]:
-    rows = [[escaped(cell) for cell in row] for row in call_rows(comparison)]
-    if not rows:
-        return []
-    names = (comparison.baseline_name, comparison.candidate_name)
-    heads = ["", code(names[0]), "95% interval", code(names[1]), "95% interval"]
-    return table_rows(heads, rows, alignments=("left", "right", "left", "right", "left"))
 
 
 def _joined(lines: Sequence[str]) -> str:

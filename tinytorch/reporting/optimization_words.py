@@ -22,7 +22,7 @@ from tinytorch.reporting.comparison import (
     score_text,
     speedup_text,
 )
-from tinytorch.reporting.comparison import STYLES as COLOURS
+from tinytorch.reporting.comparison import TONES as VERDICT_TONES
 from tinytorch.reporting.forest_plot import ForestPlot, ForestRow, ratio_text
 from tinytorch.reporting.profile_words import device_sentence, mostly_waits, reasons
 from tinytorch.reporting.quantities import UNKNOWN, percent_text, rate_text, seconds_text
@@ -449,7 +449,9 @@ def ablation_plot(optimization: Optimization) -> ForestPlot | None:
     found = [(each.part, each.comparison) for each in optimization.ablation if each.comparison]
     if not found:
         return None
-    rows = [_row(part, each, speedup_text(each), COLOURS[each.verdict]) for part, each in found]
+    rows = [
+        _row(part, each, speedup_text(each), VERDICT_TONES[each.verdict]) for part, each in found
+    ]
     floor, band = max(x.floor for _, x in found), max(x.rule.band for _, x in found)
     return ForestPlot(rows, floor, band)
 

@@ -30,6 +30,7 @@ from tinytorch.reporting.document import (
     Folded,
     Item,
     Link,
+    MarginPlot,
     Only,
     Paragraph,
     Preformatted,
@@ -46,7 +47,7 @@ from tinytorch.reporting.document import (
 )
 from tinytorch.reporting.document import Section as DocumentSection
 from tinytorch.reporting.forest_plot import ForestPlot
-from tinytorch.reporting.html.forest import forest_picture
+from tinytorch.reporting.html.forest import forest_picture, margin_picture
 from tinytorch.reporting.html.markup import Markup, element, joined, listed, table
 from tinytorch.reporting.html.plot import beside, figure
 from tinytorch.reporting.html.runs import overlaid_distributions, run_order
@@ -367,6 +368,7 @@ BLOCKS: dict[type, Callable[[Any], Markup]] = {
 CHARTS: dict[type[Chart], Callable[[Any], Markup]] = {
     TrendLine: trend_picture,
     ForestPlot: forest_picture,
+    MarginPlot: margin_picture,
     RunOrder: run_order,
     Distribution: overlaid_distributions,
 }
@@ -518,9 +520,6 @@ def _any_text(value: Any) -> str:
 
 PAGES = {
     "tinytorch.profiling.profile.Profile": "tinytorch.reporting.html.profile_page:profile_page",
-    "tinytorch.comparison.comparison.Comparison": (
-        "tinytorch.reporting.html.comparison_page:comparison_page"
-    ),
     "tinytorch.tuning.optimization.Optimization": (
         "tinytorch.reporting.html.optimization_page:optimization_page"
     ),
