@@ -37,7 +37,7 @@ def test_a_suite_runs_and_shows_its_table(folder, capsys):
     assert main(["bench", str(file)]) == ExitCode.FINE
     text, messages = capsys.readouterr()
     assert messages.startswith("1 of 2: tiny.py:fine/batch 1/default/none/single-stream ...\n")
-    assert "single-stream  one query after the other" in text
+    assert "Single-stream  One query after the other" in text
     assert "tiny.py:fine/batch 8/default/none" in text
     assert (folder / ".tinytorch" / "records.sqlite").exists()
 

@@ -1,6 +1,6 @@
 import pytest
 from example_comparisons import comparison
-from example_outcomes import offline, outcome, single_stream
+from example_outcomes import single_stream
 from example_pages import HOSTILE
 from example_records import record, series
 
@@ -8,26 +8,8 @@ from tinytorch.errors import SettingError
 from tinytorch.records.history import trends
 from tinytorch.reporting.comparison import comparison_document
 from tinytorch.reporting.history import history_document
-from tinytorch.reporting.markdown import (
-    report_markdown,
-    suite_markdown,
-    write,
-)
-
-
-def test_a_suite_has_a_table_per_scenario():
-    text = suite_markdown([single_stream(), offline()], name="zoo", run="r1", notes=["a note"])
-    assert text.startswith("### zoo\n\nrun r1, 2 entries.\n")
-    assert "**single-stream**" in text
-    assert "| mlp/batch 1/numpy/none | 1.50 ms |" in text
-    assert "**offline**" in text
-    assert "- a note" in text
-
-
-def test_what_failed_is_said_first_and_why():
-    text = suite_markdown([outcome(details={"failure": "a | b <c>"})], planned=3)
-    assert text.startswith("### ❌ suite\n\n1 of 3 entries.\n")
-    assert r": a \| b &lt;c&gt;" in text
+from tinytorch.reporting.markdown import report_markdown, write
+from tinytorch.reporting.suite import suite_document
 
 
 def test_a_history_has_pictures_and_changes():
@@ -50,7 +32,7 @@ def test_a_result_finds_its_writer():
     found = trends(series([0.002]))
     assert report_markdown(comparison()) == write(comparison_document(comparison()))
     assert report_markdown(found, name="x") == write(history_document(found, name="x"))
-    assert report_markdown([single_stream()]) == suite_markdown([single_stream()])
+    assert report_markdown([single_stream()]) == write(suite_document([single_stream()]))
 
 
 @pytest.mark.parametrize(("result", "words"), [(3, "a int has no Markdown"), ((), "no results")])

@@ -709,7 +709,7 @@ def _trial_row(label: str, trial: Trial) -> ForestRow:
     tone = {SAME: "neutral", NOT_SHOWN: "unknown"}.get(trial.verdict, "bad")
     # As a speedup: right of 1 is faster.
     value, low, high = 1 / trial.ratio, 1 / trial.high, 1 / trial.low
-    text = f"{trial.verdict:<9}  {ratio_text(low)} to {ratio_text(high)}"
+    text = f"{trial.verdict:<12}  {ratio_text(low)} to {ratio_text(high)}"
     return ForestRow(label, value, low, high, text, tone)
 
 

@@ -31,6 +31,7 @@ from typing import Any, Literal, TypeAlias
 
 from tinytorch.errors import SettingError
 from tinytorch.measure.environment import Environment
+from tinytorch.measure.estimate import Estimate
 from tinytorch.reporting.quantities import HEADROOM, UNKNOWN
 
 __all__ = [
@@ -52,6 +53,8 @@ __all__ = [
     "MarginPlot",
     "Only",
     "Paragraph",
+    "ParetoPlot",
+    "ParetoPoint",
     "Preformatted",
     "Row",
     "Run",
@@ -334,6 +337,31 @@ class MarginPlot(Chart):
     sides: tuple[str, str] = ("worse", "better")
 
 
+@dataclass(frozen=True)
+class ParetoPoint:
+    """One candidate; `tone` may also be a class of a series, such as series-2."""
+
+    name: str
+    x: Estimate
+    y: Estimate
+    is_on_front: bool = False
+    tone: str = "neutral"
+
+
+@dataclass(frozen=True)
+class ParetoPlot(Chart):
+    """Two objectives against each other, with steps along the candidates on the front.
+
+    A front over more objectives than these two may hold points that are beaten here.
+    """
+
+    points: Sequence[ParetoPoint]
+    titles: tuple[str, str]
+    units: tuple[str, str] = ("", "")
+    lower_is_better: tuple[bool, bool] = (True, True)
+    are_log: tuple[bool, bool] = (True, False)
+
+
 # ---------------------------------------------------------------- the whole
 
 
@@ -410,6 +438,7 @@ class Document:
 # ---------------------------------------------------------------- the document of a result
 
 BUILDERS = {
+    "tinytorch.benchmarking.suite_run.EntryOutcome": "tinytorch.reporting.suite:suite_document",
     "tinytorch.comparison.comparison.Comparison": (
         "tinytorch.reporting.comparison:comparison_document"
     ),
@@ -421,7 +450,12 @@ BUILDERS = {
     "tinytorch.records.record.Record": "tinytorch.reporting.history:record_document",
 }
 """Type of a result -> the module and the function that build its document, imported when needed."""
-TOGETHER = frozenset({"tinytorch.reporting.history:history_document"})
+TOGETHER = frozenset(
+    {
+        "tinytorch.reporting.history:history_document",
+        "tinytorch.reporting.suite:suite_document",
+    }
+)
 """Builders of a sequence of results, such as the trends of a history."""
 
 

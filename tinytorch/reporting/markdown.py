@@ -9,7 +9,6 @@ from typing import Any, Literal
 
 from rich.console import Console, RenderableType
 
-from tinytorch.benchmarking.suite_run import EntryOutcome
 from tinytorch.reporting.document import (
     Beside,
     Block,
@@ -36,13 +35,6 @@ from tinytorch.reporting.document import (
     pieces,
 )
 from tinytorch.reporting.quantities import UNKNOWN, FittingTable, sparkline
-from tinytorch.reporting.suite import (
-    NO_COMPARISON,
-    TITLES,
-    scenario_tables,
-    shared_notes,
-    suite_head,
-)
 from tinytorch.reporting.terminal import CHARTS, SPARKLINE
 
 __all__ = [
@@ -54,7 +46,6 @@ __all__ = [
     "listed",
     "notebook_html",
     "report_markdown",
-    "suite_markdown",
     "table_of",
     "table_rows",
     "write",
@@ -307,39 +298,9 @@ def notebook_html(renderable: RenderableType, *, width: int = 140) -> str:
 # ---------------------------------------------------------------- results as Markdown, for a pull
 # request or a wiki: the twins of what the terminal shows
 
-LOST = "❌"
-
-
-def suite_markdown(
-    outcomes: Sequence[EntryOutcome],
-    *,
-    name: str = "suite",
-    planned: int | None = None,
-    run: str = "",
-    notes: Sequence[str] = (),
-) -> str:
-    """Write what is finished of a suite: a table per scenario, what failed, what to doubt."""
-    planned = len(outcomes) if planned is None else planned
-    failed = [each for each in outcomes if each.failure is not None]
-    mark = f"{LOST} " if failed else ""
-    head = suite_head(outcomes, planned=planned, run=run)
-    lines = [f"### {mark}{escaped(name)}", "", f"{escaped(head)}.", ""]
-    for scenario, (_, table) in scenario_tables(outcomes).items():
-        lines += [f"**{escaped(scenario)}**: {escaped(TITLES[scenario])}", "", *table_of(table), ""]
-    if failed:
-        lines += [f"**Failed: {len(failed)}**", ""]
-        lines += [f"- {code(each.name)}: {escaped(str(each.failure))}" for each in failed]
-        lines.append("")
-    lines += folded("Notes", listed([*notes, *shared_notes(outcomes)]))
-    return _joined([*lines, NO_COMPARISON, ""])
-
-
 # Type of a result -> the module and the function that write it. By name, so that nobody waits for
 # those of other results.
 WRITERS = {
-    "tinytorch.benchmarking.suite_run.EntryOutcome": (
-        "tinytorch.reporting.markdown:suite_markdown"
-    ),
     "tinytorch.tuning.optimization.Optimization": (
         "tinytorch.reporting.optimization:optimization_markdown"
     ),
@@ -347,7 +308,7 @@ WRITERS = {
 }
 
 
-TOGETHER = ("tinytorch.reporting.markdown:suite_markdown",)
+TOGETHER: tuple[str, ...] = ()
 
 
 def report_markdown(result: Any, **context: Any) -> str:

@@ -29,7 +29,7 @@ def test_points_have_the_numbers_of_the_attempts():
 def test_the_front_over_everything_is_marked_in_every_picture(monkeypatch):
     drawn = []
     monkeypatch.setattr(
-        trade_offs, "pareto_plot", lambda points, **_: drawn.append(points) or Markup("")
+        trade_offs, "pareto_picture", lambda chart: drawn.append(chart.points) or Markup("")
     )
     trade_offs_section(best_is_a_stack())
     marked = [{each.name for each in points if each.is_on_front} for points in drawn]

@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 from tinytorch.errors import TinyTorchError
+from tinytorch.measure.estimate import Estimate
 from tinytorch.reporting.comparison import (
-    difference_text,
     measured_rows,
     preparation_lines,
     score_text,
     speedup_text,
 )
-from tinytorch.reporting.document import Tone
+from tinytorch.reporting.document import ParetoPlot, ParetoPoint, Tone
 from tinytorch.reporting.html.advice_cards import advice_section
 from tinytorch.reporting.html.flame import flame_section
 from tinytorch.reporting.html.forest import forest_picture
 from tinytorch.reporting.html.markup import Cell, Column, Markup, element, joined, table
 from tinytorch.reporting.html.page import Banner, Page, Section, appendix
-from tinytorch.reporting.html.pareto import ParetoPoint, pareto_plot
+from tinytorch.reporting.html.pareto import pareto_picture
 from tinytorch.reporting.html.plot import beside, figure
 from tinytorch.reporting.html.profile_page import layers_section
 from tinytorch.reporting.html.roofline import roofline_section
@@ -44,7 +44,7 @@ from tinytorch.reporting.optimization_words import (
     verdict_word,
     why_slow,
 )
-from tinytorch.reporting.quantities import UNKNOWN, factor_text, percent_text, seconds_text
+from tinytorch.reporting.quantities import UNKNOWN, factor_text, seconds_text
 from tinytorch.reporting.transforms import gain_text, settings_text, skipped_lines
 from tinytorch.transforms.plan import Gain, Plan
 from tinytorch.tuning.attempt import (
@@ -232,15 +232,10 @@ def _pictures(optimization: Optimization) -> Iterator[Markup]:
             words = f"No picture of the {title}: it is not known of any attempt."
             yield element("p", words, class_="muted")
             continue
-        picture = pareto_plot(
-            points,
-            x_title="time",
-            y_title=title,
-            x_text=percent_text,
-            y_text=_writer(optimization, objective),
-            lower_is_better=(True, objective != "accuracy"),
-        )
-        yield figure(picture, title=f"{title.capitalize()} against time")
+        unit = "fraction" if objective != "accuracy" else _scores(optimization)[1]
+        lower = (True, objective != "accuracy")
+        chart = ParetoPlot(points, ("time", title), ("fraction", unit), lower)
+        yield figure(pareto_picture(chart), title=f"{title.capitalize()} against time")
 
 
 def _points(optimization: Optimization, objective: str) -> Iterator[ParetoPoint]:
@@ -254,16 +249,17 @@ def _points(optimization: Optimization, objective: str) -> Iterator[ParetoPoint]
     for shown, name, measured, tone in candidates:
         x, y = measured.time, getattr(measured, objective)
         if x is not None and y is not None:
-            yield ParetoPoint(shown, x, y, name in optimization.front, tone)
+            factor = _scores(optimization)[0] if objective == "accuracy" else 1
+            across = Estimate(x.value, x.low, x.high)
+            upwards = Estimate(*(factor * end for end in (y.value, y.low, y.high)))
+            yield ParetoPoint(shown, across, upwards, name in optimization.front, tone)
 
 
-def _writer(optimization: Optimization, objective: str) -> Callable[[float], str]:
-    """Give what writes the values of an axis; changes of scores in the unit of the scores."""
-    if objective != "accuracy":
-        return percent_text
+def _scores(optimization: Optimization) -> tuple[float, str]:
+    """Return by what changes of scores are multiplied, and their unit then."""
     compared = [each.comparison for each in optimization.attempts if each.comparison]
-    scores = next(each.accuracy for each in compared if each.accuracy)
-    return lambda change: difference_text(scores, change)
+    is_binary = any(each.accuracy.is_binary for each in compared if each.accuracy)
+    return (100, "points") if is_binary else (1, "")
 
 
 def _front_table(optimization: Optimization) -> Markup:

@@ -33,6 +33,7 @@ from tinytorch.reporting.document import (
     MarginPlot,
     Only,
     Paragraph,
+    ParetoPlot,
     Preformatted,
     RunOrder,
     Strong,
@@ -49,6 +50,7 @@ from tinytorch.reporting.document import Section as DocumentSection
 from tinytorch.reporting.forest_plot import ForestPlot
 from tinytorch.reporting.html.forest import forest_picture, margin_picture
 from tinytorch.reporting.html.markup import Markup, element, joined, listed, table
+from tinytorch.reporting.html.pareto import pareto_picture
 from tinytorch.reporting.html.plot import beside, figure
 from tinytorch.reporting.html.runs import overlaid_distributions, run_order
 from tinytorch.reporting.html.trend import small_trend, trend_picture
@@ -369,6 +371,7 @@ CHARTS: dict[type[Chart], Callable[[Any], Markup]] = {
     TrendLine: trend_picture,
     ForestPlot: forest_picture,
     MarginPlot: margin_picture,
+    ParetoPlot: pareto_picture,
     RunOrder: run_order,
     Distribution: overlaid_distributions,
 }
@@ -524,9 +527,6 @@ PAGES = {
         "tinytorch.reporting.html.optimization_page:optimization_page"
     ),
     "tinytorch.tuning.tour.Tour": "tinytorch.reporting.html.tour_page:tour_page",
-    "tinytorch.benchmarking.suite_run.EntryOutcome": (
-        "tinytorch.reporting.html.suite_page:suite_page"
-    ),
     "tinytorch.competition.board.Board": "tinytorch.reporting.html.board_page:board_page",
     "tinytorch.competition.judgement.Judgement": (
         "tinytorch.reporting.html.board_page:judgement_page"
@@ -537,7 +537,7 @@ PAGES = {
 By name, so that nobody waits for the pages of other results. Results that come in numbers, the
 outcomes of a suite and the trends of a history, are handed over together.
 """
-TOGETHER = ("tinytorch.reporting.html.suite_page:suite_page",)
+TOGETHER: tuple[str, ...] = ()
 """Pages of a sequence of results."""
 
 
