@@ -44,7 +44,7 @@ def kept_comparison():
 def test_an_optimization_is_shown_again(kept, capsys):
     (hash,) = kept(kept_optimization())
     assert main(["report", hash[:10]]) == 0
-    assert "int8-dynamic" in capsys.readouterr().out.splitlines()[0]
+    assert "int8-dynamic" in capsys.readouterr().out.splitlines()[1]
 
 
 def test_the_last_one_is_shown(kept, capsys):

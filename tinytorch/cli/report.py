@@ -90,12 +90,8 @@ def _is_file(text: str) -> bool:
 
 def _rendered(kept: "KeptResult") -> "RenderableType":
     from tinytorch.reporting.document import document_of
-    from tinytorch.reporting.optimization import render_optimization
     from tinytorch.reporting.terminal import render
-    from tinytorch.tuning.optimization import Optimization
 
-    if isinstance(kept.result, Optimization):
-        return render_optimization(kept.result)
     return render(document_of(kept.result, **kept.context))
 
 

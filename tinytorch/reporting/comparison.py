@@ -477,9 +477,12 @@ def _accuracy(comparison: Comparison, found: AccuracyComparison) -> Section:
         factor, unit = (100, "points") if found.is_binary else (1, "")
         blocks.append(
             MarginPlot(
-                *(factor * x for x in (found.difference, found.low, found.high, -found.margin)),
-                unit=unit,
-                tone=tone,
+                factor * found.difference,
+                factor * found.low,
+                factor * found.high,
+                -factor * found.margin,
+                unit,
+                tone,
                 title="Difference of the mean scores.",
                 about=f"Each end holds with {found.confidence:.0%} confidence; not worse means "
                 "that the lower one lies right of the margin.",

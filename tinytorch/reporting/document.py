@@ -27,12 +27,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib import import_module
-from typing import Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from tinytorch.errors import SettingError
 from tinytorch.measure.environment import Environment
 from tinytorch.measure.estimate import Estimate
 from tinytorch.reporting.quantities import HEADROOM, UNKNOWN
+
+if TYPE_CHECKING:
+    from tinytorch.profiling.profile import Profile
 
 __all__ = [
     "BUILDERS",
@@ -56,6 +59,8 @@ __all__ = [
     "ParetoPlot",
     "ParetoPoint",
     "Preformatted",
+    "ProfileFlame",
+    "ProfilePart",
     "Row",
     "Run",
     "RunOrder",
@@ -362,6 +367,19 @@ class ParetoPlot(Chart):
     are_log: tuple[bool, bool] = (True, False)
 
 
+@dataclass(frozen=True)
+class ProfilePart(Chart):
+    """A part of the page of a profile, by its anchor there."""
+
+    profile: Profile
+    part: str
+
+
+@dataclass(frozen=True)
+class ProfileFlame(ProfilePart):
+    """The part that a script zooms into."""
+
+
 # ---------------------------------------------------------------- the whole
 
 
@@ -438,6 +456,9 @@ class Document:
 # ---------------------------------------------------------------- the document of a result
 
 BUILDERS = {
+    "tinytorch.tuning.optimization.Optimization": (
+        "tinytorch.reporting.optimization:optimization_document"
+    ),
     "tinytorch.benchmarking.suite_run.EntryOutcome": "tinytorch.reporting.suite:suite_document",
     "tinytorch.comparison.comparison.Comparison": (
         "tinytorch.reporting.comparison:comparison_document"

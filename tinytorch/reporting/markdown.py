@@ -301,9 +301,6 @@ def notebook_html(renderable: RenderableType, *, width: int = 140) -> str:
 # Type of a result -> the module and the function that write it. By name, so that nobody waits for
 # those of other results.
 WRITERS = {
-    "tinytorch.tuning.optimization.Optimization": (
-        "tinytorch.reporting.optimization:optimization_markdown"
-    ),
     "tinytorch.profiling.profile.Profile": "tinytorch.reporting.profile:profile_markdown",
 }
 

@@ -20,12 +20,20 @@ from tinytorch.reporting.comparison import (
     missing_lines,
     note_lines,
     score_text,
+    shared_plot,
+    speedup_row,
     speedup_text,
 )
 from tinytorch.reporting.comparison import TONES as VERDICT_TONES
-from tinytorch.reporting.forest_plot import ForestPlot, ForestRow, ratio_text
+from tinytorch.reporting.forest_plot import ForestPlot
 from tinytorch.reporting.profile_words import device_sentence, mostly_waits, reasons
-from tinytorch.reporting.quantities import UNKNOWN, percent_text, rate_text, seconds_text
+from tinytorch.reporting.quantities import (
+    UNKNOWN,
+    percent_text,
+    rate_text,
+    ratio_text,
+    seconds_text,
+)
 from tinytorch.tuning.attempt import (
     ACCURACY_INCONCLUSIVE,
     BETTER,
@@ -50,7 +58,7 @@ from tinytorch.tuning.ranking import OBJECTIVE_OF, value_at
 
 __all__ = [
     "AIMS",
-    "AS_IT_IS",
+    "BASELINE_NAME",
     "STYLES",
     "TONES",
     "ablation_plot",
@@ -64,14 +72,12 @@ __all__ = [
     "counted_outcomes",
     "every_note",
     "forest_plot",
-    "front_name",
     "headline",
     "interval_text",
     "limit_line",
     "limits_owner",
     "metric_of",
     "reason_lines",
-    "score_title",
     "share_text",
     "speed_phrase",
     "speed_text",
@@ -135,7 +141,7 @@ def speed_phrase(comparison: Comparison) -> str:
         return f"slower (a speedup of {speedup_text(comparison)})"
     if comparison.verdict == SAME:
         return f"as fast ({ends})"
-    return f"not shown to be faster or slower ({ends})"
+    return f"{comparison.verdict} (interval {ends})"
 
 
 def _bytes_phrase(share: Value | None, where: str) -> str:
@@ -209,12 +215,12 @@ def accuracy_change(attempt: Attempt) -> str:
 # ---------------------------------------------------------------- what an optimization says in
 # words: its verdict, why it was slow, reasons, limits and notes
 
-AS_IT_IS = "as it is"
+BASELINE_NAME = "baseline"
 PLURALS = {
     BETTER: "better",
     NO_GAIN: "without a gain",
     WORSE: "worse",
-    NOT_SHOWN: "not shown",
+    NOT_SHOWN: NOT_SHOWN,
     ACCURACY_INCONCLUSIVE: "with an inconclusive accuracy",
     INACCURATE: "inaccurate",
     BROKEN: "broken",
@@ -371,32 +377,26 @@ def counted_outcomes(attempts: Sequence[Attempt]) -> str:
 
 
 def forest_plot(optimization: Optimization) -> ForestPlot | None:
-    """Give a row for every attempt that was timed, the best at the goal first; None without any."""
+    """Return a row for each attempt that was timed, the best at the goal first; None without."""
     timed = [(each, each.comparison) for each in optimization.ranked if each.comparison]
     if not timed:
         return None
     words = {each.name: SHORT.get(each.outcome, each.outcome) for each, _ in timed}
     widest = max(map(len, words.values()))
     rows = [
-        _row(
+        speedup_row(
             each.name,
             found,
             f"{words[each.name]:<{widest}}  {speedup_text(found)}",
-            STYLES[TONES[each.outcome]],
+            TONES[each.outcome],
         )
         for each, found in timed
     ]
-    # The widest of them is shown: what lies inside of the smallest may be a difference elsewhere.
-    floor, band = max(x.floor for _, x in timed), max(x.rule.band for _, x in timed)
-    return ForestPlot(rows, floor, band)
-
-
-def _row(label: str, found: Comparison, text: str, style: str) -> ForestRow:
-    return ForestRow(label, found.speedup, found.speedup_low, found.speedup_high, text, style)
+    return shared_plot(rows, [found for _, found in timed])
 
 
 def reason_lines(optimization: Optimization) -> Iterator[tuple[Attempt, str]]:
-    """Give every attempt that has no row in the picture, or a doubt, with the reason in words."""
+    """Yield every attempt that has no row in the picture, or a doubt, with the reason in words."""
     for each in optimization.ranked:
         if each.comparison is None or each.outcome == ACCURACY_INCONCLUSIVE:
             yield each, f"{each.outcome}: {each.reason}" if each.reason else each.outcome
@@ -405,9 +405,9 @@ def reason_lines(optimization: Optimization) -> Iterator[tuple[Attempt, str]]:
 
 
 def limits_owner(optimization: Optimization) -> str:
-    """Name the model whose limits are checked: the recommended one, or the one as it is."""
+    """Name the model whose limits are checked: the recommended one, or the baseline."""
     best = optimization.recommended
-    return best.name if best else f"the model {AS_IT_IS}"
+    return best.name if best else "the baseline"
 
 
 def _milliseconds(value: float) -> str:
@@ -439,32 +439,22 @@ def limit_line(check: LimitCheck) -> str:
     return f"{what}: {value}, {most}"
 
 
-def front_name(name: str) -> str:
-    """Name an attempt on the front; the model itself has no name there."""
-    return name or AS_IT_IS
-
-
 def ablation_plot(optimization: Optimization) -> ForestPlot | None:
-    """Give a row for every part of the best stack that was timed apart; None without any."""
+    """Return a row for every part of the best stack that was timed apart; None without any."""
     found = [(each.part, each.comparison) for each in optimization.ablation if each.comparison]
     if not found:
         return None
     rows = [
-        _row(part, each, speedup_text(each), VERDICT_TONES[each.verdict]) for part, each in found
+        speedup_row(part, each, speedup_text(each), VERDICT_TONES[each.verdict])
+        for part, each in found
     ]
-    floor, band = max(x.floor for _, x in found), max(x.rule.band for _, x in found)
-    return ForestPlot(rows, floor, band)
+    return shared_plot(rows, [each for _, each in found])
 
 
 def metric_of(optimization: Optimization) -> str:
     """Name what scores are: what `evaluate` calls it, or accuracy where there are none."""
     compared = [each.comparison for each in optimization.attempts if each.comparison]
     return next((each.accuracy.metric for each in compared if each.accuracy), "accuracy")
-
-
-def score_title(optimization: Optimization) -> str:
-    """Give a short title for scores: long names of metrics have no room above a column."""
-    return "accuracy" if metric_of(optimization) == "accuracy" else "score"
 
 
 def contribution_words(contribution: Contribution) -> str:
@@ -503,7 +493,7 @@ def tried_words(optimization: Optimization) -> str:
 
 
 def why_slow(optimization: Optimization) -> list[str]:
-    """Give the sentences that say why the model as it was takes its time."""
+    """Return the sentences that say why the model as it was takes its time."""
     profile = optimization.profile
     if profile is not None:
         return list(reasons(profile, find_facts(profile)))
@@ -526,7 +516,7 @@ def _kept_bottleneck(found: Mapping[str, Any]) -> str:
 
 
 def every_note(optimization: Optimization) -> list[str]:
-    """Give what to doubt, and what could not be measured; what holds for several is said once."""
+    """Return what to doubt, and what could not be measured; what holds for several is said once."""
     alike: dict[str, list[tuple[str, str]]] = {}
     for each in optimization.attempts:
         for note in _notes_of(each):

@@ -153,8 +153,9 @@ Field = tuple[Column, Callable[[EntryOutcome], Cell]]
 
 def _table(rows: Sequence[EntryOutcome], fields: Sequence[Field]) -> Table:
     cells = [_with_bars(column, [cell(row) for row in rows]) for column, cell in fields]
-    lines = [[row.label, *(column[place] for column in cells)] for place, row in enumerate(rows)]
-    return Table([Column("entry", least=30), *(column for column, _ in fields)], lines)
+    labels = [Cell(row.label) for row in rows]
+    columns = [Column("entry", least=30), *(column for column, _ in fields)]
+    return Table(columns, list(zip(labels, *cells, strict=True)))
 
 
 def _with_bars(column: Column, cells: list[Cell]) -> list[Cell]:

@@ -35,6 +35,8 @@ from tinytorch.reporting.document import (
     Paragraph,
     ParetoPlot,
     Preformatted,
+    ProfileFlame,
+    ProfilePart,
     RunOrder,
     Strong,
     Table,
@@ -367,7 +369,23 @@ BLOCKS: dict[type, Callable[[Any], Markup]] = {
     Beside: _beside,
     DocumentSection: _part,
 }
+PROFILE_PARTS = {
+    "time": "tinytorch.reporting.html.flame:flame_section",
+    "layers": "tinytorch.reporting.html.profile_page:layers_section",
+    "roofline": "tinytorch.reporting.html.roofline:roofline_section",
+}
+"""Part of the page of a profile -> what makes its section, imported when needed."""
+
+
+def _profile_part(chart: ProfilePart) -> Markup:
+    section: Section = loaded(PROFILE_PARTS[chart.part])(chart.profile)
+    about = element("p", section.about, class_="about") if section.about else Markup("")
+    return joined([about, section.body])
+
+
 CHARTS: dict[type[Chart], Callable[[Any], Markup]] = {
+    ProfilePart: _profile_part,
+    ProfileFlame: _profile_part,
     TrendLine: trend_picture,
     ForestPlot: forest_picture,
     MarginPlot: margin_picture,
@@ -376,7 +394,7 @@ CHARTS: dict[type[Chart], Callable[[Any], Markup]] = {
     Distribution: overlaid_distributions,
 }
 """Kind of chart -> what draws it."""
-SCRIPTS: dict[type, tuple[str, ...]] = {}
+SCRIPTS: dict[type, tuple[str, ...]] = {ProfileFlame: ("flame.js",)}
 """Kind of chart -> the scripts that it needs."""
 
 
@@ -523,9 +541,6 @@ def _any_text(value: Any) -> str:
 
 PAGES = {
     "tinytorch.profiling.profile.Profile": "tinytorch.reporting.html.profile_page:profile_page",
-    "tinytorch.tuning.optimization.Optimization": (
-        "tinytorch.reporting.html.optimization_page:optimization_page"
-    ),
     "tinytorch.tuning.tour.Tour": "tinytorch.reporting.html.tour_page:tour_page",
     "tinytorch.competition.board.Board": "tinytorch.reporting.html.board_page:board_page",
     "tinytorch.competition.judgement.Judgement": (
