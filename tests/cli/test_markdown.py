@@ -98,7 +98,8 @@ def test_a_suite_writes_what_it_has_finished(tmp_path, monkeypatch, capsys):
     suite = write_suite(tmp_path, "fine [1]")
     store = str(tmp_path / "records.sqlite")
     assert main(["bench", str(suite), "--store", store, "--markdown", "a.md"]) == 0
-    assert (tmp_path / "a.md").read_text("utf-8").startswith("### tiny\n")
+    written = (tmp_path / "a.md").read_text("utf-8")
+    assert written.startswith("### ⚪ 1 entry measured\n\nSuite tiny: ")
     assert "wrote a.md" in capsys.readouterr().err
 
 

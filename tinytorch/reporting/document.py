@@ -24,6 +24,7 @@ know the classes here only. Their rules, so that a builder rarely asks which med
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib import import_module
@@ -71,6 +72,7 @@ __all__ = [
     "TrendLine",
     "Words",
     "document_of",
+    "notes_once",
     "plain_text",
 ]
 
@@ -451,6 +453,36 @@ class Document:
     raw: Mapping[str, Any] = field(default_factory=dict)
     file_name: str = "tinytorch-report.json"
     subtitle: str = ""
+
+
+# ---------------------------------------------------------------- notes about several things
+
+NUMBER = re.compile(r"\d[\d.]*")
+
+
+def notes_once(notes: Sequence[tuple[str, str]], *, total: int, every: str) -> list[str]:
+    """Return notes, each with the name of what it is about; those that are alike are said once.
+
+    They are alike where only their numbers differ. `every` names all of `total` things.
+    """
+    groups: dict[str, list[tuple[str, str]]] = {}
+    for name, note in notes:
+        groups.setdefault(without_numbers(note), []).append((name, note))
+    return [_said_once(group, total, every) for group in groups.values()]
+
+
+def without_numbers(text: str) -> str:
+    """Return a text that is the same as another of which only numbers differ."""
+    return NUMBER.sub("#", text)
+
+
+def _said_once(group: Sequence[tuple[str, str]], total: int, every: str) -> str:
+    (name, note), others = group[0], group[1:]
+    if any(text != note for _, text in others):
+        return f"{name}: {note}; the like of {len(others)} more"
+    if len(group) == total > 1:
+        return f"{every}: {note}"
+    return f"{name} and {len(others)} more: {note}" if others else f"{name}: {note}"
 
 
 # ---------------------------------------------------------------- the document of a result

@@ -27,7 +27,7 @@ DAMAGE = (KeyError, TypeError, ValueError, AttributeError, IndexError)
 
 @dataclass(frozen=True)
 class KeptResult:
-    """A comparison, an optimization or the outcomes of a suite, as somebody kept it.
+    """A comparison, an optimization or the outcomes of a suite, as it was kept.
 
     `context` is what reports say beside it, such as what the two sides of a comparison were.
     """
@@ -42,12 +42,12 @@ class KeptResult:
 
 
 def result_in_store(store: RecordStore, hash_prefix: str) -> KeptResult:
-    """Give what the record with this hash holds; of an entry of a suite, its whole run."""
+    """Return what the record with this hash holds; of an entry of a suite, its whole run."""
     return _of_record(store.get(hash_prefix), store)
 
 
 def last_result(store: RecordStore) -> KeptResult:
-    """Give the newest result of a store that can be shown."""
+    """Return the newest result of a store that can be shown."""
     kinds = (OPTIMIZATION_KIND, COMPARISON_KIND, ENTRY_KIND)
     found = [
         record for kind in kinds for record in store.find(kind=kind, newest_first=True, limit=1)
@@ -118,7 +118,7 @@ READERS: dict[str, Callable[[Record, RecordStore | None], tuple[Result, dict[str
 
 
 def result_in_file(path: Path) -> KeptResult:
-    """Give the result in a file that a command wrote with ``--json``, or that is a record."""
+    """Return the result in a file that a command wrote with ``--json``, or that is a record."""
     try:
         text = path.read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -128,7 +128,7 @@ def result_in_file(path: Path) -> KeptResult:
 
 
 def result_in_text(text: str, source: str) -> KeptResult:
-    """Give the result in what a command printed with ``--json``; `source` is named in errors."""
+    """Return the result in what a command printed with ``--json``; `source` is named in errors."""
     try:
         fields = json.loads(text)
     except ValueError as error:

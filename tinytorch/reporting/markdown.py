@@ -34,7 +34,7 @@ from tinytorch.reporting.document import (
     loaded,
     pieces,
 )
-from tinytorch.reporting.quantities import UNKNOWN, FittingTable, sparkline
+from tinytorch.reporting.quantities import UNKNOWN, sparkline
 from tinytorch.reporting.terminal import CHARTS, SPARKLINE
 
 __all__ = [
@@ -46,7 +46,6 @@ __all__ = [
     "listed",
     "notebook_html",
     "report_markdown",
-    "table_of",
     "table_rows",
     "write",
 ]
@@ -103,21 +102,6 @@ def table_rows(
     alignments = alignments or ["left"] * len(heads)
     rule = "|".join("---:" if each == "right" else "---" for each in alignments)
     return [_line(heads), f"|{rule}|", *map(_line, rows)]
-
-
-def table_of(table: FittingTable) -> list[str]:
-    """Write a table of the terminal with all columns in which a row has something."""
-    columns = [
-        column
-        for column in table.columns
-        if any(cell.strip() not in ("", UNKNOWN) for cell in column.cells)
-    ]
-    heads = [escaped(each) for each in (table.title, *(column.title for column in columns))]
-    rows = [
-        [escaped(label.plain), *(escaped(column.cells[place]) for column in columns)]
-        for place, label in enumerate(table.labels)
-    ]
-    return table_rows(heads, rows, alignments=["left", *(column.justify for column in columns)])
 
 
 def listed(lines: Iterable[str]) -> list[str]:

@@ -25,6 +25,7 @@ from tinytorch.reporting.comparison import (
     speedup_text,
 )
 from tinytorch.reporting.comparison import TONES as VERDICT_TONES
+from tinytorch.reporting.document import notes_once, without_numbers
 from tinytorch.reporting.forest_plot import ForestPlot
 from tinytorch.reporting.profile_words import device_sentence, mostly_waits, reasons
 from tinytorch.reporting.quantities import (
@@ -79,9 +80,7 @@ __all__ = [
     "metric_of",
     "reason_lines",
     "share_text",
-    "speed_phrase",
     "speed_text",
-    "tried_words",
     "verdict_word",
     "why_slow",
 ]
@@ -120,7 +119,7 @@ def attempt_phrases(attempt: Attempt, goal: str = "latency") -> list[str]:
         return [attempt.outcome]
     measured = attempt.measured
     phrases = {
-        "time": speed_phrase(attempt.comparison),
+        "time": _speed_phrase(attempt.comparison),
         "memory": _bytes_phrase(measured.memory, "in memory"),
         "size": _bytes_phrase(measured.size, "on disk"),
     }
@@ -132,7 +131,7 @@ def attempt_phrases(attempt: Attempt, goal: str = "latency") -> list[str]:
     return [each for each in found if each]
 
 
-def speed_phrase(comparison: Comparison) -> str:
+def _speed_phrase(comparison: Comparison) -> str:
     """Say what is shown about time: ``2.31x faster (2.25x to 2.38x)``."""
     ends = f"{ratio_text(comparison.speedup_low)} to {ratio_text(comparison.speedup_high)}"
     if comparison.verdict == FASTER:
@@ -240,7 +239,6 @@ CONFIRMED_ON = {
     "": "",
 }
 """Which model a confirmation is of -> how that is said; nothing in what earlier versions kept."""
-NUMBER = re.compile(r"\d[\d.]*")
 
 
 # ---------------------------------------------------------------- the verdict
@@ -476,20 +474,13 @@ def _byte_shares(comparison: Comparison) -> Iterator[str]:
 
 
 def asked_words(optimization: Optimization) -> str:
-    """Say what was asked for, of what, and how long it took."""
-    parts = [
-        f"{optimization.framework} on {optimization.device}",
-        f"goal {optimization.settings.goal}",
-        tried_words(optimization),
-    ]
-    return "; ".join(parts)
-
-
-def tried_words(optimization: Optimization) -> str:
-    """Say how much was tried: ``11 attempts in 1 min 2 s, 3 of them better``."""
+    """Say what was asked for, and how much was tried in which time."""
     count, helped = len(optimization.attempts), len(optimization.helped)
-    attempts = f"{count} attempt{'' if count == 1 else 's'} in {seconds_text(optimization.seconds)}"
-    return f"{attempts}, {helped} of them better" if helped and count > 1 else attempts
+    tried = f"{count} attempt{'' if count == 1 else 's'} in {seconds_text(optimization.seconds)}"
+    if helped and count > 1:
+        tried += f", {helped} of them better"
+    where = f"{optimization.framework} on {optimization.device}"
+    return f"{where}; goal {optimization.settings.goal}; {tried}"
 
 
 def why_slow(optimization: Optimization) -> list[str]:
@@ -517,15 +508,16 @@ def _kept_bottleneck(found: Mapping[str, Any]) -> str:
 
 def every_note(optimization: Optimization) -> list[str]:
     """Return what to doubt, and what could not be measured; what holds for several is said once."""
-    alike: dict[str, list[tuple[str, str]]] = {}
-    for each in optimization.attempts:
-        for note in _notes_of(each):
-            alike.setdefault(NUMBER.sub("#", note), []).append((each.name, note))
-    for each in optimization.confirmations:
-        for note in _notes_of(each):
-            alike.setdefault(NUMBER.sub("#", note), [(f"{each.name}, measured again", note)])
+    notes = [(each.name, note) for each in optimization.attempts for note in _notes_of(each)]
+    known = {without_numbers(note) for _, note in notes}
+    notes += [
+        (f"{each.name}, measured again", note)
+        for each in optimization.confirmations
+        for note in _notes_of(each)
+        if without_numbers(note) not in known
+    ]
     timed = sum(each.comparison is not None for each in optimization.attempts)
-    return [*optimization.notes, *(_said_once(pairs, timed) for pairs in alike.values())]
+    return [*optimization.notes, *notes_once(notes, total=timed, every="all that was timed")]
 
 
 def _notes_of(attempt: Attempt) -> list[str]:
@@ -537,14 +529,3 @@ def _notes_of(attempt: Attempt) -> list[str]:
     # Where a sentence is about it: elsewhere `compiled` or `threads` are ordinary words.
     subject = re.compile(rf"(^|: |\bof ){re.escape(attempt.name)}(?=[ :]|$)")
     return list(dict.fromkeys(subject.sub(r"\1it", each) for each in notes))
-
-
-def _said_once(pairs: Sequence[tuple[str, str]], timed: int) -> str:
-    (name, note), others = pairs[0], pairs[1:]
-    if not others:
-        return f"{name}: {note}"
-    if any(text != note for _, text in others):
-        return f"{name}: {note}; the like of {len(others)} more"
-    if len(pairs) == timed:
-        return f"all that was timed: {note}"
-    return f"{name} and {len(others)} more: {note}"

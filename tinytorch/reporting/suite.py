@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -32,6 +31,7 @@ from tinytorch.reporting.document import (
     RunOrder,
     Section,
     Table,
+    notes_once,
 )
 from tinytorch.reporting.quantities import (
     UNKNOWN,
@@ -62,7 +62,6 @@ TITLES = {
     "offline": "All queries at once, in batches.",
     "server": "Queries arrive at random, one worker.",
 }
-NUMBER = re.compile(r"\d[\d.]*")
 NO_COMPARISON = (
     "Entries were measured one after the other, each in a process of its own: ratios between them, "
     "or to an earlier run, are hints. `tinytorch compare` and `tinytorch gate` compare."
@@ -379,21 +378,8 @@ def _orders(outcomes: Sequence[EntryOutcome]) -> Iterator[Block]:
 
 def shared_notes(outcomes: Sequence[EntryOutcome]) -> list[str]:
     """Say what holds for several entries once, also where only its numbers differ."""
-    alike: dict[str, list[tuple[str, str]]] = {}
-    for each in outcomes:
-        for note in _notes_of(each):
-            alike.setdefault(NUMBER.sub("#", note), []).append((each.name, note))
-    return [_said_once(pairs, len(outcomes)) for pairs in alike.values()]
-
-
-def _said_once(pairs: Sequence[tuple[str, str]], total: int) -> str:
-    (name, note), others = pairs[0], pairs[1:]
-    if not others:
-        return f"{name}: {note}"
-    if all(text == note for _, text in others):
-        whose = "all entries" if len(pairs) == total else f"{name} and {len(others)} more"
-        return f"{whose}: {note}"
-    return f"{name}: {note}; the like of {len(others)} more (--json has all)"
+    notes = [(each.name, note) for each in outcomes for note in _notes_of(each)]
+    return notes_once(notes, total=len(outcomes), every="all entries")
 
 
 def _notes_of(outcome: EntryOutcome) -> list[str]:
