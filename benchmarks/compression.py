@@ -6,7 +6,7 @@ Bytes are those that are really held and of files that were really written and r
 is on held-out examples, paired with that of the float model as it ships; times come from the
 comparer, after the accuracy was looked at. Models compute on the compiled backend, on one thread
 unless TINYTORCH_BENCHMARK_THREADS says otherwise. Needs numba. Ends with 1 if a target is missed,
-and with 3 if one is not shown.
+and with 3 if one is inconclusive.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class Benchmark:
     def judge(self, target: Target) -> None:
         """Keep a target; with too little training and time it says nothing."""
         is_judged = self.effort.is_judged
-        self.targets.append(target if is_judged else replace(target, verdict="not shown"))
+        self.targets.append(target if is_judged else replace(target, verdict="inconclusive"))
 
     # ------------------------------------------------------------ zeros
 

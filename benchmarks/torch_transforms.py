@@ -94,7 +94,7 @@ class Benchmark:
     def judge(self, target: Target) -> None:
         """Keep a target; tiny models say nothing about it."""
         is_judged = self.effort.is_judged
-        self.targets.append(target if is_judged else replace(target, verdict="not shown"))
+        self.targets.append(target if is_judged else replace(target, verdict="inconclusive"))
 
     # ------------------------------------------------------------ on a CPU
 
@@ -233,7 +233,7 @@ class Benchmark:
         except Exception as error:  # the other rows are still worth having
             reason = f"{type(error).__name__}: {error}".splitlines()[0][:WIDEST_REASON]
             row(case.name, name, f"failed: {reason}")
-            self.targets.append(Target(f"{case.name}: {name}", "measured", reason, "not shown"))
+            self.targets.append(Target(f"{case.name}: {name}", "measured", reason, "inconclusive"))
             return None
 
     def _measure(self, case: Workload, name: str, transforms: Sequence[Any]) -> Comparison | None:

@@ -6,7 +6,7 @@ from example_comparisons import comparison
 
 from tinytorch.comparison.accuracy import compare_accuracy
 from tinytorch.comparison.outputs import compare_outputs
-from tinytorch.comparison.sequential import TimeRatio
+from tinytorch.measure.estimate import Estimate
 from tinytorch.records.gate_result import GateResult, TargetResult
 from tinytorch.reporting.gate import gate_markdown
 
@@ -42,7 +42,7 @@ def same_outputs():
 
 
 def interval(value, low, high):
-    return TimeRatio(value, low, high)
+    return Estimate(value, low, high)
 
 
 if __name__ == "__main__":

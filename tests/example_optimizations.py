@@ -38,8 +38,8 @@ def plan(transform="Quantize", *, layers=("blocks.0.fc", "blocks.1.fc"), **chang
         "settings": asdict(Quantize(mode="dynamic")),
         "steps": tuple(Step(each, "8-bit weights", "it takes 40% of the time") for each in layers),
         "skipped": (Skipped("head", "the last layer is kept"),),
-        "speedup": Gain(1.8, 1.2, 2.4, "Amdahl's law"),
-        "shrinkage": Gain.counted(4000, 1000, "of weights"),
+        "speedup": Gain(1.8, 1.2, 2.4, basis="Amdahl's law"),
+        "shrinkage": Gain.of_bytes(4000, 1000, "of weights"),
     }
     return Plan(transform, **(fields | changes))
 

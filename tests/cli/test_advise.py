@@ -60,7 +60,7 @@ def test_options_reach_the_advisor(asked):
 
 @pytest.mark.parametrize(
     ("limit_s", "code"),
-    [(3e-3, ExitCode.FINE), (1e-4, ExitCode.FAILED), (1.1e-3, ExitCode.NOT_SHOWN)],
+    [(3e-3, ExitCode.FINE), (1e-4, ExitCode.FAILED), (1.1e-3, ExitCode.INCONCLUSIVE)],
 )
 def test_the_limits_decide_about_the_exit_code(asked, capsys, limit_s, code):
     asked("advise_sequence_length", latency_limit_s=limit_s)

@@ -13,7 +13,7 @@ from tinytorch.comparison.evidence import NO_EVALUATE
 from tinytorch.comparison.outputs import compare_outputs
 from tinytorch.comparison.processes import Isolated
 from tinytorch.comparison.self_check import SelfCheck, Trial
-from tinytorch.comparison.sequential import TimeRatio
+from tinytorch.measure.estimate import Estimate
 from tinytorch.records.store import open_store
 
 WORSE = compare_accuracy([1] * 400, [1, 0] * 200)
@@ -76,7 +76,7 @@ def without_accuracy(reason):
     return comparison(0.8, not_measured={"accuracy": reason})
 
 
-NOT_SHOWN = comparison(1.0, spread=0.2)
+INCONCLUSIVE = comparison(1.0, spread=0.2)
 UNDECIDED = compare_accuracy([1, 1, 0, 1] * 3, [1, 0, 0, 1] * 3)
 KEPT = compare_accuracy([1, 1, 0, 1] * 200, [1, 1, 0, 1] * 200)
 BROKEN = compare_outputs([np.ones(3)], [np.full(3, np.nan)])
@@ -90,28 +90,28 @@ NEARLY = comparison(0.99, spread=0.02)  # faster or the same, who knows
         (comparison(0.8), None, ExitCode.FINE),
         (comparison(1.0, spread=0.001), None, ExitCode.FINE),
         (comparison(1.2), None, ExitCode.FAILED),
-        (NOT_SHOWN, None, ExitCode.NOT_SHOWN),
-        (contradictory(), None, ExitCode.NOT_SHOWN),
+        (INCONCLUSIVE, None, ExitCode.INCONCLUSIVE),
+        (contradictory(), None, ExitCode.INCONCLUSIVE),
         (comparison(0.8, accuracy=WORSE), None, ExitCode.ACCURACY),
         (comparison(1.2, accuracy=WORSE), None, ExitCode.ACCURACY),
         (comparison(0.8), "faster", ExitCode.FINE),
         (comparison(1.0, spread=0.001), "faster", ExitCode.FAILED),
-        (NOT_SHOWN, "faster", ExitCode.NOT_SHOWN),
+        (INCONCLUSIVE, "faster", ExitCode.INCONCLUSIVE),
         (comparison(0.8), "same", ExitCode.FAILED),
         (comparison(1.0, spread=0.001), "same", ExitCode.FINE),
-        (NEARLY, None, ExitCode.NOT_SHOWN),
+        (NEARLY, None, ExitCode.INCONCLUSIVE),
         (NEARLY, "not-slower", ExitCode.FINE),
         (comparison(1.2), "not-slower", ExitCode.FAILED),
         (comparison(0.8, accuracy=WORSE), "faster", ExitCode.ACCURACY),
-        (comparison(0.8, accuracy=UNDECIDED), None, ExitCode.NOT_SHOWN),
-        (comparison(0.8, accuracy=UNDECIDED), "faster", ExitCode.NOT_SHOWN),
+        (comparison(0.8, accuracy=UNDECIDED), None, ExitCode.INCONCLUSIVE),
+        (comparison(0.8, accuracy=UNDECIDED), "faster", ExitCode.INCONCLUSIVE),
         (comparison(1.2, accuracy=UNDECIDED), None, ExitCode.FAILED),
         (comparison(1.2, accuracy=UNDECIDED), "faster", ExitCode.FAILED),
         (comparison(0.8, accuracy=KEPT), None, ExitCode.FINE),
         (without_accuracy("candidate could not be evaluated: X"), None, ExitCode.ACCURACY),
         (without_accuracy("candidate could not be evaluated: X"), "faster", ExitCode.ACCURACY),
-        (without_accuracy("baseline could not be evaluated: X"), None, ExitCode.NOT_SHOWN),
-        (without_accuracy("baseline could not be evaluated: X"), "faster", ExitCode.NOT_SHOWN),
+        (without_accuracy("baseline could not be evaluated: X"), None, ExitCode.INCONCLUSIVE),
+        (without_accuracy("baseline could not be evaluated: X"), "faster", ExitCode.INCONCLUSIVE),
         (without_accuracy(NO_EVALUATE), None, ExitCode.FINE),
         (comparison(0.8, outputs=BROKEN), None, ExitCode.ACCURACY),
         (comparison(1.2, outputs=OTHER_SHAPE), "faster", ExitCode.ACCURACY),
@@ -157,7 +157,7 @@ def broken():
         (
             "failing",
             "fine",
-            ExitCode.NOT_SHOWN,
+            ExitCode.INCONCLUSIVE,
             "accuracy could not be compared: baseline could not be evaluated: ZeroDivisionError",
         ),
         (
@@ -211,8 +211,8 @@ def test_a_margin_is_a_share_or_a_number(compared, text, margin):
 def test_not_slower_stops_as_soon_as_that_is_known(compared):
     asked = compared(comparison())
     assert main(["compare", "mlp", "cnn", "--expect", "not-slower"]) == 0
-    assert asked["is_known"](TimeRatio(0.95, 0.9, 1.005))
-    assert not asked["is_known"](TimeRatio(1.0, 0.9, 1.1))
+    assert asked["is_known"](Estimate(0.95, 0.9, 1.005))
+    assert not asked["is_known"](Estimate(1.0, 0.9, 1.1))
 
 
 def test_one_target_may_run_in_two_environments(compared, tmp_path):
@@ -304,7 +304,7 @@ def test_the_self_check_is_shown(monkeypatch, capsys):
 
     def self_check(target, **settings):
         asked.update(settings, target=target)
-        return SelfCheck("cnn", (Trial("same", 1.001, 0.996, 1.006, 0.4),), "abc")
+        return SelfCheck("cnn", (Trial("same", Estimate(1.001, 0.996, 1.006), 0.4),), "abc")
 
     monkeypatch.setattr(checker, "self_check", self_check)
     assert main(["compare", "--selfcheck", "cnn", "--trials", "3", "--budget", "0.5"]) == 0

@@ -209,19 +209,19 @@ LATE = Attempt(("captured",), NOT_TRIED, f"{TIME_IS_UP} 20 s was spent before")
         (optimization(), ExitCode.FINE),
         (optimization(timed("threads", ratio=1.3), *UNUSABLE), ExitCode.FINE),
         (optimization(*UNUSABLE), ExitCode.FINE),
-        (optimization(undecided("threads"), timed("compiled", ratio=1.0)), ExitCode.NOT_SHOWN),
+        (optimization(undecided("threads"), timed("compiled", ratio=1.0)), ExitCode.INCONCLUSIVE),
         (optimization(undecided("threads"), timed("compiled")), ExitCode.FINE),
         (optimization(settings=KEPT), ExitCode.FINE),
         (optimization(timed("threads", ratio=1.3), settings=KEPT), ExitCode.FINE),
         (optimization(settings=BROKEN), ExitCode.FAILED),
-        (optimization(*UNUSABLE, settings=KEPT), ExitCode.NOT_SHOWN),
-        (optimization(inconclusive("int8-static")), ExitCode.NOT_SHOWN),
+        (optimization(*UNUSABLE, settings=KEPT), ExitCode.INCONCLUSIVE),
+        (optimization(inconclusive("int8-static")), ExitCode.INCONCLUSIVE),
         (optimization(inconclusive("int8-static"), timed("compiled")), ExitCode.FINE),
         (optimization(inconclusive("int8-static", time=1.5)), ExitCode.FINE),
         (optimization(UNUSABLE[2]), ExitCode.INVALID),
         (optimization(UNUSABLE[2], settings=KEPT), ExitCode.INVALID),
         (optimization(UNUSABLE[3]), ExitCode.FINE),
-        (optimization(timed("threads", ratio=1.3), LATE), ExitCode.NOT_SHOWN),
+        (optimization(timed("threads", ratio=1.3), LATE), ExitCode.INCONCLUSIVE),
         (optimization(timed("threads"), LATE), ExitCode.FINE),
         (optimization(was_interrupted=True), ExitCode.INTERRUPTED),
         (optimization(settings=BROKEN, was_interrupted=True), ExitCode.INTERRUPTED),
@@ -256,7 +256,7 @@ def test_the_exit_code_is_the_answer(optimized, found, code):
 def test_what_helped_only_once_is_not_shown(optimized, capsys):
     again = timed("int8-dynamic", ratio=1.2)
     optimized(optimization(timed("int8-dynamic"), confirmations=(again,)))
-    assert main(["optimize", "mlp", "--no-store"]) == ExitCode.NOT_SHOWN
+    assert main(["optimize", "mlp", "--no-store"]) == ExitCode.INCONCLUSIVE
     assert "is not confirmed" in " ".join(capsys.readouterr().out.split())
 
 
@@ -474,7 +474,7 @@ def test_a_second_run_repeats_nothing(capsys, tmp_path, factory):
     words = [factory("fine"), *LINEAR_QUICKLY, "--store", str(tmp_path / "r.sqlite"), "--json"]
     results = []
     for _ in range(2):
-        assert main(["optimize", *words]) in (ExitCode.FINE, ExitCode.NOT_SHOWN)
+        assert main(["optimize", *words]) in (ExitCode.FINE, ExitCode.INCONCLUSIVE)
         results.append(json.loads(capsys.readouterr().out)["optimization"]["attempts"])
     (first,), (second,) = results
     was_decided = first["outcome"] in {"better", "no gain", "worse", "inaccurate"}

@@ -35,7 +35,7 @@ def test_a_prediction_speaks_json(capsys):
 
 @pytest.mark.parametrize(
     ("holds", "code"),
-    [(True, ExitCode.FINE), (False, ExitCode.FAILED), (None, ExitCode.NOT_SHOWN)],
+    [(True, ExitCode.FINE), (False, ExitCode.FAILED), (None, ExitCode.INCONCLUSIVE)],
 )
 def test_the_check_decides_about_the_exit_code(capsys, monkeypatch, holds, code):
     monkeypatch.setattr(Trend, "holds", property(lambda trend: holds))
@@ -50,7 +50,7 @@ def test_without_a_check_nothing_is_decided(monkeypatch):
 
 def test_two_sizes_have_no_interval_in_json(capsys):
     arguments = ["--at", "16", "--sizes", "2,4", "--check", "--json"]
-    assert main(["predict", "mlp", *arguments]) == ExitCode.NOT_SHOWN
+    assert main(["predict", "mlp", *arguments]) == ExitCode.INCONCLUSIVE
     scaling = json.loads(capsys.readouterr().out)["scaling"]
     assert scaling["time"]["interval"] is None
     assert scaling["holds"] is None

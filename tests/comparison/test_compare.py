@@ -25,11 +25,11 @@ from two_sides import (
 
 from tinytorch import Comparison, Isolated, compare
 from tinytorch.comparison.compare import FLOOR, FLOOR_OF_FINISHED, _stopping_rule
-from tinytorch.comparison.comparison import FASTER, NOT_SHOWN, SAME, SLOWER
 from tinytorch.comparison.processes import THREAD_VARIABLES
-from tinytorch.comparison.sequential import Rule, TimeRatio
+from tinytorch.comparison.sequential import Rule
 from tinytorch.comparison.sides import WorkloadSide
 from tinytorch.errors import SettingError, TargetError
+from tinytorch.measure.estimate import FASTER, INCONCLUSIVE, SAME, SLOWER, Estimate
 from tinytorch.measure.interleaving import FEWEST
 from tinytorch.models.workload import Workload
 
@@ -47,7 +47,7 @@ def test_much_more_work_is_slower_and_much_less_is_faster():
 
 def test_a_function_against_itself_does_not_differ_by_half():
     found = compare(LITTLE, LITTLE, floor=0.5, band=0.4, budget_s=0.2, evidence=False)
-    assert found.verdict in (SAME, NOT_SHOWN)
+    assert found.verdict in (SAME, INCONCLUSIVE)
     assert found.time_ratio_low < 1.5
     assert found.time_ratio_high > 1 / 1.5
 
@@ -271,11 +271,11 @@ def test_a_rule_that_is_content_with_open_ends_does_not_fail():
 @pytest.mark.parametrize(
     ("ratio", "precision", "stops"),
     [
-        (TimeRatio(2.0, 1.9, 2.1), None, True),
-        (TimeRatio(1.0, 0.5, 2.0), None, False),  # nothing is decided yet
-        (TimeRatio(2.0, 1.9, 2.1), 0.1, True),
-        (TimeRatio(2.0, 1.9, 2.1), 0.01, False),
-        (TimeRatio(1.0, 0.5, 2.0), 10.0, False),
+        (Estimate(2.0, 1.9, 2.1), None, True),
+        (Estimate(1.0, 0.5, 2.0), None, False),  # nothing is decided yet
+        (Estimate(2.0, 1.9, 2.1), 0.1, True),
+        (Estimate(2.0, 1.9, 2.1), 0.01, False),
+        (Estimate(1.0, 0.5, 2.0), 10.0, False),
     ],
 )
 def test_it_stops_once_the_verdict_is_known_and_the_interval_narrow_enough(ratio, precision, stops):

@@ -56,10 +56,15 @@ def test_several_measures_count_by_their_geometric_mean():
 
 @pytest.mark.parametrize(
     ("low", "high", "verdict"),
-    [(1.03, 1.1, "faster"), (1.01, 1.2, "not shown"), (0.5, 0.9, "slower")],
+    [
+        (1.03, 1.1, "faster"),
+        (1.01, 1.2, "inconclusive"),
+        (0.5, 0.9, "slower"),
+        (0.99, 1.01, "same"),
+    ],
 )
 def test_faster_needs_two_percent(low, high, verdict):
-    assert Score(1.0, low, high, 10).verdict == verdict
+    assert Score((low + high) / 2, low, high, n=10).verdict == verdict
 
 
 def judgement(**changes):

@@ -6,8 +6,8 @@ from example_records import ENVIRONMENT
 from tinytorch.comparison.accuracy import compare_accuracy
 from tinytorch.comparison.outputs import compare_outputs
 from tinytorch.errors import MeasurementError, ModelError
+from tinytorch.measure.estimate import INCONCLUSIVE
 from tinytorch.records import gate_targets
-from tinytorch.records.gate_result import NOT_SHOWN
 from tinytorch.records.gate_targets import (
     GateSide,
     Measuring,
@@ -72,7 +72,7 @@ def test_the_comparer_is_asked_as_the_settings_say(sides, compared):
     ("baseline", "candidate", "verdict"),
     [
         (Probed("TargetError: none", is_missing=True), FINE, "new"),
-        (Probed("E: x"), FINE, "not shown"),
+        (Probed("E: x"), FINE, "inconclusive"),
         (FINE, Probed("E: x"), "failed"),
         (FINE, Probed("TargetError: none", is_missing=True), "failed"),
         (Probed("E: x"), Probed("E: y"), "invalid"),
@@ -101,7 +101,7 @@ def test_foreign_code_is_named_with_what_to_do(sides, compared):
         (ModelError("candidate raised E: x"), "failed", "the candidate raised E: x"),
         (ModelError("candidate: its process ended"), "failed", "the candidate its process ended"),
         (MeasurementError("candidate gave no answer"), "failed", "the candidate gave no answer"),
-        (ModelError("baseline raised E: x"), "not shown", "the baseline raised E: x"),
+        (ModelError("baseline raised E: x"), "inconclusive", "the baseline raised E: x"),
         (MeasurementError("the clock showed 0 s"), "invalid", "the clock showed 0 s"),
     ],
 )
@@ -120,8 +120,8 @@ def test_accuracy_of_both_sides_is_compared(sides, compared):
     ("probed", "reason", "verdict", "words"),
     [
         ((SCORED, SCORED), "candidate raised E: x", "failed", "the candidate raised E: x"),
-        ((SCORED, SCORED), "400 scores but 300", "not shown", "400 scores but 300"),
-        ((SCORED, FINE), "there is no evaluate", "not shown", "no evaluate any more"),
+        ((SCORED, SCORED), "400 scores but 300", "inconclusive", "400 scores but 300"),
+        ((SCORED, FINE), "there is no evaluate", "inconclusive", "no evaluate any more"),
         ((FINE, FINE), "there is no evaluate", "passed", ""),
     ],
 )
@@ -215,7 +215,7 @@ def test_a_record_made_against_a_commit_serves_as_baseline(sides, compared):
 
 def test_the_same_speed_as_one_record_is_not_shown(sides, compared):
     compared(comparison(1.0))
-    assert against(StoredBaselines("a file", (kept(1.0),)), sides).verdict == NOT_SHOWN
+    assert against(StoredBaselines("a file", (kept(1.0),)), sides).verdict == INCONCLUSIVE
 
 
 def test_an_unlike_record_is_refused_before_measuring(sides, compared):
@@ -227,7 +227,7 @@ def test_an_unlike_record_is_refused_before_measuring(sides, compared):
     row = against_record(
         "bench.py:make", other, Probed(python="3.13.0"), StoredBaselines("f", (kept(),)), MEASURING
     )
-    assert row.verdict == NOT_SHOWN
+    assert row.verdict == INCONCLUSIVE
     assert "settings: python none against 3.13.0" in row.reason
     assert asked == {}
 

@@ -29,7 +29,7 @@ def first_line(found):
         (
             1.0,
             0.1,
-            "not shown: between {fast} and {faster}; a larger budget may decide (n=13, 410 ms)",
+            "inconclusive (interval {fast} to {faster}); a larger budget may decide (n=13, 410 ms)",
         ),
     ],
 )
@@ -107,7 +107,7 @@ def test_a_row_of_many_says_what_stands_against_it():
 
 def test_where_mean_and_typical_calls_disagree_no_budget_is_asked_for():
     line = first_line(contradictory())
-    assert line.startswith("not shown: typical calls and the mean disagree")
+    assert line.startswith("inconclusive: typical calls and the mean disagree")
     assert "budget" not in line
 
 

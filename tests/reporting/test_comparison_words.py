@@ -39,8 +39,8 @@ WORSE = compare_accuracy([1] * 400, [1, 0] * 200)
         (comparison(0.5), "candidate is faster: 2.00x ("),
         (comparison(1.2), "candidate is slower: 1.20x the time ("),
         (comparison(1.0, spread=0.002), "same: within 1% ("),
-        (comparison(1.0, spread=0.1), "not shown: between "),
-        (contradictory(), "not shown: typical calls and the mean disagree"),
+        (comparison(1.0, spread=0.1), "inconclusive (interval "),
+        (contradictory(), "inconclusive: typical calls and the mean disagree"),
     ],
 )
 def test_the_verdict_is_in_words(found, words):

@@ -15,6 +15,7 @@ from reported_optimizations import (
 
 from tinytorch.comparison.accuracy import compare_accuracy
 from tinytorch.comparison.sequential import TimedRounds
+from tinytorch.measure.estimate import INCONCLUSIVE, Estimate
 from tinytorch.measure.samples import Samples
 from tinytorch.reporting.comparison import speedup_text
 from tinytorch.reporting.optimization_words import (
@@ -40,7 +41,6 @@ from tinytorch.transforms.plan import Plan
 from tinytorch.tuning.attempt import (
     FAILED,
     IN_MEMORY,
-    NOT_SHOWN,
     NOT_TRIED,
     RELOADED,
     WORSE,
@@ -122,12 +122,12 @@ def test_limits_are_written_with_their_units():
 
 
 def test_a_limit_has_the_interval_or_no_number():
-    between = LimitCheck("latency_ms", 10.0, 9.5, 9.0, 11.0, "not shown")
+    between = LimitCheck("latency_ms", 10.0, Estimate(9.5, 9.0, 11.0), "inconclusive")
     assert limit_line(between) == (
-        "time of a call: 9.50 ms (9.00 ms to 11.0 ms), at most 10.0 ms: not shown"
+        "time of a call: 9.50 ms (9.00 ms to 11.0 ms), at most 10.0 ms: inconclusive"
     )
-    unknown = LimitCheck("size_mb", 10.0, None, None, None, "not shown")
-    assert limit_line(unknown) == "file on disk: not measured, at most 10.0 MB: not shown"
+    unknown = LimitCheck("size_mb", 10.0, None, "inconclusive")
+    assert limit_line(unknown) == "file on disk: not measured, at most 10.0 MB: inconclusive"
 
 
 def test_the_picture_has_what_was_timed_the_best_first():
@@ -142,7 +142,7 @@ def test_the_picture_has_what_was_timed_the_best_first():
     ]
     assert plot.rows[0].style == "green"
     assert plot.rows[-1].style == "red"
-    assert plot.rows[3].text.startswith("not shown  1.03")
+    assert plot.rows[3].text.startswith("inconclusive  1.03")
     assert forest_plot(nothing_worked()) is None
 
 
@@ -170,7 +170,7 @@ def test_everything_that_was_not_timed_has_its_reason():
 
 
 def test_a_contradiction_is_said():
-    odd = Attempt(("odd",), NOT_SHOWN, "", comparison=contradictory())
+    odd = Attempt(("odd",), INCONCLUSIVE, "", comparison=contradictory())
     ((attempt, words),) = reason_lines(best_is_a_stack(attempts=(odd,)))
     assert attempt.name == "odd"
     assert "some calls take far longer" in words

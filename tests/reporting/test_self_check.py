@@ -3,11 +3,12 @@ from dataclasses import replace
 from terminal import shown
 
 from tinytorch.comparison.self_check import SelfCheck, Trial
+from tinytorch.measure.estimate import Estimate
 from tinytorch.reporting.comparison import render_self_check
 
-QUIET = Trial("same", 1.001, 0.996, 1.006, 0.4)
-OPEN = Trial("not shown", 0.999, 0.98, 1.02, 2.0)
-ALARM = Trial("slower", 1.03, 1.02, 1.04, 0.2)
+QUIET = Trial("same", Estimate(1.001, 0.996, 1.006), 0.4)
+OPEN = Trial("inconclusive", Estimate(0.999, 0.98, 1.02), 2.0)
+ALARM = Trial("slower", Estimate(1.03, 1.02, 1.04), 0.2)
 CHECK = SelfCheck("mlp", (QUIET, OPEN, QUIET), "abc", kept="somewhere")
 
 
@@ -35,7 +36,7 @@ def test_the_facts_are_those_of_the_trials():
     rows = [" ".join(line.split()) for line in text.splitlines()]
     assert "trials 3 comparisons of mlp with itself" in rows
     assert "same 2 of 3" in rows
-    assert "not shown 1 of 3" in rows
+    assert "inconclusive 1 of 3" in rows
     assert "largest difference 0.1%, of estimates" in rows
     assert "kept somewhere" in rows
 

@@ -27,7 +27,8 @@ from tinytorch.benchmarking.examples import (
 from tinytorch.benchmarking.performance import time_in_turns
 from tinytorch.benchmarking.subject import Subject, make_subject, ready_together
 from tinytorch.errors import ModelError, SettingError
-from tinytorch.measure.samples import Interval, Samples
+from tinytorch.measure.estimate import Estimate
+from tinytorch.measure.samples import Samples
 from tinytorch.measure.timing import fitting_clock
 from tinytorch.models.workload import Workload
 
@@ -100,7 +101,8 @@ class BenchmarkResult:
         return Samples(self.metric_name, tuple(self.values), unit=self.unit)
 
     @cached_property
-    def _interval(self) -> Interval | None:
+    def interval(self) -> Estimate | None:
+        """The number to quote with its interval; None for a model that failed."""
         if self.samples is None:
             return None
         if self.interval_of == "mean":
@@ -134,16 +136,16 @@ class BenchmarkResult:
 
     @property
     def ci_lower(self) -> float | None:
-        return self._interval.low if self._interval else None
+        return self.interval.low if self.interval else None
 
     @property
     def ci_upper(self) -> float | None:
-        return self._interval.high if self._interval else None
+        return self.interval.high if self.interval else None
 
     @property
     def ci_confidence(self) -> float | None:
         """The coverage that the interval really has."""
-        return self._interval.confidence if self._interval else None
+        return self.interval.coverage if self.interval else None
 
     @property
     def typical(self) -> float | None:
@@ -472,11 +474,11 @@ def _row(name: str, result: BenchmarkResult, first: BenchmarkResult) -> dict[str
     if first.typical and result.typical is not None:
         row["ratio_to_first"] = result.typical / first.typical
     if result.metric_name == LATENCY:
-        speedup, interval = ratio_interval(first.values, result.values)
+        speedup = ratio_interval(first.values, result.values)
         row |= {
-            "speedup": speedup,
-            "speedup_low": interval.low,
-            "speedup_high": interval.high,
-            "speedup_confidence": interval.confidence,
+            "speedup": speedup.value,
+            "speedup_low": speedup.low,
+            "speedup_high": speedup.high,
+            "speedup_confidence": speedup.coverage,
         }
     return row

@@ -11,7 +11,8 @@ from statistics import NormalDist
 from typing import Any
 
 from tinytorch.errors import ModelError, SettingError, TinyTorchError
-from tinytorch.measure.samples import Interval, Samples
+from tinytorch.measure.estimate import Estimate
+from tinytorch.measure.samples import Samples
 from tinytorch.measure.scaling import student_t_quantile
 from tinytorch.models.adapter import Adapter, owner_of
 
@@ -87,7 +88,7 @@ def failure_text(error: Exception) -> str:
 # examples, such as an accuracy
 
 
-def share_interval(hits: int, count: int, confidence: float = 0.95) -> Interval:
+def share_interval(hits: int, count: int, confidence: float = 0.95) -> Estimate:
     """Give Wilson's interval for a probability, of which `hits` of `count` trials are known.
 
     It has a width even when every trial hit or none did, and never leaves 0 to 1.
@@ -106,10 +107,10 @@ def share_interval(hits: int, count: int, confidence: float = 0.95) -> Interval:
     half = z * math.sqrt(share * (1 - share) / count + weight / (4 * count)) / (1 + weight)
     low = 0.0 if hits == 0 else max(0.0, centre - half)
     high = 1.0 if hits == count else min(1.0, centre + half)
-    return Interval(low, high, confidence)
+    return Estimate(share, min(low, share), max(high, share), confidence, count)
 
 
-def mean_interval(values: Sequence[float], confidence: float = 0.95) -> Interval:
+def mean_interval(values: Sequence[float], confidence: float = 0.95) -> Estimate:
     """Give an interval for the mean that values like these have in the long run.
 
     For zeros and ones it is :func:`share_interval`. Otherwise it is Student's, which is exact for
@@ -120,21 +121,21 @@ def mean_interval(values: Sequence[float], confidence: float = 0.95) -> Interval
     if all(value in (0.0, 1.0) for value in samples.values):
         return share_interval(round(sum(samples.values)), samples.count, confidence)
     if samples.count == 1:
-        return Interval(samples.mean, samples.mean, 0.0)
+        return Estimate(samples.mean, samples.mean, samples.mean, 0.0, 1)
     reach = student_t_quantile((1 + confidence) / 2, samples.count - 1)
     half = reach * samples.std / math.sqrt(samples.count)
-    return Interval(samples.mean - half, samples.mean + half, confidence)
+    mean = samples.mean
+    return Estimate(mean, mean - half, mean + half, confidence, samples.count)
 
 
-def ratio_interval(first: Sequence[float], second: Sequence[float]) -> tuple[float, Interval]:
-    """Give the median of first over second, pair by pair, and its interval.
+def ratio_interval(first: Sequence[float], second: Sequence[float]) -> Estimate:
+    """Return the median of first over second, pair by pair, and its interval.
 
     Pairs are neighbours in time, so that what disturbs the machine meets both. The interval is
     that of :meth:`Samples.median_interval`: nothing is assumed about the distribution.
     """
     ratios = tuple(one / other for one, other in zip(first, second, strict=True))
-    samples = Samples("ratios", ratios, unit="")
-    return samples.median, samples.median_interval()
+    return Samples("ratios", ratios, unit="").median_interval()
 
 
 # ---------------------------------------------------------------- names for models that are

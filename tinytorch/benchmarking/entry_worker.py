@@ -163,7 +163,7 @@ def _accuracy(entry: Entry, workload: Workload) -> tuple[dict[str, Any] | None, 
         "mean": float(scores.mean()),
         "low": interval.low,
         "high": interval.high,
-        "confidence": interval.confidence,
+        "confidence": interval.coverage,
         "count": len(scores),
         "scores": scores.tolist(),
     }, []

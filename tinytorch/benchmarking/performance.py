@@ -24,7 +24,8 @@ from tinytorch.benchmarking.subject import Subject, make_subject, ready_together
 from tinytorch.core.files import ProgressLine
 from tinytorch.errors import ModelError, SettingError
 from tinytorch.measure.environment import observe
-from tinytorch.measure.samples import Interval, Samples
+from tinytorch.measure.estimate import Estimate
+from tinytorch.measure.samples import Samples
 from tinytorch.measure.timing import WALL, Clock, calibrate_loops, fitting_clock, gc_paused, warm_up
 from tinytorch.showing import Shown, benchmarking_reports
 
@@ -206,7 +207,7 @@ class Performance:
         return self.samples.median * MS if self.samples else None
 
     @property
-    def time_interval(self) -> Interval | None:
+    def time_interval(self) -> Estimate | None:
         """The interval of the median in milliseconds, from order statistics."""
         return self.samples.scaled(MS, "ms").median_interval() if self.samples else None
 
@@ -234,7 +235,7 @@ class Performance:
         return self.score if self.metric == ACCURACY else None
 
     @property
-    def score_interval(self) -> Interval | None:
+    def score_interval(self) -> Estimate | None:
         """The interval of the mean score; Wilson's where every answer is right or wrong."""
         return mean_interval(self.scores) if self.scores else None
 
@@ -269,7 +270,7 @@ class Performance:
             "time_ms": self.time,
             "time_low_ms": interval.low if interval else None,
             "time_high_ms": interval.high if interval else None,
-            "time_confidence": interval.confidence if interval else None,
+            "time_confidence": interval.coverage if interval else None,
             "memory_mb": self.memory,
             "size_mb": self.size,
             "accuracy": self.accuracy,
@@ -383,7 +384,7 @@ class Speedup:
     """
 
     value: float
-    interval: Interval | None
+    interval: Estimate | None
 
 
 @dataclass(frozen=True)
@@ -422,7 +423,8 @@ class PerformanceTable(Mapping[str, Performance], Shown):
             return None
         if not self.is_interleaved:
             return Speedup(first.median / second.median, None)
-        return Speedup(*ratio_interval(first.values, second.values))
+        found = ratio_interval(first.values, second.values)
+        return Speedup(found.value, found)
 
     def rows(self) -> list[dict[str, Any]]:
         """Give a dictionary per model: its numbers, and its speedup over the first."""

@@ -15,12 +15,12 @@ import numpy.typing as npt
 
 from tinytorch.benchmarking.suite_file import Offline, Server, SingleStream
 from tinytorch.measure.environment import observe
-from tinytorch.measure.samples import Interval, Samples, values_needed
+from tinytorch.measure.estimate import INCONCLUSIVE, Estimate
+from tinytorch.measure.samples import Samples, values_needed
 from tinytorch.measure.timing import gc_paused, warm_up
 
 __all__ = [
     "MEETS",
-    "NOT_SHOWN",
     "PERCENTILES",
     "VIOLATES",
     "Query",
@@ -127,7 +127,7 @@ def _what_is_unknown(latency: Samples) -> list[str]:
 # ---------------------------------------------------------------- which rate to try next:
 # doubling, then bisection, then once more to be sure
 
-MEETS, VIOLATES, NOT_SHOWN = "meets", "violates", "not shown"
+MEETS, VIOLATES = "meets", "violates"
 RESOLUTION = 1.1
 """Bisection ends when the rate that is too high is at most so much higher."""
 MOST_HALVINGS, MOST_DOUBLINGS = 12, 20
@@ -293,10 +293,10 @@ class RateTrial:
         if self.late >= least_that_violates or self.load >= FULL_LOAD:
             return VIOLATES
         is_complete = self.latency.count == self.planned
-        return MEETS if is_complete and self.late <= most_that_meets else NOT_SHOWN
+        return MEETS if is_complete and self.late <= most_that_meets else INCONCLUSIVE
 
     @property
-    def interval(self) -> Interval:
+    def interval(self) -> Estimate:
         return self.latency.percentile_interval(self.percentile)
 
     def to_dict(self) -> dict[str, Any]:

@@ -25,7 +25,8 @@ from tinytorch.measure.child_process import (
     run_child,
 )
 from tinytorch.measure.environment import describe_environment
-from tinytorch.measure.samples import Interval, Samples
+from tinytorch.measure.estimate import Estimate
+from tinytorch.measure.samples import Samples
 from tinytorch.records.history import comparable
 from tinytorch.records.record import Record
 from tinytorch.records.store import RecordStore, keep, open_store, store_path
@@ -210,17 +211,15 @@ class EntryOutcome:
         return 1 / self.main.median if self.main.median else None
 
     @property
-    def seconds_per_example_interval(self) -> Interval | None:
+    def seconds_per_example_interval(self) -> Estimate | None:
         """The interval that belongs to :attr:`seconds_per_example`; None where there is none."""
         if self.seconds_per_example is None or self.main is None or self.main.count < 2:
             return None
         found = self.main.median_interval()
         if self.main_metric == "latency":
             examples = self.record.details.get("examples") or 1
-            return Interval(found.low / examples, found.high / examples, found.confidence)
-        if not found.low > 0:
-            return None
-        return Interval(1 / found.high, 1 / found.low, found.confidence)
+            return found.scaled(1 / examples)
+        return found.inverse if found.low > 0 else None
 
     @property
     def time_ratio(self) -> float | None:
@@ -286,7 +285,7 @@ def _throughput(throughput: Samples | None) -> dict[str, Any] | None:
         "median": throughput.median,
         "low": interval.low,
         "high": interval.high,
-        "confidence": interval.confidence,
+        "confidence": interval.coverage,
         "unit": throughput.unit,
         "rounds": throughput.count,
     }

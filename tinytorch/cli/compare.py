@@ -26,7 +26,7 @@ from tinytorch.errors import SettingError, TargetError
 
 if TYPE_CHECKING:
     from tinytorch.comparison.comparison import Comparison
-    from tinytorch.comparison.sequential import TimeRatio
+    from tinytorch.measure.estimate import Estimate
 
 __all__ = ["SIDES", "add_environments", "are_isolated", "as_side", "chosen_sides", "described"]
 
@@ -144,7 +144,7 @@ CODES = """\
 exit codes:
   0  faster or same; with --expect, what was expected is shown
   1  slower; with --expect, the contrary of what was expected is shown
-  3  not shown: not enough evidence, never to be read as passed; also when
+  3  inconclusive: not enough evidence, never to be read as passed; also when
      the accuracy is inconclusive
   4  no verdict, because nothing could be measured that can be trusted: a side
      raises, cannot be built, or a call did not end
@@ -361,7 +361,7 @@ def _self_check(options: argparse.Namespace, output: Output) -> ExitCode:
 # ---------------------------------------------------------------- when to stop, what it means
 
 
-def _stopping_rule(options: argparse.Namespace) -> "Callable[[TimeRatio], bool] | None":
+def _stopping_rule(options: argparse.Namespace) -> "Callable[[Estimate], bool] | None":
     from tinytorch.comparison.compare import FLOOR_OF_FINISHED
     from tinytorch.comparison.comparison import NOT_SLOWER, is_met
 
@@ -374,22 +374,21 @@ def _stopping_rule(options: argparse.Namespace) -> "Callable[[TimeRatio], bool] 
 
 def _exit_code(expected: str | None, comparison: "Comparison") -> ExitCode:
     from tinytorch.comparison.comparison import (
-        NOT_SHOWN,
-        SLOWER,
         is_met_by,
         quality_doubt,
         quality_loss,
     )
+    from tinytorch.measure.estimate import INCONCLUSIVE, SLOWER
 
     if quality_loss(comparison):
         return ExitCode.ACCURACY
     if expected is None:
-        is_met = {SLOWER: False, NOT_SHOWN: None}.get(comparison.verdict, True)
+        is_met = {SLOWER: False, INCONCLUSIVE: None}.get(comparison.verdict, True)
     else:
         is_met = is_met_by(expected, comparison)
     if is_met is False:
         return ExitCode.FAILED
-    return ExitCode.NOT_SHOWN if is_met is None or quality_doubt(comparison) else ExitCode.FINE
+    return ExitCode.INCONCLUSIVE if is_met is None or quality_doubt(comparison) else ExitCode.FINE
 
 
 def _keep(

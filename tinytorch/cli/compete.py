@@ -20,7 +20,7 @@ exit codes:
   0  fine; for `run`: the entry is valid, accurate and shown to be faster
   1  a rule is broken, or a check did not hold
   2  wrong usage
-  3  valid, but not shown to be faster than the reference; or the accuracy of
+  3  valid, but inconclusive, or not faster than the reference; or the accuracy of
      the tier is inconclusive, which does not count as valid; for `verify`:
      the signature of a record was not checked
   4  the measurement is invalid, or a record was changed or cannot be read

@@ -155,7 +155,7 @@ def exit_code_of(judgement: "Judgement") -> ExitCode:
     if broken:
         found = judgement.accuracy
         is_open = found is not None and tier_verdict(found) == INCONCLUSIVE
-        return ExitCode.NOT_SHOWN if is_open else ExitCode.ACCURACY
+        return ExitCode.INCONCLUSIVE if is_open else ExitCode.ACCURACY
     if judgement.score is None:
         return ExitCode.INVALID
-    return ExitCode.FINE if judgement.score.verdict == "faster" else ExitCode.NOT_SHOWN
+    return ExitCode.FINE if judgement.score.verdict == "faster" else ExitCode.INCONCLUSIVE

@@ -229,7 +229,7 @@ def run(options: argparse.Namespace, output: Output) -> ExitCode:
             raise SettingError(f"there is no run in {options.path}, and nothing to verify")
         _show(options, output, files, findings)
         return code
-    if code not in (ExitCode.FINE, ExitCode.NOT_SHOWN):
+    if code not in (ExitCode.FINE, ExitCode.INCONCLUSIVE):
         _show(options, output, files, findings)
         output.say("not judged again: what is there was changed")
         return code
@@ -273,4 +273,4 @@ def _exit_code(files: "Sequence[CheckedFile]", findings: "Sequence[Finding]") ->
     if broken:
         return ExitCode.FAILED
     is_open = any(each.status == "signature not checked" for each in files)
-    return ExitCode.NOT_SHOWN if is_open else ExitCode.FINE
+    return ExitCode.INCONCLUSIVE if is_open else ExitCode.FINE

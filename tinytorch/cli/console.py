@@ -6,11 +6,12 @@ import math
 import os
 import sys
 import time
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from enum import Enum, IntEnum
-from typing import TYPE_CHECKING, Protocol
+from enum import Enum, EnumMeta, IntEnum
+from typing import TYPE_CHECKING, Any, Protocol
 
 from tinytorch import __version__
 from tinytorch.core.files import PATIENCE_S as BAR_APPEARS_AFTER_S
@@ -221,7 +222,19 @@ def _ready_for_json(value: object) -> object:
 # command leaves behind
 
 
-class ExitCode(IntEnum):
+class _FormerNames(EnumMeta):
+    """Lets a member be found by the name that it had in the release before."""
+
+    def __getattr__(cls, name: str) -> Any:
+        if name != "NOT_SHOWN":
+            raise AttributeError(name)
+        warnings.warn(
+            "ExitCode.NOT_SHOWN is called ExitCode.INCONCLUSIVE", DeprecationWarning, stacklevel=2
+        )
+        return cls["INCONCLUSIVE"]
+
+
+class ExitCode(IntEnum, metaclass=_FormerNames):
     """The verdict of a command, as the shell and a CI job see it."""
 
     FINE = 0
@@ -229,7 +242,7 @@ class ExitCode(IntEnum):
     """A regression, or a check that did not hold."""
     USAGE = 2
     """Wrong usage: an unknown command, option, target or setting, or a part not installed."""
-    NOT_SHOWN = 3
+    INCONCLUSIVE = 3
     """Not enough evidence for a verdict; never to be read as passed."""
     INVALID = 4
     """There is no measurement that can be trusted: a model raised or did not return, the clock was

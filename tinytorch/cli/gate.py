@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 EPILOG = (
     "Exit codes, the worst of all targets first: 1 a regression or a failure, 5 accuracy lost, "
-    "4 measurement invalid, 3 not shown, 0 passed or new; 2 wrong usage. "
+    "4 measurement invalid, 3 inconclusive, 0 passed or new; 2 wrong usage. "
     "[tool.tinytorch.gate] in pyproject.toml holds the defaults."
 )
 
@@ -163,6 +163,7 @@ def _write_files(options: argparse.Namespace, output: Output, result: "GateResul
 
 
 def _exit_code(verdict: str) -> ExitCode:
+    from tinytorch.measure.estimate import INCONCLUSIVE
     from tinytorch.records import gate_result
 
     codes = {
@@ -170,7 +171,7 @@ def _exit_code(verdict: str) -> ExitCode:
         gate_result.REGRESSION: ExitCode.FAILED,
         gate_result.ACCURACY: ExitCode.ACCURACY,
         gate_result.INVALID: ExitCode.INVALID,
-        gate_result.NOT_SHOWN: ExitCode.NOT_SHOWN,
+        INCONCLUSIVE: ExitCode.INCONCLUSIVE,
         gate_result.PASSED: ExitCode.FINE,
         gate_result.NEW: ExitCode.FINE,
     }

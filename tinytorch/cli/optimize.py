@@ -307,24 +307,24 @@ def _record_of(store: "RecordStore", result: "Optimization") -> str | None:
 
 def _exit_code(result: "Optimization") -> ExitCode:
     """Return what a script has to know. That nothing helps is an answer, where it is known."""
-    from tinytorch.tuning import attempt as limits
-    from tinytorch.tuning.attempt import NOT_SHOWN
+    from tinytorch.measure.estimate import INCONCLUSIVE
+    from tinytorch.tuning.attempt import LIMIT_BROKEN
 
     verdicts = {each.verdict for each in result.limit_checks}
     if result.was_interrupted:
         return ExitCode.INTERRUPTED
     if not result.was_judged:
         return ExitCode.INVALID
-    if limits.LIMIT_BROKEN in verdicts:
+    if LIMIT_BROKEN in verdicts:
         return ExitCode.FAILED
-    if limits.LIMIT_NOT_SHOWN in verdicts:
-        return ExitCode.NOT_SHOWN
+    if INCONCLUSIVE in verdicts:
+        return ExitCode.INCONCLUSIVE
     if result.recommended is not None:
         return ExitCode.FINE
     known = (*result.attempts, *result.confirmations)
     is_open = bool(result.refuted or result.inconclusive or result.lacked_time)
-    is_open |= any(each.outcome == NOT_SHOWN for each in known)
-    return ExitCode.NOT_SHOWN if is_open else ExitCode.FINE
+    is_open |= any(each.outcome == INCONCLUSIVE for each in known)
+    return ExitCode.INCONCLUSIVE if is_open else ExitCode.FINE
 
 
 # ---------------------------------------------------------------- files

@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tinytorch.errors import SettingError
+from tinytorch.measure.estimate import INCONCLUSIVE
 from tinytorch.measure.scaling import student_t_quantile
 
 __all__ = [
@@ -23,6 +24,7 @@ __all__ = [
     "about_sample_size",
     "compare_accuracy",
     "examples_if_nothing_is_lost",
+    "is_equally_good",
     "paired_difference_bounds",
     "untouched_share_bound",
 ]
@@ -97,7 +99,7 @@ def _lost_share(gained: float, lost: float, count: int, difference: float) -> fl
 # ---------------------------------------------------------------- is a candidate as accurate as
 # the baseline? Paired non-inferiority on scores per example
 
-NOT_WORSE, WORSE, INCONCLUSIVE = "not worse", "worse", "inconclusive"
+NOT_WORSE, WORSE = "not worse", "worse"
 
 SKEW_FACTOR = 25
 """Cochran's rule: a mean is as good as normal from 25 times its squared skewness values on."""
@@ -324,6 +326,11 @@ class AccuracyComparison:
             confidence=fields["confidence"],
             metric=fields["metric"],
         )
+
+
+def is_equally_good(accuracy: AccuracyComparison, *, has_same_outputs: bool) -> bool:
+    """Return whether outputs and scores are the same: then no sample is too small to tell."""
+    return has_same_outputs and accuracy.baseline_scores == accuracy.candidate_scores
 
 
 def compare_accuracy(

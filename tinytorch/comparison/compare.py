@@ -14,14 +14,15 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from tinytorch.comparison.comparison import NOT_SHOWN, Comparison, verdict_of
+from tinytorch.comparison.comparison import Comparison
 from tinytorch.comparison.evidence import Evidence, gather_evidence
 from tinytorch.comparison.processes import Isolated, ProcessSide
-from tinytorch.comparison.sequential import Rule, TimedRounds, TimeRatio, time_until_known
+from tinytorch.comparison.sequential import Rule, TimedRounds, time_until_known
 from tinytorch.comparison.sides import LocalSide, WorkloadSide, function_name, seconds_of
 from tinytorch.errors import MeasurementError, ModelError, SettingError
 from tinytorch.measure.ceilings import Progress
 from tinytorch.measure.environment import describe_environment, usable_cores
+from tinytorch.measure.estimate import INCONCLUSIVE, Estimate, time_verdict
 from tinytorch.measure.gpu import DeviceWatch
 from tinytorch.measure.interleaving import (
     FEWEST,
@@ -361,7 +362,7 @@ def compare(
     timing: str = LATENCY,
     both_timings: bool | None = None,
     names: Sequence[str] | None = None,
-    is_known: Callable[[TimeRatio], bool] | None = None,
+    is_known: Callable[[Estimate], bool] | None = None,
     seed: int = 0,
     progress: Progress | None = None,
 ) -> Comparison:
@@ -623,7 +624,7 @@ def _time(
     second: AnySide,
     rule: Rule,
     *,
-    is_known: Callable[[TimeRatio], bool] | None,
+    is_known: Callable[[Estimate], bool] | None,
     rng: np.random.Generator,
     progress: Progress | None,
 ) -> _Timing:
@@ -680,14 +681,14 @@ def _preparations(side: AnySide) -> tuple[Preparation, ...]:
 
 
 def _stopping_rule(
-    rule: Rule, floor: float, is_known: Callable[[TimeRatio], bool] | None
-) -> Callable[[TimeRatio], bool]:
-    def default(ratio: TimeRatio) -> bool:
-        return verdict_of(ratio, floor=floor, band=rule.band) != NOT_SHOWN
+    rule: Rule, floor: float, is_known: Callable[[Estimate], bool] | None
+) -> Callable[[Estimate], bool]:
+    def default(ratio: Estimate) -> bool:
+        return time_verdict(ratio, floor=floor, band=rule.band) != INCONCLUSIVE
 
     decided = is_known or default
 
-    def stop(ratio: TimeRatio) -> bool:
+    def stop(ratio: Estimate) -> bool:
         if not decided(ratio):
             return False
         if rule.precision is None:

@@ -20,8 +20,9 @@ from tinytorch.comparison.sides import LocalSide, WorkloadSide
 from tinytorch.errors import MeasurementError, SettingError, TinyTorchError
 from tinytorch.measure.energy import find_energy_meters, measure_energy
 from tinytorch.measure.environment import observe
+from tinytorch.measure.estimate import Estimate
 from tinytorch.measure.interleaving import Round
-from tinytorch.measure.samples import Interval, Samples, values_needed
+from tinytorch.measure.samples import Samples, values_needed
 from tinytorch.measure.timing import (
     WALL,
     Clock,
@@ -75,7 +76,7 @@ class TailPercentile:
 
     q: float
     value: float
-    interval: Interval
+    interval: Estimate
 
 
 @dataclass(frozen=True)

@@ -280,7 +280,7 @@ def _sort_out(
 def ranks_of(scores: Sequence[Score]) -> list[int]:
     """Give each its rank: 1 + how many are shown to be better, their low being above its high.
 
-    >>> ranks_of([Score(2, 1.9, 2.1, 10), Score(2.05, 1.8, 2.3, 10), Score(1, 0.9, 1.1, 10)])
+    >>> ranks_of([Score(2, 1.9, 2.1, n=10), Score(2.05, 1.8, 2.3, n=10), Score(1, 0.9, 1.1, n=10)])
     [1, 1, 3]
     """
     return [1 + sum(other.low > each.high for other in scores) for each in scores]
@@ -398,7 +398,7 @@ class Innovation:
     @property
     def as_score(self) -> Score:
         """The value, which is a lower bound itself, with its interval."""
-        return Score(self.value, self.value, self.high, self.speed.n)
+        return Score(self.value, self.value, self.high, n=self.speed.n)
 
     @property
     def _sum(self) -> float:
@@ -448,7 +448,7 @@ def composite_of(speed: Score, innovation: Innovation) -> Score:
         mixed(speed.value, innovation.value),
         mixed(speed.low, innovation.value),
         mixed(speed.high, innovation.high),
-        speed.n,
+        n=speed.n,
     )
 
 

@@ -119,7 +119,7 @@ def points_of(score: Score, full_marks_at: float = FULL_MARKS_AT) -> float:
 
     No speedup shown is 0, `full_marks_at` and more is 100; by default 2x is 50 and 4x is 100.
 
-    >>> points_of(Score(2.1, 2.0, 2.2, 10))
+    >>> points_of(Score(2.1, 2.0, 2.2, n=10))
     50.0
     """
     if score.low <= 1:

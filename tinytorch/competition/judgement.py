@@ -12,6 +12,7 @@ from tinytorch.comparison.accuracy import AccuracyComparison
 from tinytorch.competition.entry import Entry
 from tinytorch.competition.events import Event, find_event
 from tinytorch.competition.rules import Finding
+from tinytorch.measure.estimate import Estimate, time_verdict
 from tinytorch.measure.interleaving import hodges_lehmann, signed_rank_interval
 
 __all__ = ["FASTER_BEYOND", "FEWEST_HEATS", "Ablation", "Heat", "Judgement", "Score", "score_of"]
@@ -32,24 +33,18 @@ class Heat:
 
 
 @dataclass(frozen=True)
-class Score:
-    """How many times better than the reference, with the interval that holds with 95%."""
-
-    value: float
-    low: float
-    high: float
-    n: int
+class Score(Estimate):
+    """How many times better than the reference; `n` is the number of heats."""
 
     @property
     def verdict(self) -> str:
-        """`faster`, `slower`, or `not shown`."""
-        if self.low > FASTER_BEYOND:
-            return "faster"
-        return "slower" if self.high < 1 / FASTER_BEYOND else "not shown"
+        """The verdict of time; beyond 2% it is faster or slower, inside of that the same."""
+        share = FASTER_BEYOND - 1
+        return time_verdict(self.inverse, floor=share, band=share)
 
 
 def score_of(heats: Sequence[Heat], measures: Sequence[str]) -> Score:
-    """Give the geometric mean of the ratios of these measures, with heats as the unit."""
+    """Return the geometric mean of the ratios of these measures, with heats as the unit."""
     logs = [
         math.fsum(math.log(heat.reference[name] / heat.entry[name]) for name in measures)
         / len(measures)
@@ -57,7 +52,7 @@ def score_of(heats: Sequence[Heat], measures: Sequence[str]) -> Score:
     ]
     low, high = signed_rank_interval(logs, 1 - CONFIDENCE)
     value = hodges_lehmann(logs)
-    return Score(math.exp(value), math.exp(low), math.exp(high), len(logs))
+    return Score(math.exp(value), math.exp(low), math.exp(high), CONFIDENCE, len(logs))
 
 
 @dataclass(frozen=True)

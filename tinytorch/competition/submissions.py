@@ -289,7 +289,7 @@ class Rerun:
         new, old = self.judgement.score, self.claimed
         if new is None or old is None or not self.judgement.is_valid:
             return None
-        return new.low <= old.high and old.low <= new.high
+        return not new.is_apart_from(old)
 
 
 def rerun(

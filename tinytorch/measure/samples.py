@@ -12,8 +12,9 @@ import numpy as np
 import numpy.typing as npt
 
 from tinytorch.errors import SettingError
+from tinytorch.measure.estimate import Estimate
 
-__all__ = ["Interval", "Outliers", "Samples", "Stability", "values_needed"]
+__all__ = ["Outliers", "Samples", "Stability", "values_needed"]
 
 MILD_FENCE, SEVERE_FENCE = 1.5, 3.0
 """Tukey's fences, in interquartile ranges beyond the quartiles."""
@@ -26,15 +27,6 @@ ROUNDING = 1e-12
 """Relative error of a sum of probabilities; a tail that is larger by less is not larger."""
 ENOUGH_TO_JUDGE = 4
 """Fewer values say nothing about stability: each half needs two."""
-
-
-@dataclass(frozen=True)
-class Interval:
-    """A range for an unknown number. `confidence` is the coverage that it really has."""
-
-    low: float
-    high: float
-    confidence: float
 
 
 @dataclass(frozen=True)
@@ -125,8 +117,8 @@ class Samples:
             raise SettingError(f"percentile {q}; it must lie between 0 and 100")
         return float(np.percentile(self._sorted, q))
 
-    def median_interval(self, confidence: float = 0.95) -> Interval:
-        """Give an interval for the true median, from order statistics.
+    def median_interval(self, confidence: float = 0.95) -> Estimate:
+        """Return the median and an interval for the true one, from order statistics.
 
         It assumes independent values and nothing about their distribution. The coverage is the
         smallest possible one that reaches `confidence`; where there are too few values for that,
@@ -136,10 +128,11 @@ class Samples:
             raise SettingError(f"confidence {confidence}; it must lie between 0 and 1")
         rank, coverage = _median_ranks(self.count, confidence)
         ordered = self._sorted
-        return Interval(float(ordered[rank]), float(ordered[-1 - rank]), coverage)
+        low, high = float(ordered[rank]), float(ordered[-1 - rank])
+        return Estimate(self.median, low, high, coverage, self.count)
 
-    def percentile_interval(self, q: float, confidence: float = 0.95) -> Interval:
-        """Give a two-sided interval for the true q-th percentile, from order statistics.
+    def percentile_interval(self, q: float, confidence: float = 0.95) -> Estimate:
+        """Return a percentile and a two-sided interval for the true one, from order statistics.
 
         It assumes independent values and nothing about their distribution, and each end misses in
         at most half of what `confidence` leaves. Where there are too few values for an end, as for
@@ -152,7 +145,9 @@ class Samples:
         ordered = self._sorted
         low = float(ordered[below]) if below >= 0 else -math.inf
         high = float(ordered[upto]) if upto < self.count else math.inf
-        return Interval(low, high, coverage)
+        # With a low confidence both ends may lie on one side of the interpolated value.
+        value = min(max(self.percentile(q), low), high)
+        return Estimate(value, low, high, coverage, self.count)
 
     @property
     def outliers(self) -> Outliers:

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tinytorch.errors import SettingError
-from tinytorch.measure.samples import Interval
+from tinytorch.measure.estimate import Estimate
 
 __all__ = ["FAR", "ScalingPrediction", "predict_scaling", "student_t_quantile"]
 
@@ -30,9 +30,9 @@ class ScalingPrediction:
 
     at: float
     value: float
-    interval: Interval
+    interval: Estimate
     exponent: float
-    exponent_interval: Interval
+    exponent_interval: Estimate
     factor: float
     residuals: tuple[float, ...]
     notes: tuple[str, ...] = ()
@@ -76,9 +76,17 @@ def predict_scaling(
     return ScalingPrediction(
         at=float(at),
         value=_exp(predicted),
-        interval=Interval(_exp(predicted - of_value), _exp(predicted + of_value), confidence),
+        interval=Estimate(
+            _exp(predicted),
+            _exp(predicted - of_value),
+            _exp(predicted + of_value),
+            confidence,
+            len(x),
+        ),
         exponent=exponent,
-        exponent_interval=Interval(exponent - of_exponent, exponent + of_exponent, confidence),
+        exponent_interval=Estimate(
+            exponent, exponent - of_exponent, exponent + of_exponent, confidence, len(x)
+        ),
         factor=_exp(intercept),
         residuals=tuple(float(each) for each in residuals),
         notes=_notes(x, y, exponent, at),

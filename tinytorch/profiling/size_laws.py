@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tinytorch.core.kernels.backend import matmul
-from tinytorch.measure.samples import Interval
+from tinytorch.measure.estimate import Estimate
 from tinytorch.measure.scaling import FAR, predict_scaling, student_t_quantile
 
 __all__ = ["LEAST_SIZES", "Law", "Terms", "exact_polynomial", "fit_law", "tail_power_law"]
@@ -62,9 +62,9 @@ class Law:
     name: str
     terms: Terms
     fitted: tuple[int, ...]
-    interval: Interval | None
+    interval: Estimate | None
     exponent: float
-    exponent_interval: Interval | None
+    exponent_interval: Estimate | None
     formula: str = ""
     error: float | None = None
     power_law_error: float | None = None
@@ -117,9 +117,9 @@ def exact_polynomial(
                 EXACT,
                 terms,
                 tuple(sizes),
-                interval=Interval(value, value, 1.0),
+                interval=Estimate.counted(value),
                 exponent=exponent,
-                exponent_interval=Interval(exponent, exponent, 1.0),
+                exponent_interval=Estimate.counted(exponent),
                 formula=_formula(pairs, constant),
             )
     return None
@@ -230,9 +230,11 @@ def fit_law(
         best.name,
         best.terms,
         tuple(sizes),
-        interval=Interval(_exp(low), _exp(high), CONFIDENCE),
+        interval=Estimate(_exp(logs[0][0]), _exp(low), _exp(high), CONFIDENCE, len(sizes)),
         exponent=exponent,
-        exponent_interval=Interval(exponent - reach, exponent + reach, CONFIDENCE),
+        exponent_interval=Estimate(
+            exponent, exponent - reach, exponent + reach, CONFIDENCE, len(sizes)
+        ),
         error=best.error,
         power_law_error=power.error,
         rivals=tuple(fit.name for fit in rivals),

@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from time import perf_counter
 from typing import Any, Protocol
 
 from tinytorch.errors import SettingError, TinyTorchError
 from tinytorch.measure.environment import observe
-from tinytorch.measure.samples import Interval, Samples
+from tinytorch.measure.estimate import Estimate
+from tinytorch.measure.samples import Samples
 from tinytorch.measure.timing import gc_paused
 from tinytorch.models.adapter import Adapter, adapter_for
 from tinytorch.models.workload import Workload, axis_length, axis_number, resize_workload
@@ -75,12 +76,13 @@ class Trend:
         return self.law.value(size) + self.constant
 
     @property
-    def interval(self) -> Interval | None:
+    def interval(self) -> Estimate | None:
         """Where a measurement is expected; None if nothing is left to judge the law by."""
         found = self.law.interval
         if found is None:
             return None
-        return Interval(found.low + self.constant, found.high + self.constant, found.confidence)
+        value, low, high = (x + self.constant for x in (found.value, found.low, found.high))
+        return replace(found, value=value, low=low, high=high)
 
     @property
     def is_shown(self) -> bool:
@@ -150,16 +152,25 @@ class Trend:
 
     def to_dict(self) -> dict[str, Any]:
         """Give everything, ready for JSON but for numbers that are not finite."""
+        law = self.law
+        intervals = {"interval": law.interval, "exponent_interval": law.exponent_interval}
         return {
             **asdict(self),
+            "law": asdict(law) | {name: _ends(found) for name, found in intervals.items()},
             "value": self.value,
-            "interval": asdict(self.interval) if self.interval else None,
+            "interval": _ends(self.interval),
             "is_exact": self.law.is_exact,
             "is_shown": self.is_shown,
             "holds": self.holds,
             "words": self.words,
             "notes": list(self.notes),
         }
+
+
+def _ends(found: Estimate | None) -> dict[str, float] | None:
+    if found is None:
+        return None
+    return {"low": found.low, "high": found.high, "confidence": found.coverage}
 
 
 def fit_trend(

@@ -82,7 +82,11 @@ def _samples(samples: Samples) -> dict[str, Any]:
         **samples.to_dict(),
         "count": samples.count,
         "median": samples.median,
-        "median_interval": asdict(interval),
+        "median_interval": {
+            "low": interval.low,
+            "high": interval.high,
+            "confidence": interval.coverage,
+        },
         "mean": samples.mean,
         "std": samples.std,
         "minimum": samples.minimum,

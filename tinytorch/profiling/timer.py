@@ -165,7 +165,7 @@ def timing_stats(samples: Samples) -> dict[str, Any]:
         "p50_ms": samples.median * MS,
         "ci_low_ms": interval.low * MS,
         "ci_high_ms": interval.high * MS,
-        "ci_confidence": interval.confidence,
+        "ci_confidence": interval.coverage,
         "mean_ms": samples.mean * MS,
         "std_ms": samples.std * MS,
         "min_ms": samples.minimum * MS,

@@ -392,7 +392,7 @@ class Perf:
 
         It is worse with less accuracy, when it cannot be evaluated, and with broken outputs: of
         another number or shape, or not finite where the baseline's are (``evidence=False`` looks
-        at time alone). What is not shown either way, about time or accuracy, is named in the
+        at time alone). What is inconclusive, about time or accuracy, is named in the
         summary, and a failure with ``--perf-strict``. Without ``--perf`` the test is skipped.
         """
         __tracebackhide__ = True
@@ -400,18 +400,18 @@ class Perf:
             raise SettingError(f"tolerance={tolerance}; it must be a share such as 0.05")
         if not self.is_on:
             pytest.skip(OFF)
-        from tinytorch.comparison.comparison import quality_doubt, quality_loss, stays_within
+        from tinytorch.comparison.comparison import quality_doubt, quality_loss
         from tinytorch.reporting.forest_plot import ratio_text
 
-        settings.setdefault("is_known", lambda ratio: stays_within(ratio, tolerance) is not None)
+        settings.setdefault("is_known", lambda ratio: ratio.is_below(1 + tolerance) is not None)
         found = self._compare(baseline, candidate, settings)
-        is_within = None if found.contradiction else stays_within(found.ratio, tolerance)
+        is_within = None if found.contradiction else found.ratio.is_below(1 + tolerance)
         ends = f"{ratio_text(found.time_ratio_low)} to {ratio_text(found.time_ratio_high)}"
         shown = (
             f"{ratio_text(found.time_ratio)} the time ({ends}), n={found.n} rounds, "
             f"tolerance {100 * tolerance:.3g}%"
         )
-        open_time = f"not shown whether it is slower: {shown}" if is_within is None else ""
+        open_time = f"time is inconclusive: {shown}" if is_within is None else ""
         open_question = "; ".join(filter(None, (open_time, quality_doubt(found))))
         self._keep({"comparison": found.to_dict(), "open": open_question})
         if loss := quality_loss(found):
@@ -419,7 +419,7 @@ class Perf:
         if is_within is False:
             pytest.fail(f"{found.candidate_name} is slower than {found.baseline_name}: {shown}")
         if open_question and self._options.is_strict:
-            pytest.fail(f"{open_question}; --perf-strict wants it shown")
+            pytest.fail(f"{open_question}; --perf-strict makes that a failure")
         return found
 
     def _compare(self, baseline: Any, candidate: Any, settings: dict[str, Any]) -> Comparison:

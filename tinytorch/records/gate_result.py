@@ -6,36 +6,29 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from tinytorch.comparison.accuracy import INCONCLUSIVE, WORSE, AccuracyComparison
-from tinytorch.comparison.comparison import FASTER, SLOWER, Comparison, verdict_of
-from tinytorch.comparison.sequential import TimeRatio
+from tinytorch.comparison.accuracy import WORSE, AccuracyComparison, is_equally_good
+from tinytorch.comparison.comparison import Comparison
+from tinytorch.measure.estimate import FASTER, INCONCLUSIVE, SLOWER, Estimate, time_verdict
 
 __all__ = [
     "ACCURACY",
     "FAILED",
     "INVALID",
     "NEW",
-    "NOT_SHOWN",
     "PASSED",
     "REGRESSION",
     "SEVERITY",
     "GateResult",
     "TargetResult",
-    "decide",
 ]
 
 FAILED, REGRESSION, ACCURACY, INVALID = "failed", "regression", "accuracy", "invalid"
-NOT_SHOWN, PASSED, NEW = "not shown", "passed", "new"
-SEVERITY = (FAILED, REGRESSION, ACCURACY, INVALID, NOT_SHOWN, PASSED, NEW)
+PASSED, NEW = "passed", "new"
+SEVERITY = (FAILED, REGRESSION, ACCURACY, INVALID, INCONCLUSIVE, PASSED, NEW)
 """The worst first. The worst verdict of all targets is that of the gate."""
 TIMES_FROM = 2.0
-
-
-def decide(ratio: TimeRatio, tolerance: float) -> str:
-    """Say what an interval shows: all of it on one side of the tolerance, or nothing."""
-    if ratio.low > 1 + tolerance:
-        return REGRESSION
-    return PASSED if ratio.high < 1 + tolerance else NOT_SHOWN
+VERDICTS = {True: PASSED, False: REGRESSION, None: INCONCLUSIVE}
+"""Whether a time ratio keeps to the tolerance -> the verdict on it."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +43,7 @@ class TargetResult:
 
     target: str
     tolerance: float
-    ratio: TimeRatio | None = None
+    ratio: Estimate | None = None
     comparison: Comparison | None = None
     accuracy: AccuracyComparison | None = None
     outputs: str = ""
@@ -74,15 +67,16 @@ class TargetResult:
             return FAILED
         found = {self.time_verdict, self.accuracy_verdict}
         if self.obstacle:
-            found.add(NOT_SHOWN)
+            found.add(INCONCLUSIVE)
         return min(found, key=SEVERITY.index)
 
     @property
     def time_verdict(self) -> str:
-        """Say what is shown about the time; nothing, where typical calls and the mean disagree."""
+        """The verdict on the time: inconclusive where typical calls and the mean disagree."""
         if self.ratio is None:
-            return NOT_SHOWN
-        return NOT_SHOWN if self.contradiction else decide(self.ratio, self.tolerance)
+            return INCONCLUSIVE
+        is_open = bool(self.contradiction)
+        return INCONCLUSIVE if is_open else VERDICTS[self.ratio.is_below(1 + self.tolerance)]
 
     @property
     def contradiction(self) -> str:
@@ -91,7 +85,8 @@ class TargetResult:
         # Against a record, the comparison is of the candidate with itself.
         if found is None or self.ratio != found.ratio or not found.contradiction:
             return ""
-        differs = decide(found.mean_ratio, self.tolerance) != decide(self.ratio, self.tolerance)
+        limit = 1 + self.tolerance
+        differs = found.mean_ratio.is_below(limit) is not found.ratio.is_below(limit)
         return found.contradiction if differs else ""
 
     @property
@@ -101,14 +96,12 @@ class TargetResult:
             return PASSED
         if self.accuracy.verdict == WORSE:
             return ACCURACY
-        return NOT_SHOWN if self.accuracy.verdict == INCONCLUSIVE else PASSED
+        return INCONCLUSIVE if self.accuracy.verdict == INCONCLUSIVE else PASSED
 
     @property
     def _is_equally_good(self) -> bool:
-        """The same outputs and scores come from the same function: no sample is too small."""
         found = self.accuracy
-        has_same_scores = found is not None and found.baseline_scores == found.candidate_scores
-        return has_same_scores and self.has_same_outputs
+        return found is not None and is_equally_good(found, has_same_outputs=self.has_same_outputs)
 
     @property
     def change(self) -> str:
@@ -116,7 +109,7 @@ class TargetResult:
         if self.ratio is None or self.comparison is None or self.contradiction:
             return ""
         rule = self.comparison.rule
-        found = verdict_of(self.ratio, floor=self.comparison.floor, band=rule.band)
+        found = time_verdict(self.ratio, floor=self.comparison.floor, band=rule.band)
         return found if found in (FASTER, SLOWER) else ""
 
     @property
@@ -151,7 +144,7 @@ class TargetResult:
         if self.contradiction:
             return self.contradiction
         size = _size(self.ratio)
-        if self.time_verdict == NOT_SHOWN:
+        if self.time_verdict == INCONCLUSIVE:
             return f"{size}: the interval reaches over the tolerance of {self.tolerance:.1%}"
         if self.time_verdict == REGRESSION:
             return f"{size}, beyond the tolerance of {self.tolerance:.1%}"
@@ -206,7 +199,9 @@ class GateResult:
     @property
     def verdict(self) -> str:
         """Give the worst verdict; it decides about the exit code."""
-        return min((each.verdict for each in self.results), key=SEVERITY.index, default=NOT_SHOWN)
+        return min(
+            (each.verdict for each in self.results), key=SEVERITY.index, default=INCONCLUSIVE
+        )
 
     @property
     def seconds_used(self) -> float:
@@ -241,7 +236,7 @@ def _counted(verdict: str, found: Sequence[TargetResult]) -> str:
     return f"{len(found)} {verdict}{more}"
 
 
-def _size(ratio: TimeRatio) -> str:
+def _size(ratio: Estimate) -> str:
     """Write a ratio in words: percent where it is near 1, else how many times."""
     if ratio.value < TIMES_FROM:
         value, low, high = map(_change_text, (ratio.value, ratio.low, ratio.high))

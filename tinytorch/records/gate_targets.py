@@ -17,16 +17,16 @@ from typing import Any
 import numpy as np
 
 from tinytorch.comparison.compare import compare
-from tinytorch.comparison.comparison import FASTER, SLOWER, Comparison
+from tinytorch.comparison.comparison import Comparison
 from tinytorch.comparison.outputs import OutputDifference
 from tinytorch.comparison.processes import WORKER, Isolated
-from tinytorch.comparison.sequential import TimeRatio
 from tinytorch.errors import MeasurementError, ModelError, SettingError
 from tinytorch.measure.ceilings import Progress
 from tinytorch.measure.child_process import how_it_ended, last_words, run_child
+from tinytorch.measure.estimate import FASTER, SLOWER, Estimate
 from tinytorch.measure.samples import Samples
 from tinytorch.models.targets import is_installed, place_in_project
-from tinytorch.records.gate_result import NOT_SHOWN, TargetResult, decide
+from tinytorch.records.gate_result import TargetResult
 from tinytorch.records.history import (
     KIND,
     LATENCY,
@@ -360,7 +360,7 @@ class Measuring:
         second: Isolated,
         *,
         names: tuple[str, str],
-        is_known: Callable[[TimeRatio], bool],
+        is_known: Callable[[Estimate], bool],
     ) -> Comparison:
         """Compare two isolated targets as the settings say."""
         return compare(
@@ -395,7 +395,7 @@ def against_commit(
             sides[0].isolated(target),
             sides[1].isolated(target),
             names=(BASELINE, CANDIDATE),
-            is_known=lambda ratio: decide(ratio, tolerance) != NOT_SHOWN,
+            is_known=lambda ratio: ratio.is_below(1 + tolerance) is not None,
         )
     except (ModelError, MeasurementError) as error:
         result = _after_failure(result, str(error))
@@ -547,7 +547,7 @@ def against_record(
     return _with_stored_accuracy(result, found, baseline.record, measuring.settings.margin)
 
 
-def _is_within(ratio: TimeRatio, share: float) -> bool:
+def _is_within(ratio: Estimate, share: float) -> bool:
     return ratio.high <= 1 + share and ratio.low >= 1 / (1 + share)
 
 

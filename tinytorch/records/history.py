@@ -16,10 +16,10 @@ import numpy as np
 
 from tinytorch.comparison.accuracy import AccuracyComparison, compare_accuracy
 from tinytorch.comparison.comparison import Comparison
-from tinytorch.comparison.sequential import TimeRatio
 from tinytorch.errors import RecordError, SettingError
 from tinytorch.measure.environment import DECIDING_LIBRARIES
-from tinytorch.measure.samples import Interval, Samples
+from tinytorch.measure.estimate import Estimate
+from tinytorch.measure.samples import Samples
 from tinytorch.measure.scaling import student_t_quantile
 from tinytorch.records.change_points import ChangePoint, drifts, find_change_points
 from tinytorch.records.record import Record, SeriesKey, canonical_json, parse_record, utc_text
@@ -85,7 +85,7 @@ class TrendPoint:
         return self.samples.median
 
     @property
-    def interval(self) -> Interval | None:
+    def interval(self) -> Estimate | None:
         """Give the interval of the median; a single value has none."""
         return self.samples.median_interval() if self.samples.count > 1 else None
 
@@ -222,7 +222,7 @@ def _point_fields(point: TrendPoint) -> dict[str, Any]:
         "value": point.value,
         "low": interval.low if interval else None,
         "high": interval.high if interval else None,
-        "confidence": interval.confidence if interval else None,
+        "confidence": interval.coverage if interval else None,
         "count": point.samples.count,
         "commit": point.commit,
         "commit_has_changes": point.commit_has_changes,
@@ -380,8 +380,9 @@ KIND, LATENCY, TIME_RATIO = "gate", "latency", "time ratio"
 PROTOCOL = "fresh processes, in turns"
 ENOUGH_RECORDS = 5
 """From so many earlier records on, their spread says how far runs differ."""
-ONE_RECORD_REACH = 0.10
-"""With fewer, a difference must be larger than this share to count."""
+ONE_RECORD_REACH = 0.1001
+"""How far runs may differ as long as there are too few to tell; a little more than the default
+tolerance, so that one record alone never shows that it is kept."""
 CONFIDENCE = 0.95
 
 
@@ -476,7 +477,7 @@ def baselines_in_file(path: str | os.PathLike[str], *, origin: str = "") -> Stor
     return StoredBaselines(origin or str(path), tuple(records), notes=tuple(notes))
 
 
-def compare_with_record(today: Samples, baseline: Baseline) -> tuple[TimeRatio, tuple[str, ...]]:
+def compare_with_record(today: Samples, baseline: Baseline) -> tuple[Estimate, tuple[str, ...]]:
     """Give today's time over the record's, with an interval that allows for runs to differ.
 
     With enough earlier records, their spread since the last change of level is that of a run; the
@@ -503,7 +504,7 @@ def compare_with_record(today: Samples, baseline: Baseline) -> tuple[TimeRatio, 
             f"runs of this series differ by {math.expm1(spread):.1%} (standard deviation of "
             f"{len(level)} records), which makes the interval"
         )
-    ratio = TimeRatio(math.exp(centre), math.exp(centre - reach), math.exp(centre + reach))
+    ratio = Estimate(math.exp(centre), math.exp(centre - reach), math.exp(centre + reach))
     return ratio, (note,)
 
 

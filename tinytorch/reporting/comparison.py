@@ -12,11 +12,7 @@ from rich.text import Text
 from tinytorch.comparison import accuracy as accuracies
 from tinytorch.comparison.accuracy import AccuracyComparison
 from tinytorch.comparison.comparison import (
-    FASTER,
-    NOT_SHOWN,
     NOT_STATED,
-    SAME,
-    SLOWER,
     Comparison,
     failed_evaluation,
     quality_doubt,
@@ -25,6 +21,7 @@ from tinytorch.comparison.comparison import (
 from tinytorch.comparison.evidence import Tail, TailPercentile
 from tinytorch.comparison.outputs import OutputDifference
 from tinytorch.comparison.self_check import SelfCheck
+from tinytorch.measure.estimate import FASTER, INCONCLUSIVE, SAME, SLOWER
 from tinytorch.measure.interleaving import LATENCY, THROUGHPUT, Round
 from tinytorch.measure.samples import values_needed
 from tinytorch.measure.timing import COLD
@@ -87,7 +84,7 @@ def preparation_lines(comparison: Comparison) -> Iterator[str]:
     found = comparison.break_even
     if found is None:
         return
-    calls, low, high = (count_text(math.ceil(x)) for x in (found.calls, found.low, found.high))
+    calls, low, high = (count_text(math.ceil(x)) for x in (found.value, found.low, found.high))
     yield f"{names[1]} has made up for that after {calls} calls ({low} to {high})"
 
 
@@ -198,7 +195,7 @@ def _about_outputs(found: OutputDifference) -> Text:
 # ---------------------------------------------------------------- what a comparison says, in plain
 # words: the same in the terminal, in HTML and in Markdown
 
-STYLES = {FASTER: "green", SLOWER: "red", SAME: "cyan", NOT_SHOWN: "yellow"}
+STYLES = {FASTER: "green", SLOWER: "red", SAME: "cyan", INCONCLUSIVE: "yellow"}
 SINGLE = "latency (one synchronised call)"
 SUSTAINED = "throughput (sustained calls)"
 BY_EVENTS = "device time (CUDA events)"
@@ -246,10 +243,10 @@ def verdict_text(comparison: Comparison) -> str:
         interval = f"{ratio_text(low)} to {ratio_text(high)} the time"
         return f"same: within {_share(comparison.rule.band)} ({interval}), {found}"
     if comparison.contradiction:
-        return f"not shown: typical calls and the mean disagree, see the notes; {found}"
-    ends = f"{ratio_text(comparison.speedup_low)} and {ratio_text(comparison.speedup_high)}"
+        return f"inconclusive: typical calls and the mean disagree, see the notes; {found}"
+    ends = f"{ratio_text(comparison.speedup_low)} to {ratio_text(comparison.speedup_high)}"
     spent = f"n={comparison.n}, {seconds_text(comparison.seconds_used)}"
-    return f"not shown: between {ends}; a larger budget may decide ({spent})"
+    return f"inconclusive (interval {ends}); a larger budget may decide ({spent})"
 
 
 def speedup_text(comparison: Comparison) -> str:
@@ -637,7 +634,7 @@ def render_self_check(check: SelfCheck) -> RenderableType:
         "trials": f"{trials} comparisons of {check.target} with itself",
         "false alarms": f"{alarms} of {trials}",
         "same": f"{trials - alarms - check.undecided} of {trials}",
-        "not shown": f"{check.undecided} of {trials}",
+        "inconclusive": f"{check.undecided} of {trials}",
         "largest difference": f"{_percent(check.largest_difference)}, of estimates",
         "noise": f"{_percent(check.reach)} from the estimate to the end of its interval",
         "floor": f"{_percent(check.floor)}; {_use(check)}",
@@ -679,11 +676,11 @@ def _use(check: SelfCheck) -> str:
 
 def _check_row(check: SelfCheck, number: int) -> ForestRow:
     trial = check.trials[number]
-    style = {SAME: "cyan", NOT_SHOWN: "yellow"}.get(trial.verdict, "red")
+    style = {SAME: "cyan", INCONCLUSIVE: "yellow"}.get(trial.verdict, "red")
     # As a speedup: right of 1 is faster.
-    value, low, high = 1 / trial.ratio, 1 / trial.high, 1 / trial.low
-    text = f"{trial.verdict:<9}  {ratio_text(low)} to {ratio_text(high)}"
-    return ForestRow(str(number + 1), value, low, high, text, style)
+    found = trial.ratio.inverse
+    text = f"{trial.verdict:<12}  {ratio_text(found.low)} to {ratio_text(found.high)}"
+    return ForestRow(str(number + 1), found.value, found.low, found.high, text, style)
 
 
 def _percent(share: float) -> str:

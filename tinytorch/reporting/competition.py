@@ -30,6 +30,7 @@ from tinytorch.competition.rounds import Round
 from tinytorch.competition.rules import Finding, Rule
 from tinytorch.competition.run_files import NOT_CHECKED, SEED_NOT_REVEALED, KeptRun
 from tinytorch.competition.signing import WHAT_TO_INSTALL
+from tinytorch.measure.estimate import FASTER, INCONCLUSIVE, SAME, SLOWER
 from tinytorch.reporting.comparison import accuracy_line
 from tinytorch.reporting.comparison import score_text as accuracy_writer
 from tinytorch.reporting.forest_plot import ForestPlot, ForestRow, ratio_text
@@ -78,7 +79,7 @@ __all__ = [
 # same ones in the terminal and on pages
 
 NOT_AFFILIATED = "This competition is not affiliated with MLCommons or its MLPerf benchmarks."
-VERDICT_STYLES = {"faster": "green", "slower": "red", "not shown": "yellow"}
+VERDICT_STYLES = {FASTER: "green", SLOWER: "red", SAME: "cyan", INCONCLUSIVE: "yellow"}
 BAND = FASTER_BEYOND - 1
 
 
@@ -220,7 +221,7 @@ def ablation_rows(judgement: Judgement) -> list[tuple[str, Score | None, str]]:
         score = pooled_score(each.heats, names)
         said = each.reason or f"{len(each.heats)} heats, too few for an interval"
         if score is not None:
-            said = {"faster": "helps", "slower": "hurts"}.get(score.verdict, "no help is shown")
+            said = {FASTER: "helps", SLOWER: "hurts"}.get(score.verdict, "no help is shown")
         rows.append((plain(each.technique), score, plain(said)))
     return rows
 
@@ -326,7 +327,7 @@ def render_divisions(tiers: Sequence[float]) -> RenderableType:
 # ---------------------------------------------------------------- boards of the competition in the
 # terminal: ranks with intervals, and what is not ranked
 
-NOT_SHOWN_APART = "A rank that is shared (=) means: no difference between these is shown."
+SHARED_RANK = "A rank that is shared (=) means: no difference between these is shown."
 ABOUT: dict[BoardKind, str] = {
     "speed": "how many times faster than the reference, over the heats of all runs",
     "innovation": "what the techniques contribute at least, weighted by how rare they are",
@@ -352,7 +353,7 @@ def show_board(
         *_missing_part(contests),
         *_damaged(board),
         *_rounds(board),
-        Text(NOT_SHOWN_APART, style="dim"),
+        Text(SHARED_RANK, style="dim"),
         Text(NOT_AFFILIATED, style="dim"),
     )
 

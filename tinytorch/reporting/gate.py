@@ -9,12 +9,12 @@ from xml.etree import ElementTree
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from tinytorch.measure.estimate import INCONCLUSIVE
 from tinytorch.records.gate_result import (
     ACCURACY,
     FAILED,
     INVALID,
     NEW,
-    NOT_SHOWN,
     PASSED,
     REGRESSION,
     GateResult,
@@ -36,7 +36,7 @@ STYLES = {
     REGRESSION: "bold red",
     ACCURACY: "bold red",
     INVALID: "red",
-    NOT_SHOWN: "yellow",
+    INCONCLUSIVE: "yellow",
     PASSED: "green",
     NEW: "cyan",
 }
@@ -45,7 +45,7 @@ TITLES = {
     REGRESSION: "The gate fails: slower than the tolerance allows",
     ACCURACY: "The gate fails: accuracy is lost",
     INVALID: "The measurement is not to be trusted",
-    NOT_SHOWN: "Not shown: there is not enough evidence to pass",
+    INCONCLUSIVE: "Inconclusive: there is not enough evidence to pass",
     PASSED: "The gate passes",
     NEW: "Nothing was compared: all targets are new",
 }
@@ -54,7 +54,7 @@ MARKS = {
     REGRESSION: "❌",
     ACCURACY: "❌",
     INVALID: "⚠️",
-    NOT_SHOWN: "❔",
+    INCONCLUSIVE: "❔",
     PASSED: "✅",
     NEW: "🆕",
 }
@@ -133,7 +133,7 @@ def _ratio_text(row: TargetResult) -> str:
 def _accuracy_text(row: TargetResult) -> str:
     if row.accuracy is None:
         return UNKNOWN
-    words = {PASSED: "not worse", ACCURACY: "worse", NOT_SHOWN: "inconclusive"}
+    words = {PASSED: "not worse", ACCURACY: "worse", INCONCLUSIVE: "inconclusive"}
     return f"{words[row.accuracy_verdict]} ({row.accuracy.difference:+.2g})"
 
 
@@ -185,12 +185,12 @@ def _markdown_row(row: TargetResult) -> tuple[str, ...]:
 
 
 def gate_junit(result: GateResult) -> str:
-    """Write JUnit XML: one test case per target; what is not shown counts as skipped."""
+    """Write JUnit XML: one test case per target; what is inconclusive counts as skipped."""
     counts = {
         "tests": len(result.results),
         "failures": len(result.having(FAILED, REGRESSION, ACCURACY)),
         "errors": len(result.having(INVALID)),
-        "skipped": len(result.having(NOT_SHOWN, NEW)),
+        "skipped": len(result.having(INCONCLUSIVE, NEW)),
     }
     totals = {name: str(count) for name, count in counts.items()}
     totals["time"] = f"{result.seconds_used:.3f}"
@@ -221,7 +221,7 @@ def _add_case(suite: ElementTree.Element, row: TargetResult) -> None:
         ElementTree.SubElement(case, "failure", message=message, type=row.verdict)
     elif row.verdict == INVALID:
         ElementTree.SubElement(case, "error", message=message, type=row.verdict)
-    elif row.verdict in (NOT_SHOWN, NEW):
+    elif row.verdict in (INCONCLUSIVE, NEW):
         ElementTree.SubElement(case, "skipped", message=message)
     said = [_ratio_text(row), row.reason, row.outputs, *row.notes]
     out = ElementTree.SubElement(case, "system-out")
@@ -238,8 +238,8 @@ def _xml_text(text: str) -> str:
 def gate_annotations(result: GateResult) -> list[str]:
     """Give the lines that GitHub Actions shows beside the code of a pull request."""
     lines = []
-    for row in result.having(FAILED, REGRESSION, ACCURACY, INVALID, NOT_SHOWN):
-        level = "warning" if row.verdict == NOT_SHOWN else "error"
+    for row in result.having(FAILED, REGRESSION, ACCURACY, INVALID, INCONCLUSIVE):
+        level = "warning" if row.verdict == INCONCLUSIVE else "error"
         file = row.target.rpartition(":")[0]
         place = f"file={_property(file)}," if file.endswith(".py") else ""
         title = _property(f"tinytorch gate: {row.verdict}")

@@ -395,9 +395,9 @@ def _verdict(scaling: SizeScaling) -> list[Text]:
 
 def _finding(trend: Trend) -> str:
     if trend.interval is None:
-        return "is not shown to fit (no interval)"
+        return "is inconclusive (no interval)"
     if trend.holds is None:
-        return "is not shown to fit (the interval is too wide)"
+        return "is inconclusive (the interval is too wide)"
     if trend.law.is_exact:
         return "is exactly as predicted" if trend.holds else "is not as predicted"
     return "is inside its interval" if trend.holds else "is outside its interval"

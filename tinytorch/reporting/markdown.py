@@ -12,16 +12,9 @@ from rich.console import Console, RenderableType
 from rich.text import Text
 
 from tinytorch.benchmarking.suite_run import EntryOutcome
-from tinytorch.comparison.comparison import (
-    FASTER,
-    NOT_SHOWN,
-    SAME,
-    SLOWER,
-    Comparison,
-    quality_doubt,
-    quality_loss,
-)
+from tinytorch.comparison.comparison import Comparison, quality_doubt, quality_loss
 from tinytorch.errors import SettingError
+from tinytorch.measure.estimate import FASTER, INCONCLUSIVE, SAME, SLOWER
 from tinytorch.records.history import Trend
 from tinytorch.reporting.comparison import (
     accuracy_line,
@@ -205,7 +198,7 @@ def row_for(result: Any, table: Mapping[str, str], *, face: str) -> str:
 # ---------------------------------------------------------------- results as Markdown, for a pull
 # request or a wiki: the twins of what the terminal shows
 
-MARKS = {FASTER: "✅", SLOWER: "❌", SAME: "⚪", NOT_SHOWN: "❔"}
+MARKS = {FASTER: "✅", SLOWER: "❌", SAME: "⚪", INCONCLUSIVE: "❔"}
 LOST = "❌"
 HISTORY: dict[str, Alignment] = {
     "name": "left",
@@ -316,7 +309,7 @@ def _mark(comparison: Comparison) -> str:
     if quality_loss(comparison):
         return LOST
     is_doubtful = quality_doubt(comparison) and comparison.verdict != SLOWER
-    return MARKS[NOT_SHOWN if is_doubtful else comparison.verdict]
+    return MARKS[INCONCLUSIVE if is_doubtful else comparison.verdict]
 
 
 def _calls(comparison: Comparison) -> list[str]:

@@ -15,7 +15,8 @@ from tinytorch.benchmarking.suite_file import Entry
 from tinytorch.benchmarking.suite_run import EntryOutcome, Front
 from tinytorch.core.files import write_atomically
 from tinytorch.errors import MissingPartError, SettingError
-from tinytorch.measure.samples import Interval, Samples
+from tinytorch.measure.estimate import Estimate
+from tinytorch.measure.samples import Samples
 from tinytorch.reporting.quantities import (
     UNKNOWN,
     Column,
@@ -181,13 +182,13 @@ def _percentile_range(row: EntryOutcome, q: float) -> str:
     return UNKNOWN if row.latency is None else _seconds_range(row.latency.percentile_interval(q))
 
 
-def _seconds_range(interval: Interval) -> str:
+def _seconds_range(interval: Estimate) -> str:
     """Write an interval; an end that nobody knows is a dash."""
     ends = (seconds_text(end) if math.isfinite(end) else UNKNOWN for end in _ends(interval))
     return " to ".join(ends)
 
 
-def _ends(interval: Interval) -> tuple[float, float]:
+def _ends(interval: Estimate) -> tuple[float, float]:
     return interval.low, interval.high
 
 

@@ -7,12 +7,12 @@ from dataclasses import asdict, dataclass
 from time import perf_counter
 from typing import Any
 
-from tinytorch.comparison.sequential import TimeRatio
 from tinytorch.core.dispatch import KernelCall, active_backend, use_backend
 from tinytorch.core.kernels import NUMPY, REFERENCE, Backend
 from tinytorch.core.module import Module
 from tinytorch.errors import BackendError
 from tinytorch.measure.environment import describe_environment
+from tinytorch.measure.estimate import Estimate
 from tinytorch.models.adapter import adapter_for
 from tinytorch.models.workload import Workload
 from tinytorch.profiling.profile import Profile
@@ -152,10 +152,10 @@ def _predicted(
         return before / after
 
     basis = f"{len(known)} operations by what was measured for their size classes"
-    return Gain(speedup("value"), speedup("high"), speedup("low"), basis), ""
+    return Gain(speedup("value"), speedup("high"), speedup("low"), basis=basis), ""
 
 
-def _time_ratio(choices: Mapping[Key, Choice], key: Key, backend: Backend) -> TimeRatio | None:
+def _time_ratio(choices: Mapping[Key, Choice], key: Key, backend: Backend) -> Estimate | None:
     """Give the time of a backend's kernel over that of numpy's for a size class, if measured."""
     choice = choices.get(key)
     if choice is None:
@@ -165,9 +165,9 @@ def _time_ratio(choices: Mapping[Key, Choice], key: Key, backend: Backend) -> Ti
     ours, theirs = _relative(choice, backend.name), _relative(choice, of_numpy)
     if ours is None or theirs is None:
         return None
-    return TimeRatio(ours.value / theirs.value, ours.low / theirs.high, ours.high / theirs.low)
+    return Estimate(ours.value / theirs.value, ours.low / theirs.high, ours.high / theirs.low)
 
 
-def _relative(choice: Choice, name: str) -> TimeRatio | None:
+def _relative(choice: Choice, name: str) -> Estimate | None:
     """Give the time of an implementation over that of the chosen one."""
-    return TimeRatio(1.0, 1.0, 1.0) if name == choice.chosen else choice.against(name)
+    return Estimate.counted(1.0) if name == choice.chosen else choice.against(name)

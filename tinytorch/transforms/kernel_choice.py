@@ -16,12 +16,13 @@ from typing import Any, Protocol
 import numpy as np
 
 from tinytorch import __version__
-from tinytorch.comparison.sequential import TimeRatio, estimate_ratio
+from tinytorch.comparison.sequential import estimate_ratio
 from tinytorch.core.dispatch import KernelCall, recording, use_backend
 from tinytorch.core.files import cache_folder, write_atomically
 from tinytorch.core.kernels import Array, Backend, Kernel
 from tinytorch.core.module import Execution, Module
 from tinytorch.errors import BackendError, SettingError
+from tinytorch.measure.estimate import Estimate
 from tinytorch.measure.interleaving import Stopwatch
 from tinytorch.measure.timing import WALL
 from tinytorch.models.adapter import adapter_for
@@ -83,7 +84,7 @@ class Rival:
     """
 
     name: str
-    ratio: TimeRatio | None
+    ratio: Estimate | None
     note: str = ""
 
 
@@ -106,7 +107,7 @@ class Choice:
     verdict: str
     seconds: float | None = None
 
-    def against(self, name: str) -> TimeRatio | None:
+    def against(self, name: str) -> Estimate | None:
         """Give the time of another implementation over that of the chosen one, if measured."""
         return next((each.ratio for each in self.rivals if each.name == name), None)
 
@@ -120,7 +121,7 @@ class Choice:
         rivals = tuple(
             Rival(
                 each["name"],
-                None if each["ratio"] is None else TimeRatio(**each["ratio"]),
+                None if each["ratio"] is None else Estimate(**each["ratio"]),
                 each["note"],
             )
             for each in fields["rivals"]
@@ -657,7 +658,7 @@ def _start(times: Times, default: str) -> str:
     return min(times, key=lambda name: float(np.median(times[name])))
 
 
-def _ratios(times: Times, start: str, alpha: float) -> dict[str, TimeRatio]:
+def _ratios(times: Times, start: str, alpha: float) -> dict[str, Estimate]:
     return {
         name: _ratio(values, times[start], alpha) for name, values in times.items() if name != start
     }
@@ -676,7 +677,7 @@ def _is_decided(times: Times, start: str, alpha: float, floor: float) -> bool:
     return not any(ratio.low <= 1 - floor <= ratio.high for ratio in ratios)
 
 
-def _ratio(times: Sequence[float], others: Sequence[float], alpha: float) -> TimeRatio:
+def _ratio(times: Sequence[float], others: Sequence[float], alpha: float) -> Estimate:
     return estimate_ratio(np.log(np.array(times) / np.array(others)).tolist(), alpha)
 
 

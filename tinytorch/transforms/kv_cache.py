@@ -10,7 +10,7 @@ from typing import Any, Self
 import numpy as np
 
 from tinytorch.comparison.compare import compare
-from tinytorch.comparison.comparison import FASTER, Comparison
+from tinytorch.comparison.comparison import Comparison
 from tinytorch.core.attention import MultiHeadAttention
 from tinytorch.core.autograd import no_grad
 from tinytorch.core.dispatch import active_backend
@@ -25,6 +25,7 @@ from tinytorch.core.tensor import Tensor
 from tinytorch.core.transformers import GPT
 from tinytorch.errors import MeasurementError, SettingError, ShapeError
 from tinytorch.measure.ceilings import Progress
+from tinytorch.measure.estimate import FASTER
 from tinytorch.showing import Shown
 
 __all__ = [

@@ -9,6 +9,7 @@ from types import ModuleType
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
 from tinytorch.errors import SettingError
+from tinytorch.measure.estimate import Estimate
 from tinytorch.models.adapter import adapter_for
 from tinytorch.models.workload import Workload, check_workload
 from tinytorch.profiling.layers import StepGroup, group_layers
@@ -23,35 +24,33 @@ NOTHING = "nothing changes"
 
 
 @dataclass(frozen=True)
-class Gain:
+class Gain(Estimate):
     """How many times better something is predicted to become: the value and its interval.
 
-    2 means half the time, half the bytes. `basis` says what the prediction rests on.
+    2 means half the time, half the bytes. `basis` says what the prediction rests on; no coverage
+    is promised unless it was counted.
     """
 
-    value: float
-    low: float
-    high: float
-    basis: str
+    coverage: float = 0.0
+    basis: str = ""
 
     @classmethod
-    def counted(cls, before: int, after: int, how: str) -> Gain:
-        """Give what fewer bytes are: exactly so many times smaller, counted in this way."""
+    def of_bytes(cls, before: int, after: int, how: str) -> Gain:
+        """Return how many times fewer bytes there are, counted in this way."""
         ratio = before / max(1, after)
-        return cls(ratio, ratio, ratio, f"{before:,} bytes before, {after:,} after, {how}")
+        basis = f"{before:,} bytes before, {after:,} after, {how}"
+        return cls(ratio, ratio, ratio, coverage=1.0, basis=basis)
 
     def __post_init__(self) -> None:
-        if not 0 < self.low <= self.value <= self.high:
-            raise SettingError(
-                f"a gain is a positive factor inside of its interval, got {self.value} in "
-                f"{self.low} to {self.high}"
-            )
+        super().__post_init__()
+        if not self.low > 0:
+            raise SettingError(f"a gain is a positive factor, got {self.low} to {self.high}")
 
     @classmethod
     def from_dict(cls, fields: Mapping[str, Any]) -> Gain:
-        """Give back what was written as JSON; an end that is None is not known."""
+        """Return what was written as JSON; an end that is None is not known."""
         high = math.inf if fields["high"] is None else fields["high"]
-        return cls(fields["value"], fields["low"], high, fields["basis"])
+        return cls(**{**fields, "high": high})
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from typing import Any, Self
 import numpy as np
 
 from tinytorch import __version__
-from tinytorch.comparison.sequential import Rule, TimeRatio, estimate_ratio, time_until_known
+from tinytorch.comparison.sequential import Rule, estimate_ratio, time_until_known
 from tinytorch.comparison.sides import LocalSide
 from tinytorch.core.dispatch import active_backend, run, state
 from tinytorch.core.files import cache_folder, write_atomically
@@ -31,6 +31,7 @@ from tinytorch.core.spatial import Conv2d
 from tinytorch.core.tensor import Parameter, Tensor
 from tinytorch.errors import BackendError, DTypeError, GraphError, SettingError, ShapeError
 from tinytorch.measure.environment import describe_environment
+from tinytorch.measure.estimate import Estimate
 from tinytorch.models.adapter import adapter_for
 from tinytorch.models.core import own_tensors
 from tinytorch.models.workload import Workload, check_workload
@@ -270,7 +271,7 @@ class CrossoverPoint:
     sparsity: float
     dense_s: float
     sparse_s: float
-    ratio: TimeRatio
+    ratio: Estimate
     rounds: int
 
 
@@ -290,7 +291,7 @@ class Crossover:
     points: tuple[CrossoverPoint, ...]
     doubts: tuple[str, ...] = ()
 
-    def ratio_at(self, sparsity: float) -> TimeRatio:
+    def ratio_at(self, sparsity: float) -> Estimate:
         """Estimate sparse over dense time at a sparsity; below 1 sparse is faster.
 
         Between points the ratio is taken to grow with the share of weights that is left; below the
@@ -302,7 +303,7 @@ class Crossover:
             ratios = [getattr(point.ratio, name) for point in reversed(self.points)]
             return float(np.interp(1 - sparsity, left, ratios))
 
-        return TimeRatio(at("value"), at("low"), at("high"))
+        return Estimate(at("value"), at("low"), at("high"))
 
     @property
     def sparsity(self) -> float | None:
@@ -325,7 +326,7 @@ class Crossover:
         """From this sparsity on sparse is shown to be faster; None if it nowhere is."""
         return self._crossing(lambda ratio: ratio.high)
 
-    def _crossing(self, read: Callable[[TimeRatio], float]) -> float | None:
+    def _crossing(self, read: Callable[[Estimate], float]) -> float | None:
         """Walk down from the highest sparsity as long as sparse is faster."""
         above: CrossoverPoint | None = None
         for point in reversed(self.points):
@@ -353,7 +354,8 @@ class Crossover:
         if self.low is None:
             return f"dense is faster at every sparsity up to {last:.0%} {self.where}"
         if self.high is None or self.sparsity is None:
-            return f"sparse is not shown to be faster at any sparsity up to {last:.0%} {self.where}"
+            doubt = "whether sparse is faster is inconclusive at any sparsity"
+            return f"{doubt} up to {last:.0%} {self.where}"
         if self.high == first:
             return f"sparse is faster from {first:.0%} sparsity on, the least tried, {self.where}"
         if self.low == first:
@@ -371,7 +373,7 @@ class Crossover:
     @classmethod
     def from_dict(cls, fields: dict[str, Any]) -> Crossover:
         points = tuple(
-            CrossoverPoint(**(each | {"ratio": TimeRatio(**each["ratio"])}))
+            CrossoverPoint(**(each | {"ratio": Estimate(**each["ratio"])}))
             for each in fields["points"]
         )
         return cls(**(fields | {"points": points, "doubts": tuple(fields["doubts"])}))
@@ -477,7 +479,7 @@ def _measure_point(
     return CrossoverPoint(sparsity, dense_s, sparse_s, ratio, len(timed.rounds)), timed.doubts
 
 
-def _is_known(ratio: TimeRatio) -> bool:
+def _is_known(ratio: Estimate) -> bool:
     is_apart = ratio.high < 1 - FLOOR or ratio.low > 1 + FLOOR
     return is_apart or ratio.high < ratio.low * (1 + FLOOR)
 
@@ -761,7 +763,7 @@ def _speedup(layers: WeightLayers, profile: Profile) -> Gain | None:
             left[name] -= share * (1 - 1 / step.settings[name])
     value, low, high = (1 / left[name] for name in ("speedup", "speedup_low", "speedup_high"))
     basis = f"Amdahl's law: these layers take {total:.0%} of a call in the profile"
-    return Gain(value, low, high, basis)
+    return Gain(value, low, high, basis=basis)
 
 
 def _why_no_speedup(goal: str, profile: Profile | None) -> dict[str, str]:

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from tinytorch.measure.estimate import Estimate
 from tinytorch.transforms.plan import Gain
-from tinytorch.tuning.attempt import Value
 
 __all__ = ["Advice", "billions", "millions"]
 
@@ -37,7 +37,7 @@ class Advice:
     cost: str = ""
     share: float | None = None
 
-    def agreement(self, measured: Value) -> str:
+    def agreement(self, measured: Estimate) -> str:
         """Say how a measured speedup lies to the predicted one; "" where there is none.
 
         As predicted is what has the predicted value in its interval, or a gain of about its size,

@@ -155,7 +155,7 @@ def _planned_gain(plans: Sequence[Plan]) -> Gain | None:
         math.prod(getattr(x, name) for x in gains) for name in ("value", "low", "high")
     )
     basis = "; ".join(dict.fromkeys(each.basis for each in gains))
-    return Gain(value, low, high, f"its own plan: {basis}")
+    return Gain(value, low, high, basis=f"its own plan: {basis}")
 
 
 def _bounded(gain: Gain, advice: Advice) -> Gain:
@@ -166,7 +166,7 @@ def _bounded(gain: Gain, advice: Advice) -> Gain:
     if gain.high <= most:
         return gain
     low, value = min(gain.low, most), min(gain.value, most)
-    return Gain(value, low, most, f"{gain.basis}; no more than Amdahl's law allows")
+    return Gain(value, low, most, basis=f"{gain.basis}; no more than Amdahl's law allows")
 
 
 def _only_planned(facts: Facts, named: Iterable[str]) -> Iterable[Advice]:

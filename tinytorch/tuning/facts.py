@@ -369,7 +369,7 @@ def gain_of(
     )
     saved, most = saved + vanishing * (1 - left), most + vanishing
     value, high = _speedup(saved), _speedup(most)
-    return Gain(value, 1.0, max(value, high), basis)
+    return Gain(value, 1.0, max(value, high), basis=basis)
 
 
 def _speedup(saved: float) -> float:

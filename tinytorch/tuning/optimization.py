@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from tinytorch.comparison.comparison import Comparison
 from tinytorch.errors import SettingError
+from tinytorch.measure.estimate import INCONCLUSIVE
 from tinytorch.showing import Shown
 from tinytorch.transforms.plan import Gain
 from tinytorch.tuning.advice import Advice
@@ -17,7 +18,6 @@ from tinytorch.tuning.attempt import (
     ACCURACY_INCONCLUSIVE,
     BETTER,
     FAILED,
-    NOT_SHOWN,
     NOT_TRIED,
     NOTHING_TO_DO,
     Attempt,
@@ -162,7 +162,7 @@ class Optimization(Shown):
             each
             for each in self.ranked
             if each.outcome == ACCURACY_INCONCLUSIVE and each.comparison is not None
-            if outcome_at(goal, each.comparison) in (BETTER, NOT_SHOWN)
+            if outcome_at(goal, each.comparison) in (BETTER, INCONCLUSIVE)
         ]
         return tuple(sorted(found, key=_lost_beyond_margin))
 

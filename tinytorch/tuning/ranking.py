@@ -5,21 +5,21 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping, Sequence
 
-from tinytorch.comparison.comparison import FASTER, SLOWER, Comparison
-from tinytorch.comparison.comparison import NOT_SHOWN as TIME_NOT_SHOWN
+from tinytorch.comparison.comparison import Comparison
+from tinytorch.measure.estimate import FASTER, INCONCLUSIVE, SLOWER, Estimate
 from tinytorch.tuning.attempt import (
     BASELINE,
     BETTER,
     KEPT,
     NO_GAIN,
-    NOT_SHOWN,
     OBJECTIVES,
     SAME_BYTES,
     WORSE,
     Attempt,
     Measured,
-    Value,
     check_limits,
+    is_less,
+    is_more,
     measured_by,
 )
 
@@ -39,7 +39,7 @@ __all__ = [
 
 OBJECTIVE_OF = {"latency": "time", "throughput": "time", "memory": "memory", "size": "size"}
 """Goal -> the objective that decides about it."""
-OF_TIME = {FASTER: BETTER, SLOWER: WORSE, TIME_NOT_SHOWN: NOT_SHOWN}
+OF_TIME = {FASTER: BETTER, SLOWER: WORSE, INCONCLUSIVE: INCONCLUSIVE}
 
 
 def outcome_at(goal: str, comparison: Comparison) -> str:
@@ -48,10 +48,8 @@ def outcome_at(goal: str, comparison: Comparison) -> str:
         return OF_TIME.get(comparison.verdict, NO_GAIN)
     share = value_at(goal, measured_by(comparison))
     if share is None:
-        return NOT_SHOWN
-    if share.high < 1 - SAME_BYTES:
-        return BETTER
-    return WORSE if share.low > 1 + SAME_BYTES else NO_GAIN
+        return INCONCLUSIVE
+    return BETTER if is_less(share) else WORSE if is_more(share) else NO_GAIN
 
 
 def best_of(
@@ -61,7 +59,7 @@ def best_of(
 
     Where limits are set and only some attempt that is not better at the goal keeps to them, it is
     that one: a limit is a condition, a goal a wish. A stack that was compared with another of them,
-    and not shown to be faster, does not come before it: its value may be smaller by chance.
+    and inconclusive, does not come before it: its value may be smaller by chance.
     """
     acceptable = [each for each in attempts if each.is_acceptable and each.comparison]
     fitting = [each for each in acceptable if _keeps(each, limits)]
@@ -139,9 +137,9 @@ def holds(confirmation: Attempt, *, goal: str, limits: Mapping[str, float]) -> b
     return best_of([confirmation], goal=goal, limits=limits) is not None
 
 
-def value_at(goal: str, measured: Measured) -> Value | None:
+def value_at(goal: str, measured: Measured) -> Estimate | None:
     """Give what decides about a goal."""
-    value: Value | None = getattr(measured, OBJECTIVE_OF[goal])
+    value: Estimate | None = getattr(measured, OBJECTIVE_OF[goal])
     return value
 
 
@@ -199,16 +197,16 @@ def dominates(first: Measured, second: Measured) -> bool:
     return all(_is_as_good(*each) for each in pairs) and any(_is_better(*each) for each in pairs)
 
 
-def _is_as_good(objective: str, ours: Value, theirs: Value) -> bool:
+def _is_as_good(objective: str, ours: Estimate, theirs: Estimate) -> bool:
     if objective in HIGHER_IS_BETTER:
         return ours.value >= theirs.value
     return ours.value <= theirs.value * (1 + _slack(objective))
 
 
-def _is_better(objective: str, ours: Value, theirs: Value) -> bool:
+def _is_better(objective: str, ours: Estimate, theirs: Estimate) -> bool:
     if objective in HIGHER_IS_BETTER:
-        return theirs.is_below(ours)
-    return ours.is_below(theirs, by=_slack(objective))
+        return theirs.is_less_than(ours)
+    return ours.is_less_than(theirs, by=_slack(objective))
 
 
 def _slack(objective: str) -> float:

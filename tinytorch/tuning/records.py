@@ -252,7 +252,7 @@ RECENT = 5
 FINISHED = frozenset(
     {BETTER, NO_GAIN, WORSE, ACCURACY_INCONCLUSIVE, INACCURATE, BROKEN, NOTHING_TO_DO}
 )
-"""Outcomes that stay: what failed or was not shown may turn out otherwise the next time.
+"""Outcomes that stay: what failed or was inconclusive may turn out otherwise the next time.
 
 An inconclusive accuracy stays: other examples, or another margin, are other settings.
 """

@@ -236,7 +236,7 @@ def _without_layers(profile: Profile, facts: Facts, entry: Entry) -> Iterable[Ad
         title="Remove whole layers",
         evidence=(f"{names} takes {share:.1%} of a call",),
         entry=entry.name,
-        predicted=Gain(speedup, 1.0, speedup, "Amdahl's law: what is removed takes no time"),
+        predicted=Gain(speedup, 1.0, speedup, basis="Amdahl's law: what is removed takes no time"),
         share=share,
     )
 

@@ -229,7 +229,7 @@ def data_loading_advice(load_s: Samples, step_s: Samples) -> Advice | None:
             speedup,
             1.0,
             speedup,
-            "loading wholly beside the step, by the measured medians; a loop that does this "
+            basis="loading wholly beside the step, by the measured medians; a loop that does this "
             "already gains nothing",
         ),
         cost="processes or threads that load, and memory for the batches that wait",

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from time import monotonic
 from typing import Any
 
-from tinytorch.comparison.comparison import FASTER
 from tinytorch.errors import first_line
 from tinytorch.measure.ceilings import Progress
+from tinytorch.measure.estimate import FASTER
 from tinytorch.profiling.profile import Profile
 from tinytorch.tuning.attempt import (
     BETTER,
@@ -19,6 +19,7 @@ from tinytorch.tuning.attempt import (
     SAME_BYTES,
     TIME_IS_UP,
     Attempt,
+    is_less,
 )
 from tinytorch.tuning.catalog import Entry
 from tinytorch.tuning.optimization import Contribution
@@ -101,7 +102,7 @@ def sparing_alone(
         if entry.name not in alone or not alone[entry.name].is_acceptable:
             continue
         values = [getattr(alone[entry.name].measured, name) for name in limited]
-        if less := [value.value for value in values if value is not None and value.is_less]:
+        if less := [value.value for value in values if value is not None and is_less(value)]:
             shares.append((math.prod(less), entry))
     return [entry for _, entry in sorted(shares, key=lambda pair: pair[0])]
 
@@ -354,7 +355,7 @@ class Search:
             return attempt.against_best is not None and attempt.against_best.verdict == FASTER
         before = next((x for x in self.attempts if x.stack == self.best.stack), None)
         ours, theirs = (value_at(self.goal, x.measured) if x else None for x in (attempt, before))
-        return ours is not None and theirs is not None and ours.is_below(theirs, by=SAME_BYTES)
+        return ours is not None and theirs is not None and ours.is_less_than(theirs, by=SAME_BYTES)
 
     def _contribution(self, part: str, whole: Built, budget_s: float, seed: int) -> Contribution:
         rest = self._entries_of([name for name in whole.stack if name != part])

@@ -13,10 +13,11 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from tinytorch.comparison.sequential import TimeRatio, estimate_ratio
+from tinytorch.comparison.sequential import estimate_ratio
 from tinytorch.errors import MeasurementError, ModelError, SettingError, TinyTorchError
 from tinytorch.measure.environment import observe
-from tinytorch.measure.samples import Interval, Samples
+from tinytorch.measure.estimate import Estimate
+from tinytorch.measure.samples import Samples
 from tinytorch.measure.timing import gc_paused
 from tinytorch.models.targets import load_workload
 from tinytorch.models.workload import Workload, check_workload
@@ -75,9 +76,9 @@ class SizeMeasurement:
         return self.items / self.latency.median
 
     @property
-    def throughput_interval(self) -> Interval:
+    def throughput_interval(self) -> Estimate:
         found = self.latency.median_interval(CONFIDENCE)
-        return Interval(self.items / found.high, self.items / found.low, found.confidence)
+        return found.inverse.scaled(self.items)
 
     def to_dict(self) -> dict[str, Any]:
         interval = self.throughput_interval
@@ -187,7 +188,7 @@ class SizeAdvice(Shown):
         """
         return self._knee(self.points)
 
-    def slowdown(self, size: int, other: int | None = None) -> TimeRatio:
+    def slowdown(self, size: int, other: int | None = None) -> Estimate:
         """Give the time per item at a size over that at another, the best; below 1 is faster."""
         best = self.point(self.best if other is None else other)
         return self._slowdown(self.point(size), best)
@@ -248,7 +249,7 @@ class SizeAdvice(Shown):
             best = rival
         return best
 
-    def _slowdown(self, point: SizeMeasurement, best: SizeMeasurement) -> TimeRatio:
+    def _slowdown(self, point: SizeMeasurement, best: SizeMeasurement) -> Estimate:
         rounds = min(point.latency.count, best.latency.count)
         seconds = np.array(point.latency.values[:rounds]) / point.items
         others = np.array(best.latency.values[:rounds]) / best.items
@@ -264,7 +265,7 @@ class SizeAdvice(Shown):
         verdicts: set[bool | None] = {True}
         if self.latency_limit_s is not None:
             seconds = point.latency.median_interval(CONFIDENCE)
-            verdicts.add(_is_below(seconds.low, seconds.high, self.latency_limit_s))
+            verdicts.add(seconds.is_below(self.latency_limit_s))
         if self.memory_limit_bytes is not None:
             peak = point.peak_bytes
             verdicts.add(None if peak is None else peak <= self.memory_limit_bytes)
@@ -308,11 +309,6 @@ class SizeAdvice(Shown):
             held = "holds nobody knows how much" if peak is None else f"holds {peak:,} bytes"
             facts.append(f"{held}, with a limit of {self.memory_limit_bytes:,}")
         return f"{start} size {smallest.size} {' and '.join(facts)}"
-
-
-def _is_below(low: float, high: float, limit: float) -> bool | None:
-    """Say whether an interval lies below a limit: None if the limit lies inside of it."""
-    return True if high <= limit else False if low > limit else None
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -18,6 +18,7 @@ from tinytorch.comparison.accuracy import (
     AccuracyComparison,
     about_sample_size,
     compare_accuracy,
+    is_equally_good,
 )
 from tinytorch.comparison.compare import compare
 from tinytorch.comparison.comparison import Comparison
@@ -92,7 +93,9 @@ def by_scores(
     Too few examples do not decide against what computes the same function, but for rounding: there
     outputs decide, by `closeness`. An established loss outranks it.
     """
-    if accuracy.verdict == NOT_WORSE or _is_same(accuracy, outputs):
+    if accuracy.verdict == NOT_WORSE or is_equally_good(
+        accuracy, has_same_outputs=outputs is not None and outputs.is_identical
+    ):
         return Check(outputs, accuracy)
     if accuracy.failed:
         return Check(outputs, accuracy, accuracy.evidence)
@@ -105,12 +108,6 @@ def by_scores(
         return Check(outputs, accuracy, notes=(note, *close.notes))
     doubt = f"{means.removeprefix('accuracy ')}, {accuracy.evidence}; {accuracy.remedy}"
     return Check(outputs, accuracy, doubt, is_inconclusive=True)
-
-
-def _is_same(accuracy: AccuracyComparison, outputs: OutputDifference | None) -> bool:
-    """The same outputs and scores come from the same function: no sample is too small."""
-    has_same_scores = accuracy.baseline_scores == accuracy.candidate_scores
-    return has_same_scores and outputs is not None and outputs.is_identical
 
 
 def by_outputs(outputs: OutputDifference | None, *, most: float, explain: Explain) -> Check:

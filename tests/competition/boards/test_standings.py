@@ -26,7 +26,7 @@ P90 = ["p90 latency"]
 @st.composite
 def scores(draw):
     low, value, high = sorted(draw(st.lists(st.floats(0.1, 10), min_size=3, max_size=3)))
-    return Score(value, low, high, 10)
+    return Score(value, low, high, n=10)
 
 
 def only(*runs):

@@ -5,9 +5,9 @@ import pytest
 from parts import require_part
 
 from tinytorch import Tensor, Workload, use_backend
-from tinytorch.comparison.sequential import TimeRatio
 from tinytorch.core.layers import Linear, ReLU, Sequential
 from tinytorch.errors import SettingError
+from tinytorch.measure.estimate import Estimate
 from tinytorch.transforms.compiled_kernels import CompiledKernels
 from tinytorch.transforms.kernel_choice import (
     FASTER,
@@ -67,7 +67,7 @@ def test_a_speedup_is_predicted_from_measured_choices(workload):
     tuned = OptimizedBackend(["reference", "numpy"], keep=False).tune(workload)
     rows = [row for row in tuned.rows if row.op == "linear"]
     # As if the linear layers were exactly four times as fast.
-    rivals = (Rival("numpy", TimeRatio(4.0, 3.0, 5.0)),)
+    rivals = (Rival("numpy", Estimate(4.0, 3.0, 5.0)),)
     choices = {
         (row.op, row.size_class): Choice(
             row.op, row.size_class, "reference", "numpy", rivals, 9, FASTER, 1e-6

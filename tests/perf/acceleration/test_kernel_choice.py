@@ -2,15 +2,15 @@ import json
 
 from terminal import shown
 
-from tinytorch.comparison.sequential import TimeRatio
+from tinytorch.measure.estimate import Estimate
 from tinytorch.transforms.kernel_choice import FASTER, Choice, KernelReport, Rival
 
-RIVALS = (Rival("numpy", TimeRatio(2.0, 1.9, 2.1)), Rival("other", None, "changes its inputs"))
+RIVALS = (Rival("numpy", Estimate(2.0, 1.9, 2.1)), Rival("other", None, "changes its inputs"))
 CHOICE = Choice("gelu", "some", "numba", "numpy", RIVALS, 40, FASTER, 1e-6)
 
 
 def test_ratios_are_found_by_name():
-    assert CHOICE.against("numpy") == TimeRatio(2.0, 1.9, 2.1)
+    assert CHOICE.against("numpy") == Estimate(2.0, 1.9, 2.1)
     assert CHOICE.against("other") is None
     assert CHOICE.against("nobody") is None
 

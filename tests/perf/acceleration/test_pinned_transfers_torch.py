@@ -9,8 +9,8 @@ from torch import nn
 from torch_workloads import bits_of, is_unchanged, mlp, seeded, workload
 
 from tinytorch import Workload
-from tinytorch.comparison.sequential import TimeRatio
 from tinytorch.errors import SettingError
+from tinytorch.measure.estimate import Estimate
 from tinytorch.transforms.pinned_transfers import PinnedTransfers, prefetching
 from tinytorch.transforms.pinned_transfers import torch as pinned_transfers_torch
 from tinytorch.transforms.pinned_transfers.torch import FetchingModel, PinnedBuffers
@@ -99,12 +99,12 @@ def test_inputs_that_are_there_already_need_nothing(there):
 def test_a_plan_is_made_or_has_a_measured_reason(there):
     plan = PinnedTransfers().plan(there)
     assert any("bytes of pinned memory" in note for note in plan.notes)
-    assert plan.steps or "it is not shown to be faster: " in plan.skipped[0].reason
+    assert plan.steps or "inconclusive or not faster: " in plan.skipped[0].reason
 
 
 @on_cuda
 def test_what_is_shown_to_be_faster_is_carried_out(there, monkeypatch):
-    race = (TimeRatio(0.5, 0.4, 0.6), 20)
+    race = (Estimate(0.5, 0.4, 0.6), 20)
     monkeypatch.setattr(pinned_transfers_torch, "_race", lambda *args: race)
     before = bits_of(there.model)
     plan = PinnedTransfers().plan(there)

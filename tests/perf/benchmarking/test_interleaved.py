@@ -76,7 +76,7 @@ def test_a_budget_makes_long_turns_and_enough_of_them(tape):
 def test_a_small_budget_still_gives_an_interval(tape):
     samples = time_in_turns({"a": tape.function("a", 10.0)}, budget_s=0.1, clock=tape).samples["a"]
     assert samples.count == FEWEST_ROUNDS
-    assert samples.median_interval().confidence > 0.95
+    assert samples.median_interval().coverage > 0.95
 
 
 def test_who_raises_leaves_and_the_others_go_on(tape):

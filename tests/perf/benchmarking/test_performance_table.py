@@ -32,7 +32,7 @@ def example_table(*, is_interleaved=True):
 def test_speedup_is_the_baselines_time_over_the_models_round_by_round():
     speedup = example_table().speedup("fast")
     assert (speedup.value, speedup.interval.low, speedup.interval.high) == (2.0, 2.0, 2.0)
-    assert speedup.interval.confidence > 0.95
+    assert speedup.interval.coverage > 0.95
     assert example_table().speedup("slow").value == 1.0
     assert example_table().speedup("bad") is None
 

@@ -7,7 +7,6 @@ from parts import require_part
 
 from tinytorch.benchmarking.scenarios import (
     MEETS,
-    NOT_SHOWN,
     RESOLUTION,
     VIOLATES,
     Tried,
@@ -15,6 +14,7 @@ from tinytorch.benchmarking.scenarios import (
     next_rate,
     verdict_limits,
 )
+from tinytorch.measure.estimate import INCONCLUSIVE
 from tinytorch.measure.samples import Samples
 
 
@@ -54,7 +54,7 @@ def test_a_lucky_rate_is_not_believed():
 
 
 def test_not_shown_is_not_met():
-    tried = search(lambda rate, _: MEETS if rate <= 3 else NOT_SHOWN)
+    tried = search(lambda rate, _: MEETS if rate <= 3 else INCONCLUSIVE)
     assert found_rate(tried)[0] <= 3
 
 
@@ -72,7 +72,7 @@ def test_what_always_meets_it_ends_too():
 
 @given(st.randoms(use_true_random=False))
 def test_the_search_ends_whatever_happens(random):
-    tried = search(lambda rate, _: random.choice([MEETS, VIOLATES, NOT_SHOWN]))
+    tried = search(lambda rate, _: random.choice([MEETS, VIOLATES, INCONCLUSIVE]))
     rate, too_high, _ = found_rate(tried)
     assert len(tried) <= 40
     assert rate is None or too_high is None or rate < too_high

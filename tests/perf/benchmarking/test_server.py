@@ -4,7 +4,6 @@ import pytest
 from tinytorch.benchmarking import scenarios as module
 from tinytorch.benchmarking.scenarios import (
     MEETS,
-    NOT_SHOWN,
     VIOLATES,
     Query,
     RealTime,
@@ -13,6 +12,7 @@ from tinytorch.benchmarking.scenarios import (
     verdict_limits,
 )
 from tinytorch.benchmarking.suite_file import Server
+from tinytorch.measure.estimate import INCONCLUSIVE
 
 
 class ImaginaryTime:
@@ -82,7 +82,7 @@ def test_a_trial_meets_violates_or_shows_nothing():
     apart = np.arange(400) * 10.0
     assert trial(ImaginaryTime(1.0), apart, bound_s=2.0).verdict == MEETS
     assert trial(ImaginaryTime(3.0), apart, bound_s=2.0).verdict == VIOLATES
-    assert trial(ImaginaryTime(1.0), apart[:200], bound_s=2.0).verdict == NOT_SHOWN
+    assert trial(ImaginaryTime(1.0), apart[:200], bound_s=2.0).verdict == INCONCLUSIVE
 
 
 def test_a_hopeless_trial_ends_early_with_the_same_verdict():
@@ -189,7 +189,7 @@ def test_every_rate_that_was_tried_is_kept(monkeypatch):
     kept = found.to_dict()
     assert len(kept["trials"]) == len(found.trials) > 3
     assert {each["planned"] for each in kept["trials"]} == {736}
-    assert {each["verdict"] for each in kept["trials"]} <= {MEETS, VIOLATES, NOT_SHOWN}
+    assert {each["verdict"] for each in kept["trials"]} <= {MEETS, VIOLATES, INCONCLUSIVE}
 
 
 def test_real_time_never_returns_too_early():

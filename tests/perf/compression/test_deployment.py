@@ -17,6 +17,7 @@ from tinytorch.comparison.resources import Resources
 from tinytorch.core.layers import Dropout, Sequential
 from tinytorch.errors import CheckpointError, SettingError
 from tinytorch.measure import timing
+from tinytorch.measure.estimate import INCONCLUSIVE, Estimate
 from tinytorch.transforms import deployment as deployment_module
 from tinytorch.transforms.compressed_file import save_compressed
 from tinytorch.transforms.compression import ModelCompressor
@@ -25,8 +26,7 @@ from tinytorch.transforms.deployment import (
     DOES_NOT_FIT,
     FITS,
     NOT_MEASURED,
-    NOT_SHOWN,
-    budget_verdict,
+    VERDICTS,
     deployment_report,
 )
 
@@ -34,24 +34,26 @@ NUMBERS = st.floats(0, 1e6)
 
 
 @given(st.tuples(NUMBERS, NUMBERS).map(sorted), NUMBERS)
-def test_an_interval_fits_whole_or_not_at_all_or_is_not_shown(ends, limit):
+def test_an_interval_fits_whole_or_not_at_all_or_is_inconclusive(ends, limit):
     low, high = ends
-    verdict = budget_verdict(low, high, limit)
+    verdict = VERDICTS[Estimate(low, low, high).is_below(limit)]
     assert (verdict == FITS) is (high <= limit)
     assert (verdict == DOES_NOT_FIT) is (low > limit)
-    assert verdict in (FITS, DOES_NOT_FIT, NOT_SHOWN)
+    assert verdict in (FITS, DOES_NOT_FIT, INCONCLUSIVE)
 
 
 @given(st.tuples(NUMBERS, NUMBERS).map(sorted), NUMBERS, NUMBERS)
 def test_a_larger_budget_never_fits_worse(ends, limit, more):
-    order = [DOES_NOT_FIT, NOT_SHOWN, FITS]
-    before, after = (budget_verdict(*ends, each) for each in (limit, limit + more))
+    order = [DOES_NOT_FIT, INCONCLUSIVE, FITS]
+    before, after = (
+        VERDICTS[Estimate(ends[0], *ends).is_below(each)] for each in (limit, limit + more)
+    )
     assert order.index(after) >= order.index(before)
 
 
 @given(NUMBERS, NUMBERS)
 def test_what_is_known_exactly_is_always_decided(value, limit):
-    assert budget_verdict(value, value, limit) in (FITS, DOES_NOT_FIT)
+    assert VERDICTS[Estimate.counted(value).is_below(limit)] in (FITS, DOES_NOT_FIT)
 
 
 def verdicts(found):
@@ -67,8 +69,8 @@ def test_megabytes_are_powers_of_two():
 
 def test_an_interval_that_straddles_the_budget_shows_nothing():
     found = deployment({"load_ms": 10.5})
-    assert verdicts(found) == {"load_ms": NOT_SHOWN}
-    assert found.verdict == NOT_SHOWN
+    assert verdicts(found) == {"load_ms": INCONCLUSIVE}
+    assert found.verdict == INCONCLUSIVE
     check = next(each for each in found.checks if each.name == "load_ms")
     assert check.found.value == pytest.approx(10)
     assert check.found.low < 10.5 < check.found.high
@@ -78,7 +80,7 @@ def test_the_lost_score_is_judged_by_its_bounds():
     accuracy = deployment({}).accuracy
     assert accuracy.difference == pytest.approx(-1 / 2000)
     assert verdicts(deployment({"accuracy_drop": 0.01}))["accuracy_drop"] == FITS
-    assert verdicts(deployment({"accuracy_drop": 0.0005}))["accuracy_drop"] == NOT_SHOWN
+    assert verdicts(deployment({"accuracy_drop": 0.0005}))["accuracy_drop"] == INCONCLUSIVE
     lost = compare_accuracy([1] * 500, [1, 0] * 250)
     found = deployment({"accuracy_drop": 0.01}, accuracy=lost)
     assert verdicts(found) == {"accuracy_drop": DOES_NOT_FIT}
@@ -98,7 +100,7 @@ def test_what_was_not_measured_does_not_pass():
         not_measured={"latency_ms": "the model cannot be called"},
     )
     assert verdicts(found) == {"flash_mb": FITS, "latency_ms": NOT_MEASURED}
-    assert found.verdict == NOT_SHOWN
+    assert found.verdict == INCONCLUSIVE
     check = next(each for each in found.checks if each.name == "latency_ms")
     assert check.reason == "the model cannot be called"
 

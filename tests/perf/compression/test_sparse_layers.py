@@ -8,12 +8,12 @@ from parts import require_part
 from small_models import workload
 
 from tinytorch import profile_model
-from tinytorch.comparison.sequential import TimeRatio
 from tinytorch.core.autograd import no_grad
 from tinytorch.core.embeddings import Embedding
 from tinytorch.core.layers import Linear, Sequential
 from tinytorch.core.tensor import Tensor
 from tinytorch.errors import SettingError
+from tinytorch.measure.estimate import Estimate
 from tinytorch.models.core import CoreAdapter
 from tinytorch.models.workload import Workload
 from tinytorch.transforms import sparse_layers as module
@@ -38,7 +38,7 @@ def asked(monkeypatch):
     def answer(inputs, outputs, rows, **_):
         sizes.append((inputs, outputs, rows))
         points = tuple(
-            CrossoverPoint(s, 1.0, r, TimeRatio(r, r / 1.1, r * 1.1), 9)
+            CrossoverPoint(s, 1.0, r, Estimate(r, r / 1.1, r * 1.1), 9)
             for s, r in zip(SPARSITIES, RATIOS, strict=True)
         )
         return Crossover(inputs, outputs, rows, "numpy", 1, points)

@@ -24,8 +24,8 @@ def page(found, **context):
         (comparison(0.5), "2.00x as fast", "good"),
         (comparison(1.2), "Slower: 1.20x the time", "bad"),
         (comparison(1.0, spread=0.002), "The same speed", "neutral"),
-        (comparison(1.0, spread=0.1), "Not shown", "unknown"),
-        (contradictory(), "Not shown", "unknown"),
+        (comparison(1.0, spread=0.1), "Inconclusive", "unknown"),
+        (contradictory(), "Inconclusive", "unknown"),
         (comparison(0.5, accuracy=WORSE), "Less accurate", "bad"),
         (comparison(0.5, accuracy=DOUBTFUL), "2.00x as fast, accuracy inconclusive", "unknown"),
         (

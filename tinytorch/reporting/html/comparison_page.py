@@ -11,16 +11,9 @@ import numpy as np
 
 from tinytorch.comparison import accuracy as accuracies
 from tinytorch.comparison.accuracy import AccuracyComparison
-from tinytorch.comparison.comparison import (
-    FASTER,
-    NOT_SHOWN,
-    SAME,
-    SLOWER,
-    Comparison,
-    quality_doubt,
-    quality_loss,
-)
+from tinytorch.comparison.comparison import Comparison, quality_doubt, quality_loss
 from tinytorch.comparison.outputs import ArrayDifference, OutputDifference
+from tinytorch.measure.estimate import FASTER, INCONCLUSIVE, SAME, SLOWER
 from tinytorch.reporting.comparison import (
     accuracy_line,
     beside_the_times,
@@ -386,7 +379,7 @@ VERDICT_TONES: dict[str, Tone] = {
     FASTER: "good",
     SLOWER: "bad",
     SAME: "neutral",
-    NOT_SHOWN: "unknown",
+    INCONCLUSIVE: "unknown",
 }
 FACTS = ("peak memory", "device peak beside weights", "file on disk")
 """Rows of the table that the banner shows, too."""
@@ -439,7 +432,7 @@ def _verdict(comparison: Comparison) -> str:
         FASTER: f"{ratio_text(comparison.speedup)} as fast",
         SLOWER: f"Slower: {ratio_text(comparison.time_ratio)} the time",
         SAME: "The same speed",
-        NOT_SHOWN: "Not shown",
+        INCONCLUSIVE: "Inconclusive",
     }[comparison.verdict]
     return f"{words}, accuracy inconclusive" if quality_doubt(comparison) else words
 

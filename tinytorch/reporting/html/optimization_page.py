@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from tinytorch.errors import TinyTorchError
+from tinytorch.measure.estimate import Estimate
 from tinytorch.reporting.comparison import (
     difference_text,
     measured_rows,
@@ -54,7 +55,8 @@ from tinytorch.tuning.attempt import (
     LIMIT_BROKEN,
     OUTCOMES,
     Attempt,
-    Value,
+    is_less,
+    is_more,
 )
 from tinytorch.tuning.optimization import Optimization
 from tinytorch.tuning.saving import snippet
@@ -143,8 +145,8 @@ def _basis(gain: Gain | None) -> str:
     return "" if gain is None else f"{gain_text(gain)}: {gain.basis}"
 
 
-def _share(share: Value | None) -> Cell:
-    tone = "" if share is None else "good" if share.is_less else "bad" if share.is_more else ""
+def _share(share: Estimate | None) -> Cell:
+    tone = "good" if is_less(share) else "bad" if is_more(share) else ""
     return Cell(share_text(share), share.value if share else None, tone=tone)
 
 
@@ -282,7 +284,7 @@ def _front_table(optimization: Optimization) -> Markup:
     return table(columns, rows)
 
 
-def _share_of(share: Value | None) -> Cell:
+def _share_of(share: Estimate | None) -> Cell:
     return Cell(share_text(share), share.value if share else None)
 
 

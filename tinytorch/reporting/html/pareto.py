@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
+from tinytorch.measure.estimate import Estimate
 from tinytorch.reporting.html.markup import Markup, element
 from tinytorch.reporting.html.plot import (
     Scale,
@@ -17,7 +18,6 @@ from tinytorch.reporting.html.plot import (
     upright_line,
     words,
 )
-from tinytorch.tuning.attempt import Value
 
 __all__ = ["ParetoPoint", "pareto_plot"]
 
@@ -48,8 +48,8 @@ class ParetoPoint:
     """One candidate. `tone` is good, bad, neutral or unknown, or a class such as series-2."""
 
     name: str
-    x: Value
-    y: Value
+    x: Estimate
+    y: Estimate
     is_on_front: bool = False
     tone: str = "neutral"
 
@@ -97,7 +97,7 @@ def pareto_plot(
 # ---------------------------------------------------------------- axes
 
 
-def _scale(values: Sequence[Value], start: float, end: float, *, is_log: bool) -> Scale:
+def _scale(values: Sequence[Estimate], start: float, end: float, *, is_log: bool) -> Scale:
     """Give an axis with room for all points, and for their intervals as far as these are sane."""
     is_log = is_log and all(each.value > 0 for each in values)
     inner, outer = (math.log, _power) if is_log else (_same, _same)
@@ -158,7 +158,7 @@ def _mark(point: ParetoPoint, x: Scale, y: Scale, x_text: Write, y_text: Write) 
     )
 
 
-def _written(value: Value, write: Write) -> str:
+def _written(value: Estimate, write: Write) -> str:
     if value.low == value.high:
         return write(value.value)
     low, high = (write(end) if math.isfinite(end) else "-" for end in (value.low, value.high))

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 from tinytorch.benchmarking.suite_run import EntryOutcome, Front, suite_fronts
+from tinytorch.measure.estimate import Estimate
 from tinytorch.reporting.history import value_text
 from tinytorch.reporting.html.comparison_page import Run, run_order
 from tinytorch.reporting.html.markup import Cell, Column, Markup, element, joined, table
@@ -26,7 +27,6 @@ from tinytorch.reporting.suite import (
     shared_notes,
     suite_head,
 )
-from tinytorch.tuning.attempt import Value
 
 __all__ = ["suite_page"]
 
@@ -196,7 +196,7 @@ def _front(front: Front, by_name: Mapping[str, EntryOutcome]) -> Markup:
         ParetoPoint(
             by_name[name].label.removeprefix(f"{front.target}/"),
             _time_value(by_name[name], seconds),
-            _score_value(by_name[name], value) if is_score else Value.counted(value),
+            _score_value(by_name[name], value) if is_score else Estimate.counted(value),
             name in front.front,
             "series-1",
         )
@@ -213,16 +213,16 @@ def _front(front: Front, by_name: Mapping[str, EntryOutcome]) -> Markup:
     )
 
 
-def _time_value(outcome: EntryOutcome, seconds: float) -> Value:
+def _time_value(outcome: EntryOutcome, seconds: float) -> Estimate:
     found = outcome.seconds_per_example_interval
-    return Value.counted(seconds) if found is None else Value(seconds, found.low, found.high)
+    return Estimate.counted(seconds) if found is None else Estimate(seconds, found.low, found.high)
 
 
-def _score_value(outcome: EntryOutcome, score: float) -> Value:
+def _score_value(outcome: EntryOutcome, score: float) -> Estimate:
     found = outcome.accuracy or {}
     if not found.get("confidence"):
-        return Value.counted(score)
-    return Value(score, float(found["low"]), float(found["high"]))
+        return Estimate.counted(score)
+    return Estimate(score, float(found["low"]), float(found["high"]))
 
 
 def _order(outcomes: Sequence[EntryOutcome]) -> Section | None:

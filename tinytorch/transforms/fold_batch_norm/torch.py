@@ -356,7 +356,7 @@ def _tried(workload: Workload, steps: tuple[Step, ...], skipped: tuple[Skipped, 
         {},
         steps,
         skipped,
-        shrinkage=Gain.counted(_held(workload.model), held[0], "counted on a copy"),
+        shrinkage=Gain.of_bytes(_held(workload.model), held[0], "counted on a copy"),
         not_predicted={"speedup": NO_SPEEDUP},
         notes=(trial_note(trial), FOR_EVALUATION),
     )

@@ -243,7 +243,7 @@ def _shrinkage(model: nn.Module, chosen: list[_Layer]) -> Gain | None:
     for each in {id(each.module.weight): each for each in chosen}.values():
         weight, matrix = each.module.weight, _as_matrix(each.module)
         after += (each.settings["rank"] * sum(matrix.shape) - weight.numel()) * weight.itemsize
-    return Gain.counted(before, after, "counted from the shapes")
+    return Gain.of_bytes(before, after, "counted from the shapes")
 
 
 # ---------------------------------------------------------------- factors

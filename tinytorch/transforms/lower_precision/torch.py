@@ -560,7 +560,7 @@ def _plan(
     if settings.how == "autocast":
         not_predicted["shrinkage"] = "the weights stay as they are"
     else:
-        shrinkage = Gain.counted(_held(workload.model), nbytes, "counted on a copy")
+        shrinkage = Gain.of_bytes(_held(workload.model), nbytes, "counted on a copy")
     return Plan(
         NAME,
         asdict(settings),

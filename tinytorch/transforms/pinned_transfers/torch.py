@@ -14,8 +14,9 @@ import torch
 from torch import nn
 
 from tinytorch.comparison.outputs import compare_outputs
-from tinytorch.comparison.sequential import TimeRatio, estimate_ratio
+from tinytorch.comparison.sequential import estimate_ratio
 from tinytorch.errors import SettingError, TinyTorchError
+from tinytorch.measure.estimate import Estimate
 from tinytorch.measure.timing import DeviceClock, gc_paused
 from tinytorch.models.adapter import rebuilt
 from tinytorch.models.pytorch import TorchAdapter, tensors_in
@@ -175,14 +176,14 @@ def plan_torch(workload: Workload, settings: PinnedTransfers) -> Plan:
     held = f"holds {fetching.buffers_in_use.nbytes:,} bytes of pinned memory"
     found = f"{ratio.value:.2f} times ({ratio.low:.2f} to {ratio.high:.2f}) the time of .to(device)"
     if not ratio.high < 1 - FLOOR:
-        return _nothing(f"it is not shown to be faster: {found}", (held,))
+        return _nothing(f"inconclusive or not faster: {found}", (held,))
     step = Step("", "fetches its inputs through pinned buffers", found, {"device": device})
     basis = f"measured in turns against .to(device), {rounds} rounds"
     return Plan(
         NAME,
         {},
         (step,),
-        speedup=Gain(1 / ratio.value, 1 / ratio.high, 1 / ratio.low, basis),
+        speedup=Gain(**vars(ratio.inverse), basis=basis),
         not_predicted={"shrinkage": SAME_BYTES},
         notes=(held,),
     )
@@ -224,7 +225,7 @@ def _why_wrong(
 
 def _race(
     adapter: TorchAdapter, workload: Workload, model: nn.Module, fetching: FetchingModel
-) -> tuple[TimeRatio, int]:
+) -> tuple[Estimate, int]:
     """Give the time of fetching calls over that of calls with plain transfers."""
 
     def plainly() -> None:

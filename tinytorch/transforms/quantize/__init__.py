@@ -424,7 +424,7 @@ def _shrinkage(modules: Mapping[str, Any], chosen: list[_Candidate]) -> Gain | N
         extra += extra_bytes(each.layer, settings, outputs)
     before = sum(everything.values())
     after = sum(staying.values()) + sum(packed.values()) + extra
-    return Gain.counted(before, after, "counted from the shapes")
+    return Gain.of_bytes(before, after, "counted from the shapes")
 
 
 # ---------------------------------------------------------------- quantize: the transform that

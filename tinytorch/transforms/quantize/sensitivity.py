@@ -228,7 +228,7 @@ class _Judge:
     def shrinkage(self, final: LayerSensitivity) -> Gain:
         """Give how many times fewer bytes the chosen layers leave, which were counted."""
         ratio = self._before / (self._before - final.bytes_saved)
-        return Gain(ratio, ratio, ratio, "bytes held, counted on a quantized copy")
+        return Gain(ratio, ratio, ratio, 1.0, basis="bytes held, counted on a quantized copy")
 
     def _bytes(self, model: Any) -> int:
         return sum(each.nbytes for each in self.adapter.parameters(model))

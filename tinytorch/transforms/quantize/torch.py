@@ -437,7 +437,7 @@ def _shrinkage(
         if each.paths[0] not in graph.layers:
             after += each.bytes_after - each.bytes_before
     how = "by the shapes" if graph.nbytes is None else "counted on a traced copy"
-    return Gain.counted(before, after, how)
+    return Gain.of_bytes(before, after, how)
 
 
 def _notes(chosen: list[Candidate]) -> Iterator[str]:

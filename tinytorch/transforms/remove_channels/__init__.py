@@ -464,7 +464,7 @@ def _plan(
         held, macs = _bytes_of(twin), count_macs(twin, workload)
         trim(twin, joined(map(_removal_of, steps)))
         after, left = before + _bytes_of(twin) - held, count_macs(twin, workload)
-        gain = Gain.counted(before, after, "counted on a copy")
+        gain = Gain.of_bytes(before, after, "counted on a copy")
         notes = (macs_note(macs, left), *notes)
     return Plan(
         NAME,

@@ -480,7 +480,7 @@ def _shrinkage(workload: Workload, gone: list[str]) -> Gain | None:
         sum(each.nbytes for each in adapter.parameters(model))
         for model in (workload.model, smaller)
     )
-    return Gain.counted(before, after, "counted on a copy")
+    return Gain.of_bytes(before, after, "counted on a copy")
 
 
 def too_few(found: int, count: int) -> str:

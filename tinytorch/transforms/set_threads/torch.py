@@ -15,9 +15,10 @@ import torch
 from torch import nn
 
 from tinytorch.comparison.outputs import attention_mask_of, compare_outputs
-from tinytorch.comparison.sequential import TimeRatio, estimate_ratio
+from tinytorch.comparison.sequential import estimate_ratio
 from tinytorch.errors import TinyTorchError
 from tinytorch.measure.environment import thread_limit
+from tinytorch.measure.estimate import Estimate
 from tinytorch.measure.timing import WALL, gc_paused
 from tinytorch.models.pytorch import TorchAdapter
 from tinytorch.models.pytorch_tensors import WrappedModel, why_no_module
@@ -124,7 +125,7 @@ class ThreadRace:
     times: dict[int, list[float]]
     left_out: dict[int, str]
 
-    def ratio(self, number: int) -> TimeRatio:
+    def ratio(self, number: int) -> Estimate:
         """Give the time with a number of threads over that with the present one."""
         alpha = ERROR / max(1, len(self.times) - 1)
         values = np.log(np.array(self.times[number]) / np.array(self.times[self.present]))
@@ -198,7 +199,7 @@ def _plan(settings: SetThreads, race: ThreadRace, chosen: int) -> Plan:
         NAME,
         asdict(settings),
         (step,),
-        speedup=Gain(1 / ratio.value, 1 / ratio.high, 1 / ratio.low, basis),
+        speedup=Gain(**vars(ratio.inverse), basis=basis),
         not_predicted={"shrinkage": SAME_BYTES},
         changes_process=f"sets {_counted(chosen)} for the whole process while it is called",
         notes=(*race.table, cost),

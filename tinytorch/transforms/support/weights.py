@@ -126,7 +126,7 @@ class WeightLayers:
             return None
         by_weight = {id(each.layer.weight): each for each in changed}
         saved = sum(each.weight.nbytes - each.new_bytes for each in by_weight.values())
-        return Gain.counted(self.bytes_held, self.bytes_held - saved, "counted from the shapes")
+        return Gain.of_bytes(self.bytes_held, self.bytes_held - saved, "counted from the shapes")
 
 
 def find_weight_layers(workload: Workload, keep: tuple[str, ...], *, verb: str) -> WeightLayers:

@@ -179,7 +179,7 @@ def counted_shrinkage(model: nn.Module, smaller: nn.Module) -> Gain:
         sum(each.nbytes for each in adapter.parameters(each_model))
         for each_model in (model, smaller)
     )
-    return Gain.counted(before, after, "counted on a copy")
+    return Gain.of_bytes(before, after, "counted on a copy")
 
 
 # ---------------------------------------------------------------- the configuration of a model of
