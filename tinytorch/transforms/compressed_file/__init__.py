@@ -89,7 +89,7 @@ def load_compressed(
     A model whose channels were removed has the same layers, but smaller ones. With `resize`, layers
     of the copy become as small as those of the file; without, that is an error, because it could as
     well be the file of another model. Layers that a transform has replaced by others (LowRank,
-    SparseLayers, ShareWeights) have other names: apply the same transform before.
+    SparseLayers) have other names: apply the same transform before.
     """
     file = read_weights(path)
     own = file.metadata.get(OWN, {})
