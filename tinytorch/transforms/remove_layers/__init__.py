@@ -20,11 +20,9 @@ from tinytorch.models.workload import Workload, call_model, check_workload
 from tinytorch.profiling.profile import Profile
 from tinytorch.transforms.plan import Gain, Plan, Skipped
 from tinytorch.transforms.support.observing import (
-    calling_plainly,
     check_no_cache,
     checked_patterns,
     idle_patterns,
-    switch_to_eval,
 )
 from tinytorch.transforms.support.trimming import (
     Removed,
@@ -126,7 +124,7 @@ def survey_layers(workload: Workload, keep: tuple[str, ...]) -> LayerSurvey:
     adapter = adapter_for(workload.model, workload.arguments)
     twin = adapter.clone(workload.model)
     modules = dict(adapter.modules(twin))
-    switch_to_eval(modules)
+    adapter.switch_to_eval(twin)
     listed = dict(_list_items(twin, modules))
     items = {path: item for path, item in listed.items() if _holds_product(item.layer)}
     seen, last = _watch(twin, modules, items, workload)
@@ -239,7 +237,7 @@ def _calls(workload: Workload) -> list[_Call]:
 
 def _call(model: Any, call: _Call) -> Any:
     try:
-        with calling_plainly(model):
+        with adapter_for(model).plain_calls(model):
             return call_model(model, *call.arguments, **call.keywords)
     except TinyTorchError as error:
         raise SettingError(f"{call.name} does not fit the model: {error}") from error
@@ -338,7 +336,7 @@ class OutputChange:
         return sum(each.nbytes for each in self._adapter.parameters(model))
 
     def _outputs(self, model: Any, count: int) -> list[Array]:
-        switch_to_eval(self._adapter.modules(model))
+        self._adapter.switch_to_eval(model)
         arrays: list[Array] = []
         for each in self._calls[:count]:
             own = replace(each, arguments=self._adapter.copy_inputs(each.arguments))

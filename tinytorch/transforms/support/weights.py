@@ -20,7 +20,7 @@ from tinytorch.models.adapter import Adapter, adapter_for, replace_layers
 from tinytorch.models.core import named_tensors, own_tensors
 from tinytorch.models.workload import Scores, Workload, call_model
 from tinytorch.transforms.plan import Gain, Plan, Skipped, Step
-from tinytorch.transforms.support.observing import called_layers, switch_to_eval, why_kept
+from tinytorch.transforms.support.observing import called_layers, why_kept
 from tinytorch.transforms.support.trimming import knows_its_size
 
 __all__ = [
@@ -137,7 +137,6 @@ def find_weight_layers(workload: Workload, keep: tuple[str, ...], *, verb: str) 
     adapter = adapter_for(workload.model, workload.arguments)
     twin = adapter.clone(workload.model)
     modules = dict(adapter.modules(twin))
-    switch_to_eval(modules)
     found = {
         path: WeightLayer(layer, reason=_why_not(path, layer, keep))
         for path, layer in modules.items()
