@@ -366,6 +366,10 @@ class Adapter(ABC):
     def packed_form(self, module: Any) -> str:
         """Return the form in which a layer holds weights that are no floats, or nothing."""
 
+    def why_no_module(self, model: Any) -> str:
+        """Return why the layers of a model cannot be replaced or removed, or nothing."""
+        return ""
+
     @abstractmethod
     def replace_layers(self, model: Any, layers: Mapping[int, Any]) -> Any:
         """Replace layers in place, by the `id` of the old one, and return the model.
@@ -383,8 +387,11 @@ class Adapter(ABC):
                 module.training = False
 
     @abstractmethod
-    def plain_calls(self, model: Any) -> AbstractContextManager[None]:
-        """Call a model so that nothing is remembered, and each layer is called by itself."""
+    def plain_calls(self, model: Any, *, fast_paths: bool = False) -> AbstractContextManager[None]:
+        """Call a model so that nothing is remembered, and each layer is called by itself.
+
+        With `fast_paths`, layers may compute in one kernel without calling their parts.
+        """
 
     def in_evaluation_mode(self, model: Any) -> Any:
         """Return a model for inference: a copy that shares its arrays, or itself."""

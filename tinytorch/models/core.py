@@ -186,7 +186,7 @@ class CoreAdapter(Adapter):
     # ------------------------------------------------------------ running it
 
     @contextmanager
-    def plain_calls(self, model: Any) -> Iterator[None]:
+    def plain_calls(self, model: Any, *, fast_paths: bool = False) -> Iterator[None]:
         with no_grad(), ExitStack() as stack:
             for module in model.modules() if isinstance(model, Module) else ():
                 if "attached_cache" in vars(module):

@@ -43,6 +43,7 @@ from tinytorch.models.pytorch_tensors import (
     packed_weights,
     replace_modules,
     single,
+    why_no_module,
     write_state,
 )
 from tinytorch.models.pytorch_trace import KernelTrace
@@ -227,6 +228,9 @@ class TorchAdapter(Adapter):
     def packed_form(self, module: Any) -> str:
         return next((str(each._type().name()) for _, each in packed_objects(module)), "")
 
+    def why_no_module(self, model: Any) -> str:
+        return why_no_module(model)
+
     def replace_layers(self, model: Any, layers: Mapping[int, Any]) -> Any:
         modules = self.modules(model).values()
         replaced = {each: layers[id(each)] for each in modules if id(each) in layers}
@@ -235,8 +239,8 @@ class TorchAdapter(Adapter):
     # ------------------------------------------------------------ running it
 
     @contextmanager
-    def plain_calls(self, model: Any) -> Iterator[None]:
-        with torch.no_grad(), self.preserving(model), without_fast_paths():
+    def plain_calls(self, model: Any, *, fast_paths: bool = False) -> Iterator[None]:
+        with torch.no_grad(), self.preserving(model), without_fast_paths(not fast_paths):
             yield
 
     def without_gradients(self) -> AbstractContextManager[Any]:
@@ -411,10 +415,10 @@ def holds_torch_module(model: Any) -> bool:
 
 
 @contextmanager
-def without_fast_paths() -> Iterator[None]:
+def without_fast_paths(is_meant: bool = True) -> Iterator[None]:
     """Let encoder layers call their linear layers instead of one kernel for all of them."""
     was_enabled = torch.backends.mha.get_fastpath_enabled()
-    torch.backends.mha.set_fastpath_enabled(False)
+    torch.backends.mha.set_fastpath_enabled(was_enabled and not is_meant)
     try:
         yield
     finally:

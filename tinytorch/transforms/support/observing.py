@@ -74,12 +74,12 @@ def calls_of(workload: Workload) -> list[Call]:
     return calls
 
 
-def run_call(model: Any, call: Call) -> Any:
+def run_call(model: Any, call: Call, *, fast_paths: bool = False) -> Any:
     """Call a copy of a model in evaluation mode, which it stays in, and return its output."""
     adapter = adapter_for(model, call.arguments)
     adapter.switch_to_eval(model)
     try:
-        with adapter.plain_calls(model):
+        with adapter.plain_calls(model, fast_paths=fast_paths):
             return call_model(model, *adapter.copy_inputs(call.arguments), **call.keywords)
     except SettingError:
         raise
@@ -89,9 +89,10 @@ def run_call(model: Any, call: Call) -> Any:
         raise SettingError(f"{call.name} does not fit the model: {first_line(error)}") from error
 
 
-def outputs_of(model: Any, call: Call) -> list[Array]:
+def outputs_of(model: Any, call: Call, *, fast_paths: bool = False) -> list[Array]:
     """Return the floating-point arrays of one call of a copy of a model."""
-    arrays = adapter_for(model, call.arguments).arrays(run_call(model, call))
+    output = run_call(model, call, fast_paths=fast_paths)
+    arrays = adapter_for(model, call.arguments).arrays(output)
     return [each for each in arrays if each.dtype.kind == "f"]
 
 

@@ -30,6 +30,7 @@ __all__ = [
     "WeightLayers",
     "carry_out",
     "count_macs",
+    "counted_shrinkage",
     "factored_layer",
     "find_weight_layers",
     "macs_note",
@@ -364,8 +365,16 @@ def scores_of(workload: Workload, model: Any) -> Scores:
     return workload.evaluate(twin)
 
 
-# ---------------------------------------------------------------- counting the
+# ---------------------------------------------------------------- counting bytes, and the
 # multiply-accumulates of a call, on models of any framework
+
+
+def counted_shrinkage(model: Any, smaller: Any) -> Gain:
+    """Return how many times fewer bytes the second of two models holds."""
+    before, after = (
+        sum(each.nbytes for each in adapter_for(held).parameters(held)) for held in (model, smaller)
+    )
+    return Gain.counted(before, after, "counted on a copy")
 
 
 def count_macs(model: Any, workload: Workload) -> int:
