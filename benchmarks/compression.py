@@ -65,7 +65,6 @@ from tinytorch.transforms.low_rank import LowRank
 from tinytorch.transforms.prune import Prune
 from tinytorch.transforms.remove_channels import RemoveChannels
 from tinytorch.transforms.remove_layers import RemoveLayers
-from tinytorch.transforms.share_weights import ShareWeights
 from tinytorch.transforms.sparse_layers import SparseLayers, measure_crossover
 from tinytorch.transforms.support.weights import count_macs
 
@@ -273,11 +272,10 @@ class Benchmark:
     # ------------------------------------------------------------ others
 
     def others(self) -> None:
-        """Low rank, shared weights, fewer layers, a teacher."""
+        """Low rank, fewer layers, a teacher."""
         transforms = {
             "LowRank(energy=0.9)": LowRank(energy=0.9),
             "LowRank(energy=0.8)": LowRank(energy=0.8),
-            "ShareWeights(clusters=16)": ShareWeights(clusters=16),
         }
         header("model", "transform", "bytes held", "of", "untrained", *IMAGE_COLUMNS, "batch 32")
         for name in self.effort.epochs:

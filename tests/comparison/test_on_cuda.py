@@ -198,16 +198,18 @@ def test_a_call_that_does_not_fit_says_what_it_needed():
 
 
 def test_a_model_that_fetches_its_inputs_is_compared():
+    class Fetching(torch.nn.Module):
+        def __init__(self, model):
+            super().__init__()
+            self.model = model
+
+        def forward(self, x):
+            return self.model(x.to(DEVICE))
+
     model = layers()
-    found = compare(model_with(model), model_with(model), inputs=batch().cpu(), **QUICK)
+    found = compare(Fetching(model), Fetching(model), inputs=batch().cpu(), **QUICK)
     assert (found.clock, found.is_on_device) == ("wall", True)
     assert found.outputs.is_identical
-
-
-def model_with(model):
-    from tinytorch.transforms.pinned_transfers.torch import FetchingModel
-
-    return FetchingModel(model, DEVICE)
 
 
 def test_starting_a_call_is_part_of_its_time_with_cold_caches_too():

@@ -5,14 +5,13 @@ from tinytorch.core.layers import Linear, ReLU, Sequential
 from tinytorch.core.tensor import Tensor
 from tinytorch.core.transformers import GPT
 from tinytorch.errors import SettingError, ShapeError
+from tinytorch.models.core import CoreAdapter
 from tinytorch.models.workload import Workload
 from tinytorch.transforms.kv_cache import enable_kv_cache
 from tinytorch.transforms.support.observing import (
     called_layers,
-    calling_plainly,
     check_no_cache,
     see_calibration,
-    switch_to_eval,
 )
 
 
@@ -52,8 +51,8 @@ def test_errors_name_the_batch_and_the_layer(net):
     assert not net.layers[0].is_watched
 
 
-def test_a_copy_is_switched_without_the_layers_that_are_none(net):
-    switch_to_eval({"": net, "layer": net.layers[0], "plain": object()})
+def test_a_copy_is_switched_with_all_of_its_layers(net):
+    CoreAdapter().switch_to_eval(net)
     assert not net.training
     assert not net.layers[0].training
 
@@ -66,6 +65,6 @@ def test_a_cache_that_is_attached_anywhere_is_found():
     with pytest.raises(SettingError, match=r"attached to layers.0.*disable_kv_cache"):
         check_no_cache(dict(outer.named_modules()))
     tokens = Tensor(np.arange(5)[None])
-    with calling_plainly(outer):
+    with CoreAdapter().plain_calls(outer):
         first = outer(tokens).data
         assert np.array_equal(first, outer(tokens).data)  # nothing was remembered

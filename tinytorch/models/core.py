@@ -6,17 +6,18 @@ import copy
 import inspect
 import weakref
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from time import perf_counter
 from types import CellType, FunctionType, SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
 from tinytorch.core.autograd import no_grad
 from tinytorch.core.checkpoints import save_checkpoint, write_arrays
 from tinytorch.core.dispatch import KernelCall, recording, state
+from tinytorch.core.generation import without_attached_cache
 from tinytorch.core.module import Module, naming
 from tinytorch.core.optimizers import SGD, Adam, AdamW, Optimizer
 from tinytorch.core.tensor import Parameter, Tensor
@@ -31,9 +32,13 @@ from tinytorch.models.adapter import (
     held_by,
     owner_of,
     path_outside,
+    replace_layers,
 )
 from tinytorch.models.costs import cost_of
 from tinytorch.models.records import Call, Ledger, OpRecord, Recording, TensorSpec
+
+if TYPE_CHECKING:
+    from tinytorch.core.transformers import GPT
 
 __all__ = ["CoreAdapter", "named_tensors", "own_tensors"]
 
@@ -146,7 +151,47 @@ class CoreAdapter(Adapter):
         else:
             write_arrays(path, state)
 
+    # ------------------------------------------------------------ its tensors and layers
+
+    def own_tensors(self, module: Any) -> Iterator[tuple[str, Tensor]]:
+        return own_tensors(module)
+
+    def is_parameter(self, tensor: Tensor) -> bool:
+        return isinstance(tensor, Parameter) or tensor.requires_grad
+
+    def values(self, tensor: Any) -> Any:
+        return tensor.data if isinstance(tensor, Tensor) else np.asarray(tensor)
+
+    def write(self, tensor: Tensor, values: Any) -> None:
+        if tensor.data.flags.writeable:
+            tensor.data[...] = values
+        else:
+            tensor.data = np.array(values, tensor.data.dtype)
+
+    def memory_of(self, tensor: Tensor) -> int:
+        return id(tensor.data)
+
+    def why_unreadable(self, tensor: Tensor) -> str:
+        if tensor.data.dtype.kind != "f":
+            return f"its weight holds {tensor.data.dtype}, no floats"
+        return "" if tensor.data.size else "its weight is empty"
+
+    def packed_form(self, module: Any) -> str:
+        own = (each.data for _, each in own_tensors(module))
+        return next((str(each.dtype) for each in own if each.dtype.kind != "f" and each.ndim), "")
+
+    def replace_layers(self, model: Any, layers: Mapping[int, Any]) -> Any:
+        return replace_layers(model, layers)
+
     # ------------------------------------------------------------ running it
+
+    @contextmanager
+    def plain_calls(self, model: Any, *, fast_paths: bool = False) -> Iterator[None]:
+        with no_grad(), ExitStack() as stack:
+            for module in model.modules() if isinstance(model, Module) else ():
+                if "attached_cache" in vars(module):
+                    stack.enter_context(without_attached_cache(cast("GPT", module)))
+            yield
 
     def without_gradients(self) -> AbstractContextManager[Any]:
         return no_grad()

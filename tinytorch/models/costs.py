@@ -593,7 +593,6 @@ DATA_MOVEMENT: dict[str, Rule] = {
     **dict.fromkeys(("reshape", "transpose", "broadcast_to"), MOVEMENT),
     **dict.fromkeys(("getitem", "embedding"), GATHER),
     "int8_embedding": PACKED_GATHER,
-    **dict.fromkeys(("codebook_lookup", "codebook_lookup_backward"), MOVEMENT),
     **dict.fromkeys(("concatenate", "getitem_backward", "embedding_backward"), MOVEMENT),
     **dict.fromkeys(
         (

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from pathlib import Path
@@ -39,14 +39,20 @@ from tinytorch.models.pytorch_tensors import (
     held_bytes,
     layout_of,
     merged_state,
+    packed_objects,
     packed_weights,
+    replace_modules,
     single,
+    why_no_module,
     write_state,
 )
 from tinytorch.models.pytorch_trace import KernelTrace
 from tinytorch.models.records import Recording
 
-__all__ = ["TorchAdapter", "holds_torch_module", "tensors_in"]
+__all__ = ["TorchAdapter", "holds_torch_module", "tensors_in", "without_fast_paths"]
+
+FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+"""Floats that torch computes with; the others only hold numbers."""
 
 OPTIMIZERS: dict[str, Callable[[list[Any]], torch.optim.Optimizer]] = {
     "sgd": lambda parameters: torch.optim.SGD(parameters, lr=1e-3),
@@ -187,7 +193,55 @@ class TorchAdapter(Adapter):
             raise ModelError("the model holds no parameters: there is nothing to write to a file")
         write_state(state, path)
 
+    # ------------------------------------------------------------ its tensors and layers
+
+    def own_tensors(self, module: Any) -> Iterator[tuple[str, torch.Tensor]]:
+        if isinstance(module, torch.nn.Module):
+            yield from module.named_parameters(recurse=False)
+            yield from module.named_buffers(recurse=False)
+
+    def is_parameter(self, tensor: torch.Tensor) -> bool:
+        return isinstance(tensor, torch.nn.Parameter)
+
+    def values(self, tensor: torch.Tensor) -> torch.Tensor:
+        return tensor.detach()
+
+    def write(self, tensor: torch.Tensor, values: Any) -> None:
+        with torch.no_grad():
+            tensor.copy_(torch.as_tensor(values))
+
+    def memory_of(self, tensor: torch.Tensor) -> Hashable:
+        return id(tensor) if self.why_unreadable(tensor) else (tensor.device, tensor.data_ptr())
+
+    def why_unreadable(self, tensor: torch.Tensor) -> str:
+        if torch.nn.parameter.is_lazy(tensor):
+            return "its weight has no shape yet; call the model once before"
+        if tensor.is_meta:
+            return "its weight is on the meta device, without numbers"
+        if tensor.is_quantized or type(tensor.detach()) is not torch.Tensor:
+            kind = type(tensor.detach()).__name__
+            return f"its weight is held in another form ({kind})"
+        if tensor.dtype not in FLOATS:
+            return f"its weight holds {str(tensor.dtype).removeprefix('torch.')}, no floats"
+        return "" if tensor.numel() else "its weight is empty"
+
+    def packed_form(self, module: Any) -> str:
+        return next((str(each._type().name()) for _, each in packed_objects(module)), "")
+
+    def why_no_module(self, model: Any) -> str:
+        return why_no_module(model)
+
+    def replace_layers(self, model: Any, layers: Mapping[int, Any]) -> Any:
+        modules = self.modules(model).values()
+        replaced = {each: layers[id(each)] for each in modules if id(each) in layers}
+        return replace_modules(model, replaced)
+
     # ------------------------------------------------------------ running it
+
+    @contextmanager
+    def plain_calls(self, model: Any, *, fast_paths: bool = False) -> Iterator[None]:
+        with torch.no_grad(), self.preserving(model), without_fast_paths(not fast_paths):
+            yield
 
     def without_gradients(self) -> AbstractContextManager[Any]:
         return torch.no_grad()
@@ -358,6 +412,17 @@ def holds_torch_module(model: Any) -> bool:
     """Tell whether a model is a PyTorch module, or an object or function that uses one."""
     owner = owner_of(model)
     return isinstance(owner, torch.nn.Module) or any(True for _ in held_by(owner, torch.nn.Module))
+
+
+@contextmanager
+def without_fast_paths(is_meant: bool = True) -> Iterator[None]:
+    """Let encoder layers call their linear layers instead of one kernel for all of them."""
+    was_enabled = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(was_enabled and not is_meant)
+    try:
+        yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(was_enabled)
 
 
 def tensors_in(value: Any) -> list[torch.Tensor]:

@@ -41,7 +41,6 @@ from tinytorch.transforms.support.observing import (
     checked_patterns,
     idle_patterns,
     see_calibration,
-    switch_to_eval,
 )
 from tinytorch.transforms.support.weights import (
     WeightLayer,
@@ -737,7 +736,6 @@ def _rows_seen(workload: Workload, layers: WeightLayers) -> dict[str, int]:
     adapter = adapter_for(workload.model, workload.arguments)
     twin = adapter.clone(workload.model)
     modules = dict(adapter.modules(twin))
-    switch_to_eval(modules)
     rows: dict[str, int] = {}
 
     def see(path: str, x: Any) -> None:

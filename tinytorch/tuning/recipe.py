@@ -22,14 +22,12 @@ from tinytorch.transforms.fuse_layers import FuseLayers
 from tinytorch.transforms.inference_mode import InferenceMode
 from tinytorch.transforms.low_rank import LowRank
 from tinytorch.transforms.lower_precision import LowerPrecision
-from tinytorch.transforms.pinned_transfers import PinnedTransfers
 from tinytorch.transforms.plan import Plan, Transform
 from tinytorch.transforms.prune import Prune
 from tinytorch.transforms.quantize import Quantize
 from tinytorch.transforms.remove_channels import RemoveChannels
 from tinytorch.transforms.remove_layers import RemoveLayers
 from tinytorch.transforms.set_threads import SetThreads
-from tinytorch.transforms.share_weights import ShareWeights
 from tinytorch.transforms.sparse_layers import SparseLayers
 from tinytorch.transforms.static_generation import StaticGeneration
 from tinytorch.transforms.tensor_float32 import TensorFloat32
@@ -56,7 +54,6 @@ TRANSFORMS: dict[str, type[Any]] = {
         FoldBatchNorm,
         LowRank,
         Prune,
-        ShareWeights,
         Quantize,
         LowerPrecision,
         TensorFloat32,
@@ -66,7 +63,6 @@ TRANSFORMS: dict[str, type[Any]] = {
         FuseAttention,
         SetThreads,
         InferenceMode,
-        PinnedTransfers,
         CompiledKernels,
         CompileModel,
         CaptureGraph,
@@ -84,7 +80,6 @@ AFTER_WEIGHTS = PREPARED | {
     "TensorFloat32",
     "SetThreads",
     "InferenceMode",
-    "PinnedTransfers",
     "CompiledKernels",
 }
 """What is done once the weights are in: it changes none of them, or makes its own from them."""

@@ -136,7 +136,7 @@ numbers may be added up in another order. Any other difference is larger."""
 CODED_BELOW_BYTES = 2**20
 """Coding weights close to their entropy takes about a second per megabyte, each way. Larger ones
 are coded only where that was the goal, or where a stack made zeros and repeated values."""
-MAKING_REPEATS = frozenset({"Prune", "ShareWeights"})
+MAKING_REPEATS = frozenset({"Prune"})
 NOT_AS_WRITTEN = "what is read back is not what was written"
 OTHER_MODEL = (
     "the workload's model, with the recommended stack carried out, does not hold what the "

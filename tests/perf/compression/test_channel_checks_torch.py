@@ -13,7 +13,8 @@ from channel_models_torch import MODELS
 from tinytorch.models.workload import Workload
 from tinytorch.transforms.remove_channels.groups import ChannelGroup, trace_groups
 from tinytorch.transforms.remove_channels.torch import leave_broken
-from tinytorch.transforms.support.weights_torch import Place, calls_of
+from tinytorch.transforms.support.observing import calls_of
+from tinytorch.transforms.support.weights_torch import Place
 
 
 def free_groups(case):

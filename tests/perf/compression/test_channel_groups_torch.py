@@ -10,7 +10,8 @@ from torch_workloads import Residual, Tied, seeded
 
 from tinytorch.errors import ModelError
 from tinytorch.transforms.remove_channels.groups import ChannelGroup, layer_of, trace_groups
-from tinytorch.transforms.support.weights_torch import Call, Place
+from tinytorch.transforms.support.observing import Call
+from tinytorch.transforms.support.weights_torch import Place
 
 
 def groups_of(model, *inputs):

@@ -22,7 +22,6 @@ from tinytorch.transforms.plan import Step
 from tinytorch.transforms.prune import Prune
 from tinytorch.transforms.quantize import Quantize
 from tinytorch.transforms.remove_channels import RemoveChannels, apply_removal
-from tinytorch.transforms.share_weights import ShareWeights
 from tinytorch.transforms.sparse_layers import SparseLayers
 from tinytorch.transforms.support.channels import Place, trace_channels
 from tinytorch.transforms.support.trimming import joined, zero_out
@@ -356,7 +355,6 @@ def test_an_activation_that_a_layer_keeps_is_no_weight():
         Quantize("weight_only"),
         Quantize("dynamic"),
         SparseLayers(goal="memory"),
-        ShareWeights(4),
         LowRank(energy=0.5),
         FuseLayers(),
         Prune(0.9),

@@ -196,12 +196,19 @@ def test_the_structured_pruner_really_removes_channels():
     check_same(work.model, before)
 
 
-def test_pytorch_is_sent_to_where_channels_are_removed():
+def test_whole_outputs_of_pytorch_become_zero_as_well():
     torch = require_part("torch")
-    with pytest.raises(SettingError, match="RemoveChannels"):
-        structured_prune(torch.nn.Linear(4, 4), 0.5)
-    with pytest.raises(SettingError, match="LowRank"):
-        compress_model(torch.nn.Linear(4, 4), {"low_rank": 0.5})
+    core = Linear(6, 8, rng=0)
+    other = torch.nn.Linear(6, 8)
+    with torch.no_grad():
+        other.weight.copy_(torch.tensor(core.weight.data.T))
+        other.bias.copy_(torch.ones(8))
+    core.bias.data[:] = 1
+    structured_prune(core, 0.5)
+    assert structured_prune(other, 0.5) is other
+    np.testing.assert_array_equal(other.weight.detach().numpy().T, core.weight.data)
+    np.testing.assert_array_equal(other.bias.detach().numpy(), core.bias.data)
+    assert int((core.bias.data == 0).sum()) == 4
 
 
 # ---------------------------------------------------------------- everything

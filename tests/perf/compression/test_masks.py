@@ -5,6 +5,7 @@ from small_models import workload
 from tinytorch.core.checkpoints import save_checkpoint
 from tinytorch.core.layers import Linear
 from tinytorch.errors import CheckpointError, SettingError
+from tinytorch.models.core import CoreAdapter
 from tinytorch.transforms.prune import Masks, Prune, set_zero
 
 
@@ -88,7 +89,7 @@ def test_an_array_that_cannot_be_written_is_replaced():
     layer = Linear(3, 2, rng=0)
     frozen = layer.weight.data
     frozen.flags.writeable = False
-    set_zero(layer.weight, np.ones((3, 2), bool))
+    set_zero(CoreAdapter(), layer.weight, np.ones((3, 2), bool))
     assert not layer.weight.data.any()
     assert frozen.all()
 

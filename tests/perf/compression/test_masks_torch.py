@@ -6,14 +6,9 @@ torch = require_part("torch")
 from torch import nn
 
 from tinytorch.errors import SettingError
-from tinytorch.transforms.prune import Masks
-from tinytorch.transforms.prune.torch import (
-    check_rankable_torch,
-    find_prunables_torch,
-    kind_of_torch,
-    named_weights,
-    set_zero_torch,
-)
+from tinytorch.models.pytorch import TorchAdapter
+from tinytorch.transforms.prune import Masks, set_zero
+from tinytorch.transforms.prune.layers import check_rankable, find_prunables, kind_of
 
 
 class Doubled(nn.Linear):
@@ -22,7 +17,7 @@ class Doubled(nn.Linear):
 
 
 def reasons(model, **settings):
-    prunables, skipped = find_prunables_torch(model, **settings)
+    prunables, skipped = find_prunables(model, **settings)
     left = {path: why for each in prunables for path, why in each.reasons.items() if why}
     return {each.layer: each.reason for each in skipped} | left
 
@@ -46,16 +41,16 @@ def test_masks_are_numpy_arrays_that_fit_the_model_again():
 
 
 def test_subclasses_count_if_they_inherit_how_they_compute():
-    assert kind_of_torch(nn.modules.linear.NonDynamicallyQuantizableLinear(2, 2)) is not None
-    assert kind_of_torch(Doubled(2, 2)) is None
-    assert kind_of_torch(nn.ConvTranspose2d(1, 1, 1)) is None
+    assert kind_of(nn.modules.linear.NonDynamicallyQuantizableLinear(2, 2)) is not None
+    assert kind_of(Doubled(2, 2)) is None
+    assert kind_of(nn.ConvTranspose2d(1, 1, 1)) is None
     for kind in (nn.Conv1d, nn.Conv2d, nn.Conv3d):
-        assert kind_of_torch(kind(2, 2, 1)) is not None
+        assert kind_of(kind(2, 2, 1)) is not None
 
 
 def test_the_convolution_of_transformers_is_a_linear_layer():
     conv1d = require_part("transformers.pytorch_utils").Conv1D
-    kind = kind_of_torch(conv1d(4, 3))
+    kind = kind_of(conv1d(4, 3))
     assert kind.output_axis == 1
     assert kind.spread(None, torch.ones(3)).shape == (3, 1)
 
@@ -96,20 +91,20 @@ def test_quantized_weights_are_left_alone():
 def test_tied_weights_come_once_and_stay_together():
     model = nn.Sequential(nn.Embedding(6, 4), nn.Linear(4, 6, bias=False))
     model[1].weight = model[0].weight
-    prunables, _ = find_prunables_torch(model, embeddings=True)
+    prunables, _ = find_prunables(model, embeddings=True)
     assert [(each.name, each.layers) for each in prunables] == [("0.weight", ("0", "1"))]
-    assert list(named_weights(model)) == ["0.weight"]
-    prunables, _ = find_prunables_torch(model)
+    assert list(TorchAdapter().named_tensors(model)) == ["0.weight"]
+    prunables, _ = find_prunables(model)
     assert prunables[0].is_left
 
 
 def test_nan_has_a_mask_but_no_rank():
     model = nn.Linear(2, 2)
-    set_zero_torch(model.weight, np.eye(2, dtype=bool))
+    set_zero(TorchAdapter(), model.weight, np.eye(2, dtype=bool))
     assert model.weight.count_nonzero() == 2
     with torch.no_grad():
         model.weight[0, 0] = float("nan")
-    prunables, _ = find_prunables_torch(model)
+    prunables, _ = find_prunables(model)
     with pytest.raises(SettingError, match="layer '' holds NaN or infinity"):
-        check_rankable_torch(prunables)
+        check_rankable(TorchAdapter(), prunables)
     assert Masks.of(model).kept["weight"].sum() == 3

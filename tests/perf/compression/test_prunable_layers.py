@@ -7,11 +7,11 @@ from tinytorch.core.module import Module
 from tinytorch.core.spatial import BatchNorm2d, Conv2d
 from tinytorch.core.tensor import Parameter, Tensor
 from tinytorch.errors import SettingError
+from tinytorch.models.core import CoreAdapter
 from tinytorch.transforms.prune.layers import (
     check_rankable,
     find_prunables,
     kind_of,
-    named_tensors,
 )
 
 
@@ -59,7 +59,7 @@ def test_other_layers_are_skipped_with_a_reason():
     )
     assert reasons(model) == {
         "layers.1": "a Doubled is a Linear that may compute something else",
-        "layers.2": "BatchNorm2d is not a layer that is pruned; its 12 numbers stay",
+        "layers.2": "BatchNorm2d is not a layer that is pruned; its 6 numbers stay",
         "layers.3": "Packed holds its weight in another form (int8); prune the float model that "
         "it was made from",
         "layers.5": "a Padded is a Conv2d that may compute something else",
@@ -128,13 +128,13 @@ def test_what_is_no_number_is_found_but_cannot_be_ranked():
     broken.layers[0].weight.data[1, 1] = np.nan
     prunables, _ = find_prunables(broken)
     with pytest.raises(SettingError, match=r"'layers\.0' holds NaN or infinity.*keep="):
-        check_rankable(prunables)
-    check_rankable(find_prunables(broken, keep=("layers.0",))[0])
+        check_rankable(CoreAdapter(), prunables)
+    check_rankable(CoreAdapter(), find_prunables(broken, keep=("layers.0",))[0])
     assert reasons(broken, keep=("layers.0",))["layers.0"].startswith("kept by")
 
 
 def test_names_are_those_of_the_state():
     for name in ("mlp", "cnn", "gpt", "branches", "shared"):
         model = workload(name).model
-        tensors = named_tensors(model)
+        tensors = CoreAdapter().named_tensors(model)
         assert list(tensors) == list(model.state_dict())

@@ -7,11 +7,8 @@ nn = torch.nn
 from torch_workloads import bits_of, is_unchanged, seeded, workload
 
 from tinytorch.errors import SettingError
-from tinytorch.transforms.remove_layers.torch import (
-    OutputChange,
-    shorten,
-    survey_layers,
-)
+from tinytorch.transforms.remove_layers import OutputChange, survey_layers
+from tinytorch.transforms.remove_layers.torch import TorchLists
 
 
 class Block(nn.Module):
@@ -43,7 +40,7 @@ def stack(*sizes):
 
 
 def test_blocks_of_a_list_are_candidates():
-    survey = survey_layers(stack(1, 1).model, stack(1, 1), ())
+    survey = survey_layers(stack(1, 1), ())
     assert survey.candidates == ("blocks.0", "blocks.1")
     assert [(each.layer, each.reason) for each in survey.skipped] == [
         ("head", "it is no item of a list of layers")
@@ -51,7 +48,7 @@ def test_blocks_of_a_list_are_candidates():
 
 
 def test_the_last_one_in_a_list_stays():
-    survey = survey_layers(stack(1, 1).model, stack(1, 1), ())
+    survey = survey_layers(stack(1, 1), ())
     assert survey.removable_beside(("blocks.0",)) == []
     assert survey.removable_beside(()) == ["blocks.0", "blocks.1"]
 
@@ -71,7 +68,7 @@ def test_others_have_a_reason(model, reasons):
     if isinstance(model, nn.ModuleDict):
         model.forward = lambda x: x
         reasons = {"a.0": "it was not called"}
-    found = survey_layers(model, workload(model, 4, 8), ()).reasons
+    found = survey_layers(workload(model, 4, 8), ()).reasons
     assert found.keys() == reasons.keys()
     assert all(found[path].startswith(reason) for path, reason in reasons.items())
 
@@ -79,18 +76,18 @@ def test_others_have_a_reason(model, reasons):
 def test_a_layer_in_two_places_stays():
     block = Block()
     model = nn.Sequential(block, Block(), block, nn.Linear(8, 2))
-    assert survey_layers(model, workload(model, 4, 8), ()).reasons["0"] == "it stands in 2 places"
+    assert survey_layers(workload(model, 4, 8), ()).reasons["0"] == "it stands in 2 places"
 
 
 def test_kept_parts_keep_their_whole():
-    reasons = survey_layers(stack(1, 1).model, stack(1, 1), ("blocks.1.layer",)).reasons
+    reasons = survey_layers(stack(1, 1), ("blocks.1.layer",)).reasons
     assert reasons["blocks.1"] == "'blocks.1.layer' in it is kept by keep='blocks.1.layer'"
 
 
 def test_the_change_is_that_of_the_outputs():
     case = stack(1, 0, 1)
     before = bits_of(case.model)
-    judge = OutputChange(case.model, case)
+    judge = OutputChange(case)
     assert judge.without(("blocks.1",)) == (0.0, "")  # it adds zero
     change, reason = judge.without(("blocks.0",))
     assert reason == ""
@@ -126,7 +123,7 @@ class Parallel(Stack):
 )
 def test_a_model_that_does_not_go_over_its_list_keeps_it(kind, reason):
     case = workload(seeded(kind, 1, 1), 4, 8)
-    judge = OutputChange(case.model, case)
+    judge = OutputChange(case)
     assert reason in judge.without(("blocks.0",))[1]
     assert len(case.model.blocks) == 2
 
@@ -136,14 +133,16 @@ def test_numbers_move_up_and_names_stay():
     for place, layer in enumerate(numbered):
         layer.layer_idx = place
     last = numbered[2]
-    shorten({"": numbered}, ["1"])
+    put_back = TorchLists(numbered).shorten(["1"])
     assert list(numbered._modules) == ["0", "1"]
     assert numbered[1] is last
     assert last.layer_idx == 1
+    put_back()
+    assert [last.layer_idx, *numbered._modules] == [2, "0", "1", "2"]
     named = nn.Sequential()
     for name in ("first", "second"):
         named.add_module(name, nn.Linear(2, 2))
-    shorten({"": named}, ["first"])
+    TorchLists(named).remove(["first"])
     assert list(named._modules) == ["second"]
 
 
@@ -154,4 +153,4 @@ def test_outputs_without_floats_tell_nothing():
 
     case = workload(Rounded(1, 1), 4, 8)
     with pytest.raises(SettingError, match="no floating-point numbers"):
-        OutputChange(case.model, case)
+        OutputChange(case)

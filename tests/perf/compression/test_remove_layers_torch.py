@@ -12,7 +12,6 @@ from torch_workloads import bits_of, held, is_unchanged, mlp, outputs, workload
 from tinytorch.errors import SettingError
 from tinytorch.models.workload import Workload
 from tinytorch.transforms.remove_layers import RemoveLayers
-from tinytorch.transforms.remove_layers.torch import apply_torch, plan_torch
 
 LISTS = {
     "llama": "model.layers",
@@ -159,8 +158,8 @@ def test_what_cannot_be_called_or_changed_has_a_reason():
 
 def test_a_plan_is_carried_out_on_its_own_model_only():
     settings = RemoveLayers()
-    plan = plan_torch(tiny("vit"), settings)
+    plan = settings.plan(tiny("vit"))
     with pytest.raises(SettingError, match="make a plan for this model"):
-        apply_torch(workload(mlp(16), 2, 16), plan, settings)
+        settings.apply(workload(mlp(16), 2, 16), plan)
     with pytest.raises(SettingError, match="this plan was made by"):
-        apply_torch(tiny("vit"), plan, RemoveLayers(count=2))
+        RemoveLayers(count=2).apply(tiny("vit"), plan)

@@ -7,10 +7,8 @@ from small_models import workload
 
 from tinytorch.core.layers import Linear, Sequential
 from tinytorch.core.tensor import Tensor
-from tinytorch.models.workload import Workload
 from tinytorch.transforms.prune import count_weights, sparsity_of, weights_of
 from tinytorch.transforms.quantize import Quantize
-from tinytorch.transforms.share_weights import ShareWeights
 from tinytorch.transforms.sparse_layers import SparseLinear
 
 
@@ -87,17 +85,6 @@ def test_sparse_layers_count_with_the_zeros_that_they_leave_out(count):
         model.layers[place] = SparseLinear.of(model.layers[place])
     assert sparsity_of(model) == expected > 0.85
     assert count_weights(model) == (1800, round(1800 * expected))
-
-
-def test_layers_of_codes_count_with_the_zeros_that_they_mean():
-    model = pruned_pair(0.6)
-    expected = counted_slowly(model)
-    work = Workload("pair", model, (Tensor(np.ones((2, 40), np.float32)),))
-    transform = ShareWeights(8)
-    assert sparsity_of(transform.apply(work, transform.plan(work))) == expected
-    shared = workload("shared")
-    held_once = transform.apply(shared, transform.plan(shared))
-    assert count_weights(held_once) == count_weights(shared.model)
 
 
 @pytest.mark.parametrize("name", ["mlp", "cnn", "gpt"])

@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 
-from tinytorch.core.kernels import numpy_quantized as codebook
 from tinytorch.core.kernels import numpy_quantized as int8
 from tinytorch.core.kernels import numpy_quantized as int8_convolution
 from tinytorch.core.kernels import numpy_quantized as int8_embedding
@@ -450,7 +449,6 @@ NUMPY = reference.REFERENCE.extended(
         "cross_entropy_backward": cross_entropy_backward,
         "sgd_step": sgd_step,
         "adam_step": adam_step,
-        **codebook.CODEBOOK_KERNELS,
         **int8.KERNELS,
         **int8_convolution.CONVOLUTION_KERNELS,
         **int8_embedding.EMBEDDING_KERNELS,

@@ -10,10 +10,9 @@ from tinytorch.core.kernels import reference_quantized as reference
 from tinytorch.core.kernels.backend import Array, Kernel, matmul
 from tinytorch.core.kernels.numpy_spatial import conv2d
 from tinytorch.core.kernels.packing import PANEL_COLUMNS, STEP, packed_length, unpack_values
-from tinytorch.core.kernels.reference_quantized import PACKED_ENTRIES, code_bytes
 from tinytorch.core.kernels.reference_spatial import Pair
 
-__all__ = ["CODEBOOK_KERNELS", "CONVOLUTION_KERNELS", "EMBEDDING_KERNELS", "KERNELS", "pairs_of"]
+__all__ = ["CONVOLUTION_KERNELS", "EMBEDDING_KERNELS", "KERNELS"]
 
 
 # ---------------------------------------------------------------- INT8 products with NumPy: BLAS
@@ -132,26 +131,3 @@ def int8_embedding(ids: Array, values: Array, scales: Array, *, width: int) -> A
 
 
 EMBEDDING_KERNELS: dict[str, Kernel] = {"int8_embedding": int8_embedding}
-
-
-# ---------------------------------------------------------------- weights by codes with NumPy: a
-# byte of two codes is looked up at once in a table of pairs
-
-BYTES = np.arange(256, dtype=np.uint8)
-BOTH_CODES = np.stack([BYTES & 15, BYTES >> 4], axis=1)  # (256, 2)
-
-
-def pairs_of(codebook: Array) -> Array:
-    """Give the two entries that each byte means (256, 2); NaN where there is no such entry."""
-    padded = np.full(PACKED_ENTRIES, np.nan, codebook.dtype)
-    padded[: len(codebook)] = codebook
-    return padded[BOTH_CODES]
-
-
-def codebook_lookup(codes: Array, codebook: Array, *, size: int) -> Array:
-    if len(codebook) > PACKED_ENTRIES or codes.shape != (code_bytes(size, len(codebook)),):
-        return reference.codebook_lookup(codes, codebook, size=size)
-    return pairs_of(codebook).take(codes, axis=0).reshape(-1)[:size]
-
-
-CODEBOOK_KERNELS: dict[str, Kernel] = {"codebook_lookup": codebook_lookup}

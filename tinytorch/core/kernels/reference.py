@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 
-from tinytorch.core.kernels import reference_quantized as codebook
 from tinytorch.core.kernels import reference_quantized as int4
 from tinytorch.core.kernels import reference_quantized as int8
 from tinytorch.core.kernels import reference_quantized as int8_convolution
@@ -382,8 +381,6 @@ REFERENCE = Backend(
             "concatenate": concatenate,
             "embedding": embedding,
             "embedding_backward": embedding_backward,
-            "codebook_lookup": codebook.codebook_lookup,
-            "codebook_lookup_backward": codebook.codebook_lookup_backward,
             # losses, one value per example
             "cross_entropy": cross_entropy,
             "cross_entropy_backward": cross_entropy_backward,

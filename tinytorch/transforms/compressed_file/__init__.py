@@ -20,7 +20,7 @@ from tinytorch.formats.affine import QuantizedArray, Scheme, quantize_array, val
 from tinytorch.formats.weights_file import read_weights, write_weights
 from tinytorch.models.adapter import adapter_for
 from tinytorch.models.core import named_tensors
-from tinytorch.transforms.prune.layers import Prunable, find_prunables
+from tinytorch.transforms.prune.layers import find_prunables
 from tinytorch.transforms.support.observing import checked_patterns, idle_patterns
 from tinytorch.transforms.support.trimming import let_layers_know
 from tinytorch.transforms.support.weights import why_not_resized
@@ -89,7 +89,7 @@ def load_compressed(
     A model whose channels were removed has the same layers, but smaller ones. With `resize`, layers
     of the copy become as small as those of the file; without, that is an error, because it could as
     well be the file of another model. Layers that a transform has replaced by others (LowRank,
-    SparseLayers, ShareWeights) have other names: apply the same transform before.
+    SparseLayers) have other names: apply the same transform before.
     """
     file = read_weights(path)
     own = file.metadata.get(OWN, {})
@@ -132,7 +132,7 @@ def idle_keeps(model: Any, keep: Sequence[str]) -> tuple[str, ...]:
     """Give a note for each pattern that keeps no layer from being rounded."""
     if not keep:
         return ()
-    paths = [path for each in _weights(model, ()) for path in each.layers]
+    paths = [path for each in find_prunables(model, embeddings=True)[0] for path in each.layers]
     return idle_patterns(keep, paths, change="rounded")
 
 
@@ -272,18 +272,11 @@ def _can_hold(wanted: np.dtype[Any], given: np.dtype[Any]) -> bool:
 
 def _weight_names(model: Any, keep: tuple[str, ...]) -> set[str]:
     """Give the weights of layers that take whole numbers, under all of their names."""
-    found = [each for each in _weights(model, keep) if not each.is_left]
+    prunables, _ = find_prunables(model, keep=keep, embeddings=True)
+    found = [each for each in prunables if not each.is_left]
     if adapter_for(model).name == "pytorch":
         from tinytorch.transforms.compressed_file.torch import without_wrappers
 
         return {without_wrappers(each.name) for each in found}
     own = {id(each.weight.data) for each in found}  # two tensors on one array are one weight
     return {name for name, tensor in named_tensors(model).items() if id(tensor.data) in own}
-
-
-def _weights(model: Any, keep: Sequence[str]) -> list[Prunable]:
-    if adapter_for(model).name == "pytorch":
-        from tinytorch.transforms.prune.torch import find_prunables_torch
-
-        return find_prunables_torch(model, keep=keep, embeddings=True)[0]
-    return find_prunables(model, keep=keep, embeddings=True)[0]

@@ -22,10 +22,9 @@ from tinytorch.core.module import Module, keeping_modes
 from tinytorch.core.tensor import Tensor
 from tinytorch.core.training import History
 from tinytorch.errors import DTypeError, ModelError, SettingError, ShapeError
-from tinytorch.models.adapter import owner_of
+from tinytorch.models.adapter import adapter_for, owner_of
 from tinytorch.models.core import named_tensors
 from tinytorch.models.workload import call_model
-from tinytorch.transforms.support.observing import calling_plainly
 
 __all__ = ["KnowledgeDistillation", "Lesson"]
 
@@ -160,9 +159,9 @@ class KnowledgeDistillation:
     def teach(self, inputs: Any) -> Array:
         """Give the teacher's logits: in evaluation mode and without a graph."""
         if not isinstance(self.teacher, Module):
-            with calling_plainly(self.teacher):
+            with adapter_for(self.teacher).plain_calls(self.teacher):
                 return _array(call_model(self.teacher, inputs))
-        with keeping_modes(self.teacher), calling_plainly(self.teacher):
+        with keeping_modes(self.teacher), adapter_for(self.teacher).plain_calls(self.teacher):
             self.teacher.eval()
             return _array(self.teacher(inputs))
 

@@ -12,22 +12,24 @@ import torch
 from torch import nn
 from torch.nn.modules.conv import _ConvNd
 
-from tinytorch.errors import SettingError
+from tinytorch.errors import SettingError, first_line
 from tinytorch.models.pytorch import TorchAdapter
 from tinytorch.models.pytorch_tensors import replace_modules, why_no_module
 from tinytorch.models.workload import Workload
 from tinytorch.transforms.low_rank import NAME, NO_SPEEDUP, rank_for_energy
 from tinytorch.transforms.plan import Gain, Plan, Skipped, Step
-from tinytorch.transforms.support.observing import idle_patterns, why_kept
-from tinytorch.transforms.support.weights_torch import (
-    CONFIG_LACKS,
+from tinytorch.transforms.support.observing import (
     Call,
     calls_of,
-    first_line,
-    has_config,
-    is_transposed_linear,
+    idle_patterns,
     outputs_of,
     watching,
+    why_kept,
+)
+from tinytorch.transforms.support.weights_torch import (
+    CONFIG_LACKS,
+    has_config,
+    is_transposed_linear,
 )
 
 if TYPE_CHECKING:

@@ -38,7 +38,6 @@ from tinytorch.transforms.support.observing import (
     checked_patterns,
     idle_patterns,
     see_calibration,
-    switch_to_eval,
     why_kept,
 )
 
@@ -119,7 +118,6 @@ def observe_layers(model: Any, batches: Batches) -> dict[str, RangeStatistics]:
         )
     twin = adapter.clone(model)
     modules = adapter.modules(twin)
-    switch_to_eval(modules)
     wanted = {
         path: layer
         for path, layer in modules.items()
@@ -169,7 +167,6 @@ def make_plan(workload: Workload, settings: Settings) -> Plan:
     twin = adapter.clone(workload.model)
     modules = dict(adapter.modules(twin))
     check_not_quantized(modules)
-    switch_to_eval(modules)
     candidates, skipped = _candidates(modules, settings)
     layers = {path: each.layer for path, each in candidates.items() if not each.reason}
     observed: Mapping[str, RangeStatistics] = {}

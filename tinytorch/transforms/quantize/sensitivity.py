@@ -15,7 +15,6 @@ from tinytorch.models.adapter import Adapter, adapter_for
 from tinytorch.models.workload import Workload, call_model
 from tinytorch.showing import Shown
 from tinytorch.transforms.plan import Gain, Plan, Skipped, Step, Transform
-from tinytorch.transforms.support.observing import calling_plainly, switch_to_eval
 
 __all__ = ["LayerSensitivity", "Sensitivity", "measure_sensitivity", "within_error"]
 
@@ -234,11 +233,9 @@ class _Judge:
         return sum(each.nbytes for each in self.adapter.parameters(model))
 
     def _outputs(self, model: Any) -> list[Array]:
-        if hasattr(model, "eval"):
-            model.eval()
-        switch_to_eval(self.adapter.modules(model))
+        self.adapter.switch_to_eval(model)
         arrays: list[Array] = []
-        with self.adapter.without_gradients(), calling_plainly(model):
+        with self.adapter.plain_calls(model):
             for arguments in self.batches:
                 # what inputs are given by name may also come first in a batch
                 is_like_inputs = len(arguments) <= len(self._workload.inputs)

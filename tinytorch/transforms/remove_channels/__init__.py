@@ -25,12 +25,10 @@ from tinytorch.profiling.profile import Profile
 from tinytorch.transforms.plan import Gain, Plan, Skipped, Step
 from tinytorch.transforms.support.channels import ChannelGraph, Family, Place, Unit, trace_channels
 from tinytorch.transforms.support.observing import (
-    calling_plainly,
     check_no_cache,
     checked_patterns,
     idle_patterns,
     see_calibration,
-    switch_to_eval,
     why_kept,
 )
 from tinytorch.transforms.support.trimming import Removal, joined, lengths_of, trim, zero_out
@@ -69,7 +67,6 @@ def input_energies(workload: Workload) -> Energies:
     adapter = adapter_for(workload.model, workload.arguments)
     twin = adapter.clone(workload.model)
     modules = adapter.modules(twin)
-    switch_to_eval(modules)
     names = {id(tensor): name for name, tensor in named_tensors(twin).items()}
     layers = {path: layer for path, layer in modules.items() if isinstance(layer, (Linear, Conv2d))}
     energies: dict[str, npt.NDArray[np.float64]] = {}
@@ -165,8 +162,8 @@ def _are_alike(found: Array, expected: Array) -> bool:
 
 
 def _outputs(adapter: Adapter, model: Any, workload: Workload) -> list[Array]:
-    switch_to_eval(adapter.modules(model))
-    with calling_plainly(model):
+    adapter.switch_to_eval(model)
+    with adapter.plain_calls(model):
         result = call_model(model, *workload.inputs, **workload.keywords)
     return [array for leaf in leaves(result) for array in plain_arrays(leaf)]
 

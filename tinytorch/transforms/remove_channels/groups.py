@@ -20,18 +20,16 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.conv import _ConvNd
 from torch.nn.modules.instancenorm import _InstanceNorm
 
-from tinytorch.errors import ModelError
-from tinytorch.models.pytorch import TorchAdapter, tensors_in
+from tinytorch.errors import ModelError, first_line
+from tinytorch.models.pytorch import TorchAdapter, tensors_in, without_fast_paths
 from tinytorch.transforms.support.channels import Units
+from tinytorch.transforms.support.observing import Call
 from tinytorch.transforms.support.weights_torch import (
-    Call,
     Place,
     Removal,
-    first_line,
     is_depthwise,
     is_transposed_linear,
     owners_of_tensors,
-    without_fast_paths,
 )
 
 __all__ = ["ChannelGroup", "find_heads", "layer_of", "trace_groups"]

@@ -24,22 +24,24 @@ from tinytorch.transforms.remove_channels.groups import (
     layer_of,
     trace_groups,
 )
-from tinytorch.transforms.support.observing import idle_patterns, why_kept
-from tinytorch.transforms.support.weights import count_macs, macs_note
-from tinytorch.transforms.support.weights_torch import (
+from tinytorch.transforms.support.observing import (
     Call,
+    calls_of,
+    idle_patterns,
+    outputs_of,
+    relative_change,
+    watching,
+    why_kept,
+)
+from tinytorch.transforms.support.weights import count_macs, counted_shrinkage, macs_note
+from tinytorch.transforms.support.weights_torch import (
     Place,
     Removal,
-    calls_of,
-    counted_shrinkage,
     fit_config,
     is_transposed_linear,
     joined,
-    outputs_of,
-    relative_change,
     set_sizes,
     trim,
-    watching,
     zero_out,
 )
 

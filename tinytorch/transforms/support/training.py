@@ -430,7 +430,8 @@ def _prune_gradually(
         if id(weight) in moved:
             gradual_steps.append(step)
         else:
-            set_zero(weight, transform.least_important(weight.data, step, modules))
+            chosen = transform.least_important(weight.data, step, modules)
+            set_zero(adapter_for(model), weight, chosen)
     gradual = _Gradual(model, gradual_steps, transform, schedule)
     pruned = gradual.constraints()
     own = {id(weight) for weight, _ in pruned}

@@ -17,13 +17,7 @@ from tinytorch.models.pytorch import TorchAdapter
 from tinytorch.models.workload import Workload
 from tinytorch.transforms.distillation import KnowledgeDistillation
 from tinytorch.transforms.plan import Plan, Transform
-from tinytorch.transforms.prune import Masks, Prune
-from tinytorch.transforms.prune.torch import (
-    least_important_torch,
-    named_weights,
-    planned_weight_torch,
-    set_zero_torch,
-)
+from tinytorch.transforms.prune import Masks, Prune, planned_weight, set_zero
 from tinytorch.transforms.support.training import SparsitySchedule
 
 __all__ = ["TorchTraining", "fine_tune_torch"]
@@ -172,7 +166,7 @@ def _loss(model: nn.Module, loss: Any, teacher: Any) -> Callable[[Any, Any, Any]
 
 
 def _staying_zero(model: nn.Module, plan: Plan) -> Callable[[int], None]:
-    weights: Mapping[str, torch.Tensor] = named_weights(model)
+    weights: Mapping[str, torch.Tensor] = TorchAdapter().named_tensors(model)
     planned = (str(step.settings.get("weight")) for step in plan.steps)
     names = dict.fromkeys([*Masks.of(model).kept, *(name for name in planned if name in weights)])
     gone = [
@@ -183,7 +177,7 @@ def _staying_zero(model: nn.Module, plan: Plan) -> Callable[[int], None]:
 
     def enforce(steps: int) -> None:
         for weight, chosen in gone:
-            set_zero_torch(weight, chosen)
+            set_zero(TorchAdapter(), weight, chosen)
 
     return enforce
 
@@ -192,15 +186,15 @@ def _gradual(
     model: nn.Module, plan: Plan, transform: Prune, schedule: SparsitySchedule
 ) -> Callable[[int], None]:
     """Give a function that prunes as far as the schedule is; what is pruned stays so."""
-    modules, weights = TorchAdapter().modules(model), named_weights(model)
+    modules, weights = TorchAdapter().modules(model), TorchAdapter().named_tensors(model)
     target = transform.sparsity
-    planned = [(step, planned_weight_torch(step, weights)) for step in plan.steps]
+    planned = [(step, planned_weight(step, weights)) for step in plan.steps]
     gone = [weight.detach() == 0 for _, weight in planned]
     last: list[float] = []
 
     def enforce(steps: int) -> None:
         for chosen, (_, weight) in zip(gone, planned, strict=True):
-            set_zero_torch(weight, chosen)
+            set_zero(TorchAdapter(), weight, chosen)
         share = schedule(steps, target) / target if target else 1.0
         if last == [share]:
             return
@@ -208,7 +202,7 @@ def _gradual(
         for index, (step, weight) in enumerate(planned):
             zeros = max(int(gone[index].sum()), round(share * step.settings["zeros"]))
             part = replace(step, settings={**step.settings, "zeros": zeros})
-            gone[index] = least_important_torch(transform, weight, part, modules)
-            set_zero_torch(weight, gone[index])
+            gone[index] = transform.least_important(weight.detach(), part, modules)
+            set_zero(TorchAdapter(), weight, gone[index])
 
     return enforce

@@ -20,7 +20,7 @@ from tinytorch.models.adapter import Adapter, adapter_for, replace_layers
 from tinytorch.models.core import named_tensors, own_tensors
 from tinytorch.models.workload import Scores, Workload, call_model
 from tinytorch.transforms.plan import Gain, Plan, Skipped, Step
-from tinytorch.transforms.support.observing import called_layers, switch_to_eval, why_kept
+from tinytorch.transforms.support.observing import called_layers, why_kept
 from tinytorch.transforms.support.trimming import knows_its_size
 
 __all__ = [
@@ -30,6 +30,7 @@ __all__ = [
     "WeightLayers",
     "carry_out",
     "count_macs",
+    "counted_shrinkage",
     "factored_layer",
     "find_weight_layers",
     "macs_note",
@@ -137,7 +138,6 @@ def find_weight_layers(workload: Workload, keep: tuple[str, ...], *, verb: str) 
     adapter = adapter_for(workload.model, workload.arguments)
     twin = adapter.clone(workload.model)
     modules = dict(adapter.modules(twin))
-    switch_to_eval(modules)
     found = {
         path: WeightLayer(layer, reason=_why_not(path, layer, keep))
         for path, layer in modules.items()
@@ -365,8 +365,16 @@ def scores_of(workload: Workload, model: Any) -> Scores:
     return workload.evaluate(twin)
 
 
-# ---------------------------------------------------------------- counting the
+# ---------------------------------------------------------------- counting bytes, and the
 # multiply-accumulates of a call, on models of any framework
+
+
+def counted_shrinkage(model: Any, smaller: Any) -> Gain:
+    """Return how many times fewer bytes the second of two models holds."""
+    before, after = (
+        sum(each.nbytes for each in adapter_for(held).parameters(held)) for held in (model, smaller)
+    )
+    return Gain.of_bytes(before, after, "counted on a copy")
 
 
 def count_macs(model: Any, workload: Workload) -> int:

@@ -18,7 +18,6 @@ from tinytorch.core.kernels.numba import elementwise as numba_elements
 from tinytorch.core.kernels.numba import elementwise as numba_rows
 from tinytorch.core.kernels.numba import elementwise as numba_steps
 from tinytorch.core.kernels.numba import int4 as numba_int4
-from tinytorch.core.kernels.numba import int8 as numba_codebook
 from tinytorch.core.kernels.numba import int8 as numba_int8
 from tinytorch.core.kernels.numba import int8 as numba_int8_embedding
 from tinytorch.core.kernels.numba import int8_convolution as numba_int8_convolution
@@ -65,7 +64,6 @@ COMPILED: dict[str, Kernel] = {
     **numba_int8_embedding.EMBEDDING_KERNELS,
     **numba_int4.KERNELS,
     **numba_sparse.KERNELS,
-    **numba_codebook.CODEBOOK_KERNELS,
 }
 
 NUMBA = NUMPY.extended(

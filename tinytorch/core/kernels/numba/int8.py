@@ -43,13 +43,10 @@ from tinytorch.core.kernels.packing import PANEL_COLUMNS, STEP, packed_length
 from tinytorch.core.kernels.reference_quantized import (
     LARGEST,
     OFFSET,
-    PACKED_ENTRIES,
     SMALLEST_ROW,
-    code_bytes,
 )
 
 __all__ = [
-    "CODEBOOK_KERNELS",
     "EMBEDDING_KERNELS",
     "KERNELS",
     "NAN",
@@ -527,36 +524,3 @@ def int8_embedding(ids: Array, values: Array, scales: Array, *, width: int) -> A
 
 
 EMBEDDING_KERNELS: dict[str, Kernel] = {"int8_embedding": int8_embedding}
-
-
-# ---------------------------------------------------------------- weights by codes with the
-# compiled backend
-
-BLOCK = 4096
-"""Bytes of codes that one thread takes at a time."""
-
-
-@compiled
-def look_up(codes, table, out):
-    """Give the entry of a table for each byte; two floats move as one number of 8 bytes."""
-    for block in prange((len(codes) + BLOCK - 1) // BLOCK):
-        first = np.int64(block) * BLOCK
-        for place in range(first, min(first + BLOCK, len(codes))):
-            out[place] = table[codes[place]]
-
-
-def codebook_lookup(codes: Array, codebook: Array, *, size: int) -> Array:
-    if (
-        codebook.dtype != FLOAT32
-        or len(codebook) > PACKED_ENTRIES
-        or codes.dtype != np.uint8
-        or codes.shape != (code_bytes(size, len(codebook)),)
-    ):
-        return plain.CODEBOOK_KERNELS["codebook_lookup"](codes, codebook, size=size)
-    table = plain.pairs_of(codebook).view(np.int64).reshape(-1)  # both entries, in eight bytes
-    out = np.empty(len(codes), np.int64)
-    look_up(readable(codes), table, out, work=size)
-    return out.view(FLOAT32)[:size]
-
-
-CODEBOOK_KERNELS: dict[str, Kernel] = {"codebook_lookup": codebook_lookup}
