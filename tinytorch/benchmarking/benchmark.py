@@ -11,7 +11,6 @@ from typing import Any, Literal
 import numpy as np
 
 from tinytorch.benchmarking.checks import (
-    check_count,
     failure_text,
     mean_interval,
     named_models,
@@ -21,7 +20,6 @@ from tinytorch.benchmarking.examples import (
     ACCURACY,
     Examples,
     Scored,
-    checked_shapes,
     read_examples,
 )
 from tinytorch.benchmarking.performance import time_in_turns
@@ -30,6 +28,8 @@ from tinytorch.errors import ModelError, SettingError
 from tinytorch.measure.samples import Interval, Samples
 from tinytorch.measure.timing import fitting_clock
 from tinytorch.models.workload import Workload
+from tinytorch.profiling.flops import checked_shapes
+from tinytorch.profiling.timer import check_count
 
 __all__ = ["LOWER_IS_BETTER", "METRICS", "Benchmark", "BenchmarkResult"]
 

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tinytorch.benchmarking.checks import check_shape
 from tinytorch.core.dataloader import DataLoader
 from tinytorch.core.module import Module
 from tinytorch.core.tensor import Tensor
@@ -24,9 +23,7 @@ __all__ = [
     "Batch",
     "Examples",
     "Scored",
-    "checked_shapes",
     "fitted_inputs",
-    "inputs_of_shapes",
     "main_output",
     "own_example",
     "read_examples",
@@ -296,20 +293,6 @@ def _as_array(value: Any) -> Array:
 
 # ---------------------------------------------------------------- what a model is called with:
 # inputs of a shape, its own example, or arrays made to fit it
-
-
-def checked_shapes(input_shape: Any) -> tuple[tuple[int, ...], ...]:
-    """Give the shapes of all arguments: `input_shape` is one shape, or one for each of several."""
-    several = isinstance(input_shape, (tuple, list)) and any(
-        isinstance(each, (tuple, list)) for each in input_shape
-    )
-    return tuple(check_shape(shape) for shape in (input_shape if several else (input_shape,)))
-
-
-def inputs_of_shapes(model: Any, shapes: tuple[tuple[int, ...], ...]) -> tuple[Any, ...]:
-    """Make an input of each shape: normal numbers, or tokens where the model embeds them."""
-    adapter = adapter_for(model)
-    return tuple(adapter.example(shape, model) for shape in shapes)
 
 
 def own_example(model: Any) -> tuple[Any, ...]:

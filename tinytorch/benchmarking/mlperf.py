@@ -11,7 +11,7 @@ from difflib import get_close_matches
 from itertools import cycle
 from typing import Any
 
-from tinytorch.benchmarking.checks import check_count, failure_text
+from tinytorch.benchmarking.checks import failure_text
 from tinytorch.benchmarking.examples import ACCURACY, Examples, fitted_inputs, read_examples
 from tinytorch.benchmarking.subject import Subject, make_subject
 from tinytorch.core.dataloader import TensorDataset
@@ -20,6 +20,7 @@ from tinytorch.measure.samples import Samples
 from tinytorch.measure.timing import fitting_clock, measure_time
 from tinytorch.models.workload import call_model
 from tinytorch.models.zoo import digit_data, text_data
+from tinytorch.profiling.timer import check_count
 
 __all__ = ["STANDARD_BENCHMARKS", "MLPerf", "StandardBenchmark"]
 

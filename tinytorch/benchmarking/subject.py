@@ -8,12 +8,11 @@ from dataclasses import dataclass, field
 from functools import cached_property, partial
 from typing import Any
 
-from tinytorch.benchmarking.checks import check_model, failure_text, held_ready
+from tinytorch.benchmarking.checks import failure_text, held_ready
 from tinytorch.benchmarking.examples import (
     Examples,
     Scored,
     fitted_inputs,
-    inputs_of_shapes,
     own_example,
     score_examples,
 )
@@ -22,6 +21,7 @@ from tinytorch.measure.memory import traced_memory
 from tinytorch.models.adapter import Adapter, adapter_for
 from tinytorch.models.targets import load_workload
 from tinytorch.models.workload import Workload, call_model
+from tinytorch.profiling.flops import check_model, inputs_of_shapes
 from tinytorch.profiling.profile import MemoryTimeline
 
 __all__ = ["CallMemory", "Subject", "make_subject", "ready_together"]

@@ -17,7 +17,6 @@ from typing import Any
 
 import numpy as np
 
-from tinytorch.benchmarking.checks import check_count
 from tinytorch.benchmarking.examples import Examples, fitted_inputs, read_examples
 from tinytorch.benchmarking.subject import Subject, make_subject
 from tinytorch.comparison.accuracy import AccuracyComparison
@@ -39,6 +38,7 @@ from tinytorch.measure.interleaving import hodges_lehmann, signed_rank_interval
 from tinytorch.measure.timing import Clock, fitting_clock, gc_paused
 from tinytorch.models.workload import call_model
 from tinytorch.models.zoo import load_zoo
+from tinytorch.profiling.timer import check_count
 from tinytorch.records.record import canonical_json
 from tinytorch.showing import competition_boards
 

@@ -29,7 +29,7 @@ from tinytorch.profiling.flops import (
 from tinytorch.profiling.memory_profiler import MB
 from tinytorch.profiling.model_profile import profile_workload
 from tinytorch.profiling.profile import BACKWARD, MemoryTimeline, Profile, share_of_possible
-from tinytorch.profiling.timer import check_count
+from tinytorch.profiling.timer import check_budget, check_count
 from tinytorch.profiling.weights import OPTIMIZER_STATES, count_parameters, parameter_bytes
 from tinytorch.showing import profiling_reports
 
@@ -345,8 +345,7 @@ class Profiler:
     """
 
     def __init__(self, *, budget_s: float = 0.5) -> None:
-        if not budget_s > 0:
-            raise SettingError(f"budget_s={budget_s}: a measurement needs some time")
+        check_budget(budget_s)
         self.budget_s = budget_s
         self.latency: Samples | None = None
         """The seconds behind the last :meth:`measure_latency`."""

@@ -216,9 +216,16 @@ def readable_name(func: Any) -> str:
     return str(name).rpartition("<locals>.")[2]
 
 
-def check_count(name: str, value: int, *, at_least: int) -> None:
-    """Refuse what is no whole number, or too small."""
+def check_count(name: str, value: Any, *, at_least: int) -> int:
+    """Return `value` as an int; raise SettingError unless it is a whole number >= `at_least`."""
     if isinstance(value, bool) or not hasattr(value, "__index__"):
         raise SettingError(f"{name}={value!r}; it must be a whole number")
     if value < at_least:
         raise SettingError(f"{name}={value}; it must be at least {at_least}")
+    return int(value)
+
+
+def check_budget(budget_s: float) -> None:
+    """Raise SettingError unless the time budget is positive."""
+    if not budget_s > 0:
+        raise SettingError(f"budget_s={budget_s}: a measurement needs some time")
