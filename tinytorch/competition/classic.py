@@ -28,7 +28,8 @@ from tinytorch.competition.judgement_record import as_record
 from tinytorch.competition.local_judge import computing, judge_model
 from tinytorch.competition.rounds import Round, new_round, public_file_name, write_round
 from tinytorch.competition.run_files import ROUNDS, KeptRun, keep_run
-from tinytorch.competition.submissions import Folder, folder_name, read_folder
+from tinytorch.competition.submissions import folder_name
+from tinytorch.competition.verification import Folder, read_folder
 from tinytorch.core.dispatch import recording
 from tinytorch.core.files import ProgressLine
 from tinytorch.core.tensor import Tensor
