@@ -6,7 +6,7 @@ from example_boards import entry, judgement
 from parts import require_part
 
 from tinytorch.cli.main import main
-from tinytorch.competition.entry_file import read_entry, write_entry
+from tinytorch.competition.entry import read_entry, write_entry
 from tinytorch.competition.rules import finding
 from tinytorch.competition.run_files import keep_run
 

@@ -8,7 +8,7 @@ from parts import hide_package, require_part
 
 from tinytorch.cli.main import main
 from tinytorch.competition import judge as judging
-from tinytorch.competition.entry_file import read_entry, write_entry
+from tinytorch.competition.entry import read_entry, write_entry
 from tinytorch.competition.rounds import read_round
 from tinytorch.competition.rules import finding
 from tinytorch.competition.run_files import keep_run

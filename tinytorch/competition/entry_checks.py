@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import ast
+import os
 import sys
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, suppress
 from itertools import pairwise
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 
 import numpy as np
 import numpy.typing as npt
@@ -16,8 +17,14 @@ import numpy.typing as npt
 from tinytorch.competition.cell.building import SIZE_OF_CODE
 from tinytorch.competition.cell.contender import BACKEND, Contender, ContenderError
 from tinytorch.competition.cell.contender_process import ContenderProcess
-from tinytorch.competition.entry import PRECISIONS, Entry, EntryError, Technique, shown
-from tinytorch.competition.entry_file import contender_of, entry_files
+from tinytorch.competition.entry import (
+    PRECISIONS,
+    Entry,
+    EntryError,
+    Technique,
+    entry_files,
+    shown,
+)
 from tinytorch.competition.events import (
     LOST,
     Event,
@@ -35,6 +42,7 @@ from tinytorch.competition.techniques import (
     implied_precision,
     missing_parts,
     resolve,
+    resolved,
     why_not_in,
 )
 from tinytorch.core.autograd import no_grad
@@ -42,11 +50,11 @@ from tinytorch.core.checkpoints import KEY, OPTIMIZER_PREFIX, read_arrays
 from tinytorch.core.dispatch import use_backend
 from tinytorch.core.kernels import Array as BackendsArray
 from tinytorch.core.tensor import Tensor
-from tinytorch.errors import CheckpointError
+from tinytorch.errors import CheckpointError, SettingError
 from tinytorch.models.zoo import WEIGHTS, load_zoo
 from tinytorch.tuning.catalog import CATALOG
 
-__all__ = ["EXAMPLES", "check_code", "check_entry", "try_entry"]
+__all__ = ["EXAMPLES", "check_code", "check_entry", "contender_of", "try_entry"]
 
 
 # ---------------------------------------------------------------- what can be said about the code
@@ -167,6 +175,25 @@ EXAMPLES = 500
 PROMPTS = 3
 Array = npt.NDArray[np.generic]
 Start = Callable[[Contender], AbstractContextManager[ContenderProcess]]
+
+
+def contender_of(entry: Entry, *, without: str | None = None) -> Contender:
+    """Give how an entry is built, if wanted `without` one of its techniques.
+
+    Techniques have their transforms written out; those of code are names that the code is told.
+    """
+    names = [each.name for each in entry.techniques]
+    if without is not None and without not in names:
+        known = ", ".join(names) or "none"
+        raise SettingError(f"the entry declares no technique {without!r}; it declares {known}")
+    left = tuple(each for each in entry.techniques if each.name != without)
+    folder = Path(os.path.abspath(entry.folder))
+    return Contender(
+        entry.event,
+        left if entry.code is not None else tuple(resolved(each) for each in left),
+        weights=None if entry.weights is None else str(folder / entry.weights),
+        code=None if entry.code is None else str(folder / entry.code),
+    )
 
 
 def try_entry(entry: Entry, *, start: Start = ContenderProcess) -> tuple[Finding, ...]:

@@ -13,8 +13,7 @@ import numpy as np
 from tinytorch.comparison.accuracy import AccuracyComparison
 from tinytorch.competition.cell.contender import USUAL_LIMITS, Contender, Limits
 from tinytorch.competition.entry import Entry
-from tinytorch.competition.entry_checks import check_entry
-from tinytorch.competition.entry_file import contender_of
+from tinytorch.competition.entry_checks import check_entry, contender_of
 from tinytorch.competition.events import (
     Event,
     Questions,

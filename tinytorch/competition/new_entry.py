@@ -8,8 +8,14 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal
 
-from tinytorch.competition.entry import MANIFEST, Entry, EntryError, Technique
-from tinytorch.competition.entry_file import read_entry, write_entry
+from tinytorch.competition.entry import (
+    MANIFEST,
+    Entry,
+    EntryError,
+    Technique,
+    read_entry,
+    write_entry,
+)
 from tinytorch.competition.events import find_event
 from tinytorch.core.files import write_atomically
 from tinytorch.errors import SettingError

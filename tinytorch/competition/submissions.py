@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tinytorch.competition.entry import MANIFEST, RESULTS, Entry
-from tinytorch.competition.entry_file import entry_files, read_entry
+from tinytorch.competition.entry import MANIFEST, RESULTS, Entry, entry_files, read_entry
 from tinytorch.competition.judgement import FEWEST_HEATS, Judgement, Score, score_of
 from tinytorch.competition.judgement_record import claims_verified, judgement_in
 from tinytorch.competition.rounds import PRACTICE, Round

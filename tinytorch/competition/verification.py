@@ -9,8 +9,14 @@ from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from pathlib import Path
 
-from tinytorch.competition.entry import MANIFEST, RESULTS, Entry, EntryError, visible_path
-from tinytorch.competition.entry_file import read_entry
+from tinytorch.competition.entry import (
+    MANIFEST,
+    RESULTS,
+    Entry,
+    EntryError,
+    read_entry,
+    visible_path,
+)
 from tinytorch.competition.events import KEPT, draw_questions, find_event, tier_margin, tier_verdict
 from tinytorch.competition.judgement import FEWEST_HEATS, Judgement
 from tinytorch.competition.judgement_record import claims_verified, judgement_in, score_fields
