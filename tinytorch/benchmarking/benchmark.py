@@ -31,9 +31,6 @@ from tinytorch.models.workload import Workload
 from tinytorch.profiling.flops import checked_shapes
 from tinytorch.profiling.timer import check_count
 
-__all__ = ["LOWER_IS_BETTER", "METRICS", "Benchmark", "BenchmarkResult"]
-
-
 # ---------------------------------------------------------------- BenchmarkResult: the values of
 # one metric for one model
 

@@ -14,16 +14,6 @@ from tinytorch.measure.samples import Interval, Samples
 from tinytorch.measure.scaling import student_t_quantile
 from tinytorch.models.adapter import Adapter, owner_of
 
-__all__ = [
-    "failure_text",
-    "held_ready",
-    "mean_interval",
-    "model_name",
-    "named_models",
-    "ratio_interval",
-    "share_interval",
-]
-
 
 def failure_text(error: Exception) -> str:
     """Say in one line what went wrong with a model."""

@@ -17,21 +17,6 @@ from tinytorch.errors import ModelError, SettingError
 from tinytorch.models.adapter import Adapter, adapter_for, owner_of, rebuilt
 from tinytorch.models.workload import call_model
 
-__all__ = [
-    "ACCURACY",
-    "NEGATIVE_ERROR",
-    "Batch",
-    "Examples",
-    "Scored",
-    "fitted_inputs",
-    "main_output",
-    "own_example",
-    "read_examples",
-    "score_examples",
-    "score_outputs",
-]
-
-
 EVALUATION_BATCH = 250
 """Whole arrays are evaluated so many examples at a time."""
 TIMED_EXAMPLES = 32

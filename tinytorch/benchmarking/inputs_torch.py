@@ -10,8 +10,6 @@ import torch
 
 from tinytorch.core.tensor import Tensor
 
-__all__ = ["torch_input"]
-
 
 def torch_input(value: Any, modules: Iterable[Any]) -> Any:
     """Give an array as a tensor where the model is, floats in the dtype of its parameters.

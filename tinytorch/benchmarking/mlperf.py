@@ -22,9 +22,6 @@ from tinytorch.models.workload import call_model
 from tinytorch.models.zoo import digit_data, text_data
 from tinytorch.profiling.timer import check_count
 
-__all__ = ["STANDARD_BENCHMARKS", "MLPerf", "StandardBenchmark"]
-
-
 # ---------------------------------------------------------------- the standard benchmarks: real
 # held-out data, and what a model must reach on it
 

@@ -18,27 +18,6 @@ from tinytorch.measure.environment import observe
 from tinytorch.measure.samples import Interval, Samples, values_needed
 from tinytorch.measure.timing import gc_paused, warm_up
 
-__all__ = [
-    "MEETS",
-    "NOT_SHOWN",
-    "PERCENTILES",
-    "VIOLATES",
-    "Query",
-    "RateTrial",
-    "RealTime",
-    "ServerResult",
-    "Timeline",
-    "Tried",
-    "found_rate",
-    "measure_offline",
-    "measure_server",
-    "measure_single_stream",
-    "next_rate",
-    "try_rate",
-    "verdict_limits",
-]
-
-
 PERCENTILES = (50.0, 90.0, 99.0)
 WARMUP_SHARE = 0.1
 """The part of the budget that warming up may use."""

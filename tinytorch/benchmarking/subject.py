@@ -24,8 +24,6 @@ from tinytorch.models.workload import Workload, call_model
 from tinytorch.profiling.flops import check_model, inputs_of_shapes
 from tinytorch.profiling.profile import MemoryTimeline
 
-__all__ = ["CallMemory", "Subject", "make_subject", "ready_together"]
-
 
 @dataclass(frozen=True)
 class CallMemory:

@@ -23,8 +23,6 @@ from tinytorch.showing import benchmarking_reports
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["BenchmarkSuite"]
-
 PathLike = str | Path
 ProgressReport = Callable[[str, int, int], None]
 

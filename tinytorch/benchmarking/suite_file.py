@@ -22,26 +22,6 @@ from tinytorch.models.targets import check_reference, load_reference, located
 from tinytorch.models.zoo import ZOO
 from tinytorch.records.record import canonical_json
 
-__all__ = [
-    "NO_TRANSFORM",
-    "SCENARIOS",
-    "Entry",
-    "Offline",
-    "Scenario",
-    "Server",
-    "SingleStream",
-    "Suite",
-    "SuiteWorkload",
-    "digest",
-    "is_number",
-    "is_whole",
-    "load_suite",
-    "one_of",
-    "scenario_fields",
-    "scenario_from",
-]
-
-
 # ---------------------------------------------------------------- how an entry of a suite is
 # loaded with queries: the settings of the three scenarios
 #

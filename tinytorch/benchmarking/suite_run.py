@@ -30,22 +30,6 @@ from tinytorch.records.history import comparable
 from tinytorch.records.record import Record
 from tinytorch.records.store import RecordStore, keep, open_store, store_path
 
-__all__ = [
-    "ENTRY_KIND",
-    "EntryAnswer",
-    "EntryOutcome",
-    "Front",
-    "RunPlan",
-    "dominates",
-    "pareto_front",
-    "plan_run",
-    "run_entry",
-    "run_suite",
-    "select_entries",
-    "suite_fronts",
-]
-
-
 # ---------------------------------------------------------------- starting a fresh process for an
 # entry of a suite, and what becomes of it
 

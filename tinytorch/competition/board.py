@@ -25,34 +25,6 @@ from tinytorch.competition.run_files import (
 from tinytorch.errors import SettingError
 from tinytorch.tuning.catalog import CATALOG
 
-__all__ = [
-    "BONUS",
-    "KINDS",
-    "SPEED_SHARE",
-    "Board",
-    "BoardKind",
-    "Contest",
-    "ContestBoard",
-    "Credit",
-    "Innovation",
-    "Mark",
-    "Place",
-    "Ranking",
-    "RefusedRun",
-    "Standing",
-    "Standings",
-    "composite_of",
-    "contest_of",
-    "gather_standings",
-    "in_order",
-    "innovation_of",
-    "make_board",
-    "pooled_score",
-    "ranks_of",
-    "refusal_of",
-]
-
-
 # ---------------------------------------------------------------- standings: what all runs of an
 # entry show together, and who is shown to be better than whom
 

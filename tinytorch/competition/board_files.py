@@ -26,19 +26,6 @@ from tinytorch.competition.run_files import NOT_CHECKED, KeptRun
 from tinytorch.competition.signing import WHAT_TO_INSTALL
 from tinytorch.errors import SettingError
 
-__all__ = [
-    "FULL_MARKS_AT",
-    "Cell",
-    "board_fields",
-    "csv_text",
-    "grades_csv",
-    "points_of",
-    "reasons_of",
-    "to_csv",
-    "to_json",
-]
-
-
 # ---------------------------------------------------------------- tables for spreadsheets:
 # comma-separated, and nothing in them is computed
 

@@ -43,9 +43,6 @@ from tinytorch.profiling.timer import check_count
 from tinytorch.records.record import canonical_json
 from tinytorch.showing import competition_boards
 
-__all__ = ["CompetitionProfiler", "TinyMLPerf", "TinyMLPerfCompetition"]
-
-
 DIVISION, TIER = "open", 0.99
 """A Python object may be anything, and has to keep 99% of the reference's accuracy."""
 PRECISION = "int4"

@@ -21,32 +21,6 @@ from tinytorch.core.files import write_atomically
 from tinytorch.errors import SettingError
 from tinytorch.records.record import canonical_json
 
-__all__ = [
-    "FORMAT",
-    "MANIFEST",
-    "PRECISIONS",
-    "RESULTS",
-    "SCHEMA",
-    "Entry",
-    "EntryError",
-    "Technique",
-    "as_plain",
-    "as_plain_fields",
-    "check_file_name",
-    "check_text",
-    "entry_files",
-    "entry_in",
-    "files_below",
-    "find_hidden_letter",
-    "hash_entry",
-    "manifest_of",
-    "parse_manifest",
-    "read_entry",
-    "visible_path",
-    "write_entry",
-]
-
-
 MANIFEST, RESULTS = "entry.json", "results"
 FORMAT, SCHEMA = "tinytorch competition entry", 1
 PRECISIONS = ("float32", "bfloat16", "float16", "int8", "int4")

@@ -54,9 +54,6 @@ from tinytorch.errors import CheckpointError, SettingError
 from tinytorch.models.zoo import WEIGHTS, load_zoo
 from tinytorch.tuning.catalog import CATALOG
 
-__all__ = ["EXAMPLES", "check_code", "check_entry", "contender_of", "try_entry"]
-
-
 # ---------------------------------------------------------------- what can be said about the code
 # of an entry by reading it; it is never run here
 

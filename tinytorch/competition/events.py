@@ -36,31 +36,6 @@ from tinytorch.models.zoo import (
     tokenizer,
 )
 
-__all__ = [
-    "DIVISIONS",
-    "EVENTS",
-    "KEPT",
-    "LOST",
-    "PROMPT",
-    "TIERS",
-    "Division",
-    "Event",
-    "Measure",
-    "Questions",
-    "calibration",
-    "compare_in_tier",
-    "draw_questions",
-    "find_event",
-    "is_text",
-    "most_heats",
-    "public_questions",
-    "score_answers",
-    "tier_margin",
-    "tier_verdict",
-    "warm_up_questions",
-]
-
-
 Division = Literal["closed", "open", "learner"]
 DIVISIONS: tuple[Division, ...] = ("closed", "open", "learner")
 TIERS: tuple[float, ...] = (0.99, 0.999)

@@ -33,34 +33,6 @@ from tinytorch.core.dispatch import use_backend
 from tinytorch.errors import TinyTorchError
 from tinytorch.models.zoo import CONTEXT, load_zoo, tokenizer
 
-__all__ = [
-    "KEPT_GAIN",
-    "PAUSE_S",
-    "PROBES",
-    "TICK_S",
-    "WRITTEN",
-    "Ask",
-    "Given",
-    "Leg",
-    "LegError",
-    "Purpose",
-    "Seen",
-    "Start",
-    "Times",
-    "Written",
-    "blocks_of",
-    "charge_s",
-    "draw_probes",
-    "heat_of",
-    "is_written_text",
-    "plan_course",
-    "run_heat",
-    "start_process",
-    "times_of",
-    "without_postponed",
-]
-
-
 # ---------------------------------------------------------------- the course of a heat: which
 # questions are asked, in which order, and why
 

@@ -31,18 +31,6 @@ from tinytorch.measure.interleaving import signed_rank_interval
 from tinytorch.models.zoo import load_zoo
 from tinytorch.profiling.flops import count_flops
 
-__all__ = [
-    "FASTER_PRODUCTS",
-    "INSPECTIONS",
-    "LIKELY",
-    "TOLERANCES",
-    "check_letters",
-    "check_memory_of_book",
-    "floor_s",
-    "inspect",
-]
-
-
 # ---------------------------------------------------------------- what a judge looks for in texts:
 # are they written and read by a model that computes?
 

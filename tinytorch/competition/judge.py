@@ -33,9 +33,6 @@ from tinytorch.measure.environment import describe_environment, observe
 from tinytorch.models.workload import Scores
 from tinytorch.records.record import utc_text
 
-__all__ = ["HEATS", "Bench", "compete", "judge", "steps_of"]
-
-
 # ---------------------------------------------------------------- the judge's bench: all heats of
 # an entry, with its techniques and without each of them
 

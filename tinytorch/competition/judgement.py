@@ -14,8 +14,6 @@ from tinytorch.competition.events import Event, find_event
 from tinytorch.competition.rules import Finding
 from tinytorch.measure.interleaving import hodges_lehmann, signed_rank_interval
 
-__all__ = ["FASTER_BEYOND", "FEWEST_HEATS", "Ablation", "Heat", "Judgement", "Score", "score_of"]
-
 CONFIDENCE = 0.95
 FASTER_BEYOND = 1.02
 """An entry is faster when all of its interval lies beyond this."""

@@ -31,30 +31,6 @@ from tinytorch.measure.environment import describe_environment
 from tinytorch.measure.samples import Samples
 from tinytorch.records.record import Record
 
-__all__ = [
-    "KIND",
-    "PROTOCOL",
-    "SCHEMA",
-    "ablation_fields",
-    "ablation_of",
-    "accuracy_fields",
-    "accuracy_of",
-    "as_record",
-    "checked",
-    "checked_list",
-    "checked_texts",
-    "claims_verified",
-    "entry_fields",
-    "entry_of",
-    "finding_fields",
-    "finding_of",
-    "heats_of",
-    "judgement_in",
-    "problem_of",
-    "score_fields",
-]
-
-
 # ---------------------------------------------------------------- the parts of a judgement as
 # JSON, and back; what is read is checked down to each number
 

@@ -47,16 +47,6 @@ from tinytorch.models.adapter import Adapter, adapter_for
 from tinytorch.models.workload import call_model
 from tinytorch.models.zoo import load_zoo
 
-__all__ = [
-    "PROTECTION",
-    "LocalContender",
-    "LocalModel",
-    "computing",
-    "judge_model",
-    "prepare_model",
-]
-
-
 # ---------------------------------------------------------------- a model of this process that is
 # asked as a contender in a process of its own would be
 #

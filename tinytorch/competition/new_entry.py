@@ -20,9 +20,6 @@ from tinytorch.competition.events import find_event
 from tinytorch.core.files import write_atomically
 from tinytorch.errors import SettingError
 
-__all__ = ["EXAMPLES", "Example", "new_entry", "readme_of"]
-
-
 # ---------------------------------------------------------------- what a new entry starts with:
 # techniques for each event, code, and a page that explains them
 

@@ -22,18 +22,6 @@ from tinytorch.core.files import write_atomically
 from tinytorch.errors import RecordError, SettingError
 from tinytorch.records.record import utc_text
 
-__all__ = [
-    "PRACTICE",
-    "Round",
-    "check_commitment",
-    "commitment_of",
-    "new_round",
-    "public_file_name",
-    "read_round",
-    "secret_file_name",
-    "write_round",
-]
-
 FORMAT, SCHEMA = "tinytorch competition round", 1
 SEED_BYTES = 32
 LARGEST_FILE_BYTES = 1 << 16

@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Literal
 
-__all__ = ["RULES", "Finding", "Rule", "doubt", "finding"]
-
 Severity = Literal["fatal", "warning"]
 
 

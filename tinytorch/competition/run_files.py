@@ -18,27 +18,6 @@ from tinytorch.competition.judgement_record import Claim, as_record
 from tinytorch.errors import RecordError, SettingError
 from tinytorch.records.record import Record, canonical_json, parse_record
 
-__all__ = [
-    "HASH_LENGTH",
-    "LARGEST_RECORD_BYTES",
-    "NOT_CHECKED",
-    "ROUNDS",
-    "SEED_NOT_REVEALED",
-    "DamagedFile",
-    "KeptRun",
-    "Status",
-    "entry_folders",
-    "keep_run",
-    "path_below",
-    "read_record_file",
-    "read_text",
-    "record_text",
-    "run_files",
-    "run_name",
-    "write_new",
-]
-
-
 # ---------------------------------------------------------------- a run that was kept: a judgement
 # with where it lies, and how far it is believed
 

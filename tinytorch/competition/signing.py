@@ -24,18 +24,6 @@ from tinytorch.errors import MissingPartError, RecordError, SettingError
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-__all__ = [
-    "WHAT_TO_INSTALL",
-    "SignatureCheck",
-    "SigningKey",
-    "check_signature",
-    "new_key",
-    "public_part",
-    "read_key",
-    "sign_record",
-    "signature_path",
-]
-
 FORMAT, SCHEMA = "tinytorch competition signature", 1
 DOMAIN = "tinytorch competition record 1"
 LARGEST_KEY_BYTES, LARGEST_SIGNATURE_BYTES = 64 << 10, 8 << 10

@@ -15,20 +15,6 @@ from tinytorch.models.workload import call_model
 from tinytorch.profiling.timer import check_count, refuse_lazy
 from tinytorch.showing import profiling_reports
 
-__all__ = [
-    "FLOPCounter",
-    "SampleFlops",
-    "as_inputs",
-    "check_model",
-    "checked_shapes",
-    "count_flops",
-    "example_inputs",
-    "flops_per_sample",
-    "inputs_of_shapes",
-    "record_call",
-    "shape_of",
-]
-
 
 def count_flops(model: Any, *inputs: Any, backward: bool = False, **settings: Any) -> int:
     """Count the FLOPs of one call on exactly these inputs: contractions, two per MAC.

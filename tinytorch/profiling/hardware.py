@@ -16,8 +16,6 @@ from tinytorch.errors import SettingError
 from tinytorch.measure.ceilings import Ceilings
 from tinytorch.profiling.profile import Profile
 
-__all__ = ["DEVICES", "Device", "HardwareEstimate", "estimate_on", "find_device", "this_machine"]
-
 SECONDS_PER_HOUR = 3600
 NO_RATE = "no rate for"
 

@@ -18,30 +18,6 @@ from tinytorch.models.records import Argument, LayerCall, OpRecord, TensorSpec
 if TYPE_CHECKING:
     from tinytorch.profiling.profile import Profile
 
-__all__ = [
-    "BACKWARD",
-    "PHASES",
-    "UPDATE",
-    "Layer",
-    "LayerGroup",
-    "LayerRow",
-    "LayerTimes",
-    "Span",
-    "StepGroup",
-    "ancestors",
-    "build_layers",
-    "group_layers",
-    "group_name",
-    "layer_rows",
-    "layer_spans",
-    "layer_times",
-    "layers_around",
-    "operation_spans",
-    "shared_name",
-    "typical_run",
-]
-
-
 # ---------------------------------------------------------------- naming many layers at once:
 # ``blocks.{0..3}.mlp`` for four of them that differ in a number
 

@@ -17,18 +17,6 @@ from tinytorch.measure.timing import used_devices
 from tinytorch.profiling.timer import bound_call, check_count
 from tinytorch.showing import profiling_reports
 
-__all__ = [
-    "MB",
-    "BlockMemory",
-    "LeakReport",
-    "MemoryProfiler",
-    "MemoryTracker",
-    "detect_leak",
-    "metering",
-    "profile_memory",
-]
-
-
 # ---------------------------------------------------------------- the memory of one block, by
 # every meter that sees a part of it
 

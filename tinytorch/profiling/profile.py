@@ -21,34 +21,13 @@ from tinytorch.measure.samples import Samples
 from tinytorch.models.adapter import ParameterSpec
 from tinytorch.models.records import Allocation, LayerCall, OpRecord, Recording
 from tinytorch.profiling.layers import (
-    BACKWARD,
     PHASES,
-    UPDATE,
     Layer,
     build_layers,
     layer_times,
     shared_name,
 )
 from tinytorch.showing import Shown
-
-__all__ = [
-    "BACKWARD",
-    "FACTORS",
-    "UPDATE",
-    "BottleneckFacts",
-    "DeviceFacts",
-    "Hotspot",
-    "MemoryTimeline",
-    "NotCounted",
-    "OperationGroup",
-    "Profile",
-    "ProfileFacts",
-    "describe_hotspot",
-    "find_facts",
-    "share_of_possible",
-    "speedups",
-]
-
 
 # ---------------------------------------------------------------- the few facts of a profile that
 # decide what to do next: what is slow, why, and what it holds

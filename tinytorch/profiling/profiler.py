@@ -26,25 +26,13 @@ from tinytorch.profiling.flops import (
     flops_per_sample,
     record_call,
 )
+from tinytorch.profiling.layers import BACKWARD
 from tinytorch.profiling.memory_profiler import MB
 from tinytorch.profiling.model_profile import profile_workload
-from tinytorch.profiling.profile import BACKWARD, MemoryTimeline, Profile, share_of_possible
+from tinytorch.profiling.profile import MemoryTimeline, Profile, share_of_possible
 from tinytorch.profiling.timer import check_budget, check_count
 from tinytorch.profiling.weights import OPTIMIZER_STATES, count_parameters, parameter_bytes
 from tinytorch.showing import profiling_reports
-
-__all__ = [
-    "OperationTotal",
-    "OperationTotals",
-    "Profiler",
-    "backward_facts",
-    "bound_facts",
-    "layer_facts",
-    "memory_facts",
-    "operation_name",
-    "quick_profile",
-]
-
 
 # ---------------------------------------------------------------- what ran inside a block, by
 # operation: names that people use, calls and time

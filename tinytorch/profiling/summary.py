@@ -24,9 +24,6 @@ from tinytorch.profiling.profile import (
     share_of_possible,
 )
 
-__all__ = ["SCHEMA_VERSION", "CacheFit", "cache_fits", "summarise_profile"]
-
-
 SCHEMA = "tinytorch.profile"
 SCHEMA_VERSION = 1
 """Grows when a name changes its meaning or goes; new names alone do not count."""

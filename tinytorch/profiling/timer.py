@@ -24,15 +24,6 @@ from tinytorch.measure.timing import (
 )
 from tinytorch.showing import profiling_reports
 
-__all__ = [
-    "Timer",
-    "bound_call",
-    "check_count",
-    "readable_name",
-    "refuse_lazy",
-    "timing_stats",
-]
-
 MS = 1e3
 LAZY = (inspect.iscoroutinefunction, inspect.isgeneratorfunction, inspect.isasyncgenfunction)
 TRACING_NOTE = "memory was being traced meanwhile, which makes Python code several times slower"

@@ -13,17 +13,6 @@ from tinytorch.errors import ModelError, SettingError
 from tinytorch.models.adapter import adapter_for, owner_of
 from tinytorch.profiling.timer import check_count
 
-__all__ = [
-    "OPTIMIZER_STATES",
-    "TrainingMemory",
-    "analyze_weight_distribution",
-    "count_parameters",
-    "parameter_bytes",
-    "parameter_tensors",
-    "training_memory",
-]
-
-
 SMALL = {"0001": 0.001, "001": 0.01, "01": 0.1}
 """Thresholds by the end of their key."""
 

@@ -10,9 +10,6 @@ from typing import Any
 from tinytorch.transforms.plan import Gain
 from tinytorch.tuning.attempt import Value
 
-__all__ = ["Advice", "billions", "millions"]
-
-
 NEAR = 4 / 3
 """A gain, as a logarithm, that differs by no more than this factor is as predicted."""
 

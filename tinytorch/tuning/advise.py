@@ -30,14 +30,11 @@ from tinytorch.tuning.rules_products import (
 from tinytorch.tuning.rules_program import (
     book_keeping,
     busy_machine,
-    data_loading_advice,
     launches,
     not_counted,
     python_overhead,
     synchronisations,
 )
-
-__all__ = ["RULES", "Rule", "advise", "data_loading_advice"]
 
 Rule = Callable[[Profile, Facts], Iterable[Advice]]
 

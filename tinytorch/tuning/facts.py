@@ -16,21 +16,6 @@ from tinytorch.profiling.profile import Profile, ProfileFacts, find_facts
 from tinytorch.transforms.plan import Gain, Plan
 from tinytorch.tuning.catalog import CATALOG, Entry
 
-__all__ = [
-    "LEAST_GAIN",
-    "LITTLE",
-    "NO_CEILINGS",
-    "Change",
-    "Facts",
-    "Roof",
-    "Work",
-    "gain_of",
-    "gather_facts",
-    "missing_rate",
-    "roof_of",
-]
-
-
 LITTLE = 0.05
 """What takes a smaller part of a call is not worth a word: Amdahl's law allows 5% at most."""
 PRODUCTS = "contraction"

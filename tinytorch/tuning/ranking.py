@@ -23,20 +23,6 @@ from tinytorch.tuning.attempt import (
     measured_by,
 )
 
-__all__ = [
-    "OBJECTIVE_OF",
-    "baseline_keeps",
-    "best_of",
-    "choose",
-    "dominates",
-    "front_of",
-    "holds",
-    "next_best",
-    "outcome_at",
-    "value_at",
-]
-
-
 OBJECTIVE_OF = {"latency": "time", "throughput": "time", "memory": "memory", "size": "size"}
 """Goal -> the objective that decides about it."""
 OF_TIME = {FASTER: BETTER, SLOWER: WORSE, TIME_NOT_SHOWN: NOT_SHOWN}

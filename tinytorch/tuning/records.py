@@ -41,20 +41,6 @@ from tinytorch.tuning.attempt import (
 from tinytorch.tuning.catalog import CATALOG, Entry
 from tinytorch.tuning.optimization import Optimization
 
-__all__ = [
-    "ATTEMPT_KIND",
-    "OPTIMIZATION_KIND",
-    "Origin",
-    "add_record",
-    "attempt_record",
-    "find_finished",
-    "is_from_before",
-    "optimization_record",
-    "origin_of",
-    "workload_fingerprint",
-]
-
-
 # ---------------------------------------------------------------- a short text that says which
 # workload this is: the same in every process, for the same one
 

@@ -28,19 +28,6 @@ from tinytorch.tuning.facts import (
 )
 from tinytorch.tuning.rules_products import at_most
 
-__all__ = [
-    "batch_norms",
-    "convolution_layout",
-    "own_kernels",
-    "parameters_dominate",
-    "quadratic_attention",
-    "small_batch",
-    "small_operations",
-    "token_by_token",
-    "written_out_attention",
-]
-
-
 SOFTMAX = frozenset({"softmax", "aten._softmax", "aten._safe_softmax"})
 REACH = 16
 """How many operations away from a softmax its products are looked for: masks, scales, copies."""

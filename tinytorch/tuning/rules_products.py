@@ -28,8 +28,6 @@ from tinytorch.tuning.facts import (
     share_of,
 )
 
-__all__ = ["compute_bound_products", "fewer_products", "memory_bound_products"]
-
 ASSUMED = "each product stays as far from its roof as it is now"
 
 

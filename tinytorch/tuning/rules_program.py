@@ -22,16 +22,6 @@ from tinytorch.tuning.facts import (
     time_text,
 )
 
-__all__ = [
-    "book_keeping",
-    "busy_machine",
-    "data_loading_advice",
-    "launches",
-    "not_counted",
-    "python_overhead",
-    "synchronisations",
-]
-
 MUCH = 0.3
 NOTABLE = 0.1
 WAITS = frozenset(

@@ -42,17 +42,6 @@ from tinytorch.tuning.recipe import (
     recipe_text,
 )
 
-__all__ = [
-    "CoreStorage",
-    "SavedModel",
-    "load_optimized",
-    "recipe_in",
-    "reloaded",
-    "save_optimized",
-    "snippet",
-]
-
-
 # ---------------------------------------------------------------- weights of TinyTorch models in a
 # compressed weights file that also has the recipe
 

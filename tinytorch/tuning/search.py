@@ -25,9 +25,6 @@ from tinytorch.tuning.optimization import Contribution
 from tinytorch.tuning.ranking import OBJECTIVE_OF, baseline_keeps, choose, next_best, value_at
 from tinytorch.tuning.trying import Built, NothingToDoError, Trials, build_stack, by_place
 
-__all__ = ["Search", "better_alone", "hidden_alone", "rival_stacks", "roles_of", "sparing_alone"]
-
-
 # ---------------------------------------------------------------- which entries are worth adding
 # to a stack, by what was seen of each of them alone
 

@@ -25,8 +25,6 @@ from tinytorch.tuning.attempt import Attempt
 from tinytorch.tuning.optimization import Optimization
 from tinytorch.tuning.optimize import optimize
 
-__all__ = ["STOPS", "Introduction", "SampleDigit", "Stop", "Tour", "Visit", "take_tour"]
-
 SHOWN_DIGITS = 5
 PROMPT = "It is a truth universally "
 NEW_CHARACTERS = 160
