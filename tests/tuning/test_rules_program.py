@@ -1,12 +1,10 @@
 import pytest
 from example_work import Part, linear, on_gpu, work_profile
 
-from tinytorch.measure.samples import Samples
 from tinytorch.tuning.facts import gather_facts
 from tinytorch.tuning.rules_program import (
     book_keeping,
     busy_machine,
-    data_loading_advice,
     launches,
     not_counted,
     python_overhead,
@@ -83,24 +81,3 @@ def test_a_busy_machine_is_told_by_its_notes():
     advice = found(busy_machine, work_profile(linear(6), notes=notes))[""]
     assert advice.evidence == notes[:1]
     assert not found(busy_machine, work_profile(linear(6)))
-
-
-def test_loading_beside_the_step_hides_the_shorter_one():
-    load, step = Samples("load", (0.01,) * 5), Samples("step", (0.03,) * 5)
-    advice = data_loading_advice(load, step)
-    assert advice.predicted.value == pytest.approx(4 / 3)
-    assert advice.predicted.low == 1.0
-    assert advice.share == pytest.approx(0.25)
-    assert "10 ms" in advice.evidence[0]
-
-
-def test_loading_that_takes_longer_than_the_step_starves_it():
-    advice = data_loading_advice(Samples("load", (0.03,) * 5), Samples("step", (0.01,) * 5))
-    assert advice.predicted.value == pytest.approx(4 / 3)
-    assert "takes longer" in advice.title
-    assert "3.00 times a step" in advice.evidence[0]
-
-
-def test_quick_loading_is_no_advice():
-    found = data_loading_advice(Samples("load", (0.001,) * 5), Samples("step", (0.1,) * 5))
-    assert found is None

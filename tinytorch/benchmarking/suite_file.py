@@ -8,7 +8,6 @@ import math
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from difflib import get_close_matches
 from functools import partial
 from itertools import product
 from pathlib import Path
@@ -16,7 +15,7 @@ from typing import Any, ClassVar, TypeVar
 
 from tinytorch.core.dispatch import active_backend
 from tinytorch.core.kernels import BACKENDS
-from tinytorch.errors import SettingError, TinyTorchError
+from tinytorch.errors import SettingError, TinyTorchError, did_you_mean
 from tinytorch.measure.samples import values_needed
 from tinytorch.models.targets import check_reference, load_reference, located
 from tinytorch.models.zoo import ZOO
@@ -229,7 +228,7 @@ class SuiteWorkload:
         for name, known in (("backends", BACKENDS), ("scenarios", SCENARIOS)):
             for each in getattr(self, name):
                 if not _is_text(each) or each not in known:
-                    raise SettingError(f"{name} has {each!r}; {one_of(each, known)}")
+                    raise SettingError(f"{name} has {each!r}; {did_you_mean(each, known)}")
         for name in ("transforms", "scenarios"):
             if not getattr(self, name):
                 raise SettingError(f"{name} is empty; leave it out, or name one")
@@ -310,12 +309,6 @@ class Suite:
 def digest(value: Any) -> str:
     """Give a short hash of something that is ready for JSON."""
     return hashlib.sha256(canonical_json(value).encode("ascii")).hexdigest()[:KEY_LENGTH]
-
-
-def one_of(word: object, known: Mapping[str, object] | Sequence[str]) -> str:
-    """Say what is possible instead of a word that is not known."""
-    near = get_close_matches(str(word), list(known), n=1)
-    return f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(known)}"
 
 
 def _as_tuple(name: str, values: object) -> tuple[Any, ...]:
@@ -424,7 +417,7 @@ def _make(kind: Callable[..., Made], fields: object, where: str) -> Made:
 def _check_keys(fields: Mapping[str, Any], known: tuple[str, ...] | list[str], where: str) -> None:
     for key in fields:
         if key not in known:
-            raise SettingError(f"{where} has the unknown key {key!r}; {one_of(key, known)}")
+            raise SettingError(f"{where} has the unknown key {key!r}; {did_you_mean(key, known)}")
 
 
 def _check_references(suite: Suite, place: str) -> None:

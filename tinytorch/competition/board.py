@@ -51,14 +51,6 @@ class RefusedRun:
     reason: str
 
 
-def pooled_score(heats: Sequence[Heat], measures: Sequence[str]) -> Score | None:
-    """Give the score of these heats; None where there are too few, or a value is missing."""
-    if len(heats) < FEWEST_HEATS or not measures:
-        return None
-    is_usual = all(_has_ratio(heat, name) for heat in heats for name in measures)
-    return score_of(heats, measures) if is_usual else None
-
-
 @dataclass(frozen=True)
 class Standing:
     """One entry with all of its runs, pooled: no run is chosen, so no run is the best of many.
@@ -116,7 +108,7 @@ class Standing:
         Heats of one run have a machine and an hour in common. Where runs do not agree, pooling
         them would pretend to know more: then the interval reaches over those of all runs.
         """
-        found = pooled_score(self.heats, self._scored)
+        found = score_of(self.heats, self.event.scored)
         assert found is not None, "a run without a score is refused"
         if self.do_runs_agree:
             return found
@@ -131,7 +123,7 @@ class Standing:
             for each in run.judgement.ablations:
                 pools.setdefault(each.technique, []).extend(each.heats)
         names = [each.name for each in self.entry.techniques]
-        return {name: pooled_score(pools[name], self._scored) for name in names}
+        return {name: score_of(pools[name], self.event.scored) for name in names}
 
     @cached_property
     def peak_bytes(self) -> float | None:
@@ -149,13 +141,9 @@ class Standing:
     @cached_property
     def _bounds(self) -> tuple[list[float], list[float]]:
         """The lower and the upper ends of the intervals of all single runs."""
-        scores = [pooled_score(run.judgement.heats, self._scored) for run in self.runs]
+        scores = [score_of(run.judgement.heats, self.event.scored) for run in self.runs]
         known = [each for each in scores if each is not None]
         return [each.low for each in known], [each.high for each in known]
-
-    @property
-    def _scored(self) -> list[str]:
-        return [each.name for each in self.event.scored]
 
 
 @dataclass(frozen=True)
@@ -199,8 +187,7 @@ def refusal_of(run: KeptRun) -> str:
         return f"it breaks {', '.join(broken)}"
     if len(judgement.heats) < FEWEST_HEATS:
         return f"{len(judgement.heats)} heats, at least {FEWEST_HEATS} are needed"
-    names = [each.name for each in judgement.event.scored]
-    return "" if pooled_score(judgement.heats, names) else NO_MEASURE
+    return "" if score_of(judgement.heats, judgement.event.scored) else NO_MEASURE
 
 
 def gather_standings(runs: Iterable[KeptRun]) -> Standings:
@@ -256,14 +243,6 @@ def ranks_of(scores: Sequence[Score]) -> list[int]:
     [1, 1, 3]
     """
     return [1 + sum(other.low > each.high for other in scores) for each in scores]
-
-
-def _has_ratio(heat: Heat, name: str) -> bool:
-    """Tell whether both sides have a value above zero, not too far apart for a number."""
-    reference, entry = heat.reference.get(name, math.nan), heat.entry.get(name, math.nan)
-    if not (0 < reference < math.inf and 0 < entry < math.inf):
-        return False
-    return 0 < reference / entry < math.inf
 
 
 def _current(every: Sequence[Standing]) -> list[Standing]:
@@ -578,10 +557,10 @@ def _ranking(contest: Contest, found: Standings, *, is_verified: bool) -> Rankin
 
 
 def _table(
-    found: Sequence[tuple[Standing, Innovation]], score_of: Callable[[Standing, Innovation], Score]
+    found: Sequence[tuple[Standing, Innovation]], ranked_by: Callable[[Standing, Innovation], Score]
 ) -> tuple[Place, ...]:
     """Rank by one score: by rank, inside of a band by value, then by the least memory."""
-    scores = [score_of(*each) for each in found]
+    scores = [ranked_by(*each) for each in found]
     places = [
         Place(rank, score, standing, innovation)
         for rank, score, (standing, innovation) in zip(ranks_of(scores), scores, found, strict=True)
@@ -614,10 +593,10 @@ def _history(standings: Iterable[Standing]) -> tuple[Mark, ...]:
         judgement = run.judgement
         heats = pools.setdefault(number, [])
         heats += judgement.heats
-        names = [each.name for each in judgement.event.scored]
+        names = judgement.event.scored
         if max(_ratio(heat, names) for heat in heats) <= best:
             continue  # The interval ends before its best heat; all pairs of heats take longer.
-        score = pooled_score(heats, names)
+        score = score_of(heats, names)
         if score is not None and score.low > best:
             best, entry = score.value, judgement.entry
             marks.append(Mark(judgement.created_at, entry.team, entry.sha256, score))

@@ -11,14 +11,13 @@ import stat
 import unicodedata
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from difflib import get_close_matches
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 from tinytorch.competition.events import DIVISIONS, EVENTS, TIERS
 from tinytorch.competition.rules import Finding, finding
 from tinytorch.core.files import write_atomically
-from tinytorch.errors import SettingError
+from tinytorch.errors import SettingError, did_you_mean
 from tinytorch.records.record import canonical_json
 
 MANIFEST, RESULTS = "entry.json", "results"
@@ -368,9 +367,9 @@ def _check_schema(schema: object) -> None:
 def _check_known(fields: Mapping[str, Any], known: tuple[str, ...], what: str) -> None:
     for name in fields:
         if name not in known:
-            near = get_close_matches(str(name), known, n=1)
-            hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(known)}"
-            raise EntryError("E1", f"{what} has a field {shown(name)}, which is not known", hint)
+            raise EntryError(
+                "E1", f"{what} has an unknown field {shown(name)}", did_you_mean(name, known)
+            )
 
 
 def _techniques_in(fields: object) -> tuple[Technique, ...]:

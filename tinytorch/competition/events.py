@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
-from difflib import get_close_matches
 from functools import cached_property, lru_cache
 from typing import Any, Literal
 
@@ -21,7 +19,7 @@ from tinytorch.comparison.accuracy import (
     compare_accuracy,
 )
 from tinytorch.competition.rounds import Round
-from tinytorch.errors import DTypeError, SettingError, ShapeError
+from tinytorch.errors import DTypeError, SettingError, ShapeError, did_you_mean
 from tinytorch.models.digits import draw_digits
 from tinytorch.models.workload import Scores
 from tinytorch.models.zoo import (
@@ -73,9 +71,9 @@ class Event:
     measures: tuple[Measure, ...]
 
     @property
-    def scored(self) -> tuple[Measure, ...]:
-        """The measures whose geometric mean is the score."""
-        return tuple(each for each in self.measures if each.is_scored)
+    def scored(self) -> tuple[str, ...]:
+        """The names of the measures whose geometric mean is the score."""
+        return tuple(each.name for each in self.measures if each.is_scored)
 
 
 PEAK_MEMORY = "what the process grows by, at most, after it has started"
@@ -136,11 +134,9 @@ EVENTS: dict[str, Event] = {
 
 def find_event(name: str) -> Event:
     """Give the event of a name."""
-    if name in EVENTS:
-        return EVENTS[name]
-    near = get_close_matches(str(name), EVENTS, n=1)
-    hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(EVENTS)}"
-    raise SettingError(f"no event {name!r}; {hint}")
+    if name not in EVENTS:
+        raise SettingError(f"no event {name!r}; {did_you_mean(name, EVENTS)}")
+    return EVENTS[name]
 
 
 # ---------------------------------------------------------------- tiers: how much of the
@@ -271,24 +267,17 @@ def is_text(event: Event) -> bool:
 # ---------------------------------------------------------------- private questions
 
 
-def draw_questions(
-    event: Event,
-    drawn_from: Round,
-    *,
-    heats: int,
-    progress: Callable[[int], None] | None = None,
-) -> Questions:
+def draw_questions(event: Event, drawn_from: Round, *, heats: int) -> Questions:
     """Draw the private questions of a round: `event.examples` for each heat, none of them twice.
 
-    The same seed, event and number of heats give the same questions. `progress` is called with the
-    number of those that are ready, some hundred times for 10 heats of images.
+    The same seed, event and number of heats give the same questions.
     """
     if heats < 1:
         raise SettingError(f"heats={heats}; at least one is needed")
     stream = _stream(event, drawn_from)
     if is_text(event):
         return _draw_texts(event, stream, heats=heats)
-    images, labels = draw_digits(heats * event.examples, seed=stream, progress=progress)
+    images, labels = draw_digits(heats * event.examples, seed=stream)
     return Questions(as_inputs(images, flat=event.model == "mlp"), labels)
 
 

@@ -46,8 +46,15 @@ class Score:
         return "slower" if self.high < 1 / FASTER_BEYOND else "not shown"
 
 
-def score_of(heats: Sequence[Heat], measures: Sequence[str]) -> Score:
-    """Give the geometric mean of the ratios of these measures, with heats as the unit."""
+def score_of(heats: Sequence[Heat], measures: Sequence[str]) -> Score | None:
+    """Return the geometric mean of the ratios of these measures, with heats as the unit.
+
+    None with too few heats for an interval, without a measure, or where a heat has no ratio.
+    """
+    if len(heats) < FEWEST_HEATS or not measures:
+        return None
+    if not all(_has_ratio(heat, name) for heat in heats for name in measures):
+        return None
     logs = [
         math.fsum(math.log(heat.reference[name] / heat.entry[name]) for name in measures)
         / len(measures)
@@ -56,6 +63,14 @@ def score_of(heats: Sequence[Heat], measures: Sequence[str]) -> Score:
     low, high = signed_rank_interval(logs, 1 - CONFIDENCE)
     value = hodges_lehmann(logs)
     return Score(math.exp(value), math.exp(low), math.exp(high), len(logs))
+
+
+def _has_ratio(heat: Heat, name: str) -> bool:
+    """Return whether both values are positive and their ratio is a finite number."""
+    reference, entry = heat.reference.get(name, math.nan), heat.entry.get(name, math.nan)
+    if not (0 < reference < math.inf and 0 < entry < math.inf):
+        return False
+    return 0 < reference / entry < math.inf
 
 
 @dataclass(frozen=True)
@@ -68,12 +83,6 @@ class Ablation:
     technique: str
     heats: tuple[Heat, ...] = ()
     reason: str = ""
-
-    def score(self, event: Event) -> Score | None:
-        """Give what the technique contributes: the whole against the rest."""
-        if len(self.heats) < FEWEST_HEATS:
-            return None
-        return score_of(self.heats, [each.name for each in event.scored])
 
 
 @dataclass(frozen=True)
@@ -111,13 +120,4 @@ class Judgement:
     @cached_property
     def score(self) -> Score | None:
         """The score, or None where there are too few heats."""
-        if len(self.heats) < FEWEST_HEATS:
-            return None
-        return score_of(self.heats, [each.name for each in self.event.scored])
-
-    @cached_property
-    def measure_scores(self) -> dict[str, Score]:
-        """The score of each measure, the ones that do not count included."""
-        if len(self.heats) < FEWEST_HEATS:
-            return {}
-        return {each.name: score_of(self.heats, [each.name]) for each in self.event.measures}
+        return score_of(self.heats, self.event.scored)

@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from tinytorch.competition.entry import MANIFEST, RESULTS, Entry, entry_files, read_entry
-from tinytorch.competition.judgement import FEWEST_HEATS, Judgement, Score, score_of
+from tinytorch.competition.events import find_event
+from tinytorch.competition.judgement import Judgement, Score, score_of
 from tinytorch.competition.judgement_record import claims_verified, judgement_in
 from tinytorch.competition.rounds import PRACTICE, Round
 from tinytorch.competition.run_files import HASH_LENGTH, keep_run, read_record_file, run_files
@@ -236,9 +237,7 @@ def claimed_score(entry: Entry) -> Score | None:
         if run.is_valid and run.entry.sha256 == entry.sha256
         for heat in run.heats
     ]
-    if len(heats) < FEWEST_HEATS:
-        return None
-    return score_of(heats, [each.name for each in runs[0].event.scored])
+    return score_of(heats, find_event(entry.event).scored)
 
 
 def check_can_verify(round: Round, key: str | Path | SigningKey | None) -> SigningKey | None:

@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from tinytorch.measure.roofline import amdahl
-from tinytorch.measure.samples import Samples
 from tinytorch.profiling.profile import Profile
-from tinytorch.transforms.plan import Gain
 from tinytorch.tuning.advice import Advice
 from tinytorch.tuning.facts import (
     LITTLE,
@@ -189,39 +187,4 @@ def busy_machine(profile: Profile, facts: Facts) -> Iterable[Advice]:
         evidence=tuple(notes),
         not_predicted="it changes nothing in the model; shares of time may be off until then",
         cost="ending other programs, or waiting",
-    )
-
-
-def data_loading_advice(load_s: Samples, step_s: Samples) -> Advice | None:
-    """Say whether getting a batch holds a training step up; None where it does not.
-
-    `load_s` are times of getting one batch, `step_s` of a step on one that is there, both in
-    seconds. Loaded in the background, a batch is free as long as it takes less than a step.
-    """
-    load, step = load_s.median, step_s.median
-    share = load / (load + step) if load + step > 0 else 0.0
-    if share < LITTLE:
-        return None
-    in_turns, in_parallel = load + step, max(load, step)
-    speedup = in_turns / in_parallel
-    ratio = f"{load / step:.2f} times a step" if step > 0 else "more than a step"
-    return Advice(
-        rule="data loading",
-        title="Load the next batch while a step runs"
-        if load <= step
-        else "Getting data takes longer than learning from it",
-        evidence=(
-            f"a batch takes {time_text(load)} to get (n={load_s.count}), a step "
-            f"{time_text(step)} (n={step_s.count}): {ratio}",
-            f"{share:.0%} of the time of a loop that does one after the other is loading",
-        ),
-        predicted=Gain(
-            speedup,
-            1.0,
-            speedup,
-            "loading wholly beside the step, by the measured medians; a loop that does this "
-            "already gains nothing",
-        ),
-        cost="processes or threads that load, and memory for the batches that wait",
-        share=share,
     )
