@@ -27,7 +27,7 @@ def failure_text(error: Exception) -> str:
 
 
 def share_interval(hits: int, count: int, confidence: float = 0.95) -> Interval:
-    """Give Wilson's interval for a probability, of which `hits` of `count` trials are known.
+    """Return Wilson's interval for a proportion, after `hits` in `count` trials.
 
     It has a width even when every trial hit or none did, and never leaves 0 to 1.
 
@@ -49,7 +49,7 @@ def share_interval(hits: int, count: int, confidence: float = 0.95) -> Interval:
 
 
 def mean_interval(values: Sequence[float], confidence: float = 0.95) -> Interval:
-    """Give an interval for the mean that values like these have in the long run.
+    """Return a confidence interval for the mean.
 
     For zeros and ones it is :func:`share_interval`. Otherwise it is Student's, which is exact for
     normal values and close for some thirty or more of any that are not very skewed. A single value
@@ -66,7 +66,7 @@ def mean_interval(values: Sequence[float], confidence: float = 0.95) -> Interval
 
 
 def ratio_interval(first: Sequence[float], second: Sequence[float]) -> tuple[float, Interval]:
-    """Give the median of first over second, pair by pair, and its interval.
+    """Return the median of the paired ratios `first` / `second`, and its interval.
 
     Pairs are neighbours in time, so that what disturbs the machine meets both. The interval is
     that of :meth:`Samples.median_interval`: nothing is assumed about the distribution.
@@ -81,7 +81,7 @@ def ratio_interval(first: Sequence[float], second: Sequence[float]) -> tuple[flo
 
 
 def named_models(models: Any) -> dict[str, Any]:
-    """Give models by name, in their order.
+    """Return models by name, in their order.
 
     `models` is a dictionary of names, or a list. In a list a model is called by its `.name`, and
     one without by its class, the second of a class ``Sequential_2``. Two models that both say they
@@ -105,7 +105,7 @@ def named_models(models: Any) -> dict[str, Any]:
 
 
 def model_name(model: Any) -> str | None:
-    """Give the name that a model says it has; a target is its own name."""
+    """Return the name of a model, if it has one; a target is its own name."""
     if isinstance(model, str):
         return model
     name = getattr(model, "name", None)
@@ -128,7 +128,7 @@ def _named_list(models: list[Any] | tuple[Any, ...]) -> dict[str, Any]:
 
 
 def _class_name(model: Any) -> str:
-    """Give the name of a function, or of the class of an object."""
+    """Return the name of a function, or of the class of an object."""
     owner = owner_of(model)
     own = getattr(owner, "__qualname__", None)  # functions have one, objects have not
     return own.rpartition("<locals>.")[2] if isinstance(own, str) else type(owner).__name__

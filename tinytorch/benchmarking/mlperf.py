@@ -113,7 +113,7 @@ class MLPerf:
         self.latency: Samples | None = None
 
     def list_benchmarks(self) -> list[str]:
-        """Give the names of the benchmarks."""
+        """Return the names of the benchmarks."""
         return list(self.benchmarks)
 
     def run_standard_benchmark(self, model: Any, name: str, num_runs: int = 100) -> dict[str, Any]:

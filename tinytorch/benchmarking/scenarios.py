@@ -41,7 +41,7 @@ class Query:
 
 
 def measure_single_stream(query: Query, settings: SingleStream, *, budget_s: float) -> Samples:
-    """Give the seconds of each query, from sending it to its answer.
+    """Measure the latency of each query in seconds, from sending it to its answer.
 
     The garbage collector is paused, so what it takes is not part of the times.
     """
@@ -65,7 +65,7 @@ def measure_single_stream(query: Query, settings: SingleStream, *, budget_s: flo
 def measure_offline(
     query: Query, settings: Offline, *, budget_s: float, examples: int | None
 ) -> Samples:
-    """Give the examples per second of rounds of queries, sent back to back.
+    """Measure the throughput of rounds of back-to-back queries, in examples per second.
 
     A device is waited for at the end of a round only. Where nobody knows how many `examples` a
     query has, it is queries per second.
@@ -123,7 +123,7 @@ class Tried:
 
 @lru_cache(maxsize=256)
 def verdict_limits(queries: int, percentile: float) -> tuple[int, int]:
-    """Give how many late queries still show that a bound is met, and how many that it is not.
+    """Return the most late queries for the verdict "meets", and the fewest for "violates".
 
     They are those for which the interval of the percentile, from order statistics, lies below or
     above the bound as a whole. The first is -1 where so few queries cannot show it.
@@ -138,7 +138,7 @@ def verdict_limits(queries: int, percentile: float) -> tuple[int, int]:
 
 
 def next_rate(tried: Sequence[Tried], first: float) -> float | None:
-    """Give the next rate to try, or None when the search is at its end.
+    """Return the next rate to try, or None when the search is finished.
 
     A rate that met the bound is believed only once it did so twice: of many rates that are tried,
     one may meet it by luck.
@@ -159,14 +159,14 @@ def next_rate(tried: Sequence[Tried], first: float) -> float | None:
 
 
 def found_rate(tried: Sequence[Tried]) -> tuple[float | None, float | None, bool]:
-    """Give the largest rate that met the bound, the next one that did not, and whether the first
-    met it twice."""
+    """Return the largest rate that met the bound, the next higher one, and whether the first met the
+    bound twice."""
     too_high, met = _bracket(tried)
     return met, too_high, met is not None and _times_tried(tried, met) >= 2
 
 
 def _bracket(tried: Sequence[Tried]) -> tuple[float | None, float | None]:
-    """Give the lowest rate that failed, and the highest below it that never did."""
+    """Return the lowest rate that failed, and the highest below it that met the bound."""
     too_high = min((each.rate for each in tried if each.verdict != MEETS), default=None)
     below = [
         each.rate
@@ -211,7 +211,7 @@ class Timeline(Protocol):
     """Time as a trial sees it."""
 
     def now(self) -> float:
-        """Give the seconds."""
+        """Return the time in seconds."""
 
     def wait_until(self, moment: float) -> None:
         """Return at that moment, or at once when it is over."""
@@ -439,7 +439,7 @@ def try_rate(
 
 
 def _queries_at(rate: float, settings: Server, lasting_s: float) -> int:
-    """Give how many queries a trial needs: for the verdict, and to last long enough."""
+    """Return the number of queries of a trial: enough for the verdict and for its duration."""
     return max(settings.queries_per_rate, min(MOST_QUERIES, math.ceil(lasting_s * rate)))
 
 

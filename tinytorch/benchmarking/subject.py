@@ -122,7 +122,7 @@ def make_subject(
     shapes: tuple[tuple[int, ...], ...] | None = None,
     batch_size: int | None = None,
 ) -> Subject:
-    """Give a model its inputs and its score.
+    """Combine a model with its inputs and its score.
 
     A Workload, or a target that names one, brings both along, which `examples` replace. `shapes`
     are those of the arguments of the timed call, where it is not made of the examples.

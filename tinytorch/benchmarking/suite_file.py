@@ -95,12 +95,12 @@ SCENARIOS: dict[str, type[Scenario]] = {each.name: each for each in (SingleStrea
 
 
 def scenario_fields(scenario: Scenario) -> dict[str, Any]:
-    """Give a scenario, ready for JSON."""
+    """Return a scenario as JSON-serialisable fields."""
     return {"name": scenario.name, **dataclasses.asdict(scenario)}
 
 
 def scenario_from(fields: dict[str, Any]) -> Scenario:
-    """Give back what :func:`scenario_fields` wrote."""
+    """Read what :func:`scenario_fields` wrote."""
     settings = {name: value for name, value in fields.items() if name != "name"}
     return SCENARIOS[fields["name"]](**settings)
 
@@ -272,7 +272,7 @@ class Suite:
             raise SettingError(f"{twice!r} is there twice; name every combination once")
 
     def entries(self, *, seed: int = 0) -> tuple[Entry, ...]:
-        """Give every combination once, in a stable order."""
+        """Return every combination once, in a stable order."""
         usual = {name: kind() for name, kind in SCENARIOS.items()}
         settings = usual | {each.name: each for each in self.scenarios}
         return tuple(
@@ -297,17 +297,17 @@ class Suite:
         )
 
     def with_budget(self, budget_s: float) -> Suite:
-        """Give the suite with another budget for every entry, whatever its scenario says."""
+        """Return the suite with this time budget for every entry, overriding its scenarios."""
         scenarios = tuple(replace(each, budget_s=None) for each in self.scenarios)
         return replace(self, budget_s=budget_s, scenarios=scenarios)
 
     def in_folder(self, folder: Path) -> Suite:
-        """Give the suite with a place for its files, unless it has one."""
+        """Return the suite with a folder for its files, unless it has one."""
         return self if self.folder else replace(self, folder=str(folder.absolute()))
 
 
 def digest(value: Any) -> str:
-    """Give a short hash of something that is ready for JSON."""
+    """Return a short hash of a JSON-serialisable value."""
     return hashlib.sha256(canonical_json(value).encode("ascii")).hexdigest()[:KEY_LENGTH]
 
 
@@ -331,7 +331,7 @@ OWN_SETTINGS = ("name", "budget_s", "timeout_s")
 
 
 def load_suite(place: str) -> Suite:
-    """Give the suite in a TOML file, or the one that ``file.py:name`` or ``module:name`` gives.
+    """Load a suite from a TOML file, or from ``file.py:name`` or ``module:name``.
 
     In Python the name is that of a Suite, or of a function that returns one. Wrong keys, values,
     targets and transforms are a SettingError that names the file and the key. Nothing that is to

@@ -79,7 +79,7 @@ def run_entry(entry: Entry, *, timeout_s: float) -> EntryAnswer:
 
 
 def _import_path() -> list[str]:
-    """Give the folders that a target may be imported from: those here, and the working one."""
+    """Return the import path of a target: that of this process, and the working directory."""
     here = os.getcwd()
     found = [path or here for path in sys.path]
     return found if here in found else [here, *found]
@@ -302,7 +302,7 @@ class RunPlan:
 
 
 def select_entries(entries: Sequence[Entry], pattern: str | None) -> tuple[Entry, ...]:
-    """Give the entries whose name holds a text, or fits a pattern with ``*`` and ``?``."""
+    """Return the entries whose name contains a text or matches a pattern with ``*`` and ``?``."""
     if not pattern:
         return tuple(entries)
     wild = pattern if any(mark in pattern for mark in "*?[") else f"*{pattern}*"
@@ -391,7 +391,7 @@ def _suite_key(suite: Suite, entries: Sequence[Entry]) -> str:
 
 
 def _last_run(store: RecordStore, entries: Sequence[Entry], key: str) -> dict[str, Record]:
-    """Give the records of the newest run of exactly these entries, by name."""
+    """Return the records of the newest run of exactly these entries, by name."""
     newest: Record | None = None
     for entry in entries:
         for record in store.find(kind=ENTRY_KIND, name=entry.name, newest_first=True, limit=RECENT):
@@ -439,7 +439,7 @@ def _record(plan: RunPlan, entry: Entry, answer: EntryAnswer) -> Record:
 def _compared(
     record: Record, store: os.PathLike[str], *, is_stored: bool
 ) -> tuple[Record | None, str]:
-    """Give the last record of the same series that has numbers, or why there is none."""
+    """Return the last comparable record with measurements, or why there is none."""
     if not record.samples or not is_stored:
         return None, ""
     server = record.details.get("server")
@@ -473,7 +473,7 @@ def dominates(first: Point, second: Point, *, lower_is_better: Sequence[bool]) -
 
 
 def pareto_front(points: Mapping[str, Point], *, lower_is_better: Sequence[bool]) -> list[str]:
-    """Give the names of the points that no other dominates, best in the first objective first.
+    """Return the names of the non-dominated points, best in the first objective first.
 
     Points that are equal do not beat each other: both are on the front.
 
@@ -518,7 +518,7 @@ class Front:
 
 
 def suite_fronts(outcomes: Sequence[EntryOutcome]) -> tuple[Front, ...]:
-    """Give the fronts of every target, over its entries that are timed alike.
+    """Return the Pareto fronts of every target, over entries timed in the same scenario.
 
     Entries of different targets do different work and are not set against each other, and neither
     are those of different scenarios: the first scenario of a target that has a time counts.

@@ -227,7 +227,7 @@ def _verified_first(group: tuple[tuple[Contest, str, bool, str], list[KeptRun]])
 def _sort_out(
     runs: Sequence[KeptRun], *, is_found_out: bool
 ) -> tuple[list[KeptRun], list[RefusedRun]]:
-    """Give the runs of an entry that count, and those that do not."""
+    """Return the valid runs of an entry, and the refused ones."""
     wrong = [RefusedRun(run, reason) for run in runs if (reason := refusal_of(run))]
     valid = [run for run in runs if not refusal_of(run)]
     if not is_found_out and len(valid) > len(wrong):
@@ -237,7 +237,7 @@ def _sort_out(
 
 
 def ranks_of(scores: Sequence[Score]) -> list[int]:
-    """Give each its rank: 1 + how many are shown to be better, their low being above its high.
+    """Return the ranks: 1 + the number of scores whose lower bound exceeds this one's upper bound.
 
     >>> ranks_of([Score(2, 1.9, 2.1, 10), Score(2.05, 1.8, 2.3, 10), Score(1, 0.9, 1.1, 10)])
     [1, 1, 3]
@@ -246,7 +246,7 @@ def ranks_of(scores: Sequence[Score]) -> list[int]:
 
 
 def _current(every: Sequence[Standing]) -> list[Standing]:
-    """Give the standing of each team in each contest, verified and not."""
+    """Return the latest standing of each team in each contest, verified and unverified."""
     verified = {(each.contest, each.team, each.entry.sha256) for each in every if each.is_verified}
     last: dict[tuple[Contest, str, bool], Standing] = {}
     for each in every:
@@ -361,7 +361,7 @@ class Innovation:
 
 
 def innovation_of(standing: Standing, current: Sequence[Standing]) -> Innovation:
-    """Give what the techniques of a standing count among all that are ranked now."""
+    """Compute the innovation credits of a standing among the standings ranked now."""
     mine = standing.team
     others: dict[str, set[str]] = {}
     for each in current:
@@ -390,7 +390,7 @@ def innovation_of(standing: Standing, current: Sequence[Standing]) -> Innovation
 
 
 def composite_of(speed: Score, innovation: Innovation) -> Score:
-    """Give 70% speed and 30% innovation, with what both may be at least and at most."""
+    """Return 70% speed and 30% innovation, with the bounds of both."""
 
     def mixed(part: float, new: float) -> float:
         return SPEED_SHARE * part + (1 - SPEED_SHARE) * new
@@ -412,7 +412,7 @@ def _teams_without(parts: Parts, others: Collection[Set[str]]) -> int:
 
 
 def _helping(standing: Standing) -> set[Parts]:
-    """Give the parts of each technique that is shown to help in a standing."""
+    """Return the parts of each technique whose contribution has a lower bound above 1."""
     helping = {name for name, score in standing.contributions.items() if score and score.low > 1}
     return {_parts(each) for each in standing.entry.techniques if each.name in helping}
 
@@ -429,7 +429,7 @@ def _parts(technique: Technique) -> Parts:
 
 @cache
 def _of_catalog() -> dict[str, list[str]]:
-    """Give the names of the transforms of each entry of the catalog."""
+    """Return the transform names of each catalog entry."""
     return {each.name: [type(part).__name__ for part in each.transforms] for each in CATALOG}
 
 
@@ -475,7 +475,7 @@ class Ranking:
     history: tuple[Mark, ...] = ()
 
     def table(self, kind: BoardKind) -> tuple[Place, ...]:
-        """Give one of the three tables."""
+        """Return one of the three tables."""
         if kind not in KINDS:
             raise SettingError(f"no board of {kind!r}; there are {', '.join(KINDS)}")
         found: tuple[Place, ...] = getattr(self, kind)
@@ -507,7 +507,7 @@ class Board:
     rounds: tuple[Round, ...] = ()
 
     def of_event(self, event: str | None) -> tuple[ContestBoard, ...]:
-        """Give the contests of one event, or all of them."""
+        """Return the contests of one event, or all of them."""
         return tuple(each for each in self.contests if event in (None, each.contest.event))
 
 
@@ -604,5 +604,5 @@ def _history(standings: Iterable[Standing]) -> tuple[Mark, ...]:
 
 
 def _ratio(heat: Heat, names: Sequence[str]) -> float:
-    """Give the score of a single heat."""
+    """Return the score of a single heat."""
     return math.prod(heat.reference[name] / heat.entry[name] for name in names) ** (1 / len(names))

@@ -106,7 +106,7 @@ def grades_csv(board: Board, *, full_marks_at: float = FULL_MARKS_AT) -> str:
 
 
 def points_of(score: Score, full_marks_at: float = FULL_MARKS_AT) -> float:
-    """Give 0 to 100 points for the lower bound of a score, evenly by doublings.
+    """Return 0 to 100 points for the lower bound of a score, on a logarithmic scale.
 
     No speedup shown is 0, `full_marks_at` and more is 100; by default 2x is 50 and 4x is 100.
 
@@ -225,7 +225,7 @@ def to_csv(board: Board) -> str:
 
 
 def board_fields(board: Board) -> dict[str, Any]:
-    """Give what :func:`to_json` writes."""
+    """Return the fields that :func:`to_json` writes."""
     return {
         "format": FORMAT,
         "schema": SCHEMA,
@@ -326,7 +326,7 @@ def _score_fields(score: Score) -> dict[str, Any]:
 
 
 def _standing_rows(ranking: Ranking) -> list[Row]:
-    """Give a row for each team; a team stands once in a ranking."""
+    """Return one row per team; a team has one place in a ranking."""
     new = {place.standing.team: place.rank for place in ranking.innovation}
     mixed = {place.standing.team: place.rank for place in ranking.composite}
     return [

@@ -186,7 +186,7 @@ class _Line:
 
 
 def _as_submission(judgement: Judgement) -> dict[str, Any]:
-    """Give the classic view of a judgement, and the judgement itself."""
+    """Return the classic fields of a judgement, and the judgement itself."""
     entry, score = judgement.entry, judgement.score if judgement.is_valid else None
     fatal = [each for each in judgement.findings if each.is_fatal]
     return {
@@ -209,7 +209,7 @@ def _as_submission(judgement: Judgement) -> dict[str, Any]:
 
 
 def _accuracy(found: AccuracyComparison | None) -> dict[str, Any]:
-    """Give the mean scores of both sides; for text, those are log-likelihoods."""
+    """Return the mean scores of both sides; for text, log-likelihoods."""
     return {
         "metric": found.metric if found else None,
         "accuracy": found.candidate_mean if found else None,
@@ -246,11 +246,11 @@ class TinyMLPerf:
     """
 
     def get_available_events(self) -> dict[str, str]:
-        """Give the names of the events, and what each is about."""
+        """Return event names and descriptions."""
         return {event.name: event.about for event in EVENTS.values()}
 
     def load_benchmark(self, event_name: str) -> tuple[Any, dict[str, Any]]:
-        """Give a fresh copy of an event's reference model and the public data.
+        """Return a fresh copy of an event's reference model, and the public data.
 
         ``dataset["inputs"]`` is a Tensor and ``dataset["targets"]`` an array, one row per example;
         a request of the event holds ``dataset["batch_size"]`` of them. The competition itself asks
@@ -284,7 +284,7 @@ class CompetitionProfiler:
     def benchmark_model(
         self, model: Any, dataset: Any, baseline_model: Any = None
     ) -> dict[str, Any]:
-        """Give latency, throughput, memory and accuracy, and the speedup over the baseline.
+        """Measure latency, throughput, memory and accuracy, and the speedup over the baseline.
 
         Latencies are those of single requests of ``dataset["batch_size"]`` examples (1 without it);
         a run is as many of them as take two milliseconds. `speedup_vs_baseline` is the baseline's
@@ -409,7 +409,7 @@ def _measured(side: _Side) -> dict[str, Any]:
 
 
 def _speedup(side: _Side, baseline: _Side) -> dict[str, Any]:
-    """Give the typical ratio of runs that were neighbours in time, with its interval."""
+    """Return the Hodges-Lehmann estimate of the paired ratios of runs, with its interval."""
     logs = [
         math.log(float(np.mean(theirs)) / float(np.mean(ours)))
         for ours, theirs in zip(side.runs, baseline.runs, strict=True)

@@ -268,7 +268,7 @@ def as_plain_fields(value: Any) -> Any:
 
 
 def find_hidden_letter(value: Any) -> str | None:
-    """Give the first such letter in any text of a JSON value, written in ASCII, or None."""
+    """Return the first such character in any string of a JSON value, escaped in ASCII, or None."""
     waiting = [value]  # No recursion: a value may be nested as deeply as somebody likes.
     while waiting:
         each = waiting.pop()
@@ -314,7 +314,7 @@ START_AGAIN = "look at the file, or write a new one with `tinytorch compete new`
 
 
 def manifest_of(entry: Entry) -> dict[str, Any]:
-    """Give the manifest of an entry, in the one form that is hashed."""
+    """Return the manifest of an entry in its canonical form, which is what is hashed."""
     fields: dict[str, Any] = {"format": FORMAT, "schema": SCHEMA}
     fields |= {name: getattr(entry, name) for name in (*NEEDED[2:], *OPTIONAL)}
     fields["techniques"] = [_technique_fields(each) for each in entry.techniques]
@@ -322,7 +322,7 @@ def manifest_of(entry: Entry) -> dict[str, Any]:
 
 
 def entry_in(fields: object) -> Entry:
-    """Give the entry of a manifest, without a folder or a hash; raise EntryError for any other."""
+    """Return the entry of a manifest, without folder and hash; raise EntryError if invalid."""
     if not isinstance(fields, Mapping) or fields.get("format") != FORMAT:
         raise EntryError("E1", f"it is no manifest: its format is not {FORMAT!r}")
     _check_schema(fields.get("schema"))
@@ -336,7 +336,7 @@ def entry_in(fields: object) -> Entry:
 
 
 def parse_manifest(content: bytes) -> Any:
-    """Give what the bytes of a manifest say; raise EntryError for what is no strict JSON."""
+    """Parse the bytes of a manifest; raise EntryError unless they are strict JSON."""
     try:
         text = content.decode("utf-8-sig")
         return json.loads(text, parse_constant=_refuse_constant, object_pairs_hook=_object)
@@ -424,7 +424,7 @@ COMPILED_COPIES = "__pycache__"
 
 
 def read_entry(path: str | Path) -> Entry:
-    """Give the entry of a folder or of the manifest in it; raise EntryError for what is none."""
+    """Read the entry of a folder, or of its manifest; raise EntryError if it is invalid."""
     folder = _folder_of(Path(path))
     fields = parse_manifest(_read_manifest(folder))
     entry = replace(entry_in(fields), folder=folder)
@@ -441,7 +441,7 @@ def write_entry(entry: Entry, folder: str | Path) -> Path:
 
 
 def entry_files(entry: Entry) -> tuple[str, ...]:
-    """Give the names of all files of an entry but its manifest, relative to its folder, sorted.
+    """Return the sorted names of all files of an entry except its manifest, relative to its folder.
 
     Without code that is the weights. With code it is everything in the folder that code may read:
     all but `results`, compiled copies and names that begin with a dot.
@@ -457,7 +457,7 @@ def entry_files(entry: Entry) -> tuple[str, ...]:
 
 
 def hash_entry(entry: Entry) -> str:
-    """Give the SHA-256 of the manifest and of every file of an entry, which may not lie outside."""
+    """Return the SHA-256 of the manifest and of every file, none of which may lie outside."""
     digests: dict[str, str] = {}
     total = 0
     for name in entry_files(entry):

@@ -65,7 +65,7 @@ COMPILED_FILES = frozenset({".so", ".pyd", ".dll", ".dylib", ".pyc"})
 
 
 def check_code(entry: Entry) -> tuple[Finding, ...]:
-    """Give what is wrong with the code of an entry: E8, and for learners E7."""
+    """Check the code of an entry by parsing it: rule E8, and for learners E7."""
     if entry.code is None:
         return ()
     try:
@@ -110,7 +110,7 @@ def _check_function(code: str, trees: dict[str, ast.Module]) -> Iterator[Finding
 
 
 def _bound_names(tree: ast.Module) -> set[str]:
-    """Give all names that a file gives to anything, wherever in it."""
+    """Return all names that a file binds, at any depth."""
     found: set[str] = set()
     for node in ast.walk(tree):
         match node:
@@ -137,7 +137,7 @@ def _check_learner(names: tuple[str, ...], trees: dict[str, ast.Module]) -> Iter
 
 
 def _loaded(tree: ast.Module, own: set[str]) -> Iterator[tuple[int, str]]:
-    """Give line and words for everything by which a file loads what learners do not use."""
+    """Yield line and description of everything that loads a package learners may not use."""
     for node in ast.walk(tree):
         match node:
             case ast.Import(names=aliases):
@@ -175,7 +175,7 @@ Start = Callable[[Contender], AbstractContextManager[ContenderProcess]]
 
 
 def contender_of(entry: Entry, *, without: str | None = None) -> Contender:
-    """Give how an entry is built, if wanted `without` one of its techniques.
+    """Return the contender of an entry, optionally `without` one of its techniques.
 
     Techniques have their transforms written out; those of code are names that the code is told.
     """
@@ -282,7 +282,7 @@ def _check_texts(process: ContenderProcess, questions: Questions) -> Iterator[Fi
 
 
 def check_entry(entry: Entry, *, trust: bool = False, run: bool = True) -> tuple[Finding, ...]:
-    """Give what is found against an entry, offline and in a few seconds.
+    """Check an entry offline, in a few seconds, and return the findings.
 
     With `run`, and if nothing fatal is found by reading, the entry is built in a process of its own
     and answers public questions. Code runs only with `trust`.

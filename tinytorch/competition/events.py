@@ -133,7 +133,7 @@ EVENTS: dict[str, Event] = {
 
 
 def find_event(name: str) -> Event:
-    """Give the event of a name."""
+    """Return the event of this name."""
     if name not in EVENTS:
         raise SettingError(f"no event {name!r}; {did_you_mean(name, EVENTS)}")
     return EVENTS[name]
@@ -148,7 +148,7 @@ SAME_ANSWER = 1e-3
 
 
 def tier_margin(event: Event, tier: float, reference_score: float) -> float:
-    """Give by how much the mean score may drop in a tier.
+    """Return the accuracy margin of a tier: how far the mean score may drop.
 
     For accuracy it is a share of the reference's. For a log-likelihood, the perplexity may grow to
     1 / tier of the reference's.
@@ -239,7 +239,7 @@ class Questions:
         return found.hexdigest()
 
     def part(self, number: int, of: int) -> Questions:
-        """Give one of `of` equal shares, counted from 0: what is asked in one heat."""
+        """Return part `number` (from 0) of `of` equal parts: the questions of one heat."""
         if of < 1 or not 0 <= number < of:
             raise SettingError(f"there is no part {number} of {of}; parts count from 0")
         if any(len(array) % of for array in self._arrays):
@@ -282,7 +282,7 @@ def draw_questions(event: Event, drawn_from: Round, *, heats: int) -> Questions:
 
 
 def most_heats(event: Event) -> int | None:
-    """Give how many heats there are new questions for; None where there is no end."""
+    """Return the number of heats with unused questions; None where it is unlimited."""
     if not is_text(event):
         return None
     windows = (len(_held_out_ids()) - 1 - (CONTEXT - 1)) // CONTEXT
@@ -293,7 +293,7 @@ def most_heats(event: Event) -> int | None:
 
 
 def _stream(event: Event, drawn_from: Round) -> int:
-    """Give the number that all random choices of an event in a round come from."""
+    """Return the random seed of an event in a round."""
     if drawn_from.seed is None:
         raise SettingError(
             f"the seed of round {drawn_from.name!r} is not known here; take the organiser's secret "
@@ -345,7 +345,7 @@ def _held_out_ids() -> npt.NDArray[np.int64]:
 
 @lru_cache(maxsize=3)
 def public_questions(event: Event) -> Questions:
-    """Give the held-out data of the zoo, to practise on: 5,000 digits, or the windows of text."""
+    """Return the zoo's held-out data for practice: 5,000 digits, or the windows of text."""
     if is_text(event):
         windows, following = (each.data for each in text_data(held_out=True).tensors)
         return Questions(windows.view(), following.view(), windows[::EXAMPLES_PER_PROMPT, :PROMPT])
@@ -356,7 +356,7 @@ def public_questions(event: Event) -> Questions:
 
 @lru_cache(maxsize=3)
 def warm_up_questions(event: Event) -> Questions:
-    """Give training data to get ready on: 500 digits, or 40 windows of text and as many prompts."""
+    """Return training data for the warm-up: 500 digits, or 40 windows of text with prompts."""
     if is_text(event):
         windows, following = (each.data for each in text_data(held_out=False).tensors)
         chosen = np.linspace(0, len(windows) - 1, WARM_UP_TEXTS).astype(int)
@@ -366,7 +366,7 @@ def warm_up_questions(event: Event) -> Questions:
 
 
 def calibration(event: Event) -> tuple[tuple[Any, ...], ...]:
-    """Give the batches of training data that quantization may look at, as in a Workload."""
+    """Return the calibration batches, as in a Workload."""
     return load_zoo(event.model).calibration
 
 
@@ -398,7 +398,7 @@ def score_answers(event: Event, outputs: npt.ArrayLike, targets: Array) -> Score
 
 
 def _log_likelihood(logits: Scores, targets: Array) -> Scores:
-    """Give the mean over each window of what the softmax gives to the targets, as a logarithm."""
+    """Return the mean log-likelihood of the targets over each window."""
     with np.errstate(over="ignore"):  # a logit that is lower by more than floats can tell is -inf
         below = logits - logits.max(axis=-1, keepdims=True)  # (windows, time, characters)
         of_targets = np.take_along_axis(below, targets[..., None], axis=-1)[..., 0]

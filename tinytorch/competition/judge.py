@@ -90,7 +90,7 @@ class Bench:
         return _Taken(tuple(legs), tuple(scores))
 
     def heats_of(self, taken: _Taken) -> tuple[Heat, ...]:
-        """Give the values of each heat.
+        """Return the measures of each heat.
 
         Where an answer has no score, or a perplexity is no number any more, there is none:
         inspection has said why.
@@ -251,11 +251,11 @@ def judge(
 
 
 def steps_of(entry: Entry, *, heats: int, ablations: bool) -> int:
-    """Give how often a judge advances its progress."""
+    """Return the number of progress steps of a judgement."""
     return heats * (1 + (len(entry.techniques) if ablations else 0))
 
 
 def _secret_order(round: Round, seed: int) -> np.random.Generator:
-    """Give what decides the order of questions, which nobody may know before."""
+    """Return the generator of the question order, which depends on the secret seed."""
     secret = int(hashlib.sha256(f"order of {round.seed}".encode()).hexdigest(), 16)
     return np.random.default_rng([seed, secret])

@@ -147,7 +147,7 @@ class LocalContender:
         return self._cpu_s
 
     def usage(self) -> Usage:
-        """Give the processor time of all requests so far, and the memory of one of them."""
+        """Return the CPU time of all requests so far, and the peak memory of one."""
         peak = self.prepared.peak_bytes
         return Usage(self._cpu_s, peak, peak, threads=1, processes=1)
 
@@ -160,7 +160,7 @@ class LocalContender:
         self._turn.enter_context(gc_paused())
 
     def pause(self, seconds: float) -> float:
-        """Give 0 at once: in one process nobody can tell whose work goes on."""
+        """Return 0: within one process, background work cannot be attributed to the model."""
         return 0.0
 
     # ------------------------------------------------------------ asking
@@ -184,7 +184,7 @@ class LocalContender:
         return Answer(output.copy(), seconds, seconds, np.array_equal(prompt, question))
 
     def _writer(self) -> Callable[[Array, int], Array]:
-        """Give how the model writes: with a cache where somebody attached one to it."""
+        """Return the generation function, which uses the KV cache if one is attached."""
         model = self.model
         if not isinstance(model, GPT):
             return self._write_greedily
@@ -214,7 +214,7 @@ def computing(model: Any) -> Iterator[None]:
 
 
 def _converter(adapter: Adapter, model: Any) -> Callable[[Array], tuple[Any, ...]]:
-    """Give what turns an array into the arguments of a model: a tensor of its framework."""
+    """Return the function that converts an array to a tensor of the model's framework."""
     if adapter.name != "pytorch":
         return lambda array: (Tensor(array),)
     from tinytorch.benchmarking.inputs_torch import torch_input
@@ -224,7 +224,7 @@ def _converter(adapter: Adapter, model: Any) -> Callable[[Array], tuple[Any, ...
 
 
 def _reading_s(pickled: bytes) -> float:
-    """Give the seconds from a file to a model, which is written here and read once."""
+    """Return the seconds that unpickling the model from a file takes."""
     with tempfile.TemporaryDirectory(prefix="tinytorch-") as folder:
         path = Path(folder) / "model"
         path.write_bytes(pickled)
@@ -307,7 +307,7 @@ class _Models:
         return Contender(self._event.name, left, code=HERE)
 
     def start(self, contender: Contender, limits: Limits) -> LocalContender:
-        """Give a contender with a copy of its model, which is looked at once before."""
+        """Return a contender with a copy of its model, which is prepared on first use."""
         if contender not in self._prepared:
             name, model = self._models[contender]
             try:

@@ -62,11 +62,11 @@ class Round:
         return self.seed is not None
 
     def public(self) -> Round:
-        """Give what is published before the round: everything but the seed."""
+        """Return what is published before the round: everything but the seed."""
         return replace(self, seed=None)
 
     def reveal(self, seed: str) -> Round:
-        """Give the round with its seed, once that fits the commitment."""
+        """Return the round with its seed; raise SettingError unless it matches the commitment."""
         return replace(self, seed=seed)
 
 
@@ -123,12 +123,12 @@ PRACTICE = Round("practice", commitment_of("practice", PRACTICE_SEED), PRACTICE_
 
 
 def public_file_name(name: str) -> str:
-    """Give the name of the file that is published before the round, and replaced after it."""
+    """Return the name of the file that is published before the round and replaced after it."""
     return f"{name}.json"
 
 
 def secret_file_name(name: str) -> str:
-    """Give the name of the file that only the organiser has."""
+    """Return the name of the organiser's secret file."""
     return f"{name}.SECRET.json"
 
 

@@ -112,7 +112,7 @@ def read_key(path: str | Path) -> SigningKey:
 
 
 def public_part(line: str) -> str:
-    """Give a public key of OpenSSH without its comment; raise SettingError for anything else.
+    """Return an OpenSSH public key without its comment; raise SettingError for anything else.
 
     >>> public_part("ssh-rsa AAAA me")
     Traceback (most recent call last):
@@ -126,7 +126,7 @@ def public_part(line: str) -> str:
 
 
 def signature_path(record: Path) -> Path:
-    """Give where the signature of a record lies."""
+    """Return the path of a record's signature."""
     return record.with_name(f"{record.name}.sig")
 
 
@@ -194,7 +194,7 @@ def _check_signer(fields: dict[str, str]) -> SignatureCheck:
 
 
 def _signer(fields: dict[str, str]) -> str:
-    """Give the public key that really made this signature."""
+    """Return the public key that made this signature, after verifying it."""
     with _cryptography():
         from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
         from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey

@@ -86,7 +86,7 @@ def submit(
 
 
 def folder_name(team: str) -> str:
-    """Give a name for a team's folder that is harmless on every system.
+    """Return a folder name for a team that is valid on every system.
 
     >>> folder_name("Équipe № 1 / ../x")
     'equipe-no-1-x'
@@ -228,7 +228,7 @@ def _sign_or_remove(path: Path, signing: SigningKey) -> None:
 
 
 def claimed_score(entry: Entry) -> Score | None:
-    """Give what the valid, unverified runs beside an entry show together."""
+    """Return the pooled score of the valid, unverified runs of an entry."""
     kept = read_folder(entry.folder).records
     runs = [run.judgement for run in kept if run.status == "unverified"]
     heats = [
@@ -241,7 +241,7 @@ def claimed_score(entry: Entry) -> Score | None:
 
 
 def check_can_verify(round: Round, key: str | Path | SigningKey | None) -> SigningKey | None:
-    """Give the key that signs; raise where a run in this round could not be verified with it."""
+    """Return the signing key; raise SettingError if it cannot verify a run of this round."""
     signing = read_key(key) if isinstance(key, str | Path) else key
     if not round.is_revealed:
         raise SettingError(

@@ -53,7 +53,7 @@ Check = Callable[[Record, Judgement], Iterator[str]]
 
 
 def check_numbers(record: Record, judgement: Judgement) -> tuple[Finding, ...]:
-    """Give what of a record does not follow from its own raw values."""
+    """Check that the numbers of a record follow from its raw values."""
     return tuple(finding("R3", seen) for check in CHECKS for seen in check(record, judgement))
 
 
@@ -146,7 +146,7 @@ def status_of(
 
 
 def find_round(judgement: Judgement, rounds: Known) -> Round | None:
-    """Give the round of a run among those that are known, the one with its seed if there is."""
+    """Return the round of a run among the known ones, with its seed where it is revealed."""
     same = [
         each
         for each in (*rounds, PRACTICE)
@@ -158,7 +158,7 @@ def find_round(judgement: Judgement, rounds: Known) -> Round | None:
 def check_round(
     record: Record, judgement: Judgement, *, signer: str, rounds: Known
 ) -> tuple[Finding, ...]:
-    """Give what keeps a run from being of its round (R2), or the organiser's (R4).
+    """Check that a run belongs to its round (R2), and to the organiser if it claims so (R4).
 
     `signer` is the key that signed, or "".
     """
@@ -203,7 +203,7 @@ def _is_same_key(signer: str, expected: str) -> bool:
 
 @lru_cache(maxsize=256)
 def _questions_sha256(event: str, found: Round, heats: int) -> str:
-    """Give the hash of the questions of a round; drawing images takes seconds."""
+    """Return the hash of the questions of a round; drawing images takes seconds."""
     return draw_questions(find_event(event), found, heats=heats).sha256
 
 
@@ -229,7 +229,7 @@ class CheckedFile:
 
 
 def findings_in(files: Sequence[CheckedFile]) -> tuple[Finding, ...]:
-    """Give what was found in these files, with their names where they have one.
+    """Return the findings of these files, prefixed with their names.
 
     That a package is missing is said once, however many signatures could not be checked.
     """
@@ -394,7 +394,7 @@ def read_folder(folder: str | Path) -> Folder:
 
 
 def read_rounds(folder: Path, damaged: list[DamagedFile]) -> Iterator[Round]:
-    """Give the rounds of a folder of submissions; what is none is added to `damaged`."""
+    """Yield the rounds of a folder of submissions; unreadable files are added to `damaged`."""
     place = folder / ROUNDS
     if place.is_symlink() or not place.is_dir():
         return
@@ -460,7 +460,7 @@ def find_waiting(
 
 
 def _reason_against(place: Path, files: Sequence[CheckedFile]) -> str:
-    """Give the first thing that was found against a file of an entry, or ""."""
+    """Return the first fatal finding about a file of an entry, or ""."""
     found = (
         f"{each.rule}: {each.seen}"
         for file in files

@@ -71,12 +71,12 @@ def checked_shapes(input_shape: Any) -> tuple[tuple[int, ...], ...]:
 
 
 def as_inputs(x: Any) -> tuple[Any, ...]:
-    """Give the arguments of a call: a tuple is several, everything else is one."""
+    """Return the arguments of a call: a tuple is several, everything else is one."""
     return x if isinstance(x, tuple) else (x,)
 
 
 def shape_of(x: Any) -> tuple[int, ...]:
-    """Give the shape of an input; () for what has none."""
+    """Return the shape of an input; () if it has none."""
     return tuple(int(length) for length in getattr(x, "shape", ()))
 
 
@@ -319,7 +319,7 @@ def _linear_macs(rows: int, inputs: int, outputs: int) -> int:
 
 
 def _attention(length: int, width: int, batch: int, bias: bool) -> tuple[int, int]:
-    """Give the multiply-accumulates and the additions of biases."""
+    """Return the multiply-accumulates, and the additions of biases."""
     rows = batch * length
     tokens = (batch, length, width)  # how they are split into heads makes no difference
     products = 4 * _linear_macs(rows, width, width) + _macs("attention", (tokens,) * 3, tokens)

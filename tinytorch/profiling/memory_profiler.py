@@ -60,7 +60,7 @@ class BlockMemory:
         return above + (self.tensors.peak_bytes if self.tensors else 0)
 
     def stats(self) -> dict[str, Any]:
-        """Give the numbers in MB (2**20 bytes).
+        """Return the numbers in MB (2**20 bytes).
 
         `baseline_mb`, `final_mb` and `peak_mb` are what Python, NumPy and PyTorch held on the host
         for what was allocated since tracing began, `allocated_mb` is final minus baseline. The

@@ -144,7 +144,7 @@ class _ShowingProgress:
 
 
 def timing_stats(samples: Samples) -> dict[str, Any]:
-    """Give the statistics of seconds in milliseconds.
+    """Return the statistics of samples in seconds, in milliseconds.
 
     `p50_ms` is the median and `ci_low_ms` to `ci_high_ms` its interval, which covers
     `ci_confidence` (95% or, with few runs, as much as they allow). Percentiles interpolate
@@ -175,7 +175,7 @@ def timing_stats(samples: Samples) -> dict[str, Any]:
 def bound_call(
     func: Callable[..., Any], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
 ) -> partial[Any]:
-    """Give `func` with its arguments, as a function without any; a model may have only forward."""
+    """Bind `func` to its arguments; a model may have only `forward`."""
     if not isinstance(args, (tuple, list)):
         raise SettingError(
             f"args is a {type(args).__name__}; give a tuple of arguments, such as args=(x,)"
@@ -202,7 +202,7 @@ def refuse_lazy(func: Any) -> None:
 
 
 def readable_name(func: Any) -> str:
-    """Give the name of a function, with its class but not where that was defined."""
+    """Return the qualified name of a function, without enclosing functions."""
     name = getattr(func, "__qualname__", type(func).__name__)
     return str(name).rpartition("<locals>.")[2]
 
