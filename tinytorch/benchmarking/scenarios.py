@@ -159,8 +159,8 @@ def next_rate(tried: Sequence[Tried], first: float) -> float | None:
 
 
 def found_rate(tried: Sequence[Tried]) -> tuple[float | None, float | None, bool]:
-    """Return the largest rate that met the bound, the next higher one, and whether the first met the
-    bound twice."""
+    """Return the largest rate that met the bound, the next higher one, and whether the first met
+    it twice."""
     too_high, met = _bracket(tried)
     return met, too_high, met is not None and _times_tried(tried, met) >= 2
 

@@ -186,6 +186,6 @@ def _only_planned(facts: Facts, named: Iterable[str]) -> Iterable[Advice]:
 
 
 def _planned_share(facts: Facts, entry: str) -> float:
-    """Give the part of a call in the layers that a plan names; the model itself is all of it."""
+    """Return the share of a call in the layers that a plan names; the model itself is all of it."""
     layers = {layer for plan in facts.plans[entry] for layer in plan.layers}
     return 1.0 if "" in layers else share_of(facts.changed_by(entry, facts.work))

@@ -73,7 +73,7 @@ class Facts:
     plans: Mapping[str, tuple[Plan, ...]] = field(default_factory=dict)
 
     def entries(self, *names: str) -> tuple[Entry, ...]:
-        """Give those of these entries that can be tried and have something to do."""
+        """Return those of these entries that are offered and whose plan is not empty."""
         found = (self.offered[name] for name in names if name in self.offered)
         return tuple(each for each in found if not self.does_nothing(each.name))
 
@@ -83,7 +83,7 @@ class Facts:
         return plans is not None and (not plans or any(plan.is_empty for plan in plans))
 
     def changed_by(self, entry: str, work: Iterable[Work]) -> tuple[Work, ...]:
-        """Give the work inside of the layers that an entry's plan changes; all without a plan."""
+        """Return the work in the layers that an entry's plan changes; all work without a plan."""
         layers = {layer for plan in self.plans.get(entry, ()) for layer in plan.layers}
         if not layers:
             return tuple(work)
@@ -130,12 +130,12 @@ def _fitting(profile: Profile) -> Iterable[Entry]:
 
 
 def _busy_share(profile: Profile) -> float:
-    """Give the part of a call in which the device computes; layers are timed in that part."""
+    """Return the share of a call in which the device computes, where layers are timed."""
     return min(1.0, max(0.0, 1 - (profile.idle_share or 0.0)))
 
 
 def _outside_share(profile: Profile, work: Sequence[Work]) -> float:
-    """Give the part of a call in no operation; on a GPU that in which it waits."""
+    """Return the share of a call outside of operations; on a GPU, the idle share."""
     if profile.device != "cpu":
         return 1 - _busy_share(profile)
     placed = {id(each.record) for each in work}
@@ -163,7 +163,7 @@ def _work(profile: Profile) -> Iterable[Work]:
 
 
 def _calm_times(profile: Profile) -> dict[str, float]:
-    """Give the shortest own time of each layer in a watched call.
+    """Return the shortest own time of each layer in a watched call.
 
     The recording is one call, perhaps in a calm moment: only calm calls can be compared with it. It
     is slower than these, so that operations are taken to be longer than they are, never shorter.
@@ -177,7 +177,7 @@ def _calm_times(profile: Profile) -> dict[str, float]:
 
 
 def _place(record: OpRecord, rows: Mapping[str, object]) -> str | None:
-    """Give the row of the layer table whose own time has this operation."""
+    """Return the row of the layer table whose own time includes this operation."""
     if record.phase != "forward":
         row = ROW_OF_PHASE.get(record.phase)
         return row if row in rows else None
@@ -229,12 +229,12 @@ def named_layers(work: Iterable[Work]) -> str:
 
 
 def share_of(work: Iterable[Work]) -> float:
-    """Give the part of a call that some work takes, never above 1."""
+    """Return the share of a call that some work takes, at most 1."""
     return min(1.0, math.fsum(each.share for each in work))
 
 
 def inside_share(work: Iterable[Work]) -> float:
-    """Give the part of a call that operations take without the Python around them."""
+    """Return the share of a call that operations take, without the Python around them."""
     return min(1.0, math.fsum(each.share * each.inside for each in work))
 
 
@@ -277,7 +277,7 @@ class Roof:
     bandwidth: float
 
     def seconds(self, work: Work, *, moved: float | None = None, dtype: str = "") -> float | None:
-        """Give the least time for an operation, with so many bytes and in this arithmetic.
+        """Return the roofline time of an operation, with `moved` bytes and in `dtype`.
 
         None where the machine's rate for it was not measured.
         """
@@ -297,7 +297,7 @@ class Roof:
 
 
 def roof_of(profile: Profile) -> Roof | None:
-    """Give the roof above a profile, if the machine was measured.
+    """Return the roofline of a profile, if the machine was measured.
 
     A model that is called again and again finds in a cache what fits there as a whole.
     """
@@ -327,7 +327,7 @@ class Change:
 
     @classmethod
     def under(cls, work: Work, now: float | None, then: float | None) -> Change:
-        """Give what a roof of `then` seconds in the place of one of `now` leaves.
+        """Return the change when the roofline time goes from `now` to `then` seconds.
 
         Work that beats its roof (a cache helped, or the ceiling is too low) keeps its lead.
         """
@@ -341,7 +341,7 @@ class Change:
 def gain_of(
     changes: Iterable[Change], basis: str, *, vanishing: float = 0.0, left: float = 1.0
 ) -> Gain:
-    """Give the gain of a whole call by Amdahl's law.
+    """Return the gain of a whole call by Amdahl's law.
 
     What is expected is saved in the operation itself, at best also in the Python around it, which
     the layer table has in one number with it. `vanishing` is the share of the call in no operation,
@@ -358,5 +358,5 @@ def gain_of(
 
 
 def _speedup(saved: float) -> float:
-    """Give the speedup of a whole that is rid of this share, short of infinity."""
+    """Return the speedup after removing this share of the time, short of infinity."""
     return 1 / max(1 - saved, 1e-6) if saved > 0 else 1.0

@@ -43,7 +43,7 @@ def outcome_at(goal: str, comparison: Comparison) -> str:
 def best_of(
     attempts: Sequence[Attempt], *, goal: str, limits: Mapping[str, float]
 ) -> Attempt | None:
-    """Give the best attempt that is acceptable, better at the goal and keeps to the limits.
+    """Return the best attempt that is acceptable, better at the goal and within the limits.
 
     Where limits are set and only some attempt that is not better at the goal keeps to them, it is
     that one: a limit is a condition, a goal a wish. A stack that was compared with another of them,
@@ -75,7 +75,7 @@ def choose(
     goal: str,
     limits: Mapping[str, float],
 ) -> Attempt | None:
-    """Give the best attempt that no fresh comparison speaks against.
+    """Return the best attempt that no confirmation contradicts.
 
     What was confirmed comes before everything else; once one did not hold, nothing else is chosen:
     the others were found the same way.
@@ -93,7 +93,7 @@ def next_best(
     goal: str,
     limits: Mapping[str, float],
 ) -> Attempt | None:
-    """Give what a fresh comparison should be made of, if none was; or the best that was confirmed.
+    """Return the attempt to confirm next, or the best one that is confirmed already.
 
     It is the best attempt that was not refuted. Once one is confirmed, another one comes before it
     only where its interval is wholly better than what was left of the first one's.
@@ -126,7 +126,7 @@ def holds(confirmation: Attempt, *, goal: str, limits: Mapping[str, float]) -> b
 
 
 def value_at(goal: str, measured: Measured) -> Value | None:
-    """Give what decides about a goal."""
+    """Return the value that decides about a goal."""
     value: Value | None = getattr(measured, OBJECTIVE_OF[goal])
     return value
 
@@ -161,7 +161,7 @@ COUNTED = frozenset({"memory", "size"})
 
 
 def front_of(attempts: Sequence[Attempt]) -> tuple[str, ...]:
-    """Give the names of acceptable attempts that no other dominates; "" is the model as it is."""
+    """Return the names of the acceptable, non-dominated attempts; "" is the baseline."""
     points = {"": BASELINE} | {x.name: x.measured for x in attempts if x.is_acceptable}
     return tuple(
         name

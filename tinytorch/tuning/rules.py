@@ -143,7 +143,7 @@ def find_attention(work: Sequence[Work]) -> tuple[Attention, ...]:
 
 
 def _around_softmax(work: Sequence[Work], place: int) -> Iterable[Attention]:
-    """Give the products that make and use the matrix of a softmax, and all between them."""
+    """Yield the products before and after a softmax, with all operations between them."""
     scores = work[place].record.outputs[0]
     if len(scores.shape) < 3:
         return
@@ -316,7 +316,7 @@ def convolution_layout(profile: Profile, facts: Facts) -> Iterable[Advice]:
 
 
 def _runs(work: Sequence[Work]) -> list[list[Work]]:
-    """Give the small operations that follow each other with no product between them."""
+    """Return runs of consecutive small operations without a product between them."""
     runs: list[list[Work]] = [[]]
     for each in work:
         if each.is_product:
@@ -492,6 +492,6 @@ def small_batch(profile: Profile, facts: Facts) -> Iterable[Advice]:
 
 
 def _weights(products: Iterable[Work]) -> Iterable[TensorSpec]:
-    """Give each weight once per layer, however often the layer is called."""
+    """Return each weight once per layer, however often the layer is called."""
     found = {(each.record.path, each.weight) for each in products if each.weight is not None}
     return (weight for _, weight in found)

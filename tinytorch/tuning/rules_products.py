@@ -203,7 +203,7 @@ def _is_conv(work: Work) -> bool:
 
 
 def _fewer(entry: Entry, facts: Facts, weighted: Sequence[Work]) -> dict[str, object]:
-    """Give the gain of half the products; how many a low rank leaves is known only to its plan."""
+    """Return the gain of half the products; only a plan knows how many a low rank leaves."""
     if entry.name == "low-rank":
         return {"not_predicted": "how many multiply-accumulates are left depends on the ranks"}
     basis = (

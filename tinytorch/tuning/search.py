@@ -48,7 +48,7 @@ OBJECTIVE_OF_LIMIT = {"latency_ms": "time", "memory_mb": "memory", "size_mb": "s
 def better_alone(
     attempts: Sequence[Attempt], entries: Sequence[Entry], *, goal: str
 ) -> list[Entry]:
-    """Give what was better alone, the best first."""
+    """Return the entries that were better alone, best first."""
     alone = _by_entry(attempts)
     found = [
         (value.value, entry)
@@ -67,7 +67,7 @@ def hidden_alone(
     profile: Profile | None,
     goal: str,
 ) -> list[Entry]:
-    """Give what may have gained nothing alone only because the device waits, in the order given.
+    """Return the entries whose gain alone may be hidden because calls are host-bound.
 
     That is what was as good as the model and not better, on a device that waits for the program in
     a notable part of a call, once the `best` has something that takes the waiting away. What only
@@ -90,7 +90,7 @@ def hidden_alone(
 def sparing_alone(
     attempts: Sequence[Attempt], entries: Sequence[Entry], *, limits: Mapping[str, float]
 ) -> list[Entry]:
-    """Give what alone needs less time, memory or space of what is limited, the least first."""
+    """Return the entries that alone need less of a limited resource, the smallest first."""
     limited = {OBJECTIVE_OF_LIMIT[name] for name in limits}
     alone = _by_entry(attempts)
     shares: list[tuple[float, Entry]] = []
@@ -106,7 +106,7 @@ def sparing_alone(
 def rival_stacks(
     attempts: Sequence[Attempt], ranked: Sequence[Entry], *, best: Sequence[Entry], goal: str
 ) -> Iterator[tuple[Entry, ...]]:
-    """Give the best stack with one part replaced by a rival that was nearly as good alone."""
+    """Yield the best stack with one part replaced by a rival that was nearly as good alone."""
     if len(best) < 2:
         return
     alone = _by_entry(attempts)
@@ -120,12 +120,12 @@ def rival_stacks(
 
 
 def roles_of(entries: Sequence[Entry]) -> set[str]:
-    """Give the roles that a stack of these has taken."""
+    """Return the roles of these entries."""
     return {each.role for each in entries}
 
 
 def _by_entry(attempts: Sequence[Attempt]) -> dict[str, Attempt]:
-    """Give the attempts of single entries, by their names."""
+    """Return the attempts of single entries, by entry name."""
     return {each.stack[0]: each for each in attempts if len(each.stack) == 1}
 
 
@@ -291,7 +291,7 @@ class Search:
             self.ablation.append(self._contribution(part, whole, _bounded(share), seed))
 
     def model_of(self, stack: Sequence[str]) -> Any:
-        """Give the model of a stack that was tried; None where it cannot be made again."""
+        """Return the model of a stack that was tried; None if it cannot be rebuilt."""
         built = self._at_hand(stack) or self._built(self._entries_of(stack))
         return built and built.model
 
@@ -381,7 +381,7 @@ class Search:
         )
 
     def _at_hand(self, stack: Sequence[str]) -> Built | None:
-        """Give a stack whose model is still there: what was confirmed, before the best so far."""
+        """Return a stack whose model is in memory: the confirmed one, else the best so far."""
         held = (self._confirmed, self.best, self._single)
         return next((each for each in held if each and each.stack == tuple(stack)), None)
 
@@ -400,7 +400,7 @@ class Search:
         return self._entries_of(self.best.stack) if self.best else []
 
     def _best_with(self, entry: Entry) -> tuple[Entry, ...]:
-        """Give the best stack with an entry, in the place of its rival if there is one."""
+        """Return the best stack with an entry added, replacing the one of the same role."""
         return by_place([*(each for each in self._parts if each.role != entry.role), entry])
 
     def _was_in_company(self, entry: Entry) -> bool:
@@ -424,7 +424,7 @@ class Search:
             self.progress.advance()
 
     def _left_of(self, share: float) -> float:
-        """Give what is left of this share of the budget, which is spent from its beginning on."""
+        """Return the seconds left of this share of the time budget."""
         return share * self.trials.settings.budget_s - (monotonic() - self.started)
 
     def _tell(self, text: str) -> None:
@@ -433,5 +433,5 @@ class Search:
 
 
 def _bounded(seconds: float) -> float:
-    """Give the budget of a comparison that may take about so long, with its evidence."""
+    """Return the time budget of a comparison that may take `seconds` in total."""
     return min(MOST_S, max(LEAST_S, seconds / EVIDENCE))
