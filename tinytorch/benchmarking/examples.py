@@ -18,9 +18,9 @@ from tinytorch.models.adapter import Adapter, adapter_for, owner_of, rebuilt
 from tinytorch.models.workload import call_model
 
 EVALUATION_BATCH = 250
-"""Whole arrays are evaluated so many examples at a time."""
+"""Whole arrays are evaluated in batches of this size."""
 TIMED_EXAMPLES = 32
-"""A timed call on whole arrays has so many examples, unless asked otherwise."""
+"""Default batch size of a timed call on whole arrays."""
 FORMS = (
     "(inputs, targets), a TensorDataset, a DataLoader, a list of batches, or a dictionary with "
     '"inputs" and "targets"'

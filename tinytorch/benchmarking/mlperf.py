@@ -89,7 +89,7 @@ STANDARD_BENCHMARKS = {
 MS = 1e3
 WARMUP_CALLS = 10
 INPUTS_IN_TURN = 32
-"""Timed calls go through so many different examples, so that no answer can be remembered."""
+"""Timed calls cycle through this number of examples, so that answers cannot be cached."""
 MEASURED = (
     "accuracy",
     "mean_latency_ms",

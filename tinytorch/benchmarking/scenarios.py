@@ -24,7 +24,7 @@ WARMUP_SHARE = 0.1
 LEAST_QUERIES = 5
 """So many queries are made even when the budget is used up before."""
 ROUNDS, LEAST_ROUNDS = 20, 6
-"""Throughput is measured in about so many rounds; an interval of 95% needs six at least."""
+"""Target and minimum number of throughput rounds; a 95% interval needs at least six."""
 
 
 @dataclass(frozen=True)
@@ -67,8 +67,8 @@ def measure_offline(
 ) -> Samples:
     """Measure the throughput of rounds of back-to-back queries, in examples per second.
 
-    A device is waited for at the end of a round only. Where nobody knows how many `examples` a
-    query has, it is queries per second.
+    The device is synchronised only at the end of a round. If the number of `examples` in a query is
+    unknown, the unit is queries per second.
     """
     with gc_paused():
         warm_up(query.answer, budget_s=budget_s * WARMUP_SHARE)
@@ -183,8 +183,8 @@ def _times_tried(tried: Sequence[Tried], rate: float) -> int:
 # ---------------------------------------------------------------- queries that arrive at random:
 # the rate at which hardly any of them waits too long
 #
-# The latency of a query counts from the moment when it was due to arrive, not from the moment when
-# somebody got round to sending it. One worker answers, first come, first served.
+# The latency of a query counts from its scheduled arrival, not from the moment when it was sent
+# (no coordinated omission). One worker answers, first come, first served.
 
 BOUND_FACTOR = 5.0
 FIRST_SHARE = 0.5
@@ -195,7 +195,7 @@ SPIN_S = 2e-3
 """The last stretch before an arrival is spent awake: the system wakes sleepers up to so late."""
 LEAD_S = 1e-3
 LEAST_BOUNDS = 20
-"""A trial lasts for so many times the bound, or a queue that only grows would fit into it."""
+"""Least duration of a trial in multiples of the bound, so that a growing queue shows."""
 MOST_QUERIES = 20_000
 TRIAL_SHARE = 0.125
 """The part of the budget that lasting so long may take for one trial."""
@@ -297,7 +297,7 @@ class RateTrial:
 
 @dataclass(frozen=True)
 class ServerResult:
-    """All rates that were tried, in order; `alone` are single queries, with nobody waiting."""
+    """All rates that were tried, in order; `alone` are single queries on an idle worker."""
 
     bound_s: float
     bound_is_given: bool

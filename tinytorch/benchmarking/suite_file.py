@@ -35,7 +35,7 @@ TIMES_NEEDED = 2
 class SingleStream:
     """One query after the other: how long does each take?
 
-    It ends after so many `queries`, or when the budget is used up.
+    It ends after `queries` queries, or when the time budget is used up.
     """
 
     name: ClassVar[str] = "single-stream"
@@ -63,9 +63,9 @@ class Server:
     """Queries arrive at random (Poisson): how many a second, so that hardly any waits too long?
 
     `latency_bound_ms` must hold for `percentile` percent of the queries; without one it is five
-    times the median that single queries take in the same process. Each rate that is tried gets at
-    least so many `queries`, and more where they would be over in less than 20 times the bound;
-    without a number, enough to show that the bound holds when a few are late.
+    times the median that single queries take in the same process. Each rate gets at least
+    `queries` queries, and more if they would take less than 20 times the bound; by default enough
+    to show that the bound holds when a few are late.
     """
 
     name: ClassVar[str] = "server"

@@ -98,7 +98,7 @@ def _read(answer: Path) -> EntryAnswer:
 
 
 def _without_answer(code: int) -> str:
-    # Some targets leave by themselves, without an error that anybody could see.
+    # Some targets exit by themselves, without a visible error.
     return how_it_ended(code) if code < 0 else f"{how_it_ended(code)} and without an answer"
 
 
@@ -345,9 +345,7 @@ def plan_run(
             run, finished = one.run, last
             notes.append(f"run {run} goes on: {len(last)} of {len(entries)} entries are there")
             if one.commit_has_changes:
-                notes.append(
-                    "files have changed since the commit; nobody checks whether since then"
-                )
+                notes.append("files have changed since the commit, perhaps during the run")
         elif resume:
             notes.append(f"run {one.run} is not resumed: {obstacle}; a new one begins")
         elif not obstacle:

@@ -296,7 +296,7 @@ class Credit:
 
     @property
     def rarity(self) -> float:
-        """Between 1 / (1 + others), where all use it, and 1, where nobody else does."""
+        """Between 1 / (1 + others), where all use it, and 1, where no other team does."""
         return (1 + self.without_it) / (1 + self.others)
 
     @property
@@ -491,7 +491,7 @@ class ContestBoard:
     unverified: Ranking
     refused: tuple[RefusedRun, ...]
     not_checked: tuple[KeptRun, ...] = ()
-    """Runs that are signed, and not ranked while nobody can check that here."""
+    """Signed runs, which are not ranked while their signature cannot be checked here."""
 
 
 @dataclass(frozen=True)

@@ -151,7 +151,7 @@ class TinyMLPerfCompetition:
     def _display(self, kind: BoardKind, event: str | None) -> None:
         name = None if event is None else find_event(event).name
         board = self.board
-        # Each entry has a round of its own here, which nobody has to look up.
+        # Each entry has a round of its own here, which is of no interest to a reader.
         rounds = tuple(each for each in board.rounds if not LOCAL_NAME.fullmatch(each.name))
         competition_boards().print_board(replace(board, rounds=rounds), kind, event=name)
 
@@ -230,7 +230,7 @@ MOST_CALLS = 20_000
 TICK_S = 1e-9
 """No clock is finer, and a ratio needs a time above zero."""
 INPUTS_IN_TURN = 32
-"""Timed calls go through so many different requests, so that no answer can be remembered."""
+"""Timed calls cycle through this number of requests, so that answers cannot be cached."""
 
 OF_BASELINE = ("mean_latency_ms", "accuracy", "backend")
 SEVERAL_THREADS = (
@@ -254,7 +254,7 @@ class TinyMLPerf:
 
         ``dataset["inputs"]`` is a Tensor and ``dataset["targets"]`` an array, one row per example;
         a request of the event holds ``dataset["batch_size"]`` of them. The competition itself asks
-        other questions, which nobody has seen.
+        private questions.
 
         >>> model, dataset = TinyMLPerf().load_benchmark("mlp_sprint")
         >>> dataset["inputs"].shape, dataset["targets"].shape

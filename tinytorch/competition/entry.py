@@ -269,7 +269,7 @@ def as_plain_fields(value: Any) -> Any:
 
 def find_hidden_letter(value: Any) -> str | None:
     """Return the first such character in any string of a JSON value, escaped in ASCII, or None."""
-    waiting = [value]  # No recursion: a value may be nested as deeply as somebody likes.
+    waiting = [value]  # No recursion: values may be nested to any depth.
     while waiting:
         each = waiting.pop()
         if isinstance(each, str):

@@ -91,12 +91,12 @@ def _parse(entry: Entry, name: str) -> ast.Module | Finding:
     try:
         source = (entry.folder / name).read_bytes()
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # about the style of somebody else's code
+            warnings.simplefilter("ignore")  # about the style of other people's code
             return ast.parse(source)
     except SyntaxError as error:
-        return finding("E8", f"{name}, line {error.lineno}: {error.msg}", "mend the code")
+        return finding("E8", f"{name}, line {error.lineno}: {error.msg}", "fix the code")
     except (ValueError, RecursionError, MemoryError, OSError) as error:
-        return finding("E8", f"{name} cannot be read as Python: {error}", "mend the code")
+        return finding("E8", f"{name} cannot be read as Python: {error}", "fix the code")
 
 
 def _check_function(code: str, trees: dict[str, ast.Module]) -> Iterator[Finding]:
@@ -165,7 +165,7 @@ def _why_not(package: str) -> str:
 
 
 # ---------------------------------------------------------------- try an entry: build it as the
-# judge does, and let it answer questions that everybody knows
+# judge does, and let it answer public questions
 
 EXAMPLES = 500
 """At most; texts, which hold many characters, are as many as in a heat."""
@@ -209,11 +209,11 @@ def try_entry(entry: Entry, *, start: Start = ContenderProcess) -> tuple[Finding
             if not findings:
                 findings = (*_check_texts(process, questions),)
     except ContenderError as error:
-        return (finding(error.rule, str(error), "mend it, and check again"),)
+        return (finding(error.rule, str(error), "fix it, and check again"),)
     return findings + tuple(
         doubt("E8", note, "nothing to do, if that is meant")
         for note in notes
-        if note != SIZE_OF_CODE  # so it is with all code, and nothing to be mended
+        if note != SIZE_OF_CODE  # true of all code, so nothing to fix
     )
 
 

@@ -186,8 +186,8 @@ def _is_same(found: AccuracyComparison) -> bool:
 # ---------------------------------------------------------------- questions: what the contenders
 # are asked, private ones from a round's seed and public ones
 #
-# Private digits are drawn anew from the seed, so nobody has seen them. The text is a novel that
-# everybody can read: which windows of its held-out tenth are asked, from which offset and in which
+# Private digits are drawn from the seed, so they are new to every entry. The text is a public
+# novel: which windows of its held-out tenth are asked, from which offset and in which
 # order, is all that is secret about it.
 
 PROMPT = 16

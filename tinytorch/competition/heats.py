@@ -108,8 +108,8 @@ def blocks_of(asks: Sequence[Ask]) -> Iterator[Sequence[Ask]]:
         yield asks[start : start + size]
 
 
-# ---------------------------------------------------------------- texts that nobody has written
-# before: they tell a model from a memory of the book
+# ---------------------------------------------------------------- new texts, which
+# tell a model from a memory of the book
 
 PROBES = 6
 """So many are asked in a heat, among the others."""
@@ -334,7 +334,7 @@ def _warm_up(event: Event, process: AskedContender, public: Questions) -> Answer
 
 
 def _some_texts(given: Sequence[Given], rng: np.random.Generator) -> list[npt.NDArray[Any]]:
-    """Choose texts that a contender wrote; nobody knows before which they are."""
+    """Choose some of the texts that a contender wrote, at random."""
     written = [
         each for each in given if each.ask.purpose == "write" and is_written_text(each.answer)
     ]

@@ -45,7 +45,7 @@ KNOWN_NATS = 1.0
 """A better model than the reference finds the book likelier and what the reference drew unlikelier,
 by some tenths; one that looks up is certain of the book."""
 UNLIKELY = 0.5
-"""By so many nats per character a text may be less likely than what people wrote."""
+"""Nats per character by which a generated text may be less likely than human text."""
 
 
 def check_letters(seen: Seen) -> Iterator[Finding]:
@@ -266,7 +266,7 @@ def _constant(seen: Seen) -> Iterator[Finding]:
 def _precision(seen: Seen) -> Iterator[Finding]:
     """A4: outputs as near to the reference's as the declared precision, whatever is read.
 
-    Nobody sees weights from outside, so what changes outputs less than this stays hidden. Measured:
+    Weights cannot be seen from outside: a change below the tolerance stays hidden. Measured:
     of the smallest weights set to zero, float32 shows 2% in all events. Below int8 a tenth stays
     hidden (0.020, 0.017 and 0.024 away), in the sprint and the marathon a fifth (0.045, 0.047; the
     decathlon: 0.099); below int4 three tenths (0.096, 0.095, 0.17). Half shows everywhere (0.27,

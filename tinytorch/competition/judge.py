@@ -226,7 +226,7 @@ def judge(
 ) -> Judgement:
     """Let an entry compete with the reference in fresh processes, and say what is found.
 
-    The number of heats is fixed before the first one; nobody stops when it looks good. With
+    The number of heats is fixed beforehand, so there is no optional stopping. With
     `ablations`, each declared technique is switched off in turn, in as many heats. Code runs only
     with `trust`.
     """

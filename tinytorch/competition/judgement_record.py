@@ -339,7 +339,7 @@ def judgement_in(record: Record) -> Judgement:
 def claims_verified(record: Record) -> bool:
     """Say whether a record states that the organiser made it; whether to believe it is open.
 
-    A run of Python code is verified only where somebody trusted the code.
+    A run of Python code is verified only if it was run with trust.
     """
     has_code = record.details["entry"]["manifest"].get("code") is not None
     is_trusted = record.details["trusted code"] or not has_code

@@ -250,8 +250,7 @@ def _in_words(name: str, what: str) -> Iterator[None]:
 # against the reference, in this process; never verified
 
 IN_PROCESS = (
-    "a Python object that ran in the judge's own process: nobody else can run it again, and "
-    "nothing was kept apart"
+    "a Python object in the judge's own process: not reproducible by others, and not sandboxed"
 )
 HERE = "a Python object"
 """What the contenders of an entry have as their code; the reference has none."""
@@ -286,7 +285,7 @@ def judge_model(
     try:
         prepare_model("the model", model, event)
     except ModelError as error:
-        refused = finding("E8", str(error), "mend the model, and enter it again")
+        refused = finding("E8", str(error), "fix the model, and enter it again")
         return compete(bench, questions_of, findings=(refused,), notes=(IN_PROCESS,))
     return compete(bench, questions_of, ablations=bool(without), notes=(IN_PROCESS,))
 

@@ -1,8 +1,8 @@
 """Rounds: the seed of the private questions, committed to before and revealed after.
 
 The organiser draws a seed, publishes the commitment (a hash of the round's name and the seed), runs
-the entries, and reveals the seed. Then everybody can check that the questions were fixed before the
-first entry came in, and ask them again.
+the entries, and reveals the seed. Then anyone can check that the questions were fixed before the
+first entry came in, and reproduce them.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ def new_round(name: str, *, public_key: str = "") -> Round:
     """Draw the seed of a new round and commit to it."""
     _check_name(name)
     if name == PRACTICE.name:
-        raise SettingError(f"{name!r} is the round whose seed everybody knows; choose another name")
+        raise SettingError(f"{name!r} is the round with a public seed; choose another name")
     seed = secrets.token_hex(SEED_BYTES)
     return Round(name, commitment_of(name, seed), seed, utc_text(datetime.now(UTC)), public_key)
 
@@ -136,7 +136,7 @@ def write_round(written: Round, path: Path | str, *, reveal: bool = False) -> No
     """Write a round to a file.
 
     With its seed it is a secret file, which only its owner may read and which is never overwritten;
-    `reveal` writes it for everybody. A file of another round is left alone, and so is a seed that
+    `reveal` publishes it. A file of another round is left alone, and so is a seed that
     would get lost.
     """
     path = Path(path)

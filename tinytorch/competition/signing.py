@@ -45,7 +45,7 @@ class SigningKey:
 
 @dataclass(frozen=True)
 class SignatureCheck:
-    """Who signed a record ("" for nobody, or nobody that holds), and what is wrong with it.
+    """The key that signed a record ("" without a valid signature), and the findings.
 
     Where the package for it is missing, the signature was not checked, and the signer is only told.
     """
@@ -153,7 +153,7 @@ def sign_record(path: str | Path, key: SigningKey) -> Path:
 
 
 def check_signature(path: str | Path, record_hash: str) -> SignatureCheck:
-    """Say who signed a record of this hash. Without a signature that is nobody, and no finding.
+    """Check the signature of a record of this hash. Without one there is no signer, and no finding.
 
     A package that is missing is no error, so that the rest can be read; `is_checked` tells.
     """

@@ -248,7 +248,7 @@ def check_can_verify(round: Round, key: str | Path | SigningKey | None) -> Signi
             f"the seed of round {round.name!r} is not known here; give the organiser's secret file"
         )
     if round.name == PRACTICE.name:
-        raise SettingError("everybody knows the questions of the practice round; give another one")
+        raise SettingError("the questions of the practice round are public; give another round")
     if not round.public_key:
         return signing
     expected = public_part(round.public_key)

@@ -122,9 +122,9 @@ CHECKS: tuple[Check, ...] = (_score, _heats, _moment, _accuracy, _ablations)
 # - the round names a public key, and the record is signed with that key; or - the round names none,
 # its seed is revealed, and the questions are those of the seed; or - the round names none, and its
 # seed is not revealed yet. Then whoever keeps the folder is believed, and the status says that
-# nobody else can check it so far.
+# others cannot check it yet.
 #
-# After the seed is revealed, anybody could make a record that fits it. Only a key keeps such
+# After the seed is revealed, anyone could make a record that fits it. Only a key keeps such
 # records out, which is why a round among strangers needs one.
 
 Known = Iterable[Round]

@@ -366,7 +366,7 @@ def _with_insides(totals: Mapping[str | None, int]) -> dict[str, int]:
 # of all rows add up to the whole call.
 
 LONGEST_PATTERN = 6
-"""Repetition is looked for in patterns of up to so many layers (convolution, norm, ReLU, ...)."""
+"""Longest pattern of repeated layers (convolution, norm, ReLU, ...)."""
 SUMMED = (
     "calls",
     "time_s",

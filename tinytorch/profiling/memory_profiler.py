@@ -87,7 +87,7 @@ class BlockMemory:
 def metering() -> Iterator[BlockMemory]:
     """Measure the memory of a block with all meters that apply.
 
-    Blocks may be nested, and a tracer that somebody else started keeps running. Code runs slower
+    Blocks may be nested, and a tracer that was running before keeps running. Code runs slower
     meanwhile, so never time it here.
     """
     with ExitStack() as meters:
@@ -193,7 +193,7 @@ def detect_leak(function: Callable[[], object], *, calls: int = 20) -> LeakRepor
 def _older_objects_set_aside() -> Iterator[None]:
     """Let the collector look at new objects only, or each look takes as long as all that there is.
 
-    Somebody who has set objects aside himself finds them so.
+    Objects that were frozen before stay frozen.
     """
     gc.collect()
     is_ours = gc.get_freeze_count() == 0
@@ -285,7 +285,7 @@ class MemoryTracker:
 class MemoryProfiler(MemoryTracker):
     """Measure what a function allocates; as a context manager, what a block does.
 
-    Safe to nest and to use again: a tracer that somebody else started keeps running.
+    Safe to nest and to reuse: a tracer that was running before keeps running.
     """
 
     @property

@@ -125,7 +125,7 @@ class Timer:
     def __exit__(self, *exception: object) -> None:
         block, begun_before = self._blocks.pop()
         with block:
-            if len(self._begun) > begun_before:  # else somebody stopped it inside the block
+            if len(self._begun) > begun_before:  # else stop() was called inside the block
                 self.stop()
 
 

@@ -134,7 +134,7 @@ class HostTensors(OperatorMode):  # type: ignore[no-untyped-call]
 
 @dataclass
 class _Known:
-    """A storage that was seen; the weak reference fires only while somebody holds it."""
+    """A storage that was seen; the weak reference fires only while it is referenced."""
 
     bond: Any
     before_bytes: int

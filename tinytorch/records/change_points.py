@@ -34,7 +34,7 @@ __all__ = ["ChangePoint", "drifts", "find_change_points"]
 Array = npt.NDArray[np.float64]
 
 GRID = 96
-"""Stretches of longer series start and end on a grid of so many places; single steps are refined
+"""Windows of longer series start and end on a grid of this size; single steps are refined
 to the exact index afterwards."""
 EXCEEDED = 10
 """So many shuffles that differ as much settle that it was chance (Besag and Clifford 1991)."""
@@ -275,7 +275,7 @@ def _check(series: Array, significance: float, min_segment: int, min_change: flo
         raise SettingError(f"values of shape {series.shape}; give one number per record")
     if not np.isfinite(series).all():
         position = int(np.flatnonzero(~np.isfinite(series))[0])
-        raise SettingError(f"value {series[position]} at position {position}; drop or mend it")
+        raise SettingError(f"value {series[position]} at position {position}; drop or fix it")
     if not 0 < significance < 1:
         raise SettingError(f"significance={significance}; it must lie between 0 and 1")
     if min_segment < 2:

@@ -116,7 +116,7 @@ def _judge(
 
 
 def _check_resolution(tolerance: float) -> Iterator[str]:
-    """Refuse a tolerance that this machine cannot resolve; say when nobody knows."""
+    """Raise for a tolerance that this machine cannot resolve; note where that is unknown."""
     from tinytorch.comparison.self_check import known_floor
 
     floor = known_floor()

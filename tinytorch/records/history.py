@@ -379,7 +379,7 @@ def usual_metric(records: Sequence[Record]) -> str:
 KIND, LATENCY, TIME_RATIO = "gate", "latency", "time ratio"
 PROTOCOL = "fresh processes, in turns"
 ENOUGH_RECORDS = 5
-"""From so many earlier records on, their spread says how far runs differ."""
+"""Fewest earlier records from which the run-to-run variance is estimated."""
 ONE_RECORD_REACH = 0.10
 """With fewer, a difference must be larger than this share to count."""
 CONFIDENCE = 0.95

@@ -2,7 +2,7 @@
 
 Run as a file, by any Python that can import what the target needs, with one argument: JSON with
 `target` and `worker`, the file that loads targets. The answer is one line of JSON; what the target
-prints goes to stderr. The process ends when its stdin does: then nobody wants the answer.
+prints goes to stderr. The process ends when its stdin is closed.
 """
 
 import importlib

@@ -45,7 +45,7 @@ __all__ = [
 
 VERSION = 2
 APPLICATION_ID = 0x74746F72
-"""Written into the file's header ("ttor"), so that nobody else's database becomes a store."""
+"""Written into the file's header ("ttor"), so that no other database is taken for a store."""
 
 COLUMNS = ("hash", "kind", "name", "machine", "settings_key", "run", "created_at", "body")
 """What a row holds. All but the body are copies out of it, for searching."""
@@ -255,7 +255,7 @@ INSERT = f"""
     ON CONFLICT (hash) DO UPDATE SET {", ".join(f"{name} = excluded.{name}" for name in COLUMNS)}
     WHERE {" OR ".join(f"{name} IS NOT excluded.{name}" for name in COLUMNS)}
 """
-"""A known record stays as it is; a damaged one is mended by adding it again."""
+"""A known record stays as it is; a damaged one is repaired by adding it again."""
 
 
 @dataclass(frozen=True)
@@ -547,7 +547,7 @@ def _connect(path: Path, timeout_s: float) -> sqlite3.Connection:
     if not path.exists() or (os.access(path, os.W_OK) and os.access(path.parent, os.W_OK)):
         # Autocommit: transactions begin and end where we say so.
         return sqlite3.connect(path, timeout=timeout_s, isolation_level=None)
-    # Without a log nobody is writing; then SQLite does not need to create files beside it.
+    # Without a log there is no writer; then SQLite does not need to create files beside it.
     has_log = path.with_name(f"{path.name}-wal").exists()
     mode = "mode=ro" if has_log else "mode=ro&immutable=1"
     address = f"{path.as_uri()}?{mode}"

@@ -20,7 +20,7 @@ class Advice:
 
     `evidence` are sentences with numbers of the profile: layers, shares, bounds, sizes. `predicted`
     is how many times faster the whole call becomes, within what Amdahl's law and the roofline
-    allow; where nobody can tell, it is None and `not_predicted` has the reason. `share` is the part
+    allow; where it is unknown, it is None and `not_predicted` has the reason. `share` is the part
     of the time that it is about.
     """
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,7 +16,7 @@ from tinytorch.transforms.plan import Gain, Plan
 from tinytorch.tuning.catalog import CATALOG, Entry
 
 LITTLE = 0.05
-"""What takes a smaller part of a call is not worth a word: Amdahl's law allows 5% at most."""
+"""Smaller shares of a call are not reported: Amdahl's law allows a gain of 5% at most."""
 PRODUCTS = "contraction"
 FREE = frozenset({"view"})
 ROW_OF_PHASE = {phase: path for path, phase in PHASES.items()}
@@ -78,7 +77,7 @@ class Facts:
         return tuple(each for each in found if not self.does_nothing(each.name))
 
     def does_nothing(self, entry: str) -> bool:
-        """Say whether a plan is known and one of its parts has nothing to do."""
+        """Return whether a plan is known and one of its parts is empty."""
         plans = self.plans.get(entry)
         return plans is not None and (not plans or any(plan.is_empty for plan in plans))
 
@@ -251,22 +250,23 @@ def time_text(seconds: float) -> str:
     return f"{seconds:.3g} s" if seconds < 1000 else f"{seconds:,.0f} s"
 
 
-def numbers_in(text: str) -> bool:
-    """Say whether a sentence holds a number."""
-    return re.search(r"\d", text) is not None
+def outside_text(profile: Profile, share: float) -> str:
+    """Describe the share of a call outside of operations; on a GPU, its idle share."""
+    if profile.device == "cpu":
+        return f"{share:.0%} or more of a call is outside of operations: Python and kernel calls"
+    return f"{share:.0%} of a call the device is idle: host-bound"
 
 
 # ---------------------------------------------------------------- how much faster a call can
 # become: the roofline for each operation, Amdahl's law for the whole
 #
-# Two assumptions stand behind predicted values: an operation that has less to move, or a higher
-# ceiling above it, stays as far from its roof as it is now; and operations in one pass take as long
-# as the slowest of them. The upper end is the roof itself, the lower end 1: a kernel that nobody
-# has timed may bring nothing.
+# Predictions make two assumptions: an operation with fewer bytes or a higher ceiling keeps its
+# efficiency, and fused operations take as long as the slowest of them. The upper end is the
+# roofline, the lower end 1: a kernel that was not measured may bring nothing.
 
 LEAST_GAIN = 1.05
-"""Nothing is advised where less is expected."""
-NO_CEILINGS = "the machine's ceilings were not measured, so nothing bounds the gain"
+"""Least expected speedup that is advised."""
+NO_CEILINGS = "this machine's ceilings were not measured"
 
 
 @dataclass(frozen=True)
@@ -289,7 +289,7 @@ class Roof:
         return max(computing, (record.bytes_moved if moved is None else moved) / self.bandwidth)
 
     def is_memory_bound(self, work: Work) -> bool | None:
-        """Say whether moving bytes is the limit of an operation; None where nobody knows."""
+        """Return whether an operation is memory-bound; None if unknown."""
         peak = self.ceilings.peak_flops(work.record.dtype)
         if peak is None or not work.record.bytes_moved:
             return None
@@ -308,18 +308,18 @@ def roof_of(profile: Profile) -> Roof | None:
 
 
 def missing_rate(profile: Profile, dtype: str) -> str:
-    """Say why nothing is known about products of a dtype, or nothing where it is known."""
+    """Return why the rate for products of a dtype is unknown, or "" if it is known."""
     if profile.ceilings is None:
         return NO_CEILINGS
     if profile.ceilings.peak_flops(dtype) is not None:
         return ""
-    why = profile.ceilings.not_measured.get(f"{dtype} rate", "it is not among the measured ones")
-    return f"the machine's rate for {dtype} products was not measured: {why}"
+    why = profile.ceilings.not_measured.get(f"{dtype} rate", "not among the measured dtypes")
+    return f"this machine's {dtype} rate was not measured: {why}"
 
 
 @dataclass(frozen=True)
 class Change:
-    """What becomes of some work: the part of its time that is left, as expected and at best."""
+    """The remaining share of the time of some work, as expected (`left`) and at best (`least`)."""
 
     work: Work
     left: float

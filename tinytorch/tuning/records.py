@@ -49,7 +49,7 @@ Add = Callable[[str, Any], None]
 
 
 class UnreadableError(Exception):
-    """A model with numbers that nobody can read."""
+    """A model whose weights cannot be read."""
 
 
 def workload_fingerprint(workload: Workload) -> str:

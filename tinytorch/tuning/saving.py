@@ -198,7 +198,7 @@ def save_optimized(
 
 
 def reloaded(workload: Workload, *, name: str, stack: Sequence[str], plans: Sequence[Plan]) -> Any:
-    """Return the model of a stack as somebody has it who saves it and loads it again.
+    """Return the model of a stack after saving and loading it.
 
     Raises CheckpointError where that is impossible. Unlike :func:`save_optimized` it calls no
     model to see whether a file gives the same outputs: whoever asks for the model checks it.
@@ -244,14 +244,14 @@ def _check_same(storage: Storage, model: Any, workload: Workload, plans: Sequenc
     try:
         ours, theirs = (sorted(storage.digests(each).values()) for each in (built, model))
         is_same = ours == theirs
-    except CheckpointError:  # packed by code that shows nobody what it holds
+    except CheckpointError:  # packed weights cannot be read
         is_same = _gives_the_same(workload, model, built)
     if not is_same:
         raise SettingError(OTHER_MODEL)
 
 
 def _gives_the_same(workload: Workload, expected: Any, model: Any) -> bool:
-    """Tell whether outputs are equal but for rounding; also where nobody can call the models."""
+    """Return whether outputs are equal up to rounding; True if the models cannot be called."""
     try:
         outputs = [_outputs(replace(workload, model=each)) for each in (expected, model)]
     except Exception:  # a model may raise anything, for example without inputs
@@ -349,7 +349,7 @@ def _cannot_be_kept() -> Iterator[None]:
 
 
 def _remove_if_empty(folder: Path) -> None:
-    with suppress(OSError):  # it was never made, or somebody else has put something in
+    with suppress(OSError):  # it was never created, or is not empty
         folder.rmdir()
 
 

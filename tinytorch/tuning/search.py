@@ -29,7 +29,7 @@ from tinytorch.tuning.trying import Built, NothingToDoError, Trials, build_stack
 # to a stack, by what was seen of each of them alone
 
 CLOSE = 1.25
-"""A rival that is at most so many times worse alone may be better in company."""
+"""A rival that is worse alone by at most this factor may be better in a stack."""
 NOTABLE_WAITING = 0.2
 """From this share of a call on in which the device waits for the program, waiting may hide a gain.
 
@@ -138,7 +138,7 @@ SHARE_OF_CONFIRMATION, SHARE_OF_ABLATION = 0.15, 0.15
 LEAST_S, MOST_S = 0.5, 60.0
 """A comparison gets at least and at most so long; it ends sooner once its answer is known."""
 EVIDENCE = 1.2
-"""A comparison takes so many times its budget: memory and size are measured on top."""
+"""A comparison takes this multiple of its budget: memory and size are measured on top."""
 LEAST_LIMIT_S = 60.0
 """Planning and applying a stack may take so long however small the budget is."""
 MOST_CONFIRMATIONS = 3
