@@ -9,6 +9,7 @@ Programs branch on the code of a note or a failure, never on its words.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 
@@ -108,3 +109,16 @@ def first_line(error: BaseException) -> str:
     """Say in one line what went wrong."""
     text = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def did_you_mean(word: object, known: Iterable[str]) -> str:
+    """Return what to write instead of an unknown word: the nearest known one, or all of them.
+
+    >>> did_you_mean("mpl", ["mlp", "cnn"]), did_you_mean("x", ["mlp", "cnn"])
+    ("did you mean 'mlp'?", 'there are mlp, cnn')
+    """
+    from difflib import get_close_matches
+
+    names = list(known)
+    near = get_close_matches(str(word), names, n=1)
+    return f"did you mean {near[0]!r}?" if near else f"there are {', '.join(names)}"

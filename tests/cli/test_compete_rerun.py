@@ -7,9 +7,9 @@ from example_boards import judgement as imaginary_judgement
 
 from tinytorch.cli.main import main
 from tinytorch.competition import judge as judging
-from tinytorch.competition.entry_file import read_entry, write_entry
+from tinytorch.competition.entry import read_entry, write_entry
 from tinytorch.competition.rules import finding
-from tinytorch.competition.submissions import keep_run
+from tinytorch.competition.run_files import keep_run
 from tinytorch.errors import MeasurementError
 
 # Questions of a run that broke a rule are not drawn again, which would take a second.

@@ -8,8 +8,7 @@ from tinytorch.cli import compete_run
 from tinytorch.cli.compete_run import exit_code_of
 from tinytorch.cli.main import main
 from tinytorch.competition import judge as judging
-from tinytorch.competition.entry import Technique
-from tinytorch.competition.entry_file import write_entry
+from tinytorch.competition.entry import Technique, write_entry
 from tinytorch.competition.judgement_record import judgement_in
 from tinytorch.competition.rounds import PRACTICE, new_round, write_round
 from tinytorch.competition.rules import finding

@@ -8,11 +8,12 @@ from parts import hide_package, require_part
 
 from tinytorch.cli.main import main
 from tinytorch.competition import judge as judging
-from tinytorch.competition.entry_file import read_entry, write_entry
+from tinytorch.competition.entry import read_entry, write_entry
 from tinytorch.competition.rounds import read_round
 from tinytorch.competition.rules import finding
+from tinytorch.competition.run_files import keep_run
 from tinytorch.competition.signing import new_key, sign_record
-from tinytorch.competition.submissions import keep_run, read_folder
+from tinytorch.competition.verification import read_folder
 
 RAN_AT = "2026-03-01T10:00:00Z"
 # Questions of a run that broke a rule are not drawn again, which would take a second.
@@ -110,7 +111,7 @@ def test_a_rerun_asks_the_questions_of_the_round_and_keeps_a_verified_record(
 def test_a_rerun_says_whether_it_fits_what_the_team_measured(
     folder, judge_gives, measured, again, words, capsys, monkeypatch
 ):
-    from tinytorch.competition import record_checks as record_status
+    from tinytorch.competition import verification as record_status
 
     monkeypatch.setattr(record_status, "_check_questions", lambda judgement, found: ())
     seen = replace(judgement(measured), entry=read_entry(folder), created_at=RAN_AT)
@@ -153,7 +154,7 @@ def test_a_rerun_in_a_round_whose_seed_is_not_known_is_refused(folder, judge_giv
 
 
 def test_a_verified_run_counts_on_the_board(folder, judge_gives, monkeypatch, capsys):
-    from tinytorch.competition import record_checks as record_status
+    from tinytorch.competition import verification as record_status
 
     monkeypatch.setattr(record_status, "_check_questions", lambda judgement, found: ())
     judge_gives(speedup=2.0)

@@ -16,7 +16,7 @@ from tinytorch.errors import SettingError
 from tinytorch.measure.samples import Samples
 from tinytorch.models.adapter import ParameterSpec
 from tinytorch.models.records import Allocation, Recording, TensorSpec
-from tinytorch.profiling.profile import BACKWARD, UPDATE
+from tinytorch.profiling.layers import BACKWARD, UPDATE
 
 
 def profile_of(calls, *, total=10.0, kinds=None, **changes):

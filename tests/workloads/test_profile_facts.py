@@ -12,7 +12,8 @@ from example_profiles import (
 )
 
 from tinytorch.measure.samples import Samples
-from tinytorch.profiling.profile import BACKWARD, Hotspot, describe_hotspot, find_facts, speedups
+from tinytorch.profiling.layers import BACKWARD
+from tinytorch.profiling.profile import Hotspot, describe_hotspot, find_facts, speedups
 
 
 def test_the_bottleneck_is_what_takes_most_time_itself():

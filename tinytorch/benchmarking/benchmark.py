@@ -11,7 +11,6 @@ from typing import Any, Literal
 import numpy as np
 
 from tinytorch.benchmarking.checks import (
-    check_count,
     failure_text,
     mean_interval,
     named_models,
@@ -21,7 +20,6 @@ from tinytorch.benchmarking.examples import (
     ACCURACY,
     Examples,
     Scored,
-    checked_shapes,
     read_examples,
 )
 from tinytorch.benchmarking.performance import time_in_turns
@@ -31,9 +29,8 @@ from tinytorch.measure.estimate import Estimate
 from tinytorch.measure.samples import Samples
 from tinytorch.measure.timing import fitting_clock
 from tinytorch.models.workload import Workload
-
-__all__ = ["LOWER_IS_BETTER", "METRICS", "Benchmark", "BenchmarkResult"]
-
+from tinytorch.profiling.flops import checked_shapes
+from tinytorch.profiling.timer import check_count
 
 # ---------------------------------------------------------------- BenchmarkResult: the values of
 # one metric for one model
@@ -86,7 +83,7 @@ class BenchmarkResult:
 
     @classmethod
     def failed(cls, metric_name: str, error: str, **settings: Any) -> BenchmarkResult:
-        """Give the result of a model that could not be measured."""
+        """Return the result of a model that could not be measured."""
         return cls(metric_name, (), error=error, **settings)
 
     @property
@@ -119,7 +116,7 @@ class BenchmarkResult:
 
     @property
     def std(self) -> float | None:
-        """Give the standard deviation of the sample (n - 1); 0 for a single value."""
+        """The sample standard deviation (n - 1); 0 for a single value."""
         return self.samples.std if self.samples else None
 
     @property
@@ -149,7 +146,7 @@ class BenchmarkResult:
 
     @property
     def typical(self) -> float | None:
-        """Give the number to quote: the median of measurements, the mean of scores."""
+        """The number to quote: the median of measurements, the mean of scores."""
         return self.mean if self.interval_of == "mean" else self.median
 
     def to_dict(self) -> dict[str, Any]:
@@ -305,7 +302,7 @@ class Benchmark:
     def compare_models(
         self, metric: str = LATENCY, *, input_shape: Shape = None
     ) -> list[dict[str, Any]]:
-        """Give a row for each model; those of the last run, or of a new one where there was none.
+        """Return one row per model, of the last run or, if there was none, of a new one.
 
         `speedup` is the first model's time over this one's (more than 1 is faster), the median over
         the rounds, with `speedup_low` and `speedup_high`; it is None for other metrics.
@@ -349,7 +346,7 @@ class Benchmark:
         }
 
     def _first_examples(self) -> Examples | None:
-        """Give the first data set that can be read; latency does not need one."""
+        """Return the first readable data set, or None; latency does not need one."""
         for source in self.datasets.values():
             try:
                 return read_examples(source)
@@ -417,7 +414,7 @@ class Benchmark:
 
 
 def _named_datasets(datasets: Any) -> dict[str, Any]:
-    """Give data sets by name: one, a list of them, or a dictionary of names."""
+    """Return data sets by name, from one, a list, or a dictionary."""
     if datasets is None:
         return {}
     if isinstance(datasets, Mapping) and "inputs" not in datasets:

@@ -10,11 +10,9 @@ import torch
 
 from tinytorch.core.tensor import Tensor
 
-__all__ = ["torch_input"]
-
 
 def torch_input(value: Any, modules: Iterable[Any]) -> Any:
-    """Give an array as a tensor where the model is, floats in the dtype of its parameters.
+    """Convert an array to a tensor on the model's device, floats in the dtype of its parameters.
 
     Tensors of PyTorch are given as they are: their owner has chosen dtype and device.
     """
@@ -29,7 +27,7 @@ def torch_input(value: Any, modules: Iterable[Any]) -> Any:
 
 
 def _home(modules: Iterable[Any]) -> torch.Tensor:
-    """Give the first floating-point parameter or buffer of a model, or else any of them."""
+    """Return the first floating-point parameter or buffer of a model, or else any of them."""
     held = [
         tensor
         for module in modules

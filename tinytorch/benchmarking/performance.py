@@ -12,8 +12,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tinytorch.benchmarking.checks import (
-    check_budget,
-    check_count,
     failure_text,
     mean_interval,
     named_models,
@@ -27,6 +25,7 @@ from tinytorch.measure.environment import observe
 from tinytorch.measure.estimate import Estimate
 from tinytorch.measure.samples import Samples
 from tinytorch.measure.timing import WALL, Clock, calibrate_loops, fitting_clock, gc_paused, warm_up
+from tinytorch.profiling.timer import check_budget, check_count
 from tinytorch.showing import Shown, benchmarking_reports
 
 if TYPE_CHECKING:

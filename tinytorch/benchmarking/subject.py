@@ -8,12 +8,11 @@ from dataclasses import dataclass, field
 from functools import cached_property, partial
 from typing import Any
 
-from tinytorch.benchmarking.checks import check_model, failure_text, held_ready
+from tinytorch.benchmarking.checks import failure_text, held_ready
 from tinytorch.benchmarking.examples import (
     Examples,
     Scored,
     fitted_inputs,
-    inputs_of_shapes,
     own_example,
     score_examples,
 )
@@ -22,9 +21,8 @@ from tinytorch.measure.memory import traced_memory
 from tinytorch.models.adapter import Adapter, adapter_for
 from tinytorch.models.targets import load_workload
 from tinytorch.models.workload import Workload, call_model
+from tinytorch.profiling.flops import check_model, inputs_of_shapes
 from tinytorch.profiling.profile import MemoryTimeline
-
-__all__ = ["CallMemory", "Subject", "make_subject", "ready_together"]
 
 
 @dataclass(frozen=True)
@@ -124,7 +122,7 @@ def make_subject(
     shapes: tuple[tuple[int, ...], ...] | None = None,
     batch_size: int | None = None,
 ) -> Subject:
-    """Give a model its inputs and its score.
+    """Combine a model with its inputs and its score.
 
     A Workload, or a target that names one, brings both along, which `examples` replace. `shapes`
     are those of the arguments of the timed call, where it is not made of the examples.

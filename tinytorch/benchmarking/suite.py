@@ -23,8 +23,6 @@ from tinytorch.showing import benchmarking_reports
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["BenchmarkSuite"]
-
 PathLike = str | Path
 ProgressReport = Callable[[str, int, int], None]
 
@@ -102,14 +100,14 @@ class BenchmarkSuite:
         return figure
 
     def pareto_frontier(self, x_metric: str = "latency", y_metric: str = "accuracy") -> list[str]:
-        """Give the names of the models that no other beats in both metrics."""
+        """Return the names of the models that no other dominates in these metrics."""
         points = self._points(x_metric, y_metric)
         return pareto_front(
             points, lower_is_better=(LOWER_IS_BETTER[x_metric], LOWER_IS_BETTER[y_metric])
         )
 
     def generate_report(self, save_path: PathLike | None = None) -> str:
-        """Give what was measured as Markdown; also written to `save_path` or the `output_dir`."""
+        """Return the results as Markdown; also write them to `save_path` or the `output_dir`."""
         results = self._measured()
         rows = {metric: self.benchmark.compare_models(metric) for metric in results}
         pair = ("latency", "accuracy")
@@ -135,7 +133,7 @@ class BenchmarkSuite:
         return {metric: self.results[metric] for metric in METRICS if metric in self.results}
 
     def _points(self, x_metric: str, y_metric: str) -> dict[str, tuple[float, float]]:
-        """Give the models that have both metrics, with the numbers to quote."""
+        """Return the models that have both metrics, with the numbers to quote."""
         results = self._measured()
         for metric in (x_metric, y_metric):
             if metric not in results:

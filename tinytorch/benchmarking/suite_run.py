@@ -31,22 +31,6 @@ from tinytorch.records.history import comparable
 from tinytorch.records.record import Record
 from tinytorch.records.store import RecordStore, keep, open_store, store_path
 
-__all__ = [
-    "ENTRY_KIND",
-    "EntryAnswer",
-    "EntryOutcome",
-    "Front",
-    "RunPlan",
-    "dominates",
-    "pareto_front",
-    "plan_run",
-    "run_entry",
-    "run_suite",
-    "select_entries",
-    "suite_fronts",
-]
-
-
 # ---------------------------------------------------------------- starting a fresh process for an
 # entry of a suite, and what becomes of it
 
@@ -96,7 +80,7 @@ def run_entry(entry: Entry, *, timeout_s: float) -> EntryAnswer:
 
 
 def _import_path() -> list[str]:
-    """Give the folders that a target may be imported from: those here, and the working one."""
+    """Return the import path of a target: that of this process, and the working directory."""
     here = os.getcwd()
     found = [path or here for path in sys.path]
     return found if here in found else [here, *found]
@@ -115,7 +99,7 @@ def _read(answer: Path) -> EntryAnswer:
 
 
 def _without_answer(code: int) -> str:
-    # Some targets leave by themselves, without an error that anybody could see.
+    # Some targets exit by themselves, without a visible error.
     return how_it_ended(code) if code < 0 else f"{how_it_ended(code)} and without an answer"
 
 
@@ -317,7 +301,7 @@ class RunPlan:
 
 
 def select_entries(entries: Sequence[Entry], pattern: str | None) -> tuple[Entry, ...]:
-    """Give the entries whose name holds a text, or fits a pattern with ``*`` and ``?``."""
+    """Return the entries whose name contains a text or matches a pattern with ``*`` and ``?``."""
     if not pattern:
         return tuple(entries)
     wild = pattern if any(mark in pattern for mark in "*?[") else f"*{pattern}*"
@@ -360,9 +344,7 @@ def plan_run(
             run, finished = one.run, last
             notes.append(f"run {run} goes on: {len(last)} of {len(entries)} entries are there")
             if one.commit_has_changes:
-                notes.append(
-                    "files have changed since the commit; nobody checks whether since then"
-                )
+                notes.append("files have changed since the commit, perhaps during the run")
         elif resume:
             notes.append(f"run {one.run} is not resumed: {obstacle}; a new one begins")
         elif not obstacle:
@@ -406,7 +388,7 @@ def _suite_key(suite: Suite, entries: Sequence[Entry]) -> str:
 
 
 def _last_run(store: RecordStore, entries: Sequence[Entry], key: str) -> dict[str, Record]:
-    """Give the records of the newest run of exactly these entries, by name."""
+    """Return the records of the newest run of exactly these entries, by name."""
     newest: Record | None = None
     for entry in entries:
         for record in store.find(kind=ENTRY_KIND, name=entry.name, newest_first=True, limit=RECENT):
@@ -454,7 +436,7 @@ def _record(plan: RunPlan, entry: Entry, answer: EntryAnswer) -> Record:
 def _compared(
     record: Record, store: os.PathLike[str], *, is_stored: bool
 ) -> tuple[Record | None, str]:
-    """Give the last record of the same series that has numbers, or why there is none."""
+    """Return the last comparable record with measurements, or why there is none."""
     if not record.samples or not is_stored:
         return None, ""
     server = record.details.get("server")
@@ -488,7 +470,7 @@ def dominates(first: Point, second: Point, *, lower_is_better: Sequence[bool]) -
 
 
 def pareto_front(points: Mapping[str, Point], *, lower_is_better: Sequence[bool]) -> list[str]:
-    """Give the names of the points that no other dominates, best in the first objective first.
+    """Return the names of the non-dominated points, best in the first objective first.
 
     Points that are equal do not beat each other: both are on the front.
 
@@ -533,7 +515,7 @@ class Front:
 
 
 def suite_fronts(outcomes: Sequence[EntryOutcome]) -> tuple[Front, ...]:
-    """Give the fronts of every target, over its entries that are timed alike.
+    """Return the Pareto fronts of every target, over entries timed in the same scenario.
 
     Entries of different targets do different work and are not set against each other, and neither
     are those of different scenarios: the first scenario of a target that has a time counts.

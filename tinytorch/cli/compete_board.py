@@ -42,7 +42,7 @@ def run(options: argparse.Namespace, output: Output) -> ExitCode:
     from tinytorch.competition.board import make_board
     from tinytorch.competition.board_files import board_fields
     from tinytorch.competition.events import find_event
-    from tinytorch.competition.submissions import read_folder
+    from tinytorch.competition.verification import read_folder
     from tinytorch.reporting.competition import show_board
 
     event = find_event(options.event).name if options.event else None

@@ -37,9 +37,8 @@ def run(options: argparse.Namespace, output: Output) -> ExitCode:
 
 def _check(options: argparse.Namespace) -> "tuple[str, tuple[Finding, ...]]":
     """Give the entry's hash and the findings; what is no entry is a finding, too."""
-    from tinytorch.competition.entry import EntryError
+    from tinytorch.competition.entry import EntryError, read_entry
     from tinytorch.competition.entry_checks import check_entry
-    from tinytorch.competition.entry_file import read_entry
 
     try:
         entry = read_entry(options.folder)

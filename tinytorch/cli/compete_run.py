@@ -60,10 +60,10 @@ def run(options: argparse.Namespace, output: Output) -> ExitCode:
     """Judge, keep the run, show it."""
     check_html_path(options.html, is_opened=options.open)
     from tinytorch.competition import judge as judging
+    from tinytorch.competition.entry import read_entry
     from tinytorch.competition.entry_checks import check_entry
-    from tinytorch.competition.entry_file import read_entry
     from tinytorch.competition.judgement_record import as_record
-    from tinytorch.competition.submissions import keep_run
+    from tinytorch.competition.run_files import keep_run
     from tinytorch.reporting.competition import show_findings, show_judgement
 
     entry, asked = read_entry(options.folder), round_of(options.round)

@@ -40,7 +40,7 @@ GO_ON = "the same command goes on with the others"
 
 def rerun_one(options: argparse.Namespace, output: Output) -> ExitCode:
     """Judge one entry again, keep the run, and say how it fits what the team had measured."""
-    from tinytorch.competition.entry_file import read_entry
+    from tinytorch.competition.entry import read_entry
     from tinytorch.competition.judgement_record import as_record
     from tinytorch.reporting.competition import show_judgement
 

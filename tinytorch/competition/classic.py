@@ -17,7 +17,6 @@ from typing import Any
 
 import numpy as np
 
-from tinytorch.benchmarking.checks import check_count
 from tinytorch.benchmarking.examples import Examples, fitted_inputs, read_examples
 from tinytorch.benchmarking.subject import Subject, make_subject
 from tinytorch.comparison.accuracy import AccuracyComparison
@@ -29,7 +28,8 @@ from tinytorch.competition.judgement_record import as_record
 from tinytorch.competition.local_judge import computing, judge_model
 from tinytorch.competition.rounds import Round, new_round, public_file_name, write_round
 from tinytorch.competition.run_files import ROUNDS, KeptRun, keep_run
-from tinytorch.competition.submissions import Folder, folder_name, read_folder
+from tinytorch.competition.submissions import folder_name
+from tinytorch.competition.verification import Folder, read_folder
 from tinytorch.core.dispatch import recording
 from tinytorch.core.files import ProgressLine
 from tinytorch.core.tensor import Tensor
@@ -39,11 +39,9 @@ from tinytorch.measure.interleaving import hodges_lehmann, signed_rank_interval
 from tinytorch.measure.timing import Clock, fitting_clock, gc_paused
 from tinytorch.models.workload import call_model
 from tinytorch.models.zoo import load_zoo
+from tinytorch.profiling.timer import check_count
 from tinytorch.records.record import canonical_json
 from tinytorch.showing import competition_boards
-
-__all__ = ["CompetitionProfiler", "TinyMLPerf", "TinyMLPerfCompetition"]
-
 
 DIVISION, TIER = "open", 0.99
 """A Python object may be anything, and has to keep 99% of the reference's accuracy."""
@@ -153,7 +151,7 @@ class TinyMLPerfCompetition:
     def _display(self, kind: BoardKind, event: str | None) -> None:
         name = None if event is None else find_event(event).name
         board = self.board
-        # Each entry has a round of its own here, which nobody has to look up.
+        # Each entry has a round of its own here, which is of no interest to a reader.
         rounds = tuple(each for each in board.rounds if not LOCAL_NAME.fullmatch(each.name))
         competition_boards().print_board(replace(board, rounds=rounds), kind, event=name)
 
@@ -188,7 +186,7 @@ class _Line:
 
 
 def _as_submission(judgement: Judgement) -> dict[str, Any]:
-    """Give the classic view of a judgement, and the judgement itself."""
+    """Return the classic fields of a judgement, and the judgement itself."""
     entry, score = judgement.entry, judgement.score if judgement.is_valid else None
     fatal = [each for each in judgement.findings if each.is_fatal]
     return {
@@ -211,7 +209,7 @@ def _as_submission(judgement: Judgement) -> dict[str, Any]:
 
 
 def _accuracy(found: AccuracyComparison | None) -> dict[str, Any]:
-    """Give the mean scores of both sides; for text, those are log-likelihoods."""
+    """Return the mean scores of both sides; for text, log-likelihoods."""
     return {
         "metric": found.metric if found else None,
         "accuracy": found.candidate_mean if found else None,
@@ -232,7 +230,7 @@ MOST_CALLS = 20_000
 TICK_S = 1e-9
 """No clock is finer, and a ratio needs a time above zero."""
 INPUTS_IN_TURN = 32
-"""Timed calls go through so many different requests, so that no answer can be remembered."""
+"""Timed calls cycle through this number of requests, so that answers cannot be cached."""
 
 OF_BASELINE = ("mean_latency_ms", "accuracy", "backend")
 SEVERAL_THREADS = (
@@ -248,15 +246,15 @@ class TinyMLPerf:
     """
 
     def get_available_events(self) -> dict[str, str]:
-        """Give the names of the events, and what each is about."""
+        """Return event names and descriptions."""
         return {event.name: event.about for event in EVENTS.values()}
 
     def load_benchmark(self, event_name: str) -> tuple[Any, dict[str, Any]]:
-        """Give a fresh copy of an event's reference model and the public data.
+        """Return a fresh copy of an event's reference model, and the public data.
 
         ``dataset["inputs"]`` is a Tensor and ``dataset["targets"]`` an array, one row per example;
         a request of the event holds ``dataset["batch_size"]`` of them. The competition itself asks
-        other questions, which nobody has seen.
+        private questions.
 
         >>> model, dataset = TinyMLPerf().load_benchmark("mlp_sprint")
         >>> dataset["inputs"].shape, dataset["targets"].shape
@@ -286,7 +284,7 @@ class CompetitionProfiler:
     def benchmark_model(
         self, model: Any, dataset: Any, baseline_model: Any = None
     ) -> dict[str, Any]:
-        """Give latency, throughput, memory and accuracy, and the speedup over the baseline.
+        """Measure latency, throughput, memory and accuracy, and the speedup over the baseline.
 
         Latencies are those of single requests of ``dataset["batch_size"]`` examples (1 without it);
         a run is as many of them as take two milliseconds. `speedup_vs_baseline` is the baseline's
@@ -411,7 +409,7 @@ def _measured(side: _Side) -> dict[str, Any]:
 
 
 def _speedup(side: _Side, baseline: _Side) -> dict[str, Any]:
-    """Give the typical ratio of runs that were neighbours in time, with its interval."""
+    """Return the Hodges-Lehmann estimate of the paired ratios of runs, with its interval."""
     logs = [
         math.log(float(np.mean(theirs)) / float(np.mean(ours)))
         for ours, theirs in zip(side.runs, baseline.runs, strict=True)

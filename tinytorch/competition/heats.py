@@ -33,34 +33,6 @@ from tinytorch.core.dispatch import use_backend
 from tinytorch.errors import TinyTorchError
 from tinytorch.models.zoo import CONTEXT, load_zoo, tokenizer
 
-__all__ = [
-    "KEPT_GAIN",
-    "PAUSE_S",
-    "PROBES",
-    "TICK_S",
-    "WRITTEN",
-    "Ask",
-    "Given",
-    "Leg",
-    "LegError",
-    "Purpose",
-    "Seen",
-    "Start",
-    "Times",
-    "Written",
-    "blocks_of",
-    "charge_s",
-    "draw_probes",
-    "heat_of",
-    "is_written_text",
-    "plan_course",
-    "run_heat",
-    "start_process",
-    "times_of",
-    "without_postponed",
-]
-
-
 # ---------------------------------------------------------------- the course of a heat: which
 # questions are asked, in which order, and why
 
@@ -94,7 +66,7 @@ def plan_course(
     *,
     probes: Sequence[npt.NDArray[Any]] = (),
 ) -> list[Ask]:
-    """Give all requests of a heat, in their order.
+    """Return the schedule of a heat: all requests in order.
 
     A question is asked again some requests later, at places that only the judge knows.
     """
@@ -136,8 +108,8 @@ def blocks_of(asks: Sequence[Ask]) -> Iterator[Sequence[Ask]]:
         yield asks[start : start + size]
 
 
-# ---------------------------------------------------------------- texts that nobody has written
-# before: they tell a model from a memory of the book
+# ---------------------------------------------------------------- new texts, which
+# tell a model from a memory of the book
 
 PROBES = 6
 """So many are asked in a heat, among the others."""
@@ -180,7 +152,7 @@ Start = Callable[[Contender, Limits], AskedContender]
 
 
 def start_process(contender: Contender, limits: Limits) -> ContenderProcess:
-    """Give a contender in a confined process of its own."""
+    """Start a contender in a sandboxed process."""
     return ContenderProcess(contender, limits=limits)
 
 
@@ -227,7 +199,7 @@ class Leg:
     protection: dict[str, str]
 
     def of(self, purpose: Purpose) -> list[Given]:
-        """Give what was asked for one purpose, in the order of its examples."""
+        """Return the requests of one purpose with their answers, in the order of examples."""
         chosen = (each for each in self.given if each.ask.purpose == purpose)
         return sorted(chosen, key=lambda each: each.ask.index)
 
@@ -237,11 +209,11 @@ class Leg:
         return np.concatenate([each.answer.output for each in self.of("timed")])
 
     def inner_s(self, purpose: Purpose) -> npt.NDArray[np.float64]:
-        """Give the seconds of each call, by the contender's own clock."""
+        """Return the seconds of each call by the contender's own clock."""
         return np.array([each.answer.inner_s for each in self.of(purpose)])
 
     def gaps_s(self, purpose: Purpose) -> npt.NDArray[np.float64]:
-        """Give what the judge's clock shows of each call beyond the contender's."""
+        """Return the judge's time minus the contender's own time for each call."""
         given = self.of(purpose)
         return np.array([each.answer.round_trip_s - each.answer.inner_s for each in given])
 
@@ -362,7 +334,7 @@ def _warm_up(event: Event, process: AskedContender, public: Questions) -> Answer
 
 
 def _some_texts(given: Sequence[Given], rng: np.random.Generator) -> list[npt.NDArray[Any]]:
-    """Choose texts that a contender wrote; nobody knows before which they are."""
+    """Choose some of the texts that a contender wrote, at random."""
     written = [
         each for each in given if each.ask.purpose == "write" and is_written_text(each.answer)
     ]
@@ -393,7 +365,7 @@ Times = Mapping[Purpose, npt.NDArray[np.float64]]
 
 
 def charge_s(leg: Leg, other: Leg, purpose: Purpose) -> npt.NDArray[np.float64]:
-    """Give what the judge's clock shows of each call beyond the contender's own account.
+    """Return the seconds of each call that the judge's clock shows beyond the contender's.
 
     Sending a question and its answer takes what it takes the `other`, whose clock is ours: the
     longest gap is held against its longest, and so on. Messages that had to wait, as on a busy
@@ -408,7 +380,7 @@ def charge_s(leg: Leg, other: Leg, purpose: Purpose) -> npt.NDArray[np.float64]:
 
 
 def times_of(leg: Leg, *, charged_against: Leg | None = None) -> Times:
-    """Give the seconds of all calls of a leg.
+    """Return the seconds of all calls of a leg, by purpose.
 
     A contender with code of its own may have changed its clock, or go on working after it was
     stopped: what the judge's clock shows beyond is added.
@@ -424,7 +396,7 @@ def times_of(leg: Leg, *, charged_against: Leg | None = None) -> Times:
 
 
 def without_postponed(leg: Leg, other: Leg) -> Leg:
-    """Give a leg of code whose loading has what was put off, and whose memory is that of a model.
+    """Charge a leg of custom code for deferred loading and for hidden memory.
 
     Code may say that it is loaded and load later: what the first answer, or telling its size, takes
     longer than the `other` is loading. It may also give back memory that it found, and grow by
@@ -444,7 +416,7 @@ def without_postponed(leg: Leg, other: Leg) -> Leg:
 def heat_of(
     event: Event, legs: tuple[Leg, Leg], scores: tuple[float, float], *, has_own_code: bool
 ) -> Heat:
-    """Give the values of one heat; `scores` are the mean scores of the answers of both sides."""
+    """Return the measures of one heat; `scores` are the mean scores of both sides."""
     reference, entry = legs
     charged_against = reference if has_own_code else None
     times = times_of(reference), times_of(entry, charged_against=charged_against)

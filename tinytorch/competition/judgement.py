@@ -15,8 +15,6 @@ from tinytorch.competition.rules import Finding
 from tinytorch.measure.estimate import Estimate, time_verdict
 from tinytorch.measure.interleaving import hodges_lehmann, signed_rank_interval
 
-__all__ = ["FASTER_BEYOND", "FEWEST_HEATS", "Ablation", "Heat", "Judgement", "Score", "score_of"]
-
 CONFIDENCE = 0.95
 FASTER_BEYOND = 1.02
 """An entry is faster when all of its interval lies beyond this."""
@@ -43,8 +41,15 @@ class Score(Estimate):
         return time_verdict(self.inverse, floor=share, band=share)
 
 
-def score_of(heats: Sequence[Heat], measures: Sequence[str]) -> Score:
-    """Return the geometric mean of the ratios of these measures, with heats as the unit."""
+def score_of(heats: Sequence[Heat], measures: Sequence[str]) -> Score | None:
+    """Return the geometric mean of the ratios of these measures, with heats as the unit.
+
+    None with too few heats for an interval, without a measure, or where a heat has no ratio.
+    """
+    if len(heats) < FEWEST_HEATS or not measures:
+        return None
+    if not all(_has_ratio(heat, name) for heat in heats for name in measures):
+        return None
     logs = [
         math.fsum(math.log(heat.reference[name] / heat.entry[name]) for name in measures)
         / len(measures)
@@ -53,6 +58,14 @@ def score_of(heats: Sequence[Heat], measures: Sequence[str]) -> Score:
     low, high = signed_rank_interval(logs, 1 - CONFIDENCE)
     value = hodges_lehmann(logs)
     return Score(math.exp(value), math.exp(low), math.exp(high), CONFIDENCE, len(logs))
+
+
+def _has_ratio(heat: Heat, name: str) -> bool:
+    """Return whether both values are positive and their ratio is a finite number."""
+    reference, entry = heat.reference.get(name, math.nan), heat.entry.get(name, math.nan)
+    if not (0 < reference < math.inf and 0 < entry < math.inf):
+        return False
+    return 0 < reference / entry < math.inf
 
 
 @dataclass(frozen=True)
@@ -65,12 +78,6 @@ class Ablation:
     technique: str
     heats: tuple[Heat, ...] = ()
     reason: str = ""
-
-    def score(self, event: Event) -> Score | None:
-        """Give what the technique contributes: the whole against the rest."""
-        if len(self.heats) < FEWEST_HEATS:
-            return None
-        return score_of(self.heats, [each.name for each in event.scored])
 
 
 @dataclass(frozen=True)
@@ -108,13 +115,4 @@ class Judgement:
     @cached_property
     def score(self) -> Score | None:
         """The score, or None where there are too few heats."""
-        if len(self.heats) < FEWEST_HEATS:
-            return None
-        return score_of(self.heats, [each.name for each in self.event.scored])
-
-    @cached_property
-    def measure_scores(self) -> dict[str, Score]:
-        """The score of each measure, the ones that do not count included."""
-        if len(self.heats) < FEWEST_HEATS:
-            return {}
-        return {each.name: score_of(self.heats, [each.name]) for each in self.event.measures}
+        return score_of(self.heats, self.event.scored)

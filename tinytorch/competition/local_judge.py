@@ -11,7 +11,6 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import perf_counter, process_time
-from types import TracebackType
 from typing import Any, Self
 
 import numpy as np
@@ -46,16 +45,6 @@ from tinytorch.measure.timing import gc_paused
 from tinytorch.models.adapter import Adapter, adapter_for
 from tinytorch.models.workload import call_model
 from tinytorch.models.zoo import load_zoo
-
-__all__ = [
-    "PROTECTION",
-    "LocalContender",
-    "LocalModel",
-    "computing",
-    "judge_model",
-    "prepare_model",
-]
-
 
 # ---------------------------------------------------------------- a model of this process that is
 # asked as a contender in a process of its own would be
@@ -119,12 +108,7 @@ class LocalContender:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         self._turn.close()
         self._open.close()
 
@@ -163,7 +147,7 @@ class LocalContender:
         return self._cpu_s
 
     def usage(self) -> Usage:
-        """Give the processor time of all requests so far, and the memory of one of them."""
+        """Return the CPU time of all requests so far, and the peak memory of one."""
         peak = self.prepared.peak_bytes
         return Usage(self._cpu_s, peak, peak, threads=1, processes=1)
 
@@ -176,7 +160,7 @@ class LocalContender:
         self._turn.enter_context(gc_paused())
 
     def pause(self, seconds: float) -> float:
-        """Give 0 at once: in one process nobody can tell whose work goes on."""
+        """Return 0: within one process, background work cannot be attributed to the model."""
         return 0.0
 
     # ------------------------------------------------------------ asking
@@ -200,7 +184,7 @@ class LocalContender:
         return Answer(output.copy(), seconds, seconds, np.array_equal(prompt, question))
 
     def _writer(self) -> Callable[[Array, int], Array]:
-        """Give how the model writes: with a cache where somebody attached one to it."""
+        """Return the generation function, which uses the KV cache if one is attached."""
         model = self.model
         if not isinstance(model, GPT):
             return self._write_greedily
@@ -230,7 +214,7 @@ def computing(model: Any) -> Iterator[None]:
 
 
 def _converter(adapter: Adapter, model: Any) -> Callable[[Array], tuple[Any, ...]]:
-    """Give what turns an array into the arguments of a model: a tensor of its framework."""
+    """Return the function that converts an array to a tensor of the model's framework."""
     if adapter.name != "pytorch":
         return lambda array: (Tensor(array),)
     from tinytorch.benchmarking.inputs_torch import torch_input
@@ -240,7 +224,7 @@ def _converter(adapter: Adapter, model: Any) -> Callable[[Array], tuple[Any, ...
 
 
 def _reading_s(pickled: bytes) -> float:
-    """Give the seconds from a file to a model, which is written here and read once."""
+    """Return the seconds that unpickling the model from a file takes."""
     with tempfile.TemporaryDirectory(prefix="tinytorch-") as folder:
         path = Path(folder) / "model"
         path.write_bytes(pickled)
@@ -266,8 +250,7 @@ def _in_words(name: str, what: str) -> Iterator[None]:
 # against the reference, in this process; never verified
 
 IN_PROCESS = (
-    "a Python object that ran in the judge's own process: nobody else can run it again, and "
-    "nothing was kept apart"
+    "a Python object in the judge's own process: not reproducible by others, and not sandboxed"
 )
 HERE = "a Python object"
 """What the contenders of an entry have as their code; the reference has none."""
@@ -302,7 +285,7 @@ def judge_model(
     try:
         prepare_model("the model", model, event)
     except ModelError as error:
-        refused = finding("E8", str(error), "mend the model, and enter it again")
+        refused = finding("E8", str(error), "fix the model, and enter it again")
         return compete(bench, questions_of, findings=(refused,), notes=(IN_PROCESS,))
     return compete(bench, questions_of, ablations=bool(without), notes=(IN_PROCESS,))
 
@@ -323,7 +306,7 @@ class _Models:
         return Contender(self._event.name, left, code=HERE)
 
     def start(self, contender: Contender, limits: Limits) -> LocalContender:
-        """Give a contender with a copy of its model, which is looked at once before."""
+        """Return a contender with a copy of its model, which is prepared on first use."""
         if contender not in self._prepared:
             name, model = self._models[contender]
             try:

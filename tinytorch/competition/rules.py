@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Literal
 
-__all__ = ["RULES", "Finding", "Rule", "doubt", "finding"]
-
 Severity = Literal["fatal", "warning"]
 
 
@@ -49,7 +47,7 @@ RULES: dict[str, Rule] = {
              "leave out the weights, or enter the open division"),
         Rule("E5", "In closed, no weight is removed or approximated but by quantization",
              "leave the technique out, or enter the open division"),
-        Rule("E6", "Python code runs only where somebody trusts it",
+        Rule("E6", "Python code runs only with --trust",
              "look at the code, then pass --trust"),
         Rule("E7", "Learners use TinyTorch alone",
              "leave out other frameworks, or enter another division"),
@@ -99,5 +97,5 @@ def finding(rule: str, seen: str, fix: str = "") -> Finding:
 
 
 def doubt(rule: str, seen: str, fix: str = "") -> Finding:
-    """Make a finding that keeps nobody off the board, whatever its rule."""
+    """Make a finding with the severity "warning", whatever its rule."""
     return replace(finding(rule, seen, fix), severity="warning")

@@ -16,8 +16,6 @@ from tinytorch.errors import SettingError
 from tinytorch.measure.ceilings import Ceilings
 from tinytorch.profiling.profile import Profile
 
-__all__ = ["DEVICES", "Device", "HardwareEstimate", "estimate_on", "find_device", "this_machine"]
-
 SECONDS_PER_HOUR = 3600
 NO_RATE = "no rate for"
 
@@ -36,7 +34,7 @@ class Device:
             raise SettingError(f"device {self.name!r}: rates and bandwidth must be positive")
 
     def peak_for(self, dtype: str) -> float | None:
-        """Give the rate for a dtype, or None when it is not described."""
+        """Return the peak FLOP/s for a dtype, or None if it is unknown."""
         return self.peak_flops.get(dtype)
 
 
@@ -93,7 +91,7 @@ class HardwareEstimate:
         return self.at_best_s * self.optimism if self.optimism is not None else None
 
     def cost_per_million(self, *, expected: bool = True) -> float | None:
-        """Give the price of a million calls, one after the other on one device."""
+        """Return the price of a million sequential calls on one device."""
         seconds = self.expected_s if expected else self.at_best_s
         if seconds is None or self.price_per_hour is None:
             return None
@@ -117,7 +115,7 @@ class HardwareEstimate:
 
 
 def find_device(name: str) -> Device:
-    """Give a described device by its short name."""
+    """Return a device by its short name."""
     if name not in DEVICES:
         raise SettingError(f"no description of device {name!r}; there are {', '.join(DEVICES)}")
     return DEVICES[name]

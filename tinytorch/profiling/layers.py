@@ -18,30 +18,6 @@ from tinytorch.models.records import Argument, LayerCall, OpRecord, TensorSpec
 if TYPE_CHECKING:
     from tinytorch.profiling.profile import Profile
 
-__all__ = [
-    "BACKWARD",
-    "PHASES",
-    "UPDATE",
-    "Layer",
-    "LayerGroup",
-    "LayerRow",
-    "LayerTimes",
-    "Span",
-    "StepGroup",
-    "ancestors",
-    "build_layers",
-    "group_layers",
-    "group_name",
-    "layer_rows",
-    "layer_spans",
-    "layer_times",
-    "layers_around",
-    "operation_spans",
-    "shared_name",
-    "typical_run",
-]
-
-
 # ---------------------------------------------------------------- naming many layers at once:
 # ``blocks.{0..3}.mlp`` for four of them that differ in a number
 
@@ -144,7 +120,7 @@ PHASES = {BACKWARD: "backward", UPDATE: "update"}
 
 
 def ancestors(path: str) -> list[str]:
-    """Give a path and all that it lies in, from the inside to the model itself."""
+    """Return a path and all of its ancestors, innermost first, up to the model itself."""
     if path in PHASES:
         return [path]
     parts = path.split(".") if path else []
@@ -152,7 +128,7 @@ def ancestors(path: str) -> list[str]:
 
 
 def layers_around(path: str | None, known: Container[str]) -> list[str]:
-    """Give the known layers around an operation, the outermost first."""
+    """Return the known layers around an operation, outermost first."""
     if path is None:
         return []
     return [outer for outer in reversed(ancestors(path)) if outer in known]
@@ -370,7 +346,7 @@ def _with_cost(row: Layer, record: OpRecord, *, is_own: bool) -> Layer:
 
 
 def group_name(path: str) -> str:
-    """Give the name that repeated layers share: ``h.3.mlp`` and ``h.7.mlp`` are ``h.*.mlp``."""
+    """Return the name that repeated layers share: ``h.3.mlp`` and ``h.7.mlp`` are ``h.*.mlp``."""
     return re.sub(r"(?<![^.])\d+(?![^.])", "*", path)
 
 
@@ -390,7 +366,7 @@ def _with_insides(totals: Mapping[str | None, int]) -> dict[str, int]:
 # of all rows add up to the whole call.
 
 LONGEST_PATTERN = 6
-"""Repetition is looked for in patterns of up to so many layers (convolution, norm, ReLU, ...)."""
+"""Longest pattern of repeated layers (convolution, norm, ReLU, ...)."""
 SUMMED = (
     "calls",
     "time_s",
@@ -453,7 +429,7 @@ class _Node:
 def layer_rows(
     profile: Profile, *, depth: int | None = None, expand: bool = False
 ) -> tuple[LayerRow, ...]:
-    """Give the rows of the tree, in the order of the model.
+    """Return the rows of the tree, in the order of the model.
 
     `depth` is how many levels to go down from the model, which is level 0; all of them if None.
     Repeated blocks are one row each, unless `expand`.
@@ -517,7 +493,7 @@ def _folded(nodes: Sequence[_Node]) -> Iterator[_Node]:
 
 
 def _repetition(signatures: Sequence[object]) -> tuple[int, int]:
-    """Give the length of the pattern at the beginning, and how many times it stands there."""
+    """Return the length of the leading pattern, and the number of its repetitions."""
     for length in range(1, min(LONGEST_PATTERN, len(signatures) // 2) + 1):
         pattern = signatures[:length]
         times = 1
@@ -580,7 +556,7 @@ def _rows(node: _Node, level: int, depth: int | None) -> Iterable[LayerRow]:
 
 
 def _own(node: _Node) -> Layer:
-    """Give what a container does outside of the layers in it, as a layer of its own."""
+    """Return the own work of a container, outside of its layers, as a layer."""
     whole = node.layer
 
     def rest(field: str) -> int:
@@ -625,13 +601,13 @@ class Span:
 
 
 def typical_run(profile: Profile) -> int:
-    """Give the index of the watched call whose total is the median (the lower of two)."""
+    """Return the index of the watched call whose total is the lower median."""
     order = np.argsort(profile.watched.values, kind="stable")
     return int(order[(len(order) - 1) // 2])
 
 
 def layer_spans(profile: Profile) -> tuple[Span, ...]:
-    """Give the layer calls of a typical watched call, outer ones first.
+    """Return the layer calls of a typical watched call, outer ones first.
 
     The first span is the call itself; what is in it and in no layer is unattributed.
     """
@@ -657,7 +633,7 @@ def layer_spans(profile: Profile) -> tuple[Span, ...]:
 
 
 def operation_spans(profile: Profile) -> tuple[Span, ...]:
-    """Give the operations of the recorded call, and around them the layers that ran them.
+    """Return the operations of the recorded call, inside of the layers that ran them.
 
     There is a track for each phase. A layer reaches from its first operation to its last. On a
     GPU an operation begins when the program has started it and all before it are done.

@@ -37,7 +37,8 @@ from tinytorch.models.adapter import (
 )
 from tinytorch.models.records import LayerCall, Recording
 from tinytorch.models.workload import Workload, batch_size
-from tinytorch.profiling.profile import BACKWARD, UPDATE, Profile
+from tinytorch.profiling.layers import BACKWARD, UPDATE
+from tinytorch.profiling.profile import Profile
 
 __all__ = [
     "IN_TRAINING_MODE",

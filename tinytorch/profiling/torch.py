@@ -18,17 +18,6 @@ from tinytorch.measure.timing import used_devices, wait_for_devices
 from tinytorch.models.pytorch_recorder import operator_kind, unfolds
 from tinytorch.models.pytorch_tensors import flat_tensors, parts_of, storage_of
 
-__all__ = [
-    "DeviceMemory",
-    "HostTensors",
-    "OperatorClock",
-    "OperatorMode",
-    "load_dispatcher",
-    "metering_device",
-    "metering_tensors",
-]
-
-
 See = Callable[[str, float], None]
 
 
@@ -145,7 +134,7 @@ class HostTensors(OperatorMode):  # type: ignore[no-untyped-call]
 
 @dataclass
 class _Known:
-    """A storage that was seen; the weak reference fires only while somebody holds it."""
+    """A storage that was seen; the weak reference fires only while it is referenced."""
 
     bond: Any
     before_bytes: int

@@ -161,7 +161,7 @@ class TargetResult:
         return f"{found.metric} {found.verdict}: {means}, {found.evidence}{more}"
 
     def kept_as(self, record: str, *notes: str) -> TargetResult:
-        """Give the same result with the hash of its record."""
+        """Return the result with the hash of its record."""
         return replace(self, record=record, notes=(*self.notes, *notes))
 
     def to_dict(self) -> dict[str, Any]:
@@ -198,7 +198,7 @@ class GateResult:
 
     @property
     def verdict(self) -> str:
-        """Give the worst verdict; it decides about the exit code."""
+        """The worst verdict, which determines the exit code."""
         return min(
             (each.verdict for each in self.results), key=SEVERITY.index, default=INCONCLUSIVE
         )
@@ -208,7 +208,7 @@ class GateResult:
         return sum(each.seconds_used for each in self.results)
 
     def having(self, *verdicts: str) -> tuple[TargetResult, ...]:
-        """Give the targets with one of these verdicts."""
+        """Return the targets with one of these verdicts."""
         return tuple(each for each in self.results if each.verdict in verdicts)
 
     @property

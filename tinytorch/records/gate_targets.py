@@ -95,7 +95,7 @@ class _Trees:
         return self.files[0] != self.files[1] or any(map(self.differ_in, self.files[0]))
 
     def counterparts(self, side: int, module: str, imported: str) -> Iterator[str]:
-        """Give the files of a side's tree that could have been imported as a module."""
+        """Return the files of a side's tree that a module could have been imported from."""
         wanted = PurePosixPath(*module.split("."))
         is_package = imported.endswith(PACKAGE)
         wanted = wanted / PACKAGE if is_package else wanted.with_name(f"{wanted.name}.py")
@@ -116,12 +116,12 @@ def _by_tail(files: Iterable[str]) -> dict[tuple[str, ...], list[str]]:
 
 
 def _tail(file: PurePosixPath) -> tuple[str, ...]:
-    """Give what tells modules apart: the name of the file, for a package that of its folder too."""
+    """Return what identifies a module: its file name, for a package also its folder."""
     return file.parts[-2:] if file.name == PACKAGE else file.parts[-1:]
 
 
 def about_code(tops: tuple[Path, Path], origins: tuple[Origins, Origins]) -> tuple[str, str]:
-    """Give why the sides do not run the code of their trees, though it differs; and a note.
+    """Return why the sides do not run the differing code of their trees, and a note.
 
     Each is empty where there is nothing to say. That each side imports another installed file is
     no reason: then it has an environment of its own.
@@ -219,7 +219,7 @@ class GateSide:
         return str(self.folder / self.python) if has_folder else self.python
 
     def isolated(self, target: str) -> Isolated:
-        """Give a target in fresh processes of this side."""
+        """Return a target that runs in fresh processes of this side."""
         return Isolated(
             target,
             python=self.interpreter,
@@ -229,7 +229,7 @@ class GateSide:
         )
 
     def _python_path(self) -> str:
-        """Give the places to import from: those of this tree first, before what is installed.
+        """Return the import path: this tree first, before installed packages.
 
         Without this an editable install, which leads to the working tree, would win on both sides.
         """
@@ -239,7 +239,7 @@ class GateSide:
         return os.pathsep.join(dict.fromkeys([*map(str, own), *map(self._moved, given)]))
 
     def _moved(self, place: str) -> str:
-        """Give the same place in this side's tree, where it was one in the tree of people."""
+        """Return the corresponding path in this side's tree, for a path in the working tree."""
         path = Path(place).resolve()
         if self.top is not None and self.origin is not None and path.is_relative_to(self.origin):
             return str(self.top / path.relative_to(self.origin))
@@ -333,7 +333,7 @@ class GateSide:
         return os.path.realpath(self.folder / place)
 
     def _inside(self, file: str) -> str:
-        """Give the path of a file of this side in its tree, or nothing for one of others."""
+        """Return the path of a file relative to this side's tree; "" for one outside of it."""
         root = (self.top or self.folder).resolve()
         is_own = Path(file).is_relative_to(root) and not is_installed(Path(file))
         return Path(file).relative_to(root).as_posix() if is_own else ""
@@ -582,7 +582,7 @@ def _with_stored_accuracy(
 
 
 def latency_of(found: Comparison) -> Samples:
-    """Give the candidate's seconds per call, one value for each process."""
+    """Return the candidate's seconds per call, one value per process."""
     values = tuple(float(np.median(each.candidate)) for each in found.rounds)
     return Samples(LATENCY, values, loops=found.pace.loops[1])
 
@@ -596,7 +596,7 @@ def record_of(
     file: str = "",
     run: str = "",
 ) -> Record:
-    """Give a result as a record, whose times can serve as a baseline later.
+    """Return a result as a record, whose times can serve as a later baseline.
 
     `labels` name baseline and candidate; `python` is the version of an interpreter of their own,
     `file` that of the target, relative to the tree.

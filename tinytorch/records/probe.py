@@ -2,7 +2,7 @@
 
 Run as a file, by any Python that can import what the target needs, with one argument: JSON with
 `target` and `worker`, the file that loads targets. The answer is one line of JSON; what the target
-prints goes to stderr. The process ends when its stdin does: then nobody wants the answer.
+prints goes to stderr. The process ends when its stdin is closed.
 """
 
 import importlib
@@ -33,7 +33,7 @@ def main() -> None:
 
 
 def probe(target: str, worker_file: str) -> dict[str, Any]:
-    """Give what loading and calling a target shows."""
+    """Load and call a target, and return what was observed."""
     seen: dict[str, Any] = {"python": platform.python_version()}
     try:
         worker = import_file(worker_file)
@@ -74,7 +74,7 @@ def has_module(name: str) -> bool:
 
 
 def imported_files() -> dict[str, str]:
-    """Give the file of every module that was imported, by its name."""
+    """Return the file of every imported module, by name."""
     found = {}
     for name, module in list(sys.modules.items()):
         file = getattr(module, "__file__", None)

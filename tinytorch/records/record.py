@@ -420,7 +420,7 @@ def comparison_record(
 
 
 def _measured_how(comparison: Comparison) -> dict[str, Any]:
-    """Give what else decides about the times: caches that were emptied, and the kind of device.
+    """Return what else determines the times: emptied caches, and the kind of device.
 
     On a processor with warm caches it is nothing, as in records from before there was a choice.
     """
@@ -431,7 +431,7 @@ def _measured_how(comparison: Comparison) -> dict[str, Any]:
 
 
 def comparison_samples(comparison: Comparison) -> dict[str, Samples]:
-    """Give the metrics of a comparison: the ratio of each round, and what the candidate needs."""
+    """Return the samples of a comparison: the ratio per round, and the candidate's resources."""
     rounds, loops = comparison.rounds, comparison.pace.loops
     ratios = tuple(math.exp(each.log_ratio) for each in rounds)
     found = {

@@ -21,11 +21,17 @@ from tinytorch.competition.board import (
     Ranking,
     RefusedRun,
     Standing,
-    pooled_score,
 )
 from tinytorch.competition.entry import as_plain
 from tinytorch.competition.events import EVENTS, KEPT, LOST, Division, Event, Measure, tier_verdict
-from tinytorch.competition.judgement import FASTER_BEYOND, FEWEST_HEATS, Heat, Judgement, Score
+from tinytorch.competition.judgement import (
+    FASTER_BEYOND,
+    FEWEST_HEATS,
+    Heat,
+    Judgement,
+    Score,
+    score_of,
+)
 from tinytorch.competition.rounds import Round
 from tinytorch.competition.rules import Finding, Rule
 from tinytorch.competition.run_files import NOT_CHECKED, SEED_NOT_REVEALED, KeptRun
@@ -112,8 +118,8 @@ def score_text(score: Score | None) -> str:
 
 def run_score_text(judgement: Judgement) -> str:
     """Write the score of one run, or that it has none."""
-    names = [each.name for each in judgement.event.scored]
-    return score_text(pooled_score(judgement.heats, names))
+    names = judgement.event.scored
+    return score_text(score_of(judgement.heats, names))
 
 
 def moment_text(created_at: str) -> str:
@@ -128,7 +134,7 @@ def headline(judgement: Judgement) -> tuple[str, str]:
     fatal = sorted({each.rule for each in judgement.findings if each.is_fatal})
     if fatal:
         return f"{where}: not valid: it breaks {', '.join(fatal)}", "bold red"
-    score = pooled_score(judgement.heats, [each.name for each in judgement.event.scored])
+    score = score_of(judgement.heats, judgement.event.scored)
     if score is None:
         return f"{where}: no score: {_why_no_score(judgement)}", "bold yellow"
     kept = _accuracy_words(judgement)
@@ -202,7 +208,7 @@ def value_text(value: float | None, unit: str) -> str:
 
 def _measure_scores(judgement: Judgement) -> list[tuple[Measure, Score | None]]:
     measures = judgement.event.measures
-    return [(each, pooled_score(judgement.heats, [each.name])) for each in measures]
+    return [(each, score_of(judgement.heats, [each.name])) for each in measures]
 
 
 def _median(heats: Sequence[Heat], side: str, name: str) -> float | None:
@@ -215,10 +221,10 @@ def _median(heats: Sequence[Heat], side: str, name: str) -> float | None:
 
 def ablation_rows(judgement: Judgement) -> list[tuple[str, Score | None, str]]:
     """Give name, contribution and what is to be said of each technique that was switched off."""
-    names = [each.name for each in judgement.event.scored]
+    names = judgement.event.scored
     rows = []
     for each in judgement.ablations:
-        score = pooled_score(each.heats, names)
+        score = score_of(each.heats, names)
         said = each.reason or f"{len(each.heats)} heats, too few for an interval"
         if score is not None:
             said = {FASTER: "helps", SLOWER: "hurts"}.get(score.verdict, "no help is shown")

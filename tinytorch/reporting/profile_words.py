@@ -7,10 +7,9 @@ from collections.abc import Iterator
 from rich.text import Text
 
 from tinytorch.measure.estimate import Estimate
+from tinytorch.profiling.layers import BACKWARD, UPDATE
 from tinytorch.profiling.profile import (
-    BACKWARD,
     FACTORS,
-    UPDATE,
     BottleneckFacts,
     DeviceFacts,
     NotCounted,

@@ -10,9 +10,6 @@ from typing import Any
 from tinytorch.measure.estimate import Estimate
 from tinytorch.transforms.plan import Gain
 
-__all__ = ["Advice", "billions", "millions"]
-
-
 NEAR = 4 / 3
 """A gain, as a logarithm, that differs by no more than this factor is as predicted."""
 
@@ -23,7 +20,7 @@ class Advice:
 
     `evidence` are sentences with numbers of the profile: layers, shares, bounds, sizes. `predicted`
     is how many times faster the whole call becomes, within what Amdahl's law and the roofline
-    allow; where nobody can tell, it is None and `not_predicted` has the reason. `share` is the part
+    allow; where it is unknown, it is None and `not_predicted` has the reason. `share` is the part
     of the time that it is about.
     """
 

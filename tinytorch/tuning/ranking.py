@@ -23,20 +23,6 @@ from tinytorch.tuning.attempt import (
     measured_by,
 )
 
-__all__ = [
-    "OBJECTIVE_OF",
-    "baseline_keeps",
-    "best_of",
-    "choose",
-    "dominates",
-    "front_of",
-    "holds",
-    "next_best",
-    "outcome_at",
-    "value_at",
-]
-
-
 OBJECTIVE_OF = {"latency": "time", "throughput": "time", "memory": "memory", "size": "size"}
 """Goal -> the objective that decides about it."""
 OF_TIME = {FASTER: BETTER, SLOWER: WORSE, INCONCLUSIVE: INCONCLUSIVE}
@@ -55,7 +41,7 @@ def outcome_at(goal: str, comparison: Comparison) -> str:
 def best_of(
     attempts: Sequence[Attempt], *, goal: str, limits: Mapping[str, float]
 ) -> Attempt | None:
-    """Give the best attempt that is acceptable, better at the goal and keeps to the limits.
+    """Return the best attempt that is acceptable, better at the goal and within the limits.
 
     Where limits are set and only some attempt that is not better at the goal keeps to them, it is
     that one: a limit is a condition, a goal a wish. A stack that was compared with another of them,
@@ -87,7 +73,7 @@ def choose(
     goal: str,
     limits: Mapping[str, float],
 ) -> Attempt | None:
-    """Give the best attempt that no fresh comparison speaks against.
+    """Return the best attempt that no confirmation contradicts.
 
     What was confirmed comes before everything else; once one did not hold, nothing else is chosen:
     the others were found the same way.
@@ -105,7 +91,7 @@ def next_best(
     goal: str,
     limits: Mapping[str, float],
 ) -> Attempt | None:
-    """Give what a fresh comparison should be made of, if none was; or the best that was confirmed.
+    """Return the attempt to confirm next, or the best one that is confirmed already.
 
     It is the best attempt that was not refuted. Once one is confirmed, another one comes before it
     only where its interval is wholly better than what was left of the first one's.
@@ -138,7 +124,7 @@ def holds(confirmation: Attempt, *, goal: str, limits: Mapping[str, float]) -> b
 
 
 def value_at(goal: str, measured: Measured) -> Estimate | None:
-    """Give what decides about a goal."""
+    """Return the value that decides about a goal."""
     value: Estimate | None = getattr(measured, OBJECTIVE_OF[goal])
     return value
 
@@ -173,7 +159,7 @@ COUNTED = frozenset({"memory", "size"})
 
 
 def front_of(attempts: Sequence[Attempt]) -> tuple[str, ...]:
-    """Give the names of acceptable attempts that no other dominates; "" is the model as it is."""
+    """Return the names of the acceptable, non-dominated attempts; "" is the baseline."""
     points = {"": BASELINE} | {x.name: x.measured for x in attempts if x.is_acceptable}
     return tuple(
         name

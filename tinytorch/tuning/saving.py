@@ -42,17 +42,6 @@ from tinytorch.tuning.recipe import (
     recipe_text,
 )
 
-__all__ = [
-    "CoreStorage",
-    "SavedModel",
-    "load_optimized",
-    "recipe_in",
-    "reloaded",
-    "save_optimized",
-    "snippet",
-]
-
-
 # ---------------------------------------------------------------- weights of TinyTorch models in a
 # compressed weights file that also has the recipe
 
@@ -68,11 +57,11 @@ class CoreStorage:
         self.file_format = "compressed weights file" if is_coded else "weights file"
 
     def shapes(self, model: Any) -> dict[str, tuple[int, ...]]:
-        """Give names and shapes of everything that a file holds of a model."""
+        """Return names and shapes of all tensors that a file holds of a model."""
         return {name: tensor.shape for name, tensor in named_tensors(model).items()}
 
     def digests(self, model: Any) -> dict[str, str]:
-        """Give a hash of each tensor, by its name."""
+        """Return a hash of each tensor, by name."""
         found = {}
         for name, tensor in named_tensors(model).items():
             array = tensor.data
@@ -82,7 +71,7 @@ class CoreStorage:
         return found
 
     def with_other_weights(self, model: Any) -> Any:
-        """Give a copy with random parameters, as somebody has who built the architecture anew."""
+        """Return a copy with random parameters, as after building the architecture again."""
         twin = adapter_for(model).clone(model)
         rng = np.random.default_rng(SEED)
         for tensor in named_tensors(twin).values():
@@ -105,7 +94,7 @@ class CoreStorage:
             write_weights(path, file.arrays, file.metadata, compact=True)
 
     def rebuild(self, path: Path, workload: Workload, recipe: Recipe) -> Any:
-        """Give the model of a file as it is before the last plans; its hash is not checked."""
+        """Rebuild the model of a file up to the saved weights; its hash is not checked."""
         plans = recipe.plans[: recipe.weights_after]
         if _is_quantized(recipe):
             return load_quantized(path, carry_out(workload, plans[:-1]))[0]
@@ -113,7 +102,7 @@ class CoreStorage:
 
 
 def recipe_in(path: Path) -> Any:
-    """Give the recipe of a weights file, or None if it has none."""
+    """Return the recipe of a weights file, or None if it has none."""
     own = describe_weights(path).metadata.get(OWN)
     return own.get(RECIPE) if isinstance(own, Mapping) else None
 
@@ -160,19 +149,19 @@ class Storage(Protocol):
     file_format: str
 
     def shapes(self, model: Any) -> dict[str, tuple[int, ...]]:
-        """Give names and shapes of everything that a file holds of a model."""
+        """Return names and shapes of all tensors that a file holds of a model."""
 
     def digests(self, model: Any) -> dict[str, str]:
-        """Give a hash of each tensor, by its name."""
+        """Return a hash of each tensor, by name."""
 
     def with_other_weights(self, model: Any) -> Any:
-        """Give a copy with random parameters, as somebody has who built the architecture anew."""
+        """Return a copy with random parameters, as after building the architecture again."""
 
     def write(self, path: Path, model: Any, recipe: Recipe) -> None:
         """Write the weights and the recipe."""
 
     def rebuild(self, path: Path, workload: Workload, recipe: Recipe) -> Any:
-        """Give the model of a file as it is before the last plans; its hash is not checked."""
+        """Rebuild the model of a file up to the saved weights; its hash is not checked."""
 
 
 class CannotBeKeptError(CheckpointError):
@@ -209,7 +198,7 @@ def save_optimized(
 
 
 def reloaded(workload: Workload, *, name: str, stack: Sequence[str], plans: Sequence[Plan]) -> Any:
-    """Return the model of a stack as somebody has it who saves it and loads it again.
+    """Return the model of a stack after saving and loading it.
 
     Raises CheckpointError where that is impossible. Unlike :func:`save_optimized` it calls no
     model to see whether a file gives the same outputs: whoever asks for the model checks it.
@@ -255,14 +244,14 @@ def _check_same(storage: Storage, model: Any, workload: Workload, plans: Sequenc
     try:
         ours, theirs = (sorted(storage.digests(each).values()) for each in (built, model))
         is_same = ours == theirs
-    except CheckpointError:  # packed by code that shows nobody what it holds
+    except CheckpointError:  # packed weights cannot be read
         is_same = _gives_the_same(workload, model, built)
     if not is_same:
         raise SettingError(OTHER_MODEL)
 
 
 def _gives_the_same(workload: Workload, expected: Any, model: Any) -> bool:
-    """Tell whether outputs are equal but for rounding; also where nobody can call the models."""
+    """Return whether outputs are equal up to rounding; True if the models cannot be called."""
     try:
         outputs = [_outputs(replace(workload, model=each)) for each in (expected, model)]
     except Exception:  # a model may raise anything, for example without inputs
@@ -360,7 +349,7 @@ def _cannot_be_kept() -> Iterator[None]:
 
 
 def _remove_if_empty(folder: Path) -> None:
-    with suppress(OSError):  # it was never made, or somebody else has put something in
+    with suppress(OSError):  # it was never created, or is not empty
         folder.rmdir()
 
 
@@ -387,7 +376,7 @@ def _done_again(names: Sequence[str]) -> str:
 
 
 def load_optimized(path: str | Path, workload_or_model: Any) -> Any:
-    """Give the model that :func:`save_optimized` wrote, made from the original's architecture.
+    """Load the model that :func:`save_optimized` wrote, into the original's architecture.
 
     The weights of what is given do not matter, and it stays as it is. A workload is needed where
     the model is compiled or captured, or fused by watching a call: for its inputs.
@@ -426,7 +415,7 @@ def _load(path: Path, workload: Workload) -> Any:
 
 
 def _read_recipe(path: Path) -> Any:
-    """Give the recipe of a file of any framework."""
+    """Return the recipe of a file of either framework."""
     from safetensors import SafetensorError, safe_open
 
     try:
@@ -484,7 +473,7 @@ WIDEST = 100
 
 
 def snippet(optimization: Optimization, *, target: str = "", saved: str = "") -> str:
-    """Give a Python program that carries out the recommended stack and compares it again.
+    """Return a Python program that applies the recommended stack and compares it again.
 
     `target` is what the workload is loaded from, unless the optimization knows; a built-in one is
     known by its name, and without one the program says where to put one's own. `saved` is where the

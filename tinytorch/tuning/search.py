@@ -26,14 +26,11 @@ from tinytorch.tuning.optimization import Contribution
 from tinytorch.tuning.ranking import OBJECTIVE_OF, baseline_keeps, choose, next_best, value_at
 from tinytorch.tuning.trying import Built, NothingToDoError, Trials, build_stack, by_place
 
-__all__ = ["Search", "better_alone", "hidden_alone", "rival_stacks", "roles_of", "sparing_alone"]
-
-
 # ---------------------------------------------------------------- which entries are worth adding
 # to a stack, by what was seen of each of them alone
 
 CLOSE = 1.25
-"""A rival that is at most so many times worse alone may be better in company."""
+"""A rival that is worse alone by at most this factor may be better in a stack."""
 NOTABLE_WAITING = 0.2
 """From this share of a call on in which the device waits for the program, waiting may hide a gain.
 
@@ -52,7 +49,7 @@ OBJECTIVE_OF_LIMIT = {"latency_ms": "time", "memory_mb": "memory", "size_mb": "s
 def better_alone(
     attempts: Sequence[Attempt], entries: Sequence[Entry], *, goal: str
 ) -> list[Entry]:
-    """Give what was better alone, the best first."""
+    """Return the entries that were better alone, best first."""
     alone = _by_entry(attempts)
     found = [
         (value.value, entry)
@@ -71,7 +68,7 @@ def hidden_alone(
     profile: Profile | None,
     goal: str,
 ) -> list[Entry]:
-    """Give what may have gained nothing alone only because the device waits, in the order given.
+    """Return the entries whose gain alone may be hidden because calls are host-bound.
 
     That is what was as good as the model and not better, on a device that waits for the program in
     a notable part of a call, once the `best` has something that takes the waiting away. What only
@@ -94,7 +91,7 @@ def hidden_alone(
 def sparing_alone(
     attempts: Sequence[Attempt], entries: Sequence[Entry], *, limits: Mapping[str, float]
 ) -> list[Entry]:
-    """Give what alone needs less time, memory or space of what is limited, the least first."""
+    """Return the entries that alone need less of a limited resource, the smallest first."""
     limited = {OBJECTIVE_OF_LIMIT[name] for name in limits}
     alone = _by_entry(attempts)
     shares: list[tuple[float, Entry]] = []
@@ -110,7 +107,7 @@ def sparing_alone(
 def rival_stacks(
     attempts: Sequence[Attempt], ranked: Sequence[Entry], *, best: Sequence[Entry], goal: str
 ) -> Iterator[tuple[Entry, ...]]:
-    """Give the best stack with one part replaced by a rival that was nearly as good alone."""
+    """Yield the best stack with one part replaced by a rival that was nearly as good alone."""
     if len(best) < 2:
         return
     alone = _by_entry(attempts)
@@ -124,12 +121,12 @@ def rival_stacks(
 
 
 def roles_of(entries: Sequence[Entry]) -> set[str]:
-    """Give the roles that a stack of these has taken."""
+    """Return the roles of these entries."""
     return {each.role for each in entries}
 
 
 def _by_entry(attempts: Sequence[Attempt]) -> dict[str, Attempt]:
-    """Give the attempts of single entries, by their names."""
+    """Return the attempts of single entries, by entry name."""
     return {each.stack[0]: each for each in attempts if len(each.stack) == 1}
 
 
@@ -142,7 +139,7 @@ SHARE_OF_CONFIRMATION, SHARE_OF_ABLATION = 0.15, 0.15
 LEAST_S, MOST_S = 0.5, 60.0
 """A comparison gets at least and at most so long; it ends sooner once its answer is known."""
 EVIDENCE = 1.2
-"""A comparison takes so many times its budget: memory and size are measured on top."""
+"""A comparison takes this multiple of its budget: memory and size are measured on top."""
 LEAST_LIMIT_S = 60.0
 """Planning and applying a stack may take so long however small the budget is."""
 MOST_CONFIRMATIONS = 3
@@ -295,7 +292,7 @@ class Search:
             self.ablation.append(self._contribution(part, whole, _bounded(share), seed))
 
     def model_of(self, stack: Sequence[str]) -> Any:
-        """Give the model of a stack that was tried; None where it cannot be made again."""
+        """Return the model of a stack that was tried; None if it cannot be rebuilt."""
         built = self._at_hand(stack) or self._built(self._entries_of(stack))
         return built and built.model
 
@@ -385,7 +382,7 @@ class Search:
         )
 
     def _at_hand(self, stack: Sequence[str]) -> Built | None:
-        """Give a stack whose model is still there: what was confirmed, before the best so far."""
+        """Return a stack whose model is in memory: the confirmed one, else the best so far."""
         held = (self._confirmed, self.best, self._single)
         return next((each for each in held if each and each.stack == tuple(stack)), None)
 
@@ -404,7 +401,7 @@ class Search:
         return self._entries_of(self.best.stack) if self.best else []
 
     def _best_with(self, entry: Entry) -> tuple[Entry, ...]:
-        """Give the best stack with an entry, in the place of its rival if there is one."""
+        """Return the best stack with an entry added, replacing the one of the same role."""
         return by_place([*(each for each in self._parts if each.role != entry.role), entry])
 
     def _was_in_company(self, entry: Entry) -> bool:
@@ -428,7 +425,7 @@ class Search:
             self.progress.advance()
 
     def _left_of(self, share: float) -> float:
-        """Give what is left of this share of the budget, which is spent from its beginning on."""
+        """Return the seconds left of this share of the time budget."""
         return share * self.trials.settings.budget_s - (monotonic() - self.started)
 
     def _tell(self, text: str) -> None:
@@ -437,5 +434,5 @@ class Search:
 
 
 def _bounded(seconds: float) -> float:
-    """Give the budget of a comparison that may take about so long, with its evidence."""
+    """Return the time budget of a comparison that may take `seconds` in total."""
     return min(MOST_S, max(LEAST_S, seconds / EVIDENCE))

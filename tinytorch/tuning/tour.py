@@ -1,7 +1,7 @@
 """The tour: the whole loop on the trained GPT and CNN of the zoo.
 
 First both are tried out, so that one sees that they are real; then each is profiled and optimized
-as anybody's model would be, within a budget.
+like any other model, within a time budget.
 """
 
 from __future__ import annotations
@@ -24,8 +24,6 @@ from tinytorch.models import zoo
 from tinytorch.tuning.attempt import Attempt
 from tinytorch.tuning.optimization import Optimization
 from tinytorch.tuning.optimize import optimize
-
-__all__ = ["STOPS", "Introduction", "SampleDigit", "Stop", "Tour", "Visit", "take_tour"]
 
 SHOWN_DIGITS = 5
 PROMPT = "It is a truth universally "
@@ -186,7 +184,7 @@ def take_tour(
 
 
 def introduce(seed: int = 0) -> Introduction:
-    """Let the CNN read digits that nobody trained on, and the GPT write a few words."""
+    """Let the CNN classify held-out digits, and the GPT generate some text."""
     return Introduction(
         _read_digits(zoo.load_zoo("cnn").model, seed),
         PROMPT,

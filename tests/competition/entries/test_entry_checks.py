@@ -8,9 +8,8 @@ import pytest
 from example_entries import a_code_entry, an_entry, write_manifest
 
 from tinytorch.competition import entry_checks, techniques
-from tinytorch.competition.entry import Entry, Technique
+from tinytorch.competition.entry import Entry, Technique, read_entry
 from tinytorch.competition.entry_checks import check_entry
-from tinytorch.competition.entry_file import read_entry
 from tinytorch.competition.events import EVENTS
 from tinytorch.competition.rules import Finding
 from tinytorch.competition.techniques import TECHNIQUES

@@ -9,9 +9,10 @@ from parts import require_part
 from tinytorch.competition import submissions as rerunning
 from tinytorch.competition.rounds import PRACTICE, write_round
 from tinytorch.competition.rules import finding
-from tinytorch.competition.run_files import read_record_file
+from tinytorch.competition.run_files import keep_run, read_record_file
 from tinytorch.competition.signing import check_signature, new_key
-from tinytorch.competition.submissions import keep_run, read_folder, rerun
+from tinytorch.competition.submissions import rerun
+from tinytorch.competition.verification import read_folder
 from tinytorch.errors import SettingError
 
 

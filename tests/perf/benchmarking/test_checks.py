@@ -1,14 +1,10 @@
 import pytest
 
-from tinytorch.benchmarking.checks import (
-    check_budget,
-    check_count,
-    check_model,
-    check_shape,
-    failure_text,
-)
+from tinytorch.benchmarking.checks import failure_text
 from tinytorch.core.layers import Linear
-from tinytorch.errors import ModelError, SettingError, ShapeError
+from tinytorch.errors import SettingError, ShapeError
+from tinytorch.profiling.flops import check_model, checked_shapes
+from tinytorch.profiling.timer import check_budget, check_count
 
 
 @pytest.mark.parametrize("value", [0, -3, 1.5, True, "7", None])
@@ -25,11 +21,11 @@ def test_counts_are_whole_numbers():
 @pytest.mark.parametrize("shape", [(), (0, 3), (2, -1), (2.5,), "123", 7, None, (True,)])
 def test_what_is_no_shape_is_refused(shape):
     with pytest.raises(SettingError, match="input_shape"):
-        check_shape(shape)
+        checked_shapes(shape)
 
 
 def test_a_shape_is_a_tuple_of_lengths():
-    assert check_shape([1, 28, 28]) == (1, 28, 28)
+    assert checked_shapes([1, 28, 28]) == ((1, 28, 28),)
 
 
 @pytest.mark.parametrize("budget_s", [0, -1.0, float("nan")])
@@ -48,7 +44,7 @@ def test_a_model_that_returns_before_its_work_is_refused():
     def lazily(x):
         yield x
 
-    with pytest.raises(ModelError, match="generator"):
+    with pytest.raises(SettingError, match="generator"):
         check_model(lazily)
 
 

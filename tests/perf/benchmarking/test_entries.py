@@ -8,7 +8,6 @@ from tinytorch.benchmarking.suite_file import (
     Suite,
     SuiteWorkload,
     digest,
-    one_of,
 )
 from tinytorch.core.dispatch import use_backend
 from tinytorch.errors import SettingError
@@ -140,11 +139,6 @@ def test_a_suite_checks_itself(changes, message):
 def test_a_workload_checks_itself(changes, message):
     with pytest.raises(SettingError, match=message):
         SuiteWorkload(**({"target": "mlp"} | changes))
-
-
-def test_what_is_possible_is_named():
-    assert one_of("servre", ["server", "offline"]) == "did you mean 'server'?"
-    assert one_of("xyz", ["server", "offline"]) == "there are: server, offline"
 
 
 def test_a_digest_does_not_depend_on_the_order_of_keys():

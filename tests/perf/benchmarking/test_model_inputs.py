@@ -3,16 +3,12 @@ import pytest
 from parts import require_part
 
 from tinytorch import Tensor
-from tinytorch.benchmarking.examples import (
-    checked_shapes,
-    fitted_inputs,
-    inputs_of_shapes,
-    own_example,
-)
+from tinytorch.benchmarking.examples import fitted_inputs, own_example
 from tinytorch.core.layers import Linear, ReLU, Sequential
 from tinytorch.core.spatial import Conv2d
 from tinytorch.core.transformers import GPT
 from tinytorch.errors import SettingError
+from tinytorch.profiling.flops import checked_shapes, inputs_of_shapes
 
 
 def test_one_shape_or_several():

@@ -9,8 +9,9 @@ from tinytorch.core.embeddings import Embedding
 from tinytorch.core.layers import Linear
 from tinytorch.models.records import Allocation
 from tinytorch.profiling.flops import SampleFlops
+from tinytorch.profiling.layers import BACKWARD
 from tinytorch.profiling.model_profile import profile_model
-from tinytorch.profiling.profile import BACKWARD, MemoryTimeline
+from tinytorch.profiling.profile import MemoryTimeline
 from tinytorch.profiling.profiler import (
     backward_facts,
     bound_facts,

@@ -12,8 +12,8 @@ from tinytorch.errors import BackendError, ModelError, SettingError
 from tinytorch.models.core import CoreAdapter
 from tinytorch.profiling import model_profile as turns
 from tinytorch.profiling.flops import count_flops
+from tinytorch.profiling.layers import BACKWARD, UPDATE
 from tinytorch.profiling.model_profile import profile_model, profile_workload
-from tinytorch.profiling.profile import BACKWARD, UPDATE
 
 X = Tensor(np.ones((4, 8), np.float32))
 

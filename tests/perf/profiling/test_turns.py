@@ -4,6 +4,7 @@ from tinytorch import Tensor, Workload
 from tinytorch.core.layers import Linear, Sequential
 from tinytorch.models.core import CoreAdapter
 from tinytorch.profiling import model_profile as turns
+from tinytorch.profiling.layers import BACKWARD, UPDATE
 from tinytorch.profiling.model_profile import (
     MAX_CALLS,
     MIN_CALLS,
@@ -12,7 +13,6 @@ from tinytorch.profiling.model_profile import (
     Task,
     time_in_turns,
 )
-from tinytorch.profiling.profile import BACKWARD, UPDATE
 
 X = Tensor([[1.0, 2.0]])
 

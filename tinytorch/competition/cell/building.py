@@ -15,8 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tinytorch.competition.cell.contender import Contender
-from tinytorch.competition.entry import Technique
-from tinytorch.competition.entry_file import files_below
+from tinytorch.competition.entry import Technique, files_below
 from tinytorch.competition.events import find_event
 from tinytorch.competition.techniques import KV_CACHE, resolve
 from tinytorch.core.checkpoints import KEY, load_checkpoint
