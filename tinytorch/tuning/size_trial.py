@@ -4,29 +4,25 @@ from __future__ import annotations
 
 import gc
 import importlib
-import json
 import mmap
-import os
 import pickle
-import selectors
-import subprocess
 import sys
-import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from math import prod
 from pathlib import Path
 from time import perf_counter
-from typing import Any
+from typing import Any, BinaryIO
 
 from tinytorch import errors
-from tinytorch.comparison.worker import Forks, ending_copies
-from tinytorch.core.dispatch import active_backend
+from tinytorch.core.dispatch import active_backend, set_backend
 from tinytorch.errors import MeasurementError, ModelError, SettingError, TinyTorchError
-from tinytorch.measure.child_process import end_child, how_it_ended, last_words, start_child
+from tinytorch.measure.child_process import CRASHED, TIMED_OUT, Child, ChildError, import_path
 from tinytorch.measure.environment import group_folders
+from tinytorch.measure.worker import Forks, ending_copies, is_out_of_memory
 from tinytorch.models.adapter import adapter_for
+from tinytorch.models.targets import load_workload
 from tinytorch.models.workload import (
     Workload,
     axis_length,
@@ -139,14 +135,6 @@ def _reclaimable(folder: Path) -> int:
 # several sizes, in this process
 
 MEMORY, REFUSED = "memory", "refused"
-MEMORY_WORDS = (
-    "out of memory",
-    "can't allocate memory",
-    "cannot allocate memory",
-    "not enough memory",
-    "bad_alloc",
-    "ALLOC_FAILED",
-)
 LONGEST_REASON = 160
 REPEATING_S, MOST_REPEATS = 0.02, 4
 """Short calls are timed some times more, for so long."""
@@ -346,14 +334,7 @@ def find_axis(workload: Workload, kind: str, axis: int | None = None) -> int:
 
 def failure_kind(error: BaseException) -> str:
     """Tell running out of memory from everything else that a model may raise."""
-    current: BaseException | None = error
-    while current is not None:
-        words = f"{type(current).__name__}: {current}"
-        named = isinstance(current, MemoryError) or "OutOfMemory" in type(current).__name__
-        if named or any(each.lower() in words.lower() for each in MEMORY_WORDS):
-            return MEMORY
-        current = current.__cause__ or current.__context__
-    return REFUSED
+    return MEMORY if is_out_of_memory(error) else REFUSED
 
 
 def _guarded(run: Callable[[], object]) -> Callable[[], object]:
@@ -387,32 +368,16 @@ def _shapes(value: Any) -> list[tuple[int, ...]]:
 # ---------------------------------------------------------------- trying sizes in a child process,
 # which is started anew when it did not survive one
 
-START = (
-    "import json, sys; request = json.loads(sys.argv[1]); sys.path[:] = request['path']; "
-    "from tinytorch.tuning.size_worker import main; main(request)"
-)
+SERVICE = "tinytorch.tuning.size_trial:SizeWorker"
 ENDED, LATE = "ended", "late"
 LOADING_S = 600.0
 """A large model may take minutes to load; a process that says nothing for longer is ended."""
-WATCHED_EVERY_S = 0.5
 WORDS_KEPT = 200
 IN_PROGRAM = "; a class that lies in an imported file, or a target file.py:factory, can be"
 
 
 class CannotSendError(Exception):
     """A workload that no other process can have, for a reason."""
-
-
-class _Died(Exception):
-    """The process is gone; `kind` is ENDED or LATE."""
-
-    def __init__(self, kind: str, reason: str) -> None:
-        super().__init__(reason)
-        self.kind = kind
-
-
-class _Raised(Exception):
-    """Something that no error of ours stands for was raised there."""
 
 
 class SizeProcess:
@@ -437,7 +402,7 @@ class SizeProcess:
         self._workload = None if isinstance(source, str) else _lean(source)
         self._kind, self._axis = kind, axis
         self._fenced_at: int | None = None
-        self._child: subprocess.Popen[Any] | None = None
+        self._child: Child | None = None
         self.timeout_s = LOADING_S
         self.restarting_s = 0.0
         self.facts = self._start()
@@ -453,27 +418,26 @@ class SizeProcess:
     def close(self) -> None:
         """End the process."""
         if self._child is not None:
-            end_child(self._child)
-            self._messages.close()
+            self._child.close()
         self._child = None
 
     def free_bytes(self) -> int:
         """Give the memory that is left where the model is."""
-        return int(self._measured(do="free_bytes"))
+        return int(self._measured("free_bytes"))
 
     def fence(self, allowed_bytes: int) -> bool:
         """Let what needs more than this fail there; say whether it will."""
         self._fenced_at = allowed_bytes
-        return bool(self._measured(do="fence", allowed_bytes=allowed_bytes))
+        return bool(self._measured("fence", allowed_bytes=allowed_bytes))
 
     def attempt(self, size: int, *, briefly: bool = False) -> Attempt:
         """Call the model at a size; what becomes of the process is part of the answer."""
         try:
-            found = Attempt(**self._asked(do="attempt", size=size, briefly=briefly))
-        except (_Died, _Raised, CannotSendError) as error:
-            kind = error.kind if isinstance(error, _Died) else ENDED
+            found = Attempt(**self._asked("attempt", size=size, briefly=briefly))
+        except (ChildError, CannotSendError) as error:
+            is_late = isinstance(error, ChildError) and error.kind == TIMED_OUT
             self.close()  # whatever that was, the next size shall not suffer from it
-            return Attempt(size, kind=kind, failure=f"its process {error}")
+            return Attempt(size, kind=LATE if is_late else ENDED, failure=_failed(error))
         if found.kind == REFUSED:
             self._leave_failed_device()
         return found
@@ -481,7 +445,7 @@ class SizeProcess:
     def time(self, size: int, loops: int) -> float:
         """Give the seconds of a call at a size, on fresh inputs, after one that is not timed."""
         try:
-            return float(self._measured(do="time", size=size, loops=loops))
+            return float(self._measured("time", size=size, loops=loops))
         except ModelError:
             self._leave_failed_device()
             raise
@@ -494,103 +458,111 @@ class SizeProcess:
             self.close()
 
     def _start(self) -> TrialFacts:
-        request = {
-            "target": self._target,
-            "kind": self._kind,
-            "axis": self._axis,
-            "path": _import_path(),
-            "backend": active_backend().name,
-            "torch": _torch_settings(),
-        }
-        self._messages = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the process
-        self._child = start_child(
-            [sys.executable, "-c", START, json.dumps(request)],
-            purpose="to try sizes in",
-            stdout=subprocess.PIPE,
-            stderr=self._messages,
-        )
+        self._child = Child(SERVICE, path=import_path(), purpose="to try sizes in")
         try:
-            if self._workload is not None:
-                self._send_over(self._workload)
-            facts = self._answer(LOADING_S)
+            self._child.send(
+                "open",
+                followed_by=self._send_over,
+                target=self._target,
+                kind=self._kind,
+                axis=self._axis,
+                backend=active_backend().name,
+                torch=_torch_settings(),
+            )
+            facts = self._child.answer(LOADING_S, self.while_waiting)
             return TrialFacts(**facts | {"notes": tuple(facts["notes"])})
-        except _Died as error:
-            raise CannotSendError(f"another process with it {error}") from error
-        except _Raised as error:
+        except ChildError as error:
             self.close()
+            known = _as_ours(error)
+            if known is not None:
+                raise known from error
             hint = IN_PROGRAM if "'__main__'" in str(error) else ""
-            raise CannotSendError(f"another process with it {error}{hint}") from error
+            raise CannotSendError(f"another process with it {_failed(error)}{hint}") from error
         except BaseException:
             self.close()
             raise
 
-    def _send_over(self, workload: Workload) -> None:
-        assert self._child is not None
-        assert self._child.stdin is not None
+    def _send_over(self, pipe: BinaryIO) -> None:
+        if self._workload is None:
+            return
         try:
-            pickle.dump(workload, self._child.stdin, protocol=pickle.HIGHEST_PROTOCOL)
-            self._child.stdin.flush()
-        except BrokenPipeError:
-            pass  # reading its answer says what has happened
+            pickle.dump(self._workload, pipe, protocol=pickle.HIGHEST_PROTOCOL)
+        except OSError:
+            raise  # reading its answer says what has happened
         except Exception as error:  # objects may raise anything when they are pickled
             text = " ".join(str(error).split())[:WORDS_KEPT]
             raise CannotSendError(f"it cannot be sent to another process ({text})") from error
 
-    def _measured(self, **request: Any) -> Any:
+    def _measured(self, do: str, **request: Any) -> Any:
         """Ask for what must be answered, by a process that is still there."""
         try:
-            return self._asked(**request)
-        except (_Died, _Raised, CannotSendError) as error:
+            return self._asked(do, **request)
+        except (ChildError, CannotSendError) as error:
             self.close()
-            raise MeasurementError(f"its process {error}") from error
+            known = _as_ours(error) if isinstance(error, ChildError) else None
+            raise known or MeasurementError(_failed(error)) from error
 
-    def _asked(self, **request: Any) -> Any:
+    def _asked(self, do: str, **request: Any) -> Any:
         if self._child is None:
             started = perf_counter()
             self._start()
             self.restarting_s += perf_counter() - started
             if self._fenced_at is not None:
-                self._asked(do="fence", allowed_bytes=self._fenced_at)
+                self._asked("fence", allowed_bytes=self._fenced_at)
         assert self._child is not None
-        assert self._child.stdin is not None
-        try:
-            self._child.stdin.write((json.dumps(request) + "\n").encode())
-            self._child.stdin.flush()
-        except OSError:
-            pass  # when it has ended, reading the answer says how
-        return self._answer(self.timeout_s)
+        self._child.send(do, **request)
+        return self._child.answer(self.timeout_s, self.while_waiting)
 
-    def _answer(self, timeout_s: float) -> Any:
-        assert self._child is not None
-        line = self._read_line(timeout_s)
-        if not line.endswith(b"\n"):
-            code = self._child.wait()
-            self._messages.seek(0)
-            words = last_words(self._messages.read().decode("utf-8", "replace"), WORDS_KEPT)
-            self.close()
-            raise _Died(ENDED, how_it_ended(code) + (f"; it said: {words}" if words else ""))
-        answer = json.loads(line)
-        if "error" not in answer:
-            return answer["answer"]
-        known = getattr(errors, answer["class"] or "", None)
-        if known is None:
-            raise _Raised(f"raised {answer['error']}")
-        error: TinyTorchError = known(answer["error"])
-        raise error
 
-    def _read_line(self, timeout_s: float) -> bytes:
-        assert self._child is not None
-        pipe = self._child.stdout
-        assert pipe is not None
-        with selectors.DefaultSelector() as selector:
-            selector.register(pipe, selectors.EVENT_READ)
-            end = perf_counter() + timeout_s
-            while not selector.select(min(WATCHED_EVERY_S, max(0.0, end - perf_counter()))):
-                self.while_waiting()
-                if perf_counter() > end:
-                    self.close()
-                    raise _Died(LATE, f"gave no answer within {timeout_s:.3g} s and was ended")
-        return bytes(pipe.readline())
+def _as_ours(error: ChildError) -> TinyTorchError | None:
+    """Return an error of tinytorch as it was raised in the process."""
+    known = getattr(errors, error.raised, None) if error.raised else None
+    return None if known is None else known(str(error))
+
+
+def _failed(error: Exception) -> str:
+    if not isinstance(error, ChildError) or error.kind == CRASHED:
+        return str(error)
+    return f"its process {error}" if error.kind == TIMED_OUT else f"its process raised {error}"
+
+
+class SizeWorker:
+    """The other end of a :class:`SizeProcess`: what may be asked there."""
+
+    def __init__(self, service: Any) -> None:
+        self._service = service
+        be_first_to_go()
+
+    def open(
+        self,
+        target: str | None,
+        kind: str,
+        axis: int | None,
+        backend: str,
+        torch: Mapping[str, Any] | None,
+    ) -> dict[str, Any]:
+        """Load a workload, or read the one that follows, and say what is known about it."""
+        set_backend(backend)
+        if target is not None:
+            workload = load_workload(target)
+        else:
+            workload = pickle.load(self._service.requests)  # from the process that started this one
+        self.trial = SizeTrial(workload, kind, axis)
+        if torch and "torch" in sys.modules:
+            from tinytorch.tuning.size_device_torch import take_settings
+
+            take_settings(torch)
+        self.free_bytes, self.fence, self.time = (
+            self.trial.free_bytes,
+            self.trial.fence,
+            self.trial.time,
+        )
+        self._environment = self.trial.environment()
+        self._environment.__enter__()
+        return asdict(self.trial.facts)
+
+    def attempt(self, size: int, briefly: bool) -> dict[str, Any]:
+        return asdict(self.trial.attempt(size, briefly=briefly))
 
 
 def _lean(workload: Workload) -> Workload:
@@ -600,13 +572,6 @@ def _lean(workload: Workload) -> Workload:
         what = ", ".join(each.what for each in prepared)
         raise CannotSendError(f"it was prepared in this process ({what}), and copies are not")
     return replace(workload, calibration=(), evaluate=None)
-
-
-def _import_path() -> list[str]:
-    """Give the folders that a target may be imported from: those here, and the working one."""
-    here = os.getcwd()
-    found = [path or here for path in sys.path]
-    return found if here in found else [here, *found]
 
 
 def _torch_settings() -> dict[str, Any] | None:
