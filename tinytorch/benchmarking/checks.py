@@ -11,8 +11,7 @@ from statistics import NormalDist
 from typing import Any
 
 from tinytorch.errors import ModelError, SettingError, TinyTorchError
-from tinytorch.measure.samples import Interval, Samples
-from tinytorch.measure.scaling import student_t_quantile
+from tinytorch.measure.samples import Interval, Samples, student_t_quantile
 from tinytorch.models.adapter import Adapter, owner_of
 
 __all__ = [

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tinytorch.errors import SettingError
-from tinytorch.measure.scaling import student_t_quantile
+from tinytorch.measure.samples import student_t_quantile
 
 __all__ = [
     "INCONCLUSIVE",

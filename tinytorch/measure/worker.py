@@ -119,15 +119,16 @@ def described(error: BaseException) -> dict[str, Any]:
     }
 
 
-def is_out_of_memory(error: BaseException) -> bool:
+def is_out_of_memory(error: "BaseException | None") -> bool:
     """Return whether an exception, or one behind it, says that memory ran out."""
-    current: BaseException | None = error
-    while current is not None:
-        words = f"{type(current).__name__}: {current}".lower()
-        named = isinstance(current, MemoryError) or "outofmemory" in words
-        if named or any(each in words for each in OUT_OF_MEMORY):
+    while error is not None:
+        kind = type(error)
+        if isinstance(error, MemoryError) or "OutOfMemory" in kind.__name__:
             return True
-        current = current.__cause__ or current.__context__
+        may_say_so = isinstance(error, (RuntimeError, OSError)) or kind.__module__[:5] == "torch"
+        if may_say_so and any(each in str(error).lower() for each in OUT_OF_MEMORY):
+            return True
+        error = error.__cause__ or error.__context__
     return False
 
 

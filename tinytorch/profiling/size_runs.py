@@ -1,25 +1,32 @@
-"""Calling a model with inputs of several sizes, in this process."""
+"""Running a model with inputs of several sizes: here or in a child process, timed in turns."""
 
 from __future__ import annotations
 
 import gc
-import importlib
-import mmap
 import pickle
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from math import prod
-from pathlib import Path
 from time import perf_counter
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Protocol
+
+import numpy as np
 
 from tinytorch import errors
 from tinytorch.core.dispatch import active_backend, set_backend
 from tinytorch.errors import MeasurementError, ModelError, SettingError, TinyTorchError
 from tinytorch.measure.child_process import CRASHED, TIMED_OUT, Child, ChildError, import_path
-from tinytorch.measure.environment import group_folders
+from tinytorch.measure.interleaving import interleave
+from tinytorch.measure.memory import (
+    available_bytes,
+    be_first_to_go,
+    device_memory,
+    fence_memory,
+    free_unused,
+    peak_during,
+)
 from tinytorch.measure.worker import Forks, ending_copies, is_out_of_memory
 from tinytorch.models.adapter import adapter_for
 from tinytorch.models.targets import load_workload
@@ -41,94 +48,14 @@ __all__ = [
     "CannotSendError",
     "SizeProcess",
     "SizeTrial",
+    "SizeWorker",
     "TrialFacts",
-    "available_bytes",
-    "be_first_to_go",
+    "WorkCount",
     "failure_kind",
-    "fence_address_space",
     "find_axis",
+    "round_s",
+    "time_in_turns",
 ]
-
-
-# ---------------------------------------------------------------- how much memory is left for
-# trying out sizes on a processor, and a fence around it
-
-OOM_SCORE = Path("/proc/self/oom_score_adj")
-FIRST_TO_GO = "1000"
-PROBE_BYTES = 64 << 20
-"""So much more than is allowed is asked for, to see whether the fence holds."""
-
-
-def available_bytes() -> int:
-    """Give what this process may take without making the machine swap, as it is known now.
-
-    A limit of the control groups around us counts, too: there, what exceeds it is killed.
-    """
-    import psutil
-
-    return min([int(psutil.virtual_memory().available), *_left_in_groups()])
-
-
-def fence_address_space(allowed_bytes: int) -> bool:
-    """Let every allocation beyond so many bytes more fail, and say whether that really works.
-
-    The fence is around the address space, since no system enforces one around memory that is in
-    use. It stays for the rest of the process. False where the system has none, as on Windows and
-    macOS; then nothing is limited.
-    """
-    import psutil
-
-    try:
-        resource = importlib.import_module("resource")
-        _, hard = resource.getrlimit(resource.RLIMIT_AS)
-        limit = psutil.Process().memory_info().vms + allowed_bytes
-        if hard != resource.RLIM_INFINITY:
-            limit = min(limit, hard)
-        resource.setrlimit(resource.RLIMIT_AS, (limit, hard))
-    except (ImportError, AttributeError, ValueError, OSError):
-        return False
-    try:
-        mmap.mmap(-1, allowed_bytes + PROBE_BYTES).close()
-    except (OSError, OverflowError, ValueError):
-        return True
-    return False
-
-
-def be_first_to_go() -> None:
-    """Ask the system to end this process before others, should memory run out in spite of all."""
-    with suppress(OSError):
-        OOM_SCORE.write_text(FIRST_TO_GO, "ascii")
-
-
-def _left_in_groups() -> Iterator[int]:
-    """Yield what is left below the memory limits of our control groups, in both layouts."""
-    for folder in group_folders("memory"):
-        for limit, used in (
-            ("memory.max", "memory.current"),
-            ("memory.limit_in_bytes", "memory.usage_in_bytes"),
-        ):
-            most, now = _number(folder / limit), _number(folder / used)
-            if most is not None and now is not None:
-                yield max(0, most - now + _reclaimable(folder))
-
-
-def _number(path: Path) -> int | None:
-    try:
-        text = path.read_text("ascii").strip()
-    except (OSError, ValueError):
-        return None
-    return int(text) if text.isdecimal() else None  # without a limit it reads "max"
-
-
-def _reclaimable(folder: Path) -> int:
-    """Give the bytes of files in memory, which go when somebody needs the room."""
-    try:
-        lines = (folder / "memory.stat").read_text("ascii").splitlines()
-    except (OSError, ValueError):
-        return 0
-    facts = dict(line.split(maxsplit=1) for line in lines if " " in line)
-    found = facts.get("inactive_file", facts.get("total_inactive_file", "0"))
-    return int(found) if found.isdecimal() else 0
 
 
 # ---------------------------------------------------------------- calling a model with inputs of
@@ -137,7 +64,15 @@ def _reclaimable(folder: Path) -> int:
 MEMORY, REFUSED = "memory", "refused"
 LONGEST_REASON = 160
 REPEATING_S, MOST_REPEATS = 0.02, 4
-"""Short calls are timed some times more, for so long."""
+"""Short calls are timed some times more, up to this long."""
+BLOCK_S = 1e-3
+"""Calls are timed in blocks of about this length; shorter ones mostly show the clock."""
+
+
+class Progress(Protocol):
+    """What shows how far the work is."""
+
+    def describe(self, text: str) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -176,6 +111,21 @@ class Attempt:
     @property
     def works(self) -> bool:
         return not self.kind
+
+
+@dataclass(frozen=True)
+class WorkCount:
+    """What one recorded call computes, and the memory that it holds.
+
+    `peak_bytes` are those of live buffers; `resident_bytes` of them are parameters and buffers of
+    the model. `not_counted` are kinds of operations without a formula.
+    """
+
+    flops: int
+    peak_bytes: int
+    resident_bytes: int
+    not_counted: tuple[str, ...]
+    operations: int
 
 
 class SizeTrial:
@@ -219,32 +169,24 @@ class SizeTrial:
             yield
 
     def close(self) -> None:
-        """Give back what was taken."""
+        """Release what was taken."""
         self._clean_up()
 
     def free_bytes(self) -> int:
-        """Give the memory that is left where the model is."""
-        if self.is_on_gpu:
-            from tinytorch.tuning.size_device_torch import free_bytes
-
-            return free_bytes(self.device)
-        return available_bytes()
+        """Return the memory that is left where the model is."""
+        return available_bytes(self.device)
 
     def fence(self, allowed_bytes: int) -> bool:
-        """Let what needs more than this fail, in a process of its own; say whether it will."""
-        if self.is_on_gpu:
-            from tinytorch.tuning.size_device_torch import fence_device
+        """Let what needs more than this fail, in a process of its own; return whether it will."""
+        return fence_memory(allowed_bytes, self.device)
 
-            return fence_device(self.device, allowed_bytes)
-        return fence_address_space(allowed_bytes)
-
-    def attempt(self, size: int, *, briefly: bool = False) -> Attempt:
+    def attempt(self, size: int, *, briefly: bool = False, with_peak: bool = True) -> Attempt:
         """Call the model at a size: once to see whether it works, once timed, once for its peak.
 
         `briefly` calls it once. Whatever it raises is the answer.
         """
         try:
-            found = self._attempted(size, briefly=briefly)
+            found = self._attempted(size, briefly=briefly, with_peak=with_peak)
         except Exception as error:  # a model or a device may raise anything
             found = Attempt(size, kind=failure_kind(error), failure=_in_one_line(error))
         if not found.works or self.is_on_gpu:
@@ -252,7 +194,7 @@ class SizeTrial:
         return found
 
     def time(self, size: int, loops: int) -> float:
-        """Give the seconds of a call at a size, on fresh inputs, after one that is not timed."""
+        """Return the seconds of a call at a size, on fresh inputs, after one that is not timed."""
         try:
             run = _guarded(resize_workload(self.workload, self.axis, size).run)
             run()
@@ -261,9 +203,13 @@ class SizeTrial:
         except Exception as error:  # a model or a device may raise anything, also after a while
             raise ModelError(_in_one_line(error)) from error
 
+    def count(self, size: int) -> WorkCount:
+        """Record one call at a size for its FLOPs and memory."""
+        return self._counted(resize_workload(self.workload, self.axis, size))
+
     # ------------------------------------------------------------ one attempt
 
-    def _attempted(self, size: int, *, briefly: bool) -> Attempt:
+    def _attempted(self, size: int, *, briefly: bool, with_peak: bool) -> Attempt:
         started = perf_counter()
         resized = resize_workload(self.workload, self.axis, size)
         called = perf_counter()
@@ -274,7 +220,7 @@ class SizeTrial:
         if briefly:
             return Attempt(size, perf_counter() - called, first_s=first_s)
         seconds = self._seconds(_guarded(resized.run))
-        peak, note = self._peak(resized)
+        peak, note = self._peak(resized) if with_peak else (None, "")
         return Attempt(size, seconds, peak, note=note, first_s=first_s)
 
     def _seconds(self, run: Callable[[], object]) -> float:
@@ -288,33 +234,41 @@ class SizeTrial:
         return best
 
     def _peak(self, resized: Workload) -> tuple[int | None, str]:
-        if self.is_on_gpu:
-            from tinytorch.tuning.size_device_torch import allocated_peak, forget_peak
-
-            forget_peak(self.device)
-            _guarded(resized.run)()
-            return allocated_peak(self.device), ""
+        before = device_memory(self.device)
+        if before is not None:
+            needed = peak_during(self.device, _guarded(resized.run))
+            return before.held_bytes + (needed or 0), ""
         try:
-            recording = self.adapter.record(
-                resized.model, _guarded(resized.run), device=self.device, inputs=resized.arguments
-            )
+            counted = self._counted(resized)
         except Exception as error:  # what cannot be watched may run all the same
             return None, f"peak memory is not known: {_in_one_line(error)}"
-        if not recording.operations:
+        if not counted.operations:
             return None, "peak memory is not known: no operation of the model could be recorded"
-        return MemoryTimeline(recording.allocations).peak_bytes, ""
+        return counted.peak_bytes, ""
+
+    def _counted(self, resized: Workload) -> WorkCount:
+        recording = self.adapter.record(
+            resized.model, _guarded(resized.run), device=self.device, inputs=resized.arguments
+        )
+        memory = MemoryTimeline(recording.allocations)
+        held = memory.peak_by_category
+        missing = {record.kind for record in recording.operations if record.cost is None}
+        return WorkCount(
+            flops=sum(record.flops for record in recording.operations),
+            peak_bytes=memory.peak_bytes,
+            resident_bytes=held.get("parameters", 0) + held.get("buffers", 0),
+            not_counted=tuple(sorted(missing)),
+            operations=len(recording.operations),
+        )
 
     def _clean_up(self) -> None:
         gc.collect()
-        if "torch" in sys.modules:
-            from tinytorch.tuning.size_device_torch import give_memory_back
-
-            with suppress(RuntimeError):  # a device on which a kernel failed does nothing any more
-                give_memory_back()
+        with suppress(RuntimeError):  # a device on which a kernel failed does nothing any more
+            free_unused()
 
 
 def find_axis(workload: Workload, kind: str, axis: int | None = None) -> int:
-    """Give the number of the axis of examples (`batch`) or tokens (`sequence`)."""
+    """Return the number of the axis of examples (`batch`) or tokens (`sequence`)."""
     if not workload.arguments:
         raise SettingError(
             f"workload {workload.name!r} has no example inputs; give the model something to run on"
@@ -325,9 +279,9 @@ def find_axis(workload: Workload, kind: str, axis: int | None = None) -> int:
     if axis is None and kind == "batch" and all(len(shape) < 2 for shape in shapes):
         seen = ", ".join(map(str, shapes))
         raise SettingError(
-            f"the inputs of {workload.name!r} have one axis each ({seen}): nobody can tell whether "
-            "it counts examples or features; give axis=0 if it counts examples, or inputs with an "
-            "axis for these"
+            f"the inputs of {workload.name!r} have one axis each ({seen}), which may count "
+            "examples or features; give axis=0 if it counts examples, or inputs with an axis for "
+            "these"
         )
     return number
 
@@ -352,7 +306,7 @@ def _in_one_line(error: BaseException) -> str:
 
 
 def _items_before(arguments: tuple[Any, ...], axis: int) -> int:
-    """Give how many rows of the first resized input lie beside each other: its examples."""
+    """Return how many rows of the first resized input lie beside each other: its examples."""
     shape = next(shape for shape in _shapes(arguments) if len(shape) > axis and shape[axis])
     return prod(shape[:axis])
 
@@ -368,7 +322,7 @@ def _shapes(value: Any) -> list[tuple[int, ...]]:
 # ---------------------------------------------------------------- trying sizes in a child process,
 # which is started anew when it did not survive one
 
-SERVICE = "tinytorch.tuning.size_trial:SizeWorker"
+SERVICE = f"{__name__}:SizeWorker"
 ENDED, LATE = "ended", "late"
 LOADING_S = 600.0
 """A large model may take minutes to load; a process that says nothing for longer is ended."""
@@ -384,7 +338,7 @@ class SizeProcess:
     """A workload in a process of its own, given by its target or sent over.
 
     `timeout_s` is how long an answer may take, `restarting_s` the time that was spent on starting
-    the process anew. `while_waiting` is called now and then, so that somebody can see life.
+    the process anew. `while_waiting` is called now and then, for a sign of progress.
     """
 
     is_isolated = True
@@ -422,11 +376,11 @@ class SizeProcess:
         self._child = None
 
     def free_bytes(self) -> int:
-        """Give the memory that is left where the model is."""
+        """Return the memory that is left where the model is."""
         return int(self._measured("free_bytes"))
 
     def fence(self, allowed_bytes: int) -> bool:
-        """Let what needs more than this fail there; say whether it will."""
+        """Let what needs more than this fail there; return whether it will."""
         self._fenced_at = allowed_bytes
         return bool(self._measured("fence", allowed_bytes=allowed_bytes))
 
@@ -443,7 +397,7 @@ class SizeProcess:
         return found
 
     def time(self, size: int, loops: int) -> float:
-        """Give the seconds of a call at a size, on fresh inputs, after one that is not timed."""
+        """Return the seconds of a call at a size, on fresh inputs, after one that is not timed."""
         try:
             return float(self._measured("time", size=size, loops=loops))
         except ModelError:
@@ -467,7 +421,7 @@ class SizeProcess:
                 kind=self._kind,
                 axis=self._axis,
                 backend=active_backend().name,
-                torch=_torch_settings(),
+                torch=torch_settings(),
             )
             facts = self._child.answer(LOADING_S, self.while_waiting)
             return TrialFacts(**facts | {"notes": tuple(facts["notes"])})
@@ -549,9 +503,7 @@ class SizeWorker:
             workload = pickle.load(self._service.requests)  # from the process that started this one
         self.trial = SizeTrial(workload, kind, axis)
         if torch and "torch" in sys.modules:
-            from tinytorch.tuning.size_device_torch import take_settings
-
-            take_settings(torch)
+            take_torch_settings(torch)
         self.free_bytes, self.fence, self.time = (
             self.trial.free_bytes,
             self.trial.fence,
@@ -574,9 +526,65 @@ def _lean(workload: Workload) -> Workload:
     return replace(workload, calibration=(), evaluate=None)
 
 
-def _torch_settings() -> dict[str, Any] | None:
-    if "torch" not in sys.modules:
+def torch_settings() -> dict[str, Any] | None:
+    """Return what decides about the speed of PyTorch in this process; None where it is not used."""
+    torch = sys.modules.get("torch")
+    if torch is None:
         return None
-    from tinytorch.tuning.size_device_torch import settings_in_force
+    return {
+        "threads": torch.get_num_threads(),
+        "matmul_precision": torch.get_float32_matmul_precision(),
+        "default_dtype": str(torch.get_default_dtype()).removeprefix("torch."),
+    }
 
-    return settings_in_force()
+
+def take_torch_settings(settings: Mapping[str, Any]) -> None:
+    """Work with the settings of another process."""
+    torch = sys.modules["torch"]
+    torch.set_num_threads(settings["threads"])
+    torch.set_float32_matmul_precision(settings["matmul_precision"])
+    torch.set_default_dtype(getattr(torch, settings["default_dtype"]))
+
+
+# ---------------------------------------------------------------- timing sizes in turns
+
+SizeBench = SizeTrial | SizeProcess
+
+
+def round_s(seconds: Iterable[float]) -> float:
+    """Estimate a round of turns of sizes whose calls take so long.
+
+    Each has a call that is not timed.
+    """
+    return sum(each + max(BLOCK_S, each) for each in seconds)
+
+
+def time_in_turns(
+    bench: SizeBench,
+    seconds: Mapping[int, float],
+    *,
+    at_least: int,
+    at_most: int,
+    budget_s: float,
+    tell: Callable[[str], None],
+) -> tuple[dict[int, list[float]], dict[int, TinyTorchError]]:
+    """Return the seconds per call of each size, round by round, and what others raised.
+
+    `seconds` are about those of a call, by size.
+    """
+    loops = {size: max(1, round(BLOCK_S / each)) for size, each in seconds.items()}
+    values: dict[int, list[float]] = {size: [] for size in seconds}
+    failures: dict[int, TinyTorchError] = {}
+    rng, told = np.random.default_rng(0), -1
+    for number, size in interleave(
+        loops, rng=rng, at_least=at_least, at_most=at_most, budget_s=budget_s
+    ):
+        if number > told:
+            tell(f"timing {len(loops)} sizes, round {number + 1}")
+            told = number
+        try:
+            values[size].append(bench.time(size, loops[size]))
+        except TinyTorchError as error:
+            failures[size] = error
+            del loops[size], values[size]
+    return values, failures

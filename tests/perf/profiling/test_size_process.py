@@ -8,7 +8,7 @@ from tinytorch import Workload
 from tinytorch.errors import MeasurementError, SettingError, TargetError
 from tinytorch.measure import child_process
 from tinytorch.models.workload import Preparation
-from tinytorch.tuning.size_trial import ENDED, LATE, CannotSendError, SizeProcess
+from tinytorch.profiling.size_runs import ENDED, LATE, CannotSendError, SizeProcess
 
 
 def target(name):
