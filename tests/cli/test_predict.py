@@ -5,7 +5,7 @@ import pytest
 from tinytorch.cli.console import ExitCode
 from tinytorch.cli.main import main
 from tinytorch.profiling import size_scaling
-from tinytorch.profiling.size_scaling import Trend
+from tinytorch.profiling.size_laws import Trend
 
 
 @pytest.fixture(autouse=True)

@@ -4,7 +4,8 @@ import pytest
 from rich.console import Console
 
 from tinytorch.measure.samples import Samples
-from tinytorch.profiling.size_scaling import NOT_RESOLVED, SizePoint, SizeScaling, fit_trend
+from tinytorch.profiling.size_laws import NOT_RESOLVED, SizePoint, fit_trend
+from tinytorch.profiling.size_scaling import SizeScaling
 from tinytorch.reporting.machine import render_scaling
 
 

@@ -11,8 +11,7 @@ from typing import Any
 
 from tinytorch.errors import SettingError, TinyTorchError
 from tinytorch.measure.estimate import Estimate
-from tinytorch.measure.samples import Samples
-from tinytorch.measure.scaling import student_t_quantile
+from tinytorch.measure.samples import Samples, student_t_quantile
 from tinytorch.models.adapter import Adapter, owner_of
 
 

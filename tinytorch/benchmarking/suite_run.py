@@ -2,27 +2,25 @@
 
 from __future__ import annotations
 
-import json
 import os
 import secrets
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
-from pathlib import Path
 from typing import Any
 
 from tinytorch.benchmarking.scenarios import PERCENTILES
 from tinytorch.benchmarking.suite_file import Entry, Suite, digest
 from tinytorch.errors import SettingError
 from tinytorch.measure.child_process import (
-    how_it_ended,
-    last_words,
+    TIMED_OUT,
+    Child,
+    ChildError,
+    import_path,
     owned_folder,
     remove_stale_folders,
-    run_child,
 )
 from tinytorch.measure.environment import describe_environment
 from tinytorch.measure.estimate import Estimate
@@ -34,11 +32,7 @@ from tinytorch.records.store import RecordStore, keep, open_store, store_path
 # ---------------------------------------------------------------- starting a fresh process for an
 # entry of a suite, and what becomes of it
 
-START = (
-    "import json, sys; request = json.loads(sys.argv[1]); sys.path[:] = request['path']; "
-    "from tinytorch.benchmarking.entry_worker import main; main(request)"
-)
-WORDS_KEPT = 300
+SERVICE = "tinytorch.benchmarking.entry_worker:answer"
 FOLDERS = "bench"
 
 
@@ -62,45 +56,20 @@ def run_entry(entry: Entry, *, timeout_s: float) -> EntryAnswer:
     """
     remove_stale_folders(FOLDERS)
     with owned_folder(FOLDERS) as folder:
-        answer = folder / "answer.json"
-        request = {"entry": entry.to_dict(), "answer": str(answer), "path": _import_path()}
-        child = run_child(
-            [sys.executable, "-c", START, json.dumps(request)], timeout_s=timeout_s, together=True
-        )
-        if child.code is None:
-            return EntryAnswer(
-                failure=f"gave no result within {timeout_s:g} s and was ended; "
-                "allow more with a longer timeout"
-            )
-        if not answer.exists():
-            words = last_words(child.output, WORDS_KEPT)
-            said = f"; it said: {words}" if words else ""
-            return EntryAnswer(failure=f"its process {_without_answer(child.code)}{said}")
-        return _read(answer)
-
-
-def _import_path() -> list[str]:
-    """Return the import path of a target: that of this process, and the working directory."""
-    here = os.getcwd()
-    found = [path or here for path in sys.path]
-    return found if here in found else [here, *found]
-
-
-def _read(answer: Path) -> EntryAnswer:
-    fields = json.loads(answer.read_text("utf-8"))
-    if "failure" in fields:
-        return EntryAnswer(failure=fields["failure"])
+        child = Child(SERVICE, path=import_path(), scratch=folder)
+        try:
+            found = child.ask(timeout_s=timeout_s, entry=entry.to_dict())
+        except ChildError as error:
+            hint = "; allow more with a longer timeout" if error.kind == TIMED_OUT else ""
+            return EntryAnswer(failure=f"{error}{hint}")
+        finally:
+            child.close()
     return EntryAnswer(
-        samples={name: Samples.from_dict(each) for name, each in fields["samples"].items()},
-        environment=fields["environment"],
-        details=fields["details"],
-        notes=tuple(fields["notes"]),
+        samples={name: Samples.from_dict(each) for name, each in found["samples"].items()},
+        environment=found["environment"],
+        details=found["details"],
+        notes=tuple(found["notes"]),
     )
-
-
-def _without_answer(code: int) -> str:
-    # Some targets exit by themselves, without a visible error.
-    return how_it_ended(code) if code < 0 else f"{how_it_ended(code)} and without an answer"
 
 
 # ---------------------------------------------------------------- running a suite: one fresh

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from tinytorch.errors import SettingError
 from tinytorch.measure.estimate import INCONCLUSIVE
-from tinytorch.measure.scaling import student_t_quantile
+from tinytorch.measure.samples import student_t_quantile
 
 __all__ = [
     "INCONCLUSIVE",

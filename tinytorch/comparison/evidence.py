@@ -21,7 +21,7 @@ from tinytorch.errors import MeasurementError, SettingError, TinyTorchError
 from tinytorch.measure.energy import find_energy_meters, measure_energy
 from tinytorch.measure.environment import observe
 from tinytorch.measure.estimate import Estimate
-from tinytorch.measure.interleaving import Round
+from tinytorch.measure.interleaving import Round, interleave
 from tinytorch.measure.samples import Samples, values_needed
 from tinytorch.measure.timing import (
     WALL,
@@ -173,13 +173,15 @@ def _take_pairs(
     rng: np.random.Generator,
 ) -> tuple[list[float], list[float]]:
     times: tuple[list[float], list[float]] = ([], [])
-    least = min(wanted, LEAST_CALLS)
-    for pair in range(wanted):
-        if pair >= least and perf_counter() >= end:
-            break
-        begin = int(rng.integers(2))
-        for side in (begin, 1 - begin):
-            times[side].append(clock.time(functions[side], 1))
+    turns = interleave(
+        range(2),
+        rng=rng,
+        at_least=min(wanted, LEAST_CALLS),
+        at_most=wanted,
+        budget_s=end - perf_counter(),
+    )
+    for _, side in turns:
+        times[side].append(clock.time(functions[side], 1))
     return times
 
 

@@ -35,7 +35,7 @@ from tinytorch.core.files import ProgressLine
 from tinytorch.core.tensor import Tensor
 from tinytorch.errors import ModelError, SettingError
 from tinytorch.measure.environment import describe_environment, observe
-from tinytorch.measure.interleaving import hodges_lehmann, signed_rank_interval
+from tinytorch.measure.interleaving import hodges_lehmann, interleave, signed_rank_interval
 from tinytorch.measure.timing import Clock, fitting_clock, gc_paused
 from tinytorch.models.workload import call_model
 from tinytorch.models.zoo import load_zoo
@@ -328,10 +328,9 @@ class CompetitionProfiler:
                 for _ in range(self.warmup_runs):
                     side.take_run()
                 side.settle()
-            for number in range(self.timing_runs):
-                # A B, B A: a drift of the machine meets both alike.
-                for side in sides if number % 2 == 0 else reversed(sides):
-                    side.runs.append(side.take_run())
+            rng = np.random.default_rng(0)
+            for _, place in interleave(range(len(sides)), rng=rng, at_least=self.timing_runs):
+                sides[place].runs.append(sides[place].take_run())
         is_computing = all(side.subject.device == "cpu" for side in sides)
         doubts = observe().doubts_since(before, is_computing=is_computing)
         threads = describe_environment().threads_in_force

@@ -31,6 +31,7 @@ from tinytorch.competition.judgement import Heat
 from tinytorch.core.autograd import no_grad
 from tinytorch.core.dispatch import use_backend
 from tinytorch.errors import TinyTorchError
+from tinytorch.measure.interleaving import balanced_pairs
 from tinytorch.models.zoo import CONTEXT, load_zoo, tokenizer
 
 # ---------------------------------------------------------------- the course of a heat: which
@@ -240,10 +241,9 @@ def run_heat(
                 process = stack.enter_context(start(sides[side], limits))
                 started[side] = _Runner(event, process, public, limits)
         runners = [started[0], started[1]]
-        first = 0
-        for number, block in enumerate(blocks_of(course)):
-            first = int(rng.integers(2)) if number % 2 == 0 else 1 - first
-            for side in (first, 1 - first):
+        blocks = list(blocks_of(course))
+        for block, order in zip(blocks, balanced_pairs(len(blocks), rng), strict=True):
+            for side in order:
                 with _blaming(side):
                     runners[side].answer(block)
         legs = []

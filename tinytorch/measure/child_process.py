@@ -1,26 +1,38 @@
-"""Starting a child process, ending it with all that it has started, and saying how it ended."""
+"""Child processes: starting them, asking them, and ending them with all that they have started."""
 
 from __future__ import annotations
 
+import json
 import os
 import platform
+import queue
 import re
 import shutil
 import signal
 import subprocess
+import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from threading import Thread
+from time import perf_counter
+from typing import Any, BinaryIO
 
-from tinytorch.errors import SettingError
+from tinytorch.errors import SettingError, TinyTorchError
 
 __all__ = [
+    "CRASHED",
+    "OUT_OF_MEMORY",
+    "RAISED",
+    "TIMED_OUT",
+    "Child",
+    "ChildError",
     "EndedChild",
     "end_child",
     "how_it_ended",
+    "import_path",
     "is_running",
     "last_words",
     "own_start",
@@ -51,7 +63,7 @@ class EndedChild:
 
 
 def start_child(
-    command: Sequence[str], *, purpose: str = "", **settings: Any
+    command: Sequence[str] | str, *, purpose: str = "", **settings: Any
 ) -> subprocess.Popen[Any]:
     """Start a process in a group of its own; `settings` are those of :class:`subprocess.Popen`.
 
@@ -62,20 +74,22 @@ def start_child(
     try:
         return subprocess.Popen(command, **(usual | settings))
     except OSError as error:
-        what = f"{command[0]} cannot be started{purpose and f' {purpose}'}"
+        program = command if isinstance(command, str) else command[0]
+        what = f"{program} cannot be started{purpose and f' {purpose}'}"
         raise SettingError(f"{what}: {error.strerror or error}") from error
 
 
 def run_child(
-    command: Sequence[str],
+    command: Sequence[str] | str,
     *,
-    timeout_s: float,
+    timeout_s: float | None,
     folder: str | os.PathLike[str] | None = None,
     environment: Mapping[str, str] | None = None,
     together: bool = False,
+    shell: bool = False,
     purpose: str = "",
 ) -> EndedChild:
-    """Run a process to its end, or until `timeout_s` have passed, and give what it has said.
+    """Run a process to its end, or until `timeout_s` have passed, and return what it has said.
 
     The process, and those that it has started, are ended in any case, also when this call is
     interrupted. `together` keeps output and messages in their order.
@@ -89,6 +103,7 @@ def run_child(
             stderr=subprocess.STDOUT if together else messages,
             cwd=folder,
             env=environment,
+            shell=shell,
         )
         code: int | None = None
         try:
@@ -130,7 +145,7 @@ def how_it_ended(code: int) -> str:
 
 
 def last_words(text: str, limit: int = WORDS_KEPT) -> str:
-    """Give the end of what a process has said, in one line.
+    """Return the end of what a process has said, in one line.
 
     >>> last_words("first\\n\\n  second\\n")
     'first / second'
@@ -142,6 +157,150 @@ def last_words(text: str, limit: int = WORDS_KEPT) -> str:
 def _text_in(file: Any) -> str:
     file.seek(0)
     return str(file.read().decode("utf-8", errors="replace"))
+
+
+# ---------------------------------------------------------------- asking a child process: requests
+# and answers are lines of JSON (see worker.py)
+
+WORKER = Path(__file__).with_name("worker.py")
+WATCHED_EVERY_S = 0.5
+LISTENING_S = 1.0
+CRASHED, OUT_OF_MEMORY, RAISED = "crashed", "out of memory", "raised"
+TIMED_OUT = "timed out"
+
+
+class ChildError(TinyTorchError):
+    """A request without an answer. `kind` is CRASHED, OUT_OF_MEMORY, RAISED or TIMED_OUT.
+
+    `raised` is the class of the exception there, where there was one.
+    """
+
+    def __init__(self, kind: str, words: str, *, raised: str = "") -> None:
+        super().__init__(words)
+        self.kind, self.raised = kind, raised
+
+
+class Child:
+    """A process that answers requests, until it is closed or an answer does not come.
+
+    `serve` names what answers there: `module:name` or `file.py:name`, a function or a class.
+    `path` is where it imports from; by default its working folder comes first.
+    """
+
+    def __init__(
+        self,
+        serve: str,
+        *,
+        python: str | None = None,
+        path: Sequence[str] | None = None,
+        scratch: str | os.PathLike[str] | None = None,
+        folder: str | os.PathLike[str] | None = None,
+        environment: Mapping[str, str] | None = None,
+        purpose: str = "",
+    ) -> None:
+        settings = {"serve": serve, "path": path, "scratch": scratch and os.fspath(scratch)}
+        self._messages = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the process
+        try:
+            self.process = start_child(
+                [python or sys.executable, os.fspath(WORKER), json.dumps(settings)],
+                purpose=purpose,
+                stdout=subprocess.PIPE,
+                stderr=self._messages,
+                cwd=folder,
+                env=environment,
+            )
+        except BaseException:
+            self._messages.close()
+            raise
+        self._lines: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+        self._listener = Thread(target=self._listen, args=(self.process.stdout,), daemon=True)
+        self._listener.start()
+
+    def ask(self, do: str | None = None, *, timeout_s: float, **settings: Any) -> Any:
+        """Send a request and wait for its answer."""
+        self.send(do, **settings)
+        return self.answer(timeout_s)
+
+    def send(
+        self,
+        do: str | None = None,
+        *,
+        followed_by: Callable[[BinaryIO], object] | None = None,
+        **settings: Any,
+    ) -> None:
+        """Send a request; `followed_by` writes what the service reads after it."""
+        pipe = self.process.stdin
+        assert pipe is not None
+        with suppress(OSError):  # when it has ended, reading the answer says how
+            pipe.write((json.dumps({"do": do, **settings}) + "\n").encode())
+            if followed_by is not None:
+                followed_by(pipe)  # type: ignore[arg-type]
+            pipe.flush()
+
+    def answer(self, timeout_s: float, while_waiting: Callable[[], None] = lambda: None) -> Any:
+        """Wait for the next answer; without one the process is ended and a ChildError raised.
+
+        `while_waiting` is called now and then.
+        """
+        try:
+            line = self._next_line(timeout_s, while_waiting)
+        except BaseException:
+            self.close()
+            raise
+        answer = json.loads(line)
+        if "error" not in answer:
+            return answer["answer"]
+        error = answer["error"]
+        words = error["words"] if error["is_ours"] and error["words"] else ""
+        words = words or ": ".join(filter(None, (error["class"], error["words"])))
+        kind = OUT_OF_MEMORY if error["is_memory"] else RAISED
+        raise ChildError(kind, words, raised=error["class"])
+
+    def heard(self) -> str:
+        """Return what the process has printed."""
+        return _text_in(self._messages)
+
+    def close(self) -> None:
+        """End the process and those that it has started."""
+        if self._messages.closed:
+            return
+        # Closing a pipe waits for whoever reads from it, so the listener has to leave first.
+        pipe, self.process.stdout = self.process.stdout, None
+        end_child(self.process)
+        self._listener.join(LISTENING_S)
+        if pipe is not None and not self._listener.is_alive():
+            pipe.close()
+        self._messages.close()
+
+    def _listen(self, pipe: Iterable[bytes]) -> None:
+        for line in pipe:
+            self._lines.put(line)
+        self._lines.put(b"")
+
+    def _next_line(self, timeout_s: float, while_waiting: Callable[[], None]) -> bytes:
+        end = perf_counter() + timeout_s
+        while True:
+            try:
+                left_s = max(0.0, end - perf_counter())
+                line = self._lines.get(timeout=min(WATCHED_EVERY_S, left_s))
+                break
+            except queue.Empty:
+                while_waiting()
+                if perf_counter() >= end:
+                    words = f"gave no answer within {timeout_s:.3g} s and was ended"
+                    raise ChildError(TIMED_OUT, words) from None
+        if line.endswith(b"\n"):
+            return line
+        code = self.process.wait()
+        said = last_words(self.heard()) or "nothing"
+        raise ChildError(CRASHED, f"its process {how_it_ended(code)}; it said: {said}")
+
+
+def import_path() -> list[str]:
+    """Return the folders that a child imports from as this process does: the working one, too."""
+    here = os.getcwd()
+    found = [path or here for path in sys.path]
+    return found if here in found else [here, *found]
 
 
 # ---------------------------------------------------------------- temporary folders that know

@@ -1,23 +1,23 @@
-"""The interleaver: two sides take turns in rounds; estimates and interim analyses of the ratio."""
+"""The interleaver: sides take turns in random order; estimates and interim analyses of ratios."""
 
 from __future__ import annotations
 
 import gc
 import importlib
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cache, cached_property, lru_cache
 from statistics import NormalDist
 from time import perf_counter, perf_counter_ns, process_time_ns, sleep, thread_time_ns
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from tinytorch.core.kernels.backend import matmul
 from tinytorch.errors import MeasurementError
-from tinytorch.measure.timing import Clock
+from tinytorch.measure.timing import Clock, gc_paused
 
 __all__ = [
     "FEWEST",
@@ -31,13 +31,54 @@ __all__ = [
     "Round",
     "Side",
     "Stopwatch",
+    "balanced_pairs",
     "common_level",
     "find_pace",
     "hodges_lehmann",
+    "interleave",
     "refine_pace",
     "signed_rank_interval",
     "take_round",
 ]
+
+
+# ---------------------------------------------------------------- who is next: any number of
+# sides in rounds of random order, or two sides in pairs
+
+Named = TypeVar("Named", bound=Hashable)
+
+
+def interleave(
+    sides: Collection[Named],
+    *,
+    rng: np.random.Generator,
+    at_least: int,
+    at_most: int | None = None,
+    budget_s: float = math.inf,
+) -> Iterator[tuple[int, Named]]:
+    """Yield the number of a round and a side: each side once a round, in a fresh random order.
+
+    What slows the machine down for a while then meets all sides alike. After `at_least` rounds a
+    new one begins only while `budget_s` lasts, up to `at_most` (default: `at_least`). A side that
+    is removed from `sides` meanwhile has no further turns. The garbage collector is off.
+    """
+    end = perf_counter() + budget_s
+    with gc_paused():
+        for number in range(at_least if at_most is None else at_most):
+            if number >= at_least and perf_counter() >= end:
+                return
+            present = list(sides)
+            for index in rng.permutation(len(present)):
+                if present[index] in sides:
+                    yield number, present[index]
+
+
+def balanced_pairs(pairs: int, rng: np.random.Generator) -> Iterator[tuple[int, int]]:
+    """Yield the order of two sides in each pair: A B B A or B A A B, against drifts."""
+    first = 0
+    for position in range(pairs):
+        first = int(rng.integers(2)) if position % 2 == 0 else 1 - first
+        yield first, 1 - first
 
 
 # ---------------------------------------------------------------- timing two sides in rounds:
@@ -365,8 +406,8 @@ def take_round(baseline: Side, candidate: Side, *, pace: Pace, rng: np.random.Ge
             _settle(sides[index], pace.loops[index], call_s, rng)
     seconds: tuple[list[float], list[float]] = ([], [])
     displaced = 0
-    for first in _first_sides(pace.pairs, rng):
-        for index in (first, 1 - first):
+    for order in balanced_pairs(pace.pairs, rng):
+        for index in order:
             side, loops = sides[index], pace.loops[index]
             reading = side.time(loops, before=pace.calls_before)
             displaced += reading.lost_s > 0
@@ -382,14 +423,6 @@ def take_round(baseline: Side, candidate: Side, *, pace: Pace, rng: np.random.Ge
 
 def _rounded(seconds: list[float]) -> tuple[float, ...]:
     return tuple(float(f"{value:.{DIGITS}g}") for value in seconds)
-
-
-def _first_sides(pairs: int, rng: np.random.Generator) -> Iterator[int]:
-    """Say who begins each pair: A B B A or B A A B, so that a drift meets both alike."""
-    first = 0
-    for position in range(pairs):
-        first = int(rng.integers(2)) if position % 2 == 0 else 1 - first
-        yield first
 
 
 def _seconds_per_call(side: Side, turn_s: float, *, believed_s: float) -> float:

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from tinytorch.errors import SettingError
 from tinytorch.measure.estimate import Estimate
 
-__all__ = ["Outliers", "Samples", "Stability", "values_needed"]
+__all__ = ["Outliers", "Samples", "Stability", "student_t_quantile", "values_needed"]
 
 MILD_FENCE, SEVERE_FENCE = 1.5, 3.0
 """Tukey's fences, in interquartile ranges beyond the quartiles."""
@@ -276,3 +276,37 @@ def _binomial(count: int, share: float) -> npt.NDArray[np.float64]:
     logarithms = np.concatenate([[0.0], np.cumsum(steps)])
     weights: npt.NDArray[np.float64] = np.exp(logarithms - logarithms.max())
     return weights / weights.sum()
+
+
+def student_t_quantile(probability: float, freedom: int) -> float:
+    """Return the quantile of Student's t distribution, by bisection of its distribution."""
+    if not 0 < probability < 1:
+        raise SettingError(f"probability={probability}; it must lie between 0 and 1")
+    if freedom < 1:
+        raise SettingError(f"freedom={freedom}; it must be at least 1")
+    if probability < 0.5:
+        return -student_t_quantile(1 - probability, freedom)
+    low, high = 0.0, 1.0
+    while _student_t_below(high, freedom) < probability:
+        low, high = high, 2 * high
+    while (middle := (low + high) / 2) not in (low, high):
+        if _student_t_below(middle, freedom) < probability:
+            low = middle
+        else:
+            high = middle
+    return high
+
+
+def _student_t_below(t: float, freedom: int) -> float:
+    """Return the probability below `t`, by the finite series (Abramowitz and Stegun, 26.7.3-4)."""
+    angle = math.atan2(t, math.sqrt(freedom))
+    cosine_squared = math.cos(angle) ** 2
+    term, total = 1.0, 0.0
+    start = freedom % 2
+    for step in range(start, freedom - 1, 2):
+        total += term
+        term *= cosine_squared * (step + 1) / (step + 2)
+    if start:
+        inner = angle + math.sin(angle) * math.cos(angle) * total
+        return 0.5 + inner / math.pi
+    return 0.5 + math.sin(angle) * total / 2

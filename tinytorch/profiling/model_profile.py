@@ -24,6 +24,7 @@ from tinytorch.errors import BackendError, ModelError, SettingError, TinyTorchEr
 from tinytorch.measure.ceilings import Progress, machine_ceilings
 from tinytorch.measure.counters import count_events
 from tinytorch.measure.environment import describe_environment, observe
+from tinytorch.measure.interleaving import interleave
 from tinytorch.measure.memory import traced_memory
 from tinytorch.measure.samples import Samples
 from tinytorch.measure.timing import gc_paused
@@ -153,18 +154,18 @@ def time_in_turns(
 ) -> Timing:
     """Call the model unwatched and watched in turns, so that noise meets both alike.
 
-    Who begins changes from turn to turn. Where a turn has several calls, the first one does not
+    Their order is random. Where a turn has several calls, the first one does not
     count: it finds the caches full of something else. Once a call turns out to wait for its device,
     so that it cannot be queued up, a trace tells about layers instead, where there is one.
     """
     tally, name = _Tally(), task.workload.name
     runs_behind = task.adapter.hold_back(task.device, 0.0) is not None
     before = observe()
+    rng = np.random.default_rng(0)
     with gc_paused():
         per_turn = _calls_per_turn(task, runs, budget_s)
         for turn, count in enumerate(per_turn):
-            kinds = tally.kinds(runs_behind=runs_behind)
-            for take in kinds if turn % 2 == 0 else reversed(kinds):
+            for _, take in interleave(tally.kinds(runs_behind=runs_behind), rng=rng, at_least=1):
                 take(task, count)
             if turn == 0 and tally.gaps:
                 tally.trace(task, sum(per_turn))

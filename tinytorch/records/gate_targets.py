@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import filecmp
-import json
 import os
-import subprocess
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -19,10 +17,10 @@ import numpy as np
 from tinytorch.comparison.compare import compare
 from tinytorch.comparison.comparison import Comparison
 from tinytorch.comparison.outputs import OutputDifference
-from tinytorch.comparison.processes import WORKER, Isolated
+from tinytorch.comparison.processes import Isolated
 from tinytorch.errors import MeasurementError, ModelError, SettingError
 from tinytorch.measure.ceilings import Progress
-from tinytorch.measure.child_process import how_it_ended, last_words, run_child
+from tinytorch.measure.child_process import TIMED_OUT, ChildError, last_words, run_child
 from tinytorch.measure.estimate import FASTER, SLOWER, Estimate
 from tinytorch.measure.samples import Samples
 from tinytorch.models.targets import is_installed, place_in_project
@@ -172,7 +170,6 @@ def _all_from_elsewhere(trees: _Trees, origins: tuple[Origins, Origins]) -> str:
 # their code is, which Python runs it, and whether it works
 
 BASELINE, CANDIDATE = "baseline", "candidate"
-PROBE = Path(__file__).with_name("probe.py")
 SIDE_VARIABLE = "TINYTORCH_GATE_SIDE"
 
 
@@ -250,44 +247,34 @@ class GateSide:
 
         A candidate that cannot be prepared has failed; without a baseline nothing can be measured.
         """
-        ran = subprocess.run(
+        ran = run_child(
             command,
             shell=True,
-            cwd=self.folder,
-            env=os.environ | {SIDE_VARIABLE: self.name},
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            errors="replace",
+            timeout_s=None,
+            folder=self.folder,
+            environment=os.environ | {SIDE_VARIABLE: self.name},
+            together=True,
         )
-        if ran.returncode != 0:
+        if ran.code != 0:
             kind = ModelError if self.name == CANDIDATE else MeasurementError
-            said = last_words(ran.stdout)
+            said = last_words(ran.output)
             raise kind(
-                f"the setup command ended with {ran.returncode} for the {self.name} "
+                f"the setup command ended with {ran.code} for the {self.name} "
                 f"({self.label}); it said: {said or 'nothing'}"
             )
 
     def probe(self, target: str, *, others: Sequence[Path] = ()) -> Probed:
         """Load a target and call it once; `others` are trees that nothing may come from."""
-        isolated = self.isolated(target)
-        request = json.dumps({"target": target, "worker": str(WORKER)})
-        ran = run_child(
-            [isolated.python, str(PROBE), request],
-            timeout_s=self.timeout_s,
-            folder=isolated.folder,
-            environment=isolated.environment,
-            purpose=f"for the {self.name}",
-        )
-        if ran.code is None:
-            return Probed(
-                f"it gave no answer within {self.timeout_s:g} s; allow more with a longer timeout"
-            )
-        if not ran.output.strip():
-            said = last_words(ran.messages) or "nothing"
-            return Probed(f"its process {how_it_ended(ran.code)}; it said: {said}")
-        return self._understood(target, json.loads(ran.output), others)
+        process = self.isolated(target).start(purpose=f"for the {self.name}")
+        try:
+            seen = process.ask("probe", timeout_s=self.timeout_s, target=target)
+        except ChildError as error:
+            if error.kind == TIMED_OUT:
+                return Probed(f"it {error}; allow more with a longer timeout")
+            return Probed(str(error))
+        finally:
+            process.close()
+        return self._understood(target, seen, others)
 
     def _understood(self, target: str, seen: dict[str, Any], others: Sequence[Path]) -> Probed:
         origins = self._origins(target, seen["modules"])

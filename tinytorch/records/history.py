@@ -19,8 +19,7 @@ from tinytorch.comparison.comparison import Comparison
 from tinytorch.errors import RecordError, SettingError
 from tinytorch.measure.environment import DECIDING_LIBRARIES
 from tinytorch.measure.estimate import Estimate
-from tinytorch.measure.samples import Samples
-from tinytorch.measure.scaling import student_t_quantile
+from tinytorch.measure.samples import Samples, student_t_quantile
 from tinytorch.records.change_points import ChangePoint, drifts, find_change_points
 from tinytorch.records.record import Record, SeriesKey, canonical_json, parse_record, utc_text
 from tinytorch.records.store import RecordStore, SeriesSummary

@@ -15,7 +15,8 @@ from tinytorch.measure.ceilings import Ceilings, Rate
 from tinytorch.measure.environment import Environment
 from tinytorch.measure.samples import Samples
 from tinytorch.profiling.hardware import HardwareEstimate
-from tinytorch.profiling.size_scaling import NOT_RESOLVED, SizeScaling, Trend
+from tinytorch.profiling.size_laws import NOT_RESOLVED, Trend
+from tinytorch.profiling.size_scaling import SizeScaling
 from tinytorch.reporting.forest_plot import ratio_text
 from tinytorch.reporting.quantities import (
     UNKNOWN,

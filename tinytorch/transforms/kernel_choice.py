@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -10,7 +9,6 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, replace
 from functools import cache
 from pathlib import Path
-from time import perf_counter
 from typing import Any, Protocol
 
 import numpy as np
@@ -23,8 +21,8 @@ from tinytorch.core.kernels import Array, Backend, Kernel
 from tinytorch.core.module import Execution, Module
 from tinytorch.errors import BackendError, SettingError
 from tinytorch.measure.estimate import Estimate
-from tinytorch.measure.interleaving import Stopwatch
-from tinytorch.measure.timing import WALL
+from tinytorch.measure.interleaving import Stopwatch, interleave
+from tinytorch.measure.timing import WALL, gc_paused
 from tinytorch.models.adapter import adapter_for
 from tinytorch.models.targets import load_workload
 from tinytorch.models.workload import Workload
@@ -692,7 +690,7 @@ def _race(
     """Let implementations take turns in random order; give the seconds per call in each round."""
     rng = np.random.default_rng(race.seed)
     calls = {name: _call(op, kernel, arguments, settings) for name, kernel in kernels.items()}
-    with _no_collections():
+    with gc_paused(collect=False):
         first = _first_readings(calls)
         fastest = min(first.values())
         hopeless = [
@@ -729,16 +727,18 @@ def _take_rounds(
     rng: np.random.Generator,
 ) -> None:
     """Add rounds to `times`, each with a turn of everyone."""
-    end, names = perf_counter() + budget_s, list(calls)
-    loops = {name: min(MOST_LOOPS, max(1, round(TURN_S / first[name]))) for name in names}
-    while (done := len(times[names[0]])) < FEWEST_ROUNDS or (
-        done < MOST_ROUNDS and perf_counter() < end
+    loops = {name: min(MOST_LOOPS, max(1, round(TURN_S / first[name]))) for name in calls}
+    done = min(map(len, times.values()))
+    for _, name in interleave(
+        calls,
+        rng=rng,
+        at_least=max(0, FEWEST_ROUNDS - done),
+        at_most=max(0, MOST_ROUNDS - done),
+        budget_s=budget_s,
     ):
-        for index in rng.permutation(len(names)):
-            name = names[index]
-            if first[name] < WARMED_BELOW_S:
-                calls[name]()
-            times[name].append(_seconds(calls[name], loops[name]))
+        if first[name] < WARMED_BELOW_S:
+            calls[name]()
+        times[name].append(_seconds(calls[name], loops[name]))
 
 
 def _call(op: str, kernel: Kernel, arguments: Sequence[Any], settings: Mapping[str, Any]) -> Call:
@@ -755,18 +755,6 @@ def _seconds(call: Call, loops: int) -> float:
 @cache
 def _watch() -> Stopwatch:
     return Stopwatch(WALL)
-
-
-@contextmanager
-def _no_collections() -> Iterator[None]:
-    """Keep the collector off, without the collection before that longer measurements afford."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
 
 
 # ---------------------------------------------------------------- a backend for a model: it

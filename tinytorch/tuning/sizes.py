@@ -9,34 +9,36 @@ from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from operator import index
 from time import perf_counter
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
 from tinytorch.comparison.sequential import estimate_ratio
-from tinytorch.errors import MeasurementError, ModelError, SettingError, TinyTorchError
+from tinytorch.errors import MeasurementError, ModelError, SettingError
 from tinytorch.measure.environment import observe
 from tinytorch.measure.estimate import Estimate
 from tinytorch.measure.samples import Samples
-from tinytorch.measure.timing import gc_paused
 from tinytorch.models.targets import load_workload
 from tinytorch.models.workload import Workload, check_workload
-from tinytorch.showing import Shown
-from tinytorch.tuning.size_trial import (
+from tinytorch.profiling.size_runs import (
     LATE,
     MEMORY,
     REFUSED,
     Attempt,
     CannotSendError,
+    Progress,
+    SizeBench,
     SizeProcess,
     SizeTrial,
+    round_s,
+    time_in_turns,
 )
+from tinytorch.showing import Shown
 
 __all__ = [
     "SHARE_HERE",
     "Ceiling",
     "Limit",
-    "Progress",
     "Recommendation",
     "SearchSettings",
     "SizeAdvice",
@@ -318,8 +320,6 @@ def _listed(names: Sequence[str]) -> str:
 # ---------------------------------------------------------------- searching through sizes: which
 # are worth timing, how fast they are, which is the largest
 
-BLOCK_S = 1e-3
-"""Calls are timed in blocks of about this length; shorter ones mostly show the clock."""
 FEWEST_ROUNDS, MOST_ROUNDS = 10, 40
 """With ten rounds 26 sizes can be told from the best one with an error of 5% in all."""
 FIRST_SEQUENCE = 16
@@ -347,12 +347,6 @@ NOT_TRIED = "not tried"
 MEBIBYTE = 1 << 20
 NOISY = 1.5
 """Intervals whose ends differ by this factor leave much open."""
-
-
-class Progress(Protocol):
-    """Somebody who may be watching."""
-
-    def describe(self, text: str) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -388,7 +382,7 @@ class SearchSettings:
 class SizeSearch:
     """Sizes that were tried, and what they tell about the next one."""
 
-    bench: SizeProcess | SizeTrial
+    bench: SizeBench
     kind: str
     settings: SearchSettings
     progress: Progress | None
@@ -497,7 +491,8 @@ class SizeSearch:
         if first_s + (calls - 1) * seconds > left_s:
             return Limit("budget", f"size {size:,} does not fit into the time that is left")
         timing_s = (TIMING_SHARE - CLIMB_SHARE) * self.settings.budget_s
-        if calls > 1 and FEWEST_ROUNDS * self.round_s(seconds) > timing_s:
+        known = (each.seconds for each in self.attempts.values() if each.works)
+        if calls > 1 and FEWEST_ROUNDS * round_s((*known, seconds)) > timing_s:
             return Limit("budget", f"timing size {size:,} often enough would take too long")
         return None
 
@@ -522,11 +517,6 @@ class SizeSearch:
             return Limit("saturated", reason)
         return None
 
-    def round_s(self, seconds: float) -> float:
-        """Estimate a round of turns with one more size; each has a call that is not timed."""
-        known = [each.seconds for each in self.attempts.values() if each.works]
-        return sum(each + max(BLOCK_S, each) for each in (*known, seconds))
-
     def measure(self, limited_by: Limit) -> tuple[SizeMeasurement, ...]:
         """Time all sizes that work in turns; `limited_by` says why there are no others."""
         works = {size: each for size, each in sorted(self.attempts.items()) if each.works}
@@ -544,8 +534,16 @@ class SizeSearch:
         if not works:
             raise SettingError(f"{name}: none of the sizes can be measured; {limited_by.reason}")
         self.notes += [each.note for each in works.values() if each.note]
-        values = self.time_in_turns(works)
-        if not any(values.values()):
+        values, failures = time_in_turns(
+            self.bench,
+            {size: each.seconds for size, each in works.items()},
+            at_least=FEWEST_ROUNDS,
+            at_most=MOST_ROUNDS,
+            budget_s=TIMING_SHARE * self.settings.budget_s - self.elapsed_s,
+            tell=self.tell,
+        )
+        self.notes += [f"size {size} is left out: {error}" for size, error in failures.items()]
+        if not values:
             raise MeasurementError(f"{name}: every size fails when timed; {self.notes[-1]}")
         per_size = self.bench.facts.items_per_size
         points = tuple(
@@ -555,31 +553,10 @@ class SizeSearch:
                 Samples(f"{name} at size {size}", tuple(values[size])),
                 works[size].peak_bytes,
             )
-            for size in works
-            if values[size]
+            for size in values
         )
         self.notes += _noise_note(points)
         return points
-
-    def time_in_turns(self, works: dict[int, Attempt]) -> dict[int, list[float]]:
-        """Give seconds per call for each size; in every round all sizes have a turn."""
-        loops = {size: max(1, round(BLOCK_S / each.seconds)) for size, each in works.items()}
-        values: dict[int, list[float]] = {size: [] for size in works}
-        enough_s = TIMING_SHARE * self.settings.budget_s
-        with gc_paused():
-            for turn in range(MOST_ROUNDS):
-                if turn >= FEWEST_ROUNDS and self.elapsed_s > enough_s:
-                    break
-                self.tell(f"timing {len(works)} sizes, round {turn + 1}")
-                # There and back, so that what drifts meets small and large sizes alike.
-                for size in list(loops) if turn % 2 == 0 else list(reversed(loops)):
-                    try:
-                        values[size].append(self.bench.time(size, loops[size]))
-                    except TinyTorchError as error:
-                        self.notes.append(f"size {size} is left out: {error}")
-                        loops.pop(size)
-                        values[size] = []
-        return values
 
     # ------------------------------------------------------------ the ceiling
 
@@ -697,8 +674,6 @@ def _noise_note(points: Sequence[SizeMeasurement]) -> list[str]:
 # ---------------------------------------------------------------- which batch size, which sequence
 # length? Answered by measuring growing ones
 
-Bench = SizeProcess | SizeTrial
-
 TWICE = (
     "the device holds the model twice, here and in the process that was measured; a target such as "
     "file.py:factory leaves more room"
@@ -794,7 +769,7 @@ def _advise(
 
 def _bench(
     source: Workload | str, kind: str, axis: int | None, progress: Progress | None
-) -> tuple[Bench, list[str]]:
+) -> tuple[SizeBench, list[str]]:
     """Give the place where sizes are tried, and what to know about it."""
     name = source if isinstance(source, str) else source.name
     loading = (lambda: progress.describe(f"{name}: loading")) if progress else lambda: None

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from tinytorch.errors import ModelError, SettingError
+from tinytorch.profiling.size_runs import Attempt, TrialFacts
 from tinytorch.tuning import sizes as size_advisor
 from tinytorch.tuning import sizes as size_search
-from tinytorch.tuning.size_trial import Attempt, TrialFacts
 from tinytorch.tuning.sizes import advise_batch_size, advise_sequence_length
 
 KEPT = 1000

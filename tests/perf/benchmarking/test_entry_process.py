@@ -7,10 +7,9 @@ import time
 
 import pytest
 
-from tinytorch.benchmarking import suite_run as entry_process
 from tinytorch.benchmarking.suite_file import Entry, SingleStream
 from tinytorch.benchmarking.suite_run import run_entry
-from tinytorch.measure.child_process import owned_folder
+from tinytorch.measure.child_process import TIMED_OUT, Child, ChildError, owned_folder
 
 FACTORIES = """
 import os, signal, subprocess, sys, time
@@ -25,6 +24,8 @@ def leaves():
     os._exit(3)
 def killed(): os.kill(os.getpid(), signal.SIGKILL)
 def crashes(): os.kill(os.getpid(), signal.SIGSEGV)
+def no_memory(): raise MemoryError("no room")
+def exits(): raise SystemExit(4)
 def hangs():
     child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
     with open("pids", "w") as file:
@@ -78,10 +79,12 @@ def test_packages_of_the_working_folder_are_found(entry, tmp_path):
 @pytest.mark.parametrize(
     ("name", "reason"),
     [
-        ("raises", "raised ValueError: the wires are crossed"),
-        ("leaves", "ended with code 3 and without an answer; it said: going"),
+        ("raises", "ValueError: the wires are crossed"),
+        ("leaves", "its process ended with code 3; it said: going"),
         ("killed", "killed by SIGKILL; the machine may have run out of memory"),
         ("crashes", "killed by SIGSEGV"),
+        ("no_memory", "MemoryError: no room"),
+        ("exits", "SystemExit: 4"),
     ],
 )
 def test_a_failure_has_a_reason_and_no_numbers(entry, name, reason):
@@ -93,17 +96,13 @@ def test_a_failure_has_a_reason_and_no_numbers(entry, name, reason):
 @pytest.mark.skipif(os.name == "nt", reason="process groups work differently there")
 def test_what_hangs_is_ended_with_all_that_it_started(entry, tmp_path, monkeypatch):
     # The time runs out once the target has started its child, however long that takes.
-    real_wait = subprocess.Popen.wait
-
-    def wait(process, timeout=None):
-        if timeout is None:
-            return real_wait(process)
+    def wait(child, timeout_s, while_waiting):
         wait_for(lambda: (tmp_path / "pids").exists() and (tmp_path / "pids").read_text())
-        raise subprocess.TimeoutExpired(process.args, timeout)
+        raise ChildError(TIMED_OUT, "gave no answer within 5 s and was ended")
 
-    monkeypatch.setattr(subprocess.Popen, "wait", wait)
+    monkeypatch.setattr(Child, "_next_line", wait)
     answer = run_entry(entry("hangs"), timeout_s=5)
-    assert "gave no result within 5 s and was ended" in answer.failure
+    assert "gave no answer within 5 s and was ended" in answer.failure
     pids = [int(word) for word in (tmp_path / "pids").read_text().split()]
     wait_for(lambda: not any(map(is_alive, pids)))
     assert len(pids) == 2
@@ -111,7 +110,7 @@ def test_what_hangs_is_ended_with_all_that_it_started(entry, tmp_path, monkeypat
 
 def test_a_real_timeout_ends_it_too(entry):
     answer = run_entry(entry("hangs"), timeout_s=0.05)
-    assert "gave no result within 0.05 s" in answer.failure
+    assert "gave no answer within 0.05 s" in answer.failure
 
 
 @pytest.mark.skipif(os.name == "nt", reason="signals work differently there")
@@ -149,6 +148,6 @@ def test_what_a_killed_suite_has_left_is_removed_at_the_next_start(entry, tmp_pa
 
 
 def test_a_missing_interpreter_is_said_at_once(entry, monkeypatch):
-    monkeypatch.setattr(entry_process.sys, "executable", "/nowhere/python")
+    monkeypatch.setattr(sys, "executable", "/nowhere/python")
     with pytest.raises(ValueError, match="/nowhere/python cannot be started"):
         run_entry(entry("fine"), timeout_s=60)

@@ -1,6 +1,5 @@
 import json
 import math
-import tempfile
 from dataclasses import replace
 
 import numpy as np
@@ -8,10 +7,9 @@ import pytest
 from parts import require_part
 
 from tinytorch.benchmarking import entry_worker
-from tinytorch.benchmarking.entry_worker import main, measure_entry
+from tinytorch.benchmarking.entry_worker import answer, measure_entry
 from tinytorch.benchmarking.scenarios import RateTrial, ServerResult
 from tinytorch.benchmarking.suite_file import Entry, Offline, Server, SingleStream
-from tinytorch.comparison.resources import Resources
 from tinytorch.core.dispatch import active_backend, set_backend
 from tinytorch.errors import TinyTorchError
 from tinytorch.measure.samples import Samples
@@ -181,47 +179,9 @@ def test_what_fails_raises_and_gives_no_number(entry, name, changes, message):
         measure_entry(entry(name, **changes))
 
 
-@pytest.fixture
-def answer_of(tmp_path, monkeypatch):
-    """Call `main` without the thread that would end the tests with their parent."""
-    monkeypatch.setattr(entry_worker, "_end_with_parent", lambda folder: None)
-
-    def ask(entry):
-        file = tmp_path / "answer.json"
-        main({"entry": entry.to_dict(), "answer": str(file)})
-        assert not file.with_suffix(".partial").exists()
-        return json.loads(file.read_text("utf-8"))
-
-    return ask
-
-
-def test_the_answer_goes_to_a_file(entry, answer_of):
-    found = answer_of(entry())
+def test_the_answer_to_a_request_is_that_of_the_entry(entry):
+    found = answer(entry().to_dict())
     assert np.isfinite(found["samples"]["latency"]["values"]).all()
-
-
-@pytest.mark.parametrize(
-    ("name", "failure"),
-    [
-        ("raising", "ZeroDivisionError: division by zero"),
-        ("no_memory", "MemoryError: no room"),
-        ("leaving", "SystemExit: 4"),
-    ],
-)
-def test_a_failure_is_an_answer_too(entry, answer_of, name, failure):
-    assert failure in answer_of(entry(name))["failure"]
-
-
-@pytest.mark.parametrize("reads", [[b""], [b"x", b""]])
-def test_the_worker_ends_when_its_parent_is_gone_and_leaves_no_folder(reads, tmp_path):
-    left, ended, folder = iter(reads), [], tmp_path / "folder"
-    folder.mkdir()
-    (folder / "answer.partial").write_text("{", "utf-8")
-    entry_worker._end_with_parent(
-        folder, read=lambda handle, size: next(left), leave=lambda: ended.append(folder.exists())
-    )
-    assert next(left, None) is None
-    assert ended == [False]
 
 
 # A model that learns the statistics of what it sees in training mode, and then is no good.
@@ -253,20 +213,6 @@ def test_timing_does_not_change_the_model_that_is_scored(tmp_path, name, is_note
     found = measure_entry(replace(asked, budget_s=0.02))
     assert found["details"]["accuracy"]["mean"] == 1.0
     assert (entry_worker.IN_TRAINING in found["notes"]) is is_noted
-
-
-def test_large_files_go_to_the_folder_of_the_entry(entry, tmp_path, monkeypatch):
-    seen = []
-
-    def measured(workload, device):
-        seen.append(tempfile.gettempdir())
-        return Resources()
-
-    monkeypatch.setattr(entry_worker, "measure_resources", measured)
-    before = tempfile.gettempdir()
-    measure_entry(entry(), scratch=tmp_path)
-    assert seen == [str(tmp_path)]
-    assert tempfile.gettempdir() == before
 
 
 def test_infinite_ends_survive_the_way_to_the_parent(entry, monkeypatch):

@@ -11,7 +11,8 @@ from tinytorch.core.transformers import GPT
 from tinytorch.errors import ModelError, SettingError
 from tinytorch.models.workload import Workload
 from tinytorch.profiling import size_scaling
-from tinytorch.profiling.size_scaling import Trend, measure_scaling
+from tinytorch.profiling.size_laws import Trend
+from tinytorch.profiling.size_scaling import measure_scaling
 
 AMPLE = {"budget_s": 1000.0}
 """So much that it limits nothing, however slow the machine is; few rounds keep it short."""

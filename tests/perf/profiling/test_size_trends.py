@@ -3,7 +3,7 @@ import json
 import pytest
 
 from tinytorch.measure.samples import Samples
-from tinytorch.profiling.size_scaling import NOT_RESOLVED, SizePoint, fit_trend
+from tinytorch.profiling.size_laws import NOT_RESOLVED, SizePoint, fit_trend
 
 
 def point(size, seconds, *, flops=0, peak=0, resident=0):

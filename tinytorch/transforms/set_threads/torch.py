@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from threading import Lock, local
-from time import perf_counter
 from typing import Any
 
 import numpy as np
@@ -19,6 +18,7 @@ from tinytorch.comparison.sequential import estimate_ratio
 from tinytorch.errors import TinyTorchError
 from tinytorch.measure.environment import thread_limit
 from tinytorch.measure.estimate import Estimate
+from tinytorch.measure.interleaving import interleave
 from tinytorch.measure.timing import WALL, gc_paused
 from tinytorch.models.pytorch import TorchAdapter
 from tinytorch.models.pytorch_tensors import WrappedModel, why_no_module
@@ -265,17 +265,16 @@ def _take_rounds(
     calls: dict[int, Timer], first: dict[int, float], budget_s: float
 ) -> dict[int, list[float]]:
     """Let numbers of threads take turns in random order; give seconds per call by round."""
-    rng = np.random.default_rng(0)
-    names = list(calls)
-    loops = {name: min(MOST_LOOPS, max(1, round(TURN_S / first[name]))) for name in names}
-    times: dict[int, list[float]] = {name: [] for name in names}
-    end = perf_counter() + budget_s
-    for turn in range(MOST_ROUNDS):
-        if turn >= FEWEST_ROUNDS and perf_counter() > end:
-            break
-        for index in rng.permutation(len(names)):
-            name = names[index]
-            times[name].append(calls[name](loops[name]))
+    loops = {name: min(MOST_LOOPS, max(1, round(TURN_S / first[name]))) for name in calls}
+    times: dict[int, list[float]] = {name: [] for name in calls}
+    for _, name in interleave(
+        calls,
+        rng=np.random.default_rng(0),
+        at_least=FEWEST_ROUNDS,
+        at_most=MOST_ROUNDS,
+        budget_s=budget_s,
+    ):
+        times[name].append(calls[name](loops[name]))
     return times
 
 

@@ -5,47 +5,41 @@ torch = require_part("torch")
 from torch_workloads import mlp, workload
 
 from tinytorch import Workload
-from tinytorch.tuning.size_device_torch import (
-    allocated_peak,
-    forget_peak,
-    free_bytes,
-    give_memory_back,
-    settings_in_force,
-    take_settings,
-)
+from tinytorch.measure.memory import free_unused
+from tinytorch.profiling.size_runs import SizeTrial, take_torch_settings, torch_settings
 from tinytorch.tuning.sizes import advise_batch_size
 
 on_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
 
 def test_settings_go_over_to_another_process():
-    before = settings_in_force()
+    before = torch_settings()
     try:
-        take_settings({"threads": 1, "matmul_precision": "high", "default_dtype": "float64"})
-        assert settings_in_force() == {
+        take_torch_settings({"threads": 1, "matmul_precision": "high", "default_dtype": "float64"})
+        assert torch_settings() == {
             "threads": 1,
             "matmul_precision": "high",
             "default_dtype": "float64",
         }
     finally:
-        take_settings(before)
-    assert settings_in_force() == before
+        take_torch_settings(before)
+    assert torch_settings() == before
 
 
 def test_giving_memory_back_starts_no_device():
     was_started = torch.cuda.is_initialized()
-    give_memory_back()
+    free_unused()
     assert torch.cuda.is_initialized() is was_started
 
 
 @on_cuda
 def test_the_peak_is_what_was_allocated_at_most():
-    forget_peak("cuda:0")
-    before = torch.cuda.memory_allocated(0)
-    x = torch.empty(1 << 20, dtype=torch.uint8, device="cuda:0")
-    del x
-    assert allocated_peak("cuda:0") >= before + (1 << 20)
-    assert free_bytes("cuda:0") > 0
+    case = workload(mlp(64), 1, 64)
+    trial = SizeTrial(Workload("there", case.model.cuda(), (case.inputs[0].cuda(),)), "batch")
+    with trial.environment():
+        small, large = trial.attempt(1), trial.attempt(1 << 14)
+    assert large.peak_bytes >= small.peak_bytes + (1 << 14) * 64 * 4
+    assert trial.free_bytes() > 0
 
 
 @on_cuda

@@ -6,7 +6,7 @@ import pytest
 from tinytorch import Tensor, Workload, load_workload
 from tinytorch.core.layers import Dropout, Linear, Sequential
 from tinytorch.errors import ModelError, SettingError
-from tinytorch.tuning.size_trial import (
+from tinytorch.profiling.size_runs import (
     MEMORY,
     REFUSED,
     SizeTrial,
@@ -128,7 +128,7 @@ def test_memory_that_is_free_is_known():
 
 def test_an_axis_that_nobody_can_find_is_asked_for():
     single = Workload("single", Linear(4, 3), (Tensor(np.ones(4, np.float32)),))
-    with pytest.raises(SettingError, match=r"nobody can tell whether it counts examples.*axis=0"):
+    with pytest.raises(SettingError, match=r"may count examples or features.*axis=0"):
         find_axis(single, "batch")
     assert find_axis(single, "batch", 0) == 0
     with pytest.raises(SettingError, match="no input has an axis 1"):

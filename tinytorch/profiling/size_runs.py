@@ -1,32 +1,35 @@
-"""Calling a model with inputs of several sizes, in this process."""
+"""Running a model with inputs of several sizes: here or in a child process, timed in turns."""
 
 from __future__ import annotations
 
 import gc
-import importlib
-import json
-import mmap
-import os
 import pickle
-import selectors
-import subprocess
 import sys
-import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from math import prod
-from pathlib import Path
 from time import perf_counter
-from typing import Any
+from typing import Any, BinaryIO, Protocol
+
+import numpy as np
 
 from tinytorch import errors
-from tinytorch.comparison.worker import Forks, ending_copies
-from tinytorch.core.dispatch import active_backend
+from tinytorch.core.dispatch import active_backend, set_backend
 from tinytorch.errors import MeasurementError, ModelError, SettingError, TinyTorchError
-from tinytorch.measure.child_process import end_child, how_it_ended, last_words, start_child
-from tinytorch.measure.environment import group_folders
+from tinytorch.measure.child_process import CRASHED, TIMED_OUT, Child, ChildError, import_path
+from tinytorch.measure.interleaving import interleave
+from tinytorch.measure.memory import (
+    available_bytes,
+    be_first_to_go,
+    device_memory,
+    fence_memory,
+    free_unused,
+    peak_during,
+)
+from tinytorch.measure.worker import Forks, ending_copies, is_out_of_memory
 from tinytorch.models.adapter import adapter_for
+from tinytorch.models.targets import load_workload
 from tinytorch.models.workload import (
     Workload,
     axis_length,
@@ -45,111 +48,31 @@ __all__ = [
     "CannotSendError",
     "SizeProcess",
     "SizeTrial",
+    "SizeWorker",
     "TrialFacts",
-    "available_bytes",
-    "be_first_to_go",
+    "WorkCount",
     "failure_kind",
-    "fence_address_space",
     "find_axis",
+    "round_s",
+    "time_in_turns",
 ]
-
-
-# ---------------------------------------------------------------- how much memory is left for
-# trying out sizes on a processor, and a fence around it
-
-OOM_SCORE = Path("/proc/self/oom_score_adj")
-FIRST_TO_GO = "1000"
-PROBE_BYTES = 64 << 20
-"""So much more than is allowed is asked for, to see whether the fence holds."""
-
-
-def available_bytes() -> int:
-    """Give what this process may take without making the machine swap, as it is known now.
-
-    A limit of the control groups around us counts, too: there, what exceeds it is killed.
-    """
-    import psutil
-
-    return min([int(psutil.virtual_memory().available), *_left_in_groups()])
-
-
-def fence_address_space(allowed_bytes: int) -> bool:
-    """Let every allocation beyond so many bytes more fail, and say whether that really works.
-
-    The fence is around the address space, since no system enforces one around memory that is in
-    use. It stays for the rest of the process. False where the system has none, as on Windows and
-    macOS; then nothing is limited.
-    """
-    import psutil
-
-    try:
-        resource = importlib.import_module("resource")
-        _, hard = resource.getrlimit(resource.RLIMIT_AS)
-        limit = psutil.Process().memory_info().vms + allowed_bytes
-        if hard != resource.RLIM_INFINITY:
-            limit = min(limit, hard)
-        resource.setrlimit(resource.RLIMIT_AS, (limit, hard))
-    except (ImportError, AttributeError, ValueError, OSError):
-        return False
-    try:
-        mmap.mmap(-1, allowed_bytes + PROBE_BYTES).close()
-    except (OSError, OverflowError, ValueError):
-        return True
-    return False
-
-
-def be_first_to_go() -> None:
-    """Ask the system to end this process before others, should memory run out in spite of all."""
-    with suppress(OSError):
-        OOM_SCORE.write_text(FIRST_TO_GO, "ascii")
-
-
-def _left_in_groups() -> Iterator[int]:
-    """Yield what is left below the memory limits of our control groups, in both layouts."""
-    for folder in group_folders("memory"):
-        for limit, used in (
-            ("memory.max", "memory.current"),
-            ("memory.limit_in_bytes", "memory.usage_in_bytes"),
-        ):
-            most, now = _number(folder / limit), _number(folder / used)
-            if most is not None and now is not None:
-                yield max(0, most - now + _reclaimable(folder))
-
-
-def _number(path: Path) -> int | None:
-    try:
-        text = path.read_text("ascii").strip()
-    except (OSError, ValueError):
-        return None
-    return int(text) if text.isdecimal() else None  # without a limit it reads "max"
-
-
-def _reclaimable(folder: Path) -> int:
-    """Give the bytes of files in memory, which go when somebody needs the room."""
-    try:
-        lines = (folder / "memory.stat").read_text("ascii").splitlines()
-    except (OSError, ValueError):
-        return 0
-    facts = dict(line.split(maxsplit=1) for line in lines if " " in line)
-    found = facts.get("inactive_file", facts.get("total_inactive_file", "0"))
-    return int(found) if found.isdecimal() else 0
 
 
 # ---------------------------------------------------------------- calling a model with inputs of
 # several sizes, in this process
 
 MEMORY, REFUSED = "memory", "refused"
-MEMORY_WORDS = (
-    "out of memory",
-    "can't allocate memory",
-    "cannot allocate memory",
-    "not enough memory",
-    "bad_alloc",
-    "ALLOC_FAILED",
-)
 LONGEST_REASON = 160
 REPEATING_S, MOST_REPEATS = 0.02, 4
-"""Short calls are timed some times more, for so long."""
+"""Short calls are timed some times more, up to this long."""
+BLOCK_S = 1e-3
+"""Calls are timed in blocks of about this length; shorter ones mostly show the clock."""
+
+
+class Progress(Protocol):
+    """What shows how far the work is."""
+
+    def describe(self, text: str) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -188,6 +111,21 @@ class Attempt:
     @property
     def works(self) -> bool:
         return not self.kind
+
+
+@dataclass(frozen=True)
+class WorkCount:
+    """What one recorded call computes, and the memory that it holds.
+
+    `peak_bytes` are those of live buffers; `resident_bytes` of them are parameters and buffers of
+    the model. `not_counted` are kinds of operations without a formula.
+    """
+
+    flops: int
+    peak_bytes: int
+    resident_bytes: int
+    not_counted: tuple[str, ...]
+    operations: int
 
 
 class SizeTrial:
@@ -231,32 +169,24 @@ class SizeTrial:
             yield
 
     def close(self) -> None:
-        """Give back what was taken."""
+        """Release what was taken."""
         self._clean_up()
 
     def free_bytes(self) -> int:
-        """Give the memory that is left where the model is."""
-        if self.is_on_gpu:
-            from tinytorch.tuning.size_device_torch import free_bytes
-
-            return free_bytes(self.device)
-        return available_bytes()
+        """Return the memory that is left where the model is."""
+        return available_bytes(self.device)
 
     def fence(self, allowed_bytes: int) -> bool:
-        """Let what needs more than this fail, in a process of its own; say whether it will."""
-        if self.is_on_gpu:
-            from tinytorch.tuning.size_device_torch import fence_device
+        """Let what needs more than this fail, in a process of its own; return whether it will."""
+        return fence_memory(allowed_bytes, self.device)
 
-            return fence_device(self.device, allowed_bytes)
-        return fence_address_space(allowed_bytes)
-
-    def attempt(self, size: int, *, briefly: bool = False) -> Attempt:
+    def attempt(self, size: int, *, briefly: bool = False, with_peak: bool = True) -> Attempt:
         """Call the model at a size: once to see whether it works, once timed, once for its peak.
 
         `briefly` calls it once. Whatever it raises is the answer.
         """
         try:
-            found = self._attempted(size, briefly=briefly)
+            found = self._attempted(size, briefly=briefly, with_peak=with_peak)
         except Exception as error:  # a model or a device may raise anything
             found = Attempt(size, kind=failure_kind(error), failure=_in_one_line(error))
         if not found.works or self.is_on_gpu:
@@ -264,7 +194,7 @@ class SizeTrial:
         return found
 
     def time(self, size: int, loops: int) -> float:
-        """Give the seconds of a call at a size, on fresh inputs, after one that is not timed."""
+        """Return the seconds of a call at a size, on fresh inputs, after one that is not timed."""
         try:
             run = _guarded(resize_workload(self.workload, self.axis, size).run)
             run()
@@ -273,9 +203,13 @@ class SizeTrial:
         except Exception as error:  # a model or a device may raise anything, also after a while
             raise ModelError(_in_one_line(error)) from error
 
+    def count(self, size: int) -> WorkCount:
+        """Record one call at a size for its FLOPs and memory."""
+        return self._counted(resize_workload(self.workload, self.axis, size))
+
     # ------------------------------------------------------------ one attempt
 
-    def _attempted(self, size: int, *, briefly: bool) -> Attempt:
+    def _attempted(self, size: int, *, briefly: bool, with_peak: bool) -> Attempt:
         started = perf_counter()
         resized = resize_workload(self.workload, self.axis, size)
         called = perf_counter()
@@ -286,7 +220,7 @@ class SizeTrial:
         if briefly:
             return Attempt(size, perf_counter() - called, first_s=first_s)
         seconds = self._seconds(_guarded(resized.run))
-        peak, note = self._peak(resized)
+        peak, note = self._peak(resized) if with_peak else (None, "")
         return Attempt(size, seconds, peak, note=note, first_s=first_s)
 
     def _seconds(self, run: Callable[[], object]) -> float:
@@ -300,33 +234,41 @@ class SizeTrial:
         return best
 
     def _peak(self, resized: Workload) -> tuple[int | None, str]:
-        if self.is_on_gpu:
-            from tinytorch.tuning.size_device_torch import allocated_peak, forget_peak
-
-            forget_peak(self.device)
-            _guarded(resized.run)()
-            return allocated_peak(self.device), ""
+        before = device_memory(self.device)
+        if before is not None:
+            needed = peak_during(self.device, _guarded(resized.run))
+            return before.held_bytes + (needed or 0), ""
         try:
-            recording = self.adapter.record(
-                resized.model, _guarded(resized.run), device=self.device, inputs=resized.arguments
-            )
+            counted = self._counted(resized)
         except Exception as error:  # what cannot be watched may run all the same
             return None, f"peak memory is not known: {_in_one_line(error)}"
-        if not recording.operations:
+        if not counted.operations:
             return None, "peak memory is not known: no operation of the model could be recorded"
-        return MemoryTimeline(recording.allocations).peak_bytes, ""
+        return counted.peak_bytes, ""
+
+    def _counted(self, resized: Workload) -> WorkCount:
+        recording = self.adapter.record(
+            resized.model, _guarded(resized.run), device=self.device, inputs=resized.arguments
+        )
+        memory = MemoryTimeline(recording.allocations)
+        held = memory.peak_by_category
+        missing = {record.kind for record in recording.operations if record.cost is None}
+        return WorkCount(
+            flops=sum(record.flops for record in recording.operations),
+            peak_bytes=memory.peak_bytes,
+            resident_bytes=held.get("parameters", 0) + held.get("buffers", 0),
+            not_counted=tuple(sorted(missing)),
+            operations=len(recording.operations),
+        )
 
     def _clean_up(self) -> None:
         gc.collect()
-        if "torch" in sys.modules:
-            from tinytorch.tuning.size_device_torch import give_memory_back
-
-            with suppress(RuntimeError):  # a device on which a kernel failed does nothing any more
-                give_memory_back()
+        with suppress(RuntimeError):  # a device on which a kernel failed does nothing any more
+            free_unused()
 
 
 def find_axis(workload: Workload, kind: str, axis: int | None = None) -> int:
-    """Give the number of the axis of examples (`batch`) or tokens (`sequence`)."""
+    """Return the number of the axis of examples (`batch`) or tokens (`sequence`)."""
     if not workload.arguments:
         raise SettingError(
             f"workload {workload.name!r} has no example inputs; give the model something to run on"
@@ -337,23 +279,16 @@ def find_axis(workload: Workload, kind: str, axis: int | None = None) -> int:
     if axis is None and kind == "batch" and all(len(shape) < 2 for shape in shapes):
         seen = ", ".join(map(str, shapes))
         raise SettingError(
-            f"the inputs of {workload.name!r} have one axis each ({seen}): nobody can tell whether "
-            "it counts examples or features; give axis=0 if it counts examples, or inputs with an "
-            "axis for these"
+            f"the inputs of {workload.name!r} have one axis each ({seen}), which may count "
+            "examples or features; give axis=0 if it counts examples, or inputs with an axis for "
+            "these"
         )
     return number
 
 
 def failure_kind(error: BaseException) -> str:
     """Tell running out of memory from everything else that a model may raise."""
-    current: BaseException | None = error
-    while current is not None:
-        words = f"{type(current).__name__}: {current}"
-        named = isinstance(current, MemoryError) or "OutOfMemory" in type(current).__name__
-        if named or any(each.lower() in words.lower() for each in MEMORY_WORDS):
-            return MEMORY
-        current = current.__cause__ or current.__context__
-    return REFUSED
+    return MEMORY if is_out_of_memory(error) else REFUSED
 
 
 def _guarded(run: Callable[[], object]) -> Callable[[], object]:
@@ -371,7 +306,7 @@ def _in_one_line(error: BaseException) -> str:
 
 
 def _items_before(arguments: tuple[Any, ...], axis: int) -> int:
-    """Give how many rows of the first resized input lie beside each other: its examples."""
+    """Return how many rows of the first resized input lie beside each other: its examples."""
     shape = next(shape for shape in _shapes(arguments) if len(shape) > axis and shape[axis])
     return prod(shape[:axis])
 
@@ -387,14 +322,10 @@ def _shapes(value: Any) -> list[tuple[int, ...]]:
 # ---------------------------------------------------------------- trying sizes in a child process,
 # which is started anew when it did not survive one
 
-START = (
-    "import json, sys; request = json.loads(sys.argv[1]); sys.path[:] = request['path']; "
-    "from tinytorch.tuning.size_worker import main; main(request)"
-)
+SERVICE = f"{__name__}:SizeWorker"
 ENDED, LATE = "ended", "late"
 LOADING_S = 600.0
 """A large model may take minutes to load; a process that says nothing for longer is ended."""
-WATCHED_EVERY_S = 0.5
 WORDS_KEPT = 200
 IN_PROGRAM = "; a class that lies in an imported file, or a target file.py:factory, can be"
 
@@ -403,23 +334,11 @@ class CannotSendError(Exception):
     """A workload that no other process can have, for a reason."""
 
 
-class _Died(Exception):
-    """The process is gone; `kind` is ENDED or LATE."""
-
-    def __init__(self, kind: str, reason: str) -> None:
-        super().__init__(reason)
-        self.kind = kind
-
-
-class _Raised(Exception):
-    """Something that no error of ours stands for was raised there."""
-
-
 class SizeProcess:
     """A workload in a process of its own, given by its target or sent over.
 
     `timeout_s` is how long an answer may take, `restarting_s` the time that was spent on starting
-    the process anew. `while_waiting` is called now and then, so that somebody can see life.
+    the process anew. `while_waiting` is called now and then, for a sign of progress.
     """
 
     is_isolated = True
@@ -437,7 +356,7 @@ class SizeProcess:
         self._workload = None if isinstance(source, str) else _lean(source)
         self._kind, self._axis = kind, axis
         self._fenced_at: int | None = None
-        self._child: subprocess.Popen[Any] | None = None
+        self._child: Child | None = None
         self.timeout_s = LOADING_S
         self.restarting_s = 0.0
         self.facts = self._start()
@@ -453,35 +372,34 @@ class SizeProcess:
     def close(self) -> None:
         """End the process."""
         if self._child is not None:
-            end_child(self._child)
-            self._messages.close()
+            self._child.close()
         self._child = None
 
     def free_bytes(self) -> int:
-        """Give the memory that is left where the model is."""
-        return int(self._measured(do="free_bytes"))
+        """Return the memory that is left where the model is."""
+        return int(self._measured("free_bytes"))
 
     def fence(self, allowed_bytes: int) -> bool:
-        """Let what needs more than this fail there; say whether it will."""
+        """Let what needs more than this fail there; return whether it will."""
         self._fenced_at = allowed_bytes
-        return bool(self._measured(do="fence", allowed_bytes=allowed_bytes))
+        return bool(self._measured("fence", allowed_bytes=allowed_bytes))
 
     def attempt(self, size: int, *, briefly: bool = False) -> Attempt:
         """Call the model at a size; what becomes of the process is part of the answer."""
         try:
-            found = Attempt(**self._asked(do="attempt", size=size, briefly=briefly))
-        except (_Died, _Raised, CannotSendError) as error:
-            kind = error.kind if isinstance(error, _Died) else ENDED
+            found = Attempt(**self._asked("attempt", size=size, briefly=briefly))
+        except (ChildError, CannotSendError) as error:
+            is_late = isinstance(error, ChildError) and error.kind == TIMED_OUT
             self.close()  # whatever that was, the next size shall not suffer from it
-            return Attempt(size, kind=kind, failure=f"its process {error}")
+            return Attempt(size, kind=LATE if is_late else ENDED, failure=_failed(error))
         if found.kind == REFUSED:
             self._leave_failed_device()
         return found
 
     def time(self, size: int, loops: int) -> float:
-        """Give the seconds of a call at a size, on fresh inputs, after one that is not timed."""
+        """Return the seconds of a call at a size, on fresh inputs, after one that is not timed."""
         try:
-            return float(self._measured(do="time", size=size, loops=loops))
+            return float(self._measured("time", size=size, loops=loops))
         except ModelError:
             self._leave_failed_device()
             raise
@@ -494,103 +412,109 @@ class SizeProcess:
             self.close()
 
     def _start(self) -> TrialFacts:
-        request = {
-            "target": self._target,
-            "kind": self._kind,
-            "axis": self._axis,
-            "path": _import_path(),
-            "backend": active_backend().name,
-            "torch": _torch_settings(),
-        }
-        self._messages = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the process
-        self._child = start_child(
-            [sys.executable, "-c", START, json.dumps(request)],
-            purpose="to try sizes in",
-            stdout=subprocess.PIPE,
-            stderr=self._messages,
-        )
+        self._child = Child(SERVICE, path=import_path(), purpose="to try sizes in")
         try:
-            if self._workload is not None:
-                self._send_over(self._workload)
-            facts = self._answer(LOADING_S)
+            self._child.send(
+                "open",
+                followed_by=self._send_over,
+                target=self._target,
+                kind=self._kind,
+                axis=self._axis,
+                backend=active_backend().name,
+                torch=torch_settings(),
+            )
+            facts = self._child.answer(LOADING_S, self.while_waiting)
             return TrialFacts(**facts | {"notes": tuple(facts["notes"])})
-        except _Died as error:
-            raise CannotSendError(f"another process with it {error}") from error
-        except _Raised as error:
+        except ChildError as error:
             self.close()
+            known = _as_ours(error)
+            if known is not None:
+                raise known from error
             hint = IN_PROGRAM if "'__main__'" in str(error) else ""
-            raise CannotSendError(f"another process with it {error}{hint}") from error
+            raise CannotSendError(f"another process with it {_failed(error)}{hint}") from error
         except BaseException:
             self.close()
             raise
 
-    def _send_over(self, workload: Workload) -> None:
-        assert self._child is not None
-        assert self._child.stdin is not None
+    def _send_over(self, pipe: BinaryIO) -> None:
+        if self._workload is None:
+            return
         try:
-            pickle.dump(workload, self._child.stdin, protocol=pickle.HIGHEST_PROTOCOL)
-            self._child.stdin.flush()
-        except BrokenPipeError:
-            pass  # reading its answer says what has happened
+            pickle.dump(self._workload, pipe, protocol=pickle.HIGHEST_PROTOCOL)
+        except OSError:
+            raise  # reading its answer says what has happened
         except Exception as error:  # objects may raise anything when they are pickled
             text = " ".join(str(error).split())[:WORDS_KEPT]
             raise CannotSendError(f"it cannot be sent to another process ({text})") from error
 
-    def _measured(self, **request: Any) -> Any:
+    def _measured(self, do: str, **request: Any) -> Any:
         """Ask for what must be answered, by a process that is still there."""
         try:
-            return self._asked(**request)
-        except (_Died, _Raised, CannotSendError) as error:
+            return self._asked(do, **request)
+        except (ChildError, CannotSendError) as error:
             self.close()
-            raise MeasurementError(f"its process {error}") from error
+            known = _as_ours(error) if isinstance(error, ChildError) else None
+            raise known or MeasurementError(_failed(error)) from error
 
-    def _asked(self, **request: Any) -> Any:
+    def _asked(self, do: str, **request: Any) -> Any:
         if self._child is None:
             started = perf_counter()
             self._start()
             self.restarting_s += perf_counter() - started
             if self._fenced_at is not None:
-                self._asked(do="fence", allowed_bytes=self._fenced_at)
+                self._asked("fence", allowed_bytes=self._fenced_at)
         assert self._child is not None
-        assert self._child.stdin is not None
-        try:
-            self._child.stdin.write((json.dumps(request) + "\n").encode())
-            self._child.stdin.flush()
-        except OSError:
-            pass  # when it has ended, reading the answer says how
-        return self._answer(self.timeout_s)
+        self._child.send(do, **request)
+        return self._child.answer(self.timeout_s, self.while_waiting)
 
-    def _answer(self, timeout_s: float) -> Any:
-        assert self._child is not None
-        line = self._read_line(timeout_s)
-        if not line.endswith(b"\n"):
-            code = self._child.wait()
-            self._messages.seek(0)
-            words = last_words(self._messages.read().decode("utf-8", "replace"), WORDS_KEPT)
-            self.close()
-            raise _Died(ENDED, how_it_ended(code) + (f"; it said: {words}" if words else ""))
-        answer = json.loads(line)
-        if "error" not in answer:
-            return answer["answer"]
-        known = getattr(errors, answer["class"] or "", None)
-        if known is None:
-            raise _Raised(f"raised {answer['error']}")
-        error: TinyTorchError = known(answer["error"])
-        raise error
 
-    def _read_line(self, timeout_s: float) -> bytes:
-        assert self._child is not None
-        pipe = self._child.stdout
-        assert pipe is not None
-        with selectors.DefaultSelector() as selector:
-            selector.register(pipe, selectors.EVENT_READ)
-            end = perf_counter() + timeout_s
-            while not selector.select(min(WATCHED_EVERY_S, max(0.0, end - perf_counter()))):
-                self.while_waiting()
-                if perf_counter() > end:
-                    self.close()
-                    raise _Died(LATE, f"gave no answer within {timeout_s:.3g} s and was ended")
-        return bytes(pipe.readline())
+def _as_ours(error: ChildError) -> TinyTorchError | None:
+    """Return an error of tinytorch as it was raised in the process."""
+    known = getattr(errors, error.raised, None) if error.raised else None
+    return None if known is None else known(str(error))
+
+
+def _failed(error: Exception) -> str:
+    if not isinstance(error, ChildError) or error.kind == CRASHED:
+        return str(error)
+    return f"its process {error}" if error.kind == TIMED_OUT else f"its process raised {error}"
+
+
+class SizeWorker:
+    """The other end of a :class:`SizeProcess`: what may be asked there."""
+
+    def __init__(self, service: Any) -> None:
+        self._service = service
+        be_first_to_go()
+
+    def open(
+        self,
+        target: str | None,
+        kind: str,
+        axis: int | None,
+        backend: str,
+        torch: Mapping[str, Any] | None,
+    ) -> dict[str, Any]:
+        """Load a workload, or read the one that follows, and say what is known about it."""
+        set_backend(backend)
+        if target is not None:
+            workload = load_workload(target)
+        else:
+            workload = pickle.load(self._service.requests)  # from the process that started this one
+        self.trial = SizeTrial(workload, kind, axis)
+        if torch and "torch" in sys.modules:
+            take_torch_settings(torch)
+        self.free_bytes, self.fence, self.time = (
+            self.trial.free_bytes,
+            self.trial.fence,
+            self.trial.time,
+        )
+        self._environment = self.trial.environment()
+        self._environment.__enter__()
+        return asdict(self.trial.facts)
+
+    def attempt(self, size: int, briefly: bool) -> dict[str, Any]:
+        return asdict(self.trial.attempt(size, briefly=briefly))
 
 
 def _lean(workload: Workload) -> Workload:
@@ -602,16 +526,65 @@ def _lean(workload: Workload) -> Workload:
     return replace(workload, calibration=(), evaluate=None)
 
 
-def _import_path() -> list[str]:
-    """Give the folders that a target may be imported from: those here, and the working one."""
-    here = os.getcwd()
-    found = [path or here for path in sys.path]
-    return found if here in found else [here, *found]
-
-
-def _torch_settings() -> dict[str, Any] | None:
-    if "torch" not in sys.modules:
+def torch_settings() -> dict[str, Any] | None:
+    """Return what decides about the speed of PyTorch in this process; None where it is not used."""
+    torch = sys.modules.get("torch")
+    if torch is None:
         return None
-    from tinytorch.tuning.size_device_torch import settings_in_force
+    return {
+        "threads": torch.get_num_threads(),
+        "matmul_precision": torch.get_float32_matmul_precision(),
+        "default_dtype": str(torch.get_default_dtype()).removeprefix("torch."),
+    }
 
-    return settings_in_force()
+
+def take_torch_settings(settings: Mapping[str, Any]) -> None:
+    """Work with the settings of another process."""
+    torch = sys.modules["torch"]
+    torch.set_num_threads(settings["threads"])
+    torch.set_float32_matmul_precision(settings["matmul_precision"])
+    torch.set_default_dtype(getattr(torch, settings["default_dtype"]))
+
+
+# ---------------------------------------------------------------- timing sizes in turns
+
+SizeBench = SizeTrial | SizeProcess
+
+
+def round_s(seconds: Iterable[float]) -> float:
+    """Estimate a round of turns of sizes whose calls take so long.
+
+    Each has a call that is not timed.
+    """
+    return sum(each + max(BLOCK_S, each) for each in seconds)
+
+
+def time_in_turns(
+    bench: SizeBench,
+    seconds: Mapping[int, float],
+    *,
+    at_least: int,
+    at_most: int,
+    budget_s: float,
+    tell: Callable[[str], None],
+) -> tuple[dict[int, list[float]], dict[int, TinyTorchError]]:
+    """Return the seconds per call of each size, round by round, and what others raised.
+
+    `seconds` are about those of a call, by size.
+    """
+    loops = {size: max(1, round(BLOCK_S / each)) for size, each in seconds.items()}
+    values: dict[int, list[float]] = {size: [] for size in seconds}
+    failures: dict[int, TinyTorchError] = {}
+    rng, told = np.random.default_rng(0), -1
+    for number, size in interleave(
+        loops, rng=rng, at_least=at_least, at_most=at_most, budget_s=budget_s
+    ):
+        if number > told:
+            tell(f"timing {len(loops)} sizes, round {number + 1}")
+            told = number
+        try:
+            values[size].append(bench.time(size, loops[size]))
+        except TinyTorchError as error:
+            failures[size] = error
+            del loops[size], values[size]
+    return values, failures

@@ -1,17 +1,10 @@
-import json
-import os
 import sys
-import time
 
 import pytest
 from git_projects import BENCH
-from project_files import ROOT
 
-from tinytorch.comparison.processes import WORKER
-from tinytorch.measure.child_process import end_child, run_child, start_child
-from tinytorch.records import probe
-
-PROBE = ROOT / "tinytorch" / "records" / "probe.py"
+from tinytorch.comparison import worker
+from tinytorch.comparison.processes import Isolated
 
 
 @pytest.fixture
@@ -24,9 +17,11 @@ def folder(tmp_path):
 
 def ask(folder, target):
     """Run the probe as a gate does, in a process of its own."""
-    request = json.dumps({"target": target, "worker": str(WORKER)})
-    ran = run_child([sys.executable, str(PROBE), request], timeout_s=600, folder=folder)
-    return json.loads(ran.output)
+    process = Isolated(target, folder=folder).start()
+    try:
+        return process.ask("probe", timeout_s=600, target=target)
+    finally:
+        process.close()
 
 
 def test_a_target_that_works_says_where_it_comes_from(folder):
@@ -65,9 +60,9 @@ def test_a_model_that_raises_is_an_answer(folder):
 
 
 def test_a_parent_that_is_no_package_has_no_modules():
-    assert probe.has_module("json.decoder")
-    assert not probe.has_module("json.nonsense")
-    assert not probe.has_module("nonsense.deeper")
+    assert worker.has_module("json.decoder")
+    assert not worker.has_module("json.nonsense")
+    assert not worker.has_module("nonsense.deeper")
 
 
 def test_a_target_that_reads_gets_nothing_and_does_not_wait(folder):
@@ -75,22 +70,3 @@ def test_a_target_that_reads_gets_nothing_and_does_not_wait(folder):
         "import sys\nREAD = sys.stdin.read()\n\n\ndef make():\n    return len, (READ,)\n", "utf-8"
     )
     assert "error" not in ask(folder, "reads.py:make")
-
-
-@pytest.mark.skipif(os.name == "nt", reason="process groups work differently there")
-def test_the_probe_ends_when_its_parent_is_gone(folder):
-    (folder / "hangs.py").write_text(
-        "import time\nopen('ready', 'w').close()\ntime.sleep(600)\n", "utf-8"
-    )
-    request = json.dumps({"target": "hangs.py:make", "worker": str(WORKER)})
-    child = start_child([sys.executable, str(PROBE), request], cwd=folder)
-    try:
-        end = time.monotonic() + 60
-        while not (folder / "ready").exists():
-            assert time.monotonic() < end
-            time.sleep(0.01)
-        assert child.poll() is None
-        child.stdin.close()  # what happens to the pipe when we are killed
-        assert child.wait(60) != 0
-    finally:
-        end_child(child)

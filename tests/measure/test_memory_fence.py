@@ -5,13 +5,13 @@ import psutil
 import pytest
 
 from tinytorch.measure import environment as control_groups
-from tinytorch.tuning import size_trial as size_memory
-from tinytorch.tuning.size_trial import available_bytes, be_first_to_go
+from tinytorch.measure import memory as size_memory
+from tinytorch.measure.memory import available_bytes, be_first_to_go
 
 FENCED = """
 import numpy as np
-from tinytorch.tuning.size_trial import fence_address_space
-holds = fence_address_space(200 << 20)
+from tinytorch.measure.memory import fence_memory
+holds = fence_memory(200 << 20)
 small = np.ones(10 << 20, np.uint8)
 try:
     large = np.empty(400 << 20, np.uint8)
@@ -36,7 +36,7 @@ def test_a_system_without_fences_says_so(monkeypatch):
         raise ImportError(name)
 
     monkeypatch.setattr(size_memory.importlib, "import_module", missing)
-    assert size_memory.fence_address_space(1 << 20) is False
+    assert size_memory.fence_memory(1 << 20) is False
 
 
 @pytest.fixture

@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 from parts import require_part
 
 from tinytorch.errors import SettingError
-from tinytorch.measure.scaling import predict_scaling, student_t_quantile
+from tinytorch.measure.samples import student_t_quantile
+from tinytorch.profiling.size_laws import predict_scaling
 
 stats = require_part("scipy.stats")
 

@@ -6,9 +6,9 @@ import sized_targets
 
 from tinytorch import Workload
 from tinytorch.errors import MeasurementError, SettingError, TargetError
+from tinytorch.measure import child_process
 from tinytorch.models.workload import Preparation
-from tinytorch.tuning import size_trial as size_process
-from tinytorch.tuning.size_trial import ENDED, LATE, CannotSendError, SizeProcess
+from tinytorch.profiling.size_runs import ENDED, LATE, CannotSendError, SizeProcess
 
 
 def target(name):
@@ -69,8 +69,8 @@ def test_a_process_that_dies_is_the_answer_and_is_started_anew(started):
 @pytest.mark.slow
 def test_what_a_target_has_started_ends_with_us(started):
     process = started(target("breeding"), "batch")
-    (grandchild,) = psutil.Process(process._child.pid).children()
-    process._child.stdin.close()  # as if we were gone
+    (grandchild,) = psutil.Process(process._child.process.pid).children()
+    process._child.process.stdin.close()  # as if we were gone
     psutil.wait_procs([grandchild], timeout=10)
     assert not grandchild.is_running() or grandchild.status() == psutil.STATUS_ZOMBIE
 
@@ -85,7 +85,7 @@ def test_copies_that_a_model_leaves_behind_do_not_answer(started):
 
 @pytest.mark.slow
 def test_somebody_who_watches_sees_life(monkeypatch):
-    monkeypatch.setattr(size_process, "WATCHED_EVERY_S", 0.01)
+    monkeypatch.setattr(child_process, "WATCHED_EVERY_S", 0.01)
     seen = []
     process = SizeProcess("mlp", "batch", while_waiting=lambda: seen.append(1))
     process.close()
@@ -95,7 +95,7 @@ def test_somebody_who_watches_sees_life(monkeypatch):
 @pytest.mark.slow
 def test_a_process_that_is_gone_is_a_failed_measurement(started):
     process = started(target("vanishing"), "batch")
-    process._child.kill()
+    process._child.process.kill()
     with pytest.raises(MeasurementError, match="its process was killed by SIGKILL"):
         process.free_bytes()
     assert process.free_bytes() > 0  # started anew
