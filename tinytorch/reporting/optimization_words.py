@@ -26,6 +26,7 @@ from tinytorch.reporting.comparison import STYLES as COLOURS
 from tinytorch.reporting.forest_plot import ForestPlot, ForestRow, ratio_text
 from tinytorch.reporting.profile_words import device_sentence, mostly_waits, reasons
 from tinytorch.reporting.quantities import UNKNOWN, percent_text, rate_text, seconds_text
+from tinytorch.transforms.inference_mode import INFERENCE_MODE
 from tinytorch.tuning.attempt import (
     ACCURACY_INCONCLUSIVE,
     BETTER,
@@ -44,7 +45,6 @@ from tinytorch.tuning.attempt import (
     Value,
     measured_by,
 )
-from tinytorch.tuning.catalog import INFERENCE_MODE
 from tinytorch.tuning.optimization import Contribution, Optimization
 from tinytorch.tuning.ranking import OBJECTIVE_OF, value_at
 

@@ -27,7 +27,7 @@ from tinytorch.transforms.kernel_choice import (
     recorded_calls,
     set_model_backend,
 )
-from tinytorch.transforms.plan import Gain, Plan, Skipped, Step
+from tinytorch.transforms.plan import TIME, Gain, Plan, Skipped, Step, Transform, Variant
 
 __all__ = ["CompiledKernels"]
 
@@ -37,13 +37,26 @@ CALLS = 3
 
 
 @dataclass(frozen=True)
-class CompiledKernels:
+class CompiledKernels(Transform):
     """Let a backend with compiled kernels compute the model.
 
     The plan names the layers whose operations the backend computes in another way than `numpy`;
     the others are skipped. A speedup is predicted only from choices that were measured here before
     (``OptimizedBackend().tune(...)``).
     """
+
+    variants = (
+        Variant(
+            "compiled-kernels",
+            "compute with kernels compiled for this machine",
+            cost="the first call of each kernel compiles it, and the result is cached",
+        ),
+    )
+    role, place, order = "kernels", 9, 170
+    risk, serves = "exact", TIME
+    frameworks = ("core",)
+    follows_weights = True
+    may_compete = True
 
     backend: str = "numba"
 

@@ -15,7 +15,7 @@ from tinytorch.errors import ShapeError
 from tinytorch.models.adapter import adapter_for
 from tinytorch.models.workload import Workload
 from tinytorch.profiling.profile import Profile
-from tinytorch.transforms.plan import Plan, Skipped, Step
+from tinytorch.transforms.plan import TIME, Plan, Skipped, Step, Transform, Variant
 
 __all__ = ["FuseLayers", "FusedLinear", "InFront", "activation_word"]
 
@@ -76,13 +76,20 @@ NOT_PREDICTED = {
 
 
 @dataclass(frozen=True)
-class FuseLayers:
+class FuseLayers(Transform):
     """Compute a `Linear` and the activation that follows it in a Sequential as one layer.
 
     The activation is applied to a part of the result while that is still in a cache, where the
     backend can. Names and parameters stay; in the place of the activation stays an empty layer.
     Layers that offer `with_activation`, as quantized ones do, are fused by it.
     """
+
+    variants = (Variant("fused-layers", "compute neighbouring layers in one pass"),)
+    role, place, order = "fusing", 6, 50
+    risk, serves = "exact", TIME
+    frameworks = ("core",)
+    follows_weights = True
+    may_compete = True
 
     def plan(self, workload: Workload, profile: Profile | None = None) -> Plan:
         """Find pairs of a linear layer and an activation. Nothing is run."""

@@ -1,12 +1,12 @@
-"""Plan: what a transform would do to a model, where and why, before anything is done."""
+"""Transform: the base class of all optimizations; Plan: what one would do, before it is applied."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from types import ModuleType
-from typing import Any, ClassVar, Protocol, runtime_checkable
+from typing import Any, ClassVar, Literal
 
 from tinytorch.errors import SettingError
 from tinytorch.models.adapter import adapter_for
@@ -15,7 +15,27 @@ from tinytorch.profiling.layers import StepGroup, group_layers
 from tinytorch.profiling.profile import Profile
 from tinytorch.showing import Shown
 
-__all__ = ["Gain", "Plan", "Skipped", "Step", "TorchTransform", "Transform"]
+__all__ = [
+    "GOALS",
+    "RISKS",
+    "TIME",
+    "Gain",
+    "Goal",
+    "Plan",
+    "Risk",
+    "Skipped",
+    "Step",
+    "TorchTransform",
+    "Transform",
+    "Variant",
+]
+
+Goal = Literal["latency", "throughput", "memory", "size"]
+GOALS: tuple[Goal, ...] = ("latency", "throughput", "memory", "size")
+TIME: tuple[Goal, ...] = ("latency", "throughput")
+Risk = Literal["exact", "rounding", "approximate"]
+RISKS: tuple[Risk, ...] = ("exact", "rounding", "approximate")
+"""From the smallest to the largest."""
 
 
 PREDICTED = ("speedup", "shrinkage")
@@ -170,43 +190,144 @@ class Plan(Shown):
         )
 
 
-@runtime_checkable
-class Transform(Protocol):
-    """An optimization: a small frozen configuration that can plan and carry out a plan.
-
-    Neither method changes the workload: `apply` gives a changed copy of the model.
-    """
-
-    def plan(self, workload: Workload, profile: Profile | None = None) -> Plan:
-        """Say what would be done, where and why, what it should gain, and what is left alone."""
-
-    def apply(self, workload: Workload, plan: Plan) -> Any:
-        """Carry out exactly this plan on a copy of the model, and give the copy."""
-
-
 def _call(name: str, settings: Mapping[str, Any]) -> str:
     return f"{name}({', '.join(f'{key}={value!r}' for key, value in settings.items())})"
 
 
-# ---------------------------------------------------------------- transforms that exist for
-# PyTorch models alone
+# ---------------------------------------------------------------- transforms
 
 
-class TorchTransform:
-    """What such transforms share: a frozen dataclass of settings, whose work is done elsewhere.
+@dataclass(frozen=True)
+class Variant:
+    """A transform with settings that the catalog tries, under a name of its own.
+
+    `about` says what it does. `preceded_by` are transforms that are applied before it and belong
+    to it. `cost` is what it costs a user beyond the time of trying it.
+    """
+
+    name: str
+    about: str
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    preceded_by: tuple[Transform, ...] = ()
+    cost: str = ""
+
+
+@dataclass(frozen=True)
+class Transform:
+    """An optimization: a frozen dataclass of settings, with `plan` and `apply`.
+
+    Neither method changes the workload: `apply` returns a changed copy of the model. All that the
+    rest of the project knows about a transform are these attributes of its class. The catalog, the
+    recipes of saved models and the rules of the competition are derived from them.
+    """
+
+    # ------------------------------------------------------------ what the catalog tries
+
+    variants: ClassVar[tuple[Variant, ...]] = ()
+    """The named settings that `optimize` tries; none for a transform that is only called."""
+    role: ClassVar[str] = ""
+    """A stack has at most one transform of each role; the name of the class unless given."""
+    order: ClassVar[int] = 0
+    """Where its variants stand in the catalog, and when they are tried; ours are multiples of 10.
+    Transforms of other packages follow."""
+    place: ClassVar[int] = 5
+    """When it is applied in a stack: 1 structure, 2 norms and attention, 3 factors, 4 numbers,
+    5 layout, 6 fusion, 7 threads, 8 calls, 9 kernels."""
+    risk: ClassVar[Risk] = "approximate"
+    """What happens to the outputs: only the order of sums changes ("exact"), numbers have fewer
+    bits ("rounding"), or another function is computed ("approximate"): this is tried only on a
+    workload with an `evaluate`."""
+    serves: ClassVar[tuple[Goal, ...]] = GOALS
+    frameworks: ClassVar[tuple[str, ...]] = ("core", "pytorch")
+    devices: ClassVar[tuple[str, ...]] = ("cpu", "cuda")
+    is_slow: ClassVar[bool] = False
+    """Whether applying it takes long; it is then tried last."""
+    made_for: ClassVar[str] = ""
+    """The class of models that it is for, where it is for one alone; it is then tried first."""
+    made_by: ClassVar[str] = ""
+    """The function that makes such a model."""
+
+    # ------------------------------------------------------------ how a result is saved
+
+    follows_weights: ClassVar[bool] = False
+    """Whether a saved model gets its weights before this is applied again, because it changes no
+    weight or computes its own from them."""
+    is_prepared: ClassVar[bool] = False
+    """Whether it calls the model to prepare it, in every process again: loading needs inputs."""
+    makes_repeats: ClassVar[bool] = False
+    """Whether it makes zeros or repeated values, for which coding a file pays at any size."""
+    holds_integers: ClassVar[bool] = False
+    """Whether a file holds the whole numbers of `transforms.quantize` under the names of floats."""
+
+    # ------------------------------------------------------------ what the competition allows
+
+    may_compete: ClassVar[bool] = False
+    """Whether entries may declare it: in all divisions, or, where it is approximate, in those that
+    allow another function."""
+    effect: ClassVar[str] = "computes another function"
+    """What an approximate transform does, in words that follow its name."""
+
+    # ------------------------------------------------------------ planning and applying
+
+    def plan(self, workload: Workload, profile: Profile | None = None) -> Plan:
+        """Return what would be done, where and why, the predicted gain, and what is skipped."""
+        raise NotImplementedError
+
+    def apply(self, workload: Workload, plan: Plan) -> Any:
+        """Return a copy of the model with exactly this plan applied."""
+        raise NotImplementedError
+
+    @property
+    def name(self) -> str:
+        """The name in plans and recipes."""
+        return type(self).__name__
+
+    @property
+    def precision(self) -> str:
+        """The least precise kind of number that it lets a model multiply."""
+        return "float32"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the settings."""
+        return asdict(self)
+
+    def planned(
+        self, steps: Iterable[Step], skipped: Iterable[Skipped] = (), **fields: Any
+    ) -> Plan:
+        """Return the plan of this transform with these steps; `fields` are those of Plan."""
+        return Plan(self.name, self.to_dict(), tuple(steps), tuple(skipped), **fields)
+
+    def skipping(self, reason: str, *skipped: Skipped) -> Plan:
+        """Return an empty plan that says why the model is left alone, and then these layers."""
+        return self.planned((), (Skipped("", reason), *skipped))
+
+    def copy_for(self, workload: Workload, plan: Plan) -> Any:
+        """Return a copy of the model to apply a plan to; raise if it is another transform's."""
+        plan.check_made_by(self.name, self.to_dict())
+        check_workload(workload)
+        return adapter_for(workload.model, workload.arguments).clone(workload.model)
+
+
+# ---------------------------------------------------------------- transforms of PyTorch models
+
+
+class TorchTransform(Transform):
+    """A transform of PyTorch models alone, which is planned and applied in a module of its own.
 
     Each has a property `torch_code`, which imports the module that needs torch once a model turned
     out to be PyTorch's. That has `plan_torch(workload, settings)`, which returns the plan, and
-    `apply_torch(model, workload, plan, settings)`, which carries out one that is not empty on the
-    copy `model` and returns that or what is made of it.
+    `apply_torch(model, workload, plan, settings)`, which applies one that is not empty to the copy
+    `model` and returns that or what is made of it.
     """
+
+    frameworks = ("pytorch",)
 
     subject: ClassVar[str]
     """What is for PyTorch models, in words that others are told."""
     for_others: ClassVar[str] = "{subject} is for PyTorch models"
 
     def plan(self, workload: Workload, profile: Profile | None = None) -> Plan:
-        """Say what would be done, where and why, after trying it on a copy of the model."""
+        """Return what would be done, where and why, after trying it on a copy of the model."""
         check_workload(workload)
         framework = adapter_for(workload.model, workload.arguments).name
         if framework != "pytorch":
@@ -215,27 +336,20 @@ class TorchTransform:
         else:
             reason = self.why_not(workload)
         if reason:
-            return Plan(type(self).__name__, self._settings, (), (Skipped("", reason),))
+            return self.skipping(reason)
         plan: Plan = self.torch_code.plan_torch(workload, self)
         return plan
 
     def why_not(self, workload: Workload) -> str:
-        """Say why there is nothing to do for a PyTorch model, or nothing."""
+        """Return why a PyTorch model is left alone, without importing more for it, or ""."""
         return ""
 
     def apply(self, workload: Workload, plan: Plan) -> Any:
-        """Carry out exactly this plan on a copy of the model, and give the copy."""
-        plan.check_made_by(type(self).__name__, self._settings)
-        check_workload(workload)
-        model = adapter_for(workload.model, workload.arguments).clone(workload.model)
+        """Return a copy of the model with exactly this plan applied."""
+        model = self.copy_for(workload, plan)
         return model if plan.is_empty else self.torch_code.apply_torch(model, workload, plan, self)
 
     @property
-    def _settings(self) -> dict[str, Any]:
-        settings: dict[str, Any] = asdict(self)  # type: ignore[call-overload]
-        return settings
-
-    @property
     def torch_code(self) -> ModuleType:
-        """Return the module that plans and applies; it imports torch."""
+        """The module that plans and applies; it imports torch."""
         raise NotImplementedError

@@ -30,7 +30,7 @@ from tinytorch.errors import DTypeError, SettingError, ShapeError
 from tinytorch.models.adapter import adapter_for
 from tinytorch.models.workload import Workload, check_workload
 from tinytorch.profiling.profile import Profile
-from tinytorch.transforms.plan import Plan, Skipped
+from tinytorch.transforms.plan import Plan, Skipped, Transform
 from tinytorch.transforms.support.observing import checked_patterns, idle_patterns
 from tinytorch.transforms.support.weights import WeightLayer, carry_out, find_weight_layers
 
@@ -395,13 +395,17 @@ SHARED: dict[type[Module], Any] = {Linear: SharedWeightLinear, Conv2d: SharedWei
 
 
 @dataclass(frozen=True)
-class ShareWeights:
+class ShareWeights(Transform):
     """Put the weights of each layer into clusters, and hold codes and a codebook in their place.
 
     `clusters` is the most different values that a layer has afterwards, 2 to 256: up to 16 take
     four bits for each weight, more take eight. They are those with the least squared error; zeros
     stay zeros. Training such a model moves the values. keep: patterns of layers that stay.
     """
+
+    role, place, order = "numbers", 4, 90
+    makes_repeats = True
+    may_compete, effect = True, "replaces weights by a few values of its choice"
 
     clusters: int = 16
     keep: tuple[str, ...] = ()

@@ -35,7 +35,8 @@ from tinytorch.models.adapter import adapter_for
 from tinytorch.models.core import own_tensors
 from tinytorch.models.workload import Workload, check_workload
 from tinytorch.profiling.profile import Profile
-from tinytorch.transforms.plan import Gain, Plan, Skipped
+from tinytorch.transforms.plan import Gain, Plan, Skipped, Transform, Variant
+from tinytorch.transforms.prune import Prune
 from tinytorch.transforms.support.observing import (
     checked_patterns,
     idle_patterns,
@@ -553,7 +554,7 @@ NO_TORCH = (
 
 
 @dataclass(frozen=True)
-class SparseLayers:
+class SparseLayers(Transform):
     """Hold and multiply only the weights that are not zero, in linear layers.
 
     goal="latency": where it is measured to be faster, at the layer's sparsity and with the rows
@@ -561,6 +562,19 @@ class SparseLayers:
     fewer bytes. keep: patterns of layers that stay. The result is for inference: sparse layers let
     no gradients through, so its tensors need none.
     """
+
+    variants = (
+        Variant(
+            "pruned-sparse",
+            "set four of five weights to zero, and skip them where that is faster",
+            preceded_by=(Prune(sparsity=0.8),),
+        ),
+    )
+    role, place, order = "numbers", 4, 80
+    frameworks = ("core",)
+    is_slow = True
+    follows_weights = True  # zeros take less room in a file than the places of all other weights
+    may_compete, effect = True, "leaves out weights that are zero"
 
     goal: str = "latency"
     keep: tuple[str, ...] = ()

@@ -76,23 +76,8 @@ RISKS = {
     "rounding": "numbers have fewer bits: outputs change a little, accuracy is to be checked",
     "approximate": "another function is computed: accuracy decides, and needs an evaluate",
 }
-COSTS = {
-    "compiled": "the first call of each shape compiles, for seconds to minutes",
-    "compiled-captured": "compiling and capturing before the first call; fixed shapes",
-    "captured": "capturing before the first call; fixed shapes, and memory held for the graph",
-    "compiled-kernels": "the first call of each kernel compiles, and what it made is kept",
-    "static-generation": "compiling and capturing before the first text; a cache of full length",
-    "int8-static": "calibration data that stands for what will come",
-    "tf32": "while a call runs, other threads multiply so as well",
-    "channels-last": "inputs are put into another order at the door",
-    "inference-mode": "outputs cannot take part in a graph",
-    "fold-batch-norm": "the copy cannot be trained further",
-    "pruned-sparse": "fine-tuning, where accuracy is lost",
-    "fewer-channels": "fine-tuning, where accuracy is lost",
-    "fewer-layers": "fine-tuning, where accuracy is lost",
-    "low-rank": "fine-tuning, where accuracy is lost",
-}
-"""Entry -> what it costs beside trying it."""
+COSTS = {"approximate": "fine-tuning, where accuracy is lost"}
+"""Risk -> what an entry costs beyond the time of trying it, unless it says so itself."""
 
 
 def advise(
@@ -134,9 +119,8 @@ def _finished(advice: Advice, facts: Facts, entry: Entry | None) -> Advice:
     """Add what the catalog knows of risk and cost, and what the plans have measured."""
     if entry is None:
         return advice
-    advice = replace(
-        advice, risk=advice.risk or RISKS[entry.risk], cost=advice.cost or COSTS.get(entry.name, "")
-    )
+    cost = advice.cost or entry.cost or COSTS.get(entry.risk, "")
+    advice = replace(advice, risk=advice.risk or RISKS[entry.risk], cost=cost)
     plans = facts.plans.get(entry.name, ())
     planned = _planned_gain(plans)
     if planned is not None and advice.rule != "parameters dominate":

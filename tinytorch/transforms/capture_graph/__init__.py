@@ -7,7 +7,7 @@ from types import ModuleType
 
 from tinytorch.errors import SettingError
 from tinytorch.transforms.compile_model import check_limits
-from tinytorch.transforms.plan import TorchTransform
+from tinytorch.transforms.plan import TIME, TorchTransform, Variant
 
 __all__ = ["CaptureGraph"]
 
@@ -30,6 +30,25 @@ class CaptureGraph(TorchTransform):
     A plan captures a copy, within `limit_s` seconds, and compares its outputs: they may change by
     `tolerance` of the largest one, by default by what rounding of the model's numbers explains.
     """
+
+    variants = (
+        Variant(
+            "captured",
+            "launch all kernels of a call at once",
+            cost="capturing before the first call; fixed shapes, and memory held for the graph",
+        ),
+        Variant(
+            "compiled-captured",
+            "fuse operations and launch them at once",
+            {"compile": True},
+            cost="compiling and capturing before the first call; fixed shapes",
+        ),
+    )
+    role, place, order = "kernels", 9, 190
+    risk, serves = "exact", TIME
+    devices = ("cuda",)
+    is_slow = True
+    follows_weights = is_prepared = True
 
     subject = "a CUDA graph"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from types import ModuleType
 
-from tinytorch.transforms.plan import TorchTransform
+from tinytorch.transforms.plan import TIME, TorchTransform, Variant
 
 __all__ = ["ChannelsLast"]
 
@@ -21,6 +21,16 @@ class ChannelsLast(TorchTransform):
     The numbers stay the same, within the rounding of sums in another order. GPUs with units for
     matrix products like this layout in half precision; elsewhere it may well be slower.
     """
+
+    variants = (
+        Variant(
+            "channels-last",
+            "hold images with the channels last",
+            cost="inputs are copied into another memory format",
+        ),
+    )
+    role, place, order = "layout", 5, 130
+    risk, serves = "exact", TIME
 
     subject = "the layout channels-last"
 

@@ -8,7 +8,7 @@ from types import ModuleType
 from typing import Literal
 
 from tinytorch.errors import SettingError
-from tinytorch.transforms.plan import TorchTransform
+from tinytorch.transforms.plan import TIME, TorchTransform, Variant
 
 __all__ = ["CompileModel", "check_limits"]
 
@@ -30,6 +30,18 @@ class CompileModel(TorchTransform):
     A plan compiles a copy, within `limit_s` seconds, and compares its outputs: they may change by
     `tolerance` of the largest one, by default by what rounding of the model's numbers explains.
     """
+
+    variants = (
+        Variant(
+            "compiled",
+            "let torch.compile fuse operations",
+            cost="the first call of each shape compiles, for seconds to minutes",
+        ),
+    )
+    role, place, order = "kernels", 9, 180
+    risk, serves = "exact", TIME
+    is_slow = True
+    follows_weights = is_prepared = True
 
     subject = "torch.compile"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from types import ModuleType
 
-from tinytorch.transforms.plan import TorchTransform
+from tinytorch.transforms.plan import TorchTransform, Variant
 
 __all__ = ["FoldBatchNorm"]
 
@@ -23,6 +23,16 @@ class FoldBatchNorm(TorchTransform):
     in the place of the norm, so that names stay. The copy is for evaluation: calling it in
     training mode is an error.
     """
+
+    variants = (
+        Variant(
+            "fold-batch-norm",
+            "fold batch norms into the convolutions before them",
+            cost="the copy cannot be trained further",
+        ),
+    )
+    role, place, order = "norms", 2, 30
+    risk = "exact"
 
     subject = "folding batch norms"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from types import ModuleType
 
-from tinytorch.transforms.plan import TorchTransform
+from tinytorch.transforms.plan import TorchTransform, Variant
 
 __all__ = ["FuseAttention"]
 
@@ -24,6 +24,13 @@ class FuseAttention(TorchTransform):
     was seen (a mask where there was none, training mode) is computed by hand as before. Outputs
     are the same within rounding.
     """
+
+    variants = (
+        Variant("fused-attention", "compute attention in one kernel where a model writes it out"),
+    )
+    role, place, order = "attention", 2, 40
+    risk = "exact"
+    follows_weights = True
 
     subject = "fused attention"
 

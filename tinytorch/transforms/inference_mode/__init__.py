@@ -5,10 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from types import ModuleType
 
-from tinytorch.transforms.plan import TorchTransform
+from tinytorch.transforms.plan import TorchTransform, Variant
 
-__all__ = ["InferenceMode"]
+__all__ = ["INFERENCE_MODE", "InferenceMode"]
 
+INFERENCE_MODE = "inference-mode"
+"""What a user gets by calling a model in another way; results show what it brings alone."""
 NAME = "InferenceMode"
 
 
@@ -21,6 +23,17 @@ class InferenceMode(TorchTransform):
     gives ordinary ones. A model whose call computes gradients itself, or whose inputs ask for some,
     is left alone, and so is one in training mode that gives other outputs there.
     """
+
+    variants = (
+        Variant(
+            INFERENCE_MODE,
+            "record nothing for gradients",
+            cost="outputs cannot take part in a graph",
+        ),
+    )
+    role, place, order = "calling", 8, 150
+    risk = "exact"
+    follows_weights = True
 
     subject = "inference mode"
 

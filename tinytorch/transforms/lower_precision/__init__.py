@@ -8,7 +8,7 @@ from types import ModuleType
 
 from tinytorch.errors import SettingError
 from tinytorch.measure.environment import instruction_sets
-from tinytorch.transforms.plan import TorchTransform
+from tinytorch.transforms.plan import TorchTransform, Variant
 from tinytorch.transforms.support.observing import checked_patterns
 
 __all__ = ["LowerPrecision", "check_tolerance", "why_slow_on_processor"]
@@ -42,6 +42,17 @@ class LowerPrecision(TorchTransform):
     that are then not finite are refused as well.
     """
 
+    variants = (
+        Variant(
+            "bfloat16-layers",
+            "multiply in bfloat16, keep the rest in float32",
+            {"how": "layers"},
+        ),
+        Variant("bfloat16", "hold and compute everything in bfloat16"),
+    )
+    role, place, order = "numbers", 4, 110
+    risk = "rounding"
+
     subject = "computing in a lower precision"
 
     dtype: str = "bfloat16"
@@ -61,6 +72,10 @@ class LowerPrecision(TorchTransform):
                 'use how="layers" or how="convert"'
             )
         check_tolerance(self.allowed_error)
+
+    @property
+    def precision(self) -> str:
+        return self.dtype
 
     @property
     def allowed_error(self) -> float:

@@ -9,7 +9,7 @@ from types import ModuleType
 from typing import Any
 
 from tinytorch.errors import SettingError
-from tinytorch.transforms.plan import TorchTransform
+from tinytorch.transforms.plan import TIME, TorchTransform
 
 __all__ = ["PinnedTransfers", "prefetching"]
 
@@ -25,6 +25,10 @@ class PinnedTransfers(TorchTransform):
     has fetched what is in them. The plan compares that with the plain `.to(device)` in turns, and
     names it only where it is shown to be faster.
     """
+
+    order = 160
+    risk, serves = "exact", TIME
+    follows_weights = True
 
     subject = "a transfer to a CUDA device"
 

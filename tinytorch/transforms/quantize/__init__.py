@@ -20,7 +20,7 @@ from tinytorch.models.core import own_tensors
 from tinytorch.models.workload import Batches, Workload, check_workload
 from tinytorch.profiling.profile import Profile
 from tinytorch.showing import Shown
-from tinytorch.transforms.plan import Gain, Plan, Skipped, Step
+from tinytorch.transforms.plan import Gain, Plan, Skipped, Step, Transform, Variant
 from tinytorch.transforms.quantize.layers import (
     CATALOG,
     MODES,
@@ -432,13 +432,45 @@ def _shrinkage(modules: Mapping[str, Any], chosen: list[_Candidate]) -> Gain | N
 
 
 @dataclass(frozen=True)
-class Quantize(Settings):
+class Quantize(Transform, Settings):
     """Quantize the weights of a model, and where it computes in integers also its activations.
 
     Linear layers, convolutions, embeddings and tied heads of TinyTorch models of any structure;
     PyTorch models by torch's and torchao's own quantizers. The fields are those of
     :class:`~tinytorch.transforms.quantize.Settings`.
     """
+
+    variants = (
+        Variant(
+            "int8-dynamic",
+            "hold weights in 8 bits and multiply in integers",
+            {"mode": "dynamic"},
+        ),
+        Variant(
+            "int8-static",
+            "the same, with ranges from calibration data",
+            {"mode": "static"},
+            cost="calibration data that represents later inputs",
+        ),
+        Variant(
+            "int8-weights",
+            "hold weights in 8 bits and multiply in floats",
+            {"mode": "weight_only"},
+        ),
+        Variant(
+            "int4-weights",
+            "hold weights in 4 bits, in groups",
+            {"mode": "weight_only", "bits": 4},
+        ),
+    )
+    role, place, order = "numbers", 4, 100
+    risk = "rounding"
+    holds_integers = True
+    may_compete = True
+
+    @property
+    def precision(self) -> str:
+        return f"int{self.bits}"
 
     def plan(self, workload: Workload, profile: Profile | None = None) -> Plan:
         """Say which layers become what, and which stay in floats. A copy of the model is called."""

@@ -18,7 +18,7 @@ from tinytorch.models.adapter import adapter_for, owner_of
 from tinytorch.models.core import own_tensors
 from tinytorch.models.workload import Workload, call_model, check_workload
 from tinytorch.profiling.profile import Profile
-from tinytorch.transforms.plan import Gain, Plan, Skipped
+from tinytorch.transforms.plan import Gain, Plan, Skipped, Transform, Variant
 from tinytorch.transforms.support.observing import (
     calling_plainly,
     check_no_cache,
@@ -387,7 +387,7 @@ NO_SPEEDUP = "how long a layer takes depends on the machine and the inputs; comp
 
 
 @dataclass(frozen=True)
-class RemoveLayers:
+class RemoveLayers(Transform):
     """Remove whole layers, such as the blocks of a transformer: those that are missed least.
 
     What can go are items of lists of layers (`Sequential.layers`, `GPT.blocks`, any list in a
@@ -397,6 +397,10 @@ class RemoveLayers:
     data, or on the inputs where there is none: `count` times over, each time without those that are
     gone already. keep: patterns of layers that stay.
     """
+
+    variants = (Variant("fewer-layers", "remove the least important block", {"count": 1}),)
+    role, place, order = "structure", 1, 20
+    may_compete, effect = True, "removes layers with their weights"
 
     count: int = 1
     keep: tuple[str, ...] = ()

@@ -8,7 +8,7 @@ from types import ModuleType
 from typing import Any
 
 from tinytorch.errors import SettingError
-from tinytorch.transforms.plan import TorchTransform
+from tinytorch.transforms.plan import TIME, TorchTransform, Variant
 
 __all__ = ["SetThreads"]
 
@@ -29,6 +29,12 @@ class SetThreads(TorchTransform):
     The number belongs to the Python thread that calls. Another one that computes for the first time
     meanwhile, without such a model, takes the number over.
     """
+
+    variants = (Variant("threads", "compute with the fastest number of threads"),)
+    role, place, order = "threads", 7, 140
+    risk, serves = "exact", TIME
+    devices = ("cpu",)
+    follows_weights = True
 
     subject = "a number of threads"
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from tinytorch.errors import MissingPartError, SettingError
 from tinytorch.models.workload import Workload
-from tinytorch.transforms.plan import TorchTransform
+from tinytorch.transforms.plan import TIME, TorchTransform, Variant
 
 __all__ = ["Divergence", "StaticGeneration", "generation_call", "static_generator"]
 
@@ -26,6 +26,18 @@ class StaticGeneration(TorchTransform):
     and new tokens together, by default as much as the workload needs. A compilation that takes
     longer than `limit_s` is given up.
     """
+
+    variants = (
+        Variant(
+            "static-generation",
+            "generate with a cache that is allocated once, and a compiled step",
+            cost="compiling and capturing before the first text; a cache of full length",
+        ),
+    )
+    role, place, order = "kernels", 9, 200
+    risk, serves = "exact", TIME
+    made_for, made_by = "Generation", "tinytorch.perf.memoization.generation_call"
+    follows_weights = is_prepared = True
 
     subject = "generation with a preallocated cache"
     for_others = "generate(cache=...) of its own keeps a cache"

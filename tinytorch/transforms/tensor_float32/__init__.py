@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from types import ModuleType
 
 from tinytorch.transforms.lower_precision import check_tolerance
-from tinytorch.transforms.plan import TorchTransform
+from tinytorch.transforms.plan import TIME, TorchTransform, Variant
 
 __all__ = ["TensorFloat32"]
 
@@ -32,6 +32,18 @@ class TensorFloat32(TorchTransform):
     tolerance: how far outputs may move on the workload's inputs, relative to the largest one; 5e-3
     unless given. The plan says how far they did, and is empty where that is more.
     """
+
+    variants = (
+        Variant(
+            "tf32",
+            "multiply float32 numbers as TF32",
+            cost="during a call, other threads multiply in TF32, too",
+        ),
+    )
+    role, place, order = "numbers", 4, 120
+    risk, serves = "rounding", TIME
+    devices = ("cuda",)
+    follows_weights = True
 
     subject = "TF32"
 
