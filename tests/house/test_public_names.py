@@ -275,6 +275,9 @@ PUBLIC = {
         "TorchTransform",
         "Transform",
         "Variant",
+        "check_choice",
+        "check_seconds",
+        "check_tolerance",
     },
     "tinytorch.models.targets": {
         "check_reference",

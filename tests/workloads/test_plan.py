@@ -112,10 +112,10 @@ def test_a_transform_makes_plans_with_its_name_and_settings():
     assert empty.skipped_by_reason == {"too small": ("",), "no weight": ("c",)}
 
 
-def test_a_copy_is_made_for_a_plan_of_the_same_transform_alone():
+def test_an_empty_plan_gives_a_copy_and_another_transform_refuses_it():
     workload = load_zoo("mlp")
-    copy = Halve().copy_for(workload, Halve().skipping("too small"))
+    copy = Halve().apply(workload, Halve().skipping("too small"))
     assert type(copy) is type(workload.model)
     assert copy is not workload.model
     with pytest.raises(SettingError, match=r"by Halve\(layer='b'\), not by Halve\(layer='a'\)"):
-        Halve().copy_for(workload, Halve("b").skipping("too small"))
+        Halve().apply(workload, Halve("b").skipping("too small"))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from time import perf_counter
 from typing import Any
 
@@ -13,7 +13,6 @@ from tinytorch.core.kernels import NUMPY, REFERENCE, Backend
 from tinytorch.core.module import Module
 from tinytorch.errors import BackendError
 from tinytorch.measure.environment import describe_environment
-from tinytorch.models.adapter import adapter_for
 from tinytorch.models.workload import Workload
 from tinytorch.profiling.profile import Profile
 from tinytorch.transforms.kernel_choice import (
@@ -31,7 +30,6 @@ from tinytorch.transforms.plan import TIME, Gain, Plan, Skipped, Step, Transform
 
 __all__ = ["CompiledKernels"]
 
-NAME = "CompiledKernels"
 SAME_BYTES = "the same parameters are held"
 CALLS = 3
 
@@ -60,19 +58,15 @@ class CompiledKernels(Transform):
 
     backend: str = "numba"
 
-    def plan(self, workload: Workload, profile: Profile | None = None) -> Plan:
-        """Say which layers run on compiled kernels. The model is called a few times."""
+    def make_plan(self, workload: Workload, profile: Profile | None) -> Plan:
+        """Find the layers that run on compiled kernels. The model is called a few times."""
         try:
             with use_backend(self.backend) as backend:
                 pass
         except BackendError as error:
-            return self._nothing(str(error))
-        adapter = adapter_for(workload.model, workload.arguments)
-        if adapter.name != "core" or not isinstance(workload.model, Module):
-            kind = f"a model of {adapter.name}" if adapter.name != "core" else "no Module"
-            return self._nothing(
-                f"{workload.name} is {kind}; backends compute modules of tinytorch"
-            )
+            return self.skipping(str(error))
+        if not isinstance(workload.model, Module):
+            return self.skipping(f"{workload.name} is no Module; backends compute these")
         with prepared(workload) as running, use_backend(NUMPY):
             running.run()  # what is done once is no part of what repeats
             seconds = min(_timed(running) for _ in range(CALLS))
@@ -82,9 +76,7 @@ class CompiledKernels(Transform):
         unknown = {"shrinkage": SAME_BYTES} | ({} if gain else {"speedup": reason})
         is_active = active_backend().name == backend.name
         note = f"this process computes with {backend.name} already: against it nothing is gained"
-        return Plan(
-            NAME,
-            asdict(self),
+        return self.planned(
             steps,
             skipped,
             speedup=gain,
@@ -92,16 +84,9 @@ class CompiledKernels(Transform):
             notes=(note,) if is_active else (),
         )
 
-    def apply(self, workload: Workload, plan: Plan) -> Any:
-        """Give a copy of the model that runs on the backend wherever it is called."""
-        plan.check_made_by(NAME, asdict(self))
-        model = adapter_for(workload.model, workload.arguments).clone(workload.model)
-        if not plan.is_empty:
-            set_model_backend(model, self.backend)
+    def change(self, model: Any, workload: Workload, plan: Plan) -> Any:
+        set_model_backend(model, self.backend)
         return model
-
-    def _nothing(self, reason: str) -> Plan:
-        return Plan(NAME, asdict(self), (), (Skipped("", reason),))
 
 
 def _timed(workload: Workload) -> float:

@@ -28,6 +28,9 @@ __all__ = [
     "TorchTransform",
     "Transform",
     "Variant",
+    "check_choice",
+    "check_seconds",
+    "check_tolerance",
 ]
 
 Goal = Literal["latency", "throughput", "memory", "size"]
@@ -269,13 +272,33 @@ class Transform:
 
     # ------------------------------------------------------------ planning and applying
 
+    for_others: ClassVar[str] = ""
+    """What models of other frameworks are told beside that it is not for them."""
+
+    def make_plan(self, workload: Workload, profile: Profile | None) -> Plan:
+        """Return the plan for a model of one of the `frameworks`; the model stays as it is."""
+        raise NotImplementedError
+
+    def change(self, model: Any, workload: Workload, plan: Plan) -> Any:
+        """Apply a plan that is not empty to `model`, a copy; return it or what is made of it."""
+        raise NotImplementedError
+
     def plan(self, workload: Workload, profile: Profile | None = None) -> Plan:
         """Return what would be done, where and why, the predicted gain, and what is skipped."""
-        raise NotImplementedError
+        check_workload(workload)
+        framework = adapter_for(workload.model, workload.arguments).name
+        if framework not in self.frameworks:
+            wanted = " and ".join(self.frameworks)
+            reason = f"it is a model of {framework}, and {self.name} is for models of {wanted}"
+            return self.skipping(f"{reason}; {self.for_others}" if self.for_others else reason)
+        return self.make_plan(workload, profile)
 
     def apply(self, workload: Workload, plan: Plan) -> Any:
         """Return a copy of the model with exactly this plan applied."""
-        raise NotImplementedError
+        plan.check_made_by(self.name, self.to_dict())
+        check_workload(workload)
+        model = adapter_for(workload.model, workload.arguments).clone(workload.model)
+        return model if plan.is_empty else self.change(model, workload, plan)
 
     @property
     def name(self) -> str:
@@ -297,59 +320,57 @@ class Transform:
         """Return the plan of this transform with these steps; `fields` are those of Plan."""
         return Plan(self.name, self.to_dict(), tuple(steps), tuple(skipped), **fields)
 
-    def skipping(self, reason: str, *skipped: Skipped) -> Plan:
+    def skipping(self, reason: str, *skipped: Skipped, notes: tuple[str, ...] = ()) -> Plan:
         """Return an empty plan that says why the model is left alone, and then these layers."""
-        return self.planned((), (Skipped("", reason), *skipped))
-
-    def copy_for(self, workload: Workload, plan: Plan) -> Any:
-        """Return a copy of the model to apply a plan to; raise if it is another transform's."""
-        plan.check_made_by(self.name, self.to_dict())
-        check_workload(workload)
-        return adapter_for(workload.model, workload.arguments).clone(workload.model)
-
-
-# ---------------------------------------------------------------- transforms of PyTorch models
+        return self.planned((), (Skipped("", reason), *skipped), notes=notes)
 
 
 class TorchTransform(Transform):
     """A transform of PyTorch models alone, which is planned and applied in a module of its own.
 
     Each has a property `torch_code`, which imports the module that needs torch once a model turned
-    out to be PyTorch's. That has `plan_torch(workload, settings)`, which returns the plan, and
-    `apply_torch(model, workload, plan, settings)`, which applies one that is not empty to the copy
-    `model` and returns that or what is made of it.
+    out to be PyTorch's. That has `plan_torch(workload, settings)`, which returns the plan after
+    trying it on a copy of the model, and `apply_torch(model, workload, plan, settings)`, which does
+    what :meth:`Transform.change` says.
     """
 
     frameworks = ("pytorch",)
 
-    subject: ClassVar[str]
-    """What is for PyTorch models, in words that others are told."""
-    for_others: ClassVar[str] = "{subject} is for PyTorch models"
-
-    def plan(self, workload: Workload, profile: Profile | None = None) -> Plan:
-        """Return what would be done, where and why, after trying it on a copy of the model."""
-        check_workload(workload)
-        framework = adapter_for(workload.model, workload.arguments).name
-        if framework != "pytorch":
-            told = self.for_others.format(subject=self.subject)
-            reason = f"it is a model of {framework}; {told}"
-        else:
-            reason = self.why_not(workload)
-        if reason:
-            return self.skipping(reason)
+    def make_plan(self, workload: Workload, profile: Profile | None) -> Plan:
         plan: Plan = self.torch_code.plan_torch(workload, self)
         return plan
 
-    def why_not(self, workload: Workload) -> str:
-        """Return why a PyTorch model is left alone, without importing more for it, or ""."""
-        return ""
-
-    def apply(self, workload: Workload, plan: Plan) -> Any:
-        """Return a copy of the model with exactly this plan applied."""
-        model = self.copy_for(workload, plan)
-        return model if plan.is_empty else self.torch_code.apply_torch(model, workload, plan, self)
+    def change(self, model: Any, workload: Workload, plan: Plan) -> Any:
+        return self.torch_code.apply_torch(model, workload, plan, self)
 
     @property
     def torch_code(self) -> ModuleType:
         """The module that plans and applies; it imports torch."""
         raise NotImplementedError
+
+
+# ---------------------------------------------------------------- settings that several have
+
+
+def check_choice(name: str, value: Any, choices: Iterable[str]) -> None:
+    """Raise unless a setting is one of these words."""
+    words = tuple(choices)
+    if value not in words:
+        raise SettingError(f"unknown {name} {value!r}; there are {', '.join(words)}")
+
+
+def check_tolerance(tolerance: float | None) -> None:
+    """Raise unless outputs may move by this share of the largest one; None is a default."""
+    if tolerance is None:
+        return
+    if isinstance(tolerance, bool) or not 0 <= tolerance < math.inf:
+        raise SettingError(
+            f"tolerance={tolerance!r}; it is how far outputs may move, as a share of the largest "
+            "one, 0 or more"
+        )
+
+
+def check_seconds(name: str, seconds: float) -> None:
+    """Raise unless a setting is a time above zero."""
+    if not 0 < seconds < math.inf:
+        raise SettingError(f"{name}={seconds!r}; it must be a positive number of seconds")

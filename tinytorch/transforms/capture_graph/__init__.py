@@ -6,12 +6,15 @@ from dataclasses import dataclass
 from types import ModuleType
 
 from tinytorch.errors import SettingError
-from tinytorch.transforms.compile_model import check_limits
-from tinytorch.transforms.plan import TIME, TorchTransform, Variant
+from tinytorch.transforms.plan import (
+    TIME,
+    TorchTransform,
+    Variant,
+    check_seconds,
+    check_tolerance,
+)
 
 __all__ = ["CaptureGraph"]
-
-NAME = "CaptureGraph"
 
 
 @dataclass(frozen=True)
@@ -50,8 +53,6 @@ class CaptureGraph(TorchTransform):
     is_slow = True
     follows_weights = is_prepared = True
 
-    subject = "a CUDA graph"
-
     compile: bool = False
     copy_outputs: bool = True
     most: int = 8
@@ -61,7 +62,8 @@ class CaptureGraph(TorchTransform):
     def __post_init__(self) -> None:
         if self.most < 1:
             raise SettingError(f"most must be at least 1 kind of arguments, got {self.most!r}")
-        check_limits(self.tolerance, self.limit_s)
+        check_tolerance(self.tolerance)
+        check_seconds("limit_s", self.limit_s)
 
     @property
     def torch_code(self) -> ModuleType:

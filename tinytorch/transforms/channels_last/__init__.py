@@ -9,8 +9,6 @@ from tinytorch.transforms.plan import TIME, TorchTransform, Variant
 
 __all__ = ["ChannelsLast"]
 
-NAME = "ChannelsLast"
-
 
 @dataclass(frozen=True)
 class ChannelsLast(TorchTransform):
@@ -31,8 +29,6 @@ class ChannelsLast(TorchTransform):
     )
     role, place, order = "layout", 5, 130
     risk, serves = "exact", TIME
-
-    subject = "the layout channels-last"
 
     @property
     def torch_code(self) -> ModuleType:

@@ -9,8 +9,6 @@ from tinytorch.transforms.plan import TorchTransform, Variant
 
 __all__ = ["FoldBatchNorm"]
 
-NAME = "FoldBatchNorm"
-
 
 @dataclass(frozen=True)
 class FoldBatchNorm(TorchTransform):
@@ -33,8 +31,6 @@ class FoldBatchNorm(TorchTransform):
     )
     role, place, order = "norms", 2, 30
     risk = "exact"
-
-    subject = "folding batch norms"
 
     @property
     def torch_code(self) -> ModuleType:

@@ -9,8 +9,6 @@ from tinytorch.transforms.plan import TorchTransform, Variant
 
 __all__ = ["FuseAttention"]
 
-NAME = "FuseAttention"
-
 
 @dataclass(frozen=True)
 class FuseAttention(TorchTransform):
@@ -31,8 +29,6 @@ class FuseAttention(TorchTransform):
     role, place, order = "attention", 2, 40
     risk = "exact"
     follows_weights = True
-
-    subject = "fused attention"
 
     @property
     def torch_code(self) -> ModuleType:

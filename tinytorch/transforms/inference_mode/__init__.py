@@ -11,7 +11,6 @@ __all__ = ["INFERENCE_MODE", "InferenceMode"]
 
 INFERENCE_MODE = "inference-mode"
 """What a user gets by calling a model in another way; results show what it brings alone."""
-NAME = "InferenceMode"
 
 
 @dataclass(frozen=True)
@@ -34,8 +33,6 @@ class InferenceMode(TorchTransform):
     role, place, order = "calling", 8, 150
     risk = "exact"
     follows_weights = True
-
-    subject = "inference mode"
 
     @property
     def torch_code(self) -> ModuleType:

@@ -30,8 +30,6 @@ class PinnedTransfers(TorchTransform):
     risk, serves = "exact", TIME
     follows_weights = True
 
-    subject = "a transfer to a CUDA device"
-
     @property
     def torch_code(self) -> ModuleType:
         from tinytorch.transforms.pinned_transfers import torch as pinned_transfers_torch
