@@ -21,11 +21,10 @@ GROUP = "tinytorch.transforms"
 
 @dataclass(frozen=True)
 class FoundTransform:
-    """A transform, and the package that it comes from with its version; "" for our own."""
+    """A transform, and the package that it comes from, such as "half-weights 1.2"; "" for ours."""
 
     transform: type[Transform]
     package: str = ""
-    version: str = ""
 
 
 @cache
@@ -42,16 +41,14 @@ def find_transforms() -> dict[str, FoundTransform]:
     own.sort(key=lambda each: (each.order, each.__name__))
     found = {each.__name__: FoundTransform(each) for each in own}
     for point in sorted(metadata.entry_points(group=GROUP), key=lambda each: each.name):
-        package, version = (point.dist.name, point.dist.version) if point.dist else ("", "")
+        package = f"{point.dist.name} {point.dist.version}" if point.dist else ""
         try:
             transform = _checked(point.load(), found.values())
         except Exception as error:  # code of others may raise anything
-            origin = f"the transform {point.value} of the package {package}"
-            warnings.warn(
-                f"{origin} is left out: {first_line(error)}", RuntimeWarning, stacklevel=2
-            )
+            told = f"the transform {point.value} of {package} is left out: {first_line(error)}"
+            warnings.warn(told, RuntimeWarning, stacklevel=2)
             continue
-        found[transform.__name__] = FoundTransform(transform, package, version)
+        found[transform.__name__] = FoundTransform(transform, package)
     return found
 
 

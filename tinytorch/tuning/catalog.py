@@ -52,9 +52,16 @@ class Entry:
     def to_dict(self) -> dict[str, Any]:
         """Return its name, its transforms and its risk, ready for JSON."""
         transforms = [
-            {"transform": each.name, "settings": each.to_dict()} for each in self.transforms
+            {"transform": each.name, "settings": each.to_dict()} | _origin(each)
+            for each in self.transforms
         ]
         return {"name": self.name, "transforms": transforms, "risk": self.risk}
+
+
+def _origin(transform: Transform) -> dict[str, str]:
+    """Return the package of a transform that is not our own: another version is another entry."""
+    found = find_transforms().get(transform.name)
+    return {"package": found.package} if found is not None and found.package else {}
 
 
 def _entries_of(transform: type[Transform]) -> Iterator[Entry]:

@@ -118,8 +118,8 @@ class Recipe:
 
 def packages_of(plans: Sequence[Plan]) -> dict[str, str]:
     """Return the packages of transforms that are not TinyTorch's own, by the names of these."""
-    found = {plan.transform: find_transforms()[plan.transform] for plan in plans}
-    return {name: f"{of.package} {of.version}" for name, of in found.items() if of.package}
+    packages = {plan.transform: find_transforms()[plan.transform].package for plan in plans}
+    return {name: package for name, package in packages.items() if package}
 
 
 def _check_installed(packages: Mapping[str, str]) -> None:

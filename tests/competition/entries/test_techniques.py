@@ -1,10 +1,12 @@
 """What is declared is resolved, or refused with the reason."""
 
+import re
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from project_files import ROOT
 
 from tinytorch.competition import techniques
 from tinytorch.competition.entry import EntryError, Technique
@@ -62,6 +64,17 @@ def test_what_is_for_core_can_be_declared_and_has_a_division() -> None:
         assert all(divisions_of(type(each)) for each in transforms)
     others = {each.name for each in CATALOG if "core" not in each.frameworks}
     assert not others & set(TECHNIQUES)
+
+
+def test_the_documentation_lists_the_techniques_by_their_divisions() -> None:
+    page = (ROOT / "docs" / "competition.md").read_text("utf-8")
+    table = page.partition("| technique | closed | open, learner |")[2].partition("\n\n")[0]
+    allowed = {}
+    for row in table.splitlines()[2:]:
+        names, closed, others = row.strip("|").split("|")
+        assert others.strip() == "yes"
+        allowed |= dict.fromkeys(re.findall(r"`([\w-]+)`", names), closed.strip() == "yes")
+    assert allowed == {name: not why_not_in("closed", Technique(name)) for name in TECHNIQUES}
 
 
 def test_what_the_catalog_calls_approximate_is_not_closed() -> None:
