@@ -12,6 +12,7 @@ from tinytorch.tuning.attempt import (
     INACCURATE,
     NOT_SHOWN,
     OUTCOMES,
+    SKIPPED,
     Attempt,
     Measured,
 )
@@ -48,3 +49,8 @@ def test_what_is_done_once_is_summed_up():
     assert attempt("a", comparison=comparison(preparations=twice)).once_s == 1.75
     assert attempt("a", time=0.5).once_s == 0
     assert attempt("a", outcome=FAILED).once_s is None
+
+
+def test_an_outcome_of_an_older_record_has_the_name_of_today():
+    fields = Attempt(("a",), SKIPPED, "A: no layer").to_dict() | {"outcome": "nothing to do"}
+    assert Attempt.from_dict(fields).outcome == SKIPPED

@@ -6,7 +6,6 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, Field, fields
 from difflib import get_close_matches
-from importlib.util import find_spec
 from typing import Any
 
 from tinytorch.competition.entry import PRECISIONS, EntryError, Technique, shown
@@ -53,8 +52,6 @@ TECHNIQUES: dict[str, tuple[Transform, ...]] = {
 """What can be declared by its name alone -> its transforms."""
 
 NOT_ALLOWED = {each.name: each for each in CATALOG if each.name not in TECHNIQUES}
-COMPILED_BACKENDS = {"numba": "fast"}
-"""A backend that has to be installed -> the extra that brings it."""
 
 
 def resolve(technique: Technique) -> tuple[Transform, ...]:
@@ -110,12 +107,7 @@ def implied_precision(technique: Technique) -> str:
 
 def missing_parts(technique: Technique) -> tuple[str, ...]:
     """Give the extras that a technique needs and that are not installed here."""
-    backends = [settings_of(each).get("backend") for each in resolve(technique)]
-    return tuple(
-        extra
-        for package, extra in COMPILED_BACKENDS.items()
-        if package in backends and find_spec(package) is None
-    )
+    return tuple(extra for each in resolve(technique) for extra in each.missing_extras)
 
 
 def _find(name: str) -> tuple[Transform, ...]:

@@ -37,8 +37,8 @@ from tinytorch.tuning.attempt import (
     NO_GAIN,
     NOT_SHOWN,
     NOT_TRIED,
-    NOTHING_TO_DO,
     RELOADED,
+    SKIPPED,
     WORSE,
     Attempt,
     LimitCheck,
@@ -100,7 +100,7 @@ TONES = {
     INACCURATE: "bad",
     BROKEN: "bad",
     FAILED: "bad",
-    NOTHING_TO_DO: "neutral",
+    SKIPPED: "neutral",
     NOT_TRIED: "unknown",
 }
 """Outcome -> how it looks."""
@@ -219,7 +219,7 @@ PLURALS = {
     INACCURATE: "inaccurate",
     BROKEN: "broken",
     FAILED: "failed",
-    NOTHING_TO_DO: "with nothing to do",
+    SKIPPED: "skipped",
     NOT_TRIED: "not tried",
 }
 """Outcome -> what stands behind a number of attempts."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from time import perf_counter
 from typing import Any
 
@@ -57,6 +58,10 @@ class CompiledKernels(Transform):
     may_compete = True
 
     backend: str = "numba"
+
+    @property
+    def missing_extras(self) -> tuple[str, ...]:
+        return ("fast",) if self.backend == "numba" and find_spec("numba") is None else ()
 
     def make_plan(self, workload: Workload, profile: Profile | None) -> Plan:
         """Find the layers that run on compiled kernels. The model is called a few times."""

@@ -100,8 +100,8 @@ class Plan(Shown):
     """What a transform is about to do.
 
     `speedup` and `shrinkage` are how many times less time a call takes and how many times fewer
-    bytes the model holds, as predicted; None where nobody can tell, and then `not_predicted` has
-    the reason under the same name. Where there is nothing to do, the reason is that.
+    bytes the model holds, as predicted; None where it is unknown, and then `not_predicted` has
+    the reason under the same name. Where everything is skipped, the reason is that.
     `changes_process` says what the changed model sets outside of itself, such as "sets 1 thread for
     the whole process"; nothing where it changes the model alone.
     """
@@ -129,7 +129,7 @@ class Plan(Shown):
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is nothing to do."""
+        """Whether everything is skipped."""
         return not self.steps
 
     @property
@@ -220,60 +220,64 @@ class Transform:
     """An optimization: a frozen dataclass of settings, with `plan` and `apply`.
 
     Neither method changes the workload: `apply` returns a changed copy of the model. All that the
-    rest of the project knows about a transform are these attributes of its class. The catalog, the
+    rest of the project knows about a transform are these attributes of its class; the catalog, the
     recipes of saved models and the rules of the competition are derived from them.
+
+    What the catalog tries:
+
+    - variants: the named settings that `optimize` tries; none for a transform that is only called.
+    - role: a stack has at most one transform of each; the name of the class unless given.
+    - order: where its variants stand in the catalog; ours are multiples of 10, and transforms of
+      other packages follow.
+    - place: when it is applied in a stack: 1 structure, 2 norms and attention, 3 factors,
+      4 numbers, 5 layout, 6 fusion, 7 threads, 8 calls, 9 kernels.
+    - risk: what happens to the outputs: only the order of sums changes ("exact"), numbers have
+      fewer bits ("rounding"), or another function is computed ("approximate"), which is tried only
+      on a workload with an `evaluate`.
+    - serves, frameworks, devices: the goals, frameworks and devices that it is for; `for_others` is
+      what models of other frameworks are told beside that.
+    - is_slow: whether applying it takes long; it is then tried last.
+    - made_for, made_by: the class of models that it is for, where it is for one alone (it is then
+      tried first), and the function that makes such a model.
+
+    How a result is saved:
+
+    - follows_weights: whether a saved model gets its weights before this is applied again, because
+      it changes no weight or computes its own from them.
+    - is_prepared: whether it calls the model to prepare it, in every process again: loading such a
+      model needs inputs.
+    - makes_repeats: whether it makes zeros or repeated values, for which coding a file pays at any
+      size.
+    - holds_integers: whether a file holds the whole numbers of `transforms.quantize` under the
+      names of floats.
+
+    What the competition allows:
+
+    - may_compete: whether entries may declare it: in all divisions, or, where it is approximate, in
+      those that allow another function.
+    - effect: what an approximate transform does, in words that follow its name.
     """
 
-    # ------------------------------------------------------------ what the catalog tries
-
     variants: ClassVar[tuple[Variant, ...]] = ()
-    """The named settings that `optimize` tries; none for a transform that is only called."""
     role: ClassVar[str] = ""
-    """A stack has at most one transform of each role; the name of the class unless given."""
     order: ClassVar[int] = 0
-    """Where its variants stand in the catalog, and when they are tried; ours are multiples of 10.
-    Transforms of other packages follow."""
     place: ClassVar[int] = 5
-    """When it is applied in a stack: 1 structure, 2 norms and attention, 3 factors, 4 numbers,
-    5 layout, 6 fusion, 7 threads, 8 calls, 9 kernels."""
     risk: ClassVar[Risk] = "approximate"
-    """What happens to the outputs: only the order of sums changes ("exact"), numbers have fewer
-    bits ("rounding"), or another function is computed ("approximate"): this is tried only on a
-    workload with an `evaluate`."""
     serves: ClassVar[tuple[Goal, ...]] = GOALS
     frameworks: ClassVar[tuple[str, ...]] = ("core", "pytorch")
     devices: ClassVar[tuple[str, ...]] = ("cpu", "cuda")
+    for_others: ClassVar[str] = ""
     is_slow: ClassVar[bool] = False
-    """Whether applying it takes long; it is then tried last."""
     made_for: ClassVar[str] = ""
-    """The class of models that it is for, where it is for one alone; it is then tried first."""
     made_by: ClassVar[str] = ""
-    """The function that makes such a model."""
-
-    # ------------------------------------------------------------ how a result is saved
 
     follows_weights: ClassVar[bool] = False
-    """Whether a saved model gets its weights before this is applied again, because it changes no
-    weight or computes its own from them."""
     is_prepared: ClassVar[bool] = False
-    """Whether it calls the model to prepare it, in every process again: loading needs inputs."""
     makes_repeats: ClassVar[bool] = False
-    """Whether it makes zeros or repeated values, for which coding a file pays at any size."""
     holds_integers: ClassVar[bool] = False
-    """Whether a file holds the whole numbers of `transforms.quantize` under the names of floats."""
-
-    # ------------------------------------------------------------ what the competition allows
 
     may_compete: ClassVar[bool] = False
-    """Whether entries may declare it: in all divisions, or, where it is approximate, in those that
-    allow another function."""
     effect: ClassVar[str] = "computes another function"
-    """What an approximate transform does, in words that follow its name."""
-
-    # ------------------------------------------------------------ planning and applying
-
-    for_others: ClassVar[str] = ""
-    """What models of other frameworks are told beside that it is not for them."""
 
     def make_plan(self, workload: Workload, profile: Profile | None) -> Plan:
         """Return the plan for a model of one of the `frameworks`; the model stays as it is."""
@@ -309,6 +313,11 @@ class Transform:
     def precision(self) -> str:
         """The least precise kind of number that it lets a model multiply."""
         return "float32"
+
+    @property
+    def missing_extras(self) -> tuple[str, ...]:
+        """The extras of the package that it needs and that are not installed."""
+        return ()
 
     def to_dict(self) -> dict[str, Any]:
         """Return the settings."""

@@ -93,7 +93,7 @@ class Facts:
         return tuple(each for each in found if not self.does_nothing(each.name))
 
     def does_nothing(self, entry: str) -> bool:
-        """Say whether a plan is known and one of its parts has nothing to do."""
+        """Say whether a plan is known and one of its parts is empty."""
         plans = self.plans.get(entry)
         return plans is not None and (not plans or any(plan.is_empty for plan in plans))
 

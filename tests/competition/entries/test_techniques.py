@@ -8,7 +8,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from project_files import ROOT
 
-from tinytorch.competition import techniques
 from tinytorch.competition.entry import EntryError, Technique
 from tinytorch.competition.events import DIVISIONS
 from tinytorch.competition.techniques import (
@@ -21,6 +20,7 @@ from tinytorch.competition.techniques import (
     resolved,
     why_not_in,
 )
+from tinytorch.transforms import compiled_kernels
 from tinytorch.transforms.plan import TorchTransform, Transform
 from tinytorch.transforms.prune import Prune
 from tinytorch.transforms.quantize import Quantize
@@ -171,7 +171,7 @@ def test_the_least_precise_of_several_transforms_counts() -> None:
 
 
 def test_a_part_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(techniques, "find_spec", lambda name: None)
+    monkeypatch.setattr(compiled_kernels, "find_spec", lambda name: None)
     assert missing_parts(Technique("compiled-kernels")) == ("fast",)
     assert missing_parts(Technique("a", (("CompiledKernels", {"backend": "numpy"}),))) == ()
     assert missing_parts(Technique("fused-layers")) == ()

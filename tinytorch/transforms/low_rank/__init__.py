@@ -92,11 +92,7 @@ class LowRank(Transform):
     """
 
     variants = (
-        Variant(
-            "low-rank",
-            "write weights as products of two smaller matrices",
-            {"energy": 0.95},
-        ),
+        Variant("low-rank", "write weights as products of two smaller matrices", {"energy": 0.95}),
     )
     role, place, order = "factors", 3, 60
     may_compete, effect = True, "replaces weights by products of smaller matrices"

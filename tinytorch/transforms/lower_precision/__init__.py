@@ -42,9 +42,7 @@ class LowerPrecision(TorchTransform):
 
     variants = (
         Variant(
-            "bfloat16-layers",
-            "multiply in bfloat16, keep the rest in float32",
-            {"how": "layers"},
+            "bfloat16-layers", "multiply in bfloat16, keep the rest in float32", {"how": "layers"}
         ),
         Variant("bfloat16", "hold and compute everything in bfloat16"),
     )

@@ -72,9 +72,7 @@ class Quantize(Transform):
 
     variants = (
         Variant(
-            "int8-dynamic",
-            "hold weights in 8 bits and multiply in integers",
-            {"mode": "dynamic"},
+            "int8-dynamic", "hold weights in 8 bits and multiply in integers", {"mode": "dynamic"}
         ),
         Variant(
             "int8-static",
@@ -83,14 +81,10 @@ class Quantize(Transform):
             cost="calibration data that represents later inputs",
         ),
         Variant(
-            "int8-weights",
-            "hold weights in 8 bits and multiply in floats",
-            {"mode": "weight_only"},
+            "int8-weights", "hold weights in 8 bits and multiply in floats", {"mode": "weight_only"}
         ),
         Variant(
-            "int4-weights",
-            "hold weights in 4 bits, in groups",
-            {"mode": "weight_only", "bits": 4},
+            "int4-weights", "hold weights in 4 bits, in groups", {"mode": "weight_only", "bits": 4}
         ),
     )
     role, place, order = "numbers", 4, 100
