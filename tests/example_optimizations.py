@@ -17,7 +17,7 @@ from tinytorch.tuning.attempt import (
     INACCURATE,
     NO_GAIN,
     NOT_TRIED,
-    NOTHING_TO_DO,
+    SKIPPED,
     WORSE,
     Attempt,
     Settings,
@@ -96,7 +96,7 @@ UNUSABLE = (
     Attempt(("low-rank",), INACCURATE, "accuracy 0.75 became 0.61", (LOW_RANK,), None),
     Attempt(("int4-weights",), BROKEN, "3 of 80 values are not finite in output 0", seconds=0.5),
     Attempt(("threads",), FAILED, "RuntimeError: no threads", seconds=0.25),
-    Attempt(("fewer-layers",), NOTHING_TO_DO, "RemoveLayers: no blocks", seconds=0.125),
+    Attempt(("fewer-layers",), SKIPPED, "RemoveLayers: no blocks", seconds=0.125),
     Attempt(("fewer-channels",), NOT_TRIED, "the budget is spent"),
 )
 """One attempt of each kind that was never timed."""

@@ -241,7 +241,7 @@ LATE = Attempt(("captured",), NOT_TRIED, f"{TIME_IS_UP} 20 s was spent before")
         "slower, and accuracy inconclusive",
         "everything failed",
         "everything failed, with a limit",
-        "nothing to do",
+        "skipped",
         "nothing helps so far, time is up",
         "one helps, time is up",
         "interrupted",

@@ -80,7 +80,7 @@ def test_that_nothing_helps_is_said_with_the_evidence():
     assert headline(nothing_helps()) == (
         "gpt: nothing that was tried makes it faster: the best, fused-layers, is as fast (0.999x "
         "to 1.001x). Of 7 attempts: 1 without a gain, 1 worse, 1 inaccurate, 1 broken, 1 failed, "
-        "1 with nothing to do, 1 not tried."
+        "1 skipped, 1 not tried."
     )
     assert verdict_word(nothing_helps()) == "Nothing helps"
 
@@ -164,7 +164,7 @@ def test_everything_that_was_not_timed_has_its_reason():
         "low-rank": "inaccurate: accuracy 0.75 became 0.61",
         "int4-weights": "broken: 3 of 80 values are not finite in output 0",
         "threads": "failed: RuntimeError: no threads",
-        "fewer-layers": "nothing to do: RemoveLayers: no blocks",
+        "fewer-layers": "skipped: RemoveLayers: no blocks",
         "fewer-channels": "not tried: the budget is spent",
     }
 

@@ -7,7 +7,15 @@ from example_optimizations import attempt
 from tinytorch.measure.estimate import INCONCLUSIVE
 from tinytorch.models.workload import Preparation
 from tinytorch.transforms.plan import Gain, Plan, Skipped, Step
-from tinytorch.tuning.attempt import BETTER, FAILED, INACCURATE, OUTCOMES, Attempt, Measured
+from tinytorch.tuning.attempt import (
+    BETTER,
+    FAILED,
+    INACCURATE,
+    OUTCOMES,
+    SKIPPED,
+    Attempt,
+    Measured,
+)
 
 
 def test_json_gives_it_back():
@@ -46,3 +54,8 @@ def test_what_is_done_once_is_summed_up():
 def test_outcomes_of_former_versions_are_read():
     fields = Attempt(("a",), INCONCLUSIVE, "").to_dict() | {"outcome": "not shown"}
     assert Attempt.from_dict(fields).outcome == INCONCLUSIVE
+
+
+def test_an_outcome_of_an_older_record_has_the_name_of_today():
+    fields = Attempt(("a",), SKIPPED, "A: no layer").to_dict() | {"outcome": "nothing to do"}
+    assert Attempt.from_dict(fields).outcome == SKIPPED

@@ -15,7 +15,7 @@ from tinytorch.tuning.attempt import (
     FAILED,
     INACCURATE,
     NOT_TRIED,
-    NOTHING_TO_DO,
+    SKIPPED,
     Settings,
 )
 from tinytorch.tuning.optimization import Contribution, Optimization
@@ -144,8 +144,8 @@ def test_what_is_slower_is_no_open_question_whatever_its_accuracy():
         ([], False),
         ([FAILED, FAILED], False),
         ([NOT_TRIED], False),
-        ([FAILED, NOTHING_TO_DO], False),
-        ([NOTHING_TO_DO, NOT_TRIED], True),
+        ([FAILED, SKIPPED], False),
+        ([SKIPPED, NOT_TRIED], True),
         ([FAILED, INACCURATE], True),
         ([FAILED, BROKEN], True),
         ([FAILED, ACCURACY_INCONCLUSIVE], True),

@@ -68,7 +68,7 @@ def test_nothing_helps_is_an_answer():
     assert found.recommended is None
     assert found.front == ("",)
     assert found.model is not None
-    assert found.attempts[0].outcome == "nothing to do"
+    assert found.attempts[0].outcome == "skipped"
 
 
 def test_attempts_are_kept_and_not_repeated(tmp_path, monkeypatch):

@@ -1,10 +1,12 @@
 import json
 import math
+from dataclasses import dataclass
 
 import pytest
 from terminal import shown
 
 from tinytorch.errors import SettingError
+from tinytorch.models.zoo import load_zoo
 from tinytorch.transforms.plan import Gain, Plan, Skipped, Step, Transform
 
 UNKNOWN = {"speedup": "not measured", "shrinkage": "stays the same"}
@@ -106,13 +108,23 @@ def test_a_plan_shows_itself():
     assert "Plan of Quantize" in PLAN._repr_html_()
 
 
-def test_whatever_plans_and_applies_is_a_transform():
-    class Nothing:
-        def plan(self, workload, profile=None):
-            return PLAN
+@dataclass(frozen=True)
+class Halve(Transform):
+    layer: str = "a"
 
-        def apply(self, workload, plan):
-            return workload.model
 
-    assert isinstance(Nothing(), Transform)
-    assert not isinstance(object(), Transform)
+def test_a_transform_makes_plans_with_its_name_and_settings():
+    plan = Halve("b").planned([Step("b", "halved", "why")], not_predicted=UNKNOWN)
+    assert (plan.transform, plan.settings, plan.layers) == ("Halve", {"layer": "b"}, ("b",))
+    empty = Halve().skipping("too small", Skipped("c", "no weight"))
+    assert empty.is_empty
+    assert empty.skipped_by_reason == {"too small": ("",), "no weight": ("c",)}
+
+
+def test_an_empty_plan_gives_a_copy_and_another_transform_refuses_it():
+    workload = load_zoo("mlp")
+    copy = Halve().apply(workload, Halve().skipping("too small"))
+    assert type(copy) is type(workload.model)
+    assert copy is not workload.model
+    with pytest.raises(SettingError, match=r"by Halve\(layer='b'\), not by Halve\(layer='a'\)"):
+        Halve().apply(workload, Halve("b").skipping("too small"))

@@ -12,7 +12,7 @@ from tinytorch.core.layers import Linear
 from tinytorch.core.tensor import Tensor
 from tinytorch.errors import SettingError
 from tinytorch.models.workload import Workload
-from tinytorch.transforms.plan import Plan, Step, TorchTransform, Transform
+from tinytorch.transforms.plan import Step, TorchTransform, Transform
 
 OWN = Workload("own", Linear(3, 2), (Tensor(np.zeros((1, 3))),))
 THEIRS = Workload("theirs", torch.nn.Linear(3, 2), ())
@@ -22,13 +22,7 @@ THEIRS = Workload("theirs", torch.nn.Linear(3, 2), ())
 class Doubled(TorchTransform):
     """Doubles the weights."""
 
-    subject = "doubling"
-
     times: int = 1
-    refused: bool = False
-
-    def why_not(self, workload):
-        return "it was refused" if self.refused else ""
 
     @property
     def torch_code(self):
@@ -42,7 +36,7 @@ def half(monkeypatch):
     def plan_torch(workload, settings):
         unknown = {"speedup": "nobody knows", "shrinkage": "nobody knows"}
         step = Step("", "doubled", "for this test")
-        return Plan("Doubled", vars(settings), (step,), not_predicted=unknown)
+        return settings.planned([step], not_predicted=unknown)
 
     def apply_torch(model, workload, plan, settings):
         with torch.no_grad():
@@ -60,13 +54,14 @@ def test_it_is_a_transform():
 
 def test_a_model_of_tinytorch_is_told_so():
     plan = Doubled().plan(OWN)
-    assert plan.skipped[0].reason == "it is a model of core; doubling is for PyTorch models"
+    told = "it is a model of core, and Doubled is for models of pytorch"
+    assert plan.skipped[0].reason == told
     assert Doubled().apply(OWN, plan) is not OWN.model
 
 
-def test_a_reason_of_its_own_is_told_before_the_other_half_is_imported(half):
-    half.plan_torch = None
-    assert Doubled(refused=True).plan(THEIRS).skipped[0].reason == "it was refused"
+def test_others_may_be_told_more(monkeypatch):
+    monkeypatch.setattr(Doubled, "for_others", "use Tripled")
+    assert Doubled().plan(OWN).skipped[0].reason.endswith("of pytorch; use Tripled")
 
 
 def test_the_other_half_plans_and_carries_out_on_a_copy():

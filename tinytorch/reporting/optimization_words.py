@@ -27,6 +27,7 @@ from tinytorch.reporting.comparison import STYLES as COLOURS
 from tinytorch.reporting.forest_plot import ForestPlot, ForestRow, ratio_text
 from tinytorch.reporting.profile_words import device_sentence, mostly_waits, reasons
 from tinytorch.reporting.quantities import UNKNOWN, percent_text, rate_text, seconds_text
+from tinytorch.transforms.inference_mode import INFERENCE_MODE
 from tinytorch.tuning.attempt import (
     ACCURACY_INCONCLUSIVE,
     BETTER,
@@ -36,8 +37,8 @@ from tinytorch.tuning.attempt import (
     INACCURATE,
     NO_GAIN,
     NOT_TRIED,
-    NOTHING_TO_DO,
     RELOADED,
+    SKIPPED,
     WORSE,
     Attempt,
     LimitCheck,
@@ -45,7 +46,6 @@ from tinytorch.tuning.attempt import (
     is_more,
     measured_by,
 )
-from tinytorch.tuning.catalog import INFERENCE_MODE
 from tinytorch.tuning.optimization import Contribution, Optimization
 from tinytorch.tuning.ranking import OBJECTIVE_OF, value_at
 
@@ -101,7 +101,7 @@ TONES = {
     INACCURATE: "bad",
     BROKEN: "bad",
     FAILED: "bad",
-    NOTHING_TO_DO: "neutral",
+    SKIPPED: "neutral",
     NOT_TRIED: "unknown",
 }
 """Outcome -> how it looks."""
@@ -220,7 +220,7 @@ PLURALS = {
     INACCURATE: "inaccurate",
     BROKEN: "broken",
     FAILED: "failed",
-    NOTHING_TO_DO: "with nothing to do",
+    SKIPPED: "skipped",
     NOT_TRIED: "not tried",
 }
 """Outcome -> what stands behind a number of attempts."""

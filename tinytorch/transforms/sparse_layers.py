@@ -34,9 +34,10 @@ from tinytorch.measure.environment import describe_environment
 from tinytorch.measure.estimate import Estimate
 from tinytorch.models.adapter import adapter_for
 from tinytorch.models.core import own_tensors
-from tinytorch.models.workload import Workload, check_workload
+from tinytorch.models.workload import Workload
 from tinytorch.profiling.profile import Profile
-from tinytorch.transforms.plan import Gain, Plan, Skipped
+from tinytorch.transforms.plan import Gain, Plan, Skipped, Transform, Variant, check_choice
+from tinytorch.transforms.prune import Prune
 from tinytorch.transforms.support.observing import (
     checked_patterns,
     idle_patterns,
@@ -539,7 +540,6 @@ def _count(number: int, word: str) -> str:
 # ---------------------------------------------------------------- SparseLayers: the transform that
 # computes without the zeros of a pruned model, where it pays
 
-NAME = "SparseLayers"
 GOALS = ("latency", "memory")
 NO_CONVOLUTION = "there is no sparse kernel for convolutions; RemoveChannels makes them smaller"
 NO_PROFILE = (
@@ -554,7 +554,7 @@ NO_TORCH = (
 
 
 @dataclass(frozen=True)
-class SparseLayers:
+class SparseLayers(Transform):
     """Hold and multiply only the weights that are not zero, in linear layers.
 
     goal="latency": where it is measured to be faster, at the layer's sparsity and with the rows
@@ -563,22 +563,29 @@ class SparseLayers:
     no gradients through, so its tensors need none.
     """
 
+    variants = (
+        Variant(
+            "pruned-sparse",
+            "set four of five weights to zero, and skip them where that is faster",
+            preceded_by=(Prune(sparsity=0.8),),
+        ),
+    )
+    role, place, order = "numbers", 4, 80
+    frameworks = ("core",)
+    is_slow = True
+    follows_weights = True  # zeros take less room in a file than the places of all other weights
+    for_others = NO_TORCH
+    may_compete, effect = True, "leaves out weights that are zero"
+
     goal: str = "latency"
     keep: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        if self.goal not in GOALS:
-            raise SettingError(f"unknown goal {self.goal!r}; there are {', '.join(GOALS)}")
+        check_choice("goal", self.goal, GOALS)
         object.__setattr__(self, "keep", checked_patterns(self.keep))
 
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
-
-    def plan(self, workload: Workload, profile: Profile | None = None) -> Plan:
+    def make_plan(self, workload: Workload, profile: Profile | None) -> Plan:
         """Look at each layer's zeros, and measure whether they pay. A copy of it is called."""
-        check_workload(workload)
-        if adapter_for(workload.model, workload.arguments).name == "pytorch":
-            return self._empty((Skipped("", NO_TORCH),))
         layers = find_weight_layers(workload, self.keep, verb="sparse")
         for each in layers.found.values():
             each.reason = each.reason or _why_not(each, layers)
@@ -590,11 +597,9 @@ class SparseLayers:
         )
         notes = (*idle_patterns(self.keep, layers.found, change="sparse"), *merge_doubts(doubts))
         if not layers.steps:
-            return self._empty(_skipped(layers), notes)
+            return self.planned((), _skipped(layers), notes=notes)
         speedup = None if profile is None else _speedup(layers, profile)
-        return Plan(
-            NAME,
-            self.to_dict(),
+        return self.planned(
             layers.steps,
             _skipped(layers),
             speedup=speedup,
@@ -604,8 +609,8 @@ class SparseLayers:
         )
 
     def apply(self, workload: Workload, plan: Plan) -> Any:
-        """Give a copy of the model in which the layers of the plan are sparse."""
-        plan.check_made_by(NAME, self.to_dict())
+        """Return a copy of the model with the layers of the plan sparse."""
+        plan.check_made_by(self.name, self.to_dict())
         model = carry_out(workload, plan, _build)
         if plan.is_empty:
             return model
@@ -613,9 +618,6 @@ class SparseLayers:
             for _, tensor in own_tensors(module):
                 tensor.requires_grad, tensor.grad = False, None  # sparse layers let none through
         return model
-
-    def _empty(self, skipped: tuple[Skipped, ...], notes: tuple[str, ...] = ()) -> Plan:
-        return Plan(NAME, self.to_dict(), (), skipped, notes=notes)
 
 
 def _build(layer: Any, settings: Mapping[str, Any]) -> SparseLinear:

@@ -73,23 +73,8 @@ RISKS = {
     "rounding": "lower precision: small output differences; check the accuracy",
     "approximate": "outputs differ: needs an evaluate to check the accuracy",
 }
-COSTS = {
-    "compiled": "setup time: compilation of seconds to minutes per input shape",
-    "compiled-captured": "setup time: compilation and graph capture; fixed shapes",
-    "captured": "setup time: graph capture; fixed shapes, and memory for the graph",
-    "compiled-kernels": "setup time: compilation of each kernel, cached on disk",
-    "static-generation": "setup time: compilation and capture; a KV cache of full length",
-    "int8-static": "needs representative calibration data",
-    "tf32": "applies to all threads while a call runs",
-    "channels-last": "inputs are converted at each call",
-    "inference-mode": "outputs cannot be used in autograd",
-    "fold-batch-norm": "the result cannot be trained further",
-    "pruned-sparse": "fine-tuning, if the accuracy drops",
-    "fewer-channels": "fine-tuning, if the accuracy drops",
-    "fewer-layers": "fine-tuning, if the accuracy drops",
-    "low-rank": "fine-tuning, if the accuracy drops",
-}
-"""Entry -> its cost in use."""
+COSTS = {"approximate": "fine-tuning, where accuracy is lost"}
+"""Risk -> what an entry costs beyond the time of trying it, unless it says so itself."""
 
 
 def advise(
@@ -131,9 +116,8 @@ def _finished(advice: Advice, facts: Facts, entry: Entry | None) -> Advice:
     """Add what the catalog knows of risk and cost, and what the plans have measured."""
     if entry is None:
         return advice
-    advice = replace(
-        advice, risk=advice.risk or RISKS[entry.risk], cost=advice.cost or COSTS.get(entry.name, "")
-    )
+    cost = advice.cost or entry.cost or COSTS.get(entry.risk, "")
+    advice = replace(advice, risk=advice.risk or RISKS[entry.risk], cost=cost)
     plans = facts.plans.get(entry.name, ())
     planned = _planned_gain(plans)
     if planned is not None and advice.rule != "parameters dominate":

@@ -25,13 +25,13 @@ __all__ = [
     "INACCURATE",
     "IN_MEMORY",
     "LIMITS",
-    "NOTHING_TO_DO",
     "NOT_TRIED",
     "NO_GAIN",
     "OBJECTIVES",
     "OUTCOMES",
     "RELOADED",
     "SAME_BYTES",
+    "SKIPPED",
     "TIME_IS_UP",
     "WORSE",
     "Attempt",
@@ -135,7 +135,7 @@ def _value(given: Mapping[str, Any] | None) -> Estimate | None:
 BETTER, NO_GAIN, WORSE = "better", "no gain", "worse"
 ACCURACY_INCONCLUSIVE = "accuracy inconclusive"
 INACCURATE, BROKEN, FAILED = "inaccurate", "broken", "failed"
-NOTHING_TO_DO, NOT_TRIED = "nothing to do", "not tried"
+SKIPPED, NOT_TRIED = "skipped", "not tried"
 OUTCOMES = {
     BETTER: "shown to be better at the goal, and as good",
     NO_GAIN: "as good, and no better at the goal",
@@ -145,10 +145,12 @@ OUTCOMES = {
     INACCURATE: "accuracy is worse than the margin allows, or outputs are too far off: never timed",
     BROKEN: "gives outputs that cannot stand in for the baseline's: never ranked",
     FAILED: "could not be carried out",
-    NOTHING_TO_DO: "the plan is empty",
-    NOT_TRIED: "nobody tried",
+    SKIPPED: "the plan is empty",
+    NOT_TRIED: "it was not tried",
 }
 """Outcome -> what it means."""
+RENAMED = {"nothing to do": SKIPPED}
+"""What outcomes were called in older records."""
 TIME_IS_UP = "the budget of"
 """How the reason begins where there was no time to try."""
 RELOADED, IN_MEMORY = "reloaded", "in memory"
@@ -229,7 +231,7 @@ class Attempt:
         comparison, against = fields["comparison"], fields["against_best"]
         return cls(
             stack=tuple(fields["stack"]),
-            outcome=read_verdict(fields["outcome"]),
+            outcome=RENAMED.get(fields["outcome"], read_verdict(fields["outcome"])),
             reason=fields["reason"],
             plans=tuple(Plan.from_dict(each) for each in fields["plans"]),
             comparison=comparison and Comparison.from_dict(comparison),

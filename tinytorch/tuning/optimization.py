@@ -19,7 +19,7 @@ from tinytorch.tuning.attempt import (
     BETTER,
     FAILED,
     NOT_TRIED,
-    NOTHING_TO_DO,
+    SKIPPED,
     Attempt,
     LimitCheck,
     Settings,
@@ -168,11 +168,11 @@ class Optimization(Shown):
 
     @cached_property
     def was_judged(self) -> bool:
-        """Whether anything is known: an attempt was judged, or there is nothing to do."""
+        """Whether anything is known: an attempt was judged, or all were skipped."""
         outcomes = {each.outcome for each in self.attempts}
-        if outcomes - {FAILED, NOT_TRIED, NOTHING_TO_DO}:
+        if outcomes - {FAILED, NOT_TRIED, SKIPPED}:
             return True
-        return NOTHING_TO_DO in outcomes and FAILED not in outcomes
+        return SKIPPED in outcomes and FAILED not in outcomes
 
     @cached_property
     def ranked(self) -> tuple[Attempt, ...]:

@@ -16,10 +16,11 @@ from tinytorch.models.workload import Workload, check_workload
 from tinytorch.profiling.model_profile import IN_TRAINING_MODE, profile_workload
 from tinytorch.profiling.profile import Profile
 from tinytorch.records.record import Record
+from tinytorch.transforms.inference_mode import INFERENCE_MODE
 from tinytorch.tuning.advice import Advice
 from tinytorch.tuning.advise import advise
 from tinytorch.tuning.attempt import NOT_TRIED, Attempt, Settings
-from tinytorch.tuning.catalog import INFERENCE_MODE, Entry, entries_for, left_out
+from tinytorch.tuning.catalog import Entry, entries_for, left_out
 from tinytorch.tuning.optimization import Optimization
 from tinytorch.tuning.ranking import OBJECTIVE_OF
 from tinytorch.tuning.records import (

@@ -33,7 +33,7 @@ from tinytorch.tuning.attempt import (
     INACCURATE,
     NO_GAIN,
     NOT_TRIED,
-    NOTHING_TO_DO,
+    SKIPPED,
     WORSE,
     Attempt,
     Settings,
@@ -235,9 +235,7 @@ NOT_AGAIN = ", not again"
 """How the note of an attempt ends that an earlier run made."""
 RECENT = 5
 """So many attempts at one thing are looked at for the last that was really made."""
-FINISHED = frozenset(
-    {BETTER, NO_GAIN, WORSE, ACCURACY_INCONCLUSIVE, INACCURATE, BROKEN, NOTHING_TO_DO}
-)
+FINISHED = frozenset({BETTER, NO_GAIN, WORSE, ACCURACY_INCONCLUSIVE, INACCURATE, BROKEN, SKIPPED})
 """Outcomes that stay: what failed or was inconclusive may turn out otherwise the next time.
 
 An inconclusive accuracy stays: other examples, or another margin, are other settings.

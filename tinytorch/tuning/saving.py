@@ -33,11 +33,11 @@ from tinytorch.transforms.plan import Plan
 from tinytorch.transforms.quantize.saving import load_quantized, save_quantized
 from tinytorch.tuning.optimization import Optimization
 from tinytorch.tuning.recipe import (
-    PREPARED,
     TRANSFORMS,
     Recipe,
     carry_out,
     last_change,
+    packages_of,
     rebuilt_plan,
     recipe_text,
 )
@@ -110,7 +110,7 @@ def recipe_in(path: Path) -> Any:
 def _is_quantized(recipe: Recipe) -> bool:
     """Tell whether the file has whole numbers under the names of the float model."""
     plans = recipe.plans[: recipe.weights_after]
-    return bool(plans) and plans[-1].transform == "Quantize"
+    return bool(plans) and TRANSFORMS[plans[-1].transform].holds_integers
 
 
 # ---------------------------------------------------------------- keeping what an optimization
@@ -125,7 +125,6 @@ numbers may be added up in another order. Any other difference is larger."""
 CODED_BELOW_BYTES = 2**20
 """Coding weights close to their entropy takes about a second per megabyte, each way. Larger ones
 are coded only where that was the goal, or where a stack made zeros and repeated values."""
-MAKING_REPEATS = frozenset({"Prune"})
 NOT_AS_WRITTEN = "what is read back is not what was written"
 OTHER_MODEL = (
     "the workload's model, with the recommended stack carried out, does not hold what the "
@@ -232,7 +231,7 @@ def _save(
 def _is_worth_coding(goal: str, workload: Workload, plans: Sequence[Plan]) -> bool:
     adapter = adapter_for(workload.model, workload.arguments)
     nbytes = sum(each.nbytes for each in adapter.parameters(workload.model))
-    makes_repeats = any(each.transform in MAKING_REPEATS for each in plans)
+    makes_repeats = any(TRANSFORMS[each.transform].makes_repeats for each in plans)
     return goal == "size" or makes_repeats or nbytes < CODED_BELOW_BYTES
 
 
@@ -240,7 +239,8 @@ def _check_same(storage: Storage, model: Any, workload: Workload, plans: Sequenc
     """Raise unless the plans lead to the recommended model, as far as tensors can tell."""
     if model is None:
         return
-    built = carry_out(workload, [each for each in plans if each.transform not in PREPARED])
+    unprepared = [each for each in plans if not TRANSFORMS[each.transform].is_prepared]
+    built = carry_out(workload, unprepared)
     try:
         ours, theirs = (sorted(storage.digests(each).values()) for each in (built, model))
         is_same = ours == theirs
@@ -290,6 +290,7 @@ def _recipe(
         weights_sha256="",
         tensors=storage.shapes(workload.model),
         versions={name: _version(name) for name in VERSIONS_OF[framework]},
+        packages=packages_of(plans),
     )
 
 
@@ -364,7 +365,7 @@ def _notes(recipe: Recipe, latest: int, reason: str) -> Iterator[str]:
         )
     if names[latest:]:
         yield _done_again(names[latest:])
-    if PREPARED & set(names):
+    if any(TRANSFORMS[name].is_prepared for name in names):
         yield "load_optimized() needs a workload, with the inputs to prepare the model for"
 
 

@@ -15,8 +15,8 @@ from tinytorch.profiling.profile import Profile
 from tinytorch.tuning.attempt import (
     BETTER,
     NOT_TRIED,
-    NOTHING_TO_DO,
     SAME_BYTES,
+    SKIPPED,
     TIME_IS_UP,
     Attempt,
     is_less,
@@ -24,7 +24,7 @@ from tinytorch.tuning.attempt import (
 from tinytorch.tuning.catalog import Entry
 from tinytorch.tuning.optimization import Contribution
 from tinytorch.tuning.ranking import OBJECTIVE_OF, baseline_keeps, choose, next_best, value_at
-from tinytorch.tuning.trying import Built, NothingToDoError, Trials, build_stack, by_place
+from tinytorch.tuning.trying import Built, SkippedError, Trials, build_stack, by_place
 
 # ---------------------------------------------------------------- which entries are worth adding
 # to a stack, by what was seen of each of them alone
@@ -305,7 +305,7 @@ class Search:
         if known is not None and self._still_answers(known):
             self._keep(known)
             return None
-        was_any_tried = any(x.outcome not in (NOT_TRIED, NOTHING_TO_DO) for x in self.attempts)
+        was_any_tried = any(x.outcome not in (NOT_TRIED, SKIPPED) for x in self.attempts)
         is_late = was_any_tried and self._left_of(1 - SHARE_OF_CONFIRMATION) <= 0
         if is_late and self.trials.can_judge(entries):  # else more time would not help
             reason = OUT_OF_TIME.format(budget=self.trials.settings.budget_s)
@@ -359,7 +359,7 @@ class Search:
         try:
             without = build_stack(self.trials.workload, rest, self.trials.profile)
             found = self.trials.compare_with(without, whole, budget_s=budget_s, seed=seed)
-        except NothingToDoError as error:
+        except SkippedError as error:
             return Contribution(part, None, f"without it, {error}")
         except Exception as error:  # as in an attempt: a candidate's fault ends nothing
             return Contribution(part, None, first_line(error))

@@ -39,8 +39,8 @@ from tinytorch.tuning.attempt import (
     IN_MEMORY,
     INACCURATE,
     NOT_TRIED,
-    NOTHING_TO_DO,
     RELOADED,
+    SKIPPED,
     Attempt,
     Settings,
 )
@@ -53,7 +53,7 @@ __all__ = [
     "Baseline",
     "Built",
     "Check",
-    "NothingToDoError",
+    "SkippedError",
     "Trials",
     "build_stack",
     "by_outputs",
@@ -273,7 +273,7 @@ class Built:
     plans: tuple[Plan, ...]
 
 
-class NothingToDoError(Exception):
+class SkippedError(Exception):
     """A transform of a stack whose plan is empty; it is no failure."""
 
     def __init__(self, reason: str, plans: Sequence[Plan]) -> None:
@@ -296,10 +296,10 @@ def build_stack(
             try:
                 plan = transform.plan(current, None if plans else profile)
             except SettingError as error:  # it needs what this workload does not have
-                raise NothingToDoError(f"{type(transform).__name__}: {error}", plans) from error
+                raise SkippedError(f"{type(transform).__name__}: {error}", plans) from error
             plans.append(plan)
             if plan.is_empty:
-                raise NothingToDoError(_why_empty(plan), plans)
+                raise SkippedError(_why_empty(plan), plans)
             current = replace(current, model=transform.apply(current, plan))
     return Built(tuple(each.name for each in entries), current.model, tuple(plans))
 
@@ -400,8 +400,8 @@ class Trials:
             risk = risk_of(entries)
             attempt = self._judged(attempt, built, best, timing, risk=risk, is_final=is_final)
             attempt = replace(attempt, notes=(*attempt.notes, *notes))
-        except NothingToDoError as error:
-            attempt = replace(attempt, outcome=NOTHING_TO_DO, reason=str(error), plans=error.plans)
+        except SkippedError as error:
+            attempt = replace(attempt, outcome=SKIPPED, reason=str(error), plans=error.plans)
         except Exception as error:  # what a candidate does wrong must not end the search
             # Our own words need no class before them.
             reason = first_line(error)

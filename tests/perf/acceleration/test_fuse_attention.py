@@ -21,7 +21,7 @@ def test_models_of_core_are_left_alone_with_the_reason():
     case = Workload("own", model, (Tensor(np.array([[1, 2, 3]])),))
     plan = FuseAttention().plan(case)
     assert plan.is_empty
-    assert "fused attention is for PyTorch models" in plan.skipped[0].reason
+    assert "FuseAttention is for models of pytorch" in plan.skipped[0].reason
     copy = FuseAttention().apply(case, plan)
     assert copy is not model
     assert copy.state_dict().keys() == model.state_dict().keys()

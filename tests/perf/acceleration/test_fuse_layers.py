@@ -78,7 +78,7 @@ def test_a_model_of_torch_is_left_alone():
     workload = Workload("own", torch.nn.Linear(2, 2), (torch.ones(1, 2),))
     plan = FuseLayers().plan(workload)
     assert plan.is_empty
-    assert "no Module of tinytorch" in plan.skipped[0].reason
+    assert "FuseLayers is for models of core" in plan.skipped[0].reason
     assert isinstance(FuseLayers().apply(workload, plan), torch.nn.Linear)
 
 

@@ -24,8 +24,8 @@ def test_models_of_tinytorch_are_given_as_copies(transform):
     plan = transform.plan(case)
     assert isinstance(transform, Transform)
     assert plan.is_empty
-    assert plan.skipped[0].reason.startswith("it is a model of core; ")
-    assert plan.skipped[0].reason.endswith(" is for PyTorch models")
+    assert plan.skipped[0].reason.startswith("it is a model of core, and ")
+    assert plan.skipped[0].reason.endswith(" is for models of pytorch")
     model = transform.apply(case, plan)
     assert model is not case.model
     assert np.array_equal(model.weight.data, case.model.weight.data)

@@ -10,7 +10,7 @@ from tinytorch.models.targets import load_workload
 from tinytorch.models.workload import Workload
 from tinytorch.transforms import static_generation
 from tinytorch.transforms.plan import Plan, Transform
-from tinytorch.transforms.static_generation import NAME, StaticGeneration, static_generator
+from tinytorch.transforms.static_generation import StaticGeneration, static_generator
 
 
 @pytest.mark.parametrize(
@@ -37,7 +37,7 @@ def test_models_of_core_are_left_alone():
     workload, transform = load_workload("gpt"), StaticGeneration()
     plan = transform.plan(workload)
     assert plan.is_empty
-    assert plan.skipped[0].reason.startswith("it is a model of core; generate(cache=...)")
+    assert plan.skipped[0].reason.endswith("; generate(cache=...) of its own keeps a cache")
     copy = transform.apply(workload, plan)
     assert type(copy) is type(workload.model)
     assert copy is not workload.model
@@ -49,7 +49,7 @@ def test_plans_are_made_for_workloads():
 
 
 def test_a_plan_of_other_settings_is_refused():
-    plan = Plan(NAME, {"length": 12}, ())
+    plan = Plan("StaticGeneration", {"length": 12}, ())
     with pytest.raises(SettingError, match="make one with its own plan"):
         StaticGeneration().apply(load_workload("gpt"), plan)
 

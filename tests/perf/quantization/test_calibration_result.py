@@ -10,7 +10,7 @@ from terminal import shown
 
 from tinytorch.errors import SettingError
 from tinytorch.formats.ranges import BINS, METHODS, RangeObserver, choose_range
-from tinytorch.transforms.quantize import Calibration, Settings
+from tinytorch.transforms.quantize import Calibration, Quantize
 
 
 def seen(*batches):
@@ -45,7 +45,7 @@ def test_ranges_are_those_that_static_quantization_takes(gaussian, method):
 
 def test_ranges_are_chosen_as_the_calibration_says(gaussian):
     statistics = {"a": seen(gaussian)}
-    assert Calibration(statistics, 1).ranges == Settings().ranges
+    assert Calibration(statistics, 1).ranges == Quantize().ranges
     widest = Calibration(statistics, 1, ranges="minmax")
     assert widest.range_of("a") == (statistics["a"].low, statistics["a"].high)
 
@@ -56,9 +56,9 @@ def test_what_cannot_be_answered_is_told():
         found.range_of("head")
     with pytest.raises(SettingError, match="'empty' were empty in all batches"):
         found.range_of("empty")
-    with pytest.raises(SettingError, match=r"ranges='best'.*entropy"):
+    with pytest.raises(SettingError, match=r"unknown ranges 'best'.*entropy"):
         found.range_of("layer0", "best")
-    with pytest.raises(SettingError, match="ranges='best'"):
+    with pytest.raises(SettingError, match="unknown ranges 'best'"):
         Calibration({}, 0, ranges="best")
     with pytest.raises(SettingError, match="contains zero, got 1 to 2"):
         found.clipped_share("layer0", (1.0, 2.0))

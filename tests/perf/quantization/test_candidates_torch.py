@@ -8,7 +8,7 @@ require_part("torchao")
 from torch_workloads import Tied, mlp
 
 from tinytorch.errors import SettingError
-from tinytorch.transforms.quantize import Settings
+from tinytorch.transforms.quantize import Quantize
 from tinytorch.transforms.quantize.quantizers import AO_DYNAMIC, AO_WEIGHT, DYNAMIC_LINEAR
 from tinytorch.transforms.quantize.torch import (
     Candidate,
@@ -73,7 +73,7 @@ def test_a_weight_that_is_computed_at_each_call_has_a_reason():
 
 def test_a_quantizer_is_chosen_with_its_bytes():
     (candidate,) = found(nn.Sequential(nn.Linear(64, 16)))
-    candidate.choose(Settings(mode="dynamic"), {})
+    candidate.choose(Quantize(mode="dynamic"), {})
     assert candidate.quantizer is DYNAMIC_LINEAR
     assert (candidate.bytes_before, candidate.bytes_after) == (64 * 16 * 4, 64 * 16 + 16 * 8)
     step = candidate.step(8)
@@ -89,14 +89,14 @@ def test_a_quantizer_is_chosen_with_its_bytes():
 
 def test_a_layer_that_would_grow_stays():
     (candidate,) = found(nn.Sequential(nn.Conv2d(8, 8, 3, groups=8)))
-    candidate.choose(Settings(mode="weight_only"), {})
+    candidate.choose(Quantize(mode="weight_only"), {})
     # One input for each output: a byte of value, five of scale and zero point.
     assert candidate.reasons["0"] == "it would take 432 bytes instead of 288"
 
 
 def test_layers_that_share_a_weight_have_one_step():
     shared = found(Tied())[0]
-    shared.choose(Settings(mode="dynamic"), {})
+    shared.choose(Quantize(mode="dynamic"), {})
     assert shared.quantizer is AO_DYNAMIC
     step = shared.step(8)
     assert step.settings["layers"] == ("table", "heads.0")
@@ -105,12 +105,12 @@ def test_layers_that_share_a_weight_have_one_step():
 
 def test_int8_in_the_place_of_int4_is_explained():
     (candidate,) = found(nn.Sequential(nn.Embedding(8, 64)))
-    candidate.choose(Settings(mode="weight_only", bits=4), {})
+    candidate.choose(Quantize(mode="weight_only", bits=4), {})
     step = candidate.step(4)
     assert step.what == "INT8 weight"
     assert step.why.endswith("no INT4: there is no quantizer for this layer")
     (candidate,) = found(nn.Sequential(nn.Linear(64, 10)))
-    candidate.choose(Settings(mode="weight_only", bits=4), {})
+    candidate.choose(Quantize(mode="weight_only", bits=4), {})
     assert candidate.quantizer is AO_WEIGHT
     assert "no INT4: its 10 outputs" in candidate.step(4).why
 
@@ -118,7 +118,7 @@ def test_int8_in_the_place_of_int4_is_explained():
 def test_one_weight_cannot_have_inputs_of_several_ranges():
     shared = found(Tied(heads=2))[0]
     seen = Seen(axes={2})
-    shared.choose(Settings(mode="static"), dict.fromkeys(shared.paths, seen))
+    shared.choose(Quantize(mode="static"), dict.fromkeys(shared.paths, seen))
     assert "inputs of different ranges" in shared.reasons["table"]
     assert shared.quantizer is None
 
@@ -127,7 +127,7 @@ def test_a_weight_that_is_used_in_odd_ways_stays():
     model = nn.Sequential(nn.Embedding(4, 4), nn.Conv2d(4, 4, 1))
     linear = nn.Linear(4, 4)
     candidate = Candidate({"linear": linear, "conv": model[1]})
-    candidate.choose(Settings(mode="weight_only"), {})
+    candidate.choose(Quantize(mode="weight_only"), {})
     assert "cannot be quantized for all" in candidate.reasons["conv"]
 
 

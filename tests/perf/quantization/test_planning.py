@@ -11,13 +11,13 @@ from tinytorch.errors import SettingError
 from tinytorch.formats.ranges import METHODS
 from tinytorch.models.adapter import adapter_for
 from tinytorch.models.workload import Workload
-from tinytorch.transforms.quantize import Settings, apply_plan, make_plan
+from tinytorch.transforms.quantize import Quantize
 
 
 def planned(model, shape=(2, 8), *, calibration=(), **settings):
     x = Tensor(np.random.default_rng(0).standard_normal(shape).astype(np.float32))
     work = Workload("model", model, (x,), calibration=calibration)
-    return make_plan(work, Settings(**settings))
+    return Quantize(**settings).plan(work)
 
 
 def reasons(plan):
@@ -62,10 +62,10 @@ def test_a_layer_whose_weight_is_used_without_calling_it_is_skipped():
 
 def test_a_weight_that_stays_in_floats_for_another_layer_is_not_held_twice():
     work = workload("shared")
-    plan = make_plan(work, Settings(keep=("twin",)))
+    plan = Quantize(keep=("twin",)).plan(work)
     assert plan.is_empty
     assert reasons(plan)["first"] == "it shares its weight with 'twin', which stays in floats"
-    tied = make_plan(workload("gpt"), Settings(keep=("head",)))
+    tied = Quantize(keep=("head",)).plan(workload("gpt"))
     assert "shares its weight with 'head'" in reasons(tied)["token_embedding"]
 
 
@@ -127,7 +127,7 @@ def test_a_grouped_convolution_computes_in_floats():
 @pytest.mark.parametrize("ranges", METHODS)
 def test_calibrated_ranges_stand_in_the_plan_with_what_was_seen(ranges):
     work = workload("mlp")
-    plan = make_plan(work, Settings("static", ranges=ranges))
+    plan = Quantize("static", ranges=ranges).plan(work)
     first = plan.steps[0].settings
     seen = np.concatenate([x.data for (x,) in work.calibration])
     assert first["seen"]["values"] == seen.size
@@ -160,13 +160,13 @@ def test_what_the_calibration_data_does_not_reach_stays():
 
 def test_a_model_without_inputs_is_planned_by_its_layers():
     work = Workload("model", Sequential(Linear(8, 8), ReLU()), ())
-    assert make_plan(work, Settings()).layers == ("layers.0",)
+    assert Quantize().plan(work).layers == ("layers.0",)
 
 
 def test_the_model_stays_in_its_mode_and_unwatched():
     work = workload("mlp")
     work.model.train()
-    make_plan(work, Settings("static"))
+    Quantize("static").plan(work)
     assert work.model.training
     assert not any(module.is_watched for module in work.model.modules())
 
@@ -182,7 +182,7 @@ def test_a_function_without_layers_says_so():
 
 
 def test_a_pattern_means_the_parts_of_a_layer_too():
-    plan = make_plan(workload("gpt"), Settings(keep=("blocks.0",)))
+    plan = Quantize(keep=("blocks.0",)).plan(workload("gpt"))
     kept = {each.layer for each in plan.skipped if "keep=" in each.reason}
     assert len(kept) == 6
     assert all(path.startswith("blocks.0.") for path in kept)
@@ -225,7 +225,7 @@ def test_bytes_are_predicted_exactly_for_every_dtype(dtype, mode):
     work.model.astype(dtype)
     batches = tuple((Tensor(x.data.astype(dtype)),) for (x,) in work.calibration)
     work = Workload("mlp", work.model, batches[0], calibration=batches)
-    assert_prediction_holds(work, Settings(mode))
+    assert_prediction_holds(work, Quantize(mode))
 
 
 def test_bytes_are_predicted_exactly_where_things_are_shared_in_odd_ways():
@@ -245,14 +245,14 @@ def test_bytes_are_predicted_exactly_where_things_are_shared_in_odd_ways():
     batch = (Tensor(np.arange(20).reshape(2, 10)),)
     work = Workload("odd", Odd(), batch, calibration=(batch,))
     for mode in ("weight_only", "dynamic", "static"):
-        assert_prediction_holds(work, Settings(mode))
+        assert_prediction_holds(work, Quantize(mode))
 
 
 def assert_prediction_holds(work, settings):
-    plan = make_plan(work, settings)
+    plan = settings.plan(work)
     before, after = (
         sum(each.nbytes for each in adapter_for(model).parameters(model))
-        for model in (work.model, apply_plan(work, plan))
+        for model in (work.model, settings.apply(work, plan))
     )
     assert plan.shrinkage.value == before / after
 
@@ -260,13 +260,13 @@ def assert_prediction_holds(work, settings):
 def test_a_plan_of_another_model_is_refused():
     x = (Tensor(np.ones((1, 8), np.float32)),)
     one, other = Sequential(Linear(8, 8), ReLU()), Sequential(ReLU(), Linear(8, 8))
-    plan = make_plan(Workload("one", one, x), Settings())
+    plan = Quantize().plan(Workload("one", one, x))
     with pytest.raises(SettingError, match=r"no layer 'layers.0' that can be quantized"):
-        apply_plan(Workload("other", other, x), plan)
+        Quantize().apply(Workload("other", other, x), plan)
 
 
 def test_gradients_of_what_stays_are_not_held():
     work = workload("gpt")
     work.model(*work.inputs).sum().backward()
-    model = apply_plan(work, make_plan(work, Settings()))
+    model = Quantize().apply(work, Quantize().plan(work))
     assert all(parameter.grad is None for parameter in model.parameters())

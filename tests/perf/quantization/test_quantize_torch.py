@@ -31,7 +31,7 @@ from tinytorch.models.workload import Workload
 from tinytorch.transforms.plan import Plan
 from tinytorch.transforms.quantize import Quantize
 from tinytorch.transforms.quantize.sensitivity import measure_sensitivity
-from tinytorch.transforms.quantize.torch import GRAPH, apply_torch, plan_torch
+from tinytorch.transforms.quantize.torch import GRAPH, plan_torch
 
 MODES = [
     {"mode": "weight_only"},
@@ -246,13 +246,13 @@ def test_a_plan_belongs_to_its_model_and_settings():
     case = MODELS["mlp"](torch.float32)
     plan = Quantize(mode="dynamic").plan(case)
     with pytest.raises(SettingError, match="this plan was made by"):
-        apply_torch(case, plan, Quantize(mode="weight_only"))
+        Quantize(mode="weight_only").apply(case, plan)
     other = workload(nn.ReLU(), 8, 128)
     with pytest.raises(SettingError, match="no layer '0'; make a plan for this model"):
-        apply_torch(other, plan, Quantize(mode="dynamic"))
+        Quantize(mode="dynamic").apply(other, plan)
     odd = workload(nn.Sequential(nn.Conv2d(1, 1, 1), nn.ReLU(), nn.Linear(2, 2)), 1, 1, 2, 2)
     with pytest.raises(SettingError, match=r"cannot quantize '0', a Conv2d"):
-        apply_torch(odd, plan, Quantize(mode="dynamic"))
+        Quantize(mode="dynamic").apply(odd, plan)
 
 
 def compiled_in_place():

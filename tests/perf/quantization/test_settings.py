@@ -1,7 +1,7 @@
 import pytest
 
 from tinytorch.errors import SettingError
-from tinytorch.transforms.quantize import Settings
+from tinytorch.transforms.quantize import Quantize
 
 
 @pytest.mark.parametrize(
@@ -21,14 +21,14 @@ from tinytorch.transforms.quantize import Settings
 )
 def test_what_does_not_go_together_says_so(settings, message):
     with pytest.raises(SettingError, match=message):
-        Settings(**settings)
+        Quantize(**settings)
 
 
 def test_a_list_of_patterns_is_kept_as_a_tuple():
-    assert Settings(keep=["head"]).to_dict()["keep"] == ("head",)
+    assert Quantize(keep=["head"]).to_dict()["keep"] == ("head",)
 
 
 @pytest.mark.parametrize("settings", [{"keep": None}, {"group_size": "32", "bits": 4}])
 def test_settings_of_another_type_say_so(settings):
     with pytest.raises(SettingError, match=r"keep is a tuple|group_size is a number"):
-        Settings("weight_only", **settings)
+        Quantize("weight_only", **settings)

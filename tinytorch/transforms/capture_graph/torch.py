@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Hashable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from itertools import chain
 from operator import attrgetter
 from threading import RLock
@@ -20,9 +20,8 @@ from tinytorch.models.pytorch_capture import Captured, capture, why_not_captured
 from tinytorch.models.pytorch_compile import compiled, why_no_compiler
 from tinytorch.models.pytorch_tensors import HOOKS, PreparedModel
 from tinytorch.models.workload import Preparation, Workload, while_planning
-from tinytorch.transforms.capture_graph import NAME
 from tinytorch.transforms.compile_model.torch import preparation_notes, rounding_of
-from tinytorch.transforms.plan import Plan, Skipped, Step
+from tinytorch.transforms.plan import Plan, Step
 from tinytorch.transforms.support.torch import (
     IN_TRAINING,
     SEED,
@@ -327,11 +326,11 @@ def plan_torch(workload: Workload, settings: CaptureGraph) -> Plan:
     """Look for what a graph cannot hold, then capture a copy and compare its outputs."""
     reason = _why_not(workload)
     if reason:
-        return _nothing(settings, reason)
+        return settings.skipping(reason)
     prepared: list[Preparation] = []
     trial, is_compiled, notes = _tried(workload, settings, prepared)
     if not trial.works:
-        return _nothing(settings, refusal(workload.model, trial))
+        return settings.skipping(refusal(workload.model, trial))
     what = "compiled, then captured as a CUDA graph" if is_compiled else "captured as a CUDA graph"
     why = "all kernels of a call are started at once"
     spent = while_planning(prepared).to_dict()
@@ -341,7 +340,7 @@ def plan_torch(workload: Workload, settings: CaptureGraph) -> Plan:
         notes.append(OVERWRITTEN)
     if _has_hooks(workload.model):
         notes.append(HOOKED)
-    return Plan(NAME, asdict(settings), (step,), not_predicted=NOT_PREDICTED, notes=tuple(notes))
+    return settings.planned((step,), not_predicted=NOT_PREDICTED, notes=tuple(notes))
 
 
 def apply_torch(
@@ -361,10 +360,6 @@ def _captured(
         model, compile=is_compiled, copy_outputs=settings.copy_outputs, most=settings.most
     )
     return twin.prepare(workload.inputs, workload.keywords)
-
-
-def _nothing(settings: CaptureGraph, reason: str) -> Plan:
-    return Plan(NAME, asdict(settings), (), (Skipped("", reason),))
 
 
 def _tried(

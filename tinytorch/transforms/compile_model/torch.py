@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
@@ -27,8 +26,7 @@ from tinytorch.models.pytorch_compile import (
 )
 from tinytorch.models.pytorch_tensors import PreparedModel
 from tinytorch.models.workload import Preparation, Workload, while_planning
-from tinytorch.transforms.compile_model import NAME
-from tinytorch.transforms.plan import Plan, Skipped, Step
+from tinytorch.transforms.plan import Plan, Step
 from tinytorch.transforms.support.torch import (
     ROUNDING,
     TF32,
@@ -185,17 +183,17 @@ def plan_torch(workload: Workload, settings: CompileModel) -> Plan:
     """Look for what stands in the way, then compile a copy and compare its outputs."""
     reason = why_not_compiled(workload)
     if reason:
-        return _nothing(settings, reason)
+        return settings.skipping(reason)
     try:
         graphs = _graphs(workload, settings)
     except Exception as error:  # the model or torch may raise anything
-        return _nothing(settings, f"torch.compile cannot follow it: {first_line(error)}")
+        return settings.skipping(f"torch.compile cannot follow it: {first_line(error)}")
     if not graphs.count:
         why = f": {graphs.breaks[0]}" if graphs.breaks else ""
-        return _nothing(settings, f"torch.compile finds nothing to compile in it{why}")
+        return settings.skipping(f"torch.compile finds nothing to compile in it{why}")
     if settings.freeze and graphs.breaks:
         where = graphs.breaks[0]
-        return _nothing(settings, f"weights are packed where it is a single graph, but at {where}")
+        return settings.skipping(f"weights are packed where it is a single graph, but at {where}")
     tolerance = rounding_of(workload) if settings.tolerance is None else settings.tolerance
 
     prepared: list[Preparation] = []
@@ -207,14 +205,14 @@ def plan_torch(workload: Workload, settings: CompileModel) -> Plan:
 
     trial = try_change(workload, change, tolerance=tolerance, limit_s=settings.limit_s)
     if not trial.works:
-        return _nothing(settings, refusal(workload.model, trial))
+        return settings.skipping(refusal(workload.model, trial))
     what = f"compiled, mode {settings.mode!r}{', weights packed' if settings.freeze else ''}"
     spent = {"planning": while_planning(prepared).to_dict()}
     step = Step("", what, "fuses operations, and calls of kernels take less time", spent)
     notes = [*_notes(trial, prepared, graphs), *([PACKED] if settings.freeze else [])]
     if not graphs.breaks:  # torch would remember the sizes, with the model's own functions
         notes += _variants(workload, settings)
-    return Plan(NAME, asdict(settings), (step,), not_predicted=NOT_PREDICTED, notes=tuple(notes))
+    return settings.planned((step,), not_predicted=NOT_PREDICTED, notes=tuple(notes))
 
 
 def apply_torch(
@@ -232,10 +230,6 @@ def _compiled(model: nn.Module, workload: Workload, settings: CompileModel) -> C
         model, mode=settings.mode, dynamic=settings.dynamic, freeze=settings.freeze
     )
     return twin.prepare(workload.inputs, workload.keywords)
-
-
-def _nothing(settings: CompileModel, reason: str) -> Plan:
-    return Plan(NAME, asdict(settings), (), (Skipped("", reason),))
 
 
 # ---------------------------------------------------------------- what is known before

@@ -5,11 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from types import ModuleType
 
-from tinytorch.transforms.plan import TorchTransform
+from tinytorch.transforms.plan import TorchTransform, Variant
 
 __all__ = ["FoldBatchNorm"]
-
-NAME = "FoldBatchNorm"
 
 
 @dataclass(frozen=True)
@@ -24,7 +22,15 @@ class FoldBatchNorm(TorchTransform):
     training mode is an error.
     """
 
-    subject = "folding batch norms"
+    variants = (
+        Variant(
+            "fold-batch-norm",
+            "fold batch norms into the convolutions before them",
+            cost="the copy cannot be trained further",
+        ),
+    )
+    role, place, order = "norms", 2, 30
+    risk = "exact"
 
     @property
     def torch_code(self) -> ModuleType:

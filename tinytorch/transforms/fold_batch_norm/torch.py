@@ -20,7 +20,7 @@ from tinytorch.errors import ModelError, SettingError
 from tinytorch.models.pytorch import TorchAdapter, tensors_in
 from tinytorch.models.pytorch_tensors import HOOKS, replace_modules
 from tinytorch.models.workload import Workload, call_model
-from tinytorch.transforms.fold_batch_norm import NAME, FoldBatchNorm
+from tinytorch.transforms.fold_batch_norm import FoldBatchNorm
 from tinytorch.transforms.plan import Gain, Plan, Skipped, Step
 from tinytorch.transforms.support.torch import (
     SEED,
@@ -312,10 +312,10 @@ def plan_torch(workload: Workload, settings: FoldBatchNorm) -> Plan:
     if not reason and not norms:
         reason = "it has no batch norm"
     if reason:
-        return Plan(NAME, {}, (), (Skipped("", reason),))
+        return settings.skipping(reason)
     flow = watch_flow(workload, [*_layers(modules)], norms)
     if flow.error:
-        return Plan(NAME, {}, (), (Skipped("", flow.error),))
+        return settings.skipping(flow.error)
     reasons = {path: _why_not(model, modules, path, flow) for path in norms}
     twin: nn.Module = TorchAdapter().clone(model)
     for path in [path for path, why in reasons.items() if not why]:
@@ -323,8 +323,8 @@ def plan_torch(workload: Workload, settings: FoldBatchNorm) -> Plan:
     skipped = tuple(Skipped(path, why) for path, why in reasons.items() if why)
     steps = tuple(_step(path, flow) for path, why in reasons.items() if not why)
     if not steps:
-        return Plan(NAME, {}, (), skipped)
-    return _tried(workload, steps, skipped)
+        return settings.planned((), skipped)
+    return _tried(workload, settings, steps, skipped)
 
 
 def _layers(modules: Mapping[str, nn.Module]) -> Iterator[str]:
@@ -339,7 +339,12 @@ def _step(norm: str, flow: Flow) -> Step:
     return Step(norm, f"folded into {layer!r}", WHY, settings)
 
 
-def _tried(workload: Workload, steps: tuple[Step, ...], skipped: tuple[Skipped, ...]) -> Plan:
+def _tried(
+    workload: Workload,
+    settings: FoldBatchNorm,
+    steps: tuple[Step, ...],
+    skipped: tuple[Skipped, ...],
+) -> Plan:
     held: list[int] = []
 
     def change(model: nn.Module) -> nn.Module:
@@ -350,10 +355,8 @@ def _tried(workload: Workload, steps: tuple[Step, ...], skipped: tuple[Skipped, 
     trial: Trial = try_change(workload, change, tolerance=rounding_of(workload.model))
     if not trial.works:
         reason = refusal(workload.model, trial)
-        return Plan(NAME, {}, (), (Skipped("", reason), *skipped))
-    return Plan(
-        NAME,
-        {},
+        return settings.skipping(reason, *skipped)
+    return settings.planned(
         steps,
         skipped,
         shrinkage=Gain.of_bytes(_held(workload.model), held[0], "counted on a copy"),
@@ -490,7 +493,7 @@ def fold_pairs(model: nn.Module, steps: Iterable[Step]) -> nn.Module:
         if type(norm) not in NORMS or type(layer) not in LAYERS:
             raise SettingError(
                 f"the model has no norm {step.layer!r} after {step.settings['layer']!r}, as the "
-                f"plan of {NAME} knows it; make a plan for this model"
+                f"plan knows it; make a plan for this model"
             )
         weight, bias = folded(layer, norm)
         is_learned = layer.weight.requires_grad

@@ -5,11 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from types import ModuleType
 
-from tinytorch.transforms.plan import TorchTransform
+from tinytorch.transforms.plan import TorchTransform, Variant
 
 __all__ = ["FuseAttention"]
-
-NAME = "FuseAttention"
 
 
 @dataclass(frozen=True)
@@ -25,7 +23,12 @@ class FuseAttention(TorchTransform):
     are the same within rounding.
     """
 
-    subject = "fused attention"
+    variants = (
+        Variant("fused-attention", "compute attention in one kernel where a model writes it out"),
+    )
+    role, place, order = "attention", 2, 40
+    risk = "exact"
+    follows_weights = True
 
     @property
     def torch_code(self) -> ModuleType:

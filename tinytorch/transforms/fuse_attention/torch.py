@@ -13,7 +13,7 @@ from torch import nn
 from tinytorch.errors import SettingError
 from tinytorch.models.pytorch import TorchAdapter
 from tinytorch.models.workload import Workload
-from tinytorch.transforms.fuse_attention import NAME, FuseAttention
+from tinytorch.transforms.fuse_attention import FuseAttention
 from tinytorch.transforms.fuse_attention.chain import Chain, fuse_chains
 from tinytorch.transforms.fuse_attention.graph import (
     HOOKS,
@@ -301,26 +301,24 @@ def plan_torch(workload: Workload, settings: FuseAttention) -> Plan:
     """Look for attention by hand in a call of a copy of the model, and try to fuse it."""
     reason = why_unchangeable(workload.model)
     if reason:
-        return Plan(NAME, {}, (), (Skipped("", reason),))
+        return settings.skipping(reason)
     adapter = TorchAdapter()
     try:
         with adapter.preserving(workload.model):
             found = _look(workload)
     except Exception as error:  # a model may raise anything
-        return Plan(NAME, {}, (), (Skipped("", f"it cannot be called: {first_line(error)}"),))
+        return settings.skipping(f"it cannot be called: {first_line(error)}")
     steps = _steps(found)
     if not steps:
         skipped = found.skipped or [Skipped("", NOTHING)]
-        return Plan(NAME, {}, (), tuple(skipped))
+        return settings.planned((), tuple(skipped))
     parameters = [each for each in workload.model.parameters() if each.is_floating_point()]
     tolerance = tolerance_for(parameters, workload.arguments)
     trial = try_change(workload, found.change, tolerance=tolerance)
     if not trial.works:
         found.skipped.append(Skipped("", refusal(workload.model, trial)))
-        return Plan(NAME, {}, (), tuple(found.skipped))
-    return Plan(
-        NAME,
-        {},
+        return settings.planned((), tuple(found.skipped))
+    return settings.planned(
         steps,
         tuple(found.skipped),
         not_predicted=NOT_PREDICTED,
@@ -340,7 +338,7 @@ def apply_torch(
     missing = [path for path in plan.layers if path not in known]
     if missing:
         raise SettingError(
-            f"the model has no attention by hand in {missing[0]!r} as the plan of {NAME} knows it; "
+            f"the model has no attention by hand in {missing[0]!r} as the plan knows it; "
             "make a plan for this model"
         )
     return found.change(model)

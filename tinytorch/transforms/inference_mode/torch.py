@@ -11,8 +11,8 @@ from torch import nn
 from tinytorch.models.pytorch import tensors_in
 from tinytorch.models.pytorch_tensors import WrappedModel
 from tinytorch.models.workload import Workload
-from tinytorch.transforms.inference_mode import NAME, InferenceMode
-from tinytorch.transforms.plan import Plan, Skipped, Step
+from tinytorch.transforms.inference_mode import InferenceMode
+from tinytorch.transforms.plan import Plan, Step
 from tinytorch.transforms.support.torch import (
     refusal,
     rounding_of,
@@ -60,12 +60,12 @@ def plan_torch(workload: Workload, settings: InferenceMode) -> Plan:
     if not reason and any(each.requires_grad for each in tensors_in(workload.arguments)):
         reason = "one of its inputs asks for a gradient (requires_grad), so outputs need a graph"
     if reason:
-        return Plan(NAME, {}, (), (Skipped("", reason),))
+        return settings.skipping(reason)
     trial = try_change(workload, InferenceModel, tolerance=rounding_of(workload.model))
     if not trial.works:
-        return Plan(NAME, {}, (), (Skipped("", refusal(workload.model, trial)),))
+        return settings.skipping(refusal(workload.model, trial))
     step = Step("", "called in inference mode", "nothing is recorded for a backward pass")
     notes = [INFERENCE_TENSORS, trial_note(trial)]
     if any(module.training for module in workload.model.modules()):
         notes.append("the copy is in evaluation mode")
-    return Plan(NAME, {}, (step,), not_predicted=NOT_PREDICTED, notes=tuple(notes))
+    return settings.planned((step,), not_predicted=NOT_PREDICTED, notes=tuple(notes))

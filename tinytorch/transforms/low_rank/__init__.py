@@ -21,7 +21,7 @@ from tinytorch.errors import SettingError, ShapeError
 from tinytorch.models.adapter import adapter_for
 from tinytorch.models.workload import Workload, check_workload
 from tinytorch.profiling.profile import Profile
-from tinytorch.transforms.plan import Plan
+from tinytorch.transforms.plan import Plan, Transform, Variant
 from tinytorch.transforms.support.observing import checked_patterns, idle_patterns
 from tinytorch.transforms.support.weights import (
     WeightLayer,
@@ -82,7 +82,7 @@ def rank_for_energy(singular_values: Array, energy: float) -> int:
 
 
 @dataclass(frozen=True)
-class LowRank:
+class LowRank(Transform):
     """Replace a layer by two thin ones, at the least rank that holds `energy` of its weight.
 
     A `Linear` becomes two, a `Conv2d` one to `rank` channels and one of 1x1, inside of a
@@ -90,6 +90,12 @@ class LowRank:
     and so fewer multiply-accumulates. The energy of a weight are its squared singular values: what
     is lost of them is the squared relative error of the weight. keep: patterns of layers that stay.
     """
+
+    variants = (
+        Variant("low-rank", "write weights as products of two smaller matrices", {"energy": 0.95}),
+    )
+    role, place, order = "factors", 3, 60
+    may_compete, effect = True, "replaces weights by products of smaller matrices"
 
     energy: float = 0.9
     keep: tuple[str, ...] = ()

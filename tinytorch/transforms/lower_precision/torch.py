@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -14,7 +14,7 @@ from tinytorch.errors import SettingError
 from tinytorch.models.pytorch import TorchAdapter
 from tinytorch.models.pytorch_tensors import WrappedModel
 from tinytorch.models.workload import Workload
-from tinytorch.transforms.lower_precision import NAME, LowerPrecision, why_slow_on_processor
+from tinytorch.transforms.lower_precision import LowerPrecision, why_slow_on_processor
 from tinytorch.transforms.plan import Gain, Plan, Skipped, Step
 from tinytorch.transforms.support.observing import idle_patterns, why_kept
 from tinytorch.transforms.support.torch import (
@@ -427,7 +427,7 @@ def plan_torch(workload: Workload, settings: LowerPrecision) -> Plan:
     seen = ObservedCall() if reason else observe_call(workload)
     reason = reason or seen.error or _why_not_observed(seen, settings)
     if reason:
-        return Plan(NAME, asdict(settings), (), (Skipped("", reason),))
+        return settings.skipping(reason)
     skipped: tuple[Skipped, ...] = ()
     if settings.how == "layers":
         steps, skipped = find_layers(workload.model, settings, seen.called)
@@ -535,7 +535,7 @@ def _tried(
         if trial.works:
             return _plan(workload, settings, steps, skipped, held[0], trial)
     reason = refusal(workload.model, trial) if attempts else trial.reason
-    return Plan(NAME, asdict(settings), (), (Skipped("", reason), *skipped))
+    return settings.skipping(reason, *skipped)
 
 
 def _recording(steps: Steps, held: list[int]) -> Callable[[nn.Module], nn.Module]:
@@ -561,9 +561,7 @@ def _plan(
         not_predicted["shrinkage"] = "the weights stay as they are"
     else:
         shrinkage = Gain.of_bytes(_held(workload.model), nbytes, "counted on a copy")
-    return Plan(
-        NAME,
-        asdict(settings),
+    return settings.planned(
         steps,
         skipped,
         shrinkage=shrinkage,
@@ -628,5 +626,5 @@ def _names(model: nn.Module) -> set[str]:
 
 def _other_model(name: str) -> SettingError:
     return SettingError(
-        f"the model has no {name!r} as the plan of {NAME} knows it; make a plan for this model"
+        f"the model has no {name!r} as the plan knows it; make a plan for this model"
     )

@@ -18,7 +18,7 @@ from tinytorch.errors import CheckpointError, SettingError
 from tinytorch.models.adapter import Adapter, adapter_for, namespace_of
 from tinytorch.models.workload import Workload, check_workload
 from tinytorch.profiling.profile import Profile
-from tinytorch.transforms.plan import Plan, Step
+from tinytorch.transforms.plan import Plan, Step, Transform
 from tinytorch.transforms.prune.layers import (
     NAME,
     Prunable,
@@ -158,7 +158,7 @@ NO_COMMON_INPUT = "the layers that share its weight meet it with inputs of diffe
 
 
 @dataclass(frozen=True)
-class Prune:
+class Prune(Transform):
     """Set the least important weights of linear layers and convolutions to zero.
 
     sparsity: the share of these weights that are zero afterwards, at least 0 and below 1. Zeros
@@ -180,6 +180,10 @@ class Prune:
 
     Without SparseLayers or a compressed file, zeros take as much memory and time as other numbers.
     """
+
+    role, place, order = "numbers", 4, 70
+    makes_repeats = True
+    may_compete, effect = True, "sets weights to zero"
 
     sparsity: float = 0.5
     scope: str = "model"

@@ -22,7 +22,7 @@ from tinytorch.models.adapter import Adapter, adapter_for, leaves, plain_arrays
 from tinytorch.models.core import named_tensors, own_tensors
 from tinytorch.models.workload import Workload, call_model, check_workload
 from tinytorch.profiling.profile import Profile
-from tinytorch.transforms.plan import Gain, Plan, Skipped, Step
+from tinytorch.transforms.plan import Gain, Plan, Skipped, Step, Transform, Variant
 from tinytorch.transforms.support.channels import ChannelGraph, Family, Place, Unit, trace_channels
 from tinytorch.transforms.support.observing import (
     check_no_cache,
@@ -505,7 +505,7 @@ def _how_much(settings: RemoveChannels) -> str:
 
 
 @dataclass(frozen=True)
-class RemoveChannels:
+class RemoveChannels(Transform):
     """Remove channels of convolutions, neurons of linear layers and heads of attention, for real.
 
     With each channel goes everything that belongs to it: its batch norm, the inputs of the layers
@@ -519,6 +519,16 @@ class RemoveChannels:
     layers whose outputs all stay. round_to: keep multiples of so many channels, for kernels that
     work on blocks of them; it does not apply to heads.
     """
+
+    variants = (
+        Variant(
+            "fewer-channels",
+            "remove the least important channels, until half of the multiply-accumulates are left",
+            {"macs": 0.5},
+        ),
+    )
+    role, place, order = "structure", 1, 10
+    may_compete, effect = True, "removes channels with their weights"
 
     ratio: float | None = None
     macs: float | None = None

@@ -15,7 +15,7 @@ from tinytorch.errors import SettingError, first_line
 from tinytorch.models.adapter import Adapter, Array, adapter_for, wrapping_layers
 from tinytorch.models.workload import Workload, check_workload
 from tinytorch.profiling.profile import Profile
-from tinytorch.transforms.plan import Plan, Skipped, Step
+from tinytorch.transforms.plan import Plan, Skipped, Step, Transform, Variant
 from tinytorch.transforms.support.observing import (
     calls_of,
     check_no_cache,
@@ -446,7 +446,7 @@ NO_SPEEDUP = "how long a layer takes depends on the machine and the inputs; comp
 
 
 @dataclass(frozen=True)
-class RemoveLayers:
+class RemoveLayers(Transform):
     """Remove whole layers, such as the blocks of a transformer: those that are missed least.
 
     What can go are items of lists of layers (`Sequential.layers`, `GPT.blocks`, any list in a
@@ -456,6 +456,10 @@ class RemoveLayers:
     data, or on the inputs where there is none: `count` times over, each time without those that are
     gone already. keep: patterns of layers that stay.
     """
+
+    variants = (Variant("fewer-layers", "remove the least important block", {"count": 1}),)
+    role, place, order = "structure", 1, 20
+    may_compete, effect = True, "removes layers with their weights"
 
     count: int = 1
     keep: tuple[str, ...] = ()

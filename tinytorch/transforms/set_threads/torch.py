@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from threading import Lock, local
 from typing import Any
 
@@ -23,8 +23,8 @@ from tinytorch.measure.timing import WALL, gc_paused
 from tinytorch.models.pytorch import TorchAdapter
 from tinytorch.models.pytorch_tensors import WrappedModel, why_no_module
 from tinytorch.models.workload import Workload, call_model
-from tinytorch.transforms.plan import Gain, Plan, Skipped, Step
-from tinytorch.transforms.set_threads import NAME, SetThreads
+from tinytorch.transforms.plan import Gain, Plan, Step
+from tinytorch.transforms.set_threads import SetThreads
 from tinytorch.transforms.support.torch import (
     ROUNDING,
     first_line,
@@ -169,21 +169,21 @@ def plan_torch(workload: Workload, settings: SetThreads) -> Plan:
     """Race the numbers of threads that make sense, or the one that was asked for."""
     reason = _why_not(workload) or _why_nothing_to_choose(settings.threads)
     if reason:
-        return _nothing(settings, reason)
+        return settings.skipping(reason)
     numbers = thread_numbers() if settings.threads is None else [settings.threads]
     try:
         race = race_threads(workload, numbers, budget_s=settings.budget_s)
     except Exception as error:  # a model may raise anything
-        return _nothing(settings, first_line(error))
+        return settings.skipping(first_line(error))
     chosen = race.fastest if settings.threads is None else settings.threads
     if chosen == race.present:
         reason = f"no other number is shown to be faster than the present {race.present}"
-        return _nothing(settings, reason, race.table)
+        return settings.skipping(reason, notes=race.table)
     if chosen not in race.times:  # it was asked for, and its outputs are not those of the model
-        return _nothing(settings, race.left_out[chosen], race.table)
+        return settings.skipping(race.left_out[chosen], notes=race.table)
     trial = try_change(workload, lambda model: ThreadedModel(model, chosen), tolerance=ROUNDING)
     if not trial.works:
-        return _nothing(settings, trial.reason, race.table)
+        return settings.skipping(trial.reason, notes=race.table)
     return _plan(settings, race, chosen)
 
 
@@ -195,9 +195,7 @@ def _plan(settings: SetThreads, race: ThreadRace, chosen: int) -> Plan:
     cost = (
         f"setting the number and putting it back takes {setting_cost(chosen) * 1e6:.2g} us a call"
     )
-    return Plan(
-        NAME,
-        asdict(settings),
+    return settings.planned(
         (step,),
         speedup=Gain(**vars(ratio.inverse), basis=basis),
         not_predicted={"shrinkage": SAME_BYTES},
@@ -317,10 +315,6 @@ def _why_nothing_to_choose(threads: int | None) -> str:
     if threads is None and thread_numbers() == [present]:
         return "this process may use 1 thread, by its settings or its cores: nothing to choose"
     return ""
-
-
-def _nothing(settings: SetThreads, reason: str, notes: tuple[str, ...] = ()) -> Plan:
-    return Plan(NAME, asdict(settings), (), (Skipped("", reason),), notes=notes)
 
 
 def _counted(number: int) -> str:

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import asdict, dataclass
 from types import ModuleType
 from typing import Any
 
 from tinytorch.errors import MissingPartError, SettingError
 from tinytorch.models.workload import Workload
-from tinytorch.transforms.plan import TorchTransform
+from tinytorch.profiling.profile import Profile
+from tinytorch.transforms.plan import TIME, Plan, TorchTransform, Variant, check_seconds
 
 __all__ = ["Divergence", "StaticGeneration", "generation_call", "static_generator"]
-
-
-NAME = "StaticGeneration"
 
 
 @dataclass(frozen=True)
@@ -27,7 +24,18 @@ class StaticGeneration(TorchTransform):
     longer than `limit_s` is given up.
     """
 
-    subject = "generation with a preallocated cache"
+    variants = (
+        Variant(
+            "static-generation",
+            "generate with a cache that is allocated once, and a compiled step",
+            cost="compiling and capturing before the first text; a cache of full length",
+        ),
+    )
+    role, place, order = "kernels", 9, 200
+    risk, serves = "exact", TIME
+    made_for, made_by = "Generation", "tinytorch.perf.memoization.generation_call"
+    follows_weights = is_prepared = True
+
     for_others = "generate(cache=...) of its own keeps a cache"
 
     compile: bool = True
@@ -37,12 +45,11 @@ class StaticGeneration(TorchTransform):
 
     def __post_init__(self) -> None:
         check_length(self.length)
-        if not 0 < self.limit_s < math.inf:
-            raise SettingError(f"limit_s={self.limit_s}; it must be a positive number of seconds")
+        check_seconds("limit_s", self.limit_s)
 
-    def why_not(self, workload: Workload) -> str:
-        """Say why there is nothing to do, without importing transformers for it, or nothing."""
-        return _why_not_generation(workload.model) or why_no_transformers()
+    def make_plan(self, workload: Workload, profile: Profile | None) -> Plan:
+        reason = _why_not_generation(workload.model) or why_no_transformers()
+        return self.skipping(reason) if reason else super().make_plan(workload, profile)
 
     @property
     def torch_code(self) -> ModuleType:

@@ -8,7 +8,7 @@ import types
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import dataclass, fields, replace
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
@@ -29,7 +29,7 @@ from tinytorch.models.pytorch_capture import Captured, capture
 from tinytorch.models.pytorch_compile import why_it_failed
 from tinytorch.models.pytorch_tensors import WrappedModel, why_no_module
 from tinytorch.models.workload import Preparation, Workload, while_planning
-from tinytorch.transforms.plan import Plan, Skipped, Step
+from tinytorch.transforms.plan import Plan, Step
 from tinytorch.transforms.static_generation.cache import (
     decoding_attention,
     preallocated_cache,
@@ -700,7 +700,7 @@ def _address(tensor: torch.Tensor) -> int:
 # ---------------------------------------------------------------- planning and carrying out
 # StaticGeneration for models of transformers. Imported after torch
 
-NAME = "StaticGeneration"
+
 NOT_PREDICTED = {
     "speedup": "how much of a step is the program, and how much the device, is not known before; "
     "compare() measures it",
@@ -713,7 +713,7 @@ def plan_torch(workload: Workload, settings: StaticGeneration) -> Plan:
     """Generate once on a copy, greedily, and compare with the model's own way."""
     reason = _why_not(workload)
     if reason:
-        return _nothing(settings, reason)
+        return settings.skipping(reason)
     generator = None
     try:
         with TorchAdapter().preserving(workload.model), time_limit(settings.limit_s, workload.name):
@@ -724,16 +724,14 @@ def plan_torch(workload: Workload, settings: StaticGeneration) -> Plan:
             done = dict.fromkeys(each.what for each in generator.preparations)
             spent = while_planning(generator.preparations).to_dict()
     except Exception as error:  # a compiler, a device or the model may raise anything
-        return _nothing(settings, first_line(error))
+        return settings.skipping(first_line(error))
     finally:
         if generator is not None:
             generator.release()
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
     what = "keys and values allocated once" + "".join(f", the step {each}" for each in done)
-    return Plan(
-        NAME,
-        asdict(settings),
+    return settings.planned(
         (Step("", what, WHY, {"planning": spent}),),
         not_predicted=NOT_PREDICTED,
         notes=notes,
@@ -794,7 +792,3 @@ def _notes(workload: Workload, generator: StaticGenerator, found: torch.Tensor) 
         yield str(each)
     if not parted:
         yield f"all {found[:, prompt:].numel()} new tokens are those of generate()"
-
-
-def _nothing(settings: StaticGeneration, reason: str) -> Plan:
-    return Plan(NAME, asdict(settings), (), (Skipped("", reason),))

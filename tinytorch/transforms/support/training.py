@@ -349,7 +349,7 @@ def fine_tune(
 def _check(workload: Any, loader: Any, transform: Any, optimizer: Any) -> None:
     if not isinstance(workload, Workload):
         raise SettingError(f"fine-tuning is for a Workload, got {type(workload).__name__}")
-    if isinstance(transform, type) or not isinstance(transform, Transform):
+    if isinstance(transform, type) or not hasattr(transform, "plan"):
         raise SettingError(
             f"fine-tuning needs a transform such as Prune(sparsity=0.9), got {transform!r}"
         )

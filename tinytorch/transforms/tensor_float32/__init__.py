@@ -5,12 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from types import ModuleType
 
-from tinytorch.transforms.lower_precision import check_tolerance
-from tinytorch.transforms.plan import TorchTransform
+from tinytorch.transforms.plan import TIME, TorchTransform, Variant, check_tolerance
 
 __all__ = ["TensorFloat32"]
 
-NAME = "TensorFloat32"
 TOLERANCE = 5e-3
 """How far outputs may move by default, relative to the largest: TF32 rounds what is multiplied to
 11 bits, which is 5e-4, and sums it in float32."""
@@ -33,12 +31,22 @@ class TensorFloat32(TorchTransform):
     unless given. The plan says how far they did, and is empty where that is more.
     """
 
-    subject = "TF32"
+    variants = (
+        Variant(
+            "tf32",
+            "multiply float32 numbers as TF32",
+            cost="during a call, other threads multiply in TF32, too",
+        ),
+    )
+    role, place, order = "numbers", 4, 120
+    risk, serves = "rounding", TIME
+    devices = ("cuda",)
+    follows_weights = True
 
     tolerance: float | None = None
 
     def __post_init__(self) -> None:
-        check_tolerance(self.allowed_error)
+        check_tolerance(self.tolerance)
 
     @property
     def allowed_error(self) -> float:
