@@ -78,7 +78,7 @@ class Graphs:
 
 
 def own_entrance(call: Call) -> Call:
-    """Give a function of its own code around a call.
+    """Return a function of its own code around a call.
 
     What is compiled is kept with the code of the outermost function, for a handful of variants;
     beyond them nothing is compiled any more. Models that share that code, as every Sequential
@@ -157,7 +157,7 @@ def _reason(text: str) -> str:
 
 
 def users_line(frames: Iterable[tuple[str, int | None]]) -> tuple[str, int]:
-    """Give the innermost place, as file and line, that is neither torch's code nor ours."""
+    """Return the innermost place, as file and line, that is neither torch's code nor ours."""
     found = ("", 0)
     for file, line in frames:
         if file and not any(folder in Path(file).parents for folder in NOT_THE_USERS):
@@ -211,7 +211,7 @@ MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagrap
 
 
 def why_no_compiler(device: str | torch.device) -> str:
-    """Say why torch.compile cannot make code for a device, or nothing.
+    """Return why torch.compile cannot make code for a device, or nothing.
 
     Whether the compilers that are found work is known only once something was compiled.
     """
@@ -275,7 +275,7 @@ def _why_no_triton() -> str:
 
 
 def uses_cuda_graphs(mode: str) -> bool:
-    """Tell whether a mode captures CUDA graphs: the next call overwrites what one has returned."""
+    """Return whether a mode captures CUDA graphs, whose outputs the next call overwrites."""
     return mode in ("reduce-overhead", "max-autotune")
 
 
@@ -289,7 +289,7 @@ def compiled(
     options: Mapping[str, Any] | None = None,
     backend: Any = "inductor",
 ) -> Call:
-    """Give a function that compiles a model or function when it is first called.
+    """Return a function that compiles a model or function when it is first called.
 
     `freeze` packs weights as constants where no gradients are asked for: changes of weights are
     then not seen. It needs `fullgraph`, since what is compiled behind a graph break would stay
@@ -369,7 +369,7 @@ _packing_weights = _PackingWeights()
 
 
 def refusals() -> tuple[type[Exception], ...]:
-    """Give what torch raises where it cannot compile a call, before it computes anything."""
+    """Return what torch raises where it cannot compile a call, before it computes anything."""
     from torch._dynamo import exc
 
     others = (getattr(exc, name, None) for name in ("FailOnRecompileLimitHit",))

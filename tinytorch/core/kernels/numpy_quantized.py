@@ -142,7 +142,7 @@ BOTH_CODES = np.stack([BYTES & 15, BYTES >> 4], axis=1)  # (256, 2)
 
 
 def pairs_of(codebook: Array) -> Array:
-    """Give the two entries that each byte means (256, 2); NaN where there is no such entry."""
+    """Return the two entries that each byte means (256, 2); NaN where there is no such entry."""
     padded = np.full(PACKED_ENTRIES, np.nan, codebook.dtype)
     padded[: len(codebook)] = codebook
     return padded[BOTH_CODES]

@@ -53,7 +53,7 @@ __all__ = [
 # ---------------------------------------------------------------- INT8 products of the reference
 # backend, in short, obvious NumPy
 #
-# Weights come packed (:mod:`int8_packing`), with one scale for each output:
+# Weights come packed (`packing`), with one scale for each output:
 # ``run(kind, x, *packed.arrays, bias)``. Activations are quantized to whole numbers q with
 # x = step (q - zero_point); they are rounded half to even.
 
@@ -70,9 +70,9 @@ SMALLEST_ROW = np.float32(1e-30)
 
 
 def quantize_rows(x: Array) -> tuple[Array, Array]:
-    """Give int8 rows in -127..127, and the step (..., 1) of each row: its largest element / 127.
+    """Return int8 rows in -127..127, and the step (..., 1) of each row: its largest element / 127.
 
-    A row that holds NaN or infinity has the step NaN, and so gives NaN.
+    A row that holds NaN or infinity has the step NaN, so its results are NaN.
     """
     largest = np.abs(x).max(axis=-1, keepdims=True, initial=0)
     is_zero, is_finite = largest < SMALLEST_ROW, np.isfinite(largest)
@@ -83,9 +83,9 @@ def quantize_rows(x: Array) -> tuple[Array, Array]:
 
 
 def quantize_by(x: Array, scale: float, zero_point: int) -> tuple[Array, Array]:
-    """Give int8 rows, which saturate at -128 and 127, and the step (..., 1) of each row.
+    """Return int8 rows, which saturate at -128 and 127, and the step (..., 1) of each row.
 
-    A row that holds NaN has the step NaN, and so gives NaN.
+    A row that holds NaN has the step NaN, so its results are NaN.
     """
     step = x.dtype.type(scale)
     whole = np.rint(x * (1 / step))
@@ -118,7 +118,7 @@ def _at_least_float32(x: Array) -> Array:
 
 
 def int8_matmul(x: Array, values: Array, sums: Array) -> Array:
-    """Give the exact product (..., outputs) in int32 of int8 or uint8 rows and a packed weight."""
+    """Return the exact int32 product (..., outputs) of int8 or uint8 rows and a packed weight."""
     weight = unpack_values(values, x.shape[-1], sums.size)
     return matmul(x.astype(np.int64), weight.astype(np.int64)).astype(np.int32)
 
@@ -166,10 +166,10 @@ def int8_linear_static(
     activation: str | None = None,
     product: Product = int8_matmul,
 ) -> Array:
-    """Do the same with a given scale and zero point.
+    """Multiply integers quantized by a given scale and zero point, and scale the result.
 
     Floats are quantized to int8 first, int8 and uint8 are taken as they are. The bias is of floats,
-    or of int32 in steps of scale * scales, as it is usual for static quantization.
+    or of int32 in steps of scale * scales, as usual for static quantization.
     """
     scale, zero_point = float(scale), int(zero_point)  # NumPy's may be too narrow to add to
     if x.dtype in (np.int8, np.uint8):
@@ -206,7 +206,7 @@ def int4_linear_weight_only(
 # ---------------------------------------------------------------- INT8 convolutions of the
 # reference backend, in short, obvious NumPy
 #
-# Weights come packed (:mod:`int8_packing`), as the matrix (inputs of a patch, output channels) with
+# Weights come packed (`packing`), as the matrix (inputs of a patch, output channels) with
 # one scale for each output channel. Images become whole numbers q with x = step (q - zero_point),
 # and zeros around an image are the number zero, whatever its q is. A whole image shares one step.
 # If it holds NaN (or infinity, where its own largest element makes the step), the step is NaN, and
@@ -238,7 +238,7 @@ class Window(NamedTuple):
 def convolve_integers(
     x: Array, weight: Array, *, stride: Pair, padding: Pair, dilation: Pair, groups: int
 ) -> Array:
-    """Give the exact convolution of whole numbers from -255 to 255 with an int8 weight."""
+    """Return the exact convolution of whole numbers from -255 to 255 with an int8 weight."""
     window = Window((weight.shape[2], weight.shape[3]), stride, padding, dilation, groups)
     return window.convolve(conv2d, x.astype(np.int64), weight.astype(np.int64))
 
@@ -306,7 +306,7 @@ def int8_conv2d_static(
     zero_point: int = 0,
     convolve: Convolve = convolve_integers,
 ) -> Array:
-    """Do the same with a given scale and zero point; beyond -128..127 numbers saturate.
+    """Convolve integers quantized by a given scale and zero point; they saturate at -128 and 127.
 
     The bias is of floats, or of int32 in steps of scale * scales. Here the zero point is taken off
     each number; a backend that leaves it in takes zero_point * sums off the result.
@@ -331,12 +331,12 @@ def int8_conv2d_static(
 
 
 def _rows(x: Array) -> Array:
-    """Give each image as a row."""
+    """Return each image as a row."""
     return x.reshape(len(x), math.prod(x.shape[1:]))
 
 
 def _weight(x: Array, values: Array, scales: Array, window: Window) -> Array:
-    """Give the int8 weight (out, in / groups, height, width)."""
+    """Return the int8 weight (out, in / groups, height, width)."""
     channels = x.shape[1] // window.groups
     matrix = unpack_values(values, channels * math.prod(window.kernel), scales.size)
     return matrix.T.reshape(scales.size, channels, *window.kernel)
@@ -350,7 +350,7 @@ def _scaled(total: Array, steps: Array, scales: Array, bias: Array | None) -> Ar
 
 
 def _check(x: Array, scales: Array, bias: Array | None, window: Window) -> None:
-    """Say what does not fit; the length of the packed values is checked where they are unpacked."""
+    """Raise for shapes that do not match; the packed values are checked where they are unpacked."""
     kernel, stride, padding, dilation, groups = window
     if x.dtype.kind != "f":
         raise DTypeError(f"an INT8 convolution needs floating-point images, got {x.dtype}")
@@ -380,12 +380,12 @@ def _check(x: Array, scales: Array, bias: Array | None, window: Window) -> None:
 # ---------------------------------------------------------------- looking up rows of an INT8
 # table, in short, obvious NumPy
 #
-# The table comes packed (:mod:`int8_packing`) as the matrix (width, tokens), so that an output
+# The table comes packed (`packing`) as the matrix (width, tokens), so that an output
 # layer can multiply with the same bytes: a row of the table is a column of the matrix.
 
 
 def int8_embedding(ids: Array, values: Array, scales: Array, *, width: int) -> Array:
-    """Give the rows (*ids.shape, width) of some tokens as floats: values times the token's scale.
+    """Return the rows (*ids.shape, width) of some tokens as floats: values times the token's scale.
 
     As with any index of NumPy, negative ids count from the end.
     """
@@ -404,12 +404,12 @@ def int8_embedding(ids: Array, values: Array, scales: Array, *, width: int) -> A
 # the first one in the lower bits; with more they take a byte.
 
 PACKED_ENTRIES = 16
-"""So many entries have codes of half a byte."""
+"""Largest codebook whose codes take half a byte."""
 LARGEST_CODEBOOK = 256
 
 
 def code_bytes(size: int, entries: int) -> int:
-    """Give how many bytes the codes of `size` weights take."""
+    """Return how many bytes the codes of `size` weights take."""
     return (size + 1) // 2 if entries <= PACKED_ENTRIES else size
 
 
@@ -433,7 +433,7 @@ def pack_codes(codes: Array, entries: int) -> Array:
 
 
 def unpack_codes(packed: Array, *, size: int, entries: int) -> Array:
-    """Give back `size` codes, one in each uint8."""
+    """Return `size` codes, one in each uint8."""
     if packed.shape != (code_bytes(size, entries),):
         raise ShapeError(
             f"{size} codes of {entries} entries take {code_bytes(size, entries)} bytes in a row, "
@@ -458,12 +458,12 @@ def check_codes(packed: Array, *, size: int, entries: int) -> None:
 
 
 def codebook_lookup(codes: Array, codebook: Array, *, size: int) -> Array:
-    """Give the entries (size,) that packed codes mean."""
+    """Look up the codebook entries (size,) of packed codes."""
     return codebook[unpack_codes(codes, size=size, entries=len(codebook))]
 
 
 def codebook_lookup_backward(grad: Array, codes: Array, *, entries: int) -> Array:
-    """Give the gradient of each entry: the sum of those of all weights with its code."""
+    """Return the gradient of each entry: the sum of those of all weights with its code."""
     numbers = unpack_codes(codes, size=grad.size, entries=entries)
     return np.bincount(numbers, weights=grad.reshape(-1), minlength=entries).astype(grad.dtype)
 
@@ -488,7 +488,7 @@ def sparse_linear(
     *,
     activation: str | None = None,
 ) -> Array:
-    """Give x (..., inputs) times the sparse matrix, plus the bias, through the activation."""
+    """Return x (..., inputs) times the sparse matrix, plus the bias, through the activation."""
     check_sparse(values, indices, pointers, inputs=x.shape[-1])
     result = np.empty((*x.shape[:-1], pointers.size - 1), np.result_type(x, values))
     for output, (first, last) in enumerate(pairwise(pointers)):
@@ -497,7 +497,7 @@ def sparse_linear(
 
 
 def check_sparse(values: Array, indices: Array, pointers: Array, *, inputs: int) -> None:
-    """Raise unless these three are a sparse matrix with so many inputs."""
+    """Raise unless these three are a sparse matrix with `inputs` inputs."""
     if values.ndim != 1 or values.shape != indices.shape:
         raise ShapeError(
             f"a sparse matrix has one index for each value, got {indices.shape} and {values.shape}"
@@ -519,12 +519,12 @@ def check_sparse(values: Array, indices: Array, pointers: Array, *, inputs: int)
 
 
 def index_type(inputs: int) -> np.dtype[Any]:
-    """Give the type that counts so many inputs: two bytes where they will do."""
+    """Return the dtype of indices: two bytes each where the number of inputs allows it."""
     return np.dtype(np.uint16 if inputs <= MOST_SHORT_INDICES else np.int32)
 
 
 def pack_sparse(weight: Array) -> tuple[Array, Array, Array]:
-    """Give values, indices and pointers of a matrix (inputs, outputs); both zeros are left out."""
+    """Return values, indices and pointers of a matrix (inputs, outputs), without 0.0 and -0.0."""
     columns = np.ascontiguousarray(weight.T)
     is_kept = columns != 0
     counts = np.cumsum(is_kept.sum(axis=1))
@@ -534,7 +534,7 @@ def pack_sparse(weight: Array) -> tuple[Array, Array, Array]:
 
 
 def unpack_sparse(values: Array, indices: Array, pointers: Array, *, inputs: int) -> Array:
-    """Give the matrix (inputs, outputs) with its zeros."""
+    """Return the matrix (inputs, outputs) with its zeros."""
     check_sparse(values, indices, pointers, inputs=inputs)
     weight = np.zeros((inputs, pointers.size - 1), values.dtype)
     weight[indices, np.repeat(np.arange(pointers.size - 1), np.diff(pointers))] = values

@@ -32,7 +32,7 @@ __all__ = ["NUMBA"]
 
 
 def _or_numpy(kind: str, kernel: Kernel) -> Kernel:
-    """Compute with NumPy when a kernel cannot be compiled on this machine, and say so once."""
+    """Fall back to NumPy when a kernel cannot be compiled on this machine, with one warning."""
     use = kernel
 
     @wraps(kernel)

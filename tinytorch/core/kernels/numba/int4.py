@@ -1,6 +1,6 @@
 """Products with INT4 weights of the compiled backend: an eighth of the bytes of float32.
 
-The tiles are those of INT8 weights (:mod:`numba_int8_simd`). Each group of inputs has scales of its
+The tiles are those of INT8 weights (`int8_simd`). Each group of inputs has scales of its
 own, so a tile adds up one group only; then its sums are scaled and added to the result.
 """
 

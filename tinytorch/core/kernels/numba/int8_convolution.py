@@ -1,9 +1,8 @@
-"""Compiled INT8 convolution: images become bytes once, and registers of positions meet weights.
+"""Compiled INT8 convolution: images are quantized once, then multiplied in registers of positions.
 
-Images are laid out so that what each input of a patch sees is a run of bytes
-(:mod:`numba_int8_convolution_layout`). A few registers of neighbouring positions at a time are put
-together from these runs, in lines of four inputs, stay in the nearest cache, and meet the weights
-of all output channels."""
+Images are laid out so that what each input of a patch sees is a run of bytes. A few registers of
+neighbouring positions at a time are gathered from these runs, in lines of four inputs, stay in the
+L1 cache, and are multiplied with the weights of all output channels."""
 
 from __future__ import annotations
 
@@ -69,7 +68,7 @@ __all__ = [
 #
 # What LANES output positions see of four inputs of their patches (channels, or places of the
 # kernel) is one register: four bytes for each position. It meets the same four inputs of an output
-# channel's weight, which lie side by side (:mod:`int8_packing`) and go to all lanes; one
+# channel's weight, which lie side by side (`packing`) and go to all lanes; one
 # instruction multiplies and adds up the four pairs of each lane. So results lie in registers as
 # they lie in an image.
 
@@ -95,7 +94,7 @@ def _constant(number: int) -> Any:
 
 
 def _lanes(numbers: Iterable[int]) -> Any:
-    """Give the lanes that a shuffle picks; those of its second vector are counted on."""
+    """Return the lanes that a shuffle picks; those of its second vector are counted on."""
     chosen = list(numbers)
     return ir.Constant(ir.VectorType(INT32, len(chosen)), chosen)
 
@@ -131,7 +130,7 @@ def gather_lines(typing, images, start, tap_at, lines, out, at, step):
 
 
 def _interleaved(builder: Any, four: list[Any]) -> Any:
-    """Give the four bytes of the first lane, then those of the second, and so on."""
+    """Return the four bytes of the first lane, then those of the second, and so on."""
     pairs = [
         builder.shuffle_vector(*four[i : i + 2], _lanes(range(2 * LANES)))
         for i in range(0, STEP, 2)
@@ -206,7 +205,7 @@ def patch_tile(
     is that of all products of the bytes in `seen` (lines x width registers) and the weight,
     less offset * sums[c]. `value_at` is where the channel's weight begins and `value_step` leads to
     its next line. One loop is written for each of TILE_HEIGHTS and TILE_WIDTHS. `way` is as in
-    :mod:`numba_int8_simd`.
+    `int8_simd`.
     """
     signature = types.void(
         COUNT, COUNT, seen, COUNT, values, COUNT, COUNT, COUNT, sums, scales, bias, COUNT,
@@ -376,7 +375,7 @@ def make_plan(image: tuple[int, ...], outputs: int, window: Window) -> Plan | No
 
 @inlined
 def quantize_plane(plane, inverse, zero_point, out, at):
-    """Turn floats into bytes, 128 too high; tell whether all are numbers."""
+    """Quantize floats to bytes with an offset of 128; return whether none is NaN."""
     lowest = np.float32(-OFFSET - zero_point)
     highest = np.float32(OFFSET - 1 - zero_point)
     shift = np.int32(OFFSET + zero_point)
@@ -424,7 +423,7 @@ def spread_plane(padded, pitch, kernel_columns, dilation, steps_down, steps_righ
 def lay_out(x, images, height, width, is_dynamic, step, inverse, zero_point, border_rows,
             border_columns, kernel_columns, dilation, steps_down, steps_right, rows, columns,
             is_plain, plane_bytes, workers, steps, facts, out):  # fmt: skip
-    """Quantize planes, lay them out as a Plan describes, and give the step of each image.
+    """Quantize planes, lay them out as a Plan describes, and return the step of each image.
 
     `facts` holds a number for each plane: the largest, or whether it has NaN.
     """
@@ -555,7 +554,7 @@ def slide(images, image_step, group_step, tap_at, values, sums, offset, scales, 
 def _plan_for(
     x: Array, values: Array, scales: Array, sums: Array | None, bias: Array | None, window: Window
 ) -> Plan | None:
-    """Give a plan if there is something to convolve, and arrays are what kernels take on trust."""
+    """Return a plan where there is work and the arrays are as the unchecked kernels need them."""
     if x.dtype != FLOAT32 or x.ndim != 4 or x.size == 0:
         return None
     plan = make_plan(x.shape[1:], scales.size, window)
