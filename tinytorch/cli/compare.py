@@ -30,9 +30,6 @@ if TYPE_CHECKING:
     from tinytorch.comparison.comparison import Comparison
     from tinytorch.comparison.sequential import TimeRatio
 
-__all__ = ["SIDES", "add_environments", "are_isolated", "as_side", "chosen_sides", "described"]
-
-
 # ---------------------------------------------------------------- the two sides: targets and
 # environments
 #

@@ -28,9 +28,6 @@ if TYPE_CHECKING:
     from tinytorch.competition.submissions import Rerun
     from tinytorch.competition.verification import CheckedFile, SkippedEntry, WaitingEntries
 
-__all__ = ["rerun_all", "rerun_one"]
-
-
 # ---------------------------------------------------------------- ``--rerun``: judge one entry
 # again, or all that are pending
 

@@ -15,20 +15,6 @@ from tinytorch.errors import SettingError
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-__all__ = [
-    "add_common_options",
-    "confidence",
-    "margin",
-    "number",
-    "positive_count",
-    "positive_share",
-    "seconds",
-    "share",
-    "variable",
-    "whole_numbers",
-]
-
-
 TARGET_FORMS = "mlp, cnn, gpt, file.py:factory or package.module:factory"
 
 # ---------------------------------------------------------------- ``--json``, ``--quiet`` and

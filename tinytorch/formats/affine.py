@@ -25,21 +25,6 @@ import numpy as np
 from tinytorch.core.kernels.backend import Array
 from tinytorch.errors import DTypeError, SettingError, ShapeError
 
-__all__ = [
-    "BITS",
-    "FITS",
-    "QuantizedArray",
-    "Scheme",
-    "affine_parameters",
-    "check_finite",
-    "checked_array",
-    "narrowed_ranges",
-    "quantize_array",
-    "scale_shape",
-    "value_limits",
-]
-
-
 # ---------------------------------------------------------------- narrowing ranges where cutting
 # off the extremes makes everything else more exact
 

@@ -19,19 +19,6 @@ from tinytorch.errors import SettingError
 from tinytorch.formats.affine import QuantizedArray, Scheme, scale_shape, value_limits
 from tinytorch.formats.tensor_file import TensorSpec
 
-__all__ = [
-    "MAIN",
-    "QUANTIZED",
-    "Encoded",
-    "Encoding",
-    "Shape",
-    "check_quantized",
-    "has_bits",
-    "scheme_of",
-    "scheme_words",
-]
-
-
 MAIN = ""
 """The part that has the name of the array itself."""
 

@@ -18,8 +18,6 @@ from tinytorch.core.kernels.backend import Array, matmul
 from tinytorch.errors import SettingError
 from tinytorch.formats.affine import affine_parameters, check_finite, checked_array, value_limits
 
-__all__ = ["BINS", "METHODS", "RangeObserver", "RangeStatistics", "choose_range"]
-
 METHODS = ("minmax", "moving_average", "percentile", "mse", "entropy")
 
 BINS = 2048

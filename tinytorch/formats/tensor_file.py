@@ -25,25 +25,6 @@ from tinytorch.core.files import write_atomically
 from tinytorch.core.kernels.backend import Array
 from tinytorch.errors import CheckpointError
 
-__all__ = [
-    "DTYPES",
-    "FORMAT_VERSION",
-    "LARGEST_HEADER_BYTES",
-    "Header",
-    "Tensor",
-    "TensorSpec",
-    "checked_shape",
-    "code_of",
-    "compact_json",
-    "header_bytes",
-    "json_object",
-    "opened",
-    "read_header",
-    "read_tensor",
-    "read_tensors",
-    "write_tensors",
-]
-
 FORMAT_VERSION = 2
 """The newest one that can be read; files that need nothing new are written as version 1."""
 

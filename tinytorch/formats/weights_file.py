@@ -39,22 +39,6 @@ from tinytorch.formats.tensor_file import (
     write_tensors,
 )
 
-__all__ = [
-    "ENCODINGS",
-    "MAIN",
-    "Encoded",
-    "Encoding",
-    "StoredArray",
-    "WeightsFile",
-    "WeightsSummary",
-    "describe_weights",
-    "pack_texts",
-    "read_weights",
-    "unpack_texts",
-    "write_weights",
-]
-
-
 # ---------------------------------------------------------------- how arrays are kept in a weights
 # file: each encoding is a row of the table `ENCODINGS`
 

@@ -13,39 +13,6 @@ from itertools import pairwise
 
 from tinytorch.models.records import Call, TensorSpec
 
-__all__ = [
-    "added_product",
-    "attention",
-    "attention_backward",
-    "causal_pairs",
-    "convolution",
-    "convolution_backward",
-    "convolution_input_gradient",
-    "convolution_weight_gradient",
-    "encoder_layer",
-    "grouped_product",
-    "linear",
-    "multi_head_attention",
-    "packed_attention",
-    "packed_attention_backward",
-    "packed_convolution",
-    "product",
-    "recomputed_packed_scores",
-    "recomputed_scores",
-    "recurrent_layer",
-    "recurrent_layer_backward",
-    "recurrent_network",
-    "recurrent_network_backward",
-    "sparse_linear",
-    "squared_distances",
-    "summed_batch_product",
-    "time_first_convolution",
-    "trilinear",
-    "unasked_layer_gradients",
-    "unasked_network_gradients",
-    "visible_to_causal",
-]
-
 PACKED_ATTENTION = {
     "aten._flash_attention_forward",
     "aten._efficient_attention_forward",

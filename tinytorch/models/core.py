@@ -35,9 +35,6 @@ from tinytorch.models.adapter import (
 from tinytorch.models.costs import cost_of
 from tinytorch.models.records import Call, Ledger, OpRecord, Recording, TensorSpec
 
-__all__ = ["CoreAdapter", "named_tensors", "own_tensors"]
-
-
 # ---------------------------------------------------------------- the tensors that models of
 # TinyTorch hold, and their names
 

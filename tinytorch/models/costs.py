@@ -21,35 +21,6 @@ from tinytorch.models import contractions as of
 from tinytorch.models.contractions import visible_to_causal
 from tinytorch.models.records import Argument, Call, Cost, TensorSpec
 
-__all__ = [
-    "COPY",
-    "COSTS",
-    "CREATION",
-    "DRAWN",
-    "GATHER",
-    "MOVEMENT",
-    "PACKED_GATHER",
-    "PICKED_LOSS",
-    "PICKED_LOSS_BACKWARD",
-    "POINTWISE",
-    "POOLING",
-    "RANDOM",
-    "UNPOOLING",
-    "UNPOOLING_BY_SHAPE",
-    "VIEW",
-    "Count",
-    "Rule",
-    "contraction",
-    "cost_of",
-    "normalisation",
-    "on_list",
-    "placed",
-    "pointwise",
-    "reduction",
-    "update",
-]
-
-
 # ---------------------------------------------------------------- the kinds of rules in the cost
 # table: how operations and bytes are counted for each
 #

@@ -46,8 +46,6 @@ from tinytorch.models.pytorch_tensors import (
 from tinytorch.models.pytorch_trace import KernelTrace
 from tinytorch.models.records import Recording
 
-__all__ = ["TorchAdapter", "holds_torch_module", "tensors_in"]
-
 OPTIMIZERS: dict[str, Callable[[list[Any]], torch.optim.Optimizer]] = {
     "sgd": lambda parameters: torch.optim.SGD(parameters, lr=1e-3),
     "adam": lambda parameters: torch.optim.Adam(parameters, lr=1e-3),

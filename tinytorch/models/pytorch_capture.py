@@ -21,8 +21,6 @@ from tinytorch.measure.timing import gc_paused
 from tinytorch.models.adapter import leaves
 from tinytorch.models.pytorch_compile import users_line, why_it_failed
 
-__all__ = ["Captured", "capture", "taken_bytes", "why_not_captured"]
-
 Step = Callable[[], Any]
 
 SYNCHRONISES = (

@@ -21,22 +21,6 @@ import torch
 from tinytorch.errors import SettingError, first_line
 from tinytorch.models.pytorch_tensors import WrappedModel, around_calls, wrappers_of
 
-__all__ = [
-    "MODES",
-    "GraphBreak",
-    "Graphs",
-    "compiled",
-    "graph_breaks",
-    "graphs_of",
-    "own_entrance",
-    "refusals",
-    "users_line",
-    "uses_cuda_graphs",
-    "why_it_failed",
-    "why_no_compiler",
-]
-
-
 # ---------------------------------------------------------------- where torch.compile goes back to
 # Python, and how many graphs it makes. Imported after torch
 
@@ -91,13 +75,6 @@ def own_entrance(call: Call) -> Call:
     name = f"compiled_call_{next(_numbers)}"
     compiled_call.__code__ = compiled_call.__code__.replace(co_name=name)
     return compiled_call
-
-
-def graph_breaks(
-    call: Call, inputs: tuple[Any, ...], keywords: Mapping[str, Any] | None = None
-) -> tuple[GraphBreak, ...]:
-    """Name the places where torch.compile would go back to Python, each once."""
-    return graphs_of(call, inputs, keywords).breaks
 
 
 def graphs_of(

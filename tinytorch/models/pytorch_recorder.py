@@ -32,22 +32,6 @@ from tinytorch.models.pytorch_tensors import (
 from tinytorch.models.pytorch_trace import KernelTrace
 from tinytorch.models.records import Argument, Call, Cost, Ledger, OpRecord, Recording, TensorSpec
 
-__all__ = [
-    "Places",
-    "Resident",
-    "decomposed",
-    "hold_back",
-    "operator_kind",
-    "optimizer_state",
-    "peak_of_live_bytes",
-    "record_step",
-    "rule_of",
-    "running_eagerly",
-    "storage_of",
-    "unfolds",
-]
-
-
 # ---------------------------------------------------------------- which layer, and which phase of
 # a training step, an operator of PyTorch belongs to
 

@@ -19,34 +19,6 @@ from tinytorch.errors import BackendError, CheckpointError
 from tinytorch.models.adapter import Array, Layout
 from tinytorch.models.records import TensorSpec
 
-__all__ = [
-    "PackedWeight",
-    "PreparedModel",
-    "WrappedModel",
-    "around_calls",
-    "as_arrays",
-    "as_spec",
-    "copied_tensor",
-    "flat_tensors",
-    "held_bytes",
-    "innermost",
-    "is_held_twice",
-    "layout_of",
-    "merged_state",
-    "packed_objects",
-    "packed_weights",
-    "packing_of",
-    "parts_of",
-    "replace_modules",
-    "single",
-    "storage_of",
-    "unpacked_bytes",
-    "why_no_module",
-    "wrappers_of",
-    "write_state",
-]
-
-
 # ---------------------------------------------------------------- what a tensor of PyTorch is made
 # of: the buffers that it holds, and its description
 

@@ -24,8 +24,6 @@ from torch.profiler import ProfilerActivity, profile, record_function
 
 from tinytorch.errors import MeasurementError
 
-__all__ = ["KernelTrace"]
-
 MARK = "tinytorch mark "
 ON_DEVICE = ("kernel", "gpu_memcpy", "gpu_memset")
 LAUNCHES = ("cuda_runtime", "cuda_driver")

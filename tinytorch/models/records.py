@@ -7,17 +7,6 @@ from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = [
-    "Allocation",
-    "Call",
-    "Cost",
-    "LayerCall",
-    "Ledger",
-    "OpRecord",
-    "Recording",
-    "TensorSpec",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class TensorSpec:

@@ -72,20 +72,6 @@ def split_corpus(text: str, held_out: float = 0.1) -> tuple[str, str]:
     return text[:cut], text[cut:]
 
 
-def unigram_entropy(text: str) -> float:
-    """Compute the entropy of single characters, in nats per character.
-
-    No model that ignores what came before can have a lower loss on this text, so a language model
-    has learned something only where its loss is below.
-    """
-    if not text:
-        raise SettingError("the text is empty: entropy needs at least one character")
-    codes = np.frombuffer(text.encode("utf-32-le"), dtype=np.uint32)
-    counts = np.unique(codes, return_counts=True)[1]
-    shares = counts / codes.size
-    return float(-(shares * np.log(shares)).sum())
-
-
 # ---------------------------------------------------------------- the zoo: three small real
 # models, trained, with their data
 

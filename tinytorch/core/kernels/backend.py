@@ -12,9 +12,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["matmul"]
-
-
 Array = npt.NDArray[Any]
 Kernel = Callable[..., Any]
 

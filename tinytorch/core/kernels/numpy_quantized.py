@@ -13,9 +13,6 @@ from tinytorch.core.kernels.packing import PANEL_COLUMNS, STEP, packed_length, u
 from tinytorch.core.kernels.reference_quantized import PACKED_ENTRIES, code_bytes
 from tinytorch.core.kernels.reference_spatial import Pair
 
-__all__ = ["CODEBOOK_KERNELS", "CONVOLUTION_KERNELS", "EMBEDDING_KERNELS", "KERNELS", "pairs_of"]
-
-
 # ---------------------------------------------------------------- INT8 products with NumPy: BLAS
 # has no whole numbers, but its floats can be exact
 #

@@ -12,9 +12,6 @@ from tinytorch.core.kernels.backend import Array, Kernel, matmul
 from tinytorch.core.kernels.reference_quantized import activate, check_sparse
 from tinytorch.core.kernels.reference_spatial import Pair, output_size, pad_image, unpad_image
 
-__all__ = ["KERNELS", "sparse_linear"]
-
-
 # ---------------------------------------------------------------- convolution, pooling and batch
 # normalisation of the NumPy backend
 #

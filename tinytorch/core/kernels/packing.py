@@ -9,25 +9,6 @@ import numpy as np
 from tinytorch.core.kernels.backend import Array
 from tinytorch.errors import DTypeError, SettingError, ShapeError
 
-__all__ = [
-    "MOST_INPUTS",
-    "PANEL_COLUMNS",
-    "STEP",
-    "STEP_INT4",
-    "PackedInt4",
-    "PackedInt8",
-    "aligned",
-    "pack_int4",
-    "pack_int8",
-    "packed_length",
-    "packed_length_int4",
-    "unpack_int4",
-    "unpack_int8",
-    "unpack_nibbles",
-    "unpack_values",
-]
-
-
 # ---------------------------------------------------------------- how INT8 weights lie in memory,
 # so that one layout serves every kernel and every processor
 #
@@ -108,11 +89,6 @@ def pack_int8(weight: Array, scales: Array) -> PackedInt8:
         sums=weight.sum(axis=0, dtype=np.int32),
         shape=(inputs, outputs),
     )
-
-
-def unpack_int8(packed: PackedInt8) -> Array:
-    """Return the int8 matrix (inputs, outputs) that was packed."""
-    return unpack_values(packed.values, *packed.shape)
 
 
 def unpack_values(values: Array, inputs: int, outputs: int) -> Array:
@@ -219,11 +195,6 @@ def pack_int4(weight: Array, scales: Array, *, group_size: int) -> PackedInt4:
         shape=(inputs, outputs),
         group_size=group_size,
     )
-
-
-def unpack_int4(packed: PackedInt4) -> Array:
-    """Return the matrix (inputs, outputs) that was packed, as int8."""
-    return unpack_nibbles(packed.values, *packed.shape)
 
 
 def unpack_nibbles(values: Array, inputs: int, outputs: int) -> Array:

@@ -14,42 +14,6 @@ from tinytorch.core.kernels.packing import unpack_nibbles, unpack_values
 from tinytorch.core.kernels.reference_spatial import Pair, conv2d, output_size
 from tinytorch.errors import DTypeError, SettingError, ShapeError
 
-__all__ = [
-    "LARGEST",
-    "LARGEST_CODEBOOK",
-    "OFFSET",
-    "PACKED_ENTRIES",
-    "SMALLEST_ROW",
-    "Convolve",
-    "Window",
-    "activate",
-    "check_codes",
-    "check_sparse",
-    "code_bytes",
-    "codebook_lookup",
-    "codebook_lookup_backward",
-    "convolve_integers",
-    "dequantize",
-    "index_type",
-    "int4_linear_weight_only",
-    "int8_conv2d_dynamic",
-    "int8_conv2d_static",
-    "int8_conv2d_weight_only",
-    "int8_embedding",
-    "int8_linear_dynamic",
-    "int8_linear_static",
-    "int8_linear_weight_only",
-    "int8_matmul",
-    "pack_codes",
-    "pack_sparse",
-    "quantize_by",
-    "quantize_rows",
-    "sparse_linear",
-    "unpack_codes",
-    "unpack_sparse",
-]
-
-
 # ---------------------------------------------------------------- INT8 products of the reference
 # backend, in short, obvious NumPy
 #
@@ -218,11 +182,11 @@ Convolve = Callable[..., Array]
 class Window(NamedTuple):
     """How a kernel slides over an image."""
 
-    kernel: Pair
+    kernel_size: Pair
     stride: Pair
     padding: Pair
     dilation: Pair
-    groups: int
+    groups: int = 1
 
     def convolve(self, convolve: Convolve, x: Array, weight: Array, *bias: Array | None) -> Array:
         """Call a function that takes what `conv2d` takes."""
@@ -232,7 +196,7 @@ class Window(NamedTuple):
         )  # fmt: skip
 
     def output_size(self, x: Array) -> Pair:
-        return output_size(x.shape[2:], self.kernel, self.stride, self.padding, self.dilation)
+        return output_size(x.shape[2:], self.kernel_size, self.stride, self.padding, self.dilation)
 
 
 def convolve_integers(
@@ -253,15 +217,11 @@ def int8_conv2d_weight_only(
     sums: Array,
     bias: Array | None = None,
     *,
-    kernel_size: Pair,
-    stride: Pair,
-    padding: Pair,
-    dilation: Pair,
-    groups: int = 1,
     convolve: Convolve = conv2d,
+    **geometry: Any,
 ) -> Array:
     """Make the weight floats for this call and convolve them; the sums are not needed."""
-    window = Window(kernel_size, stride, padding, dilation, groups)
+    window = Window(**geometry)
     _check(x, scales, bias, window)
     weight = _weight(x, values, scales, window) * scales.astype(x.dtype)[:, None, None, None]
     return window.convolve(convolve, x, weight, bias)
@@ -274,15 +234,11 @@ def int8_conv2d_dynamic(
     sums: Array,
     bias: Array | None = None,
     *,
-    kernel_size: Pair,
-    stride: Pair,
-    padding: Pair,
-    dilation: Pair,
-    groups: int = 1,
     convolve: Convolve = convolve_integers,
+    **geometry: Any,
 ) -> Array:
     """Quantize each image by its largest element, convolve whole numbers, and scale the result."""
-    window = Window(kernel_size, stride, padding, dilation, groups)
+    window = Window(**geometry)
     _check(x, scales, bias, window)
     rows, steps = quantize_rows(_rows(x))
     weight = _weight(x, values, scales, window)
@@ -297,14 +253,10 @@ def int8_conv2d_static(
     sums: Array,
     bias: Array | None = None,
     *,
-    kernel_size: Pair,
-    stride: Pair,
-    padding: Pair,
-    dilation: Pair,
-    groups: int = 1,
     scale: float,
     zero_point: int = 0,
     convolve: Convolve = convolve_integers,
+    **geometry: Any,
 ) -> Array:
     """Convolve integers quantized by a given scale and zero point; they saturate at -128 and 127.
 
@@ -312,12 +264,12 @@ def int8_conv2d_static(
     each number; a backend that leaves it in takes zero_point * sums off the result.
     """
     scale, zero_point = float(scale), int(zero_point)  # NumPy's may be too narrow to add to
-    window = Window(kernel_size, stride, padding, dilation, groups)
+    window = Window(**geometry)
     _check(x, scales, bias, window)
     if not -128 <= zero_point <= 127:
         raise SettingError(
             f"zero_point={zero_point} is no int8, so zeros around images could not be quantized; "
-            "give one in -128..127"
+            "pass one in -128..127"
         )
     rows, steps = quantize_by(_rows(x), scale, zero_point)
     centred = rows.reshape(x.shape).astype(np.int16) - np.int16(zero_point)
@@ -338,8 +290,8 @@ def _rows(x: Array) -> Array:
 def _weight(x: Array, values: Array, scales: Array, window: Window) -> Array:
     """Return the int8 weight (out, in / groups, height, width)."""
     channels = x.shape[1] // window.groups
-    matrix = unpack_values(values, channels * math.prod(window.kernel), scales.size)
-    return matrix.T.reshape(scales.size, channels, *window.kernel)
+    matrix = unpack_values(values, channels * math.prod(window.kernel_size), scales.size)
+    return matrix.T.reshape(scales.size, channels, *window.kernel_size)
 
 
 def _scaled(total: Array, steps: Array, scales: Array, bias: Array | None) -> Array:
@@ -373,7 +325,7 @@ def _check(x: Array, scales: Array, bias: Array | None, window: Window) -> None:
     if min(window.output_size(x)) < 1:
         raise ShapeError(
             f"a kernel of {kernel} with dilation {dilation} does not fit into images of "
-            f"{x.shape[2:]} with padding {padding}; give larger images"
+            f"{x.shape[2:]} with padding {padding}; pass larger images"
         )
 
 

@@ -42,9 +42,6 @@ from tinytorch.core.kernels.numba.compile import PARALLEL_WORK, THREADS, inlined
 from tinytorch.core.kernels.numba.simd import TILE_COLUMNS, TILE_ROWS, exp, larger, tile_product
 from tinytorch.core.kernels.numpy import NUMPY
 
-__all__ = ["BACKWARD_KERNELS", "KERNELS"]
-
-
 # ---------------------------------------------------------------- the gradients of attention,
 # compiled: the products of a head, a block of queries at a time
 #

@@ -37,34 +37,6 @@ from tinytorch.core.kernels.numba.simd import (
     transpose_block,
 )
 
-__all__ = [
-    "HEADS",
-    "LOWEST",
-    "ONE",
-    "ZERO",
-    "add_bias",
-    "compiled_for",
-    "copy_rows",
-    "exponentiate",
-    "factor_of",
-    "four_axes",
-    "head_at",
-    "merged_layout",
-    "mix_rows",
-    "pack_rows",
-    "pack_transposed",
-    "padded",
-    "reach_of",
-    "row_at",
-    "score_rows",
-    "share_of",
-    "six_rows",
-    "steps_of",
-    "visible_keys",
-    "with_contiguous_rows",
-    "with_leading_axes",
-]
-
 HEADS = types.Array(types.float32, 4, "A", readonly=True)
 """The type of (batch, heads, time, d) in any layout.
 

@@ -25,22 +25,6 @@ from numba.core import event
 from tinytorch.core.files import cache_folder
 from tinytorch.core.kernels.backend import Array
 
-__all__ = [
-    "FLOAT32",
-    "PARALLEL_WORK",
-    "THREADS",
-    "Compiled",
-    "compiled",
-    "empty_rows",
-    "flat",
-    "has_rows",
-    "inlined",
-    "inlined_in_order",
-    "readable",
-    "rows_of",
-    "shared_work",
-]
-
 KERNELS = "tinytorch.core.kernels."
 """Where the names of modules begin whose sources decide about machine code."""
 

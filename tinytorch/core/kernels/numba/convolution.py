@@ -29,18 +29,6 @@ from tinytorch.core.kernels.numba.convolution_tiles import (
 from tinytorch.core.kernels.numba.simd import LANES, TILE_COLUMNS, TILE_ROWS, VECTORS
 from tinytorch.core.kernels.reference_spatial import Pair, output_size
 
-__all__ = [
-    "BackwardPlan",
-    "Layout",
-    "Slide",
-    "backward_plan",
-    "conv2d",
-    "conv2d_backward_input",
-    "conv2d_backward_weight",
-    "forward_plan",
-]
-
-
 # ---------------------------------------------------------------- where a convolution finds its
 # numbers: tables of offsets, made once for each shape
 #

@@ -39,9 +39,6 @@ from tinytorch.core.kernels.numba.simd import (
     larger_number,
 )
 
-__all__ = ["KERNELS", "ROW_KERNELS", "STEP_KERNELS"]
-
-
 NUMPY = plain.NUMPY.kernels
 
 THREE = np.float32(3)

@@ -18,8 +18,6 @@ from tinytorch.core.kernels.numba.products import ACTIVATION_CODES, finish_row
 from tinytorch.core.kernels.numba.simd import LANES, TILE_COLUMNS, ZERO
 from tinytorch.core.kernels.packing import PANEL_COLUMNS, STEP, STEP_INT4, packed_length_int4
 
-__all__ = ["KERNELS"]
-
 tile_of_4, tile_of_1 = (packed_tile(rows, bits=4) for rows in (4, 1))
 
 

@@ -48,21 +48,6 @@ from tinytorch.core.kernels.reference_quantized import (
     code_bytes,
 )
 
-__all__ = [
-    "CODEBOOK_KERNELS",
-    "EMBEDDING_KERNELS",
-    "KERNELS",
-    "NAN",
-    "TILE_ROWS",
-    "TILE_SIZE",
-    "choose_block_rows",
-    "largest_of",
-    "multiply_packed",
-    "quantize_and_multiply",
-    "row_scale",
-]
-
-
 # ---------------------------------------------------------------- the loops of INT8 products: rows
 # become bytes, tiles of sums, results in floats
 #

@@ -48,21 +48,6 @@ from tinytorch.core.kernels.packing import PANEL_COLUMNS, STEP, packed_length
 from tinytorch.core.kernels.reference_quantized import OFFSET, Window
 from tinytorch.core.kernels.reference_spatial import Pair, output_size
 
-__all__ = [
-    "KERNELS",
-    "LINE_BYTES",
-    "TILE_HEIGHTS",
-    "TILE_WIDTHS",
-    "Plan",
-    "copy_bytes",
-    "fill_bytes",
-    "gather_lines",
-    "lay_out",
-    "make_plan",
-    "patch_tile",
-]
-
-
 # ---------------------------------------------------------------- the inner loops of INT8
 # convolution: vector registers hold neighbouring output positions
 #
@@ -590,9 +575,9 @@ def _convolve(
         here = planes[first * channels : (first + count) * channels]
         lay_out(
             here, count, height, width, scale is None, step, 1 / step, zero_point,
-            *window.padding, window.kernel[1], window.dilation[1], *window.stride, plan.rows,
+            *window.padding, window.kernel_size[1], window.dilation[1], *window.stride, plan.rows,
             plan.output[1], plan.is_plain, plan.plane_bytes, min(THREADS, len(here)), steps,
-            facts, images, work=here.size * (1 + window.kernel[1]) // BYTES_PER_ELEMENT,
+            facts, images, work=here.size * (1 + window.kernel_size[1]) // BYTES_PER_ELEMENT,
         )  # fmt: skip
         parts, chunks = choose_jobs(count * groups * -(-pixels // LANES), outputs // groups)
         room = len(plan.tap_at) // STEP * TILE_VECTORS * LINE_BYTES + LINE_BYTES
@@ -617,20 +602,14 @@ def int8_conv2d_weight_only(
     scales: Array,
     sums: Array,
     bias: Array | None = None,
-    *,
-    kernel_size: Pair,
-    stride: Pair,
-    padding: Pair,
-    dilation: Pair,
-    groups: int = 1,
+    **geometry: Any,
 ) -> Array:
-    window = Window(kernel_size, stride, padding, dilation, groups)
+    window = Window(**geometry)
     if _plan_for(x, values, scales, None, bias, window) is None:
         return plain.CONVOLUTION_KERNELS["int8_conv2d_weight_only"](
-            x, values, scales, sums, bias, kernel_size=kernel_size, stride=stride,
-            padding=padding, dilation=dilation, groups=groups,
-        )  # fmt: skip
-    weight = np.empty((scales.size, x.shape[1] // groups, *kernel_size), np.float32)
+            x, values, scales, sums, bias, **geometry
+        )
+    weight = np.empty((scales.size, x.shape[1] // window.groups, *window.kernel_size), np.float32)
     unpack_floats(
         readable(values), readable(scales), math.prod(weight.shape[1:]), weight.reshape(-1),
         work=weight.size,
@@ -644,20 +623,14 @@ def int8_conv2d_dynamic(
     scales: Array,
     sums: Array,
     bias: Array | None = None,
-    *,
-    kernel_size: Pair,
-    stride: Pair,
-    padding: Pair,
-    dilation: Pair,
-    groups: int = 1,
+    **geometry: Any,
 ) -> Array:
-    window = Window(kernel_size, stride, padding, dilation, groups)
+    window = Window(**geometry)
     plan = _plan_for(x, values, scales, sums, bias, window)
     if plan is None:
         return plain.CONVOLUTION_KERNELS["int8_conv2d_dynamic"](
-            x, values, scales, sums, bias, kernel_size=kernel_size, stride=stride,
-            padding=padding, dilation=dilation, groups=groups,
-        )  # fmt: skip
+            x, values, scales, sums, bias, **geometry
+        )
     return _convolve(x, values, scales, sums, OFFSET, bias, plan, window)
 
 
@@ -668,24 +641,19 @@ def int8_conv2d_static(
     sums: Array,
     bias: Array | None = None,
     *,
-    kernel_size: Pair,
-    stride: Pair,
-    padding: Pair,
-    dilation: Pair,
-    groups: int = 1,
     scale: float,
     zero_point: int = 0,
+    **geometry: Any,
 ) -> Array:
     scale, zero_point = float(scale), int(zero_point)  # NumPy's may be too narrow to add to
-    window = Window(kernel_size, stride, padding, dilation, groups)
+    window = Window(**geometry)
     whole = bias if bias is not None and bias.dtype == NUMBA_INT8_INT32 else None
     plan = _plan_for(x, values, scales, sums, bias if whole is None else None, window)
     is_safe = -OFFSET <= zero_point < OFFSET and (whole is None or whole.shape == scales.shape)
     if plan is None or not is_safe:
         return plain.CONVOLUTION_KERNELS["int8_conv2d_static"](
-            x, values, scales, sums, bias, kernel_size=kernel_size, stride=stride,
-            padding=padding, dilation=dilation, groups=groups, scale=scale, zero_point=zero_point,
-        )  # fmt: skip
+            x, values, scales, sums, bias, scale=scale, zero_point=zero_point, **geometry
+        )
     offset = OFFSET + zero_point
     if whole is not None:  # it is put in where the offset is taken out
         sums, offset, bias = np.int32(offset) * sums - whole, 1, None

@@ -42,19 +42,6 @@ from tinytorch.core.kernels.numba.simd import (
 )
 from tinytorch.core.kernels.packing import PANEL_COLUMNS, STEP
 
-__all__ = [
-    "HAS_VNNI",
-    "PORTABLE",
-    "add_scaled",
-    "expect_writes",
-    "packed_tile",
-    "scale_integers",
-    "scale_integers_and_add",
-    "unpack_columns",
-    "unpack_floats",
-]
-
-
 PORTABLE = False
 INTEGERS = ir.VectorType(INT32, LANES)
 BYTES = ir.VectorType(ir.IntType(8), LANES * STEP)

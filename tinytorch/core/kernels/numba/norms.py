@@ -29,8 +29,6 @@ from tinytorch.core.kernels.numba.compile import (
 )
 from tinytorch.core.kernels.numba.simd import ONE, ZERO
 
-__all__ = ["KERNELS"]
-
 NUMPY = plain.NUMPY.kernels
 F = np.float32
 

@@ -38,8 +38,6 @@ from tinytorch.core.kernels.numba.simd import (
 )
 from tinytorch.core.kernels.reference import ACTIVATIONS
 
-__all__ = ["KERNELS", "linear", "matmul"]
-
 DEPTH = 512
 """Rows of a panel that are used before the next are fetched: 128 KiB, a part of an L2 cache."""
 

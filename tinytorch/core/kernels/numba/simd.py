@@ -22,29 +22,6 @@ from numba.extending import intrinsic
 
 from tinytorch.core.kernels.numba.compile import inlined, inlined_in_order
 
-__all__ = [
-    "EXPONENTIAL",
-    "LANES",
-    "TILE_COLUMNS",
-    "TILE_ROWS",
-    "VECTORS",
-    "as_float",
-    "copy_vectors",
-    "erf",
-    "exp",
-    "exp_of_minus",
-    "exp_without_subnormals",
-    "gelu",
-    "gelu_slope",
-    "larger",
-    "larger_number",
-    "narrow_tile_product",
-    "sigmoid",
-    "tanh",
-    "tile_product",
-    "transpose_block",
-]
-
 
 def _register_file() -> tuple[int, int]:
     """Return the lanes of a vector register (of float32) and how many vectors wide a tile is.
@@ -369,17 +346,6 @@ def gelu(x, with_tanh):
     if with_tanh:  # 0.5 (1 + tanh(u)) = sigmoid(2 u)
         return x * sigmoid(TWO * GELU_SCALE * x * (ONE + GELU_CUBIC * x * x))
     return HALF * x * (ONE + erf(x * SQRT_HALF))
-
-
-@inlined
-def gelu_slope(x, with_tanh):
-    """Return the derivative of :func:`gelu`."""
-    if with_tanh:
-        share = sigmoid(TWO * GELU_SCALE * x * (ONE + GELU_CUBIC * x * x))
-        slope = TWO * GELU_SCALE * (ONE + F(3) * GELU_CUBIC * x * x)
-        return share + x * share * (ONE - share) * slope
-    density = INVERSE_SQRT_TAU * exp(-HALF * x * x)
-    return HALF * (ONE + erf(x * SQRT_HALF)) + x * density
 
 
 # ---------------------------------------------------------------- the exponential for results that

@@ -43,9 +43,6 @@ from tinytorch.core.kernels.numba.simd import (
     transpose_block,
 )
 
-__all__ = ["CHAINS", "KERNELS", "sparse_dot", "sparse_linear", "sparse_tile"]
-
-
 # ---------------------------------------------------------------- the inner loops of sparse
 # products, as LLVM instructions
 #

@@ -16,8 +16,6 @@ from tinytorch.core.kernels.numba.compile import compiled, inlined
 from tinytorch.core.kernels.numba.simd import larger
 from tinytorch.core.kernels.reference_spatial import Pair, output_size
 
-__all__ = ["KERNELS"]
-
 ZERO = np.float32(0)
 LOWEST = np.float32(-np.inf)
 NO_PADDING = (0, 0)
