@@ -10,7 +10,6 @@ from torch._dynamo.utils import counters
 from tinytorch.models import pytorch_compile as pytorch_graph_breaks
 from tinytorch.models.pytorch_compile import (
     GraphBreak,
-    graph_breaks,
     graphs_of,
     own_entrance,
     users_line,
@@ -63,7 +62,7 @@ def test_a_model_without_breaks_is_one_graph():
 
 
 def test_a_break_is_named_by_the_users_line():
-    (found,) = without_gradients(graph_breaks, Outer(), (X,))
+    (found,) = without_gradients(graphs_of, Outer(), (X,)).breaks
     assert (found.file, found.line) == (__file__, line_of_the_break())
     assert found.code == "if x.sum() > 1e9:  # the break"
     assert "ata-dependent" in found.reason
@@ -84,7 +83,7 @@ def test_looking_for_breaks_leaves_nothing_behind():
     torch._dynamo.reset_code(Branching.forward.__code__)
     counters["graph_break"]["of another model"] = 3
     before = {name: dict(each) for name, each in counters.items()}
-    without_gradients(graph_breaks, Branching(), (X,))
+    without_gradients(graphs_of, Branching(), (X,))
     assert {name: dict(each) for name, each in counters.items()} == before
     assert entries_of(Branching.forward.__code__) == []
     del counters["graph_break"]["of another model"]
@@ -100,7 +99,7 @@ def test_looking_for_breaks_keeps_what_others_compiled():
     call = torch.compile(Branching(), backend=counting)
     without_gradients(call, X)
     made = len(graphs)
-    without_gradients(graph_breaks, Branching(), (X,))
+    without_gradients(graphs_of, Branching(), (X,))
     without_gradients(call, X)
     assert len(graphs) == made
     torch._dynamo.reset_code(Branching.forward.__code__)

@@ -132,7 +132,7 @@ def test_what_was_changed_is_not_judged_again(folder, judge_gives, capsys):
 
 def test_a_rerun_needs_a_round(folder, capsys):
     assert main(["compete", "verify", str(folder), "--rerun"]) == 2
-    assert "give its secret file: --round" in capsys.readouterr().err
+    assert "--rerun needs --round" in capsys.readouterr().err
 
 
 def test_an_interrupted_rerun_leaves_nothing(folder, monkeypatch, capsys):
@@ -142,7 +142,7 @@ def test_an_interrupted_rerun_leaves_nothing(folder, monkeypatch, capsys):
     monkeypatch.setattr(judging, "judge", judge)
     again = ["--rerun", "--round", "spring.SECRET.json"]
     assert main(["compete", "verify", str(folder), *again]) == 130
-    assert "nothing of it was kept" in capsys.readouterr().err
+    assert "nothing was stored" in capsys.readouterr().err
     assert len(list((folder / "results").glob("*.json"))) == 1
 
 
@@ -184,7 +184,7 @@ def test_where_there_is_no_run_there_is_nothing_to_verify(folder, tmp_path, has_
     place = tmp_path / "empty"
     (place / "rounds" if has_rounds else place).mkdir(parents=True)
     assert main(["compete", "verify", str(place)]) == 2
-    assert "nothing to verify" in capsys.readouterr().err
+    assert "no run to verify" in capsys.readouterr().err
 
 
 def test_a_signature_that_was_not_checked_is_told_once_and_never_passed(

@@ -132,7 +132,7 @@ def test_json_never_holds_what_json_lacks(value):
 
 
 def test_an_unknown_type_is_our_mistake():
-    with pytest.raises(TypeError, match="complex has no form in JSON"):
+    with pytest.raises(TypeError, match="complex"):
         AS_JSON.result({"value": 1j}, "for people")
 
 

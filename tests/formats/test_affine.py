@@ -435,14 +435,14 @@ def test_what_is_not_finite_is_refused_with_its_place(wrong, scheme, limits):
 
 def test_what_is_no_real_number_is_refused():
     for array in (np.ones(2, np.complex64), np.array(["a"]), [None]):
-        with pytest.raises(DTypeError, match="cannot be quantized; give floats or whole numbers"):
+        with pytest.raises(DTypeError, match="cannot be quantized"):
             quantize_array(array)
 
 
 def test_a_fit_that_nobody_knows_is_refused():
     with pytest.raises(SettingError, match="fit='best'; choose one of range, mse"):
         quantize_array([1.0], fit="best")
-    with pytest.raises(SettingError, match="limits are a range and fit='mse' looks for one"):
+    with pytest.raises(SettingError, match="fit='mse'"):
         quantize_array([1.0], limits=(0, 1), fit="mse")
 
 

@@ -5,8 +5,9 @@ import pytest
 
 from tinytorch.errors import DTypeError
 from tinytorch.formats.affine import QuantizedArray, Scheme, quantize_array
+from tinytorch.formats.encodings import MAIN
 from tinytorch.formats.tensor_file import TensorSpec, code_of
-from tinytorch.formats.weights_file import ENCODINGS, MAIN
+from tinytorch.formats.weights_file import ENCODINGS
 
 MATRIX = np.random.default_rng(3).normal(size=(6, 5)).astype(np.float32)
 

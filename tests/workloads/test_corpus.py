@@ -1,12 +1,11 @@
 """The text, its split and the bound that a language model must beat."""
 
 import math
-from collections import Counter
 
 import pytest
 
 from tinytorch.errors import SettingError, TinyTorchError
-from tinytorch.models.zoo import load_corpus, split_corpus, unigram_entropy
+from tinytorch.models.zoo import load_corpus, split_corpus
 
 
 @pytest.fixture(scope="module")
@@ -67,25 +66,3 @@ def test_fraction_outside_of_the_unit_interval_is_an_error(held_out: float) -> N
 def test_text_of_one_paragraph_cannot_be_split() -> None:
     with pytest.raises(TinyTorchError, match="no blank line to cut at"):
         split_corpus("a single paragraph\n")
-
-
-def test_entropy_equals_the_obvious_sum(text: str) -> None:
-    expected = -sum(
-        count / len(text) * math.log(count / len(text)) for count in Counter(text).values()
-    )
-    # Fewer than 80 terms in float64: rounding stays far below this.
-    assert unigram_entropy(text) == pytest.approx(expected, rel=1e-12)
-
-
-def test_entropy_of_english_lies_between_its_known_bounds(text: str) -> None:
-    assert 2.5 < unigram_entropy(text) < 3.5
-
-
-def test_entropy_of_equally_frequent_characters_is_the_log_of_their_number() -> None:
-    assert unigram_entropy("abcd" * 10) == pytest.approx(math.log(4))
-    assert unigram_entropy("aaaa") == 0.0
-
-
-def test_entropy_of_nothing_is_an_error() -> None:
-    with pytest.raises(SettingError, match="at least one character"):
-        unigram_entropy("")

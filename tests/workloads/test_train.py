@@ -1,5 +1,6 @@
 import numpy as np
 import pytest
+from oracles import unigram_entropy
 from parts import require_part
 
 from tinytorch.core.checkpoints import read_arrays
@@ -7,7 +8,7 @@ from tinytorch.core.dataloader import DataLoader, TensorDataset
 from tinytorch.core.optimizers import AdamW
 from tinytorch.core.training import CosineSchedule, Trainer
 from tinytorch.models import train, zoo
-from tinytorch.models.zoo import load_corpus, split_corpus, unigram_entropy
+from tinytorch.models.zoo import load_corpus, split_corpus
 
 
 @pytest.mark.slow

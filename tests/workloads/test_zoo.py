@@ -1,5 +1,6 @@
 import numpy as np
 import pytest
+from oracles import unigram_entropy
 
 from tinytorch.core.checkpoints import read_arrays
 from tinytorch.core.layers import Dropout, Sequential
@@ -7,7 +8,7 @@ from tinytorch.core.tensor import Tensor
 from tinytorch.errors import TargetError
 from tinytorch.models import zoo
 from tinytorch.models.digits import draw_digits
-from tinytorch.models.zoo import load_corpus, split_corpus, unigram_entropy
+from tinytorch.models.zoo import load_corpus, split_corpus
 
 PARAMETERS = {
     "mlp": 784 * 128 + 128 + 128 * 64 + 64 + 64 * 10 + 10,

@@ -165,7 +165,7 @@ def read_gpt2(folder: Path) -> tuple[dict[str, Any], dict[str, Array]]:
 def _read_config(folder: Path) -> dict[str, Any]:
     if not folder.is_dir():
         raise CheckpointError(
-            f"{folder} is no folder; give a local one with config.json and model.safetensors"
+            f"{folder} is not a folder; pass a local one with config.json and model.safetensors"
         )
     path = folder / "config.json"
     try:

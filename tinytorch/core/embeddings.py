@@ -17,9 +17,9 @@ __all__ = ["CheckedIds", "Embedding", "PositionalEmbedding", "SinusoidalEncoding
 
 
 class CheckedIds(np.ndarray[Any, Any]):
-    """Token ids that need no second check, because they are known to lie below `limit`.
+    """Token ids that were validated already: all lie below `limit`.
 
-    What is computed from them is not known to, and has no limit.
+    Arrays computed from them are not validated, and have no limit.
     """
 
     limit: int | None = None
@@ -33,7 +33,7 @@ class CheckedIds(np.ndarray[Any, Any]):
 
 
 def token_ids(tokens: Any, vocab_size: int) -> Array:
-    """Check tokens and give them as integers; floats are accepted when they are whole numbers."""
+    """Check tokens and return them as integers; floats are accepted when they are whole numbers."""
     if type(tokens) is CheckedIds and tokens.limit is not None and tokens.limit <= vocab_size:
         return tokens.view(np.ndarray)
     try:
@@ -84,7 +84,8 @@ class PositionalEmbedding(Module):
     def forward(self, x: Tensor, start: int = 0, padding: Array | None = None) -> Tensor:
         """Add the vectors of the positions from `start` on.
 
-        With `padding` (batch,), each row counts from its own first token after so many empty ones.
+        `padding` (batch,) is the number of padding tokens at the left of each row; positions
+        count from the first token after them.
         """
         return x + self.weight[position_rows(self, self.weight, x, start, padding)]
 
@@ -119,7 +120,7 @@ def _check_sizes(layer: Module, rows: int, width: int) -> None:
 def position_rows(
     layer: Module, table: Tensor, x: Tensor, start: int, padding: Array | None
 ) -> slice | Array:
-    """Give the rows of the table to add: the same for all, or (batch, time) of them."""
+    """Return the rows of the table to add: the same for all, or (batch, time) of them."""
     shape = x.data.shape
     if len(shape) < 2 or shape[-1] != table.shape[1]:
         raise ShapeError(f"{layer!r} needs (..., time, {table.shape[1]}), got {x.shape}")

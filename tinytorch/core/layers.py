@@ -64,7 +64,7 @@ class Linear(Module):
         return apply(products.Linear(), x, self.weight, self.bias)
 
     def product(self) -> Product:
-        """Give the kernel that computes this layer, and what it takes after x."""
+        """Return the kernel that computes this layer, and what it takes after x."""
         return "linear", (self.weight.data, None if self.bias is None else self.bias.data), {}
 
     def extra_repr(self) -> str:

@@ -108,17 +108,17 @@ class Tensor:
         return twin
 
     def item(self) -> Any:
-        """Give the only element as a Python number."""
+        """Return the only element as a Python number."""
         if self.size != 1:
             raise ShapeError(f"item() needs one element, this tensor has shape {self.shape}")
         return self.data.item()
 
     def numpy(self) -> Array:
-        """Give the array itself, not a copy."""
+        """Return the array itself, not a copy."""
         return self.data
 
     def astype(self, dtype: Any) -> Tensor:
-        """Give a copy of another dtype, without a graph."""
+        """Return a copy of another dtype, without a graph."""
         return Tensor(self.data.astype(dtype))
 
     # ------------------------------------------------------------ differentiation
@@ -130,11 +130,11 @@ class Tensor:
         autograd.backward(self, gradient, retain_graph=retain_graph)
 
     def detach(self) -> Tensor:
-        """Give a tensor with the same memory and no graph."""
+        """Return a tensor that shares memory with this one and has no graph."""
         return Tensor(self.data)
 
     def retain_grad(self) -> Tensor:
-        """Ask for ``grad`` although this tensor was computed."""
+        """Keep ``grad`` of this non-leaf tensor in the next backward pass."""
         self.retains_grad = True
         return self
 
@@ -240,12 +240,12 @@ class Tensor:
         return apply(reductions.Max(axis, keepdims), self)
 
     def var(self, axis: Axes = None, keepdims: bool = False) -> Tensor:
-        """Give the variance, divided by the number of elements (not by one less)."""
+        """Return the variance, divided by the number of elements (not by one less)."""
         centred = self - self.mean(axis, keepdims=True)
         return (centred**2).mean(axis, keepdims)
 
     def argmax(self, axis: int | None = None) -> Tensor:
-        """Give the index of the (first) largest element; it has no gradient."""
+        """Return the index of the (first) largest element; it has no gradient."""
         return Tensor(np.asarray(self.data.argmax(axis=axis)))
 
     # ------------------------------------------------------------ shapes
@@ -388,7 +388,7 @@ def _flat(numbers: tuple[int | Sequence[int], ...]) -> tuple[int, ...]:
 def _explain(
     error: Exception, operation: Operation, inputs: tuple[Any, ...]
 ) -> TinyTorchError | None:
-    """Say what is wrong with the inputs, or None when it is the operation that is wrong."""
+    """Return the error to raise for invalid inputs, or None where the operation itself failed."""
     name = type(operation).__name__
     strangers = [type(value).__name__ for value in inputs if not isinstance(value, Tensor)]
     if strangers:

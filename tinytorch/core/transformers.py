@@ -48,9 +48,9 @@ class LayerNorm(Module):
         self.bias = Parameter(np.zeros(normalized_shape, np.float32))
 
     def forward(self, x: Tensor, added: Tensor | None = None) -> Any:
-        """Normalise x; with something `added` to it, give the sum and the normalised sum.
+        """Normalise x; with `added`, return x + added and that sum normalised.
 
-        Without a graph that is one kernel, which walks over the sum while it is in the cache.
+        Without a graph that is one fused kernel.
         """
         check_floating_point(self, x)
         if x.data.ndim == 0 or x.data.shape[-1] != self.normalized_shape:
@@ -70,10 +70,10 @@ class LayerNorm(Module):
 
 
 class TransformerBlock(Module):
-    """Attention, then a small network, each on normalised input and added to what came in.
+    """Pre-norm transformer block: attention, then a feed-forward network, each with a residual.
 
-    `ff_dim` is the width of the network, four times `embed_dim` unless given; `hidden_dim` is
-    another name for it.
+    `ff_dim` is the hidden width of the feed-forward network, by default four times `embed_dim`;
+    `hidden_dim` is an alias.
     """
 
     def __init__(
@@ -123,7 +123,7 @@ class TransformerBlock(Module):
         return x + self.mlp(normalised)
 
     def _is_plain(self) -> bool:
-        """Tell whether nobody watches this block, and its layers are what :meth:`_decode` knows."""
+        """Return whether this block is unwatched and has only layers that :meth:`_decode` knows."""
         attention, layers = self.attention, self.mlp.layers
         if state.recorders or state.grad_enabled or attention.window is not None:
             return False
@@ -141,10 +141,9 @@ class TransformerBlock(Module):
         )
 
     def _decode(self, x: Array, cache: KVCache, layer_idx: int) -> Array:
-        """Do what :meth:`forward_with_cache` does for one new token (batch, 1, width), on arrays.
+        """Run :meth:`forward_with_cache` for one new token (batch, 1, width), on plain arrays.
 
-        The work of a token is small, so the way through layers and tensors would take a good part
-        of its time.
+        The work per token is small: the overhead of layers and tensors would be a large share.
         """
         kernels = active_backend().kernels
         attention, (up, activation, down) = self.attention, self.mlp.layers
@@ -176,7 +175,7 @@ DECODED_TYPES = (LayerNorm, LayerNorm, MultiHeadAttention, Sequential, GELU)
 
 @lru_cache
 def _is_product(layer: Any) -> bool:
-    """Tell whether the class whose forward pass a layer has also says that it is one product."""
+    """Return whether the class whose forward pass a layer has also says that it is one product."""
     home = next(each for each in layer.__mro__ if "forward" in vars(each))
     return "product" in vars(home)
 
@@ -266,7 +265,7 @@ class GPT(Module):
 
     @property
     def num_heads(self) -> int:
-        """Heads of each layer."""
+        """Attention heads per layer."""
         return self.blocks[0].attention.num_heads
 
     @property
@@ -284,10 +283,10 @@ class GPT(Module):
     def forward_with_cache(
         self, tokens: Any, cache: KVCache | None = None, *, last_only: bool = False
     ) -> tuple[Tensor, KVCache]:
-        """Give the logits of new tokens that follow those in the cache, without a graph.
+        """Return the logits of new tokens that follow those in the cache, without a graph.
 
-        `last_only` asks for those of the last token alone, (batch, 1, vocabulary): the others take
-        time, and nobody needs them to continue a prompt.
+        `last_only` returns those of the last token alone, (batch, 1, vocabulary), which is all that
+        generation needs.
         """
         ids = self._check(tokens, past=0 if cache is None else cache.seq_pos)
         batch = ids if ids.ndim == 2 else ids[None]
@@ -309,7 +308,7 @@ class GPT(Module):
         return logits, cache
 
     def make_cache(self, batch_size: int = 1, max_seq_len: int | None = None) -> KVCache:
-        """Give an empty cache that fits this model."""
+        """Return an empty cache that fits this model."""
         return KVCache(
             batch_size,
             self.max_seq_len if max_seq_len is None else max_seq_len,

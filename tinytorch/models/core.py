@@ -40,9 +40,6 @@ from tinytorch.models.records import Call, Ledger, OpRecord, Recording, TensorSp
 if TYPE_CHECKING:
     from tinytorch.core.transformers import GPT
 
-__all__ = ["CoreAdapter", "named_tensors", "own_tensors"]
-
-
 # ---------------------------------------------------------------- the tensors that models of
 # TinyTorch hold, and their names
 
@@ -58,7 +55,7 @@ def own_tensors(module: Any) -> Iterator[tuple[str, Tensor]]:
 
 
 def named_tensors(model: Any) -> dict[str, Tensor]:
-    """Give every tensor that a model holds, once, under its first name."""
+    """Return every tensor that a model holds, once, under its first name."""
     found: dict[int, tuple[str, Tensor]] = {}
     for path, module in adapter_for(model).modules(model).items():
         for name, tensor in own_tensors(module):
@@ -313,14 +310,14 @@ class CoreAdapter(Adapter):
 
 
 class _Recorder:
-    """Sees every kernel of this thread, and every array that goes in or comes out."""
+    """Records every kernel of this thread, with its input and output arrays."""
 
     def __init__(self, differentiated: list[tuple[Tensor, str | None]]) -> None:
         self._began = 0.0
         self.ledger = Ledger(lambda: perf_counter() - self._began)
         self.operations: list[OpRecord] = []
         self._differentiated = differentiated
-        self._bonds: list[Any] = []  # weak references fire only while somebody holds them
+        self._bonds: list[Any] = []  # weak references only fire while they are alive
         self._held_bytes: list[int] = []
 
     def begin(self) -> float:
@@ -383,7 +380,7 @@ class _Recorder:
 
 @contextmanager
 def _in_plain_objects(modules: Mapping[str, Any]) -> Iterator[None]:
-    """Let kernels know when they run in a model that is no module and does not tell them."""
+    """Attribute kernels to models that are plain objects, which do not set the layer path."""
     paths: list[str | None] = []
 
     def enter(path: str) -> None:
@@ -399,7 +396,7 @@ def _in_plain_objects(modules: Mapping[str, Any]) -> Iterator[None]:
 
 
 def _owner(array: Any) -> Any:
-    """Give the array that owns the memory of a view; None for numbers, which own nothing."""
+    """Return the array that owns the memory of a view; None for numbers, which own nothing."""
     if not isinstance(array, np.ndarray):
         return None
     base: Any = array.base
@@ -410,7 +407,7 @@ def _owner(array: Any) -> Any:
 
 
 def _held_bytes(array: Any) -> int:
-    """Give the bytes of an array that are really there: one that is broadcast has fewer."""
+    """Return the bytes that an array holds: fewer than its elements' where it is broadcast."""
     owner = _owner(array)
     return int(array.nbytes if owner is None else min(array.nbytes, owner.nbytes))
 
@@ -455,7 +452,7 @@ def _kinds_of_tensors(module: Any) -> Iterator[tuple[str, Tensor, bool]]:
 
 
 def _weights_in(module: Any, tensor: Tensor) -> int:
-    """Give how many numbers a tensor stands for."""
+    """Return the number of weights that a tensor represents."""
     if tensor is getattr(module, "values", None) and hasattr(module, "weight_size"):
         return int(module.weight_size)
     return int(tensor.data.size)

@@ -49,8 +49,6 @@ from tinytorch.models.pytorch_tensors import (
 from tinytorch.models.pytorch_trace import KernelTrace
 from tinytorch.models.records import Recording
 
-__all__ = ["TorchAdapter", "holds_torch_module", "tensors_in", "without_fast_paths"]
-
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 """Floats that torch computes with; the others only hold numbers."""
 
@@ -96,7 +94,7 @@ class TorchAdapter(Adapter):
         }
 
     def parameters(self, model: Any) -> tuple[ParameterSpec, ...]:
-        """Give every tensor with the bytes that it holds, packed weights by their unpacked size."""
+        """Return every tensor with the bytes that it holds; packed weights count as unpacked."""
         tensors = tuple(
             ParameterSpec(
                 name=name,
@@ -152,7 +150,7 @@ class TorchAdapter(Adapter):
         given = {str(tensor.device) for tensor in tensors_in(inputs)}
         if len(homes) > 1:
             places = ", ".join(f"{name} on {home}" for home, name in homes.items())
-            raise BackendError(f"the model lies on several devices ({places}); profile one part")
+            raise BackendError(f"the model is on several devices ({places}); profile one part")
         fetches_to = getattr(owner_of(model), "fetches_inputs_to", None)
         if fetches_to is not None:  # it moves inputs of the processor itself
             given = {str(fetches_to)} | given - {"cpu"}
@@ -409,7 +407,7 @@ class TorchAdapter(Adapter):
 
 
 def holds_torch_module(model: Any) -> bool:
-    """Tell whether a model is a PyTorch module, or an object or function that uses one."""
+    """Return whether a model is a PyTorch module, or an object or function that uses one."""
     owner = owner_of(model)
     return isinstance(owner, torch.nn.Module) or any(True for _ in held_by(owner, torch.nn.Module))
 
@@ -476,6 +474,6 @@ def _generators(modules: Mapping[str, Any]) -> list[torch.Generator]:
 
 
 def _is_compiled(module: Any) -> bool:
-    """Tell whether `torch.compile(module)` or `module.compile()` was called."""
+    """Return whether `torch.compile(module)` or `module.compile()` was called."""
     attributes = getattr(module, "__dict__", {})
     return "dynamo_ctx" in attributes or attributes.get("_compiled_call_impl") is not None

@@ -10,7 +10,7 @@ from torch_workloads import bits_of, is_unchanged, seeded
 
 from tinytorch.measure.ceilings_torch import multiplies_in_tf32
 from tinytorch.models.pytorch import TorchAdapter
-from tinytorch.models.pytorch_compile import compiled, graph_breaks
+from tinytorch.models.pytorch_compile import compiled, graphs_of
 from tinytorch.models.workload import Workload
 from tinytorch.profiling.model_profile import profile_workload
 from tinytorch.transforms.capture_graph import CaptureGraph
@@ -76,7 +76,7 @@ def test_code_is_compiled_for_the_setting_of_the_call():
     for _ in range(2):
         assert torch.equal(call(x), layers(x))
     assert settings == [True]
-    assert len(graph_breaks(model, (x,))) == 0
+    assert len(graphs_of(model, (x,)).breaks) == 0
     assert not multiplies_in_tf32()
 
 

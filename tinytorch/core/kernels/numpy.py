@@ -177,7 +177,7 @@ def linear(
 
 
 def _causal_bias(queries: int, keys: int, dtype: np.dtype[Any]) -> Array:
-    """Give 0 where a query may look and -inf where it may not."""
+    """Return 0 where a query may look and -inf where it may not."""
     if queries * keys > LARGEST_KEPT_BIAS:
         return _make_causal_bias(queries, keys, dtype)
     return _kept_causal_bias(queries, keys, dtype)

@@ -12,9 +12,6 @@ from tinytorch.core.kernels.numpy_spatial import conv2d
 from tinytorch.core.kernels.packing import PANEL_COLUMNS, STEP, packed_length, unpack_values
 from tinytorch.core.kernels.reference_spatial import Pair
 
-__all__ = ["CONVOLUTION_KERNELS", "EMBEDDING_KERNELS", "KERNELS"]
-
-
 # ---------------------------------------------------------------- INT8 products with NumPy: BLAS
 # has no whole numbers, but its floats can be exact
 #

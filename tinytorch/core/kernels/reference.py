@@ -123,7 +123,7 @@ def attention(
 
     Returns the mix and, when asked to keep them, the weights (batch, heads, queries, keys). With
     `causal`, the last query sees every key, the one before it all but the last, and so on. A row
-    that may see nothing gives zeros.
+    that may see nothing returns zeros.
     """
     scores = scale * matmul(query, np.swapaxes(key, -1, -2))
     if bias is not None:
@@ -150,7 +150,7 @@ def attention_backward(
     scale: float,
     causal: bool = False,
 ) -> tuple[Array, Array, Array]:
-    """Give the gradients of query, key and value, from the weights that the forward pass kept.
+    """Return the gradients of query, key and value, from the weights that the forward pass kept.
 
     Under a `causal` mask the hidden weights are zero already; a kernel may skip them.
     """
@@ -175,7 +175,7 @@ def layer_norm(x: Array, weight: Array, bias: Array, *, eps: float) -> tuple[Arr
 def add_layer_norm(
     x: Array, residual: Array, weight: Array, bias: Array, *, eps: float
 ) -> tuple[Array, Array]:
-    """Give x + residual, and that normalised along the last axis; nothing is kept for gradients."""
+    """Return x + residual, and that sum normalised along the last axis; for inference only."""
     total = x + residual
     return total, layer_norm(total, weight, bias, eps=eps)[0]
 
@@ -222,7 +222,7 @@ def embedding_backward(grad: Array, ids: Array, *, count: int) -> Array:
 
 
 def cross_entropy(logits: Array, targets: Array) -> tuple[Array, Array]:
-    """Give the loss of each row of `logits` (rows, classes), and the probabilities."""
+    """Return the loss of each row of `logits` (rows, classes), and the probabilities."""
     log_probabilities = log_softmax(logits, axis=-1)
     losses = -log_probabilities[np.arange(len(targets)), targets]
     return losses, np.exp(log_probabilities)

@@ -27,11 +27,9 @@ from tinytorch.core.kernels.numba import sparse as numba_sparse
 from tinytorch.core.kernels.numba import spatial as numba_spatial
 from tinytorch.core.kernels.numpy import NUMPY
 
-__all__ = ["NUMBA"]
-
 
 def _or_numpy(kind: str, kernel: Kernel) -> Kernel:
-    """Compute with NumPy when a kernel cannot be compiled on this machine, and say so once."""
+    """Fall back to NumPy when a kernel cannot be compiled on this machine, with one warning."""
     use = kernel
 
     @wraps(kernel)
