@@ -8,7 +8,8 @@ from tinytorch.comparison.accuracy import compare_accuracy
 from tinytorch.comparison.outputs import compare_outputs
 from tinytorch.measure.estimate import Estimate
 from tinytorch.records.gate_result import GateResult, TargetResult
-from tinytorch.reporting.gate import gate_markdown
+from tinytorch.reporting.gate import gate_document
+from tinytorch.reporting.markdown import write
 
 GOLDEN = Path(__file__).parent / "reporting" / "golden_gate.md"
 
@@ -46,4 +47,4 @@ def interval(value, low, high):
 
 
 if __name__ == "__main__":
-    GOLDEN.write_text(gate_markdown(every_verdict()), "utf-8")
+    GOLDEN.write_text(write(gate_document(every_verdict())), "utf-8")

@@ -1,7 +1,7 @@
 """The one lazy door from results to how they are shown.
 
 A result derives from :class:`Shown` and is then shown by a terminal and a notebook. Nothing of
-`reporting` is imported before somebody looks.
+`reporting` is imported before a result is shown.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Shown", "benchmarking_reports", "competition_boards", "profiling_reports"]
 
-# Class of a result -> what renders it.
+# Class of a result that has no builder in `reporting/document.py` -> what renders it.
 RENDERERS = {
     "CacheTradeoff": "tinytorch.reporting.transforms:render_tradeoff",
     "Calibration": "tinytorch.reporting.transforms:render_calibration",
@@ -37,6 +37,10 @@ class Shown:
     __slots__ = ()
 
     def __rich__(self) -> RenderableType:
+        from tinytorch.reporting import document, terminal
+
+        if document.has_builder(self):
+            return terminal.render(document.document_of(self))
         names = (each.__name__ for each in type(self).__mro__)
         renderer = next(RENDERERS[name] for name in names if name in RENDERERS)
         module, _, function = renderer.partition(":")

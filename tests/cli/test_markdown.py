@@ -69,7 +69,7 @@ def test_history_writes_its_trends(tmp_path, capsys):
         opened.add_all(series([0.002, 0.003]))
     assert main(["history", "gpt", "--store", str(store), "--markdown", "-"]) == 0
     shown = capsys.readouterr().out
-    assert shown.startswith("### History of gpt\n")
+    assert "\nHistory of gpt: " in shown
     assert main(["history", "gpt", "--store", str(store), "--markdown", str(file)]) == 0
     assert file.read_text("utf-8") == shown
     assert "### History" not in capsys.readouterr().out

@@ -8,43 +8,39 @@ from project_files import ROOT
 from terminal import shown
 
 from tinytorch.records.gate_result import GateResult, TargetResult
-from tinytorch.reporting.gate import (
-    gate_annotations,
-    gate_junit,
-    gate_line,
-    gate_markdown,
-    render_gate,
-)
+from tinytorch.reporting.gate import gate_annotations, gate_document, gate_junit, gate_line
+from tinytorch.reporting.markdown import write
+from tinytorch.reporting.terminal import render
 
 
 def test_the_table_has_the_evidence():
-    text = shown(render_gate(every_verdict()), width=140)
+    text = shown(render(gate_document(every_verdict())), width=140)
     assert "1.500 (1.4" in text
     assert "passed, faster" in text
     assert "worse (-0.5)" in text
     assert "much noise here" in text
-    assert "1 failed, 1 regression" in text.splitlines()[-1]
+    assert "1 failed, 1 regression" in text.splitlines()[1]
 
 
 def test_a_narrow_terminal_keeps_verdict_and_ratio():
-    text = shown(render_gate(every_verdict()), width=70)
+    text = shown(render(gate_document(every_verdict())), width=70)
     assert "regression" in text
     assert "1.500" in text
 
 
-def test_a_gate_that_passes_says_so_in_the_last_line():
-    text = shown(render_gate(GateResult("main", "here", (timed(),))))
-    assert text.splitlines()[-1] == "The gate passes (1 passed)"
+def test_a_gate_that_passes_says_so_in_the_first_line():
+    text = shown(render(gate_document(GateResult("main", "here", (timed(),)))))
+    assert text.splitlines()[:2] == ["The gate passes", "1 passed"]
 
 
 def test_the_markdown_is_that_of_the_golden_file():
     """Rebuild it with ``PYTHONPATH=. python tests/example_gates.py``, and look at it."""
-    assert gate_markdown(every_verdict()) == GOLDEN.read_text("utf-8")
+    assert write(gate_document(every_verdict())) == GOLDEN.read_text("utf-8")
 
 
 def test_markdown_cannot_be_broken_by_a_message():
     row = TargetResult("a|b`c", 0.05, candidate_error="<b>\n| x | `y` @team #1")
-    lines = gate_markdown(GateResult("a|b", "c", (row,))).splitlines()
+    lines = write(gate_document(GateResult("a|b", "c", (row,)))).splitlines()
     table = [line for line in lines if line.startswith("|")]
     assert len(table) == 3
     assert r"`a\|b'c`" in table[2]

@@ -5,14 +5,16 @@ from terminal import shown
 from tinytorch.measure.samples import Samples
 from tinytorch.records.history import overview, trends
 from tinytorch.records.store import RecordStore
-from tinytorch.reporting.history import (
-    render_overview,
-    render_record,
-    render_trends,
-    value_text,
-)
+from tinytorch.reporting.history import history_document, overview_document, record_document
+from tinytorch.reporting.quantities import value_text
+from tinytorch.reporting.terminal import render
 
 FOREIGN = {**ENVIRONMENT, "fingerprint": "pytest-benchmark-0123456789abcdef"}
+
+
+def rendered(build, result, **context):
+    """Return what a terminal shows of a document."""
+    return render(build(result, **context))
 
 
 @pytest.fixture
@@ -44,7 +46,7 @@ def test_numbers_are_written_in_their_unit(value, unit, text):
 
 
 def test_the_overview_has_a_line_for_each_metric_of_a_series(store):
-    lines = shown(render_overview(overview(store)), width=140).splitlines()
+    lines = shown(rendered(overview_document, overview(store)), width=140).splitlines()
     assert lines[0].split() == [
         "name",
         "kind",
@@ -65,11 +67,13 @@ def test_the_overview_has_a_line_for_each_metric_of_a_series(store):
 
 
 def test_the_overview_says_when_there_is_more(store):
-    assert "--limit N" in shown(render_overview(overview(store, limit=1), has_more=True))
+    assert "--limit N" in shown(
+        rendered(overview_document, overview(store, limit=1), has_more=True)
+    )
 
 
 def test_a_narrow_terminal_shows_the_most_important(store):
-    text = shown(render_overview(overview(store)), width=60)
+    text = shown(rendered(overview_document, overview(store)), width=60)
     assert max(map(len, text.splitlines())) <= 60
     assert "3.00 ms" in text
     assert "latency" in text
@@ -77,7 +81,7 @@ def test_a_narrow_terminal_shows_the_most_important(store):
 
 def test_a_trend_shows_its_picture_its_changes_and_its_last_records():
     values = [0.002] * 12 + [0.003] * 12
-    text = shown(render_trends(trends(series(values)), limit=5), width=100)
+    text = shown(rendered(history_document, trends(series(values)), limit=5), width=100)
     assert "gpt  latency, measurement, machine c0ffee5e, batch 8, device cpu" in text
     assert "●" in text
     assert "┊" in text
@@ -89,25 +93,27 @@ def test_a_trend_shows_its_picture_its_changes_and_its_last_records():
 
 
 def test_the_record_at_which_a_level_begins_is_marked():
-    text = shown(render_trends(trends(series([1.0] * 10 + [2.0] * 10)), limit=20), width=120)
+    text = shown(
+        rendered(history_document, trends(series([1.0] * 10 + [2.0] * 10)), limit=20), width=120
+    )
     (marked,) = [line for line in text.splitlines() if "changed" in line]
     assert marked.startswith("2026-03-01 10:00")
 
 
 def test_a_trend_without_a_change_says_that_none_is_shown():
-    text = shown(render_trends(trends(series([1.0, 1.0])), limit=5))
+    text = shown(rendered(history_document, trends(series([1.0, 1.0])), limit=5))
     assert "No change of level is shown." in text
 
 
 def test_a_single_record_needs_no_picture():
-    text = shown(render_trends(trends([record()]), limit=5))
+    text = shown(rendered(history_document, trends([record()]), limit=5))
     assert "●" not in text
     assert "2.50 ms" in text
 
 
 def test_unlike_series_are_shown_apart():
     records = [*series([1.0, 2.0]), *series([5.0, 6.0], settings={"batch": 1})]
-    text = shown(render_trends(trends(records), limit=5))
+    text = shown(rendered(history_document, trends(records), limit=5))
     assert "batch 1" in text
     assert "batch 8" in text
     assert "2 series of unlike machines or settings: never merged" in text
@@ -116,7 +122,7 @@ def test_unlike_series_are_shown_apart():
 def test_doubts_are_shown_with_a_trend(rng):
     values = [1 + 0.01 * n + 0.0005 * rng.standard_normal() for n in range(50)]
     assert "- the values move inside of the levels too" in shown(
-        render_trends(trends(series(values)), limit=5)
+        rendered(history_document, trends(series(values)), limit=5)
     )
 
 
@@ -128,7 +134,7 @@ def test_a_record_is_shown_in_full():
         run="r7",
         environment={**ENVIRONMENT, "commit": {"hash": "ab" * 20, "is_dirty": True}},
     )
-    text = shown(render_record(made), width=100)
+    text = shown(rendered(record_document, made), width=100)
     for words in (
         made.hash,
         "2026-03-01T00:00:00.000000+00:00",
@@ -146,6 +152,6 @@ def test_a_record_is_shown_in_full():
 
 
 def test_a_record_without_metrics_can_be_shown():
-    text = shown(render_record(record(samples={}, settings={})))
+    text = shown(rendered(record_document, record(samples={}, settings={})))
     assert "Raw values" not in text
     assert "Settings" not in text

@@ -8,11 +8,12 @@ from tinytorch.comparison.accuracy import compare_accuracy
 from tinytorch.errors import SettingError
 from tinytorch.records.history import trends
 from tinytorch.reporting.comparison import verdict_text
+from tinytorch.reporting.history import history_document
 from tinytorch.reporting.markdown import (
     comparison_markdown,
-    history_markdown,
     report_markdown,
     suite_markdown,
+    write,
 )
 
 WORSE = compare_accuracy([1] * 400, [1, 0] * 200)
@@ -87,16 +88,16 @@ def test_what_failed_is_said_first_and_why():
 
 def test_a_history_has_pictures_and_changes():
     values = [0.002 + 1e-6 * (index % 5) for index in range(20)]
-    text = history_markdown(trends(series([*values, *(2 * x for x in values)])), name="gpt")
-    assert text.startswith("### History of gpt\n")
+    text = report_markdown(trends(series([*values, *(2 * x for x in values)])), name="gpt")
+    assert text.startswith("### ⚪ 1 change of level\n\nHistory of gpt: ")
     assert "```text\n" in text
-    assert "- Change on 2026-03-01 20:00" in text
+    assert "\nChange on 2026-03-01 20:00" in text
 
 
 def test_several_series_have_a_table():
     found = trends([*series([0.002, 0.003]), record(name=HOSTILE, hours=9)])
-    text = history_markdown(found)
-    assert "| `gpt` | latency | 2 | 3.00 ms | +50.0% | 2026-03-01 01:00 | `c0ffee5e` |" in text
+    text = report_markdown(found)
+    assert "| `gpt` | measurement | latency | 2 | 3.00 ms | +50.0% |" in text
     assert "2 series of unlike machines" in text
     assert all("`" in line for line in text.splitlines() if "<script" in line)
 
@@ -104,7 +105,7 @@ def test_several_series_have_a_table():
 def test_a_result_finds_its_writer():
     found = trends(series([0.002]))
     assert report_markdown(comparison()) == comparison_markdown(comparison())
-    assert report_markdown(found, name="x") == history_markdown(found, name="x")
+    assert report_markdown(found, name="x") == write(history_document(found, name="x"))
     assert report_markdown([single_stream()]) == suite_markdown([single_stream()])
 
 

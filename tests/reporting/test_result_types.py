@@ -4,7 +4,7 @@ from numbers import Rational
 import pytest
 
 from tinytorch.errors import SettingError
-from tinytorch.reporting.markdown import are_many, row_for
+from tinytorch.reporting.document import are_many, row_for
 
 TABLE = {"numbers.Rational": "a ratio", "builtins.dict": "a dictionary"}
 

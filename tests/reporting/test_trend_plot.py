@@ -1,11 +1,12 @@
 import pytest
 
-from tinytorch.reporting.quantities import BAR, LEVEL, POINT, STEP, trend_plot
+from tinytorch.reporting.document import TrendLine
+from tinytorch.reporting.terminal import INTERVAL, LEVEL, POINT, STEP, trend_plot
 
 
-def plot(values, **settings):
-    settings = {"y_text": lambda y: f"{y:.3g}", "ends": ("first", "last"), **settings}
-    return trend_plot(values, **settings).split("\n")
+def plot(values, *, width=80, **settings):
+    chart = TrendLine(values, **{"ends": ("first", "last"), **settings})
+    return trend_plot(chart, width=width).split("\n")
 
 
 def column_of(lines, letter):
@@ -40,13 +41,13 @@ def test_a_new_level_begins_at_a_line_between_the_points():
 
 
 def test_intervals_are_bars_behind_the_points():
-    lines = plot([1.0, 2.0], bars=[(0.5, 1.5), None])
-    assert len(rows_of(lines, BAR)) >= 3
-    assert len(column_of(lines, BAR)) == 1
+    lines = plot([1.0, 2.0], intervals=[(0.5, 1.5), None])
+    assert len(rows_of(lines, INTERVAL)) >= 3
+    assert len(column_of(lines, INTERVAL)) == 1
 
 
 def test_a_huge_interval_does_not_flatten_the_values():
-    lines = plot([1.0, 2.0], bars=[(0.9, 1000.0), None])
+    lines = plot([1.0, 2.0], intervals=[(0.9, 1000.0), None])
     high, low = rows_of(lines, POINT)
     assert low - high >= 5
 

@@ -132,13 +132,16 @@ def _settings(options: argparse.Namespace) -> "GateSettings":
 
 
 def _write_files(options: argparse.Namespace, output: Output, result: "GateResult") -> None:
-    from tinytorch.reporting.gate import gate_annotations, gate_junit, gate_markdown, render_gate
+    from tinytorch.reporting import markdown as renderer
+    from tinytorch.reporting.gate import gate_annotations, gate_document, gate_junit
+    from tinytorch.reporting.terminal import render
 
-    markdown = gate_markdown(result)
+    document = gate_document(result)
+    markdown = renderer.write(document)
     if options.markdown == STDOUT:
         output.result(result.to_dict(), markdown.rstrip("\n"))
     else:
-        output.result(result.to_dict(), render_gate(result))
+        output.result(result.to_dict(), render(document))
     if options.markdown not in (None, STDOUT):
         _write(options.markdown, markdown)
     if options.junit:

@@ -99,7 +99,8 @@ def _act(options: argparse.Namespace, output: Output, store: "RecordStore") -> E
 
 def _list(options: argparse.Namespace, output: Output, store: "RecordStore") -> ExitCode:
     from tinytorch.records.history import overview
-    from tinytorch.reporting.history import render_overview
+    from tinytorch.reporting.history import overview_document
+    from tinytorch.reporting.terminal import render
 
     # One more than the limit shows whether there are more.
     found = overview(store, kind=options.kind, metric=options.metric, limit=options.limit + 1)
@@ -113,7 +114,8 @@ def _list(options: argparse.Namespace, output: Output, store: "RecordStore") -> 
     payload = {"store": store.path, "series": [row.to_dict() for row in rows], "more": has_more}
     shown = [_with_usual_metric(row) for row in rows]
     usual = [trend for row in shown for trend in row.recent]
-    _show_trends(options, output, payload, render_overview(shown, has_more=has_more), usual)
+    document = overview_document(shown, has_more=has_more)
+    _show_trends(options, output, payload, render(document), usual)
     return ExitCode.FINE
 
 
@@ -127,7 +129,8 @@ def _with_usual_metric(row: "SeriesOverview") -> "SeriesOverview":
 
 def _trend(options: argparse.Namespace, output: Output, store: "RecordStore") -> ExitCode:
     from tinytorch.records.history import records_named, trends, usual_metric
-    from tinytorch.reporting.history import render_trends
+    from tinytorch.reporting.history import history_document
+    from tinytorch.reporting.terminal import render
 
     records = records_named(store, options.name, kind=options.kind)
     metric = options.metric or usual_metric(records)
@@ -138,15 +141,19 @@ def _trend(options: argparse.Namespace, output: Output, store: "RecordStore") ->
             f"{options.name!r} has no metric {metric!r}; there are: {', '.join(known) or 'none'}"
         )
     payload = {"store": store.path, "trends": [each.to_dict() for each in found]}
-    _show_trends(options, output, payload, render_trends(found, limit=options.limit), found)
+    document = history_document(found, name=options.name, limit=options.limit)
+    _show_trends(options, output, payload, render(document), found)
     return ExitCode.FINE
 
 
 def _show(options: argparse.Namespace, output: Output, store: "RecordStore") -> ExitCode:
-    from tinytorch.reporting.history import render_record
+    from tinytorch.reporting.history import record_document
+    from tinytorch.reporting.terminal import render
 
     record = store.get(options.show)
-    output.result({"store": store.path, "record": record.to_dict()}, render_record(record))
+    output.result(
+        {"store": store.path, "record": record.to_dict()}, render(record_document(record))
+    )
     return ExitCode.FINE
 
 

@@ -40,10 +40,16 @@ from tinytorch.measure.estimate import FASTER, INCONCLUSIVE, SAME, SLOWER
 from tinytorch.reporting.comparison import accuracy_line
 from tinytorch.reporting.comparison import score_text as accuracy_writer
 from tinytorch.reporting.forest_plot import ForestPlot, ForestRow, ratio_text
-from tinytorch.reporting.history import date_text
 from tinytorch.reporting.optimization import named_lines
 from tinytorch.reporting.profiling_classics import show
-from tinytorch.reporting.quantities import UNKNOWN, Column, FittingTable, bytes_text, seconds_text
+from tinytorch.reporting.quantities import (
+    UNKNOWN,
+    Column,
+    FittingTable,
+    bytes_text,
+    date_text,
+    seconds_text,
+)
 
 __all__ = [
     "NOT_AFFILIATED",

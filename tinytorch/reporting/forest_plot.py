@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.text import Text
 
-from tinytorch.reporting.quantities import UNKNOWN
+from tinytorch.reporting.document import Chart
+from tinytorch.reporting.quantities import ratio_text
 
 __all__ = ["ForestPlot", "ForestRow", "ratio_text"]
 
@@ -40,23 +41,6 @@ LETTERS = _Letters("│", "┊", "░", "─", "├┤", "●", "◄►", "▁�
 PLAIN_LETTERS = _Letters("|", ":", ".", "-", "[]", "o", "<>", ".-=+*%#@")
 
 
-def ratio_text(ratio: float | None) -> str:
-    """Write how many times, with one digit more near 1, where it matters.
-
-    >>> ratio_text(1.3149), ratio_text(0.9968), ratio_text(0.0412), ratio_text(None)
-    ('1.31x', '0.997x', '0.041x', '-')
-    """
-    if ratio is None or math.isnan(ratio):
-        return UNKNOWN
-    if math.isinf(ratio):
-        return "inf"
-    if 0.9 <= ratio <= 1.1:
-        return f"{ratio:.3f}x"
-    if ratio < 0.1:
-        return f"{ratio:.3f}x" if ratio >= 0.01 else f"{ratio:.2g}x"
-    return f"{ratio:.2f}x" if ratio < 99.995 else f"{ratio:,.0f}x"
-
-
 @dataclass(frozen=True)
 class ForestRow:
     """One ratio with its interval; `text` stands beside it."""
@@ -70,7 +54,7 @@ class ForestRow:
 
 
 @dataclass(frozen=True)
-class ForestPlot:
+class ForestPlot(Chart):
     """Rows over one logarithmic axis, with the floor and the band around 1; a floor of 0 is none.
 
     `points`, such as the ratios of single rounds, are drawn below as a strip, the higher the more

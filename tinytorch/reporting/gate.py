@@ -1,13 +1,10 @@
-"""What a gate has found: in the terminal, as Markdown for a pull request, as JUnit XML."""
+"""What a gate has found: its document, JUnit XML, and annotations of a pull request."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
 from xml.etree import ElementTree
-
-from rich.console import Group, RenderableType
-from rich.text import Text
 
 from tinytorch.measure.estimate import INCONCLUSIVE
 from tinytorch.records.gate_result import (
@@ -20,25 +17,38 @@ from tinytorch.records.gate_result import (
     GateResult,
     TargetResult,
 )
-from tinytorch.reporting.markdown import Alignment, code, escaped, table_rows
-from tinytorch.reporting.quantities import UNKNOWN, Column, FittingTable, seconds_text
+from tinytorch.reporting.document import (
+    Banner,
+    Bullets,
+    Cell,
+    Code,
+    Column,
+    Document,
+    Folded,
+    Item,
+    Only,
+    Paragraph,
+    Row,
+    Table,
+    Tone,
+)
+from tinytorch.reporting.quantities import UNKNOWN, seconds_text
 
 __all__ = [
     "gate_annotations",
+    "gate_document",
     "gate_junit",
     "gate_line",
-    "gate_markdown",
-    "render_gate",
 ]
 
-STYLES = {
-    FAILED: "bold red",
-    REGRESSION: "bold red",
-    ACCURACY: "bold red",
-    INVALID: "red",
-    INCONCLUSIVE: "yellow",
-    PASSED: "green",
-    NEW: "cyan",
+TONES: dict[str, Tone] = {
+    FAILED: "bad",
+    REGRESSION: "bad",
+    ACCURACY: "bad",
+    INVALID: "warning",
+    INCONCLUSIVE: "unknown",
+    PASSED: "good",
+    NEW: "neutral",
 }
 TITLES = {
     FAILED: "The gate fails: a target does not work any more",
@@ -49,60 +59,57 @@ TITLES = {
     PASSED: "The gate passes",
     NEW: "Nothing was compared: all targets are new",
 }
-MARKS = {
-    FAILED: "❌",
-    REGRESSION: "❌",
-    ACCURACY: "❌",
-    INVALID: "⚠️",
-    INCONCLUSIVE: "❔",
-    PASSED: "✅",
-    NEW: "🆕",
-}
-GATE_HEADS = (
-    "",
-    "target",
-    "verdict",
-    "time ratio (95% interval)",
-    "tolerance",
-    "accuracy",
-    "n",
-)
-GATE_ALIGNMENTS: tuple[Alignment, ...] = ("left", "left", "left", "left", "right", "left", "right")
 NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 """Letters that XML cannot hold, escaped or not."""
 SUITE = "tinytorch gate"
 
 
-# ---------------------------------------------------------------- terminal
+# ---------------------------------------------------------------- the document
 
 
-def render_gate(result: GateResult) -> RenderableType:
-    """Lay out the verdicts with their evidence, and below it the reasons and doubts."""
-    rows = result.results
-    table = FittingTable(
-        "target",
-        [Text(row.target) for row in rows],
-        [
-            Column("verdict", [_verdict_text(row) for row in rows], 0, "left"),
-            Column("time ratio", [_ratio_text(row) for row in rows]),
-            Column("tolerance", [f"{row.tolerance:.1%}" for row in rows], 4),
-            Column("accuracy", [_accuracy_text(row) for row in rows], 2, "left"),
-            Column("n", [_count_text(row) for row in rows], 3),
-            Column("seconds", [seconds_text(row.seconds_used) for row in rows], 5),
-        ],
-        styles=[STYLES[row.verdict] for row in rows],
-        label_least=16,
+def gate_document(result: GateResult) -> Document:
+    """Return the verdicts with their evidence, and below it the reasons and doubts."""
+    columns = [
+        Column("target", "code", least=16),
+        Column("verdict"),
+        Column("time ratio (95% interval)", "number", "candidate over baseline: above 1 is slower"),
+        Column("tolerance", "number", rank=4),
+        Column("accuracy", rank=2),
+        Column("n", "number", rank=3),
+        Column("seconds", "number", rank=5),
+    ]
+    reasons = [line for row in result.results for line in _detail_lines(row)]
+    return Document(
+        f"{result.candidate} against {result.baseline}",
+        Banner(TITLES[result.verdict], result.summary, tone=TONES[result.verdict]),
+        (
+            Table(columns, [_row(row) for row in result.results]),
+            Paragraph("The ratio is the candidate's time over the baseline's: above 1 is slower."),
+            Only(("terminal",), (Bullets(reasons),)),
+            Folded("Details", (Bullets([_details(row) for row in result.results]),)),
+        ),
+        result.notes,
     )
-    title = Text(f"{TITLES[result.verdict]} ({result.summary})", style=STYLES[result.verdict])
-    return Group(
-        Text(f"{result.candidate} against {result.baseline}", style="dim"),
-        Text(""),
-        table,
-        Text(""),
-        *(Text(line) for row in rows for line in _detail_lines(row)),
-        *(Text(f"- {note}", style="yellow") for note in result.notes),
-        title,
+
+
+def _row(row: TargetResult) -> Row:
+    cells = (
+        row.target,
+        Cell(_verdict_text(row), tone=TONES[row.verdict]),
+        Cell(_ratio_text(row), None if row.ratio is None else row.ratio.value),
+        Cell(f"{row.tolerance:.1%}", row.tolerance),
+        _accuracy_text(row),
+        Cell(_count_text(row), row.n),
+        Cell(seconds_text(row.seconds_used), row.seconds_used),
     )
+    return Row(cells, tone=TONES[row.verdict])
+
+
+def _details(row: TargetResult) -> Item:
+    record = f"record {row.record[:12]}" if row.record else ""
+    below = [each for each in (row.reason, row.outputs, *row.notes, record) if each]
+    head = (Code(row.target), f" ({row.verdict}, {seconds_text(row.seconds_used)})")
+    return Item(head, below)
 
 
 def gate_line(row: TargetResult) -> str:
@@ -112,7 +119,7 @@ def gate_line(row: TargetResult) -> str:
 
 
 def _detail_lines(row: TargetResult) -> Iterator[str]:
-    """Give the reason where the table does not say it, what differs, and doubts."""
+    """Return the reason where the table does not say it, what differs, and doubts."""
     if row.verdict != PASSED:
         yield gate_line(row)
     for note in (row.outputs, *row.notes):
@@ -139,46 +146,6 @@ def _accuracy_text(row: TargetResult) -> str:
 
 def _count_text(row: TargetResult) -> str:
     return UNKNOWN if row.n is None else str(row.n)
-
-
-# ---------------------------------------------------------------- Markdown
-
-
-def gate_markdown(result: GateResult) -> str:
-    """Write a summary for a pull request: the table open, details folded."""
-    lines = [
-        f"### {MARKS[result.verdict]} {TITLES[result.verdict]}",
-        "",
-        f"{escaped(result.candidate)} against {escaped(result.baseline)}: {result.summary}.",
-        "",
-        *table_rows(GATE_HEADS, map(_markdown_row, result.results), alignments=GATE_ALIGNMENTS),
-    ]
-    lines += [
-        "",
-        "The ratio is the candidate's time over the baseline's: above 1 is slower.",
-        "",
-        "<details><summary>Details</summary>",
-        "",
-    ]
-    for row in result.results:
-        reasons = [row.reason, row.outputs, *row.notes]
-        record = [f"record {row.record[:12]}"] if row.record else []
-        lines.append(f"- {code(row.target)} ({row.verdict}, {seconds_text(row.seconds_used)})")
-        lines += [f"  - {escaped(each)}" for each in (*reasons, *record) if each]
-    lines += [f"- {escaped(note)}" for note in result.notes]
-    return "\n".join([*lines, "", "</details>", ""])
-
-
-def _markdown_row(row: TargetResult) -> tuple[str, ...]:
-    return (
-        MARKS[row.verdict],
-        code(row.target),
-        _verdict_text(row),
-        _ratio_text(row),
-        f"{row.tolerance:.1%}",
-        _accuracy_text(row),
-        _count_text(row),
-    )
 
 
 # ---------------------------------------------------------------- JUnit
@@ -236,7 +203,7 @@ def _xml_text(text: str) -> str:
 
 
 def gate_annotations(result: GateResult) -> list[str]:
-    """Give the lines that GitHub Actions shows beside the code of a pull request."""
+    """Return the lines that GitHub Actions shows beside the code of a pull request."""
     lines = []
     for row in result.having(FAILED, REGRESSION, ACCURACY, INVALID, INCONCLUSIVE):
         level = "warning" if row.verdict == INCONCLUSIVE else "error"

@@ -1,21 +1,21 @@
-"""Pieces of Markdown in GitHub's flavour: text that stays text, pictures of letters, tables."""
+"""Documents as Markdown in GitHub's flavour: text that stays text, charts of letters, tables."""
 
 from __future__ import annotations
 
 import io
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from importlib import import_module
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Literal
 
 from rich.console import Console, RenderableType
-from rich.text import Text
 
 from tinytorch.benchmarking.suite_run import EntryOutcome
-from tinytorch.comparison.comparison import Comparison, quality_doubt, quality_loss
-from tinytorch.errors import SettingError
+from tinytorch.comparison.comparison import (
+    Comparison,
+    quality_doubt,
+    quality_loss,
+)
 from tinytorch.measure.estimate import FASTER, INCONCLUSIVE, SAME, SLOWER
-from tinytorch.records.history import Trend
 from tinytorch.reporting.comparison import (
     accuracy_line,
     beside_the_times,
@@ -29,17 +29,32 @@ from tinytorch.reporting.comparison import (
     quality_headline,
     verdict_text,
 )
-from tinytorch.reporting.history import (
-    UNLIKE,
-    change_lines,
-    change_share_text,
-    date_text,
-    machine_text,
-    trend_head,
-    trend_text,
-    value_text,
+from tinytorch.reporting.document import (
+    Beside,
+    Block,
+    Bullets,
+    Cell,
+    Chart,
+    Code,
+    Document,
+    Facts,
+    Folded,
+    Item,
+    Link,
+    Only,
+    Paragraph,
+    Preformatted,
+    Section,
+    Strong,
+    Table,
+    Words,
+    builder_of,
+    document_of,
+    has_builder,
+    loaded,
+    pieces,
 )
-from tinytorch.reporting.quantities import UNKNOWN, FittingTable
+from tinytorch.reporting.quantities import UNKNOWN, FittingTable, sparkline
 from tinytorch.reporting.suite import (
     NO_COMPARISON,
     TITLES,
@@ -47,24 +62,22 @@ from tinytorch.reporting.suite import (
     shared_notes,
     suite_head,
 )
+from tinytorch.reporting.terminal import CHARTS, SPARKLINE
 
 __all__ = [
     "Alignment",
-    "are_many",
     "code",
     "comparison_markdown",
     "escaped",
     "fenced",
     "folded",
-    "history_markdown",
     "listed",
-    "loaded",
     "notebook_html",
     "report_markdown",
-    "row_for",
     "suite_markdown",
     "table_of",
     "table_rows",
+    "write",
 ]
 
 
@@ -99,8 +112,10 @@ def fenced(renderable: RenderableType, *, width: int = WIDTH) -> str:
     )
     with console.capture() as captured:
         console.print(renderable)
-    lines = [line.rstrip() for line in captured.get().splitlines()]
-    shown = "\n".join(lines)
+    return _in_fence("\n".join(line.rstrip() for line in captured.get().splitlines()))
+
+
+def _in_fence(shown: str) -> str:
     fence = FENCE
     while fence in shown:  # or a name could end the block
         fence += "`"
@@ -150,6 +165,152 @@ def _line(cells: Sequence[str]) -> str:
     return f"|{'|'.join(f' {cell} ' if cell else ' ' for cell in cells)}|"
 
 
+# ---------------------------------------------------------------- documents
+
+TONE_MARKS = {
+    "good": "✅",
+    "bad": "❌",
+    "warning": "⚠️",
+    "unknown": "❔",
+    "neutral": "⚪",
+}
+"""Tone -> mark in front of a verdict or a row; other tones have none."""
+
+
+def write(document: Document) -> str:
+    """Return a document for a pull request or a wiki: the verdict as heading, notes folded."""
+    banner = document.banner
+    if banner is None:
+        lines = [f"### {escaped(document.title)}", ""] if document.title else []
+    else:
+        lines = [f"### {TONE_MARKS.get(banner.tone, '')} {escaped(banner.verdict)}", ""]
+        said = [escaped(each) for each in (document.title, banner.sentence) if each]
+        lines += [": ".join(said), ""] if said else []
+    if document.subtitle:
+        lines += [escaped(document.subtitle), ""]
+    lines += _blocks(document.blocks)
+    return _joined([*lines, *folded("Notes", listed(document.notes))])
+
+
+def _blocks(blocks: Iterable[Block]) -> list[str]:
+    return [line for block in blocks for line in _block(block)]
+
+
+def _block(block: Block) -> list[str]:
+    return BLOCKS[Chart if isinstance(block, Chart) else type(block)](block)
+
+
+def _paragraph(block: Paragraph) -> list[str]:
+    return [_words(block.words), ""]
+
+
+def _bullets(block: Bullets) -> list[str]:
+    if not block.items:
+        return []
+    lines = [f"**{escaped(block.title)}**", ""] if block.title else []
+    for each in block.items:
+        item = each if isinstance(each, Item) else Item(each)
+        lines += [f"- {_words(item.words)}", *(f"  - {_words(below)}" for below in item.below)]
+    return [*lines, ""]
+
+
+def _facts(block: Facts) -> list[str]:
+    return [*(f"- {escaped(name)}: {_words(words)}" for name, words in block.pairs), ""]
+
+
+def _preformatted(block: Preformatted) -> list[str]:
+    title = [f"**{escaped(block.title)}**", ""] if block.title else []
+    return [*title, _in_fence(block.text), ""]
+
+
+def _table(block: Table) -> list[str]:
+    columns, rows = block.filled()
+    marks = [TONE_MARKS.get(row.tone, "") for row in rows]
+    heads = [escaped(column.title) for column in columns]
+    alignments: list[Alignment] = [
+        "right" if column.kind in ("number", "bar") else "left" for column in columns
+    ]
+    lines = [
+        [
+            _cell(cell, is_code=column.kind == "code")
+            for cell, column in zip(row.cells, columns, strict=True)
+        ]
+        for row in rows
+    ]
+    if any(marks):
+        heads, alignments = ["", *heads], ["left", *alignments]
+        lines = [[mark, *line] for mark, line in zip(marks, lines, strict=True)]
+    caption = [escaped(block.caption), ""] if block.caption else []
+    return [*caption, *table_rows(heads, lines, alignments=alignments), ""]
+
+
+def _cell(cell: Cell | str, *, is_code: bool) -> str:
+    if not isinstance(cell, str) and cell.trend:
+        return sparkline(cell.trend, SPARKLINE)
+    text = cell if isinstance(cell, str) else cell.text
+    return code(text) if is_code and text.strip() not in ("", UNKNOWN) else escaped(text)
+
+
+def _chart(chart: Chart) -> list[str]:
+    if type(chart) not in CHARTS:
+        return []
+    head = " ".join(filter(None, (chart.title, chart.about)))
+    title = [escaped(head), ""] if head else []
+    return [*title, fenced(CHARTS[type(chart)](chart, WIDTH, False)), ""]
+
+
+def _folded(block: Folded) -> list[str]:
+    if "markdown" not in block.media:
+        return []
+    return folded(block.title, _blocks(block.blocks)[:-1])
+
+
+def _only(block: Only) -> list[str]:
+    return _blocks(block.blocks) if "markdown" in block.media else []
+
+
+def _beside(block: Beside) -> list[str]:
+    return _blocks(block.blocks)
+
+
+def _section(section: Section) -> list[str]:
+    body = _blocks(section.blocks)
+    about = f" {escaped(section.about)}" if section.about else ""
+    return [f"**{escaped(section.title)}**{about}", "", *body] if body else []
+
+
+BLOCKS: dict[type, Callable[[Any], list[str]]] = {
+    Paragraph: _paragraph,
+    Bullets: _bullets,
+    Facts: _facts,
+    Preformatted: _preformatted,
+    Table: _table,
+    Chart: _chart,
+    Folded: _folded,
+    Only: _only,
+    Beside: _beside,
+    Section: _section,
+}
+
+
+def _words(words: Words) -> str:
+    return "".join(PIECES[type(each)](each) for each in pieces(words))
+
+
+def _plain(text: str) -> str:
+    """Escape a piece of a line; spaces at its ends part it from its neighbours."""
+    before, after = text[:1].isspace(), text[1:][-1:].isspace()
+    return f"{' ' * before}{escaped(text)}{' ' * after}"
+
+
+PIECES: dict[type, Callable[[Any], str]] = {
+    str: _plain,
+    Code: lambda piece: code(piece.text),
+    Strong: lambda piece: f"**{escaped(piece.text)}**",
+    Link: lambda piece: _plain(piece.text),
+}
+
+
 # ---------------------------------------------------------------- what a terminal would show, as
 # HTML for notebooks
 
@@ -163,53 +324,11 @@ def notebook_html(renderable: RenderableType, *, width: int = 140) -> str:
     return console.export_html(inline_styles=True, code_format=HTML)
 
 
-# ---------------------------------------------------------------- what shows a result, found by
-# its type in a table
-
-
-def are_many(result: Any) -> bool:
-    """Tell whether these are several results, such as the outcomes of a suite."""
-    return isinstance(result, Sequence) and not isinstance(result, str)
-
-
-def loaded(name: str) -> Any:
-    """Return what a row such as ``package.module:function`` names; its module is imported now."""
-    module, _, function = name.partition(":")
-    return getattr(import_module(module), function)
-
-
-def row_for(result: Any, table: Mapping[str, str], *, face: str) -> str:
-    """Find the row for the type of a result; several are of the type of the first.
-
-    Types are written as ``package.module.Name``, so that a table imports none of them. `face` is
-    what the table is about, such as "HTML report".
-    """
-    if are_many(result) and not result:
-        raise SettingError("there is nothing to report: no results were given")
-    kind = type(result[0] if are_many(result) else result)
-    rows = [table.get(f"{each.__module__}.{each.__qualname__}") for each in kind.__mro__]
-    found = next(filter(None, rows), None)
-    if found is None:
-        known = ", ".join(sorted(each.rpartition(".")[2] for each in table))
-        raise SettingError(f"a {kind.__name__} has no {face}; there is one for: {known}")
-    return found
-
-
 # ---------------------------------------------------------------- results as Markdown, for a pull
 # request or a wiki: the twins of what the terminal shows
 
 MARKS = {FASTER: "✅", SLOWER: "❌", SAME: "⚪", INCONCLUSIVE: "❔"}
 LOST = "❌"
-HISTORY: dict[str, Alignment] = {
-    "name": "left",
-    "metric": "left",
-    "n": "right",
-    "last": "right",
-    "change": "right",
-    "date": "left",
-    "machine": "left",
-}
-"""Columns of the table of series."""
 
 
 def comparison_markdown(comparison: Comparison, *, about: Sequence[str] = ()) -> str:
@@ -262,22 +381,6 @@ def suite_markdown(
     return _joined([*lines, NO_COMPARISON, ""])
 
 
-def history_markdown(trends: Sequence[Trend], *, name: str = "") -> str:
-    """Write trends: a table of all, then each as a picture with its changes."""
-    lines = [f"### {escaped(f'History of {name}' if name else 'History')}", ""]
-    if len(trends) > 1:
-        rows = [_series_row(each) for each in trends]
-        lines += [*table_rows(list(HISTORY), rows, alignments=list(HISTORY.values())), ""]
-        lines += [f"{len(trends)} series {UNLIKE}", ""]
-    for each in trends:
-        lines += [f"**{escaped(each.key.name)}** {escaped(trend_head(each))}", ""]
-        if len(each.points) > 1:
-            lines += [fenced(Text(trend_text(each))), ""]
-        said = listed([*change_lines(each), *each.notes])
-        lines += [*said, *([""] if said else [])]
-    return _joined(lines)
-
-
 # Type of a result -> the module and the function that write it. By name, so that nobody waits for
 # those of other results.
 WRITERS = {
@@ -287,12 +390,14 @@ WRITERS = {
     "tinytorch.benchmarking.suite_run.EntryOutcome": (
         "tinytorch.reporting.markdown:suite_markdown"
     ),
-    "tinytorch.records.history.Trend": "tinytorch.reporting.markdown:history_markdown",
     "tinytorch.tuning.optimization.Optimization": (
         "tinytorch.reporting.optimization:optimization_markdown"
     ),
     "tinytorch.profiling.profile.Profile": "tinytorch.reporting.profile:profile_markdown",
 }
+
+
+TOGETHER = ("tinytorch.reporting.markdown:suite_markdown",)
 
 
 def report_markdown(result: Any, **context: Any) -> str:
@@ -301,7 +406,10 @@ def report_markdown(result: Any, **context: Any) -> str:
     Outcomes and trends come as sequences. What a writer can say beside the result goes into
     `context`, such as the `name` of a suite.
     """
-    written: str = loaded(row_for(result, WRITERS, face="Markdown"))(result, **context)
+    if has_builder(result):
+        return write(document_of(result, **context))
+    builder, result = builder_of(result, WRITERS, together=TOGETHER, face="Markdown")
+    written: str = loaded(builder)(result, **context)
     return written
 
 
@@ -319,19 +427,6 @@ def _calls(comparison: Comparison) -> list[str]:
     names = (comparison.baseline_name, comparison.candidate_name)
     heads = ["", code(names[0]), "95% interval", code(names[1]), "95% interval"]
     return table_rows(heads, rows, alignments=("left", "right", "left", "right", "left"))
-
-
-def _series_row(trend: Trend) -> list[str]:
-    last = trend.points[-1]
-    return [
-        code(trend.key.name),
-        escaped(trend.metric),
-        str(len(trend.points)),
-        escaped(value_text(last.value, trend.unit)),
-        change_share_text(trend.last_change),
-        date_text(last.created_at),
-        code(machine_text(trend.key.machine)),
-    ]
 
 
 def _joined(lines: Sequence[str]) -> str:

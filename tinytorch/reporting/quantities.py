@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Literal
 
 import numpy as np
@@ -22,15 +21,16 @@ __all__ = [
     "braille_image",
     "bytes_text",
     "count_text",
+    "date_text",
     "factor_text",
     "log_plot",
     "percent_text",
     "rate_text",
+    "ratio_text",
     "seconds_text",
     "share_bar",
     "sparkline",
-    "trend_plot",
-    "trend_range",
+    "value_text",
 ]
 
 
@@ -103,6 +103,50 @@ def factor_text(factor: float | None) -> str:
     if factor is None or not math.isfinite(factor):
         return _without_digits(factor)
     return f"{factor:.2f}x" if abs(factor) < 99.995 else f"{factor:,.0f}x"
+
+
+def ratio_text(ratio: float | None) -> str:
+    """Write how many times, with one digit more near 1, where it matters.
+
+    >>> ratio_text(1.3149), ratio_text(0.9968), ratio_text(0.0412), ratio_text(None)
+    ('1.31x', '0.997x', '0.041x', '-')
+    """
+    if ratio is None or math.isnan(ratio):
+        return UNKNOWN
+    if math.isinf(ratio):
+        return "inf"
+    if 0.9 <= ratio <= 1.1:
+        return f"{ratio:.3f}x"
+    if ratio < 0.1:
+        return f"{ratio:.3f}x" if ratio >= 0.01 else f"{ratio:.2g}x"
+    return f"{ratio:.2f}x" if ratio < 99.995 else f"{ratio:,.0f}x"
+
+
+def value_text(value: float | None, unit: str) -> str:
+    """Write a number in its unit: seconds, bytes, shares and rates as they are usually read.
+
+    >>> value_text(0.0025, "s"), value_text(2048, "B"), value_text(0.93, "fraction")
+    ('2.50 ms', '2 KiB', '93.0%')
+    """
+    if unit == "s":
+        return seconds_text(value)
+    if unit in ("B", "bytes"):
+        return bytes_text(value)
+    if unit in ("fraction", "share"):
+        return percent_text(value)
+    if value is None:
+        return UNKNOWN
+    if unit == "x":
+        return ratio_text(value)
+    if unit in ("FLOP/s", "B/s"):
+        return rate_text(value, unit)
+    digits = f"{value:.4g}" if abs(value) < 1e3 else count_text(value)
+    return f"{digits} {unit}".rstrip()
+
+
+def date_text(moment: str) -> str:
+    """Write a moment without its seconds; it is UTC."""
+    return moment[:16].replace("T", " ")
 
 
 def _scaled(
@@ -281,86 +325,6 @@ def _ticks(
             line[start : start + len(text)] = text
             taken = start
     return "".join(line).rstrip()
-
-
-# ---------------------------------------------------------------- a small picture of values in
-# their order, made of letters
-
-POINT, BAR, STEP, LEVEL = "●", "│", "┊", "─"
-
-
-def trend_plot(
-    values: Sequence[float],
-    *,
-    bars: Sequence[tuple[float, float] | None] = (),
-    steps: Sequence[int] = (),
-    y_text: Callable[[float], str],
-    ends: tuple[str, str],
-    width: int = 80,
-    height: int = 11,
-) -> str:
-    """Draw values from left to right, with their intervals, and a line where a level begins.
-
-    `steps` are the indices of the first values of new levels; a level is drawn at its median.
-    `ends` are the labels of the first and the last value. `width` is that of the whole picture.
-    """
-    low, high = trend_range(values, bars)
-    labels = y_text(high), y_text((low + high) / 2), y_text(low)
-    columns = max(LEAST_COLUMNS, width - max(map(len, labels)) - len(BESIDE))
-
-    def column(index: float) -> int:
-        return round(index / max(1, len(values) - 1) * (columns - 1))
-
-    def row(value: float) -> int:
-        return round((high - min(max(value, low), high)) / (high - low) * (height - 1))
-
-    grid = [[" "] * columns for _ in range(height)]
-    for start, end in pairwise([0, *steps, len(values)]):
-        level = row(float(np.median(values[start:end])))
-        for place in range(column(start), column(end - 1) + 1):
-            grid[level][place] = LEVEL
-    for step in steps:
-        for line in grid:
-            line[column(step - 0.5)] = STEP
-    for index, bar in enumerate(bars):
-        if bar is not None:
-            for place in range(row(bar[1]), row(bar[0]) + 1):
-                grid[place][column(index)] = BAR
-    for index, value in enumerate(values):
-        grid[row(value)][column(index)] = POINT
-    return _framed_trend(grid, labels, ends)
-
-
-def trend_range(
-    values: Sequence[float], bars: Sequence[tuple[float, float] | None]
-) -> tuple[float, float]:
-    """Give the lowest and highest number to draw, with room around them.
-
-    An interval reaches beyond the values by as much as these extend, at most: one wide interval
-    must not flatten the rest.
-    """
-    low, high = min(values), max(values)
-    reach = high - low
-    inside = [end for bar in bars if bar for end in bar if low - reach <= end <= high + reach]
-    low, high = min([low, *inside]), max([high, *inside])
-    margin = HEADROOM * (high - low) or 0.05 * abs(high) or 1.0
-    return low - margin, high + margin
-
-
-def _framed_trend(
-    grid: list[list[str]], labels: tuple[str, str, str], ends: tuple[str, str]
-) -> str:
-    room, columns = max(map(len, labels)), len(grid[0])
-    beside = [""] * len(grid)
-    beside[0], beside[len(grid) // 2], beside[-1] = labels
-    lines = [
-        f"{label:>{room}}{BESIDE}{''.join(line)}".rstrip()
-        for label, line in zip(beside, grid, strict=True)
-    ]
-    first, last = ends
-    gap = columns - len(first) - len(last)
-    ticks = f"{first}{' ' * gap}{last}" if gap > 0 else last[:columns]
-    return "\n".join([*lines, f"{'':>{room}} └{'─' * columns}", f"{'':>{room}}  {ticks}"])
 
 
 # ---------------------------------------------------------------- a table that shows as many

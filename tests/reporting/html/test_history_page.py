@@ -4,9 +4,9 @@ from example_records import record, series
 from html_reading import Reading
 
 from tinytorch.records.history import trends
-from tinytorch.reporting.history import value_text
-from tinytorch.reporting.html.history_page import history_page
-from tinytorch.reporting.html.page import render_page, report_html
+from tinytorch.reporting.history import history_document
+from tinytorch.reporting.html.page import report_html
+from tinytorch.reporting.quantities import value_text
 
 STEPPED = [0.002 + 1e-6 * (index % 5) for index in range(20)] + [
     0.003 + 1e-6 * (index % 5) for index in range(20)
@@ -19,7 +19,7 @@ def page(records, **context):
 
 def test_a_change_of_level_is_the_verdict():
     found = trends(series(STEPPED))
-    shown = history_page(found)
+    shown = history_document(found)
     assert shown.banner.verdict == "1 change of level"
     assert "2.00 ms to 3.00 ms (1.50x)" in shown.banner.sentence
     assert dict(shown.banner.facts)["records"] == "40"
@@ -34,13 +34,13 @@ def test_the_change_is_marked_in_picture_and_table():
 
 
 def test_a_steady_series_says_that_nothing_is_shown():
-    shown = history_page(trends(series([0.002, 0.0021] * 10)))
+    shown = history_document(trends(series([0.002, 0.0021] * 10)))
     assert shown.banner.verdict == "No change of level is shown"
     assert "more than chance" in shown.banner.sentence
 
 
 def test_few_records_cannot_show_anything():
-    shown = history_page(trends(series([0.002, 0.003])))
+    shown = history_document(trends(series([0.002, 0.003])))
     assert shown.banner.verdict == "No change of level is shown"
     assert shown.banner.sentence.startswith("It takes about 12 records")
 
@@ -49,7 +49,7 @@ def test_every_record_is_a_row_the_newest_first():
     records = series([0.002, 0.0025, 0.003])
     rows = [row for row in page(records).rows() if row[0].startswith("2026-")]
     assert [row[1] for row in rows] == [value_text(x, "s") for x in (0.003, 0.0025, 0.002)]
-    assert rows[0][6] == records[-1].hash[:12]
+    assert rows[0][5] == records[-1].hash[:12]
 
 
 def test_of_many_records_the_newest_are_listed_and_that_is_said():
@@ -74,7 +74,7 @@ def test_several_series_have_an_overview_that_leads_to_them():
 
 def test_names_are_text():
     records = [record(name=HOSTILE, notes=(HOSTILE,)), record(name=HOSTILE, hours=1)]
-    assert HOSTILE not in render_page(history_page(trends(records), name=HOSTILE))
+    assert HOSTILE not in report_html(trends(records), name=HOSTILE)
 
 
 @pytest.mark.parametrize("width", [1280, 390])

@@ -5,10 +5,10 @@ from types import ModuleType
 import pytest
 
 from tinytorch.errors import SettingError
+from tinytorch.reporting.document import loaded
 from tinytorch.reporting.html import page as report
 from tinytorch.reporting.html.markup import element
 from tinytorch.reporting.html.page import Banner, Page, Section
-from tinytorch.reporting.markdown import loaded
 
 
 class Result:

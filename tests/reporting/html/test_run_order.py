@@ -5,9 +5,13 @@ from html_reading import Reading
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tinytorch.reporting.html.comparison_page import RUN_ORDER_HEIGHT, Run, run_order
+from tinytorch.reporting.document import Run, RunOrder
 from tinytorch.reporting.html.plot import STRETCHED
-from tinytorch.reporting.quantities import seconds_text
+from tinytorch.reporting.html.runs import RUN_ORDER_HEIGHT, run_order
+
+
+def drawn(runs, **fields):
+    return run_order(RunOrder(runs, "s", **fields))
 
 
 def places(html, series):
@@ -19,7 +23,7 @@ def places(html, series):
 
 def test_every_value_is_a_dot_in_its_order():
     values = [1e-3, 2e-3, 1.5e-3, 1.2e-3]
-    html = run_order([Run("old", values), Run("new", values[::-1])], seconds_text)
+    html = drawn([Run("old", values), Run("new", values[::-1])])
     first, second = places(html, 1), places(html, 2)
     assert len(first) == len(second) == 4
     assert [x for x, _ in first] == sorted(x for x, _ in first)
@@ -29,21 +33,21 @@ def test_every_value_is_a_dot_in_its_order():
 
 
 def test_both_sides_are_named():
-    shown = Reading(run_order([Run("old", [1.0, 2.0]), Run("new", [1.0, 2.0])], seconds_text))
+    shown = Reading(drawn([Run("old", [1.0, 2.0]), Run("new", [1.0, 2.0])]))
     assert shown.texts("li") == ["old", "new"]
     assert "last of 2 turns" in shown.texts("text")
 
 
 def test_rounds_are_told_apart_unless_there_are_too_many():
     run = Run("a", [float(index) for index in range(1, 401)])
-    few = run_order([run], seconds_text, breaks=[100, 200])
-    many = run_order([run], seconds_text, breaks=list(range(1, 400)))
+    few = drawn([run], breaks=[100, 200])
+    many = drawn([run], breaks=list(range(1, 400)))
     assert len(Reading(few).all("line", class_="break")) == 2
     assert Reading(many).all("line", class_="break") == []
 
 
 def test_rare_slow_values_stand_at_the_edge_and_are_counted():
-    html = run_order([Run("a", [1.0, 1.1] * 200 + [500.0])], seconds_text)
+    html = drawn([Run("a", [1.0, 1.1] * 200 + [500.0])])
     assert "↑ 1 above" in Reading(html).texts("text")
     highest = min(y for _, y in places(html, 1))
     assert sum(y == highest for _, y in places(html, 1)) == 1
@@ -53,7 +57,7 @@ def test_of_many_values_some_are_drawn_but_all_that_are_rare():
     values = [1.0 + 0.001 * (index % 97) for index in range(50_000)]
     for place in (777, 20_001, 49_998):
         values[place] = 1.3
-    html = run_order([Run("a", values)], seconds_text)
+    html = drawn([Run("a", values)])
     found = places(html, 1)
     assert len(found) < 4000
     lowest = max(y for _, y in found)
@@ -64,11 +68,11 @@ def test_of_many_values_some_are_drawn_but_all_that_are_rare():
 
 
 def test_names_are_text():
-    assert "<script" not in run_order([Run(HOSTILE, [1.0])], seconds_text, things=HOSTILE)
+    assert "<script" not in drawn([Run(HOSTILE, [1.0])], things=HOSTILE)
 
 
 @given(st.lists(st.floats(0, 1e9), min_size=1, max_size=50))
 def test_any_values_stay_inside_of_the_picture(values):
-    for x, y in places(run_order([Run("a", values)], seconds_text), 1):
+    for x, y in places(drawn([Run("a", values)]), 1):
         assert 0 <= x <= STRETCHED
         assert 0 <= y <= RUN_ORDER_HEIGHT

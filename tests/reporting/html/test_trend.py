@@ -3,15 +3,15 @@ from html_reading import Reading
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tinytorch.reporting.html.history_page import HEIGHT, small_trend, trend_picture
-from tinytorch.reporting.quantities import seconds_text
+from tinytorch.reporting.document import TrendLine
+from tinytorch.reporting.html.trend import HEIGHT, small_trend, trend_picture
 
 VALUES = [1.0, 1.1, 1.0, 2.0, 2.1, 2.0]
 
 
 def picture(values=VALUES, **changes):
-    fields = {"y_text": seconds_text, "ends": ("Monday", "Tuesday")}
-    return Reading(trend_picture(values, **(fields | changes)))
+    fields = {"unit": "s", "ends": ("Monday", "Tuesday")}
+    return Reading(trend_picture(TrendLine(values, **(fields | changes))))
 
 
 def percent(place):
@@ -37,7 +37,7 @@ def test_levels_and_changes_are_marked():
 
 
 def test_intervals_are_lines_through_the_points():
-    shown = picture(bars=[(0.9, 1.1), None, (0.9, 1.2), None, None, (1.9, 2.1)])
+    shown = picture(intervals=[(0.9, 1.1), None, (0.9, 1.2), None, None, (1.9, 2.1)])
     bars = shown.all("line", class_="interval")
     points = shown.all("circle")
     assert [each["x1"] for each in bars] == [points[index]["cx"] for index in (0, 2, 5)]
@@ -57,7 +57,7 @@ def test_a_small_trend_is_a_line_with_an_end():
 
 
 def test_names_are_text():
-    html = trend_picture([1.0], y_text=str, ends=(HOSTILE, HOSTILE), titles=[HOSTILE])
+    html = trend_picture(TrendLine([1.0], ends=(HOSTILE, HOSTILE), titles=[HOSTILE]))
     assert "<script" not in html
 
 

@@ -44,14 +44,14 @@ from tinytorch.reporting.competition import (
     score_text,
     standing_notes,
 )
+from tinytorch.reporting.document import TrendLine
 from tinytorch.reporting.forest_plot import ForestPlot, ForestRow, ratio_text
-from tinytorch.reporting.history import date_text
 from tinytorch.reporting.html.forest import TONES, forest_picture
-from tinytorch.reporting.html.history_page import trend_picture
 from tinytorch.reporting.html.markup import Cell, Column, Markup, element, joined, listed, table
 from tinytorch.reporting.html.page import Banner, Page, Section, appendix
 from tinytorch.reporting.html.plot import figure
-from tinytorch.reporting.quantities import UNKNOWN, bytes_text
+from tinytorch.reporting.html.trend import trend_picture
+from tinytorch.reporting.quantities import UNKNOWN, bytes_text, date_text
 
 __all__ = ["board_page", "contest_section", "judgement_page"]
 
@@ -217,10 +217,10 @@ def _history(marks: Sequence[Mark]) -> list[Markup]:
         return []
     parts = []
     if len(marks) > 1:
-        picture = trend_picture(
+        chart = TrendLine(
             [mark.score.value for mark in marks],
-            bars=[(mark.score.low, mark.score.high) for mark in marks],
-            y_text=ratio_text,
+            unit="x",
+            intervals=[(mark.score.low, mark.score.high) for mark in marks],
             has_levels=False,
             ends=(plain(marks[0].created_at)[:10], plain(marks[-1].created_at)[:10]),
             titles=[
@@ -228,7 +228,7 @@ def _history(marks: Sequence[Mark]) -> list[Markup]:
             ],
         )
         about = "A new one needs its whole interval above the former score."
-        parts.append(figure(picture, title="Records, oldest first.", about=about))
+        parts.append(figure(trend_picture(chart), title="Records, oldest first.", about=about))
     rows: list[list[Cell | str]] = [
         [
             date_text(mark.created_at),

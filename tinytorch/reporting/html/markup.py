@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from html import escape
-from typing import Literal
+
+from tinytorch.reporting.document import Cell, Column, Kind, Row, depths
 
 __all__ = ["Cell", "Column", "Markup", "Row", "element", "joined", "listed", "table"]
 
@@ -65,48 +65,6 @@ def _attribute(name: str, value: Attribute) -> str:
 # ---------------------------------------------------------------- tables: numbers that can be
 # sorted, bars beside them, and trees whose branches fold
 
-Kind = Literal["text", "number", "bar"]
-
-
-@dataclass(frozen=True)
-class Column:
-    """A column: `kind` decides how its cells are aligned and sorted, `about` explains it."""
-
-    title: str
-    kind: Kind = "text"
-    about: str = ""
-
-
-@dataclass(frozen=True)
-class Cell:
-    """What stands in one place of a table.
-
-    `sort` is what rows are ordered by, where `text` is not: the number behind ``2.69 ms``. None in
-    a column of numbers means unknown, which stands last in either order. `bar` is a share between
-    0 and 1, `tone` a class such as good, bad or faint, `title` is shown by pointing at it.
-    """
-
-    text: str
-    sort: float | str | None = None
-    bar: float | None = None
-    tone: str = ""
-    title: str = ""
-
-
-@dataclass(frozen=True)
-class Row:
-    """A row of a tree: `path` names it, `parent` is the path of the row above it in the tree.
-
-    Rows come in the order of a walk: a parent before its children. `is_folded` hides what is below
-    until somebody opens it; without scripts everything is shown.
-    """
-
-    cells: Sequence[Cell | str]
-    path: str | None = None
-    parent: str | None = None
-    is_folded: bool = False
-    class_: str = ""
-
 
 def table(
     columns: Sequence[Column],
@@ -123,10 +81,10 @@ def table(
     """
     whole = [each if isinstance(each, Row) else Row(each) for each in rows]
     parents = {row.parent for row in whole if row.parent is not None}
-    depths = _depths(whole)
+    deep = depths(whole)
     body = [
         _row(row, columns, depth, has_children=row.path is not None and row.path in parents)
-        for row, depth in zip(whole, depths, strict=True)
+        for row, depth in zip(whole, deep, strict=True)
     ]
     head = element("tr", *(_heading(column, is_sortable=sortable) for column in columns))
     classes = ["table", "sortable" if sortable else "", "tree" if parents else "", class_]
@@ -164,7 +122,7 @@ def _row(row: Row, columns: Sequence[Column], depth: int, *, has_children: bool)
     return element(
         "tr",
         *cells,
-        class_=row.class_ or None,
+        class_=row.tone or None,
         data_path=row.path,
         data_parent=row.parent,
     )
@@ -188,19 +146,7 @@ def _cell(cell: Cell, column: Column, *, is_head: bool, fold: Markup | None, dep
 
 
 def _kind_class(kind: Kind) -> str | None:
-    return {"text": None, "number": "number", "bar": "number bars"}[kind]
-
-
-def _depths(rows: Sequence[Row]) -> list[int]:
-    """Give how deep each row stands in the tree; a parent comes before its children."""
-    known: dict[str, int] = {}
-    depths = []
-    for row in rows:
-        depth = 0 if row.parent is None else known.get(row.parent, -1) + 1
-        depths.append(depth)
-        if row.path is not None:
-            known[row.path] = depth
-    return depths
+    return {"text": None, "code": None, "number": "number", "bar": "number bars"}[kind]
 
 
 def _fold_button(row: Row) -> Markup:

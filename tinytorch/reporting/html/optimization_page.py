@@ -13,11 +13,12 @@ from tinytorch.reporting.comparison import (
     score_text,
     speedup_text,
 )
+from tinytorch.reporting.document import Tone
 from tinytorch.reporting.html.advice_cards import advice_section
 from tinytorch.reporting.html.flame import flame_section
 from tinytorch.reporting.html.forest import forest_picture
 from tinytorch.reporting.html.markup import Cell, Column, Markup, element, joined, table
-from tinytorch.reporting.html.page import Banner, Page, Section, Tone, appendix
+from tinytorch.reporting.html.page import Banner, Page, Section, appendix
 from tinytorch.reporting.html.pareto import ParetoPoint, pareto_plot
 from tinytorch.reporting.html.plot import beside, figure
 from tinytorch.reporting.html.profile_page import layers_section

@@ -1,4 +1,4 @@
-"""A page: a banner with the verdict, sections, an appendix; everything in one file."""
+"""Documents as pages: a banner with the verdict, sections, an appendix; everything in one file."""
 
 from __future__ import annotations
 
@@ -7,17 +7,50 @@ import gzip
 import hashlib
 import json
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib.resources import files
-from typing import Any, Literal
+from typing import Any
 
 from tinytorch import __version__
-from tinytorch.errors import SettingError
 from tinytorch.measure.environment import Environment
-from tinytorch.reporting.html.markup import Column, Markup, element, joined, listed, table
-from tinytorch.reporting.markdown import are_many, loaded, row_for
+from tinytorch.reporting.document import (
+    Banner,
+    Beside,
+    Block,
+    Bullets,
+    Cell,
+    Chart,
+    Code,
+    Column,
+    Distribution,
+    Document,
+    Facts,
+    Folded,
+    Item,
+    Link,
+    Only,
+    Paragraph,
+    Preformatted,
+    RunOrder,
+    Strong,
+    Table,
+    TrendLine,
+    Words,
+    builder_of,
+    document_of,
+    has_builder,
+    loaded,
+    pieces,
+)
+from tinytorch.reporting.document import Section as DocumentSection
+from tinytorch.reporting.forest_plot import ForestPlot
+from tinytorch.reporting.html.forest import forest_picture
+from tinytorch.reporting.html.markup import Markup, element, joined, listed, table
+from tinytorch.reporting.html.plot import beside, figure
+from tinytorch.reporting.html.runs import overlaid_distributions, run_order
+from tinytorch.reporting.html.trend import small_trend, trend_picture
 from tinytorch.reporting.quantities import UNKNOWN, bytes_text, percent_text
 
 __all__ = [
@@ -26,29 +59,16 @@ __all__ = [
     "Section",
     "appendix",
     "packed",
+    "page_from",
     "page_of",
     "render_page",
     "report_html",
 ]
 
 
-Tone = Literal["good", "bad", "neutral", "unknown"]
 STYLES = ("style.css", "plot.css")
 COMMON_SCRIPTS = ("sorting.js",)
 """Scripts that every page has; a section names those that it needs beside them."""
-
-
-@dataclass(frozen=True)
-class Banner:
-    """What is read first: the verdict in a word, a sentence, and a few numbers that matter.
-
-    `facts` are pairs such as ``("time", "0.61x (0.59 to 0.63)")``.
-    """
-
-    verdict: str
-    sentence: str
-    facts: tuple[tuple[str, str], ...] = ()
-    tone: Tone = "neutral"
 
 
 @dataclass(frozen=True)
@@ -137,25 +157,30 @@ def _banner(banner: Banner) -> Markup:
         element("h1", banner.verdict),
         element("p", banner.sentence, class_="sentence") if banner.sentence else Markup(""),
         element("dl", *facts) if facts else Markup(""),
-        class_=f"banner {banner.tone}",
+        class_=f"banner {_tone(banner.tone)}",
     )
 
 
 def _contents(page: Page) -> Markup:
-    links = [element("a", each.title, href=f"#{each.anchor}") for each in page.sections]
+    links = [element("a", s.title, href=f"#{s.anchor}") for s in page.sections if s.title]
     listed = element("ul", *(element("li", link) for link in links))
     return element("nav", listed, class_="contents", aria_label="Contents")
+
+
+def _tone(tone: str) -> str:
+    """Return the class of a tone in the style sheet."""
+    return {"warning": "unknown"}.get(tone, tone)
 
 
 def _section(section: Section) -> Markup:
     heading = f"{section.anchor}-title"
     return element(
         "section",
-        element("h2", section.title, id=heading),
+        element("h2", section.title, id=heading) if section.title else Markup(""),
         element("p", section.about, class_="about") if section.about else Markup(""),
         section.body,
         id=section.anchor,
-        aria_labelledby=heading,
+        aria_labelledby=heading if section.title else None,
     )
 
 
@@ -195,6 +220,171 @@ def _policy(scripts: list[str]) -> str:
 def _digest(text: str) -> str:
     digest = hashlib.sha256(text.encode()).digest()
     return f"sha256-{base64.b64encode(digest).decode('ascii')}"
+
+
+# ---------------------------------------------------------------- from a document to its page
+
+
+def page_from(document: Document) -> Page:
+    """Return the page of a document: a section for each of its own, and the appendix.
+
+    Blocks outside of a section stand together in one that has no entry in the contents.
+    """
+    parts: list[Section] = []
+    loose: list[Block] = []
+    for block in document.blocks:
+        if not isinstance(block, DocumentSection):
+            loose.append(block)
+            continue
+        parts += _loose_section(loose, len(parts))
+        loose = []
+        body, scripts = _blocks(block.blocks), _scripts(block.blocks)
+        parts.append(Section(block.anchor, block.title, body, block.about, scripts))
+    parts += _loose_section(loose, len(parts))
+    if document.notes or document.environment or document.raw:
+        parts.append(
+            appendix(
+                document.environment, document.notes, document.raw, file_name=document.file_name
+            )
+        )
+    banner = document.banner or Banner(document.title)
+    return Page(document.title, banner, tuple(parts), document.raw, document.subtitle)
+
+
+def _loose_section(blocks: Sequence[Block], place: int) -> list[Section]:
+    if not blocks:
+        return []
+    return [Section(f"part-{place + 1}", "", _blocks(blocks), scripts=_scripts(blocks))]
+
+
+def _scripts(blocks: Sequence[Block]) -> tuple[str, ...]:
+    """Return the scripts of all charts in some blocks, also in those inside of others."""
+    names: list[str] = []
+    for block in blocks:
+        if isinstance(block, Folded | Only | Beside | DocumentSection):
+            names += _scripts(block.blocks)
+        names += SCRIPTS.get(type(block), ())
+    return tuple(dict.fromkeys(names))
+
+
+def _blocks(blocks: Sequence[Block]) -> Markup:
+    return joined(map(_block, blocks))
+
+
+def _block(block: Block) -> Markup:
+    return BLOCKS[Chart if isinstance(block, Chart) else type(block)](block)
+
+
+def _paragraph(block: Paragraph) -> Markup:
+    return element("p", _words(block.words), class_=_tone(block.tone) or None)
+
+
+def _bullets(block: Bullets) -> Markup:
+    if not block.items:
+        return Markup("")
+    items = [each if isinstance(each, Item) else Item(each) for each in block.items]
+    drawn = element("ul", *map(_item, items), class_="notes")
+    return joined([element("h3", block.title), drawn]) if block.title else drawn
+
+
+def _item(item: Item) -> Markup:
+    below = [element("li", _words(each)) for each in item.below]
+    return element("li", _words(item.words), element("ul", *below) if below else Markup(""))
+
+
+def _facts(block: Facts) -> Markup:
+    pairs = [
+        element("div", element("dt", name), element("dd", _words(words)))
+        for name, words in block.pairs
+    ]
+    return element("dl", *pairs, class_="facts")
+
+
+def _preformatted(block: Preformatted) -> Markup:
+    title = element("h3", block.title) if block.title else Markup("")
+    return joined([title, element("pre", block.text)])
+
+
+def _table(block: Table) -> Markup:
+    columns, rows = block.filled()
+    drawn = [
+        replace(row, cells=[_cell(each) for each in row.cells], tone=_tone(row.tone))
+        for row in rows
+    ]
+    return table(columns, drawn, caption=block.caption, sortable=block.is_sortable)
+
+
+def _cell(cell: Cell | str) -> Cell:
+    """Return a cell whose link or small line is markup."""
+    if isinstance(cell, str):
+        return Cell(cell)
+    text = cell.text
+    if cell.trend:
+        text = small_trend(cell.trend, label=f"{len(cell.trend)} values")
+    elif cell.anchor:
+        text = element("a", cell.text, href=f"#{cell.anchor}")
+    return replace(cell, text=text, tone=_tone(cell.tone))
+
+
+def _chart(chart: Chart) -> Markup:
+    picture = CHARTS[type(chart)](chart)
+    return figure(picture, title=chart.title, about=chart.about)
+
+
+def _folded(block: Folded) -> Markup:
+    if "html" not in block.media:
+        return Markup("")
+    summary = element("summary", block.title)
+    return element("details", summary, _blocks(block.blocks), open=block.is_open)
+
+
+def _only(block: Only) -> Markup:
+    return _blocks(block.blocks) if "html" in block.media else Markup("")
+
+
+def _beside(block: Beside) -> Markup:
+    return beside(*map(_block, block.blocks))
+
+
+def _part(section: DocumentSection) -> Markup:
+    """Write a section that stands inside of another."""
+    about = element("p", section.about, class_="about") if section.about else Markup("")
+    return joined([element("h3", section.title, id=section.anchor), about, _blocks(section.blocks)])
+
+
+BLOCKS: dict[type, Callable[[Any], Markup]] = {
+    Paragraph: _paragraph,
+    Bullets: _bullets,
+    Facts: _facts,
+    Preformatted: _preformatted,
+    Table: _table,
+    Chart: _chart,
+    Folded: _folded,
+    Only: _only,
+    Beside: _beside,
+    DocumentSection: _part,
+}
+CHARTS: dict[type[Chart], Callable[[Any], Markup]] = {
+    TrendLine: trend_picture,
+    ForestPlot: forest_picture,
+    RunOrder: run_order,
+    Distribution: overlaid_distributions,
+}
+"""Kind of chart -> what draws it."""
+SCRIPTS: dict[type, tuple[str, ...]] = {}
+"""Kind of chart -> the scripts that it needs."""
+
+
+def _words(words: Words) -> Markup:
+    return joined(PIECES[type(each)](each) for each in pieces(words))
+
+
+PIECES: dict[type, Callable[[Any], str]] = {
+    str: lambda piece: piece,
+    Code: lambda piece: element("code", piece.text),
+    Strong: lambda piece: element("strong", piece.text),
+    Link: lambda piece: element("a", piece.text, href=f"#{piece.anchor}"),
+}
 
 
 # ---------------------------------------------------------------- the end of a page: where it was
@@ -338,7 +528,6 @@ PAGES = {
     "tinytorch.benchmarking.suite_run.EntryOutcome": (
         "tinytorch.reporting.html.suite_page:suite_page"
     ),
-    "tinytorch.records.history.Trend": "tinytorch.reporting.html.history_page:history_page",
     "tinytorch.competition.board.Board": "tinytorch.reporting.html.board_page:board_page",
     "tinytorch.competition.judgement.Judgement": (
         "tinytorch.reporting.html.board_page:judgement_page"
@@ -349,10 +538,7 @@ PAGES = {
 By name, so that nobody waits for the pages of other results. Results that come in numbers, the
 outcomes of a suite and the trends of a history, are handed over together.
 """
-TOGETHER = (
-    "tinytorch.reporting.html.suite_page:suite_page",
-    "tinytorch.reporting.html.history_page:history_page",
-)
+TOGETHER = ("tinytorch.reporting.html.suite_page:suite_page",)
 """Pages of a sequence of results."""
 
 
@@ -367,14 +553,8 @@ def report_html(result: Any, **context: Any) -> str:
 
 def page_of(result: Any, **context: Any) -> Page:
     """Give the page of a result; :func:`report_html` writes it."""
-    name, many = row_for(result, PAGES, face="HTML report"), are_many(result)
-    if many and name not in TOGETHER:
-        if len(result) > 1:
-            raise SettingError(
-                f"one report shows one {type(result[0]).__name__}, not {len(result)}"
-            )
-        result = result[0]
-    if name in TOGETHER and not many:
-        result = (result,)
+    if has_builder(result):
+        return page_from(document_of(result, **context))
+    name, result = builder_of(result, PAGES, together=TOGETHER, face="HTML report")
     page: Page = loaded(name)(result, **context)
     return page

@@ -260,7 +260,7 @@ def layers_section(profile: Profile) -> Section:
     written = [_row(line, writers) for line in shown]
     total = seconds_text(profile.total_s)
     sums = {"layer": "total", "share": "100.0%", "time": total, "self": total}
-    whole = Row([Cell(sums.get(each.title, "")) for each in columns], class_="total")
+    whole = Row([Cell(sums.get(each.title, "")) for each in columns], tone="total")
     notes = []
     if members > MOST_MEMBERS:
         notes.append(
@@ -391,7 +391,7 @@ def _row(line: _Line, writers: Sequence[Writer]) -> Row:
         path=line.path,
         parent=line.parent,
         is_folded=line.is_folded,
-        class_=" ".join(filter(None, classes)),
+        tone=" ".join(filter(None, classes)),
     )
 
 

@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 
 from tinytorch.benchmarking.suite_run import EntryOutcome, Front, suite_fronts
 from tinytorch.measure.estimate import Estimate
-from tinytorch.reporting.history import value_text
-from tinytorch.reporting.html.comparison_page import Run, run_order
+from tinytorch.reporting.document import Run, RunOrder
 from tinytorch.reporting.html.markup import Cell, Column, Markup, element, joined, table
 from tinytorch.reporting.html.page import Banner, Page, Section, appendix
 from tinytorch.reporting.html.pareto import ParetoPoint, pareto_plot
 from tinytorch.reporting.html.plot import beside, figure
+from tinytorch.reporting.html.runs import run_order
 from tinytorch.reporting.quantities import (
     UNKNOWN,
     FittingTable,
     bytes_text,
     percent_text,
     seconds_text,
+    value_text,
 )
 from tinytorch.reporting.suite import (
     NO_COMPARISON,
@@ -232,8 +232,8 @@ def _order(outcomes: Sequence[EntryOutcome]) -> Section | None:
         samples = each.main
         if each.failure is not None or samples is None or samples.count < 3:
             continue
-        write = partial(value_text, unit=samples.unit)
-        picture = run_order([Run(each.main_metric, samples.values)], write, things="values")
+        run = Run(each.main_metric, samples.values)
+        picture = run_order(RunOrder([run], samples.unit, things="values"))
         shown = figure(picture, title=f"{each.main_metric} in its order.")
         folded.append(element("details", element("summary", each.name), shown))
     if not folded:

@@ -1,0 +1,468 @@
+"""Document: what a result shows, once for the terminal, Markdown and HTML.
+
+To convert a result, write one builder in `reporting/<result>.py` and name it in `BUILDERS`::
+
+    def sweep_document(sweep: Sweep, *, name: str = "") -> Document:
+        columns = [Column("batch"), Column("time", "number"), Column("host", rank=2)]
+        rows = [(str(each.batch), Cell(seconds_text(each.s), each.s), each.host) for each in sweep]
+        chart = TrendLine(sweep.times, unit="s", title="Time by batch.")
+        part = Section("speed", "Speed", (chart, Table(columns, rows)), about="Median of 9.")
+        banner = Banner("faster", "1.31x (1.28x to 1.35x)", tone="good")
+        return Document(f"Sweep {name}", banner, (part,), sweep.notes, raw=sweep.to_dict())
+
+`render` (terminal.py), `write` (markdown.py) and `page_from` (html/page.py) take any document and
+know the classes here only. Their rules, so that a builder rarely asks which medium it is for:
+
+- The verdict comes first everywhere. `Banner.facts` repeat tables, hence only the page has them.
+- Tables leave out columns that say nothing; narrow terminals also those with the highest `rank`.
+- `Folded` is for a second look: the terminal leaves it out. `Only` marks blocks for some media.
+- Charts hold numbers. A new kind is a subclass of `Chart`, and a row in `CHARTS` of terminal.py
+  and html/page.py; a terminal leaves out kinds that have no row there.
+- `Document.notes`, `environment` and `raw` are the appendix of the page; notes end the others.
+- Text is plain text: each renderer escapes. Colours are tones, names that are code are `Code`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from importlib import import_module
+from typing import Any, Literal, TypeAlias
+
+from tinytorch.errors import SettingError
+from tinytorch.measure.environment import Environment
+from tinytorch.reporting.quantities import HEADROOM, UNKNOWN
+
+__all__ = [
+    "BUILDERS",
+    "Banner",
+    "Beside",
+    "Block",
+    "Bullets",
+    "Cell",
+    "Chart",
+    "Code",
+    "Column",
+    "Distribution",
+    "Document",
+    "Facts",
+    "Folded",
+    "Item",
+    "Link",
+    "Only",
+    "Paragraph",
+    "Preformatted",
+    "Row",
+    "Run",
+    "RunOrder",
+    "Section",
+    "Strong",
+    "Table",
+    "Tone",
+    "TrendLine",
+    "Words",
+    "document_of",
+    "plain_text",
+]
+
+Medium = Literal["terminal", "markdown", "html"]
+Tone = Literal["", "good", "bad", "warning", "unknown", "neutral", "faint", "hot", "total"]
+"""What something means, which decides its colour: `warning` is a result not to be trusted,
+`unknown` one without enough evidence; `hot` and `total` are rows of a table."""
+
+
+# ---------------------------------------------------------------- text
+
+
+@dataclass(frozen=True)
+class Code:
+    """A name that is code, such as that of a function."""
+
+    text: str
+
+
+@dataclass(frozen=True)
+class Strong:
+    """Words that stand out."""
+
+    text: str
+
+
+@dataclass(frozen=True)
+class Link:
+    """Words that lead to a section of the page by its anchor; plain text elsewhere."""
+
+    text: str
+    anchor: str
+
+
+Piece: TypeAlias = str | Code | Strong | Link
+Words: TypeAlias = Piece | tuple[Piece, ...]
+
+
+def pieces(words: Words) -> tuple[Piece, ...]:
+    """Return the pieces of some words, which may be a single one."""
+    return words if isinstance(words, tuple) else (words,)
+
+
+def plain_text(words: Words) -> str:
+    """Return the words without any markup."""
+    return "".join(each if isinstance(each, str) else each.text for each in pieces(words))
+
+
+@dataclass(frozen=True)
+class Paragraph:
+    """Words in a line of their own; a terminal leaves no blank line between two of them."""
+
+    words: Words
+    tone: Tone = ""
+
+
+@dataclass(frozen=True)
+class Item:
+    """A line of a list with lines below it."""
+
+    words: Words
+    below: Sequence[Words] = ()
+
+
+@dataclass(frozen=True)
+class Bullets:
+    """A list, such as reasons or notes, under a title if it has one."""
+
+    items: Sequence[Words | Item]
+    title: str = ""
+    tone: Tone = ""
+
+
+@dataclass(frozen=True)
+class Facts:
+    """Names with a value each, below each other."""
+
+    pairs: Sequence[tuple[str, Words]]
+
+
+@dataclass(frozen=True)
+class Preformatted:
+    """Text whose lines stay as they are, such as JSON."""
+
+    text: str
+    title: str = ""
+
+
+# ---------------------------------------------------------------- tables
+
+Kind = Literal["text", "code", "number", "bar"]
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column: `kind` decides how its cells are aligned and sorted, `about` explains it.
+
+    Where a terminal is narrow, the columns with the highest `rank` go first. Cells may be cut down
+    to `least` letters before that; None keeps them whole, but for those of the first column.
+    """
+
+    title: str
+    kind: Kind = "text"
+    about: str = ""
+    rank: int = 0
+    least: int | None = None
+
+
+@dataclass(frozen=True)
+class Cell:
+    """What stands in one place of a table.
+
+    `sort` is what rows are ordered by, where `text` is not: the number behind ``2.69 ms``. None in
+    a column of numbers means unknown, which stands last in either order. `bar` is a share between
+    0 and 1, `title` is shown by pointing at it. `anchor` links to a section, `trend` is drawn as a
+    small line instead of the text.
+    """
+
+    text: str
+    sort: float | str | None = None
+    bar: float | None = None
+    tone: str = ""
+    title: str = ""
+    anchor: str = ""
+    trend: Sequence[float] = ()
+
+    @property
+    def is_empty(self) -> bool:
+        return self.text.strip() in ("", UNKNOWN) and self.bar is None and not self.trend
+
+
+@dataclass(frozen=True)
+class Row:
+    """A row, in a tree where `parent` is the path of the row above it.
+
+    Rows come in the order of a walk: a parent before its children. `is_folded` hides what is below
+    until it is opened on the page; a terminal leaves it out.
+    """
+
+    cells: Sequence[Cell | str]
+    path: str | None = None
+    parent: str | None = None
+    is_folded: bool = False
+    tone: str = ""
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows whose first column heads them."""
+
+    columns: Sequence[Column]
+    rows: Sequence[Row | Sequence[Cell | str]]
+    caption: str = ""
+    is_sortable: bool = True
+
+    def filled(self) -> tuple[list[Column], list[Row]]:
+        """Return the columns in which a row says something, and the rows with whole cells."""
+        rows = [each if isinstance(each, Row) else Row(each) for each in self.rows]
+        cells = [
+            [each if isinstance(each, Cell) else Cell(each) for each in row.cells] for row in rows
+        ]
+        places = [
+            place
+            for place in range(len(self.columns))
+            if place == 0 or not rows or any(not line[place].is_empty for line in cells)
+        ]
+        chosen = [
+            replace(row, cells=[line[place] for place in places])
+            for row, line in zip(rows, cells, strict=True)
+        ]
+        return [self.columns[place] for place in places], chosen
+
+
+def depths(rows: Iterable[Row]) -> list[int]:
+    """Return how deep each row stands in the tree; a parent comes before its children."""
+    known: dict[str, int] = {}
+    found = []
+    for row in rows:
+        depth = 0 if row.parent is None else known.get(row.parent, -1) + 1
+        found.append(depth)
+        if row.path is not None:
+            known[row.path] = depth
+    return found
+
+
+# ---------------------------------------------------------------- charts
+
+
+@dataclass(frozen=True, kw_only=True)
+class Chart:
+    """Numbers to draw, with a title and how to read it."""
+
+    title: str = ""
+    about: str = ""
+
+
+@dataclass(frozen=True)
+class TrendLine(Chart):
+    """Values in their order, with their intervals, and a line where a level begins.
+
+    `steps` are the indices of the first values of new levels; a level is drawn at its median,
+    without `has_levels` there are none. `ends` label the first and the last value, `titles` each.
+    """
+
+    values: Sequence[float]
+    unit: str = ""
+    intervals: Sequence[tuple[float, float] | None] = ()
+    steps: Sequence[int] = ()
+    ends: tuple[str, str] = ("", "")
+    titles: Sequence[str] = ()
+    has_levels: bool = True
+
+    @property
+    def range(self) -> tuple[float, float]:
+        """The lowest and highest number to draw, with room around them.
+
+        An interval reaches beyond the values by as much as these extend, at most: one wide
+        interval must not flatten the rest.
+        """
+        low, high = min(self.values), max(self.values)
+        reach = high - low
+        ends = [end for each in self.intervals if each for end in each]
+        inside = [end for end in ends if low - reach <= end <= high + reach]
+        low, high = min([low, *inside]), max([high, *inside])
+        margin = HEADROOM * (high - low) or 0.05 * abs(high) or 1.0
+        return low - margin, high + margin
+
+
+@dataclass(frozen=True)
+class Run:
+    """The values of one side, in their order."""
+
+    name: str
+    values: Sequence[float]
+
+
+@dataclass(frozen=True)
+class RunOrder(Chart):
+    """Values of runs in their order, over one axis.
+
+    `breaks` are the places where something began anew, such as a round; where there are too many
+    to see they are left out. `things` are what is counted.
+    """
+
+    runs: Sequence[Run]
+    unit: str = ""
+    breaks: Sequence[int] = ()
+    things: str = "turns"
+
+
+@dataclass(frozen=True)
+class Distribution(Chart):
+    """How often which value was seen in each run."""
+
+    runs: Sequence[Run]
+    unit: str = ""
+
+
+# ---------------------------------------------------------------- the whole
+
+
+@dataclass(frozen=True)
+class Folded:
+    """Blocks under a title that are folded away; left out of media that are not named."""
+
+    title: str
+    blocks: Sequence[Block]
+    is_open: bool = False
+    media: tuple[Medium, ...] = ("markdown", "html")
+
+
+@dataclass(frozen=True)
+class Only:
+    """Blocks for some media, where one of them truly needs something of its own."""
+
+    media: tuple[Medium, ...]
+    blocks: Sequence[Block]
+
+
+@dataclass(frozen=True)
+class Beside:
+    """Blocks beside each other where there is room, as on a page."""
+
+    blocks: Sequence[Block]
+
+
+@dataclass(frozen=True)
+class Section:
+    """A part with a title; `about` says how to read it, `anchor` names it in links."""
+
+    anchor: str
+    title: str
+    blocks: Sequence[Block]
+    about: str = ""
+
+
+Block: TypeAlias = (
+    "Paragraph | Bullets | Facts | Preformatted | Table | Chart | Folded | Only | Beside | Section"
+)
+
+
+@dataclass(frozen=True)
+class Banner:
+    """What is read first: the verdict in a word, a sentence, and a few numbers that matter.
+
+    `facts` are pairs such as ``("time", "0.61x (0.59 to 0.63)")``.
+    """
+
+    verdict: str
+    sentence: str = ""
+    facts: tuple[tuple[str, str], ...] = ()
+    tone: Tone = "neutral"
+
+
+@dataclass(frozen=True)
+class Document:
+    """Everything that a result shows, in order.
+
+    `notes` say what to doubt about all of it. `raw` can be saved from the page as `file_name`.
+    """
+
+    title: str
+    banner: Banner | None = None
+    blocks: Sequence[Block] = ()
+    notes: Sequence[str] = ()
+    environment: Environment | Mapping[str, Any] | None = None
+    raw: Mapping[str, Any] = field(default_factory=dict)
+    file_name: str = "tinytorch-report.json"
+    subtitle: str = ""
+
+
+# ---------------------------------------------------------------- the document of a result
+
+BUILDERS = {
+    "tinytorch.records.gate_result.GateResult": "tinytorch.reporting.gate:gate_document",
+    "tinytorch.records.history.Trend": "tinytorch.reporting.history:history_document",
+    "tinytorch.records.record.Record": "tinytorch.reporting.history:record_document",
+}
+"""Type of a result -> the module and the function that build its document, imported when needed."""
+TOGETHER = frozenset({"tinytorch.reporting.history:history_document"})
+"""Builders of a sequence of results, such as the trends of a history."""
+
+
+def document_of(result: Any, **context: Any) -> Document:
+    """Return the document of a result; `context` is what its builder takes beside it."""
+    builder, result = builder_of(result, BUILDERS, together=TOGETHER, face="report")
+    document: Document = loaded(builder)(result, **context)
+    return document
+
+
+def has_builder(result: Any) -> bool:
+    """Tell whether a result, or each of several, has a document."""
+    is_nothing = are_many(result) and not result
+    return not is_nothing and _found(_type_of(result), BUILDERS) is not None
+
+
+def builder_of(
+    result: Any, table: Mapping[str, str], *, together: Iterable[str], face: str
+) -> tuple[str, Any]:
+    """Return the row for a result, and the result as its builder takes it: alone or in a tuple."""
+    name, many = row_for(result, table, face=face), are_many(result)
+    if many and name not in together:
+        if len(result) > 1:
+            raise SettingError(
+                f"one report shows one {type(result[0]).__name__}, not {len(result)}"
+            )
+        result = result[0]
+    return name, (result,) if name in together and not many else result
+
+
+def are_many(result: Any) -> bool:
+    """Tell whether these are several results, such as the outcomes of a suite."""
+    return isinstance(result, Sequence) and not isinstance(result, str)
+
+
+def loaded(name: str) -> Any:
+    """Return what a row such as ``package.module:function`` names; its module is imported now."""
+    module, _, function = name.partition(":")
+    return getattr(import_module(module), function)
+
+
+def row_for(result: Any, table: Mapping[str, str], *, face: str) -> str:
+    """Return the row for the type of a result; several are of the type of the first.
+
+    Types are written as ``package.module.Name``, so that a table imports none of them. `face` is
+    what the table is about, such as "HTML report".
+    """
+    if are_many(result) and not result:
+        raise SettingError("there is nothing to report: no results were given")
+    kind = _type_of(result)
+    found = _found(kind, table)
+    if found is None:
+        known = ", ".join(sorted(each.rpartition(".")[2] for each in table))
+        raise SettingError(f"a {kind.__name__} has no {face}; there is one for: {known}")
+    return found
+
+
+def _type_of(result: Any) -> type:
+    return type(result[0] if are_many(result) else result)
+
+
+def _found(kind: type, table: Mapping[str, str]) -> str | None:
+    rows = (table.get(f"{each.__module__}.{each.__qualname__}") for each in kind.__mro__)
+    return next(filter(None, rows), None)
