@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tinytorch.errors import MeasurementError, ModelError, SettingError
+from tinytorch.errors import MeasurementError, ModelError, SettingError, TinyTorchError
 from tinytorch.measure.interleaving import LATENCY, Reading
 
 __all__ = ["Isolated", "ProcessSide"]
@@ -153,8 +153,10 @@ class ProcessSide:
         assert self._worker is not None
         try:
             return self._worker.answer()
-        except BaseException:
+        except BaseException as error:
             self.close()
+            if isinstance(error, TinyTorchError):
+                error.about(self.name)
             raise
 
 
