@@ -2,7 +2,7 @@ import json
 
 import numpy as np
 import pytest
-from example_comparisons import comparison, contradictory
+from example_comparisons import comparison, contradictory, unevaluated
 
 from tinytorch.cli.console import ExitCode
 from tinytorch.cli.main import main
@@ -108,10 +108,10 @@ NEARLY = comparison(0.99, spread=0.02)  # faster or the same, who knows
         (comparison(1.2, accuracy=UNDECIDED), None, ExitCode.FAILED),
         (comparison(1.2, accuracy=UNDECIDED), "faster", ExitCode.FAILED),
         (comparison(0.8, accuracy=KEPT), None, ExitCode.FINE),
-        (without_accuracy("candidate could not be evaluated: X"), None, ExitCode.ACCURACY),
-        (without_accuracy("candidate could not be evaluated: X"), "faster", ExitCode.ACCURACY),
-        (without_accuracy("baseline could not be evaluated: X"), None, ExitCode.INCONCLUSIVE),
-        (without_accuracy("baseline could not be evaluated: X"), "faster", ExitCode.INCONCLUSIVE),
+        (comparison(0.8, not_measured=unevaluated()), None, ExitCode.ACCURACY),
+        (comparison(0.8, not_measured=unevaluated()), "faster", ExitCode.ACCURACY),
+        (comparison(0.8, not_measured=unevaluated("baseline")), None, ExitCode.INCONCLUSIVE),
+        (comparison(0.8, not_measured=unevaluated("baseline")), "faster", ExitCode.INCONCLUSIVE),
         (without_accuracy(NO_EVALUATE), None, ExitCode.FINE),
         (comparison(0.8, outputs=BROKEN), None, ExitCode.ACCURACY),
         (comparison(1.2, outputs=OTHER_SHAPE), "faster", ExitCode.ACCURACY),

@@ -17,7 +17,7 @@ from tinytorch.profiling.model_profile import profile_workload
 from tinytorch.records.store import RecordStore, open_store
 from tinytorch.tuning import attempt as limits
 from tinytorch.tuning import catalog, optimize, saving
-from tinytorch.tuning.attempt import NOT_TRIED, TIME_IS_UP, Attempt, Settings
+from tinytorch.tuning.attempt import NOT_TRIED, OUT_OF_TIME, Attempt, Settings
 from tinytorch.tuning.records import add_record, optimization_record, origin_of
 
 FACTORIES = """
@@ -200,7 +200,7 @@ def test_a_path_without_room_is_refused(optimized, capsys, tmp_path, monkeypatch
 
 KEPT = Settings(limits={"latency_ms": 100.0})
 BROKEN = Settings(limits={"latency_ms": 0.01})
-LATE = Attempt(("captured",), NOT_TRIED, f"{TIME_IS_UP} 20 s was spent before")
+LATE = Attempt(("captured",), NOT_TRIED, "the budget of 20 s was spent before", code=OUT_OF_TIME)
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from tinytorch.comparison.comparison import Comparison
 from tinytorch.comparison.outputs import compare_outputs
 from tinytorch.comparison.resources import Resources
 from tinytorch.comparison.sequential import Rule, time_until_known
-from tinytorch.errors import SettingError
+from tinytorch.errors import Failure, SettingError
 from tinytorch.measure.estimate import FASTER, INCONCLUSIVE, SAME, SLOWER, Estimate, time_verdict
 from tinytorch.measure.interleaving import Pace, Round
 from tinytorch.measure.samples import Samples
@@ -52,7 +52,7 @@ def full():
         ),
         calls=(Samples("baseline", (1e-3, 2e-3)), Samples("candidate", (2e-3, 3e-3))),
         energy=(Samples("baseline", (1.0,), unit="J"), Samples("candidate", (2.0,), unit="J")),
-        not_measured={"something": "a reason"},
+        not_measured={"something": Failure("a reason", "a-code", "candidate")},
         environment={"python": "3.11", "cores": 2},
     )
 

@@ -165,8 +165,8 @@ def test_a_check_that_says_less_does_not_replace_a_better_one(told):
     for settings in ({"trials": 9}, {"trials": 1}, {"trials": 20, "budget_s": 1.0}):
         check = self_check("mlp", **settings)
         assert not check.is_kept
-        assert check.kept.startswith("not kept: there is one of 12 trials of 2 s, this one has ")
-        assert f"remove {better.kept} to replace it" in check.kept
+        assert check.obstacle.startswith("there is one of 12 trials of 2 s, this one has ")
+        assert f"remove {better.kept} to replace it" in check.obstacle
     fields = json.loads(Path(better.kept).read_text("utf-8"))
     assert SelfCheck.from_dict(fields) == better
 
@@ -186,7 +186,7 @@ def test_a_check_that_says_as_much_replaces_the_one_before(told, before, after):
 def test_a_check_without_any_finite_floor_is_not_kept(monkeypatch, folder):
     endless = Trial("inconclusive", Estimate(1.0, 0.0, math.inf), 1.0)
     check = module._keep(SelfCheck("mlp", (endless,) * 12, "fingerprint"))
-    assert check.kept.startswith("not kept: most intervals have no end")
+    assert check.obstacle.startswith("most intervals have no end")
     assert list(folder.iterdir()) == []
 
 
@@ -202,7 +202,8 @@ def test_a_folder_that_cannot_be_written_is_told(told, monkeypatch, tmp_path):
     occupied.write_text("", "utf-8")
     monkeypatch.setenv("TINYTORCH_CACHE", str(occupied / "below"))
     check = self_check("mlp", trials=1)
-    assert check.kept.startswith("not kept: ")
+    assert check.obstacle
+    assert not check.is_kept
     assert len(check.trials) == 1
 
 

@@ -30,7 +30,7 @@ def inner(pytester, monkeypatch):
 COMPARED = """
     import numpy as np
     import pytest
-    from example_comparisons import comparison
+    from example_comparisons import comparison, unevaluated
     from tinytorch.comparison import compare as comparer
     from tinytorch.comparison.accuracy import compare_accuracy
     from tinytorch.comparison.outputs import compare_outputs
@@ -161,7 +161,7 @@ def test_a_loss_of_accuracy_fails_whatever_the_speed(inner):
             "*Failed: candidate gives broken outputs: output 0 has shape*",
         ),
         (
-            "comparison(0.1, not_measured={'accuracy': 'candidate could not be evaluated: X'})",
+            "comparison(0.1, not_measured=unevaluated())",
             "*Failed: candidate could not be evaluated: X",
         ),
     ],
@@ -180,7 +180,7 @@ def test_a_candidate_that_is_broken_fails_whatever_the_speed(inner, found, messa
             "accuracy is inconclusive: *",
         ),
         (
-            "comparison(0.1, not_measured={'accuracy': 'baseline could not be evaluated: X'})",
+            "comparison(0.1, not_measured=unevaluated('baseline'))",
             "accuracy could not be compared: baseline could not be evaluated: X*",
         ),
     ],

@@ -1,5 +1,5 @@
 import pytest
-from example_comparisons import comparison, contradictory, with_evidence
+from example_comparisons import comparison, contradictory, unevaluated, with_evidence
 from terminal import shown
 
 from tinytorch.comparison.accuracy import compare_accuracy
@@ -68,11 +68,11 @@ def test_a_loss_of_accuracy_comes_before_the_speed():
             "candidate gives broken outputs: 1 outputs, 3 outputs; its speed does not count",
         ),
         (
-            {"not_measured": {"accuracy": "candidate could not be evaluated: X"}},
+            {"not_measured": unevaluated()},
             "candidate could not be evaluated: X; its speed does not count",
         ),
         (
-            {"not_measured": {"accuracy": "baseline could not be evaluated: X"}},
+            {"not_measured": unevaluated("baseline")},
             "accuracy could not be compared: baseline could not be evaluated: X",
         ),
         (
@@ -88,10 +88,12 @@ def test_what_is_not_as_good_comes_before_the_speed(changes, words):
 
 
 def test_a_row_of_many_says_what_stands_against_it():
+    mute = unevaluated("candidate", "raised X", name="mute")
+    unknown = unevaluated("baseline", "raised X", name="old")
     found = [
         comparison(0.5, outputs=OutputDifference(mismatch="other shapes")).named("old", "wrong"),
-        comparison(0.5, not_measured={"accuracy": "mute raised X"}).named("old", "mute"),
-        comparison(0.5, not_measured={"accuracy": "old raised X"}).named("old", "open"),
+        comparison(0.5, not_measured=mute).named("old", "mute"),
+        comparison(0.5, not_measured=unknown).named("old", "open"),
     ]
     text = shown(render_comparisons(found), 120)
     lines = text.splitlines()

@@ -1,7 +1,7 @@
 from dataclasses import replace
 
 import pytest
-from example_comparisons import comparison, contradictory, with_evidence
+from example_comparisons import comparison, contradictory, unevaluated, with_evidence
 
 from tinytorch.comparison.accuracy import compare_accuracy
 from tinytorch.comparison.comparison import NOT_STATED
@@ -65,13 +65,13 @@ def test_a_speedup_has_its_interval():
             "red",
         ),
         (
-            {"not_measured": {"accuracy": "candidate raised X"}},
+            {"not_measured": unevaluated("candidate", "raised X")},
             "candidate raised X; its speed does not count",
             "not evaluated",
             "red",
         ),
         (
-            {"not_measured": {"accuracy": "baseline raised X"}},
+            {"not_measured": unevaluated("baseline", "raised X")},
             "accuracy could not be compared: baseline raised X",
             "faster",
             "green",
@@ -88,7 +88,8 @@ def test_quality_comes_before_time(changes, headline, outcome, style):
 
 def test_notes_on_quality_name_the_candidate_once():
     found = [
-        comparison(0.5, not_measured={"accuracy": f"{side} raised X"}) for side in ("old", "new")
+        comparison(0.5, not_measured=unevaluated(side, "raised X", name=name))
+        for side, name in (("baseline", "old"), ("candidate", "new"))
     ]
     named = [each.named("old", "new") for each in found]
     assert list(quality_note_lines(named)) == [

@@ -1,7 +1,7 @@
 from dataclasses import replace
 
 import pytest
-from example_comparisons import comparison, contradictory
+from example_comparisons import comparison, contradictory, unevaluated
 from example_optimizations import attempt, inconclusive, measured, optimization
 from example_profiles import example_profile
 from reported_optimizations import (
@@ -42,6 +42,7 @@ from tinytorch.tuning.attempt import (
     FAILED,
     IN_MEMORY,
     NOT_TRIED,
+    OUT_OF_TIME,
     RELOADED,
     WORSE,
     Attempt,
@@ -231,7 +232,7 @@ def test_only_a_name_becomes_it_and_no_ordinary_word():
         comparison=comparison(
             0.5,
             candidate_name="compiled",
-            not_measured={"accuracy": "compiled (evaluate) took longer than 2 s"},
+            not_measured=unevaluated("compiled", "(evaluate) took longer than 2 s"),
             notes=(
                 "compiled is not built anew for every round: it was compiled once in 0.34 s and "
                 "compiled while planning once in 17 s",
@@ -330,14 +331,14 @@ def test_a_note_of_the_fresh_comparison_alone_is_not_lost():
 
 
 def test_what_lacked_time_is_not_known_yet():
-    late = Attempt(("int8",), NOT_TRIED, "the budget of 20 s was spent before")
+    late = Attempt(("int8",), NOT_TRIED, "the budget of 20 s was spent before", code=OUT_OF_TIME)
     found = optimization(late)
     assert verdict_word(found) == "Not known yet"
     assert headline(found).endswith("1 not tried; a larger budget tries the rest.")
 
 
 def test_a_larger_budget_is_promised_only_to_what_lacked_time():
-    late = Attempt(("int8",), NOT_TRIED, "the budget of 20 s was spent before")
+    late = Attempt(("int8",), NOT_TRIED, "the budget of 20 s was spent before", code=OUT_OF_TIME)
     unjudged = [Attempt((name,), NOT_TRIED, "nobody can judge it") for name in ("a", "b")]
     assert headline(optimization(late, *unjudged)).endswith(
         "3 not tried; a larger budget tries 1 of these."

@@ -26,8 +26,8 @@ def test_what_was_not_decided_is_said_first_and_raises_the_floor():
 
 def test_a_floor_that_is_not_kept_is_no_rule_for_the_gate():
     assert "takes no tolerance below it" in shown(render_self_check(CHECK))
-    for kept in ("", "not kept: there is a better one"):
-        text = shown(render_self_check(replace(CHECK, kept=kept)))
+    for obstacle in ("", "there is a better one"):
+        text = shown(render_self_check(replace(CHECK, kept="", obstacle=obstacle)))
         assert "so `tinytorch gate` does not know it" in text
 
 

@@ -107,7 +107,8 @@ def test_what_is_finished_is_found_with_a_note_that_says_when(store):
     assert set(found) == {("int8-dynamic",)}
     (note,) = found["int8-dynamic",].notes
     assert note == f"measured at {made.created_at[:16].replace('T', ' ')} UTC, not again"
-    assert replace(found["int8-dynamic",], notes=()) == FASTER
+    assert replace(found["int8-dynamic",], notes=(), measured_at="") == FASTER
+    assert found["int8-dynamic",].measured_at == made.created_at
     assert is_from_before(found["int8-dynamic",])
     assert not is_from_before(FASTER)
 

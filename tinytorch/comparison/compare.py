@@ -19,7 +19,7 @@ from tinytorch.comparison.evidence import Evidence, gather_evidence
 from tinytorch.comparison.processes import Isolated, ProcessSide
 from tinytorch.comparison.sequential import Rule, TimedRounds, time_until_known
 from tinytorch.comparison.sides import LocalSide, WorkloadSide, function_name, seconds_of
-from tinytorch.errors import MeasurementError, ModelError, SettingError
+from tinytorch.errors import Failure, MeasurementError, ModelError, SettingError
 from tinytorch.measure.ceilings import Progress
 from tinytorch.measure.environment import describe_environment, usable_cores
 from tinytorch.measure.estimate import INCONCLUSIVE, Estimate, time_verdict
@@ -337,8 +337,8 @@ GROWTH_NAMED = 100 << 20
 LOST_NAMED, DRIFT_NAMED = 0.1, 0.1
 BESIDE_SHARE = 0.5
 """The other timing on a device may take this share of the budget on top of it."""
-BESIDE_TOO_SLOW = "takes too long for the budget; give a larger budget"
-BESIDE_IS_COLD = 'with cache="cold" every call is timed alone'
+BESIDE_TOO_SLOW = Failure("takes too long for the budget; give a larger budget", "too-slow")
+BESIDE_IS_COLD = Failure('with cache="cold" every call is timed alone', "cold-caches")
 NAMES = ("baseline", "candidate")
 
 AnySide = LocalSide | ProcessSide
@@ -413,7 +413,7 @@ def compare(
         if evidence:
             known = _with_room(first, second, lambda: gather_evidence(first, second, margin=margin))
         found = _time(first, second, rule, is_known=is_known, rng=rng, progress=progress)
-        beside, why_alone = None, ""
+        beside, why_alone = None, None
         if evidence if both_timings is None else both_timings:
             beside, why_alone = _time_beside(
                 first, second, rule, cache=cache, timed=found.timed, rng=rng, progress=progress
@@ -584,14 +584,14 @@ def _time_beside(
     timed: TimedRounds,
     rng: np.random.Generator,
     progress: Progress | None,
-) -> tuple[TimedRounds | None, str]:
+) -> tuple[TimedRounds | None, Failure | None]:
     """Time sustained calls beside single ones, or the other way round; or return why not.
 
     Neither is there on a processor, where both are the same.
     """
     timing = first.device_timing
     if timing is None:
-        return None, ""
+        return None, None
     if cache == COLD:
         return None, BESIDE_IS_COLD
     budget_s = BESIDE_SHARE * rule.budget_s
@@ -606,7 +606,7 @@ def _time_beside(
     finally:
         for side in (first, second):
             side.time_on_device(timing)
-    return found.timed, ""
+    return found.timed, None
 
 
 @dataclass(frozen=True)

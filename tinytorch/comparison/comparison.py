@@ -11,11 +11,17 @@ from typing import Any
 import numpy as np
 
 from tinytorch.comparison.accuracy import NOT_WORSE, AccuracyComparison, is_equally_good
-from tinytorch.comparison.evidence import NO_EVALUATE, Tail
+from tinytorch.comparison.evidence import (
+    BASELINE,
+    CANDIDATE,
+    EVALUATE_FAILED,
+    NO_EVALUATE,
+    Tail,
+)
 from tinytorch.comparison.outputs import OutputDifference
 from tinytorch.comparison.resources import Resources
 from tinytorch.comparison.sequential import Rule, TimedRounds, estimate_ratio
-from tinytorch.errors import SettingError
+from tinytorch.errors import Failure, SettingError
 from tinytorch.measure.estimate import (
     FASTER,
     INCONCLUSIVE,
@@ -94,7 +100,7 @@ class Comparison(Shown):
     resources: tuple[Resources, Resources] | None = None
     calls: tuple[Samples, Samples] | None = None
     energy: tuple[Samples, Samples] | None = None
-    not_measured: Mapping[str, str] = field(default_factory=dict)
+    not_measured: Mapping[str, Failure] = field(default_factory=dict)
     environment: Mapping[str, Any] = field(default_factory=dict)
     preparations: tuple[tuple[Preparation, ...], tuple[Preparation, ...]] = ((), ())
     cache: str = WARM
@@ -382,7 +388,7 @@ class Comparison(Shown):
             "resources": self.resources and [each.to_dict() for each in self.resources],
             "calls": self.calls and [each.to_dict() for each in self.calls],
             "energy": self.energy and [each.to_dict() for each in self.energy],
-            "not_measured": dict(self.not_measured),
+            "not_measured": {name: asdict(why) for name, why in self.not_measured.items()},
             "environment": dict(self.environment),
         }
 
@@ -412,7 +418,7 @@ class Comparison(Shown):
             resources=_both(fields["resources"], Resources.from_dict),
             calls=_both(fields["calls"], Samples.from_dict),
             energy=_both(fields["energy"], Samples.from_dict),
-            not_measured=fields["not_measured"],
+            not_measured=_failures(fields),
             environment=fields["environment"],
             preparations=_preparations(fields.get("preparations", ((), ()))),
             cache=fields.get("cache", WARM),
@@ -455,6 +461,26 @@ def _preparations(
 ) -> tuple[tuple[Preparation, ...], tuple[Preparation, ...]]:
     first, second = (tuple(Preparation.from_dict(each) for each in side) for side in sides)
     return first, second
+
+
+def _failures(fields: Mapping[str, Any]) -> dict[str, Failure]:
+    """Read why something was not measured.
+
+    In records from before there were codes, the sentence about an evaluation that failed begins
+    with the name of the side, of which one may be the beginning of the other.
+    """
+    found = {name: Failure.read(written) for name, written in fields["not_measured"].items()}
+    former = fields["not_measured"].get("accuracy")
+    if not isinstance(former, str):
+        return found
+    if former == NO_EVALUATE.words:
+        return found | {"accuracy": NO_EVALUATE}
+    sides = {fields["baseline_name"]: BASELINE, fields["candidate_name"]: CANDIDATE}
+    fitting = [name for name in sides if former.startswith((f"{name} ", f"{name}:"))]
+    if fitting:
+        subject = sides[max(fitting, key=len)]
+        found["accuracy"] = Failure(former, EVALUATE_FAILED, subject)
+    return found
 
 
 def _both(pair: Any, read: Any) -> Any:
@@ -526,7 +552,8 @@ def quality_doubt(comparison: Comparison) -> str:
     accuracy = comparison.accuracy
     if accuracy is None:
         reason = comparison.not_measured.get("accuracy", NO_EVALUATE)
-        return "" if reason == NO_EVALUATE else f"accuracy could not be compared: {reason}"
+        is_expected = reason.code == NO_EVALUATE.code
+        return "" if is_expected else f"accuracy could not be compared: {reason}"
     if accuracy.verdict != INCONCLUSIVE or is_equally_good(
         accuracy, has_same_outputs=comparison.has_same_outputs
     ):
@@ -535,11 +562,7 @@ def quality_doubt(comparison: Comparison) -> str:
 
 
 def failed_evaluation(comparison: Comparison) -> str:
-    """Give the reason why the candidate, and not the baseline, could not be evaluated, or nothing.
-
-    Such a reason starts with the name of the side; one name may be the beginning of the other.
-    """
-    reason = comparison.not_measured.get("accuracy", "")
-    names = (comparison.baseline_name, comparison.candidate_name)
-    fitting = [name for name in names if reason.startswith((f"{name} ", f"{name}:"))]
-    return reason if max(fitting, key=len, default="") == names[1] else ""
+    """Return why the candidate, and not the baseline, could not be evaluated, or nothing."""
+    reason = comparison.not_measured.get("accuracy", NO_EVALUATE)
+    has_failed = (reason.code, reason.subject) == (EVALUATE_FAILED, CANDIDATE)
+    return str(reason) if has_failed else ""

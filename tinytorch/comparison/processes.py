@@ -158,8 +158,9 @@ class ProcessSide:
             self.close()
             if error.kind == TIMED_OUT:
                 hint = "allow more with a longer timeout"
-                raise MeasurementError(f"{self.name} {error}; {hint}") from error
-            raise ModelError(f"{self.name}{_failed(error)}") from error
+                late = MeasurementError(f"{self.name} {error}; {hint}")
+                raise late.about(self.name) from error
+            raise ModelError(f"{self.name}{_failed(error)}").about(self.name) from error
         except BaseException:
             self.close()
             raise

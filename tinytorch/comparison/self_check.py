@@ -24,7 +24,6 @@ SCHEMA = 1
 TARGET = "mlp"
 ENOUGH_TRIALS = 10
 """With fewer, a check does not replace one that has more."""
-NOT_KEPT = "not kept: "
 
 
 @dataclass(frozen=True)
@@ -56,7 +55,7 @@ class Trial:
 
 @dataclass(frozen=True)
 class SelfCheck:
-    """Comparisons of a target with itself. `kept` says where the result lies, or why not.
+    """Comparisons of a target with itself. `kept` says where the result lies, `obstacle` why not.
 
     `budget_s` is what each of them was allowed to take.
     """
@@ -66,10 +65,11 @@ class SelfCheck:
     fingerprint: str
     kept: str = ""
     budget_s: float = 0.0
+    obstacle: str = ""
 
     @property
     def is_kept(self) -> bool:
-        return bool(self.kept) and not self.kept.startswith(NOT_KEPT)
+        return bool(self.kept)
 
     @property
     def false_alarms(self) -> int:
@@ -118,6 +118,7 @@ class SelfCheck:
             "budget_s": self.budget_s,
             "trials": [trial.to_dict() for trial in self.trials],
             "kept": self.kept,
+            "obstacle": self.obstacle,
         }
 
     @classmethod
@@ -125,7 +126,10 @@ class SelfCheck:
         """Give back what :meth:`to_dict` wrote."""
         trials = tuple(Trial.from_dict(each) for each in fields["trials"])
         budget_s = fields.get("budget_s", 0.0)
-        return cls(fields["target"], trials, fields["fingerprint"], fields["kept"], budget_s)
+        obstacle = fields.get("obstacle", "")
+        return cls(
+            fields["target"], trials, fields["fingerprint"], fields["kept"], budget_s, obstacle
+        )
 
 
 def self_check(
@@ -175,14 +179,13 @@ def _keep(check: SelfCheck) -> SelfCheck:
     path = _file(check.fingerprint)
     obstacle = _why_not(check, _known(check.fingerprint), path)
     if obstacle:
-        return replace(check, kept=f"{NOT_KEPT}{obstacle}")
+        return replace(check, obstacle=obstacle)
     kept = replace(check, kept=str(path))
     try:
         with write_atomically(path) as temporary:
             temporary.write_text(json.dumps(kept.to_dict(), indent=1), "utf-8")
     except OSError as error:
-        reason = f"{NOT_KEPT}{path.parent} cannot be written ({error.strerror})"
-        return replace(check, kept=reason)
+        return replace(check, obstacle=f"{path.parent} cannot be written ({error.strerror})")
     return kept
 
 

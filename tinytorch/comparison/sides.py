@@ -232,9 +232,9 @@ class LocalSide:
     def _failure(self, what: str, error: BaseException) -> TinyTorchError:
         """Give the error that names the side; what has run too long is no failure of a model."""
         if isinstance(error, MeasurementError):
-            return error
+            return error.about(self.name)
         kind = "" if isinstance(error, ModelError) else f"{type(error).__name__}: "
-        return ModelError(f"{self.name} {what}: {kind}{error}")
+        return ModelError(f"{self.name} {what}: {kind}{error}").about(self.name)
 
     @contextmanager
     def _watching_forks(self) -> Iterator[None]:

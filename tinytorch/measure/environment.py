@@ -308,12 +308,16 @@ class Observation:
     switches: int | None = field(default_factory=lambda: _involuntary_switches())
     ticks: CpuTicks | None = field(default_factory=lambda: cpu_ticks())
 
-    def doubts_since(self, earlier: Observation, *, is_computing: bool = True) -> tuple[str, ...]:
-        """Give a sentence for each reason to doubt what was measured between the two moments.
+    def doubts_since(
+        self, earlier: Observation, *, is_computing: bool = True, may_wait: bool = False
+    ) -> tuple[str, ...]:
+        """Return a sentence for each reason to doubt what was measured between the two moments.
 
-        A process that lets others, or a device, compute waits without being disturbed.
+        A process that lets others, or a device, compute waits without being disturbed; one that
+        `may_wait` does so in between.
         """
-        own = (_waiting_note(earlier, self), _switches_note(earlier, self)) if is_computing else ()
+        waiting = "" if may_wait else _waiting_note(earlier, self)
+        own = (waiting, _switches_note(earlier, self)) if is_computing else ()
         found = (_steal_note(earlier, self), *own, _load_note())
         return tuple(note for note in found if note)
 

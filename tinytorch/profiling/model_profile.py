@@ -42,9 +42,9 @@ from tinytorch.profiling.layers import BACKWARD, UPDATE
 from tinytorch.profiling.profile import Profile
 
 __all__ = [
-    "IN_TRAINING_MODE",
     "Task",
     "Timing",
+    "about_training_mode",
     "check_run",
     "profile_model",
     "profile_workload",
@@ -398,7 +398,6 @@ def _trace(adapter: Adapter, model: Any, call: Callable[[], Any]) -> list[tuple[
 # ---------------------------------------------------------------- profiling a workload: unwatched
 # calls, watched calls in turns with them, one recorded call
 
-IN_TRAINING_MODE = "the model is in training mode"
 """How the note begins where that changes what layers compute."""
 
 
@@ -519,22 +518,29 @@ def _record(task: Task, *, by_trace: bool) -> Recording:
     )
 
 
+def about_training_mode(adapter: Adapter, model: Any) -> str:
+    """Say which layers training mode changes, or nothing where it changes none."""
+    changing = {
+        type(module).__name__
+        for module in adapter.modules(model).values()
+        if getattr(module, "training", False)
+        and any(kind in type(module).__name__ for kind in ("Dropout", "BatchNorm"))
+    }
+    if not changing:
+        return ""
+    return (
+        f"the model is in training mode, which changes {', '.join(sorted(changing))}; "
+        "call model.eval() before to measure inference"
+    )
+
+
 def _blind_spots(
     task: Task, recording: Recording, parameters: Iterable[ParameterSpec], timing: Timing
 ) -> tuple[str, ...]:
     """Say what ran without being seen, so that no total is taken for complete."""
     model, notes = task.workload.model, []
-    changing = [
-        type(module).__name__
-        for module in task.adapter.modules(model).values()
-        if getattr(module, "training", False)
-        and any(word in type(module).__name__ for word in ("Dropout", "BatchNorm"))
-    ]
-    if changing and not task.is_training:
-        notes.append(
-            f"{IN_TRAINING_MODE}, which changes {', '.join(sorted(set(changing)))}; "
-            "call model.eval() before to measure inference"
-        )
+    if not task.is_training and (doubt := about_training_mode(task.adapter, model)):
+        notes.append(doubt)
     if len(task.adapter.watchable_modules(model)) < len(task.adapter.modules(model)):
         notes.append("the layers inside of a compiled module are not timed one by one")
     if not recording.operations:

@@ -123,16 +123,8 @@ class TargetResult:
             return "the baseline does not have it; nothing to compare with"
         if self.problem:
             return self.problem
-        errors = [
-            f"the {side} {error}"
-            for side, error in (
-                ("candidate", self.candidate_error),
-                ("baseline", self.baseline_error),
-            )
-            if error
-        ]
-        if errors:
-            return "; ".join(errors)
+        if self.candidate_error or self.baseline_error:
+            return "; ".join(filter(None, (self.candidate_error, self.baseline_error)))
         parts = [self._time_reason(), self._accuracy_reason(), self.obstacle]
         if self.verdict == ACCURACY:
             parts = parts[1::-1] + parts[2:]  # what decides comes first

@@ -15,10 +15,11 @@ from typing import Any
 import numpy as np
 
 from tinytorch.comparison.compare import compare
-from tinytorch.comparison.comparison import Comparison
+from tinytorch.comparison.comparison import Comparison, failed_evaluation
+from tinytorch.comparison.evidence import EVALUATE_FAILED
 from tinytorch.comparison.outputs import OutputDifference
 from tinytorch.comparison.processes import Isolated
-from tinytorch.errors import MeasurementError, ModelError, SettingError
+from tinytorch.errors import MeasurementError, ModelError, SettingError, TinyTorchError
 from tinytorch.measure.ceilings import Progress
 from tinytorch.measure.child_process import TIMED_OUT, ChildError, last_words, run_child
 from tinytorch.measure.estimate import FASTER, SLOWER, Estimate
@@ -385,13 +386,13 @@ def against_commit(
             is_known=lambda ratio: ratio.is_below(1 + tolerance) is not None,
         )
     except (ModelError, MeasurementError) as error:
-        result = _after_failure(result, str(error))
+        result = _after_failure(result, error)
         return replace(result, seconds_used=perf_counter() - started)
     broken = found.outputs.broken if found.outputs else ""
     if broken:  # what computes something else is not ranked by its speed
         return replace(
             result,
-            candidate_error=f"gives broken outputs: {broken}",
+            candidate_error=f"{CANDIDATE} gives broken outputs: {broken}",
             outputs=_about_outputs(found.outputs),
             seconds_used=perf_counter() - started,
         )
@@ -427,28 +428,28 @@ def _before_measuring(
     if old.is_missing and not new.error:
         return replace(result, is_new=True)
     if old.error or new.error:
-        gone = "does not have it any more"
+        failed = [
+            seen.error and f"{side} fails: {seen.error}"
+            for side, seen in ((BASELINE, old), (CANDIDATE, new))
+        ]
+        gone = f"{CANDIDATE} does not have it any more"
         return replace(
             result,
-            candidate_error=gone if new.is_missing else new.error and f"fails: {new.error}",
-            baseline_error="" if old.is_missing else old.error and f"fails: {old.error}",
+            candidate_error=gone if new.is_missing else failed[1],
+            baseline_error="" if old.is_missing else failed[0],
         )
     tops = (sides[0].top or sides[0].folder, sides[1].top or sides[1].folder)
     problem, note = about_code(tops, (old.origins, new.origins))
     return replace(result, problem=problem, notes=(note,) if note else ())
 
 
-def _after_failure(result: TargetResult, message: str) -> TargetResult:
-    """See whose failure ended a comparison; its message starts with the name of the side."""
-    error = _error_of(CANDIDATE, message)
-    if error:
-        return replace(result, candidate_error=error)
-    error = _error_of(BASELINE, message)
-    return replace(result, baseline_error=error) if error else replace(result, problem=message)
-
-
-def _error_of(side: str, message: str) -> str:
-    return message.removeprefix(side).lstrip(": ") if message.startswith(side) else ""
+def _after_failure(result: TargetResult, error: TinyTorchError) -> TargetResult:
+    """Blame the side whose failure ended a comparison."""
+    if error.subject == CANDIDATE:
+        return replace(result, candidate_error=str(error))
+    if error.subject == BASELINE:
+        return replace(result, baseline_error=str(error))
+    return replace(result, problem=str(error))
 
 
 def _with_accuracy(
@@ -458,11 +459,10 @@ def _with_accuracy(
     if found.accuracy is not None:
         return replace(result, accuracy=found.accuracy)
     had, has = (each.has_evaluate for each in probed)
-    reason = found.not_measured.get("accuracy", "")
     if had and has:
-        error = _error_of(CANDIDATE, reason)
-        if error:
+        if error := failed_evaluation(found):
             return replace(result, candidate_error=error)
+        reason = found.not_measured.get("accuracy", "")
         return replace(result, obstacle=f"accuracy could not be compared: {reason}")
     if had:
         return replace(
@@ -504,7 +504,7 @@ def against_record(
     tolerance = measuring.settings.tolerance
     result = TargetResult(target, tolerance)
     if probed.error:
-        return replace(result, candidate_error=f"fails: {probed.error}")
+        return replace(result, candidate_error=f"{CANDIDATE} fails: {probed.error}")
     settings = settings_of(probed.python if side.python else "", probed.origins.file)
     like = Record(KIND, target, {}, measuring.environment, settings)
     baseline, reason = stored.of(like)
@@ -520,8 +520,7 @@ def against_record(
             is_known=lambda ratio: _is_within(ratio, tolerance / 2),
         )
     except (ModelError, MeasurementError) as error:
-        message = str(error).removeprefix(CANDIDATE_AGAIN).removeprefix(CANDIDATE).lstrip(": ")
-        result = replace(result, candidate_error=message)
+        result = replace(result, candidate_error=str(error))
         return replace(result, seconds_used=perf_counter() - started)
     ratio, notes = compare_with_record(latency_of(found), baseline)
     result = replace(
@@ -549,9 +548,9 @@ def _with_stored_accuracy(
     result: TargetResult, found: Comparison, record: Record, margin: float
 ) -> TargetResult:
     if found.accuracy is None:
-        reason = found.not_measured.get("accuracy", "")
-        if _error_of(CANDIDATE, reason):
-            return replace(result, candidate_error=_error_of(CANDIDATE, reason))
+        reason = found.not_measured.get("accuracy")
+        if reason is not None and reason.code == EVALUATE_FAILED:
+            return replace(result, candidate_error=str(reason))
         if stored_scores(record) is not None:
             return replace(result, obstacle=f"the record has an accuracy, this run none: {reason}")
         return result

@@ -284,10 +284,10 @@ def quality_note_lines(comparisons: Sequence[Comparison]) -> Iterator[str]:
     """Say what stands against each beside its time; a loss of accuracy is its outcome already."""
     for each in comparisons:
         loss = "" if outcome_text(each) == "less accurate" else quality_loss(each)
-        reason = loss or quality_doubt(each)
-        if reason:
-            name = each.candidate_name
-            yield reason if reason.startswith(name) else f"{name}: {reason}"
+        if loss:
+            yield loss  # it names the candidate
+        elif doubt := quality_doubt(each):
+            yield f"{each.candidate_name}: {doubt}"
 
 
 def _loss(comparison: Comparison) -> str:
@@ -639,7 +639,7 @@ def render_self_check(check: SelfCheck) -> RenderableType:
         "noise": f"{_percent(check.reach)} from the estimate to the end of its interval",
         "floor": f"{_percent(check.floor)}; {_use(check)}",
         "time": f"{seconds_text(check.median_seconds)} for one comparison",
-        "kept": check.kept or "no, since it has no name that others know",
+        "kept": check.kept or f"no: {check.obstacle or 'it has no name that others know'}",
     }
     width = max(map(len, facts))
     return Group(

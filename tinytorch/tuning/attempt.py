@@ -29,10 +29,10 @@ __all__ = [
     "NO_GAIN",
     "OBJECTIVES",
     "OUTCOMES",
+    "OUT_OF_TIME",
     "RELOADED",
     "SAME_BYTES",
     "SKIPPED",
-    "TIME_IS_UP",
     "WORSE",
     "Attempt",
     "LimitCheck",
@@ -151,8 +151,8 @@ OUTCOMES = {
 """Outcome -> what it means."""
 RENAMED = {"nothing to do": SKIPPED}
 """What outcomes were called in older records."""
-TIME_IS_UP = "the budget of"
-"""How the reason begins where there was no time to try."""
+OUT_OF_TIME = "out-of-time"
+"""Code of an attempt that was not tried because the budget was spent."""
 RELOADED, IN_MEMORY = "reloaded", "in memory"
 """Which model a confirmation is of: one that was saved and loaded, or the one that was made."""
 ACCEPTABLE = frozenset({BETTER, NO_GAIN, WORSE, INCONCLUSIVE})
@@ -165,6 +165,8 @@ class Attempt:
     `comparison` is with the baseline, `against_best` with the best stack so far, by time alone;
     `measured` is what the first one says. `seconds` is what all of it took, planning included.
     `confirmed_on` is RELOADED or IN_MEMORY for a confirmation, and empty otherwise.
+    `measured_at` is when, for one that comes from the records of an earlier run.
+    `code` says for programs why it was not tried.
     """
 
     stack: tuple[str, ...]
@@ -176,6 +178,8 @@ class Attempt:
     seconds: float = 0.0
     notes: tuple[str, ...] = ()
     confirmed_on: str = ""
+    measured_at: str = ""
+    code: str = ""
 
     @property
     def name(self) -> str:
@@ -185,7 +189,7 @@ class Attempt:
     @property
     def lacked_time(self) -> bool:
         """Whether it was not tried because the time was up."""
-        return self.outcome == NOT_TRIED and self.reason.startswith(TIME_IS_UP)
+        return self.code == OUT_OF_TIME
 
     @property
     def is_acceptable(self) -> bool:
@@ -222,6 +226,8 @@ class Attempt:
             "seconds": self.seconds,
             "notes": list(self.notes),
             "confirmed_on": self.confirmed_on,
+            "measured_at": self.measured_at,
+            "code": self.code,
             "changes_process": list(self.changes_process),
         }
 
@@ -229,6 +235,9 @@ class Attempt:
     def from_dict(cls, fields: Mapping[str, Any]) -> Attempt:
         """Give back what :meth:`to_dict` wrote; conclusions are drawn again."""
         comparison, against = fields["comparison"], fields["against_best"]
+        # Before there were codes: what took no time at all was not tried for want of it.
+        is_late = fields["outcome"] == NOT_TRIED and not fields["seconds"]
+        former = OUT_OF_TIME if is_late else ""
         return cls(
             stack=tuple(fields["stack"]),
             outcome=RENAMED.get(fields["outcome"], read_verdict(fields["outcome"])),
@@ -239,6 +248,8 @@ class Attempt:
             seconds=fields["seconds"],
             notes=tuple(fields["notes"]),
             confirmed_on=fields.get("confirmed_on", ""),
+            measured_at=fields.get("measured_at", ""),
+            code=fields.get("code", former),
         )
 
 

@@ -231,7 +231,6 @@ def _add_bare_code(add: Add, code: CodeType) -> None:
 
 ATTEMPT_KIND, OPTIMIZATION_KIND = "attempt", "optimization"
 JOIN = " + "
-NOT_AGAIN = ", not again"
 """How the note of an attempt ends that an earlier run made."""
 RECENT = 5
 """So many attempts at one thing are looked at for the last that was really made."""
@@ -356,7 +355,7 @@ def find_finished(store: RecordStore, origin: Origin) -> dict[tuple[str, ...], A
 
 def is_from_before(attempt: Attempt) -> bool:
     """Tell whether an attempt comes from an earlier run, by :func:`find_finished`."""
-    return attempt.notes[-1:] != () and attempt.notes[-1].endswith(NOT_AGAIN)
+    return bool(attempt.measured_at)
 
 
 def add_record(store: RecordStore, record: Record) -> str:
@@ -429,5 +428,5 @@ def _attempt_of(record: Record) -> Attempt | None:
         attempt = Attempt.from_dict(record.details)
     except (TinyTorchError, KeyError, TypeError, ValueError, AttributeError):
         return None
-    made = f"measured at {record.created_at[:16].replace('T', ' ')} UTC{NOT_AGAIN}"
-    return replace(attempt, notes=(*attempt.notes, made))
+    made = f"measured at {record.created_at[:16].replace('T', ' ')} UTC, not again"
+    return replace(attempt, notes=(*attempt.notes, made), measured_at=record.created_at)

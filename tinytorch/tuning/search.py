@@ -15,9 +15,9 @@ from tinytorch.profiling.profile import Profile
 from tinytorch.tuning.attempt import (
     BETTER,
     NOT_TRIED,
+    OUT_OF_TIME,
     SAME_BYTES,
     SKIPPED,
-    TIME_IS_UP,
     Attempt,
     is_less,
 )
@@ -146,7 +146,7 @@ MOST_CONFIRMATIONS = 3
 """So many are compared afresh, from the best on, until one holds."""
 OTHER_SEEDS = 1_000_000
 """Fresh comparisons draw from seeds of their own, this far from those of attempts."""
-OUT_OF_TIME = f"{TIME_IS_UP} {{budget:g}} s was spent before"
+TIME_IS_UP = "the budget of {budget:g} s was spent before"
 
 
 @dataclass
@@ -308,8 +308,8 @@ class Search:
         was_any_tried = any(x.outcome not in (NOT_TRIED, SKIPPED) for x in self.attempts)
         is_late = was_any_tried and self._left_of(1 - SHARE_OF_CONFIRMATION) <= 0
         if is_late and self.trials.can_judge(entries):  # else more time would not help
-            reason = OUT_OF_TIME.format(budget=self.trials.settings.budget_s)
-            self._keep(Attempt(stack, NOT_TRIED, reason))
+            reason = TIME_IS_UP.format(budget=self.trials.settings.budget_s)
+            self._keep(Attempt(stack, NOT_TRIED, reason, code=OUT_OF_TIME))
             return None
         self._tell(" + ".join(stack))
         attempt, built = self.trials.attempt(

@@ -26,7 +26,7 @@ from tinytorch.comparison.evidence import NO_EVALUATE, outputs_and_seconds, outp
 from tinytorch.comparison.outputs import OutputDifference, attention_mask_of, compare_outputs
 from tinytorch.comparison.resources import Resources, measure_resources
 from tinytorch.comparison.sides import WorkloadSide
-from tinytorch.errors import ModelError, SettingError, TinyTorchError, first_line
+from tinytorch.errors import Failure, ModelError, SettingError, TinyTorchError, first_line
 from tinytorch.measure.ceilings import Progress
 from tinytorch.measure.timing import time_limit
 from tinytorch.models.workload import Workload, preparations_of
@@ -258,7 +258,7 @@ CANNOT_BE_JUDGED = (
 
 MARGIN = "--max-accuracy-drop"
 """What sets the margin of an `evaluate`."""
-FOR_THE_BEST = "measured only of what is chosen in the end"
+FOR_THE_BEST = Failure("measured only of what is chosen in the end", "only-of-the-best")
 NOT_RELOADED = "confirmed on the model in memory, not on one that was saved and loaded: {reason}"
 Timing = tuple[float, int, Progress | None]
 """How long a comparison may take, its seed, and who watches."""
@@ -404,9 +404,7 @@ class Trials:
             attempt = replace(attempt, outcome=SKIPPED, reason=str(error), plans=error.plans)
         except Exception as error:  # what a candidate does wrong must not end the search
             # Our own words need no class before them.
-            reason = first_line(error)
-            if isinstance(error, TinyTorchError):
-                reason = reason.removeprefix(f"{type(error).__name__}: ")
+            reason = first_line(error, with_class=not isinstance(error, TinyTorchError))
             attempt = replace(attempt, outcome=FAILED, reason=reason)
         attempt = replace(attempt, seconds=perf_counter() - started)
         return attempt, built if attempt.is_acceptable else None
@@ -481,7 +479,7 @@ class Trials:
             seed=seed,
             progress=progress,
         )
-        missing: dict[str, str] = dict(comparison.not_measured)
+        missing: dict[str, Failure] = dict(comparison.not_measured)
         if not is_final:
             missing = dict.fromkeys(("calls", "energy", "accuracy"), FOR_THE_BEST)
             resources = self._resources(baseline, candidate, comparison)

@@ -1,5 +1,5 @@
 import pytest
-from example_comparisons import comparison, contradictory, with_evidence
+from example_comparisons import comparison, contradictory, unevaluated, with_evidence
 from example_pages import HOSTILE
 from html_reading import Reading
 
@@ -35,7 +35,7 @@ def page(found, **context):
         ),
         (comparison(0.5, outputs=OutputDifference(mismatch="x")), "Broken outputs", "bad"),
         (
-            comparison(0.5, not_measured={"accuracy": "candidate raised X"}),
+            comparison(0.5, not_measured=unevaluated()),
             "Not evaluated",
             "bad",
         ),

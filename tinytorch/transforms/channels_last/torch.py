@@ -99,7 +99,7 @@ def plan_torch(workload: Workload, settings: ChannelsLast) -> Plan:
     )
     if not trial.works:
         reason = refusal(workload.model, trial)
-        if "view" in trial.reason:
+        if trial.difference is None:  # the model itself raised
             reason += " (code that uses view() needs the usual layout; reshape() does not)"
         return settings.skipping(reason, *skipped)
     steps = [Step(path, "kernels and images with the channels last", WHY) for path in layers]
