@@ -22,18 +22,6 @@ from tinytorch.transforms.compressed_file import load_compressed, save_compresse
 from tinytorch.transforms.compression import CompressionResult
 from tinytorch.transforms.support.weights import scores_of
 
-__all__ = [
-    "BUDGETS",
-    "DOES_NOT_FIT",
-    "FITS",
-    "NOT_MEASURED",
-    "NOT_SHOWN",
-    "Check",
-    "Deployment",
-    "budget_verdict",
-    "deployment_report",
-]
-
 FITS, DOES_NOT_FIT = "fits", "does not fit"
 NOT_SHOWN, NOT_MEASURED = "not shown", "not measured"
 
@@ -121,7 +109,7 @@ class Deployment(Shown):
         return Check(name, found, limit, budget_verdict(found.low, found.high, limit))
 
     def to_dict(self) -> dict[str, Any]:
-        """Give everything, ready for JSON; a number that is not finite is None."""
+        """Return everything, ready for JSON; a number that is not finite is None."""
         return {
             "name": self.name,
             "verdict": self.verdict,
@@ -207,7 +195,7 @@ def deployment_report(
 
 
 def _written(workload: Workload, compressed: Any, place: Path) -> Path:
-    """Give the file to load, and write it where there is none yet."""
+    """Return the file to load, and write it where there is none yet."""
     if isinstance(compressed, (str, Path)):
         return Path(compressed)
     if isinstance(compressed, CompressionResult):

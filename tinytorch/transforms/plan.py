@@ -59,7 +59,7 @@ class Gain:
 
     @classmethod
     def counted(cls, before: int, after: int, how: str) -> Gain:
-        """Give what fewer bytes are: exactly so many times smaller, counted in this way."""
+        """Return how many times smaller fewer bytes are, counted in the way that `how` says."""
         ratio = before / max(1, after)
         return cls(ratio, ratio, ratio, f"{before:,} bytes before, {after:,} after, {how}")
 
@@ -134,7 +134,7 @@ class Plan(Shown):
 
     @property
     def layers(self) -> tuple[str, ...]:
-        """Give the layers that change, each once."""
+        """The layers that change, each once."""
         return tuple(dict.fromkeys(step.layer for step in self.steps))
 
     @property
@@ -155,7 +155,7 @@ class Plan(Shown):
 
     @property
     def skipped_by_reason(self) -> dict[str, tuple[str, ...]]:
-        """Give the layers that are left alone by the reason, each once."""
+        """The layers that are left alone, each once, by the reason."""
         layers: dict[str, dict[str, None]] = {}
         for each in self.skipped:
             layers.setdefault(each.reason, {})[each.layer] = None
