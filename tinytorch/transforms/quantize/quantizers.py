@@ -63,7 +63,7 @@ def packing() -> Iterator[None]:
     lets oneDNN compute convolutions, 1.0 to 5.8 times as fast as FBGEMM (which `x86` takes for
     everything else), and holds their weights twice for it.
 
-    The warnings are that all of this moves to torchao some day, which users of a model cannot act on.
+    The warnings say that all of this moves to torchao, which users of a model cannot act on.
     """
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", ".*quantized tensor creation", UserWarning)
