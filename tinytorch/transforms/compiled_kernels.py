@@ -29,8 +29,6 @@ from tinytorch.transforms.kernel_choice import (
 )
 from tinytorch.transforms.plan import TIME, Gain, Plan, Skipped, Step, Transform, Variant
 
-__all__ = ["CompiledKernels"]
-
 SAME_BYTES = "the same parameters are held"
 CALLS = 3
 
@@ -159,7 +157,7 @@ def _predicted(
 
 
 def _time_ratio(choices: Mapping[Key, Choice], key: Key, backend: Backend) -> Estimate | None:
-    """Give the time of a backend's kernel over that of numpy's for a size class, if measured."""
+    """Return the time of a backend's kernel over that of numpy's for a size class, if measured."""
     choice = choices.get(key)
     if choice is None:
         return None
@@ -172,5 +170,5 @@ def _time_ratio(choices: Mapping[Key, Choice], key: Key, backend: Backend) -> Es
 
 
 def _relative(choice: Choice, name: str) -> Estimate | None:
-    """Give the time of an implementation over that of the chosen one."""
+    """Return the time of an implementation over that of the chosen one."""
     return Estimate.counted(1.0) if name == choice.chosen else choice.against(name)

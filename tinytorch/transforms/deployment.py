@@ -23,17 +23,6 @@ from tinytorch.transforms.compressed_file import load_compressed, save_compresse
 from tinytorch.transforms.compression import CompressionResult
 from tinytorch.transforms.support.weights import scores_of
 
-__all__ = [
-    "BUDGETS",
-    "DOES_NOT_FIT",
-    "FITS",
-    "NOT_MEASURED",
-    "VERDICTS",
-    "Check",
-    "Deployment",
-    "deployment_report",
-]
-
 FITS, DOES_NOT_FIT = "fits", "does not fit"
 NOT_MEASURED = "not measured"
 VERDICTS = {True: FITS, False: DOES_NOT_FIT, None: INCONCLUSIVE}
@@ -115,7 +104,7 @@ class Deployment(Shown):
         return Check(name, found, limit, VERDICTS[found.is_below(limit)])
 
     def to_dict(self) -> dict[str, Any]:
-        """Give everything, ready for JSON; a number that is not finite is None."""
+        """Return everything, ready for JSON; a number that is not finite is None."""
         return {
             "name": self.name,
             "verdict": self.verdict,
@@ -194,7 +183,7 @@ def deployment_report(
 
 
 def _written(workload: Workload, compressed: Any, place: Path) -> Path:
-    """Give the file to load, and write it where there is none yet."""
+    """Return the file to load, and write it where there is none yet."""
     if isinstance(compressed, (str, Path)):
         return Path(compressed)
     if isinstance(compressed, CompressionResult):

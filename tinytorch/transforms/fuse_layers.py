@@ -16,9 +16,6 @@ from tinytorch.models.workload import Workload
 from tinytorch.profiling.profile import Profile
 from tinytorch.transforms.plan import TIME, Plan, Skipped, Step, Transform, Variant
 
-__all__ = ["FuseLayers", "FusedLinear", "InFront", "activation_word"]
-
-
 # ---------------------------------------------------------------- a linear layer with its
 # activation as one kernel
 
@@ -57,7 +54,7 @@ WORDS: dict[type[Module], str] = {ReLU: "relu", Tanh: "tanh", Sigmoid: "sigmoid"
 
 
 def activation_word(activation: Module) -> str:
-    """Give what the kernel calls an activation, or "" where it does not have it."""
+    """Return what the kernel calls an activation, or "" where it does not have it."""
     if type(activation) is GELU:
         return "gelu_tanh" if activation.approximate == "tanh" else "gelu"
     return WORDS.get(type(activation), "")

@@ -28,41 +28,6 @@ from tinytorch.models.targets import load_workload
 from tinytorch.models.workload import Workload
 from tinytorch.showing import Shown
 
-__all__ = [
-    "DEFAULT_WINS",
-    "DEFAULT_WRONG",
-    "FASTER",
-    "IN_PLACE",
-    "NO_DIFFERENCE",
-    "ONLY_ONE",
-    "Check",
-    "Choice",
-    "KernelReport",
-    "Key",
-    "Race",
-    "Rival",
-    "Signature",
-    "arrays_in",
-    "choices_file",
-    "choose",
-    "class_of",
-    "copied",
-    "deciding_settings",
-    "forget_choices",
-    "implementations",
-    "load_choices",
-    "model_backend",
-    "operations_of",
-    "prepared",
-    "recorded_calls",
-    "save_choices",
-    "set_model_backend",
-    "signature",
-    "size_class",
-    "without_model_backends",
-]
-
-
 # ---------------------------------------------------------------- what was measured about the
 # implementations of an operation, and which one was chosen
 
@@ -106,16 +71,16 @@ class Choice:
     seconds: float | None = None
 
     def against(self, name: str) -> Estimate | None:
-        """Give the time of another implementation over that of the chosen one, if measured."""
+        """Return the time of another implementation over that of the chosen one, if measured."""
         return next((each.ratio for each in self.rivals if each.name == name), None)
 
     def to_dict(self) -> dict[str, Any]:
-        """Give everything, ready for JSON."""
+        """Return everything, ready for JSON."""
         return asdict(self)
 
     @classmethod
     def from_dict(cls, fields: Mapping[str, Any]) -> Choice:
-        """Give back what :meth:`to_dict` wrote."""
+        """Return what :meth:`to_dict` wrote."""
         rivals = tuple(
             Rival(
                 each["name"],
@@ -139,7 +104,7 @@ class KernelReport(Shown):
     notes: tuple[str, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
-        """Give everything, ready for JSON."""
+        """Return everything, ready for JSON."""
         return asdict(self)
 
 
@@ -154,7 +119,7 @@ Key = tuple[str, str]
 
 
 def choices_file(fingerprint: str) -> Path:
-    """Give the file that holds, or will hold, the choices of a machine."""
+    """Return the file that holds, or will hold, the choices of a machine."""
     return cache_folder() / f"kernels-{fingerprint}.json"
 
 
@@ -246,14 +211,14 @@ DECIDING_SETTINGS: dict[str, tuple[str, ...]] = {
 
 
 def deciding_settings(kind: str) -> tuple[str, ...]:
-    """Give the names of the settings of an operation that decide about speed."""
+    """Return the names of the settings of an operation that decide about speed."""
     return DECIDING_SETTINGS.get(kind, ())
 
 
 def signature(
     arguments: Sequence[Any], settings: Mapping[str, Any], names: Sequence[str]
 ) -> Signature:
-    """Give a key for exactly these shapes, dtypes and settings, in about a microsecond."""
+    """Return a key for exactly these shapes, dtypes and settings, in about a microsecond."""
     key: list[Any] = []
     for value in arguments:
         if isinstance(value, (np.ndarray, np.generic)):
@@ -382,7 +347,7 @@ WORK: dict[str, Callable[[Sequence[Shape]], int]] = {
 
 
 def arrays_in(arguments: Sequence[Any]) -> list[Any]:
-    """Give the arrays among arguments, also those in a tuple: as a recorder sees them."""
+    """Return the arrays among arguments, also those in a tuple: as a recorder sees them."""
     items = (
         item
         for value in arguments
@@ -401,7 +366,7 @@ ROUNDINGS = 200
 up, and different exponentials. Sums of very many terms may differ by more; then the exact result
 decides."""
 AS_GOOD_AS = 4.0
-"""A result may be so many times further from the exact one than the reference's."""
+"""How many times further from the exact result than the reference's a result may be."""
 
 
 def copied(arguments: Sequence[Any]) -> tuple[Any, ...]:
@@ -448,7 +413,7 @@ class Check:
         self.expected = self._results(reference, copied(arguments))
 
     def why_wrong(self, kernel: Kernel) -> str | None:
-        """Give the reason why an implementation cannot be used on these arguments, or None."""
+        """Return the reason why an implementation cannot be used on these arguments, or None."""
         if kernel is self.reference:
             return None
         own = copied(self.arguments)
@@ -523,7 +488,7 @@ def _are_close(found: Any, expected: Any) -> bool:
 
 
 def _distance(found: Array, expected: Array) -> float:
-    """Give the largest difference as a share of the largest element; infinite for a lost NaN."""
+    """Return the largest difference as a share of the largest element; infinite for a lost NaN."""
     is_finite = np.isfinite(expected)
     if not np.array_equal(found[~is_finite], expected[~is_finite], equal_nan=True):
         return math.inf
@@ -591,7 +556,7 @@ class Race:
 
 
 def implementations(kind: str, backends: Sequence[Backend]) -> dict[str, Kernel]:
-    """Give the different functions for an operation, by the first backend that has each."""
+    """Return the different functions for an operation, by the first backend that has each."""
     found: dict[str, Kernel] = {}
     for backend in backends:
         kernel = backend.kernels.get(kind)
@@ -650,7 +615,7 @@ def choose(
 
 
 def _start(times: Times, default: str) -> str:
-    """Give the default, or the fastest where that is wrong or needs no further evidence."""
+    """Return the default, or the fastest where that is wrong or needs no further evidence."""
     if default in times:
         return default
     return min(times, key=lambda name: float(np.median(times[name])))
@@ -663,14 +628,14 @@ def _ratios(times: Times, start: str, alpha: float) -> dict[str, Estimate]:
 
 
 def _winner(times: Times, start: str, alpha: float, floor: float) -> str:
-    """Give the fastest of those that are shown to be faster than the one to start from."""
+    """Return the fastest of those that are shown to be faster than the one to start from."""
     ratios = _ratios(times, start, alpha)
     shown = {name: ratio.value for name, ratio in ratios.items() if ratio.high < 1 - floor}
     return min(shown, key=shown.__getitem__) if shown else start
 
 
 def _is_decided(times: Times, start: str, alpha: float, floor: float) -> bool:
-    """Say whether each is known to be faster by more than the floor, or known not to be."""
+    """Return whether each is known to be faster by more than the floor, or known not to be."""
     ratios = _ratios(times, start, alpha).values()
     return not any(ratio.low <= 1 - floor <= ratio.high for ratio in ratios)
 
@@ -709,7 +674,7 @@ def _race(
 
 
 def _first_readings(calls: Mapping[str, Call]) -> dict[str, float]:
-    """Give the shortest of a few single calls of each, taken in turns."""
+    """Return the shortest of a few single calls of each, taken in turns."""
     readings: Times = {name: [] for name in calls}
     for _ in range(FIRST_READINGS):
         for name, call in calls.items():
@@ -742,7 +707,7 @@ def _take_rounds(
 
 
 def _call(op: str, kernel: Kernel, arguments: Sequence[Any], settings: Mapping[str, Any]) -> Call:
-    """Give the call to time; what changes its arguments works on copies."""
+    """Return the call to time; what changes its arguments works on copies."""
     own = copied(arguments) if op in IN_PLACE else tuple(arguments)
     return lambda: kernel(*own, **settings)
 
@@ -783,7 +748,7 @@ def set_model_backend(model: Module, backend: str | Backend | GivesBackend | Non
 
 
 def model_backend(model: Module) -> Backend | None:
-    """Give the backend that a model was given, or None."""
+    """Return the backend that a model was given, or None."""
     return None if model._execution is None else model._execution.backend
 
 
@@ -821,7 +786,7 @@ def _set(module: Module, backend: Backend | None) -> None:
 
 @contextmanager
 def prepared(model: Any, inputs: Any = None) -> Iterator[Workload]:
-    """Give the workload to run, without gradients; the model stays as it was.
+    """Return the workload to run, without gradients; the model stays as it was.
 
     Backends of its own are lifted: inside the block the model runs on that of the caller.
     """
@@ -854,7 +819,7 @@ def operations_of(workload: Workload) -> list[tuple[str, str]]:
 
 
 def class_of(call: KernelCall) -> tuple[str, str]:
-    """Give the operation of a recorded call and its size class."""
+    """Return the operation of a recorded call and its size class."""
     shapes = [spec.shape for spec in call.inputs]
     dtypes = [str(spec.dtype) for spec in call.inputs]
     return call.kind, size_class(call.kind, shapes, dtypes, call.settings)

@@ -59,7 +59,7 @@ class Gain(Estimate):
 
     @classmethod
     def of_bytes(cls, before: int, after: int, how: str) -> Gain:
-        """Return how many times fewer bytes there are, counted in this way."""
+        """Return how many times smaller fewer bytes are, counted in the way that `how` says."""
         ratio = before / max(1, after)
         basis = f"{before:,} bytes before, {after:,} after, {how}"
         return cls(ratio, ratio, ratio, coverage=1.0, basis=basis)
@@ -133,7 +133,7 @@ class Plan(Shown):
 
     @property
     def layers(self) -> tuple[str, ...]:
-        """Give the layers that change, each once."""
+        """The layers that change, each once."""
         return tuple(dict.fromkeys(step.layer for step in self.steps))
 
     @property
@@ -154,7 +154,7 @@ class Plan(Shown):
 
     @property
     def skipped_by_reason(self) -> dict[str, tuple[str, ...]]:
-        """Give the layers that are left alone by the reason, each once."""
+        """The layers that are left alone, each once, by the reason."""
         layers: dict[str, dict[str, None]] = {}
         for each in self.skipped:
             layers.setdefault(each.reason, {})[each.layer] = None

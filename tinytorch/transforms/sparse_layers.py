@@ -50,23 +50,6 @@ from tinytorch.transforms.support.weights import (
     find_weight_layers,
 )
 
-__all__ = [
-    "GOALS",
-    "SPARSITIES",
-    "Crossover",
-    "CrossoverPoint",
-    "Key",
-    "SparseLayers",
-    "SparseLinear",
-    "crossover_file",
-    "load_crossovers",
-    "measure_crossover",
-    "merge_doubts",
-    "save_crossover",
-    "sparse_bytes",
-]
-
-
 # ---------------------------------------------------------------- SparseLinear: a linear layer
 # that holds, reads and multiplies only weights that are not zero
 
@@ -102,7 +85,7 @@ class SparseLinear(Module):
 
     @classmethod
     def of(cls, linear: Linear) -> Self:
-        """Give a layer that computes the same as a Linear; nothing is held in common."""
+        """Return a layer that computes the same as a Linear; nothing is held in common."""
         if not isinstance(linear, Linear):
             raise DTypeError(f"SparseLinear is made of a Linear, not of {linear!r}")
         bias = None if linear.bias is None else linear.bias.data
@@ -112,7 +95,7 @@ class SparseLinear(Module):
         return layer
 
     def dense(self) -> Linear:
-        """Give an ordinary layer, with all its weights bit for bit (but -0 is 0 now)."""
+        """Return an ordinary layer, with all its weights bit for bit (but -0 is 0 now)."""
         linear = Linear(self.in_features, self.out_features, self.bias is not None, rng=0)
         linear.weight = Parameter(self.weight.data)
         if self.bias is not None:
@@ -134,13 +117,13 @@ class SparseLinear(Module):
         return Tensor(result if result.dtype == x.data.dtype else result.astype(x.data.dtype))
 
     def product(self) -> Product:
-        """Give the kernel that computes this layer, and what it takes after x."""
+        """Return the kernel that computes this layer, and what it takes after x."""
         bias = None if self.bias is None else self.bias.data
         settings = {} if self.activation is None else {"activation": self.activation}
         return "sparse_linear", (*self._arrays(), bias), settings
 
     def _arrays(self) -> tuple[Array, Array, Array]:
-        """Give values, indices and pointers; those that came from elsewhere are looked at once."""
+        """Return values, indices and pointers; those that were assigned are checked once."""
         arrays = (self.values.data, self.indices.data, self.pointers.data)
         known = self._checked
         if not known or any(one is not other for one, other in zip(arrays, known, strict=True)):
@@ -170,14 +153,14 @@ class SparseLinear(Module):
             raise ShapeError("the indices of each output of a sparse matrix ascend; these do not")
 
     def with_activation(self, word: str) -> Self:
-        """Give the same layer, which applies an activation to its result in the same kernel."""
+        """Return the same layer, which applies an activation to its result in the same kernel."""
         twin = copy.copy(self)
         twin.activation = word
         return twin
 
     @property
     def weight(self) -> Tensor:
-        """The weight (in, out) with its zeros, made anew each time: nobody holds it."""
+        """The weight (in, out) with its zeros, computed at each access, never held."""
         return Tensor(unpack_sparse(*self._arrays(), inputs=self.in_features))
 
     @property
@@ -186,7 +169,7 @@ class SparseLinear(Module):
         return 1 - self.values.size / self.weight_size
 
     def memory_usage(self) -> dict[str, Any]:
-        """Give the bytes of the dense layer and those that are really held, and their ratio."""
+        """Return the bytes of the dense layer and those that are really held, and their ratio."""
         held = sum(tensor.data.nbytes for _, tensor in self._named_tensors())
         bias = 0 if self.bias is None else self.bias.data.nbytes
         original = self.weight_size * self.values.data.itemsize + bias
@@ -221,7 +204,7 @@ Key = tuple[int, int, int, str]
 
 
 def crossover_file(fingerprint: str) -> Path:
-    """Give the file that holds, or will hold, the crossovers of a machine."""
+    """Return the file that holds, or will hold, the crossovers of a machine."""
     return cache_folder() / f"crossovers-{fingerprint}.json"
 
 
@@ -341,7 +324,7 @@ class Crossover:
 
     @property
     def where(self) -> str:
-        """Say what was measured, and on what."""
+        """Return what was measured, and on what."""
         return (
             f"for {self.inputs} x {self.outputs} with {_count(self.rows, 'row')} on this machine "
             f"({self.backend}, {_count(self.threads, 'thread')})"
@@ -349,7 +332,7 @@ class Crossover:
 
     @property
     def note(self) -> str:
-        """Say in a sentence from where on sparse is faster."""
+        """Return in a sentence from where on sparse is faster."""
         first, last = self.points[0].sparsity, self.points[-1].sparsity
         if self.low is None:
             return f"dense is faster at every sparsity up to {last:.0%} {self.where}"
@@ -527,7 +510,7 @@ def merge_doubts(doubts: Iterable[str]) -> tuple[str, ...]:
 
 
 def _range(numbers: Iterable[str]) -> str:
-    """Give the least and the most of numbers as they are written, some of them ranges already."""
+    """Return the least and the most of numbers as they are written, some of them ranges already."""
     single = [end for each in numbers for end in each.split(" to ")]
     ordered = sorted(single, key=lambda each: float(each.rstrip("%").replace(",", "")))
     return ordered[0] if ordered[0] == ordered[-1] else f"{ordered[0]} to {ordered[-1]}"
@@ -634,7 +617,7 @@ def _build(layer: Any, settings: Mapping[str, Any]) -> SparseLinear:
 
 
 def _why_not(each: WeightLayer, layers: WeightLayers) -> str:
-    """Say why a layer cannot be sparse, whatever the goal."""
+    """Return why a layer cannot be sparse, whatever the goal."""
     if type(each.layer) is Conv2d:
         return NO_CONVOLUTION
     weight = each.weight
@@ -664,14 +647,14 @@ def _decide_by_bytes(each: WeightLayer) -> None:
 def _deciding_by_time(
     workload: Workload, layers: WeightLayers, doubts: list[str]
 ) -> Callable[[WeightLayer], None]:
-    """Give the function that decides by time, after seeing how many rows each layer gets."""
+    """Return the function that decides by time, after seeing how many rows each layer gets."""
     rows = _rows_seen(workload, layers)
     paths = {id(each.layer): path for path, each in layers.found.items()}
 
     def decide(each: WeightLayer) -> None:
         path = paths[id(each.layer)]
         if path not in rows:
-            each.reason = "without example inputs nobody knows how many rows it gets"
+            each.reason = "needs example inputs: the number of rows that it gets is unknown"
             return
         inputs, outputs = each.weight.shape
         crossover = measure_crossover(inputs, outputs, rows[path])
@@ -718,7 +701,7 @@ def _sparsity(each: WeightLayer) -> float:
 
 
 def _skipped(layers: WeightLayers) -> tuple[Skipped, ...]:
-    """Give all that stays; layers that are sparse already hold floats, but that is no news."""
+    """Return all that stays; layers that are sparse already hold floats, but that is no news."""
     return tuple(
         Skipped(each.layer, "it is sparse already")
         if isinstance(layers.modules.get(each.layer), SparseLinear)
@@ -731,7 +714,7 @@ def _skipped(layers: WeightLayers) -> tuple[Skipped, ...]:
 
 
 def _rows_seen(workload: Workload, layers: WeightLayers) -> dict[str, int]:
-    """Give the most rows that each layer gets in a call on the example inputs, by its path."""
+    """Return the most rows that each layer gets in a call on the example inputs, by its path."""
     paths = [path for path, each in layers.found.items() if not each.reason]
     if not workload.arguments or not paths:
         return {}

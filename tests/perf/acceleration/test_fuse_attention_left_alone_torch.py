@@ -126,8 +126,8 @@ class Boxed(nn.Module):
         (Thinned, "its attention weights are used elsewhere, too"),
         (LittleMask, "what is masked becomes -5, which may still weigh something"),
         (Branching, "numbers in its inputs decide what it computes"),
-        (Counting, "a call changes its attribute 'calls', which somebody may read later"),
-        (Listing, "a call changes its attribute 'seen', which somebody may read later"),
+        (Counting, "a call changes its attribute 'calls', which may be read later"),
+        (Listing, "a call changes its attribute 'seen', which may be read later"),
     ],
 )
 def test_what_is_no_plain_attention_is_left_alone_with_the_reason(module, reason):

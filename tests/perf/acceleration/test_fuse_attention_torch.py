@@ -177,9 +177,7 @@ def test_the_annotated_transformer_is_fused_if_it_keeps_no_weights():
     for hidden in (mask, torch.zeros(2, 1, 7)):
         assert is_same(case.model, twin, x, memory, memory, hidden)
     case = case_of(seeded(Annotated, True), x, memory, memory, mask)
-    assert reasons(case) == {
-        "": "a call changes its attribute 'attn', which somebody may read later"
-    }
+    assert reasons(case) == {"": "a call changes its attribute 'attn', which may be read later"}
 
 
 def test_weights_that_the_module_around_it_discards_are_no_hindrance():

@@ -14,8 +14,6 @@ from tinytorch.transforms.plan import (
     check_tolerance,
 )
 
-__all__ = ["CaptureGraph"]
-
 
 @dataclass(frozen=True)
 class CaptureGraph(TorchTransform):

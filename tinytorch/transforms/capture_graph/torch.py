@@ -41,8 +41,6 @@ from tinytorch.transforms.support.torch import (
 if TYPE_CHECKING:
     from tinytorch.transforms.capture_graph import CaptureGraph
 
-__all__ = ["CapturedModel", "apply_torch", "plan_torch"]
-
 
 # ---------------------------------------------------------------- a PyTorch model whose calls were
 # captured as CUDA graphs. Imported after torch
@@ -81,7 +79,7 @@ class _StaticInputs:
         return list(leaves((self.inputs, self.keywords)))
 
     def are_written(self) -> bool:
-        """Tell whether a call has written to tensors, lists or dictionaries among them."""
+        """Return whether a call has written to tensors, lists or dictionaries among them."""
         return (
             [*map(id, self._leaves())] != [*map(id, self._parts)]
             or [each._version for each in self.tensors] != self._versions
@@ -137,7 +135,7 @@ class CapturedModel(PreparedModel):
         self._no_graphs: str | None = None  # the reason why this device has none, once known
         is_compiled = self._settings["compile"]
         self._call = compiled(self.model, backend=BACKEND) if is_compiled else self.model.__call__
-        # Says to everybody that the layers inside must not be touched.
+        # Tells other transforms that the layers inside must not be changed.
         self._compiled_call_impl = self._call_impl
 
     def prepare(self, inputs: tuple[Any, ...], keywords: Mapping[str, Any]) -> CapturedModel:
@@ -221,7 +219,7 @@ class CapturedModel(PreparedModel):
     # ------------------------------------------------------------ capturing it
 
     def _recording(self, kind: Hashable, inputs: Any, keywords: Any) -> _Recording | None:
-        """Give what was captured for such arguments, now if need be; None where it cannot be."""
+        """Return what was captured for such arguments, now if need be; None where it cannot be."""
         if kind in self._kinds:
             return self._kinds[kind]
         if len(self._kinds) >= self._most:
@@ -346,7 +344,7 @@ def plan_torch(workload: Workload, settings: CaptureGraph) -> Plan:
 def apply_torch(
     model: nn.Module, workload: Workload, plan: Plan, settings: CaptureGraph
 ) -> CapturedModel:
-    """Give a copy of the model that was captured for the workload's inputs."""
+    """Return a copy of the model that was captured for the workload's inputs."""
     tried = plan.steps[0].settings
     twin = _captured(model, workload, settings, tried["compile"])
     twin.preparations += (Preparation.from_dict(tried["planning"]),)
@@ -415,7 +413,7 @@ def _reasons(workload: Workload, place: str) -> Iterator[str]:
 
 
 def _draws_numbers(workload: Workload, place: str) -> bool:
-    """Tell whether a call moves a random generator on."""
+    """Return whether a call moves a random generator on."""
     adapter = TorchAdapter()
     with adapter.preserving(workload.model):
         run_once(adapter, workload, adapter.clone(workload.model))

@@ -7,8 +7,6 @@ from types import ModuleType
 
 from tinytorch.transforms.plan import TIME, TorchTransform, Variant
 
-__all__ = ["ChannelsLast"]
-
 
 @dataclass(frozen=True)
 class ChannelsLast(TorchTransform):

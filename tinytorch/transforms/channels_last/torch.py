@@ -24,8 +24,6 @@ from tinytorch.transforms.support.torch import (
     why_unchangeable,
 )
 
-__all__ = ["ChannelsLastModel", "apply_torch", "laid_out", "plan_torch"]
-
 FORMATS = {4: torch.channels_last, 5: torch.channels_last_3d}
 """The layout by the number of axes; there is none for fewer."""
 NOT_PREDICTED = {
@@ -78,7 +76,7 @@ def laid_out(model: nn.Module, layers: Collection[str]) -> ChannelsLastModel:
 
 
 def apply_torch(model: nn.Module, workload: Workload, plan: Plan, settings: ChannelsLast) -> Any:
-    """Give the copy of the model with this layout."""
+    """Return the copy of the model with this layout."""
     return laid_out(model, plan.layers)
 
 

@@ -16,8 +16,6 @@ from tinytorch.transforms.plan import (
     check_tolerance,
 )
 
-__all__ = ["CompileModel"]
-
 Mode = Literal["default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs"]
 MODES: tuple[Mode, ...] = get_args(Mode)
 
@@ -29,7 +27,7 @@ class CompileModel(TorchTransform):
     `mode` is that of torch.compile. `dynamic` is whether sizes are left open: None lets torch find
     out, which compiles once more when another size comes. `freeze` packs the weights for the
     processor, in memory beside that of the model; it is for calls without gradients, and weights
-    that change are packed again, but for what is written through `.data`, which nobody sees.
+    that change are packed again, but for what is written through `.data`, which is not noticed.
 
     A plan compiles a copy, within `limit_s` seconds, and compares its outputs: they may change by
     `tolerance` of the largest one, by default by what rounding of the model's numbers explains.

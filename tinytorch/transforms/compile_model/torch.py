@@ -45,8 +45,6 @@ from tinytorch.transforms.support.torch import (
 if TYPE_CHECKING:
     from tinytorch.transforms.compile_model import CompileModel
 
-__all__ = ["CompiledModel", "apply_torch", "plan_torch", "preparation_notes", "rounding_of"]
-
 
 # ---------------------------------------------------------------- a PyTorch model that was
 # compiled. Imported after torch
@@ -90,7 +88,7 @@ class CompiledModel(PreparedModel):
             self.model, backend=BACKEND, fullgraph=is_frozen, **self._settings
         )
         self._weights = SameWeights(self.model, also_numbers=True) if is_frozen else None
-        # Says to everybody that the layers inside must not be touched.
+        # Tells other transforms that the layers inside must not be changed.
         self._compiled_call_impl = self._call_impl
 
     def prepare(self, inputs: tuple[Any, ...], keywords: Mapping[str, Any]) -> CompiledModel:
@@ -174,7 +172,7 @@ NOT_PREDICTED = {
 }
 PACKED = (
     "packed weights are held beside those of the model; weights that change are packed again, "
-    "at the next call, unless they were written through .data, which nobody sees"
+    "at the next call, unless they were written through .data, which is not noticed"
 )
 SHOWN_BREAKS = 10
 
@@ -218,7 +216,7 @@ def plan_torch(workload: Workload, settings: CompileModel) -> Plan:
 def apply_torch(
     model: nn.Module, workload: Workload, plan: Plan, settings: CompileModel
 ) -> CompiledModel:
-    """Give a copy of the model that was compiled, and called once so that it stays so."""
+    """Return a copy of the model that was compiled, and called once so that it stays so."""
     twin = _compiled(model, workload, settings)
     planning = Preparation.from_dict(plan.steps[0].settings["planning"])
     twin.preparations = (*twin.preparations, planning)
@@ -236,7 +234,7 @@ def _compiled(model: nn.Module, workload: Workload, settings: CompileModel) -> C
 
 
 def why_not_compiled(workload: Workload) -> str:
-    """Say why a model cannot be compiled, as far as can be told without trying, or nothing."""
+    """Return why a model cannot be compiled, as far as can be told without trying, or ""."""
     reason = why_unchangeable(workload.model)
     if reason:
         return reason
@@ -248,7 +246,7 @@ def why_not_compiled(workload: Workload) -> str:
 
 
 def rounding_of(workload: Workload) -> float:
-    """Give how far outputs may move, from the coarsest numbers that a call computes with."""
+    """Return how far outputs may move, from the coarsest numbers that a call computes with."""
     adapter = TorchAdapter()
     seen = _SeenDtypes()
     try:

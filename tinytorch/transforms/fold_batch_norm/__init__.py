@@ -7,8 +7,6 @@ from types import ModuleType
 
 from tinytorch.transforms.plan import TorchTransform, Variant
 
-__all__ = ["FoldBatchNorm"]
-
 
 @dataclass(frozen=True)
 class FoldBatchNorm(TorchTransform):
@@ -16,8 +14,8 @@ class FoldBatchNorm(TorchTransform):
 
     In evaluation mode a batch norm multiplies each channel by a number and adds another one; both
     go into the weight and the bias of the layer before. Which layer that is, is seen in a call of
-    the model: its output is what the norm gets, and nobody else reads it. That this holds for every
-    call, the code of the module around both must prove (torch.fx traces it). An empty layer stays
+    the model: its output is what the norm gets, and nothing else reads it. The code of the module
+    around both must prove that this holds for every call (torch.fx traces it). An empty layer stays
     in the place of the norm, so that names stay. The copy is for evaluation: calling it in
     training mode is an error.
     """

@@ -34,18 +34,6 @@ from tinytorch.transforms.support.torch import (
     why_unchangeable,
 )
 
-__all__ = [
-    "Flow",
-    "FoldedNorm",
-    "apply_torch",
-    "fold_pairs",
-    "folded",
-    "plan_torch",
-    "watch_flow",
-    "why_not_always",
-]
-
-
 # ---------------------------------------------------------------- which layer's output a batch
 # norm reads, and whether it is the only reader. Imported after torch
 #
@@ -59,7 +47,7 @@ class Flow:
     """What one call did.
 
     `source` has the layer whose output was the input of each norm, `axes` how many axes that had.
-    `read_elsewhere` are layers whose output somebody but one norm read, changed, gave out or kept,
+    `read_elsewhere` are layers whose output something but one norm read, changed, gave out or kept,
     `weight_read` those whose weight or bias was read by others than the layer.
     """
 
@@ -188,7 +176,7 @@ class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def why_not_always(model: nn.Module, layer: str, norm: str) -> str:
-    """Say why other calls may use the output of a layer elsewhere than in a norm, or nothing.
+    """Return why other calls may use the output of a layer elsewhere than in a norm, or nothing.
 
     The code of the innermost module around both is read, with everything else as it is. The model
     is a copy: its code runs with symbols in the place of tensors.
@@ -278,7 +266,7 @@ class FoldedNorm(nn.Identity):
         self.axes = axes
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
-        """Give the input."""
+        """Return the input."""
         if self.training:
             raise ModelError(
                 "this batch norm was folded for evaluation; call eval() on the model, or train the "
@@ -299,7 +287,7 @@ class FoldedNorm(nn.Identity):
 
 
 def apply_torch(model: nn.Module, workload: Workload, plan: Plan, settings: FoldBatchNorm) -> Any:
-    """Give the copy of the model with these norms folded."""
+    """Return the copy of the model with these norms folded."""
     return fold_pairs(model, plan.steps)
 
 
@@ -373,7 +361,7 @@ def _held(model: nn.Module) -> int:
 
 
 def _why_not(model: nn.Module, modules: Mapping[str, Any], path: str, flow: Flow) -> str:
-    """Say why a norm stays, or nothing; what is simplest to understand comes first."""
+    """Return why a norm stays, or nothing; what is simplest to understand comes first."""
     norm = modules[path]
     reason = _why_not_norm(norm) or _why_not_called(path, flow)
     if reason:
@@ -460,7 +448,7 @@ def _why_not_finite(layer: Any, norm: Any, name: str) -> str:
 
 
 def folded(layer: Any, norm: Any) -> tuple[torch.Tensor, torch.Tensor]:
-    """Give the weight and the bias of a layer that also does what the norm after it does.
+    """Return the weight and the bias of a layer that also does what the norm after it does.
 
     Computed in float64, and given in the dtype of the weight.
     """

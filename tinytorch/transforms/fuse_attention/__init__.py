@@ -7,8 +7,6 @@ from types import ModuleType
 
 from tinytorch.transforms.plan import TorchTransform, Variant
 
-__all__ = ["FuseAttention"]
-
 
 @dataclass(frozen=True)
 class FuseAttention(TorchTransform):

@@ -7,8 +7,6 @@ from types import ModuleType
 
 from tinytorch.transforms.plan import TorchTransform, Variant
 
-__all__ = ["INFERENCE_MODE", "InferenceMode"]
-
 INFERENCE_MODE = "inference-mode"
 """What a user gets by calling a model in another way; results show what it brings alone."""
 

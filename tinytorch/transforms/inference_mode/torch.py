@@ -21,8 +21,6 @@ from tinytorch.transforms.support.torch import (
     why_unchangeable,
 )
 
-__all__ = ["InferenceModel", "apply_torch", "plan_torch"]
-
 NOT_PREDICTED = {
     "speedup": "it saves a little in each operation, which matters where operations are small; "
     "compare() measures it",
@@ -48,12 +46,12 @@ class InferenceModel(WrappedModel):
 
 
 def apply_torch(model: nn.Module, workload: Workload, plan: Plan, settings: InferenceMode) -> Any:
-    """Give the copy of the model, called in this way."""
+    """Return the copy of the model, called in this way."""
     return InferenceModel(model)
 
 
 def plan_torch(workload: Workload, settings: InferenceMode) -> Plan:
-    """Try it on a copy, unless somebody asks for gradients."""
+    """Try it on a copy, unless an input requires a gradient."""
     reason = why_unchangeable(workload.model)
     if not reason and isinstance(workload.model, InferenceModel):
         reason = "it is called in inference mode already"

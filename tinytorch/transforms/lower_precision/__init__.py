@@ -10,8 +10,6 @@ from tinytorch.measure.environment import instruction_sets
 from tinytorch.transforms.plan import TorchTransform, Variant, check_choice, check_tolerance
 from tinytorch.transforms.support.observing import checked_patterns
 
-__all__ = ["LowerPrecision", "why_slow_on_processor"]
-
 TOLERANCE = 5e-2
 """How far outputs may move by default, relative to the largest: bfloat16 has 8 bits, and errors of
 a dozen layers add up to 1e-2 or 2e-2."""
@@ -82,7 +80,7 @@ class LowerPrecision(TorchTransform):
 
 
 def why_slow_on_processor(dtype: str) -> str:
-    """Say why products of a dtype are slow on this processor, or nothing."""
+    """Return why products of a dtype are slow on this processor, or ""."""
     found = instruction_sets()
     if not found:
         return f"the instructions of this processor are unknown: {dtype} may be slower"

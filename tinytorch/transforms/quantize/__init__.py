@@ -41,15 +41,6 @@ from tinytorch.transforms.support.observing import (
     why_kept,
 )
 
-__all__ = [
-    "Calibration",
-    "Quantize",
-    "check_not_quantized",
-    "observe_inputs",
-    "observe_layers",
-]
-
-
 # ---------------------------------------------------------------- Quantize: the transform that
 # holds weights, and computes, in eight or four bits
 
@@ -148,7 +139,7 @@ NO_DATA = (
 
 
 def observe_layers(model: Any, batches: Batches) -> dict[str, RangeStatistics]:
-    """Give statistics of the inputs of all layers that can be quantized, on a copy of a model."""
+    """Return statistics of the inputs of all layers that can be quantized, on a copy of a model."""
     adapter = adapter_for(model)
     if adapter.name != "core":
         raise SettingError(
@@ -214,7 +205,7 @@ def _plan_layers(workload: Workload, settings: Quantize) -> Plan:
     elif workload.arguments:
         called = called_layers(twin, layers, workload)
     else:
-        called = set(layers)  # nobody can call it without inputs
+        called = set(layers)  # it cannot be called without inputs
     for path, each in candidates.items():
         if path not in called and not each.reason:
             each.reason = "it was not called: its weight may be used in another way"
@@ -361,7 +352,7 @@ def _check_groups(candidates: Mapping[str, _Candidate], settings: Quantize) -> N
 
 
 def _why_unknown(layer: Any) -> str:
-    """Say why a layer that is in no table is left alone; nothing if it holds no floats itself."""
+    """Return why a layer that is in no table is left alone; "" if it holds no floats itself."""
     own = [each for _, each in own_tensors(layer) if each.data.dtype.kind == "f"]
     if not own:
         return ""
@@ -465,7 +456,7 @@ NAMES_SHOWN = 5
 
 @dataclass(frozen=True, eq=False)
 class Calibration(Mapping[str, RangeStatistics], Shown):
-    """Statistics of the inputs of layers, by the paths of these, from so many batches.
+    """Statistics of the inputs of layers, by their paths, from `batches` batches.
 
     It is a mapping of them. `ranges` is how ranges are chosen unless another way is asked for.
     """
@@ -514,7 +505,7 @@ class Calibration(Mapping[str, RangeStatistics], Shown):
         return min(max(1 - inside / seen.count, 0.0), 1.0)
 
     def shape_of(self, layer: str, pieces: int) -> tuple[float, ...]:
-        """Give the shares of the inputs in equal pieces of all that was seen, and zero.
+        """Return the shares of the inputs in equal pieces of all that was seen, and zero.
 
         The first piece begins at the lowest input or at zero, the last ends at the highest or at
         zero. Nothing if nothing was seen.
@@ -532,7 +523,7 @@ class Calibration(Mapping[str, RangeStatistics], Shown):
         return tuple((counts / seen.count).tolist())
 
     def to_dict(self) -> dict[str, Any]:
-        """Give everything, ready for JSON."""
+        """Return everything, ready for JSON."""
         return {
             "batches": self.batches,
             "ranges": self.ranges,

@@ -46,15 +46,6 @@ from tinytorch.transforms.support.observing import idle_patterns, why_kept
 if TYPE_CHECKING:
     from tinytorch.transforms.quantize import Quantize
 
-__all__ = [
-    "Candidate",
-    "apply_torch",
-    "check_not_quantized",
-    "find_candidates",
-    "plan_torch",
-    "unknown_layers",
-]
-
 
 # ---------------------------------------------------------------- the layers of a PyTorch model,
 # one by one: which can be quantized, and who shares a weight
@@ -146,7 +137,7 @@ class Candidate:
             self.leave(f"it would take {self.bytes_after:,} bytes instead of {self.bytes_before:,}")
 
     def _why_not_shared(self, mode: str) -> str:
-        """Say why one quantized weight cannot serve all layers that hold it."""
+        """Return why one quantized weight cannot serve all layers that hold it."""
         kinds = [self.kind(path) for path in self.layers]
         if len(kinds) == 1:
             return ""
@@ -158,7 +149,7 @@ class Candidate:
         return ""
 
     def step(self, bits: int) -> Step:
-        """Give the step of a plan."""
+        """Return the step of a plan."""
         assert self.quantizer is not None
         made, group = self.quantizer, self.settings["group_size"]
         what = f"INT{made.bits} weight" + (f" in groups of {group}" if made.bits == 4 else "")
@@ -204,7 +195,7 @@ def _is_quantized(module: Any) -> bool:
 
 
 def find_candidates(modules: Modules, *, keep: Iterable[str]) -> list[Candidate]:
-    """Give the layers that quantizers know, in order; those that hold one weight together."""
+    """Return the layers that quantizers know, in order; those that hold one weight together."""
     found: dict[Any, Candidate] = {}
     for path, layer in modules.items():
         if kind_of(layer) is None:
@@ -242,7 +233,7 @@ def _why_no_weight(weights: Mapping[str, nn.Parameter]) -> str:
 
 
 def unknown_layers(modules: Modules) -> dict[str, str]:
-    """Give the other layers that hold floats themselves, with the reason why these stay."""
+    """Return the other layers that hold floats themselves, with the reason why these stay."""
     found = {}
     for path, module in modules.items():
         own = (*module.parameters(recurse=False), *module.buffers(recurse=False))
@@ -346,7 +337,7 @@ def apply_torch(model: nn.Module, workload: Workload, plan: Plan, settings: Quan
 def _observe(
     workload: Workload, settings: Quantize, candidates: list[Candidate]
 ) -> Mapping[str, Seen] | None:
-    """See which layers are called, for static quantization with what; None if nobody can tell."""
+    """See which layers are called, for static quantization with what; None if that is unknown."""
     kinds = {path: each.kind(path) for each in candidates for path in each.paths}
     if settings.mode == "static":
         batches = require_batches(workload.calibration)

@@ -9,8 +9,6 @@ from typing import Any
 from tinytorch.errors import SettingError
 from tinytorch.transforms.plan import TIME, TorchTransform, Variant, check_seconds
 
-__all__ = ["SetThreads"]
-
 
 @dataclass(frozen=True)
 class SetThreads(TorchTransform):

@@ -33,20 +33,11 @@ from tinytorch.transforms.support.torch import (
     why_unlike,
 )
 
-__all__ = [
-    "ThreadRace",
-    "ThreadedModel",
-    "apply_torch",
-    "plan_torch",
-    "race_threads",
-    "thread_numbers",
-]
-
 TURN_S = 2e-4
 MOST_LOOPS = 200
 FEWEST_ROUNDS, MOST_ROUNDS = 9, 60
 HOPELESS = 3.0
-"""Who takes so many times as long as the fastest at first, is not timed further."""
+"""A number that takes this many times as long as the fastest at first is not timed further."""
 FLOOR = 0.02
 """A difference counts when its interval lies beyond this share."""
 ERROR = 0.05
@@ -54,7 +45,7 @@ SETTINGS_TIMED = 200
 SAME_BYTES = "the same parameters are held"
 
 Timer = Callable[[int], float]
-"""Makes so many calls and gives the seconds of one."""
+"""Makes this many calls and returns the seconds of one."""
 
 
 class ThreadedModel(WrappedModel):
@@ -126,7 +117,7 @@ class ThreadRace:
     left_out: dict[int, str]
 
     def ratio(self, number: int) -> Estimate:
-        """Give the time with a number of threads over that with the present one."""
+        """Return the time with a number of threads over that with the present one."""
         alpha = ERROR / max(1, len(self.times) - 1)
         values = np.log(np.array(self.times[number]) / np.array(self.times[self.present]))
         return estimate_ratio(values.tolist(), alpha)
@@ -140,7 +131,7 @@ class ThreadRace:
 
     @property
     def table(self) -> tuple[str, ...]:
-        """Say for each number what was measured."""
+        """Return for each number what was measured."""
         lines = []
         for number, values in sorted(self.times.items()):
             line = f"{_counted(number)}: {float(np.median(values)) * 1e3:.3g} ms a call"
@@ -154,7 +145,7 @@ class ThreadRace:
 
 
 def apply_torch(model: nn.Module, workload: Workload, plan: Plan, settings: SetThreads) -> Any:
-    """Give the copy of the model, called with this number of threads.
+    """Return the copy of the model, called with this number of threads.
 
     A plan may be carried out in another process, such as one that loads a saved model. A number
     that was found by measuring is cut to the limit there; one that was asked for is not.
@@ -228,7 +219,7 @@ def race_threads(workload: Workload, numbers: Sequence[int], *, budget_s: float)
 def _checked(
     adapter: TorchAdapter, workload: Workload, model: Any, numbers: Sequence[int]
 ) -> tuple[dict[int, Timer], dict[int, str]]:
-    """Give what times each number of threads, if its outputs are those of the present one."""
+    """Return what times each number of threads, if its outputs are those of the present one."""
     calls: dict[int, Timer] = {}
     left_out: dict[int, str] = {}
     expected = run_once(adapter, workload, adapter.clone(workload.model))

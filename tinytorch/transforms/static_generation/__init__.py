@@ -11,8 +11,6 @@ from tinytorch.models.workload import Workload
 from tinytorch.profiling.profile import Profile
 from tinytorch.transforms.plan import TIME, Plan, TorchTransform, Variant, check_seconds
 
-__all__ = ["Divergence", "StaticGeneration", "generation_call", "static_generator"]
-
 
 @dataclass(frozen=True)
 class StaticGeneration(TorchTransform):
@@ -65,7 +63,7 @@ def check_length(length: int | None) -> None:
 
 
 def why_no_transformers() -> str:
-    """Say why models of transformers cannot be given a cache of ours, or nothing."""
+    """Return why models of transformers cannot be given a cache of ours, or ""."""
     try:
         _import_caches()
     except ModuleNotFoundError as error:
@@ -105,7 +103,7 @@ def generation_call(
     top_k: int = 0,
     top_p: float = 1.0,
 ) -> Any:
-    """Give a model whose call is `generate` of a decoder of transformers, with these settings.
+    """Return a model whose call is `generate` of a decoder of transformers, with these settings.
 
     It is called with `input_ids` and, for prompts of different lengths, an `attention_mask`; so it
     can be the model of a Workload.
@@ -128,7 +126,7 @@ def static_generator(
     compile: bool = True,
     capture: bool = True,
 ) -> Any:
-    """Give a generator for a decoder of transformers, which itself stays as it is.
+    """Return a generator for a decoder of transformers, which itself stays as it is.
 
     Calling it, or its `generate`, gives the tokens that `model.generate` would with the same
     settings: those given here, and the special tokens of the model's `generation_config`. What has
@@ -176,7 +174,7 @@ class Divergence:
 
     @property
     def is_rounding(self) -> bool:
-        """Tell whether the two tokens are closer than the model's own scores are exact.
+        """Return whether the two tokens are closer than the model's own scores are exact.
 
         What follows must be the model's own text, too.
         """
@@ -196,5 +194,5 @@ class Divergence:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """Give everything, ready for JSON."""
+        """Return everything, ready for JSON."""
         return {**asdict(self), "is_rounding": self.is_rounding}

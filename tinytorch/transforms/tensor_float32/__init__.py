@@ -7,8 +7,6 @@ from types import ModuleType
 
 from tinytorch.transforms.plan import TIME, TorchTransform, Variant, check_tolerance
 
-__all__ = ["TensorFloat32"]
-
 TOLERANCE = 5e-3
 """How far outputs may move by default, relative to the largest: TF32 rounds what is multiplied to
 11 bits, which is 5e-4, and sums it in float32."""
@@ -20,7 +18,7 @@ class TensorFloat32(TorchTransform):
 
     Weights and everything between the products stay float32, and the memory that they take stays
     the same; what is multiplied is rounded to 11 bits first. Convolutions do that by themselves,
-    unless somebody forbids it, and are left alone.
+    unless that is disabled, and are left alone.
 
     PyTorch has one setting for the whole process. It is changed when a call begins and put back
     when it ends: what other threads multiply meanwhile is TF32 as well. Models that `CompileModel`

@@ -23,8 +23,6 @@ from tinytorch.transforms.support.torch import (
 )
 from tinytorch.transforms.tensor_float32 import TensorFloat32
 
-__all__ = ["TensorFloat32Model", "apply_torch", "plan_torch"]
-
 CAPABILITY = 8
 """The first generation of CUDA devices that multiplies TF32 (Ampere)."""
 NOT_PREDICTED = {
@@ -46,7 +44,7 @@ class TensorFloat32Model(WrappedModel):
 
 
 def apply_torch(model: nn.Module, workload: Workload, plan: Plan, settings: TensorFloat32) -> Any:
-    """Give the copy of the model, called in this way."""
+    """Return the copy of the model, called in this way."""
     return TensorFloat32Model(model)
 
 
