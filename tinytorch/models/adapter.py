@@ -355,6 +355,10 @@ class Adapter(ABC):
         """Replace the numbers of a tensor, in its memory if that can be written."""
 
     @abstractmethod
+    def new_parameter(self, values: Any, like: Any) -> Any:
+        """Return a parameter with other numbers; its dtype and whether it learns are as before."""
+
+    @abstractmethod
     def memory_of(self, tensor: Any) -> Hashable:
         """Return what tensors on the same memory have in common."""
 

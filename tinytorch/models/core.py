@@ -165,6 +165,10 @@ class CoreAdapter(Adapter):
         else:
             tensor.data = np.array(values, tensor.data.dtype)
 
+    def new_parameter(self, values: Any, like: Tensor) -> Parameter:
+        array = np.ascontiguousarray(values, like.data.dtype)
+        return Parameter(array, requires_grad=like.requires_grad)
+
     def memory_of(self, tensor: Tensor) -> int:
         return id(tensor.data)
 

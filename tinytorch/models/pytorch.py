@@ -208,6 +208,10 @@ class TorchAdapter(Adapter):
         with torch.no_grad():
             tensor.copy_(torch.as_tensor(values))
 
+    def new_parameter(self, values: Any, like: torch.Tensor) -> torch.nn.Parameter:
+        held = values.to(like.dtype).contiguous()
+        return torch.nn.Parameter(held, requires_grad=like.requires_grad)
+
     def memory_of(self, tensor: torch.Tensor) -> Hashable:
         return id(tensor) if self.why_unreadable(tensor) else (tensor.device, tensor.data_ptr())
 
@@ -224,7 +228,9 @@ class TorchAdapter(Adapter):
         return "" if tensor.numel() else "its weight is empty"
 
     def packed_form(self, module: Any) -> str:
-        return next((str(each._type().name()) for _, each in packed_objects(module)), "")
+        for _, packed in packed_objects(module):
+            return str(packed._type().name())  # type: ignore[attr-defined]
+        return ""
 
     def why_no_module(self, model: Any) -> str:
         return why_no_module(model)

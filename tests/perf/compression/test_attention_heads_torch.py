@@ -9,7 +9,7 @@ require_part("transformers")
 from tiny_transformers import tiny
 
 from tinytorch.transforms.remove_channels.groups import find_heads
-from tinytorch.transforms.support.weights_torch import Place
+from tinytorch.transforms.support.channels import Place
 
 
 def heads_of(name, **changes):

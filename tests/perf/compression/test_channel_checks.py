@@ -5,7 +5,7 @@ from tinytorch.core.layers import Linear
 from tinytorch.core.module import Module
 from tinytorch.core.tensor import Tensor
 from tinytorch.models.workload import Workload
-from tinytorch.transforms.remove_channels import why_broken
+from tinytorch.transforms.remove_channels.core import group_of, why_broken
 from tinytorch.transforms.support.channels import trace_channels
 
 
@@ -25,7 +25,7 @@ def reason(after, width=16, count=8):
     x = np.random.default_rng(0).standard_normal((3, 6)).astype(np.float32)
     work = Workload("net", Net(after, width), (Tensor(x),))
     (family,) = trace_channels(work).families
-    return why_broken(work, [(family, family.units[:count])])
+    return why_broken(work, [(group_of(family, {}), range(count))])
 
 
 MASK = Tensor(np.array([0, 0, 0, -np.inf], np.float32))

@@ -11,10 +11,11 @@ require_part("torch_pruning")
 from channel_models_torch import MODELS
 
 from tinytorch.models.workload import Workload
-from tinytorch.transforms.remove_channels.groups import ChannelGroup, trace_groups
+from tinytorch.transforms.remove_channels import ChannelGroup
+from tinytorch.transforms.remove_channels.groups import trace_groups
 from tinytorch.transforms.remove_channels.torch import leave_broken
+from tinytorch.transforms.support.channels import Place
 from tinytorch.transforms.support.observing import calls_of
-from tinytorch.transforms.support.weights_torch import Place
 
 
 def free_groups(case):

@@ -9,9 +9,10 @@ from channel_models_torch import MODELS
 from torch_workloads import Residual, Tied, seeded
 
 from tinytorch.errors import ModelError
-from tinytorch.transforms.remove_channels.groups import ChannelGroup, layer_of, trace_groups
+from tinytorch.transforms.remove_channels import ChannelGroup, layer_of
+from tinytorch.transforms.remove_channels.groups import trace_groups
+from tinytorch.transforms.support.channels import Place
 from tinytorch.transforms.support.observing import Call
-from tinytorch.transforms.support.weights_torch import Place
 
 
 def groups_of(model, *inputs):

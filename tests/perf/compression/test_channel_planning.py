@@ -21,7 +21,7 @@ from tinytorch.transforms.low_rank import LowRank
 from tinytorch.transforms.plan import Step
 from tinytorch.transforms.prune import Prune
 from tinytorch.transforms.quantize import Quantize
-from tinytorch.transforms.remove_channels import RemoveChannels, apply_removal
+from tinytorch.transforms.remove_channels import RemoveChannels
 from tinytorch.transforms.sparse_layers import SparseLayers
 from tinytorch.transforms.support.channels import Place, trace_channels
 from tinytorch.transforms.support.trimming import joined, zero_out
@@ -219,7 +219,7 @@ def test_a_plan_for_another_model_is_an_error():
     work = workload("mlp")
     plan = RemoveChannels(ratio=0.5).plan(work)
     with pytest.raises(SettingError, match="make a plan for this model"):
-        apply_removal(workload("cnn"), plan)
+        RemoveChannels(ratio=0.5).apply(workload("cnn"), plan)
 
 
 def test_the_settings_of_a_step_survive_json():
@@ -232,7 +232,7 @@ def test_the_settings_of_a_step_survive_json():
     )
     plan = RemoveChannels(ratio=0.5).plan(workload("mlp"))
     object.__setattr__(plan, "steps", (as_read,))
-    assert apply_removal(workload("mlp"), plan).layers[2].weight.shape == (32, 32)
+    assert RemoveChannels(ratio=0.5).apply(workload("mlp"), plan).layers[2].weight.shape == (32, 32)
 
 
 def test_every_layer_that_changes_is_named():
@@ -303,7 +303,7 @@ def test_layers_that_cannot_both_shrink_are_told_apart():
 def test_a_plan_for_another_width_is_an_error():
     plan = RemoveChannels(ratio=0.5).plan(work_on(ByNumberless(8), 1, 6))
     with pytest.raises(SettingError, match=r"of 8 of axis 1 of 'first.weight'.*shape \(6, 16\)"):
-        apply_removal(work_on(ByNumberless(16), 1, 6), plan)
+        RemoveChannels(ratio=0.5).apply(work_on(ByNumberless(16), 1, 6), plan)
 
 
 class ByNumberless(Module):

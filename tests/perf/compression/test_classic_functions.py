@@ -196,6 +196,12 @@ def test_the_structured_pruner_really_removes_channels():
     check_same(work.model, before)
 
 
+def test_pytorch_is_sent_to_the_transform_that_factors():
+    torch = require_part("torch")
+    with pytest.raises(SettingError, match="LowRank"):
+        compress_model(torch.nn.Linear(4, 4), {"low_rank": 0.5})
+
+
 def test_whole_outputs_of_pytorch_become_zero_as_well():
     torch = require_part("torch")
     core = Linear(6, 8, rng=0)

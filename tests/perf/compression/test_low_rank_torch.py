@@ -16,7 +16,6 @@ from tinytorch.core.tensor import Tensor
 from tinytorch.errors import SettingError
 from tinytorch.models.workload import Workload
 from tinytorch.transforms.low_rank import LowRank
-from tinytorch.transforms.low_rank.torch import apply_torch, plan_torch
 
 
 def case_of(name):
@@ -225,11 +224,11 @@ def test_other_kinds_of_layers_are_named():
 
 def test_a_plan_is_carried_out_on_its_own_model_only():
     settings = LowRank(energy=0.5)
-    plan = plan_torch(case_of("residual"), settings)
+    plan = settings.plan(case_of("residual"))
     with pytest.raises(SettingError, match="make a plan for this model"):
-        apply_torch(case_of("mlp"), plan, settings)
+        settings.apply(case_of("mlp"), plan)
     with pytest.raises(SettingError, match="this plan was made by"):
-        apply_torch(case_of("residual"), plan, LowRank(energy=0.6))
+        LowRank(energy=0.6).apply(case_of("residual"), plan)
 
 
 def test_a_tied_table_is_no_layer_to_factor():

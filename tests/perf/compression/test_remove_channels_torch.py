@@ -16,9 +16,9 @@ from torch_workloads import Tied, bits_of, held, is_unchanged, outputs, seeded, 
 from tinytorch.errors import SettingError
 from tinytorch.models.workload import Workload
 from tinytorch.transforms.remove_channels import RemoveChannels
-from tinytorch.transforms.remove_channels.torch import apply_torch, plan_torch
+from tinytorch.transforms.support.channels import Place
 from tinytorch.transforms.support.weights import count_macs
-from tinytorch.transforms.support.weights_torch import Place, zero_out
+from tinytorch.transforms.support.weights_torch import zero_out
 
 TRANSFORMERS = ["llama", "gpt2", "bert", "vit", "resnet"]
 
@@ -312,8 +312,8 @@ def test_weights_that_are_no_numbers_are_an_error():
 
 def test_a_plan_is_carried_out_on_its_own_model_only():
     settings = RemoveChannels(ratio=0.5)
-    plan = plan_torch(case_of("residual"), settings)
+    plan = settings.plan(case_of("residual"))
     with pytest.raises(SettingError, match="make a plan for this model"):
-        apply_torch(case_of("mlp"), plan, settings)
+        settings.apply(case_of("mlp"), plan)
     with pytest.raises(SettingError, match="this plan was made by"):
-        apply_torch(case_of("residual"), plan, RemoveChannels(ratio=0.4))
+        RemoveChannels(ratio=0.4).apply(case_of("residual"), plan)

@@ -5,10 +5,10 @@ torch = require_part("torch")
 nn = torch.nn
 
 from tinytorch.errors import SettingError
+from tinytorch.transforms.support.channels import Place
+from tinytorch.transforms.support.trimming import joined
 from tinytorch.transforms.support.weights_torch import (
-    Place,
     is_depthwise,
-    joined,
     set_sizes,
     trim,
     zero_out,

@@ -51,8 +51,8 @@ __all__ = [
 class LayerLists(Protocol):
     """The layers in lists by their paths, each with the path of its list."""
 
-    items: Mapping[str, Any]
-    list_of: Mapping[str, str]
+    items: dict[str, Any]
+    list_of: dict[str, str]
 
     def places(self, layer: Any) -> int:
         """Return in how many places a layer stands."""

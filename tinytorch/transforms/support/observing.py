@@ -145,11 +145,13 @@ def _watching_inputs(layers: Mapping[str, Any], see: See) -> Iterator[None]:
         yield
 
 
-def called_layers(model: Any, layers: Mapping[str, Any], workload: Workload) -> set[str]:
-    """Call a copy of a model on the inputs of a workload and tell which of these layers ran."""
+def called_layers(
+    model: Any, layers: Mapping[str, Any], workload: Workload, *, fast_paths: bool = False
+) -> set[str]:
+    """Call a copy of a model once on the data of a workload and tell which of these layers ran."""
     called: set[str] = set()
     with _watching_inputs(layers, lambda path, _: called.add(path)):
-        run_call(model, calls_of(workload)[0])
+        run_call(model, calls_of(workload)[0], fast_paths=fast_paths)
     return called
 
 

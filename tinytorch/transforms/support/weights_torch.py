@@ -6,7 +6,7 @@ import copy
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import nn
@@ -14,17 +14,16 @@ from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.modules.conv import _ConvNd
 
 from tinytorch.errors import SettingError
+from tinytorch.transforms.support.channels import Place
+from tinytorch.transforms.support.trimming import Removal
 
 __all__ = [
     "CONFIG_FITS",
     "CONFIG_LACKS",
-    "Place",
-    "Removal",
     "fit_config",
     "has_config",
     "is_depthwise",
     "is_transposed_linear",
-    "joined",
     "owners_of_tensors",
     "set_sizes",
     "trim",
@@ -115,25 +114,6 @@ def _shapes_built_from(config: Any, model: nn.Module) -> dict[str, tuple[int, ..
 # tensors of a PyTorch model, with what its layers know of their sizes
 #
 # Imported after torch.
-
-
-class Place(NamedTuple):
-    """An axis of a parameter or buffer."""
-
-    tensor: str
-    axis: int
-
-
-Removal = Mapping[Place, tuple[int, ...]]
-
-
-def joined(removals: Iterable[Removal]) -> dict[Place, tuple[int, ...]]:
-    """Give what is removed by any of several removals, in order."""
-    found: dict[Place, set[int]] = {}
-    for removal in removals:
-        for place, indices in removal.items():
-            found.setdefault(place, set()).update(indices)
-    return {place: tuple(sorted(indices)) for place, indices in found.items()}
 
 
 def trim(model: nn.Module, removal: Removal) -> None:
