@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tinytorch.benchmarking.checks import held_ready
-from tinytorch.benchmarking.examples import main_output, read_examples
+from tinytorch.benchmarking.examples import main_output, read_examples, torch_input
 from tinytorch.benchmarking.subject import make_subject
 from tinytorch.competition.cell.contender import (
     BACKEND,
@@ -233,8 +233,6 @@ def _converter(adapter: Adapter, model: Any) -> Callable[[Array], tuple[Any, ...
     """Give what turns an array into the arguments of a model: a tensor of its framework."""
     if adapter.name != "pytorch":
         return lambda array: (Tensor(array),)
-    from tinytorch.benchmarking.inputs_torch import torch_input
-
     layers = tuple(adapter.modules(model).values())
     return lambda array: (torch_input(array, layers),)
 

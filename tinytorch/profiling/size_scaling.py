@@ -7,11 +7,12 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from tinytorch.errors import SettingError
+from tinytorch.measure.ceilings import Progress
 from tinytorch.measure.environment import observe
 from tinytorch.measure.samples import Samples
 from tinytorch.models.workload import Workload, axis_number
 from tinytorch.profiling.size_laws import SizePoint, Trend, fit_trend
-from tinytorch.profiling.size_runs import MEMORY, Progress, SizeTrial, round_s, time_in_turns
+from tinytorch.profiling.size_runs import MEMORY, SizeTrial, round_s, time_in_turns
 
 __all__ = ["SizeScaling", "measure_scaling"]
 

@@ -15,6 +15,7 @@ import numpy as np
 
 from tinytorch.comparison.sequential import TimeRatio, estimate_ratio
 from tinytorch.errors import MeasurementError, ModelError, SettingError
+from tinytorch.measure.ceilings import Progress
 from tinytorch.measure.environment import observe
 from tinytorch.measure.samples import Interval, Samples
 from tinytorch.models.targets import load_workload
@@ -25,7 +26,6 @@ from tinytorch.profiling.size_runs import (
     REFUSED,
     Attempt,
     CannotSendError,
-    Progress,
     SizeBench,
     SizeProcess,
     SizeTrial,
