@@ -284,7 +284,7 @@ OWNER = re.compile(r"(?P<pid>\d+)-(?P<started>\d+)-\w+")
 
 @contextmanager
 def owned_folder(purpose: str) -> Iterator[Path]:
-    """Give a new temporary folder, which is gone when the block ends.
+    """Return a new temporary folder, which is gone when the block ends.
 
     Its name holds the machine and the process, so there is no moment at which it has no owner.
     """
@@ -310,14 +310,14 @@ def remove_stale_folders(purpose: str) -> tuple[Path, ...]:
 
 
 def own_start() -> float:
-    """Give when this process was started, for :func:`is_running`."""
+    """Return when this process was started, for :func:`is_running`."""
     import psutil
 
     return psutil.Process().create_time()
 
 
 def is_running(pid: int, started: float) -> bool:
-    """Say whether the process with a number that was started at some time is still there."""
+    """Return whether the process with a number that was started at some time is still there."""
     import psutil
 
     try:
@@ -327,7 +327,7 @@ def is_running(pid: int, started: float) -> bool:
             and process.status() != psutil.STATUS_ZOMBIE
         )
     except psutil.AccessDenied:
-        return True  # nobody can tell, so it is left alone
+        return True  # not known, so it is left alone
     except (psutil.Error, ValueError):
         return False
 

@@ -546,7 +546,7 @@ SizeBench = SizeTrial | SizeProcess
 
 
 def round_s(seconds: Iterable[float]) -> float:
-    """Estimate a round of turns of sizes whose calls take so long.
+    """Estimate a round of turns of sizes whose calls take these seconds.
 
     Each has a call that is not timed.
     """

@@ -71,7 +71,7 @@ class SizeScaling:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """Give everything, ready for JSON but for numbers that are not finite."""
+        """Return everything, ready for JSON but for numbers that are not finite."""
         trends = {"time": self.time, "flops": self.flops, "memory": self.memory}
         return {
             **asdict(self),
@@ -177,7 +177,7 @@ class _Search:
         self.seconds[size] = found.seconds
 
     def choose(self, at: int, budget_s: float) -> tuple[int, ...]:
-        """Give sizes up to half of `at`, or up to the largest that the budget allows."""
+        """Return sizes up to half of `at`, or up to the largest that the budget allows."""
         limit = max(at // 2, min(ENOUGH_SIZES, at - 1))
         if limit < 2:
             raise SettingError(f"a trend needs two sizes below at={at}; ask for a larger one")
@@ -257,7 +257,7 @@ class _Search:
 
 
 def _spread_below(largest: int, steps: Sequence[float]) -> tuple[int, ...]:
-    """Give sizes up to the largest one by these steps, and more where these are too few."""
+    """Return sizes up to the largest one by these steps, and more where these are too few."""
     sizes = {max(1, round(largest * step)) for step in steps}
     for size in range(largest, 0, -1):
         if len(sizes) >= ENOUGH_SIZES:
