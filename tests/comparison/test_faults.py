@@ -246,7 +246,7 @@ def test_a_failing_process_leaves_nothing_behind(tmp_path_factory):
         "utf-8",
     )
     (folder / "tinytorch.py").write_text("raise ImportError", "utf-8")
-    with pytest.raises(ModelError, match="candidate: its process ended with 9"):
+    with pytest.raises(ModelError, match="candidate: its process ended with code 9"):
         compare(
             Isolated("mine:fine", folder=folder), Isolated("mine:fatal", folder=folder), **SHORT
         )

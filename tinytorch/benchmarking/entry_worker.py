@@ -118,7 +118,7 @@ def _timed(
 
 
 def _accuracy(entry: Entry, workload: Workload) -> tuple[dict[str, Any] | None, list[str]]:
-    """Give the mean score with its interval and every score; None with a reason."""
+    """Return the mean score with its interval and every score; None with a reason."""
     if workload.evaluate is None:
         return None, []
     if not entry.evaluate:
@@ -142,7 +142,7 @@ def _accuracy(entry: Entry, workload: Workload) -> tuple[dict[str, Any] | None, 
 
 
 def _accuracy_samples(accuracy: Mapping[str, Any] | None) -> list[Samples]:
-    """Give the mean as one value, for trends: the median of zeros and ones would say nothing."""
+    """Return the mean as one value, for trends: the median of zeros and ones would say nothing."""
     if accuracy is None:
         return []
     metric = str(accuracy["metric"])

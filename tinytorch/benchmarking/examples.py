@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -340,8 +341,6 @@ def fitted_inputs(model: Any, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
     adapter = adapter_for(model)
     modules = adapter.modules(model)
     if adapter.name == "pytorch":
-        from tinytorch.benchmarking.inputs_torch import torch_input
-
         fitted: tuple[Any, ...] = rebuilt(
             inputs, lambda value: torch_input(value, modules.values())
         )
@@ -351,6 +350,35 @@ def fitted_inputs(model: Any, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
         fitted = rebuilt(inputs, lambda value: _core_input(value, dtype))
         return fitted
     return inputs
+
+
+def torch_input(value: Any, modules: Iterable[Any]) -> Any:
+    """Return an array as a tensor of PyTorch where the model is, floats in its dtype.
+
+    Tensors of PyTorch stay as they are: their owner has chosen dtype and device.
+    """
+    torch = sys.modules["torch"]
+    array = value.data if isinstance(value, Tensor) else value
+    if isinstance(array, torch.Tensor) or not isinstance(array, np.ndarray):
+        return value
+    tensor = torch.from_numpy(np.array(array))  # a copy, since PyTorch warns of read-only memory
+    home = _home(modules)
+    if tensor.is_floating_point() and home.is_floating_point():
+        tensor = tensor.to(home.dtype)
+    return tensor.to(home.device)
+
+
+def _home(modules: Iterable[Any]) -> Any:
+    """Return the first floating-point parameter or buffer of a model, or else any of them."""
+    torch = sys.modules["torch"]
+    held = [
+        tensor
+        for module in modules
+        if isinstance(module, torch.nn.Module)
+        for tensor in (*module.parameters(recurse=False), *module.buffers(recurse=False))
+    ]
+    floating = [tensor for tensor in held if tensor.is_floating_point()]
+    return next(iter((*floating, *held)), torch.empty(0))
 
 
 def _floating_dtype(adapter: Adapter, model: Any) -> np.dtype[Any] | None:

@@ -27,6 +27,7 @@ from tinytorch.measure.timing import (
     used_devices,
     wait_for_devices,
 )
+from tinytorch.measure.worker import Forks, ending_copies
 from tinytorch.models.adapter import Adapter, Array, adapter_for
 from tinytorch.models.workload import Preparation, Workload, call_model
 
@@ -150,7 +151,7 @@ class LocalSide:
                 "a factory returns the function that is to be timed"
             )
         if self._is_forking:
-            self._function = _ending_copies(self._function, self._process)
+            self._function = ending_copies(self._function)
 
     def call(self) -> Any:
         """Call it once and give what it returns."""
@@ -194,7 +195,7 @@ class LocalSide:
 
     def _timed(self, function: Function, loops: int, before: int) -> Reading:
         """Time calls, guarded without context managers: these take as long as some functions."""
-        forks = _forks.count
+        forks = Forks.count
         try:
             for _ in range(before):
                 function()
@@ -204,7 +205,7 @@ class LocalSide:
         finally:
             if os.getpid() != self._process:
                 os._exit(0)
-        if _forks.count > forks:
+        if Forks.count > forks:
             self._note_forks()
         return reading
 
@@ -239,13 +240,13 @@ class LocalSide:
     @contextmanager
     def _watching_forks(self) -> Iterator[None]:
         """End a copy of this process that a function leaves behind: it would measure as well."""
-        before = _forks.count
+        before = Forks.count
         try:
             yield
         finally:
             if os.getpid() != self._process:
                 os._exit(0)
-        if _forks.count > before:
+        if Forks.count > before:
             self._note_forks()
 
     def _note_forks(self) -> None:
@@ -254,7 +255,8 @@ class LocalSide:
             self.notes.append(
                 f"{self.name} starts processes of its own; only what it waits for is in its time"
             )
-            self._function = _ending_copies(self._function, self._process)
+            assert self._function is not None
+            self._function = ending_copies(self._function)
 
 
 class WorkloadSide(LocalSide):
@@ -348,30 +350,3 @@ def function_name(function: Any, otherwise: str) -> str:
         function = function.func
     name = getattr(function, "__qualname__", None) or type(function).__name__
     return otherwise if name in ("<lambda>", "function", "method") or "<lambda>" in name else name
-
-
-class _Forks:
-    """How often this process was copied."""
-
-    count = 0
-
-    def add(self) -> None:
-        self.count += 1
-
-
-_forks = _Forks()
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_parent=_forks.add)
-
-
-def _ending_copies(function: Function | None, process: int) -> Function:
-    assert function is not None
-
-    def guarded() -> object:
-        try:
-            return function()
-        finally:
-            if os.getpid() != process:
-                os._exit(0)
-
-    return guarded

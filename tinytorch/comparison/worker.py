@@ -143,7 +143,7 @@ def running_cuda() -> Any:
 
 
 def load(target: str) -> Any:
-    """Give the workload of a target: as tinytorch does, or without it."""
+    """Return the workload of a target: as tinytorch does, or without it."""
     try:
         load_workload = of_tinytorch("load_workload", LOADERS)
     except ImportError:
@@ -166,7 +166,7 @@ def of_tinytorch(name: str, places: tuple[str, ...]) -> Any:
 
 
 def arrays_in(output: Any) -> list[Any]:
-    """Give every tensor, array and number in an output: as tinytorch does, or without it."""
+    """Return every tensor, array and number in an output: as tinytorch does, or without it."""
     try:
         adapter_for = of_tinytorch("adapter_for", ADAPTERS)
         return list(adapter_for(None, (output,)).arrays(output))
@@ -186,7 +186,7 @@ def leaves_of(value: Any) -> Iterator[Any]:
 
 
 def as_arrays(leaf: Any) -> list[Any]:
-    """Give a tensor or a number as an array; nothing for anything else."""
+    """Return a tensor or a number as an array; nothing for anything else."""
     import numpy
 
     torch = sys.modules.get("torch")
@@ -199,7 +199,7 @@ def as_arrays(leaf: Any) -> list[Any]:
 
 
 def load_alone(target: str) -> tuple[Any, Any]:
-    """Give a model and its inputs from a factory, where tinytorch is not installed."""
+    """Return a model and its inputs from a factory, where tinytorch is not installed."""
     place, _, name = target.rpartition(":")
     if not place:
         raise ImportError(f"{target!r} needs tinytorch, which cannot be imported here")
@@ -213,7 +213,7 @@ def load_alone(target: str) -> tuple[Any, Any]:
 
 
 def runner(workload: Any) -> tuple[Callable[[], object], Any]:
-    """Give a function that calls the model once, and the context that it runs in."""
+    """Return a function that calls the model once, and the context that it runs in."""
     if not isinstance(workload, tuple):
         adapter_for = of_tinytorch("adapter_for", ADAPTERS)
         adapter = adapter_for(workload.model, (*workload.inputs, *workload.keywords.values()))
@@ -228,7 +228,7 @@ def runner(workload: Any) -> tuple[Callable[[], object], Any]:
 
 
 def voluntary_waits() -> int | None:
-    """Give how often this thread has waited by its own will; None where nobody counts."""
+    """Return how often this thread has waited voluntarily; None where it is not counted."""
     try:
         import resource
 
@@ -239,7 +239,7 @@ def voluntary_waits() -> int | None:
 
 
 def is_missing(target: str) -> bool:
-    """Say whether there is no such file, module or function, as opposed to one that fails."""
+    """Return whether there is no such file, module or function, as opposed to one that fails."""
     place, _, name = target.rpartition(":")
     try:
         if not place:
@@ -254,7 +254,7 @@ def is_missing(target: str) -> bool:
 
 
 def has_module(name: str) -> bool:
-    """Say whether a module can be found; a parent that fails to import counts as found."""
+    """Return whether a module can be found; a parent that fails to import counts as found."""
     parts = name.split(".")
     for length in range(1, len(parts) + 1):
         if importlib.util.find_spec(".".join(parts[:length])) is None:
@@ -263,7 +263,7 @@ def has_module(name: str) -> bool:
 
 
 def imported_files() -> dict[str, str]:
-    """Give the file of every module that was imported, by its name."""
+    """Return the file of every module that was imported, by its name."""
     found = {}
     for name, module in list(sys.modules.items()):
         file = getattr(module, "__file__", None)

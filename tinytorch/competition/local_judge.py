@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tinytorch.benchmarking.checks import held_ready
-from tinytorch.benchmarking.examples import main_output, read_examples
+from tinytorch.benchmarking.examples import main_output, read_examples, torch_input
 from tinytorch.benchmarking.subject import make_subject
 from tinytorch.competition.cell.contender import (
     BACKEND,
@@ -217,8 +217,6 @@ def _converter(adapter: Adapter, model: Any) -> Callable[[Array], tuple[Any, ...
     """Return the function that converts an array to a tensor of the model's framework."""
     if adapter.name != "pytorch":
         return lambda array: (Tensor(array),)
-    from tinytorch.benchmarking.inputs_torch import torch_input
-
     layers = tuple(adapter.modules(model).values())
     return lambda array: (torch_input(array, layers),)
 

@@ -14,7 +14,6 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from threading import Thread
 from time import perf_counter
@@ -29,7 +28,6 @@ __all__ = [
     "TIMED_OUT",
     "Child",
     "ChildError",
-    "EndedChild",
     "end_child",
     "how_it_ended",
     "import_path",
@@ -38,28 +36,12 @@ __all__ = [
     "own_start",
     "owned_folder",
     "remove_stale_folders",
-    "run_child",
+    "run_command",
     "start_child",
 ]
 
 
 WORDS_KEPT = 600
-
-
-@dataclass(frozen=True)
-class EndedChild:
-    """A process that is gone. `code` is None when it took too long and was ended.
-
-    `messages` is what it wrote to stderr, unless that went to the same place as its output.
-    """
-
-    code: int | None
-    output: str
-    messages: str = ""
-
-    @property
-    def is_late(self) -> bool:
-        return self.code is None
 
 
 def start_child(
@@ -79,40 +61,28 @@ def start_child(
         raise SettingError(f"{what}: {error.strerror or error}") from error
 
 
-def run_child(
-    command: Sequence[str] | str,
-    *,
-    timeout_s: float | None,
-    folder: str | os.PathLike[str] | None = None,
-    environment: Mapping[str, str] | None = None,
-    together: bool = False,
-    shell: bool = False,
-    purpose: str = "",
-) -> EndedChild:
-    """Run a process to its end, or until `timeout_s` have passed, and return what it has said.
+def run_command(
+    command: str, *, folder: str | os.PathLike[str], environment: Mapping[str, str]
+) -> tuple[int, str]:
+    """Run a command of the shell to its end; return its code, and all that it has printed.
 
-    The process, and those that it has started, are ended in any case, also when this call is
-    interrupted. `together` keeps output and messages in their order.
+    What it has started is ended with it, also when this call is interrupted.
     """
-    # Files, since reading pipes to their end would close stdin, and wait for grandchildren.
-    with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as messages:
+    # A file, since reading a pipe to its end would wait for grandchildren.
+    with tempfile.TemporaryFile() as output:
         child = start_child(
             command,
-            purpose=purpose,
+            shell=True,
+            stdin=subprocess.DEVNULL,
             stdout=output,
-            stderr=subprocess.STDOUT if together else messages,
+            stderr=subprocess.STDOUT,
             cwd=folder,
             env=environment,
-            shell=shell,
         )
-        code: int | None = None
         try:
-            code = child.wait(timeout_s)
-        except subprocess.TimeoutExpired:
-            pass
+            return child.wait(), _text_in(output)
         finally:
             end_child(child)
-        return EndedChild(code, _text_in(output), _text_in(messages))
 
 
 def end_child(child: subprocess.Popen[Any]) -> None:
@@ -314,7 +284,7 @@ OWNER = re.compile(r"(?P<pid>\d+)-(?P<started>\d+)-\w+")
 
 @contextmanager
 def owned_folder(purpose: str) -> Iterator[Path]:
-    """Give a new temporary folder, which is gone when the block ends.
+    """Return a new temporary folder, which is gone when the block ends.
 
     Its name holds the machine and the process, so there is no moment at which it has no owner.
     """
@@ -340,14 +310,14 @@ def remove_stale_folders(purpose: str) -> tuple[Path, ...]:
 
 
 def own_start() -> float:
-    """Give when this process was started, for :func:`is_running`."""
+    """Return when this process was started, for :func:`is_running`."""
     import psutil
 
     return psutil.Process().create_time()
 
 
 def is_running(pid: int, started: float) -> bool:
-    """Say whether the process with a number that was started at some time is still there."""
+    """Return whether the process with a number that was started at some time is still there."""
     import psutil
 
     try:
@@ -357,7 +327,7 @@ def is_running(pid: int, started: float) -> bool:
             and process.status() != psutil.STATUS_ZOMBIE
         )
     except psutil.AccessDenied:
-        return True  # nobody can tell, so it is left alone
+        return True  # not known, so it is left alone
     except (psutil.Error, ValueError):
         return False
 

@@ -51,7 +51,7 @@ SUPPORTS = ((0,), (1,), (2,), (0, 1), (1, 2), (0, 2), (0, 1, 2))
 EXACT, POWER = "exact polynomial", "power law"
 FIXED = "fixed part"
 CLEARLY = 0.8
-"""Another law replaces the power law where its error is at most so much of the other's."""
+"""Another law replaces the power law where its error is at most this share of the other's."""
 RIVAL = 3.0
 """Laws are told apart if their errors differ by more than this share, over the sizes to spare.
 
@@ -62,7 +62,7 @@ NO_ERROR = 1e-9
 LEAST_NOISE = 0.005
 """Relative errors of medians below this do not make one more credible than another."""
 STEPS = 6
-"""Relative errors depend on the fit itself; so many repetitions settle it."""
+"""Relative errors depend on the fit itself; this many repetitions converge."""
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,7 @@ class Law:
         return self.name == EXACT
 
     def value(self, size: float) -> float:
-        """Give what the law says about a size."""
+        """Return what the law says about a size."""
         return _sum(self.terms, size)
 
 
@@ -102,7 +102,7 @@ def _sum(terms: Terms, size: float) -> float:
 
 
 def _growth(terms: Terms) -> Terms:
-    """Give the derivative by the logarithm of the size."""
+    """Return the derivative by the logarithm of the size."""
     return tuple((coefficient * power, power) for coefficient, power in terms)
 
 
@@ -112,7 +112,7 @@ def _growth(terms: Terms) -> Terms:
 def exact_polynomial(
     sizes: Sequence[int], counts: Sequence[int], *, at: int, constant: int = 0
 ) -> Law | None:
-    """Give the simplest polynomial of degree two at most that gives all counts to the last digit.
+    """Return the simplest polynomial of degree two at most that gives all counts to the last digit.
 
     None if there is no such polynomial, or no size to spare that confirms it. `constant` is a part
     of the counts that does not grow; it is in the formula, but neither in the terms nor in the
@@ -176,7 +176,7 @@ def _number(number: Fraction) -> str:
 NOTABLE_DIFFERENCE = 0.15
 """A local exponent that differs from the fitted one by more bends away from a power law."""
 FAR = 10.0
-"""Beyond so many times the largest size a power law is more hope than evidence."""
+"""Beyond this many times the largest size a power law is more hope than evidence."""
 
 
 @dataclass(frozen=True)
@@ -381,7 +381,7 @@ def fit_law(
 
 
 def _weights(sizes: Sequence[int], noise: Sequence[float] | None) -> tuple[Array, float]:
-    """Give what each value weighs, 1 unless it is noisier than usual, and the usual noise."""
+    """Return what each value weighs, 1 unless it is noisier than usual, and the usual noise."""
     errors = np.zeros(len(sizes)) if noise is None else np.asarray(noise, float)
     usual = float(np.median(errors))
     scale = max(usual, LEAST_NOISE) ** 2
@@ -454,7 +454,7 @@ class _Trial:
     def _judge(
         self, design: Array, residuals: Array, there: Array, slope: Array
     ) -> tuple[float, float, float]:
-        """Give the error at sizes left out, and the reach of the prediction and of the exponent."""
+        """Return the error at sizes left out, and the reach of prediction and exponent."""
         freedom = len(design) - design.shape[1]
         if freedom < 1:
             return math.inf, math.inf, math.inf
@@ -535,7 +535,7 @@ class Trend:
         return self.value_at(self.at)
 
     def value_at(self, size: float) -> float:
-        """Give what the law says about any size."""
+        """Return what the law says about any size."""
         return self.law.value(size) + self.constant
 
     @property
@@ -614,7 +614,7 @@ class Trend:
         return (words,)
 
     def to_dict(self) -> dict[str, Any]:
-        """Give everything, ready for JSON but for numbers that are not finite."""
+        """Return everything, ready for JSON but for numbers that are not finite."""
         law = self.law
         intervals = {"interval": law.interval, "exponent_interval": law.exponent_interval}
         return {
@@ -676,6 +676,6 @@ def _value(quantity: str, point: SizePoint) -> float:
 
 
 def _noise(latency: Samples) -> float:
-    """Give the relative standard error of the median, from its interval."""
+    """Return the relative standard error of the median, from its interval."""
     found = latency.median_interval()
     return math.log(found.high / found.low) / (2 * NORMAL_REACH)

@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from math import prod
 from time import perf_counter
-from typing import Any, BinaryIO, Protocol
+from typing import Any, BinaryIO
 
 import numpy as np
 
@@ -67,12 +67,6 @@ REPEATING_S, MOST_REPEATS = 0.02, 4
 """Short calls are timed some times more, up to this long."""
 BLOCK_S = 1e-3
 """Calls are timed in blocks of about this length; shorter ones mostly show the clock."""
-
-
-class Progress(Protocol):
-    """What shows how far the work is."""
-
-    def describe(self, text: str) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -552,7 +546,7 @@ SizeBench = SizeTrial | SizeProcess
 
 
 def round_s(seconds: Iterable[float]) -> float:
-    """Estimate a round of turns of sizes whose calls take so long.
+    """Estimate a round of turns of sizes whose calls take these seconds.
 
     Each has a call that is not timed.
     """

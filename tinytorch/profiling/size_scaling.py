@@ -7,11 +7,12 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from tinytorch.errors import SettingError
+from tinytorch.measure.ceilings import Progress
 from tinytorch.measure.environment import observe
 from tinytorch.measure.samples import Samples
 from tinytorch.models.workload import Workload, axis_number
 from tinytorch.profiling.size_laws import SizePoint, Trend, fit_trend
-from tinytorch.profiling.size_runs import MEMORY, Progress, SizeTrial, round_s, time_in_turns
+from tinytorch.profiling.size_runs import MEMORY, SizeTrial, round_s, time_in_turns
 
 __all__ = ["SizeScaling", "measure_scaling"]
 
@@ -70,7 +71,7 @@ class SizeScaling:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """Give everything, ready for JSON but for numbers that are not finite."""
+        """Return everything, ready for JSON but for numbers that are not finite."""
         trends = {"time": self.time, "flops": self.flops, "memory": self.memory}
         return {
             **asdict(self),
@@ -176,7 +177,7 @@ class _Search:
         self.seconds[size] = found.seconds
 
     def choose(self, at: int, budget_s: float) -> tuple[int, ...]:
-        """Give sizes up to half of `at`, or up to the largest that the budget allows."""
+        """Return sizes up to half of `at`, or up to the largest that the budget allows."""
         limit = max(at // 2, min(ENOUGH_SIZES, at - 1))
         if limit < 2:
             raise SettingError(f"a trend needs two sizes below at={at}; ask for a larger one")
@@ -256,7 +257,7 @@ class _Search:
 
 
 def _spread_below(largest: int, steps: Sequence[float]) -> tuple[int, ...]:
-    """Give sizes up to the largest one by these steps, and more where these are too few."""
+    """Return sizes up to the largest one by these steps, and more where these are too few."""
     sizes = {max(1, round(largest * step)) for step in steps}
     for size in range(largest, 0, -1):
         if len(sizes) >= ENOUGH_SIZES:

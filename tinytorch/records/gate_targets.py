@@ -21,7 +21,7 @@ from tinytorch.comparison.outputs import OutputDifference
 from tinytorch.comparison.processes import Isolated
 from tinytorch.errors import MeasurementError, ModelError, SettingError, TinyTorchError
 from tinytorch.measure.ceilings import Progress
-from tinytorch.measure.child_process import TIMED_OUT, ChildError, last_words, run_child
+from tinytorch.measure.child_process import TIMED_OUT, ChildError, last_words, run_command
 from tinytorch.measure.estimate import FASTER, SLOWER, Estimate
 from tinytorch.measure.samples import Samples
 from tinytorch.models.targets import is_installed, place_in_project
@@ -248,19 +248,13 @@ class GateSide:
 
         A candidate that cannot be prepared has failed; without a baseline nothing can be measured.
         """
-        ran = run_child(
-            command,
-            shell=True,
-            timeout_s=None,
-            folder=self.folder,
-            environment=os.environ | {SIDE_VARIABLE: self.name},
-            together=True,
-        )
-        if ran.code != 0:
+        environment = os.environ | {SIDE_VARIABLE: self.name}
+        code, output = run_command(command, folder=self.folder, environment=environment)
+        if code != 0:
             kind = ModelError if self.name == CANDIDATE else MeasurementError
-            said = last_words(ran.output)
+            said = last_words(output)
             raise kind(
-                f"the setup command ended with {ran.code} for the {self.name} "
+                f"the setup command ended with {code} for the {self.name} "
                 f"({self.label}); it said: {said or 'nothing'}"
             )
 

@@ -15,6 +15,7 @@ import numpy as np
 
 from tinytorch.comparison.sequential import estimate_ratio
 from tinytorch.errors import MeasurementError, ModelError, SettingError
+from tinytorch.measure.ceilings import Progress
 from tinytorch.measure.environment import observe
 from tinytorch.measure.estimate import Estimate
 from tinytorch.measure.samples import Samples
@@ -26,7 +27,6 @@ from tinytorch.profiling.size_runs import (
     REFUSED,
     Attempt,
     CannotSendError,
-    Progress,
     SizeBench,
     SizeProcess,
     SizeTrial,
@@ -64,7 +64,7 @@ class SizeMeasurement:
 
     `latency` has seconds per call, round by round; in each round every size had a turn.
     `peak_bytes` is the most that was held at once, parameters and inputs included: by live buffers
-    on a processor, by the allocator on a GPU. None where nobody could tell.
+    on a processor, by the allocator on a GPU. None where it is unknown.
     """
 
     size: int
@@ -74,7 +74,7 @@ class SizeMeasurement:
 
     @property
     def throughput(self) -> float:
-        """Give examples or tokens per second, at the median latency."""
+        """Return examples or tokens per second, at the median latency."""
         return self.items / self.latency.median
 
     @property
@@ -174,7 +174,7 @@ class SizeAdvice(Shown):
             raise SettingError(f"advice about {self.name!r} without a measured size")
 
     def point(self, size: int) -> SizeMeasurement:
-        """Give what was measured at a size."""
+        """Return what was measured at a size."""
         return next(each for each in self.points if each.size == size)
 
     @cached_property
@@ -191,13 +191,13 @@ class SizeAdvice(Shown):
         return self._knee(self.points)
 
     def slowdown(self, size: int, other: int | None = None) -> Estimate:
-        """Give the time per item at a size over that at another, the best; below 1 is faster."""
+        """Return the time per item at a size over that at another, the best; below 1 is faster."""
         best = self.point(self.best if other is None else other)
         return self._slowdown(self.point(size), best)
 
     @property
     def meets_limits(self) -> bool | None:
-        """Whether a size keeps the limits: False if all are shown not to, None if nobody knows."""
+        """Whether a size keeps the limits: False if all are shown not to, None if unknown."""
         found = {self._keeps_limits(point) for point in self.points}
         return True if True in found else None if None in found else False
 
@@ -211,7 +211,7 @@ class SizeAdvice(Shown):
         return Recommendation(size, self._why(size, fitting))
 
     def to_dict(self) -> dict[str, Any]:
-        """Give everything, ready for JSON."""
+        """Return everything, ready for JSON."""
         recommended = self.recommended
         return {
             **{
@@ -242,7 +242,7 @@ class SizeAdvice(Shown):
         return min(point.size for point in near)
 
     def _best(self, points: Sequence[SizeMeasurement]) -> SizeMeasurement:
-        """Give the size that no other beats in the same rounds; medians mix calm and busy ones."""
+        """Return the size that none beats in the same rounds; medians mix quiet and busy ones."""
         best = max(points, key=lambda point: point.throughput)
         for _ in points:
             rival = min(points, key=lambda point: self._slowdown(point, best).value)
@@ -308,7 +308,7 @@ class SizeAdvice(Shown):
             facts.append(f"takes {took:.3g} ms, with a limit of {limit:g} ms")
         if self.memory_limit_bytes is not None:
             peak = smallest.peak_bytes
-            held = "holds nobody knows how much" if peak is None else f"holds {peak:,} bytes"
+            held = "holds an unknown number of bytes" if peak is None else f"holds {peak:,} bytes"
             facts.append(f"{held}, with a limit of {self.memory_limit_bytes:,}")
         return f"{start} size {smallest.size} {' and '.join(facts)}"
 
@@ -327,9 +327,9 @@ CLIMB_SHARE, TIMING_SHARE = 0.4, 0.8
 """The parts of the budget after which climbing and timing end; the rest is for the ceiling."""
 CALLS_PER_ATTEMPT = 4
 BARELY_MORE, IDLE_STEPS = 1.05, 2
-"""So many doublings in a row that give less than this are enough to see where it leads to."""
+"""The climb ends after this many doublings in a row that gain less than this factor."""
 FAR_TOO_SLOW = 4.0
-"""Sizes that take so many times as long as the latency limit say nothing any more."""
+"""Sizes beyond this many times the latency limit are not tried."""
 SHARE_OF_FREE = {"cpu": 0.8, "cuda": 0.95}
 SHARE_HERE = 0.5
 """The part of the free memory that a process of its own may use, and this process."""
@@ -341,7 +341,7 @@ LONGEST_STEP = 8
 """Sizes grow by this factor at most: what is known tells little about the time of larger ones."""
 LARGEST = 1 << 24
 FIRST_WAIT_S, SHORTEST_WAIT_S = 120.0, 20.0
-"""So long an answer may take, also when the budget is smaller: the first, which may have to
+"""Seconds that an answer may take, whatever the budget: the first, which may have to
 compile, and the others."""
 NOT_TRIED = "not tried"
 MEBIBYTE = 1 << 20
@@ -394,7 +394,7 @@ class SizeSearch:
 
     @property
     def elapsed_s(self) -> float:
-        """Give the time that was used, without that for a process anew, as far as it is as long."""
+        """Return the time used, without restarting processes (up to the budget)."""
         elapsed_s = perf_counter() - self.started
         return elapsed_s - min(self.bench.restarting_s, self.settings.budget_s)
 
@@ -476,7 +476,7 @@ class SizeSearch:
         if self.is_fenced:
             return None
         if last.peak_bytes is None:
-            return Limit(NOT_TRIED, "nobody knows how much memory a larger size would take")
+            return Limit(NOT_TRIED, "the memory of a larger size is unknown")
         # Attention grows with the square of the sequence; nothing grows faster with the batch.
         grown = last.peak_bytes * (size / last.size) ** (1 if self.kind == "batch" else 2)
         if grown - self.bench.facts.resident_bytes <= self.allowed_bytes:
@@ -570,7 +570,7 @@ class SizeSearch:
         failures = [each for size, each in self.attempts.items() if size > works]
         failed = min(failures, key=lambda each: each.size, default=None)
         if not works and failed is not None and failed.works and failed.peak_bytes is None:
-            return Ceiling(0, None, Limit(NOT_TRIED, "nobody knows how much memory a size holds"))
+            return Ceiling(0, None, Limit(NOT_TRIED, "the memory that a size holds is unknown"))
         if self.settings.sizes is not None or not works:
             limit = self.as_limit(failed) if failed else limited_by
             return Ceiling(works, failed.size if failed else None, limit)
@@ -589,7 +589,7 @@ class SizeSearch:
         return Ceiling(works, failed.size, self.as_limit(failed))
 
     def next_larger(self, works: int) -> tuple[int, Limit | None]:
-        """Give a size just below what memory seems to allow, then one above, else a double one.
+        """Return a size just below what memory seems to allow, then one above, else a double one.
 
         With it comes why it is not even tried.
         """
@@ -633,11 +633,11 @@ class SizeSearch:
 
     @property
     def may_be_brief(self) -> bool:
-        """Whether it is enough that a call returns, since nobody needs to know its peak."""
+        """Whether it is enough that a call returns: its peak is not needed."""
         return self.is_fenced and self.settings.memory_limit_bytes is None
 
     def fits(self, found: Attempt) -> bool:
-        """Say whether a size ran, and is known to have held no more than was asked for."""
+        """Return whether a size ran, and is known to have held no more than was asked for."""
         limit, peak = self.settings.memory_limit_bytes, found.peak_bytes
         return found.works and (limit is None or (peak is not None and peak <= limit))
 
@@ -721,7 +721,7 @@ def advise_sequence_length(
     """Measure growing sequences at the batch of the example inputs: tokens per second, memory.
 
     Everything else is as for :func:`advise_batch_size`. `axis` is where tokens are counted, if not
-    second. The ceiling may be that of the model, which has only so many positions.
+    second. The ceiling may be that of the model, which has a fixed number of positions.
     """
     settings = SearchSettings(sizes, latency_limit_s, memory_limit_bytes, budget_s, tolerance)
     return _advise(workload, "sequence", axis, settings, progress)
@@ -770,7 +770,7 @@ def _advise(
 def _bench(
     source: Workload | str, kind: str, axis: int | None, progress: Progress | None
 ) -> tuple[SizeBench, list[str]]:
-    """Give the place where sizes are tried, and what to know about it."""
+    """Return the place where sizes are tried, and what to know about it."""
     name = source if isinstance(source, str) else source.name
     loading = (lambda: progress.describe(f"{name}: loading")) if progress else lambda: None
     try:

@@ -155,7 +155,7 @@ def test_a_memory_limit_that_no_size_keeps_is_an_answer(advise):
 def test_where_no_peak_is_known_nothing_is_claimed_about_the_memory_limit(advise):
     advice = advise(Scripted(peak=lambda size: None), memory_limit_bytes=KEPT + 5000)
     assert advice.meets_limits is None
-    assert advice.ceiling.words == "not known; nobody knows how much memory a size holds"
+    assert advice.ceiling.words == "not known; the memory that a size holds is unknown"
 
 
 def test_a_limit_below_the_parameters_is_refused(advise):
@@ -233,7 +233,7 @@ def test_sizes_that_do_not_fit_are_no_question_of_the_axis(advise):
 
 
 def test_sizes_that_nobody_dares_to_try_are_said_to_be(advise):
-    with pytest.raises(SettingError, match=r"can be measured; nobody knows how much memory"):
+    with pytest.raises(SettingError, match=r"measured; the memory of a larger size"):
         advise(Scripted(fenced=False, peak=lambda size: None), sizes=[500])
 
 
@@ -241,7 +241,7 @@ def test_without_a_fence_an_unknown_peak_ends_the_search(advise):
     place = Scripted(fenced=False, peak=lambda size: None)
     advice = advise(place)
     assert place.tried == [1]
-    assert "nobody knows how much memory" in advice.ceiling.limit.reason
+    assert "the memory of a larger size is unknown" in advice.ceiling.limit.reason
     advice = advise(Scripted(fenced=False, peak=lambda size: None), sizes=[1, 1000])
     assert [point.size for point in advice.points] == [1]
 

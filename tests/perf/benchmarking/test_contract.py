@@ -5,14 +5,13 @@ import pytest
 from parts import require_part
 
 import tinytorch.perf.benchmarking as benchmarking
-from tinytorch.benchmarking.benchmark import Benchmark, BenchmarkResult
+from tinytorch.benchmarking.benchmark import Benchmark, BenchmarkResult, BenchmarkSuite
 from tinytorch.benchmarking.mlperf import MLPerf
 from tinytorch.benchmarking.performance import (
     benchmark_suite,
     measure_performance,
     plot_performance_comparison,
 )
-from tinytorch.benchmarking.suite import BenchmarkSuite
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ from tinytorch import Tensor
 
 torch = require_part("torch")
 
-from tinytorch.benchmarking.inputs_torch import torch_input
+from tinytorch.benchmarking.examples import torch_input
 
 
 def test_floats_get_the_dtype_of_the_model():

@@ -2,8 +2,7 @@ import numpy as np
 import pytest
 from parts import require_part
 
-from tinytorch.benchmarking.benchmark import BenchmarkResult
-from tinytorch.benchmarking.suite import BenchmarkSuite
+from tinytorch.benchmarking.benchmark import BenchmarkResult, BenchmarkSuite
 from tinytorch.core.layers import Linear
 from tinytorch.errors import SettingError
 
