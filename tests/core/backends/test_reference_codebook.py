@@ -52,7 +52,7 @@ def test_what_cannot_be_packed_says_why():
         pack_codes(np.array([0, 4]), 4)
     with pytest.raises(SettingError, match="1 to 256 entries, not 300"):
         pack_codes(np.array([0]), 300)
-    with pytest.raises(DTypeError, match="whole numbers, got float64"):
+    with pytest.raises(DTypeError, match="integers, got float64"):
         pack_codes(np.array([0.5]), 4)
 
 
