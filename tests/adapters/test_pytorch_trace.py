@@ -115,7 +115,7 @@ def test_where_torch_cannot_trace_nothing_is_seen(no_device, monkeypatch):
     with KernelTrace("cuda:0") as trace:
         begin = trace.mark()
     assert not trace.has_kernels
-    with pytest.raises(MeasurementError, match="nothing was traced: somebody else"):
+    with pytest.raises(MeasurementError, match="nothing was traced"):
         trace.seconds(begin, begin)
 
 

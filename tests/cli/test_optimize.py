@@ -163,7 +163,7 @@ def test_goals_and_limits_are_those_of_the_loop():
         (["mlp", "--save", "no/such/folder/x"], "there is no folder"),
         (["mlp", "--save", __file__], "a file that ends in"),
         (["mlp", "--list", "--html", "x.html"], "--list cannot"),
-        (["nonsense"], "'nonsense' is no target"),
+        (["nonsense"], "'nonsense'"),
     ],
 )
 def test_what_cannot_work_is_refused_before_anything_is_tried(optimized, capsys, words, message):

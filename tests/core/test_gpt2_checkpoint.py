@@ -176,7 +176,7 @@ def test_a_missing_shard_is_named(tmp_path):
 def test_a_broken_index_is_named(content, tmp_path):
     saved(tmp_path, their_model())
     (tmp_path / "model.safetensors.index.json").write_text(content)
-    with pytest.raises(CheckpointError, match=r"index\.json is no index of weights"):
+    with pytest.raises(CheckpointError, match=r"index\.json is not an index of weights"):
         GPT.from_gpt2(tmp_path)
 
 

@@ -89,5 +89,5 @@ def test_only_numbers_and_truths_are_stored(array):
 
 @pytest.mark.parametrize("settings", ["F33", "F32 F32"])
 def test_settings_that_mean_nothing_are_refused(settings):
-    with pytest.raises(ValueError, match=f"{settings!r} is no dtype"):
+    with pytest.raises(ValueError, match=f"{settings!r} is not a dtype"):
         ENCODINGS["plain"].layout((2,), settings)

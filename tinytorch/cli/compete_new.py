@@ -49,7 +49,7 @@ def run(options: argparse.Namespace, output: Output) -> ExitCode:
     trust = " --trust" if options.code else ""
     told = [
         f"{options.folder}: {', '.join(files)}",
-        f"techniques: {', '.join(techniques) or 'none, so this is the reference itself'}",
+        f"techniques: {', '.join(techniques) or 'none (this is the reference)'}",
         f"next: tinytorch compete check {options.folder}{trust}",
     ]
     output.result({**payload, "entry": entry}, "\n".join(told))

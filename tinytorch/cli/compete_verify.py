@@ -141,7 +141,7 @@ def _in_words(found: "Rerun") -> str:
         return "no valid run of the team to compare with"
     claimed = f"{found.claimed.value:.2f}x ({found.claimed.low:.2f}x to {found.claimed.high:.2f}x)"
     if found.agrees is None:
-        return f"the team measured {claimed}; this run gives no score"
+        return f"the team measured {claimed}; this run has no score"
     fits = "and the intervals overlap" if found.agrees else "and the intervals do not overlap"
     return f"the team measured {claimed}, {fits}"
 

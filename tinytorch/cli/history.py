@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from tinytorch.records.history import SeriesOverview, Trend
     from tinytorch.records.store import RecordStore
 
-HOW_TO_FILL = "`tinytorch bench` and `tinytorch compare --save` fill it"
+HOW_TO_FILL = "`tinytorch bench` and `tinytorch compare --save` add records"
 DEFAULT_LIMIT = 20
 SHOWN_REFUSALS = 5
 

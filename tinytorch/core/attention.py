@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from tinytorch.core import operations as products
+from tinytorch.core import operations
 from tinytorch.core.autograd import no_grad
 from tinytorch.core.dispatch import run, state
 from tinytorch.core.kernels import Array
@@ -59,7 +59,7 @@ def scaled_dot_product_attention(
             band = _window_bias(query.shape[-2], key.shape[-2], window, query.dtype)
             bias = band if bias is None else bias + band
     scale = 1 / math.sqrt(query.shape[-1])
-    return apply(products.Attention(bias, scale, causal), query, key, value)
+    return apply(operations.Attention(bias, scale, causal), query, key, value)
 
 
 def _additive(mask: Any, dtype: np.dtype[Any]) -> Array:

@@ -189,6 +189,6 @@ def check_gradients(
             measured = (values[0] - values[1]) / (2 * step)
             if abs(measured - computed[index]) > tolerance * max(1.0, abs(measured)):
                 raise GraphError(
-                    f"input {number} at {index}: backward gives {computed[index]:.8g}, "
+                    f"input {number} at {index}: backward computes {computed[index]:.8g}, "
                     f"central differences {measured:.8g}"
                 )

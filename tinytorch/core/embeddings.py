@@ -6,7 +6,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from tinytorch.core import operations as shaping
+from tinytorch.core import operations
 from tinytorch.core.kernels import Array
 from tinytorch.core.layers import Seed
 from tinytorch.core.module import Module
@@ -33,7 +33,7 @@ class CheckedIds(np.ndarray[Any, Any]):
 
 
 def token_ids(tokens: Any, vocab_size: int) -> Array:
-    """Check tokens and return them as integers; floats are accepted when they are whole numbers."""
+    """Check tokens and return them as integers; floats are accepted when integral."""
     if type(tokens) is CheckedIds and tokens.limit is not None and tokens.limit <= vocab_size:
         return tokens.view(np.ndarray)
     try:
@@ -47,7 +47,7 @@ def token_ids(tokens: Any, vocab_size: int) -> Array:
             whole = array.astype(np.int64)
         if not np.array_equal(whole, array):
             wrong = array[whole != array].flat[0]
-            raise TokenError(f"token ids must be whole numbers, got {wrong}")
+            raise TokenError(f"token ids must be integers, got {wrong}")
         array = whole
     if array.size and (array.min() < 0 or array.max() >= vocab_size):
         wrong = array[(array < 0) | (array >= vocab_size)].flat[0]
@@ -67,7 +67,7 @@ class Embedding(Module):
 
     def forward(self, tokens: Any) -> Tensor:
         ids = token_ids(tokens, self.num_embeddings)
-        return apply(shaping.Embedding(ids), self.weight)
+        return apply(operations.Embedding(ids), self.weight)
 
     def extra_repr(self) -> str:
         return f"{self.num_embeddings}, {self.embedding_dim}"

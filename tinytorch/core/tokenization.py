@@ -164,7 +164,7 @@ def _utf8(text: str) -> bytes:
         return text.encode()
     except UnicodeEncodeError as error:
         lone = text[error.start]
-        raise TokenError(f"{lone!r} is half of a surrogate pair, which is no character") from None
+        raise TokenError(f"{lone!r} is half of a surrogate pair, not a character") from None
 
 
 def _count_pairs(pairs: Counter[Pair], ids: list[int], count: int) -> None:

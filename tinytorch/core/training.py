@@ -226,7 +226,7 @@ class Trainer:
         if epochs < 0:
             raise SettingError(f"epochs must be at least 0, got {epochs}")
         if len(loader) == 0:
-            raise SettingError("the loader gives no batch: no examples, or drop_last with too few")
+            raise SettingError("the loader yields no batch: no examples, or drop_last with too few")
         best = None
         if self.early_stopping is not None:
             names = ("loss", *self.metrics) if validation is not None else ()
@@ -268,7 +268,7 @@ class Trainer:
         for batch in loader:
             if not isinstance(batch, (tuple, list)) or len(batch) != 2:
                 raise SettingError(
-                    f"training needs batches of (inputs, targets), such as a DataLoader gives; "
+                    f"training needs batches of (inputs, targets), such as a DataLoader yields; "
                     f"got {type(batch).__name__}"
                 )
             losses.append(self.train_step(*batch))

@@ -10,8 +10,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from tinytorch.core import operations as normalization
-from tinytorch.core import operations as products
+from tinytorch.core import operations
 from tinytorch.core.activations import GELU
 from tinytorch.core.attention import KVCache, MultiHeadAttention
 from tinytorch.core.autograd import no_grad
@@ -56,10 +55,10 @@ class LayerNorm(Module):
         if x.data.ndim == 0 or x.data.shape[-1] != self.normalized_shape:
             raise ShapeError(f"{self!r} needs input (..., {self.normalized_shape}), got {x.shape}")
         if added is None:
-            return apply(normalization.LayerNorm(self.eps), x, self.weight, self.bias)
+            return apply(operations.LayerNorm(self.eps), x, self.weight, self.bias)
         if state.grad_enabled or x.data.shape != added.data.shape:
             total = x + added
-            return total, apply(normalization.LayerNorm(self.eps), total, self.weight, self.bias)
+            return total, apply(operations.LayerNorm(self.eps), total, self.weight, self.bias)
         total, output = run(
             "add_layer_norm", x.data, added.data, self.weight.data, self.bias.data, eps=self.eps
         )
@@ -192,7 +191,7 @@ class TiedHead(Module):
         self.embedding = embedding
 
     def forward(self, x: Tensor) -> Tensor:
-        return apply(products.Linear(), x, self.embedding.weight.T)
+        return apply(operations.Linear(), x, self.embedding.weight.T)
 
 
 class GPT(Module):
@@ -338,7 +337,7 @@ class GPT(Module):
             if seen != needed
         ]
         raise ShapeError(
-            f"the cache does not fit: {', '.join(wrong)}; make_cache({batch_size}) gives one "
+            f"the cache does not fit: {', '.join(wrong)}; make_cache({batch_size}) returns one "
             "that does"
         )
 

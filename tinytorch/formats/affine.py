@@ -143,7 +143,7 @@ class Scheme:
 
 @dataclass(frozen=True, eq=False)
 class QuantizedArray:
-    """An array as whole numbers: x = scale * (value - zero_point).
+    """An array as integers: x = scale * (value - zero_point).
 
     values: int8, of the shape of the original; values of 4 bits take a byte each until packed.
     scale: float32, () or (n,) for the axis or (groups, n). zero_point: int32, of the same shape.
@@ -209,7 +209,7 @@ def affine_parameters(
         wrong = [end[~is_range][0] for end in np.broadcast_arrays(low, high)]
         raise SettingError(
             f"a range from {wrong[0]} to {wrong[1]} cannot be quantized; "
-            "give finite numbers, the lower one first"
+            "pass finite numbers, the lower one first"
         )
     low, high = np.minimum(low, 0), np.maximum(high, 0)
     with np.errstate(over="ignore"):
@@ -237,7 +237,7 @@ def quantize_array(
     limits: tuple[Any, Any] | None = None,
     fit: str = "range",
 ) -> QuantizedArray:
-    """Return the array as whole numbers, rounded half to even.
+    """Return the array as integers, rounded half to even.
 
     fit="range" takes each scale's range from its extremes, so that the round trip is off by at most
     half a step. fit="mse" narrows it where clipping the extremes makes the squared error smaller,

@@ -53,7 +53,7 @@ class Encoding:
 
 
 # ---------------------------------------------------------------- quantized arrays in a weights
-# file: whole numbers of 8 or 4 bits, scales and zero points
+# file: integers of 8 or 4 bits, scales and zero points
 
 
 def has_bits(bits: int, array: Any) -> bool:
@@ -131,7 +131,7 @@ def scheme_of(bits: int, settings: str) -> Scheme:
         settings,
     )
     if found is None:
-        raise ValueError(f"{settings!r} are no settings of a quantized array")
+        raise ValueError(f"{settings!r} are not settings of a quantized array")
     return Scheme(
         bits=bits,
         symmetric=not found["zero"],

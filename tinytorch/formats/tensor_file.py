@@ -154,7 +154,7 @@ def read_header(file: BufferedReader) -> Header:
     length = int.from_bytes(prefix, "little")
     if len(prefix) < LENGTH_BYTES or length > min(file_bytes, LARGEST_HEADER_BYTES):
         raise CheckpointError(
-            f"is no weights file, or a truncated one: it has {file_bytes} bytes, "
+            f"is not a weights file, or truncated: it has {file_bytes} bytes, "
             f"and its first {LENGTH_BYTES} announce a header of {length}"
         )
     raw = file.read(length)
@@ -183,7 +183,7 @@ def read_tensors(file: BufferedReader, header: Header) -> dict[str, Array]:
     found = digest.hexdigest()[:CHECKSUM_DIGITS]
     if found != header.checksum:
         raise CheckpointError(
-            _damaged(f"its checksum is {header.checksum}, but its bytes give {found}")
+            _damaged(f"its checksum is {header.checksum}, but its bytes have {found}")
         )
     return tensors
 
@@ -225,7 +225,7 @@ def _what_else(raw: bytes) -> str:
     try:
         json_object(raw)
     except (ValueError, TypeError, RecursionError):
-        return "is no weights file, or a damaged one: its header is not one of write_weights"
+        return "is not a weights file, or damaged: its header is not one of write_weights"
     return (
         "is a safetensors file, but not one of write_weights; load_checkpoint and read_arrays "
         "(tinytorch.core.checkpoints) read such files"
@@ -265,7 +265,7 @@ def checked_shape(lengths: Iterable[Any]) -> Shape:
 
 def _whole_number(number: Any) -> int:
     if type(number) is not int or not 0 <= number <= MOST_ELEMENTS:
-        raise ValueError(f"{number!r} is no length or offset")
+        raise ValueError(f"{number!r} is not a length or offset")
     return number
 
 

@@ -53,7 +53,7 @@ def _encode_plain(array: Any) -> Encoded:
 
 def _plain_layout(shape: EncodingShape, settings: str) -> dict[str, TensorSpec]:
     if settings and settings not in DTYPES:
-        raise ValueError(f"{settings!r} is no dtype")
+        raise ValueError(f"{settings!r} is not a dtype")
     return {MAIN: TensorSpec(settings or "F32", shape)}
 
 
@@ -247,7 +247,7 @@ class _Entry(NamedTuple):
                 f"(it knows {', '.join(ENCODINGS)}); update TinyTorch"
             )
         if not re.fullmatch("-|[0-9x]+", lengths):
-            raise ValueError(f"{lengths!r} is no shape")
+            raise ValueError(f"{lengths!r} is not a shape")
         numbers = [] if lengths == "-" else map(int, lengths.split("x"))
         return cls(name, encoding, checked_shape(numbers), settings)
 

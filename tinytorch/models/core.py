@@ -78,7 +78,7 @@ INTEGER_PRODUCTS = frozenset(
     for operation in ("linear", "conv2d")
     for mode in ("dynamic", "static")
 ) | {"int8_matmul"}
-"""Kernels that take floats and multiply whole numbers: judged by the rate of these."""
+"""Kernels that take floats and multiply integers: judged by the rate of these."""
 
 
 class CoreAdapter(Adapter):

@@ -37,6 +37,7 @@ from tinytorch.models.pytorch_tensors import (
     as_arrays,
     copied_tensor,
     held_bytes,
+    is_compiled,
     layout_of,
     merged_state,
     packed_objects,
@@ -85,7 +86,7 @@ class TorchAdapter(Adapter):
     def watchable_modules(self, model: Any) -> dict[str, Any]:
         """Leave out what is inside of a compiled module: to touch it is to compile it again."""
         modules = self.modules(model)
-        compiled = [path for path, module in modules.items() if _is_compiled(module)]
+        compiled = [path for path, module in modules.items() if is_compiled(module)]
         inside = tuple(f"{path}." if path else "" for path in compiled)
         return {
             path: module
@@ -477,9 +478,3 @@ def _generators(modules: Mapping[str, Any]) -> list[torch.Generator]:
         value for module in modules.values() for value in getattr(module, "__dict__", {}).values()
     ]
     return [value for value in held if isinstance(value, torch.Generator)]
-
-
-def _is_compiled(module: Any) -> bool:
-    """Return whether `torch.compile(module)` or `module.compile()` was called."""
-    attributes = getattr(module, "__dict__", {})
-    return "dynamo_ctx" in attributes or attributes.get("_compiled_call_impl") is not None

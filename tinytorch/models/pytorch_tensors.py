@@ -214,7 +214,7 @@ def why_no_module(model: Any) -> str:
         return "it is compiled by torch.jit; change the model that it was made from"
     if isinstance(model, (nn.DataParallel, nn.parallel.DistributedDataParallel)):
         return "it is spread over devices; change the model in its .module"
-    if any(_is_compiled_code(module) for module in model.modules()):
+    if any(is_compiled(module) for module in model.modules()):
         return "it is compiled; change it first and call torch.compile on the result"
     for name, each in model.named_parameters():
         if nn.parameter.is_lazy(each):
@@ -224,9 +224,10 @@ def why_no_module(model: Any) -> str:
     return ""
 
 
-def _is_compiled_code(module: nn.Module) -> bool:
+def is_compiled(module: Any) -> bool:
     """Return whether `torch.compile(module)` or `module.compile()` was called."""
-    return "_orig_mod" in module._modules or module._compiled_call_impl is not None
+    attributes = getattr(module, "__dict__", {})
+    return "dynamo_ctx" in attributes or attributes.get("_compiled_call_impl") is not None
 
 
 def replace_modules(model: nn.Module, replaced: Mapping[nn.Module, nn.Module]) -> nn.Module:

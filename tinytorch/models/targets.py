@@ -47,8 +47,8 @@ def load_workload(target: str) -> Workload:
     place, colon, name = target.rpartition(":")
     if not colon or not place or not name:
         near = get_close_matches(target, ZOO, n=1)
-        hint = f"did you mean {near[0]!r}?" if near else f"give {FORMS}"
-        raise TargetError(f"{target!r} is no target: {hint}")
+        hint = f"did you mean {near[0]!r}?" if near else f"pass {FORMS}"
+        raise TargetError(f"{target!r} is not a target: {hint}")
     factory = _find_factory(target, import_place(target, place), name)
     try:
         made = factory()
@@ -193,7 +193,7 @@ def check_reference(reference: str, folder: str, *, names: Sequence[str] = ()) -
         near = get_close_matches(reference, names, n=1)
         known = f"{', '.join(names)}, " if names else ""
         raise SettingError(
-            f"did you mean {near[0]!r}?" if near else f"give {known}{REFERENCE_FORMS}"
+            f"did you mean {near[0]!r}?" if near else f"pass {known}{REFERENCE_FORMS}"
         )
     source = Path(folder) / place if place.endswith(".py") else _source_of(place)
     if source is None:
@@ -203,7 +203,7 @@ def check_reference(reference: str, folder: str, *, names: Sequence[str] = ()) -
     try:
         tree = ast.parse(source.read_bytes(), filename=str(source))
     except (SyntaxError, ValueError) as error:
-        raise SettingError(f"{source} is no Python: {error}") from error
+        raise SettingError(f"{source} is not valid Python: {error}") from error
     found = list(_bound_names(tree))
     if name not in found and "*" not in found and "__getattr__" not in found:
         near = get_close_matches(name, found, n=1)

@@ -77,7 +77,7 @@ def test_what_cannot_be_packed_is_refused_with_advice():
         pack_int8(np.ones((2, 3), np.int8), np.ones(2, np.float32))
     with pytest.raises(ShapeError, match="split the layer"):
         pack_int8(np.ones((MOST_INPUTS + 1, 1), np.int8), np.ones(1, np.float32))
-    with pytest.raises(ShapeError, match="no packed weight of 3 inputs and 4 outputs"):
+    with pytest.raises(ShapeError, match="packed weight of 3 inputs and 4 outputs"):
         unpack_values(np.zeros(5, np.int8), 3, 4)
 
 

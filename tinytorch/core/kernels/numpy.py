@@ -14,10 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from tinytorch.core.kernels import numpy_quantized as int8
-from tinytorch.core.kernels import numpy_quantized as int8_convolution
-from tinytorch.core.kernels import numpy_quantized as int8_embedding
-from tinytorch.core.kernels import numpy_spatial as sparse
+from tinytorch.core.kernels import numpy_quantized as quantized
 from tinytorch.core.kernels import numpy_spatial as spatial
 from tinytorch.core.kernels import reference
 from tinytorch.core.kernels.backend import Array, matmul
@@ -449,9 +446,9 @@ NUMPY = reference.REFERENCE.extended(
         "cross_entropy_backward": cross_entropy_backward,
         "sgd_step": sgd_step,
         "adam_step": adam_step,
-        **int8.KERNELS,
-        **int8_convolution.CONVOLUTION_KERNELS,
-        **int8_embedding.EMBEDDING_KERNELS,
-        **sparse.KERNELS,
+        **quantized.KERNELS,
+        **quantized.CONVOLUTION_KERNELS,
+        **quantized.EMBEDDING_KERNELS,
+        **spatial.KERNELS,
     },
 )

@@ -13,9 +13,9 @@ from tinytorch.core.kernels.packing import PANEL_COLUMNS, STEP, packed_length, u
 from tinytorch.core.kernels.reference_spatial import Pair
 
 # ---------------------------------------------------------------- INT8 products with NumPy: BLAS
-# has no whole numbers, but its floats can be exact
+# has no integers, but its floats can be exact
 #
-# Products of uint8 and int8 and sums of 514 of them are whole numbers below 2**24, and float32 has
+# Products of uint8 and int8 and sums of 514 of them are integers below 2**24, and float32 has
 # all of these. So blocks of that depth are multiplied as floats, and added up as integers.
 
 EXACT_DEPTH = 2**24 // (255 * 128)
@@ -65,9 +65,9 @@ KERNELS: dict[str, Kernel] = {
 
 
 # ---------------------------------------------------------------- INT8 convolutions with NumPy:
-# whole numbers by way of floats that have all of them
+# integers by way of floats that have all of them
 #
-# The sums over some channels are whole numbers below 2**24, which float32 has all of. So that many
+# The sums over some channels are integers below 2**24, which float32 has all of. So that many
 # channels at a time are convolved as floats, and the results added up as integers.
 
 

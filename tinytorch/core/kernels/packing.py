@@ -95,7 +95,7 @@ def unpack_values(values: Array, inputs: int, outputs: int) -> Array:
     """Return the int8 matrix (inputs, outputs) whose packed values these are."""
     if values.shape != (packed_length(inputs, outputs),):
         raise ShapeError(
-            f"values of shape {values.shape} are no packed weight of {inputs} inputs and "
+            f"values of shape {values.shape} are not a packed weight of {inputs} inputs and "
             f"{outputs} outputs"
         )
     lines = -(-inputs // STEP)

@@ -14,12 +14,9 @@ from typing import Any
 
 import numpy as np
 
-from tinytorch.core.kernels import reference_quantized as int4
-from tinytorch.core.kernels import reference_quantized as int8
-from tinytorch.core.kernels import reference_quantized as int8_convolution
+from tinytorch.core.kernels import reference_quantized as quantized
 from tinytorch.core.kernels import reference_spatial as spatial
 from tinytorch.core.kernels.backend import Array, Backend, matmul
-from tinytorch.core.kernels.reference_quantized import int8_embedding, sparse_linear
 
 GELU_SCALE = math.sqrt(2.0 / math.pi)
 GELU_CUBIC = 0.044715
@@ -347,17 +344,17 @@ REFERENCE = Backend(
             "attention": attention,
             "attention_backward": attention_backward,
             # products with packed INT8 and INT4 weights
-            "int8_matmul": int8.int8_matmul,
-            "int8_linear_weight_only": int8.int8_linear_weight_only,
-            "int8_linear_dynamic": int8.int8_linear_dynamic,
-            "int8_linear_static": int8.int8_linear_static,
-            "int4_linear_weight_only": int4.int4_linear_weight_only,
-            "int8_conv2d_weight_only": int8_convolution.int8_conv2d_weight_only,
-            "int8_conv2d_dynamic": int8_convolution.int8_conv2d_dynamic,
-            "int8_conv2d_static": int8_convolution.int8_conv2d_static,
-            "int8_embedding": int8_embedding,
+            "int8_matmul": quantized.int8_matmul,
+            "int8_linear_weight_only": quantized.int8_linear_weight_only,
+            "int8_linear_dynamic": quantized.int8_linear_dynamic,
+            "int8_linear_static": quantized.int8_linear_static,
+            "int4_linear_weight_only": quantized.int4_linear_weight_only,
+            "int8_conv2d_weight_only": quantized.int8_conv2d_weight_only,
+            "int8_conv2d_dynamic": quantized.int8_conv2d_dynamic,
+            "int8_conv2d_static": quantized.int8_conv2d_static,
+            "int8_embedding": quantized.int8_embedding,
             # products with sparse weights
-            "sparse_linear": sparse_linear,
+            "sparse_linear": quantized.sparse_linear,
             # normalisation
             "layer_norm": layer_norm,
             "layer_norm_backward": layer_norm_backward,

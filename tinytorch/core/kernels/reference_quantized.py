@@ -18,7 +18,7 @@ from tinytorch.errors import DTypeError, SettingError, ShapeError
 # backend, in short, obvious NumPy
 #
 # Weights come packed (`packing`), with one scale for each output:
-# ``run(kind, x, *packed.arrays, bias)``. Activations are quantized to whole numbers q with
+# ``run(kind, x, *packed.arrays, bias)``. Activations are quantized to integers q with
 # x = step (q - zero_point); they are rounded half to even.
 
 Product = Callable[[Array, Array, Array], Array]
@@ -62,7 +62,7 @@ def quantize_by(x: Array, scale: float, zero_point: int) -> tuple[Array, Array]:
 def dequantize(
     product: Array, steps: Array, scales: Array, bias: Array | None, activation: str | None
 ) -> Array:
-    """Scale whole numbers (..., outputs), add a bias of floats, and apply the activation."""
+    """Scale integers (..., outputs), add a bias of floats, and apply the activation."""
     result = product.astype(steps.dtype) * (steps * scales)
     return activate(result if bias is None else result + bias, activation)
 
@@ -74,7 +74,7 @@ def activate(x: Array, activation: str | None) -> Array:
 
 
 def _at_least_float32(x: Array) -> Array:
-    """Widen half precision, which sums of whole numbers and small steps do not fit into."""
+    """Widen half precision, which sums of integers and small steps do not fit into."""
     return x.astype(np.float32) if x.dtype == np.float16 else x
 
 
@@ -113,7 +113,7 @@ def int8_linear_dynamic(
     activation: str | None = None,
     product: Product = int8_matmul,
 ) -> Array:
-    """Quantize each row by its largest element, multiply whole numbers, and scale the result."""
+    """Quantize each row by its largest element, multiply integers, and scale the result."""
     rows, steps = quantize_rows(_at_least_float32(x))
     return dequantize(product(rows, values, sums), steps, scales, bias, activation)
 
@@ -171,7 +171,7 @@ def int4_linear_weight_only(
 # reference backend, in short, obvious NumPy
 #
 # Weights come packed (`packing`), as the matrix (inputs of a patch, output channels) with
-# one scale for each output channel. Images become whole numbers q with x = step (q - zero_point),
+# one scale for each output channel. Images become integers q with x = step (q - zero_point),
 # and zeros around an image are the number zero, whatever its q is. A whole image shares one step.
 # If it holds NaN (or infinity, where its own largest element makes the step), the step is NaN, and
 # so is all that comes from this image; the others of the batch do not notice.
@@ -202,7 +202,7 @@ class Window(NamedTuple):
 def convolve_integers(
     x: Array, weight: Array, *, stride: Pair, padding: Pair, dilation: Pair, groups: int
 ) -> Array:
-    """Return the exact convolution of whole numbers from -255 to 255 with an int8 weight."""
+    """Return the exact convolution of integers from -255 to 255 with an int8 weight."""
     window = Window((weight.shape[2], weight.shape[3]), stride, padding, dilation, groups)
     return window.convolve(conv2d, x.astype(np.int64), weight.astype(np.int64))
 
@@ -237,7 +237,7 @@ def int8_conv2d_dynamic(
     convolve: Convolve = convolve_integers,
     **geometry: Any,
 ) -> Array:
-    """Quantize each image by its largest element, convolve whole numbers, and scale the result."""
+    """Quantize each image by its largest element, convolve integers, and scale the result."""
     window = Window(**geometry)
     _check(x, scales, bias, window)
     rows, steps = quantize_rows(_rows(x))
@@ -268,7 +268,7 @@ def int8_conv2d_static(
     _check(x, scales, bias, window)
     if not -128 <= zero_point <= 127:
         raise SettingError(
-            f"zero_point={zero_point} is no int8, so zeros around images could not be quantized; "
+            f"zero_point={zero_point} is not an int8, so padding could not be quantized; "
             "pass one in -128..127"
         )
     rows, steps = quantize_by(_rows(x), scale, zero_point)
@@ -295,7 +295,7 @@ def _weight(x: Array, values: Array, scales: Array, window: Window) -> Array:
 
 
 def _scaled(total: Array, steps: Array, scales: Array, bias: Array | None) -> Array:
-    """Scale whole numbers (batch, out, rows, columns) and add a bias of floats."""
+    """Scale integers (batch, out, rows, columns) and add a bias of floats."""
     if bias is not None:
         bias = bias[:, None, None]
     return dequantize(total, steps[:, :, None, None], scales[:, None, None], bias, None)

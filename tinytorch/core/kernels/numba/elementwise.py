@@ -345,7 +345,7 @@ def log_softmax_backward(grad: Array, output: Array, *, axis: int) -> Array:
 
 
 def _are_classes_of(rows: Array, targets: Array) -> bool:
-    """Return whether there is one whole number for each row; NumPy checks whether it is a class."""
+    """Return whether there is one integer for each row; NumPy checks whether it is a class."""
     return rows.ndim == 2 and targets.shape == rows.shape[:1] and targets.dtype.kind in "iu"
 
 

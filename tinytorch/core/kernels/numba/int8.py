@@ -3,7 +3,7 @@
 With few rows a product takes as long as its weight takes to read, so INT8 weights alone make it up
 to four times faster (`int8_linear_weight_only`). With many rows it takes as long as multiplying
 does; there the activations become INT8 too, with a given scale (`int8_linear_static`) or by the
-largest element of each row (`int8_linear_dynamic`), and whole numbers are multiplied exactly.
+largest element of each row (`int8_linear_dynamic`), and integers are multiplied exactly.
 
 The instruction for that takes activations without a sign. They are stored 128 too high, and what
 this adds to the result, 128 times the sum of each column of the weight, is taken away at the end.
@@ -223,7 +223,7 @@ def multiply_packed(
     """Multiply rows (rows, whole lines) with a packed weight.
 
     `excess` is what sums of products are too high by, for each column. Without it the rows are
-    floats; without `scales` the result is whole numbers. `tile_like` is an example of a sum.
+    floats; without `scales` the result is integers. `tile_like` is an example of a sum.
     """
     for worker in prange(workers):
         multiply_share(

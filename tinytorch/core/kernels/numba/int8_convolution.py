@@ -12,7 +12,6 @@ from functools import lru_cache
 from itertools import product
 from typing import Any, NamedTuple
 
-import llvmlite.binding as llvm
 import numpy as np
 from llvmlite import ir
 from numba import prange, types
@@ -33,7 +32,13 @@ from tinytorch.core.kernels.numba.compile import (
 from tinytorch.core.kernels.numba.convolution import conv2d
 from tinytorch.core.kernels.numba.int8 import INT8, NAN, largest_of, row_scale
 from tinytorch.core.kernels.numba.int8 import INT32 as NUMBA_INT8_INT32
-from tinytorch.core.kernels.numba.int8_simd import HAS_VNNI, unpack_floats
+from tinytorch.core.kernels.numba.int8_simd import (
+    BYTES,
+    HAS_VNNI,
+    INTEGERS,
+    add_byte_products,
+    unpack_floats,
+)
 from tinytorch.core.kernels.numba.simd import (
     INT32,
     LANES,
@@ -70,8 +75,6 @@ LINE_BYTES = LANES * STEP
 COUNT = types.int64
 INT64 = ir.IntType(64)
 BYTE = ir.IntType(8)
-INTEGERS = ir.VectorType(INT32, LANES)
-LINE = ir.VectorType(BYTE, LINE_BYTES)
 
 
 def _constant(number: int) -> Any:
@@ -145,7 +148,7 @@ def copy_bytes(typing, source, source_at, step, target, target_at, count):
                 place = builder.mul(loop.index, _constant(LINE_BYTES))
                 start = builder.gep(read, [builder.mul(place, _constant(width))])
                 found = [
-                    load_vector(builder, builder.gep(start, [_constant(i * LINE_BYTES)]), LINE)
+                    load_vector(builder, builder.gep(start, [_constant(i * LINE_BYTES)]), BYTES)
                     for i in range(width)
                 ]
                 picked = _lanes(range(0, width * LINE_BYTES, width))
@@ -275,21 +278,11 @@ class _Tile:
 
 
 def _dot_in_one(builder: Any, total: Any, seen: Any, four: Any) -> Any:
-    """Add to each lane the products of its four bytes and the weight's, by ``vpdpbusd``."""
-    # LLVM calls the factors bytes since its version 22
-    kind = LINE if llvm.llvm_version_info[0] >= 22 else INTEGERS
-    name = f"llvm.x86.avx512.vpdpbusd.{LINE_BYTES * 8}"
-    function = builder.module.globals.get(name) or ir.Function(
-        builder.module, ir.FunctionType(INTEGERS, [INTEGERS, kind, kind]), name
-    )
-    spread = broadcast(builder, four, INTEGERS)
-    return builder.call(
-        function, [total, builder.bitcast(seen, kind), builder.bitcast(spread, kind)]
-    )
+    return add_byte_products(builder, total, seen, broadcast(builder, four, INTEGERS))
 
 
 def _dot_in_steps(builder: Any, total: Any, seen: Any, four: Any) -> Any:
-    """Do the same byte by byte."""
+    """Do what :func:`_dot_in_one` does, byte by byte."""
     for which in range(STEP):
         shift = ir.Constant(INTEGERS, [8 * which] * LANES)
         byte = builder.and_(builder.lshr(seen, shift), ir.Constant(INTEGERS, [255] * LANES))

@@ -101,22 +101,25 @@ def _look_up(builder: Any, line: Any, which: int) -> Any:
     return builder.call(function, [table, builder.lshr(line, shift)])
 
 
-def _dot_in_one(builder: Any, total: Any, factors: Any, line: Any) -> Any:
-    """Add to each lane the products of its four bytes and those of the row, by ``vpdpbusd``."""
+def add_byte_products(builder: Any, total: Any, unsigned: Any, signed: Any) -> Any:
+    """Add to each lane the products of its four bytes, by ``vpdpbusd``."""
     # LLVM calls the factors bytes since its version 22
     kind = BYTES if llvm.llvm_version_info[0] >= 22 else INTEGERS
     name = f"llvm.x86.avx512.vpdpbusd.{LANES * LANE_BITS}"
     function = builder.module.globals.get(name) or ir.Function(
         builder.module, ir.FunctionType(INTEGERS, [INTEGERS, kind, kind]), name
     )
-    spread = broadcast(builder, factors, INTEGERS)
     return builder.call(
-        function, [total, builder.bitcast(spread, kind), builder.bitcast(line, kind)]
+        function, [total, builder.bitcast(unsigned, kind), builder.bitcast(signed, kind)]
     )
 
 
+def _dot_in_one(builder: Any, total: Any, factors: Any, line: Any) -> Any:
+    return add_byte_products(builder, total, broadcast(builder, factors, INTEGERS), line)
+
+
 def _dot_in_steps(builder: Any, total: Any, factors: Any, line: Any) -> Any:
-    """Do the same byte by byte."""
+    """Do what :func:`_dot_in_one` does, byte by byte."""
     for which in range(STEP):
         shift = ir.Constant(INT32, BYTE_BITS * which)
         factor = builder.and_(builder.lshr(factors, shift), ir.Constant(INT32, 255))
@@ -238,7 +241,7 @@ def packed_tile(rows: int, *, bits: int = BYTE_BITS) -> Callable[..., None]:
             a, count, count, values, count, count, count, count, out, count, count, way
         )
         is_float = a.dtype == types.float32
-        assert is_float or bits == BYTE_BITS, "whole numbers of 4 bits cannot be multiplied yet"
+        assert is_float or bits == BYTE_BITS, "integers of 4 bits cannot be multiplied yet"
         add = (
             partial(_add_floats, bits=bits)
             if is_float
@@ -290,7 +293,7 @@ def packed_tile(rows: int, *, bits: int = BYTE_BITS) -> Callable[..., None]:
 
 
 def _scaling(*, adds_bias: bool) -> Callable[..., None]:
-    """Make the function that turns LANES sums of whole numbers into results.
+    """Make the function that turns LANES sums of integers into results.
 
     out[at + j] = (totals[place + j] - excess[j]) * (step * scales[j]) + bias[j]
 

@@ -275,7 +275,7 @@ SQRT_HALF, INVERSE_SQRT_TAU = F(0.7071067811865476), F(0.3989422804014327)
 
 @intrinsic
 def as_float(typing: Any, bits: Any) -> Any:
-    """Read the 32 bits of a whole number as a float."""
+    """Read the 32 bits of an integer as a float."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         return builder.bitcast(arguments[0], ir.FloatType())
@@ -364,7 +364,7 @@ OVERFLOWING = F(89)  # exp(89) rounds to 2**128, whose stored exponent is that o
 
 @intrinsic
 def as_bits(typing: Any, number: Any) -> Any:
-    """Read the 32 bits of a float as a whole number."""
+    """Read the 32 bits of a float as an integer."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         return builder.bitcast(arguments[0], ir.IntType(32))
