@@ -82,7 +82,7 @@ class Subject:
 
     @contextmanager
     def ready(self) -> Iterator[None]:
-        """Hold the model ready: in evaluation mode, and left as it was at the end."""
+        """Put the model into evaluation mode, and restore it at the end."""
         with held_ready(self.adapter, self.model):
             yield
 
@@ -157,7 +157,7 @@ def _evaluated_by(workload: Workload) -> Callable[[], Scored]:
 def ready_together(
     makers: Mapping[str, Callable[[], Subject]], stack: ExitStack
 ) -> tuple[dict[str, Subject], dict[str, str]]:
-    """Hold subjects ready until the stack is closed, each called once; and say which failed."""
+    """Prepare subjects until the stack is closed, calling each once; return the failures too."""
     subjects: dict[str, Subject] = {}
     failures: dict[str, str] = {}
     for name, make in makers.items():

@@ -72,7 +72,7 @@ class BenchmarkSuite:
         return {metric: self.results[metric] for metric in metrics}
 
     def plot_results(self, save_path: PathLike | None = None) -> Figure:
-        """Draw a bar for each model and metric, with its interval, and give the figure.
+        """Plot one bar per model and metric, with its interval, and return the figure.
 
         It is saved under `save_path`, or in the suite's `output_dir` if it has one.
         """
@@ -86,7 +86,7 @@ class BenchmarkSuite:
         y_metric: str = "accuracy",
         save_path: PathLike | None = None,
     ) -> Figure:
-        """Draw models by two metrics, and a line through those that no other model beats.
+        """Plot models by two metrics, with a line through the Pareto front.
 
         A model is beaten by one that is at least as good in both metrics and better in one. The
         points are medians (latency), means (accuracy) and peaks (memory).

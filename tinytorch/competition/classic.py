@@ -327,7 +327,7 @@ class CompetitionProfiler:
             for side in sides:
                 for _ in range(self.warmup_runs):
                     side.take_run()
-                side.settle()
+                side.calibrate()
             for number in range(self.timing_runs):
                 # A B, B A: a drift of the machine meets both alike.
                 for side in sides if number % 2 == 0 else reversed(sides):
@@ -355,7 +355,7 @@ class _Side:
         turn = cycle(self.requests)
         return [self._timed(next(turn)) for _ in range(self.calls)]
 
-    def settle(self) -> None:
+    def calibrate(self) -> None:
         """Choose how many requests a run has, by the shortest of three."""
         seconds = min(self._timed(each) for each in (self.requests * 3)[:3])
         self.calls = max(1, min(MOST_CALLS, math.ceil(RUN_S / seconds)))

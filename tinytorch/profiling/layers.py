@@ -49,7 +49,7 @@ class StepGroup:
 
 
 def group_layers(paths: Iterable[str]) -> tuple[LayerGroup, ...]:
-    """Put layers together whose paths differ only in numbers, in the order of the first of each.
+    """Group layers whose paths differ only in numbers, in order of first appearance.
 
     A group has every combination of its numbers, so its name says exactly which layers it has.
 
@@ -446,7 +446,7 @@ def layer_rows(
 
 
 def shared_name(paths: Sequence[str]) -> str:
-    """Name several layers by what their paths share: ``h.*.mlp.0`` for ``h.0.mlp.0`` and others."""
+    """Return the common name of several layers: ``h.*.mlp.0`` for ``h.0.mlp.0`` and others."""
     split = [path.split(".") for path in paths]
     if len({len(parts) for parts in split}) != 1:
         return ", ".join(paths)
@@ -517,7 +517,7 @@ def _merged(nodes: Sequence[_Node]) -> _Node:
 
 
 def _label(nodes: Sequence[_Node]) -> str:
-    """Name what was folded; inside of a folded block all have the same name already."""
+    """Return the label of folded nodes; inside of a folded block all share one already."""
     first, last = nodes[0].label, nodes[-1].label
     if first == last:
         return first
@@ -651,7 +651,7 @@ def operation_spans(profile: Profile) -> tuple[Span, ...]:
 def _nested(
     phase: str, timed: Sequence[tuple[OpRecord, int, int]], kinds: Mapping[str, str]
 ) -> list[Span]:
-    """Put a span around the operations of each layer, from its first until another has its turn."""
+    """Nest the operations of each layer in a span, from its first to its last."""
     spans: list[Span] = []
     opened: list[tuple[str, int]] = []  # the layers around the latest operation, and their spans
     for record, begin, end in timed:

@@ -86,7 +86,7 @@ def find_change_points(
 
 
 def drifts(values: Sequence[float] | Array, changes: Sequence[ChangePoint]) -> bool:
-    """Say whether values keep moving in one direction inside of the levels that were found.
+    """Return whether values drift in one direction within the detected levels.
 
     Then the changes are rather parts of one slow drift. It counts, inside of the levels, how many
     more pairs rise than fall (Mann-Kendall).

@@ -32,7 +32,7 @@ TIMES_FROM = 2.0
 
 
 def decide(ratio: TimeRatio, tolerance: float) -> str:
-    """Say what an interval shows: all of it on one side of the tolerance, or nothing."""
+    """Return the verdict of an interval: entirely on one side of the tolerance, or not shown."""
     if ratio.low > 1 + tolerance:
         return REGRESSION
     return PASSED if ratio.high < 1 + tolerance else NOT_SHOWN
@@ -79,14 +79,14 @@ class TargetResult:
 
     @property
     def time_verdict(self) -> str:
-        """Say what is shown about the time; nothing, where typical calls and the mean disagree."""
+        """The verdict of the time; not shown where median and mean disagree."""
         if self.ratio is None:
             return NOT_SHOWN
         return NOT_SHOWN if self.contradiction else decide(self.ratio, self.tolerance)
 
     @property
     def contradiction(self) -> str:
-        """Say when the mean of all calls lies on the other side of the tolerance, or nothing."""
+        """Return a note if the mean of all calls is on the other side of the tolerance, or ""."""
         found = self.comparison
         # Against a record, the comparison is of the candidate with itself.
         if found is None or self.ratio != found.ratio or not found.contradiction:
@@ -96,7 +96,7 @@ class TargetResult:
 
     @property
     def accuracy_verdict(self) -> str:
-        """Say what is shown about accuracy; without an evaluation there is nothing to violate."""
+        """The verdict of the accuracy; without an evaluation it cannot be violated."""
         if self.accuracy is None or self._is_equally_good:
             return PASSED
         if self.accuracy.verdict == WORSE:
@@ -112,7 +112,7 @@ class TargetResult:
 
     @property
     def change(self) -> str:
-        """Name a difference in time that is shown, whatever the tolerance: faster or slower."""
+        """Return an established difference in time, whatever the tolerance: faster or slower."""
         if self.ratio is None or self.comparison is None or self.contradiction:
             return ""
         rule = self.comparison.rule
@@ -125,7 +125,7 @@ class TargetResult:
 
     @property
     def reason(self) -> str:
-        """Say in one line why the verdict is what it is."""
+        """Return the reason of the verdict in one line."""
         if self.is_new:
             return "the baseline does not have it; nothing to compare with"
         if self.problem:

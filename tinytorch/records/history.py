@@ -240,7 +240,7 @@ def _metric_differences(a: Record, b: Record, metric: str) -> list[str]:
 
 
 def _machine_differences(a: Record, b: Record) -> str:
-    """Name what of two environments differs and decides about speed."""
+    """Return the performance-relevant differences of two environments."""
     one, other = _deciding(a.environment), _deciding(b.environment)
     differing = _differences(one, other)
     return differing or f"{a.machine} against {b.machine}"

@@ -50,7 +50,7 @@ def probe(target: str, worker_file: str) -> dict[str, Any]:
 
 
 def is_missing(target: str) -> bool:
-    """Say whether there is no such file, module or function, as opposed to one that fails."""
+    """Return whether a file, module or function is missing, rather than failing."""
     place, _, name = target.rpartition(":")
     try:
         if not place:
@@ -65,7 +65,7 @@ def is_missing(target: str) -> bool:
 
 
 def has_module(name: str) -> bool:
-    """Say whether a module can be found; a parent that fails to import counts as found."""
+    """Return whether a module can be found; a parent that fails to import counts as found."""
     parts = name.split(".")
     for length in range(1, len(parts) + 1):
         if importlib.util.find_spec(".".join(parts[:length])) is None:

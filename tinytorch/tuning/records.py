@@ -357,7 +357,7 @@ def find_finished(store: RecordStore, origin: Origin) -> dict[tuple[str, ...], A
 
 
 def is_from_before(attempt: Attempt) -> bool:
-    """Tell whether an attempt comes from an earlier run, by :func:`find_finished`."""
+    """Return whether an attempt comes from an earlier run, by :func:`find_finished`."""
     return attempt.notes[-1:] != () and attempt.notes[-1].endswith(NOT_AGAIN)
 
 

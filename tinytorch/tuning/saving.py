@@ -108,7 +108,7 @@ def recipe_in(path: Path) -> Any:
 
 
 def _is_quantized(recipe: Recipe) -> bool:
-    """Tell whether the file has whole numbers under the names of the float model."""
+    """Return whether the file holds quantized weights under the names of the float model."""
     plans = recipe.plans[: recipe.weights_after]
     return bool(plans) and plans[-1].transform == "Quantize"
 
@@ -335,7 +335,7 @@ def _check_rebuilt(path: Path, workload: Workload, recipe: Recipe, storage: Stor
 
 @contextmanager
 def _cannot_be_kept() -> Iterator[None]:
-    """Turn what goes wrong with this model, but not with this disk, into CannotBeKeptError."""
+    """Turn errors of the model, but not of the disk, into CannotBeKeptError."""
     try:
         yield
     except OSError:

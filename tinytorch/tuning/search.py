@@ -371,7 +371,7 @@ class Search:
         return OBJECTIVE_OF[self.goal] == "time"
 
     def _still_answers(self, known: Attempt) -> bool:
-        """Tell whether an earlier attempt was compared with what is the best now, where it is."""
+        """Return whether an earlier attempt was compared with the present best, where needed."""
         if self.best is None or len(known.stack) < 2 or not self._is_about_time:
             return True
         against = known.against_best
@@ -386,7 +386,7 @@ class Search:
         return next((each for each in held if each and each.stack == tuple(stack)), None)
 
     def _drop(self, stack: Sequence[str]) -> None:
-        """Let go of the model of a stack that was made before the one that was confirmed."""
+        """Release the model of a stack that was built before the confirmed one."""
         if self._single and self._single.stack == tuple(stack):
             self._single = None
         if self.best and self.best.stack == tuple(stack):
