@@ -145,6 +145,18 @@ def make_subject(
     return Subject(name, model, fitted_inputs(model, inputs), evaluate=evaluate)
 
 
+def several_inputs(
+    subject: Subject, examples: Examples, *, batch_size: int, most: int
+) -> list[tuple[Any, ...]]:
+    """Return up to `most` different arguments of a call, of `batch_size` examples each."""
+    first = examples.batches[0]
+    count = max(1, min(most, (first.size or 1) // batch_size))
+    return [
+        fitted_inputs(subject.model, first.part(start, start + batch_size).inputs)
+        for start in range(0, batch_size * count, batch_size)
+    ]
+
+
 def _evaluated_by(workload: Workload) -> Callable[[], Scored]:
     def evaluate() -> Scored:
         assert workload.evaluate is not None

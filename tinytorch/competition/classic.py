@@ -17,8 +17,8 @@ from typing import Any
 
 import numpy as np
 
-from tinytorch.benchmarking.examples import Examples, fitted_inputs, read_examples
-from tinytorch.benchmarking.subject import Subject, make_subject
+from tinytorch.benchmarking.examples import Examples, read_examples
+from tinytorch.benchmarking.subject import Subject, make_subject, several_inputs
 from tinytorch.comparison.accuracy import AccuracyComparison
 from tinytorch.competition.board import Board, BoardKind, make_board
 from tinytorch.competition.entry import Entry, Technique, manifest_of
@@ -380,12 +380,7 @@ def _open_side(
     seen: set[str] = set()
     with recording(lambda call: seen.add(call.backend)):
         subject.check()
-    first = examples.batches[0]
-    count = max(1, (first.size or 1) // batch_size)
-    requests = [
-        fitted_inputs(subject.model, first.part(start, start + batch_size).inputs)
-        for start in range(0, batch_size * min(count, INPUTS_IN_TURN), batch_size)
-    ]
+    requests = several_inputs(subject, examples, batch_size=batch_size, most=INPUTS_IN_TURN)
     return _Side(subject, requests, clock, " and ".join(sorted(seen)) or None)
 
 

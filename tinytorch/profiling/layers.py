@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import reduce
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -367,24 +367,8 @@ def _with_insides(totals: Mapping[str | None, int]) -> dict[str, int]:
 
 LONGEST_PATTERN = 6
 """Longest pattern of repeated layers (convolution, norm, ReLU, ...)."""
-SUMMED = (
-    "calls",
-    "time_s",
-    "self_s",
-    "macs",
-    "self_macs",
-    "causal_macs",
-    "other_flops",
-    "bytes_moved",
-    "self_flops",
-    "self_bytes",
-    "backward_s",
-    "backward_macs",
-    "parameters",
-    "parameter_bytes",
-    "activation_bytes",
-    "peak_bytes",
-)
+NOT_SUMMED = frozenset({"path", "kind", "depth", "is_leaf", "self_largest_bytes"})
+SUMMED = tuple(each.name for each in fields(Layer) if each.name not in NOT_SUMMED)
 
 
 @dataclass(frozen=True)
