@@ -281,7 +281,7 @@ def _throughput(throughput: Samples | None) -> dict[str, Any] | None:
 
 StorePath = str | os.PathLike[str] | None
 RECENT = 20
-"""So many records of a name are looked at for one to compare with."""
+"""Number of recent records that are searched for a comparable one."""
 
 
 @dataclass(frozen=True)

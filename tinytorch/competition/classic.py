@@ -225,7 +225,7 @@ def _accuracy(found: AccuracyComparison | None) -> dict[str, Any]:
 
 MS, MB = 1e3, 2**20
 RUN_S = 2e-3
-"""A timed run is at least so long: many calls of a fast model, one of a slow one."""
+"""Least duration of a timed run: many calls of a fast model, one of a slow one."""
 MOST_CALLS = 20_000
 TICK_S = 1e-9
 """No clock is finer, and a ratio needs a time above zero."""

@@ -44,7 +44,7 @@ whether answers are kept. `short`: a shorter text, for how time grows. `write`: 
 WRITTEN = CONTEXT - PROMPT
 """Characters that follow a prompt: together they are the context of the GPT."""
 BLOCKS = 20
-"""So many turns has each side in a heat."""
+"""Number of turns of each side in a heat."""
 ASKED_AGAIN = 0.05
 
 
@@ -112,7 +112,7 @@ def blocks_of(asks: Sequence[Ask]) -> Iterator[Sequence[Ask]]:
 # tell a model from a memory of the book
 
 PROBES = 6
-"""So many are asked in a heat, among the others."""
+"""Number of probes in a heat."""
 BEGUN = 8
 
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 # ``blocks.{0..3}.mlp`` for four of them that differ in a number
 
 MOST_PIECES = 5
-"""So many numbers and runs of them are written out; of more, the middle is left out."""
+"""Most numbers and ranges that are written out; of more, the middle is left out."""
 
 _Parts = tuple[tuple[str, ...], ...]
 """A path, part by part, each with everything that can stand there."""

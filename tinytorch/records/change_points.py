@@ -37,7 +37,7 @@ GRID = 96
 """Windows of longer series start and end on a grid of this size; single steps are refined
 to the exact index afterwards."""
 EXCEEDED = 10
-"""So many shuffles that differ as much settle that it was chance (Besag and Clifford 1991)."""
+"""Permutations with as large a difference after which sampling stops (Besag and Clifford 1991)."""
 MOST_SHUFFLES = 50_000
 BATCH = 64
 CLIP = 3.0

@@ -140,7 +140,7 @@ def _commit(found: Any) -> dict[str, Any] | None:
 # moving them between stores, and results of pytest-benchmark
 
 CHUNK = 500
-"""So many records are added in one transaction."""
+"""Records per transaction."""
 
 
 @dataclass(frozen=True)

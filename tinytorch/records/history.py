@@ -290,7 +290,7 @@ def _as_text(value: Any) -> str:
 PARTS = frozenset({"attempt"})
 """Kinds of records that belong to others."""
 RECENT = 40
-"""So many of the newest records of a series make its small picture."""
+"""Number of recent records in the sparkline of a series."""
 FIRST_CHOICE = ("latency", "time ratio", "throughput")
 
 

@@ -234,7 +234,7 @@ JOIN = " + "
 NOT_AGAIN = ", not again"
 """How the note of an attempt ends that an earlier run made."""
 RECENT = 5
-"""So many attempts at one thing are looked at for the last that was really made."""
+"""Number of recent attempts that are searched for one that was not skipped."""
 FINISHED = frozenset(
     {BETTER, NO_GAIN, WORSE, ACCURACY_INCONCLUSIVE, INACCURATE, BROKEN, NOTHING_TO_DO}
 )
