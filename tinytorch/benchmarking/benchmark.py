@@ -334,7 +334,7 @@ class Benchmark:
 
     @property
     def can_score(self) -> bool:
-        """Say whether there is anything to score all models by."""
+        """Whether all models can be scored."""
         return bool(self.datasets) or all(
             isinstance(model, (str, Workload)) for model in self.models.values()
         )

@@ -16,7 +16,7 @@ from tinytorch.models.adapter import Adapter, owner_of
 
 
 def failure_text(error: Exception) -> str:
-    """Say in one line what went wrong with a model."""
+    """Return an error of a model in one line."""
     text = str(error).strip() or "no message"
     is_plain = isinstance(error, TinyTorchError)  # its message needs no class to be understood
     return text if is_plain else f"{type(error).__name__}: {text}"
@@ -149,7 +149,7 @@ def _free_name(wanted: str, taken: set[str]) -> str:
 
 @contextmanager
 def held_ready(adapter: Adapter, model: Any) -> Iterator[bool]:
-    """Hold a model in evaluation mode and without gradients, and say whether it was training.
+    """Put a model into evaluation mode without gradients; yield whether it was training.
 
     Afterwards it has the mode, gradients, buffers and random state that it had before.
     """

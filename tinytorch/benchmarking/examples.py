@@ -117,7 +117,7 @@ def _read(source: Any) -> Examples:
 
 
 def _is_pair(source: Any) -> bool:
-    """Tell inputs and targets from two batches, which are tuples themselves."""
+    """Return whether a pair is inputs and targets, rather than two batches."""
     if not isinstance(source, (tuple, list)) or len(source) != 2:
         return False
     if isinstance(source, list):
@@ -150,7 +150,7 @@ def _items_of(source: Any) -> list[Any]:
 
 @contextmanager
 def _keeping_epoch(source: Any) -> Iterator[None]:
-    """Let a loader of ours go on with the order that it would have had."""
+    """Keep the epoch of a TinyTorch loader, which determines its order."""
     epoch = source.epoch if isinstance(source, DataLoader) else None
     try:
         yield
@@ -180,7 +180,7 @@ def _parts_of_item(item: Any) -> tuple[Any, Any]:
 
 
 def _stacked(examples: list[Batch]) -> Examples:
-    """Put single examples into batches."""
+    """Stack single examples into batches."""
     try:
         columns = zip(*(batch.inputs for batch in examples), strict=True)
         inputs = tuple(np.stack([_as_array(value) for value in column]) for column in columns)
@@ -239,7 +239,7 @@ def _is_array(value: Any) -> bool:
 
 
 def _is_nested_list(value: Any) -> bool:
-    """Tell rows of plain numbers from a list of arrays or batches."""
+    """Return whether this is a nested list of plain numbers."""
     first = value
     while isinstance(first, list) and first:
         first = first[0]

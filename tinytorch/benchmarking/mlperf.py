@@ -11,8 +11,8 @@ from itertools import cycle
 from typing import Any
 
 from tinytorch.benchmarking.checks import failure_text
-from tinytorch.benchmarking.examples import ACCURACY, Examples, fitted_inputs, read_examples
-from tinytorch.benchmarking.subject import Subject, make_subject
+from tinytorch.benchmarking.examples import ACCURACY, Examples, read_examples
+from tinytorch.benchmarking.subject import Subject, make_subject, several_inputs
 from tinytorch.core.dataloader import TensorDataset
 from tinytorch.errors import SettingError, did_you_mean
 from tinytorch.measure.samples import Samples
@@ -151,20 +151,14 @@ class MLPerf:
 
 
 def _judge(subject: Subject, examples: Examples, num_runs: int) -> tuple[float, Samples]:
-    model, first = subject.model, examples.batches[0]
-    several = cycle(
-        [
-            fitted_inputs(model, first.part(index, index + 1).inputs)
-            for index in range(min(INPUTS_IN_TURN, first.size or 1))
-        ]
-    )
+    several = cycle(several_inputs(subject, examples, batch_size=1, most=INPUTS_IN_TURN))
     with subject.ready():
         subject.check()
         assert subject.evaluate is not None
         scored = subject.evaluate()
         assert scored.metric == ACCURACY, "the targets of every benchmark are class numbers"
         latency = measure_time(
-            lambda: call_model(model, *next(several)),
+            lambda: call_model(subject.model, *next(several)),
             name="latency",
             runs=num_runs,
             warmup=WARMUP_CALLS,

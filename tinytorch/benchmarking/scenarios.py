@@ -23,7 +23,7 @@ PERCENTILES = (50.0, 90.0, 99.0)
 WARMUP_SHARE = 0.1
 """The part of the budget that warming up may use."""
 LEAST_QUERIES = 5
-"""So many queries are made even when the budget is used up before."""
+"""Least number of queries, even if the time budget is used up before."""
 ROUNDS, LEAST_ROUNDS = 20, 6
 """Target and minimum number of throughput rounds; a 95% interval needs at least six."""
 
@@ -199,7 +199,7 @@ LEAST_BOUNDS = 20
 """Least duration of a trial in multiples of the bound, so that a growing queue shows."""
 MOST_QUERIES = 20_000
 TRIAL_SHARE = 0.125
-"""The part of the budget that lasting so long may take for one trial."""
+"""Largest share of the time budget for this duration of one trial."""
 FULL_LOAD = 0.98
 """A worker that is needed so much of the time has queues that outgrow any trial."""
 LATE_SHARE = 0.1

@@ -82,7 +82,7 @@ class Subject:
 
     @contextmanager
     def ready(self) -> Iterator[None]:
-        """Hold the model ready: in evaluation mode, and left as it was at the end."""
+        """Put the model into evaluation mode, and restore it at the end."""
         with held_ready(self.adapter, self.model):
             yield
 
@@ -145,6 +145,18 @@ def make_subject(
     return Subject(name, model, fitted_inputs(model, inputs), evaluate=evaluate)
 
 
+def several_inputs(
+    subject: Subject, examples: Examples, *, batch_size: int, most: int
+) -> list[tuple[Any, ...]]:
+    """Return up to `most` different arguments of a call, of `batch_size` examples each."""
+    first = examples.batches[0]
+    count = max(1, min(most, (first.size or 1) // batch_size))
+    return [
+        fitted_inputs(subject.model, first.part(start, start + batch_size).inputs)
+        for start in range(0, batch_size * count, batch_size)
+    ]
+
+
 def _evaluated_by(workload: Workload) -> Callable[[], Scored]:
     def evaluate() -> Scored:
         assert workload.evaluate is not None
@@ -157,7 +169,7 @@ def _evaluated_by(workload: Workload) -> Callable[[], Scored]:
 def ready_together(
     makers: Mapping[str, Callable[[], Subject]], stack: ExitStack
 ) -> tuple[dict[str, Subject], dict[str, str]]:
-    """Hold subjects ready until the stack is closed, each called once; and say which failed."""
+    """Prepare subjects until the stack is closed, calling each once; return the failures too."""
     subjects: dict[str, Subject] = {}
     failures: dict[str, str] = {}
     for name, make in makers.items():

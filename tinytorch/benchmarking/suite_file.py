@@ -106,12 +106,12 @@ def scenario_from(fields: dict[str, Any]) -> Scenario:
 
 
 def is_number(value: object) -> bool:
-    """Say whether this is a finite number; True and False are none."""
+    """Return whether this is a finite number, and no bool."""
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
 def is_whole(value: object) -> bool:
-    """Say whether this is a whole number above 0."""
+    """Return whether this is a positive whole number."""
     return isinstance(value, int) and not isinstance(value, bool) and value > 0
 
 
@@ -421,7 +421,7 @@ def _check_keys(fields: Mapping[str, Any], known: tuple[str, ...] | list[str], w
 
 
 def _check_references(suite: Suite, place: str) -> None:
-    """Look for every target and transform, before any of them runs."""
+    """Check that every target and transform exists, before any of them runs."""
     for number, workload in enumerate(suite.workloads, start=1):
         where = f"{place}: workload {number}"
         for key, names, references in (

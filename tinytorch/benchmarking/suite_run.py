@@ -249,7 +249,7 @@ def _throughput(throughput: Samples | None) -> dict[str, Any] | None:
 
 StorePath = str | os.PathLike[str] | None
 RECENT = 20
-"""So many records of a name are looked at for one to compare with."""
+"""Number of recent records that are searched for a comparable one."""
 
 
 @dataclass(frozen=True)
@@ -372,7 +372,7 @@ def _last_run(store: RecordStore, entries: Sequence[Entry], key: str) -> dict[st
 
 
 def _obstacle(record: Record, environment: Mapping[str, Any]) -> str:
-    """Say why a run of another day cannot go on here, or nothing."""
+    """Return why an earlier run cannot be resumed here, or ""."""
     if record.details.get("started_on") != environment["fingerprint"]:
         return "the machine, its thread settings or its libraries have changed"
     if record.details.get("started_at_commit") != environment["commit"]:
@@ -432,7 +432,7 @@ Point = Sequence[float]
 
 
 def dominates(first: Point, second: Point, *, lower_is_better: Sequence[bool]) -> bool:
-    """Tell whether the first is at least as good in everything, and better in something."""
+    """Return whether the first is at least as good in every objective and better in one."""
     signs = [1 if lower else -1 for lower in lower_is_better]
     pairs = [(sign * a, sign * b) for sign, a, b in zip(signs, first, second, strict=True)]
     return all(a <= b for a, b in pairs) and any(a < b for a, b in pairs)

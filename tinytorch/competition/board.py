@@ -159,7 +159,7 @@ class Standings:
 
 
 def contest_of(run: KeptRun) -> Contest:
-    """Tell where a run competes."""
+    """Return the contest of a run."""
     entry = run.judgement.entry
     return Contest(entry.event, entry.division, entry.tier)
 
@@ -180,7 +180,7 @@ def in_order(runs: Iterable[KeptRun]) -> list[KeptRun]:
 
 
 def refusal_of(run: KeptRun) -> str:
-    """Say why a run cannot be ranked by itself; "" where it can."""
+    """Return why a run cannot be ranked; "" if it can."""
     judgement = run.judgement
     broken = sorted({each.rule for each in judgement.findings if each.is_fatal})
     if broken:
@@ -418,7 +418,7 @@ def _helping(standing: Standing) -> set[Parts]:
 
 
 def _parts(technique: Technique) -> Parts:
-    """Tell techniques apart by what they do, not by what they are called or set to.
+    """Identify a technique by its transforms, not by its name or settings.
 
     Another name for the same transform does not make it rare. Techniques of Python code, and those
     of the competition itself such as kv-cache, have nothing but their name.

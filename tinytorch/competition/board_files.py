@@ -119,7 +119,7 @@ def points_of(score: Score, full_marks_at: float = FULL_MARKS_AT) -> float:
 
 
 def reasons_of(refused: Sequence[RefusedRun]) -> str:
-    """Say why runs were refused: the rules and what was seen, each once."""
+    """Return the reasons of refused runs, without repetition."""
     found = []
     for each in refused:
         seen = [f"{f.rule}: {f.seen}" for f in each.run.judgement.findings if f.is_fatal]

@@ -17,8 +17,8 @@ from typing import Any
 
 import numpy as np
 
-from tinytorch.benchmarking.examples import Examples, fitted_inputs, read_examples
-from tinytorch.benchmarking.subject import Subject, make_subject
+from tinytorch.benchmarking.examples import Examples, read_examples
+from tinytorch.benchmarking.subject import Subject, make_subject, several_inputs
 from tinytorch.comparison.accuracy import AccuracyComparison
 from tinytorch.competition.board import Board, BoardKind, make_board
 from tinytorch.competition.entry import Entry, Technique, manifest_of
@@ -225,7 +225,7 @@ def _accuracy(found: AccuracyComparison | None) -> dict[str, Any]:
 
 MS, MB = 1e3, 2**20
 RUN_S = 2e-3
-"""A timed run is at least so long: many calls of a fast model, one of a slow one."""
+"""Least duration of a timed run: many calls of a fast model, one of a slow one."""
 MOST_CALLS = 20_000
 TICK_S = 1e-9
 """No clock is finer, and a ratio needs a time above zero."""
@@ -327,7 +327,7 @@ class CompetitionProfiler:
             for side in sides:
                 for _ in range(self.warmup_runs):
                     side.take_run()
-                side.settle()
+                side.calibrate()
             rng = np.random.default_rng(0)
             for _, place in interleave(range(len(sides)), rng=rng, at_least=self.timing_runs):
                 sides[place].runs.append(sides[place].take_run())
@@ -354,7 +354,7 @@ class _Side:
         turn = cycle(self.requests)
         return [self._timed(next(turn)) for _ in range(self.calls)]
 
-    def settle(self) -> None:
+    def calibrate(self) -> None:
         """Choose how many requests a run has, by the shortest of three."""
         seconds = min(self._timed(each) for each in (self.requests * 3)[:3])
         self.calls = max(1, min(MOST_CALLS, math.ceil(RUN_S / seconds)))
@@ -379,12 +379,7 @@ def _open_side(
     seen: set[str] = set()
     with recording(lambda call: seen.add(call.backend)):
         subject.check()
-    first = examples.batches[0]
-    count = max(1, (first.size or 1) // batch_size)
-    requests = [
-        fitted_inputs(subject.model, first.part(start, start + batch_size).inputs)
-        for start in range(0, batch_size * min(count, INPUTS_IN_TURN), batch_size)
-    ]
+    requests = several_inputs(subject, examples, batch_size=batch_size, most=INPUTS_IN_TURN)
     return _Side(subject, requests, clock, " and ".join(sorted(seen)) or None)
 
 

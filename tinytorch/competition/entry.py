@@ -514,7 +514,7 @@ def _read_file(folder: Path, name: str, *, most: int) -> bytes:
 
 
 def files_below(folder: Path) -> Iterator[str]:
-    """Name every file below a folder that belongs to an entry; refuse links that leave it."""
+    """Yield every file below a folder that belongs to an entry; raise for links that leave it."""
     count = 0
     for place, folders, files in os.walk(folder):
         below = Path(place).relative_to(folder)
@@ -531,7 +531,7 @@ def files_below(folder: Path) -> Iterator[str]:
 
 
 def _belongs(path: Path) -> bool:
-    """Tell whether a file or folder is hashed and handed in."""
+    """Return whether a file or folder is part of an entry."""
     if path.name.startswith(".") or path.name == COMPILED_COPIES:
         return False
     return path != Path(MANIFEST) and path != Path(RESULTS)

@@ -156,7 +156,7 @@ def _loaded(tree: ast.Module, own: set[str]) -> Iterator[tuple[int, str]]:
 
 
 def _why_not(package: str) -> str:
-    """Say why learners do not import a package, or nothing."""
+    """Return why learners may not import a package, or ""."""
     if package in LOADERS:
         return f"imports {package}, with which anything can be loaded"
     if package in ALLOWED_PACKAGES or package in sys.stdlib_module_names:

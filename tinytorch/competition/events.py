@@ -159,13 +159,13 @@ def tier_margin(event: Event, tier: float, reference_score: float) -> float:
 
 
 def compare_in_tier(event: Event, tier: float, ours: Scores, theirs: Scores) -> AccuracyComparison:
-    """Hold the scores of an entry against the reference's, with the margin of a tier."""
+    """Compare the scores of an entry with the reference's, with the margin of a tier."""
     margin = tier_margin(event, tier, float(ours.mean()))
     return compare_accuracy(ours, theirs, margin=margin, metric=event.metric)
 
 
 def tier_verdict(found: AccuracyComparison) -> str:
-    """Say whether the tier is `kept`, `lost` or `inconclusive`.
+    """Return whether the tier is `kept`, `lost` or `inconclusive`.
 
     It is kept by non-inferiority, or where all texts are found as likely as by the reference: then
     the bound only says how few texts there are, and a thousand would not be enough for 99.9%.
@@ -260,7 +260,7 @@ def _content(array: Array) -> bytes:
 
 
 def is_text(event: Event) -> bool:
-    """Say whether the event is about text; the others are about digits."""
+    """Return whether the event is about text; the others are about digits."""
     return event.model == "gpt"
 
 

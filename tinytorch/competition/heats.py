@@ -34,7 +34,7 @@ from tinytorch.errors import TinyTorchError
 from tinytorch.measure.interleaving import balanced_pairs
 from tinytorch.models.zoo import CONTEXT, load_zoo, tokenizer
 
-# ---------------------------------------------------------------- the course of a heat: which
+# ---------------------------------------------------------------- the schedule of a heat: which
 # questions are asked, in which order, and why
 
 Purpose = Literal["timed", "again", "short", "write", "probe"]
@@ -45,7 +45,7 @@ whether answers are kept. `short`: a shorter text, for how time grows. `write`: 
 WRITTEN = CONTEXT - PROMPT
 """Characters that follow a prompt: together they are the context of the GPT."""
 BLOCKS = 20
-"""So many turns has each side in a heat."""
+"""Number of turns of each side in a heat."""
 ASKED_AGAIN = 0.05
 
 
@@ -60,7 +60,7 @@ class Ask:
     count: int = 0
 
 
-def plan_course(
+def plan_schedule(
     event: Event,
     questions: Questions,
     rng: np.random.Generator,
@@ -103,7 +103,7 @@ def _with_repeats(asks: Sequence[Ask], rng: np.random.Generator) -> list[Ask]:
 
 
 def blocks_of(asks: Sequence[Ask]) -> Iterator[Sequence[Ask]]:
-    """Cut a course into the turns in which the sides answer one after the other."""
+    """Split a schedule into blocks, which the sides answer in turn."""
     size = max(1, -(-len(asks) // BLOCKS))
     for start in range(0, len(asks), size):
         yield asks[start : start + size]
@@ -113,12 +113,12 @@ def blocks_of(asks: Sequence[Ask]) -> Iterator[Sequence[Ask]]:
 # tell a model from a memory of the book
 
 PROBES = 6
-"""So many are asked in a heat, among the others."""
+"""Number of probes in a heat."""
 BEGUN = 8
 
 
 def draw_probes(event: Event, rng: np.random.Generator) -> npt.NDArray[Any]:
-    """Let the reference draw new texts (PROBES, 64), letter by letter; none where there is no text.
+    """Sample new texts (PROBES, 64) from the reference; none for events without text.
 
     They are like the book to a model, and in no book but for the few letters that they begin with.
     """
@@ -232,7 +232,7 @@ def run_heat(
 
     Who begins a turn is drawn, A B B A, so that a drift of the machine meets both alike.
     """
-    course = plan_course(event, questions, rng, probes=list(draw_probes(event, rng)))
+    schedule = plan_schedule(event, questions, rng, probes=list(draw_probes(event, rng)))
     public = warm_up_questions(event)
     with ExitStack() as stack:
         started: dict[int, _Runner] = {}
@@ -241,7 +241,7 @@ def run_heat(
                 process = stack.enter_context(start(sides[side], limits))
                 started[side] = _Runner(event, process, public, limits)
         runners = [started[0], started[1]]
-        blocks = list(blocks_of(course))
+        blocks = list(blocks_of(schedule))
         for block, order in zip(blocks, balanced_pairs(len(blocks), rng), strict=True):
             for side in order:
                 with _blaming(side):
@@ -257,7 +257,7 @@ def run_heat(
 
 @contextmanager
 def _blaming(side: int) -> Iterator[None]:
-    """Say which side it was that could not go on."""
+    """Turn a ContenderError into a LegError of this side."""
     try:
         yield
     except ContenderError as error:
@@ -294,7 +294,7 @@ class _Runner:
             raise ContenderError("T6", seen)
 
     def finish(self, rng: np.random.Generator) -> Leg:
-        """Look at what it used, and let it read some of the texts that it wrote."""
+        """Read the resource usage, and let the contender read some of the texts that it wrote."""
         self._process.release()
         usage = self._process.usage()
         texts = _some_texts(self._given, rng)
@@ -322,7 +322,7 @@ class _Runner:
 
 
 def _warm_up(event: Event, process: AskedContender, public: Questions) -> Answer:
-    """Let a contender get ready on questions that do not count; give its first answer."""
+    """Warm a contender up on public questions, and return its first answer."""
     batches = range(0, WARM_UP_EXAMPLES[event.name], event.batch)
     answers = [
         process.ask("forward", public.inputs[start : start + event.batch]) for start in batches
@@ -344,7 +344,7 @@ def _some_texts(given: Sequence[Given], rng: np.random.Generator) -> list[npt.ND
 
 
 def is_written_text(answer: Answer) -> bool:
-    """Say whether an answer is as many characters as were asked for."""
+    """Return whether an answer is a valid text of the requested length."""
     ids = answer.output
     if ids.shape != (WRITTEN,) or not np.issubdtype(ids.dtype, np.integer):
         return False

@@ -195,7 +195,7 @@ def _ablations(bench: Bench, questions: Questions) -> tuple[Ablation, ...]:
 
 
 def _ablation(bench: Bench, technique: str, questions: Questions) -> Ablation:
-    """Hold the entry against itself without one technique."""
+    """Compare the entry with itself without one technique."""
     bench.say(f"without {technique}")
     without, whole = bench.contender_without(technique), bench.contender_without(None)
     try:
@@ -224,7 +224,7 @@ def judge(
     seed: int = 0,
     progress: Progress | None = None,
 ) -> Judgement:
-    """Let an entry compete with the reference in fresh processes, and say what is found.
+    """Judge an entry against the reference in fresh processes.
 
     The number of heats is fixed beforehand, so there is no optional stopping. With
     `ablations`, each declared technique is switched off in turn, in as many heats. Code runs only

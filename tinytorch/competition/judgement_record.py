@@ -158,7 +158,7 @@ def ablation_of(fields: Any, *, event: str) -> Ablation:
 
 
 def problem_of(heat: Heat, names: Collection[str]) -> str:
-    """Say what is wrong with a heat that should have these measures, or nothing."""
+    """Return what is wrong with a heat that should have these measures, or ""."""
     for side in SIDES:
         values = getattr(heat, side)
         if values.keys() != set(names):
@@ -337,7 +337,7 @@ def judgement_in(record: Record) -> Judgement:
 
 
 def claims_verified(record: Record) -> bool:
-    """Say whether a record states that the organiser made it; whether to believe it is open.
+    """Return whether a record claims that the organiser made it, which remains to be checked.
 
     A run of Python code is verified only if it was run with trust.
     """

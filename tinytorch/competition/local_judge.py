@@ -129,7 +129,7 @@ class LocalContender:
         return Loading(seconds, len(pickled), notes=notes)
 
     def ask(self, kind: Kind, question: Array, *, count: int = 0) -> Answer:
-        """Let the model answer, and take the time."""
+        """Ask the model, and time its answer."""
         before = process_time()
         try:
             with computing(self.model):
@@ -152,7 +152,7 @@ class LocalContender:
         return Usage(self._cpu_s, peak, peak, threads=1, processes=1)
 
     def hold(self) -> None:
-        """Let garbage be collected between turns; threads of a model cannot be held."""
+        """Enable garbage collection between turns; threads of a model cannot be suspended."""
         self._turn.close()
 
     def release(self) -> None:
@@ -237,7 +237,7 @@ def _reading_s(pickled: bytes) -> float:
 
 @contextmanager
 def _in_words(name: str, what: str) -> Iterator[None]:
-    """Turn whatever a model raises into one kind of error."""
+    """Turn any exception of a model into a ModelError."""
     try:
         yield
     except Exception as error:
@@ -265,7 +265,7 @@ def judge_model(
     seed: int = 0,
     progress: Progress | None = None,
 ) -> Judgement:
-    """Let a model of this process compete with the reference, and say what is found.
+    """Judge a model in this process against the reference.
 
     Both are copied for each heat and answer the same new questions in turns. `without` has, for
     each technique of the entry, the model without it.

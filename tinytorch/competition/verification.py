@@ -87,7 +87,7 @@ def _moment(record: Record, judgement: Judgement) -> Iterator[str]:
 
 
 def _accuracy(record: Record, judgement: Judgement) -> Iterator[str]:
-    """Hold the margin and the verdict against the scores; a finding A2 may not be left out."""
+    """Check margin and verdict against the scores; a finding A2 may not be missing."""
     is_clean = not any(each.is_fatal for each in judgement.findings)
     if judgement.accuracy is None:
         if is_clean:
@@ -133,7 +133,7 @@ Known = Iterable[Round]
 def status_of(
     record: Record, judgement: Judgement, *, signature: SignatureCheck, rounds: Known
 ) -> Status:
-    """Say how far a run is believed."""
+    """Return the verification status of a run."""
     if not signature.is_checked:
         return NOT_CHECKED
     found = find_round(judgement, rounds)
@@ -306,7 +306,7 @@ def _without_copies(runs: Iterable[CheckedFile]) -> Iterator[CheckedFile]:
 
 
 def _check_entries(folder: Path, runs: Sequence[CheckedFile]) -> Iterator[CheckedFile]:
-    """Hold the files of each entry against the hashes in its runs.
+    """Check the files of each entry against the hashes in its runs.
 
     Runs of former versions of an entry are history. Where no run fits, the files were changed.
     """

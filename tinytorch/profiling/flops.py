@@ -81,7 +81,7 @@ def shape_of(x: Any) -> tuple[int, ...]:
 
 
 def check_model(model: Any) -> None:
-    """Refuse what is no model, and one that returns before it has done its work.
+    """Raise SettingError unless this is a model whose call does its work before returning.
 
     A model can be called, or has `forward`.
     """
@@ -409,7 +409,7 @@ def flops_per_sample(model: Any, inputs: tuple[Any, ...], *, backward: bool = Fa
 
 
 def _with_fixed_part(counts: dict[int, int], whole: int, length: int) -> SampleFlops:
-    """Tell a batch with some fixed work apart from an axis along which the cost is no line."""
+    """Decide whether costs are affine in the length of the first axis: a batch with fixed work."""
     (a, at_a), (b, at_b), (c, at_c) = sorted(counts.items())
     if (at_b - at_a) * (c - b) != (at_c - at_b) * (b - a):
         return SampleFlops(whole, whole, None)

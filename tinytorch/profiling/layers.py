@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import reduce
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 # ``blocks.{0..3}.mlp`` for four of them that differ in a number
 
 MOST_PIECES = 5
-"""So many numbers and runs of them are written out; of more, the middle is left out."""
+"""Most numbers and ranges that are written out; of more, the middle is left out."""
 
 _Parts = tuple[tuple[str, ...], ...]
 """A path, part by part, each with everything that can stand there."""
@@ -49,7 +49,7 @@ class StepGroup:
 
 
 def group_layers(paths: Iterable[str]) -> tuple[LayerGroup, ...]:
-    """Put layers together whose paths differ only in numbers, in the order of the first of each.
+    """Group layers whose paths differ only in numbers, in order of first appearance.
 
     A group has every combination of its numbers, so its name says exactly which layers it has.
 
@@ -367,24 +367,8 @@ def _with_insides(totals: Mapping[str | None, int]) -> dict[str, int]:
 
 LONGEST_PATTERN = 6
 """Longest pattern of repeated layers (convolution, norm, ReLU, ...)."""
-SUMMED = (
-    "calls",
-    "time_s",
-    "self_s",
-    "macs",
-    "self_macs",
-    "causal_macs",
-    "other_flops",
-    "bytes_moved",
-    "self_flops",
-    "self_bytes",
-    "backward_s",
-    "backward_macs",
-    "parameters",
-    "parameter_bytes",
-    "activation_bytes",
-    "peak_bytes",
-)
+NOT_SUMMED = frozenset({"path", "kind", "depth", "is_leaf", "self_largest_bytes"})
+SUMMED = tuple(each.name for each in fields(Layer) if each.name not in NOT_SUMMED)
 
 
 @dataclass(frozen=True)
@@ -446,7 +430,7 @@ def layer_rows(
 
 
 def shared_name(paths: Sequence[str]) -> str:
-    """Name several layers by what their paths share: ``h.*.mlp.0`` for ``h.0.mlp.0`` and others."""
+    """Return the common name of several layers: ``h.*.mlp.0`` for ``h.0.mlp.0`` and others."""
     split = [path.split(".") for path in paths]
     if len({len(parts) for parts in split}) != 1:
         return ", ".join(paths)
@@ -517,7 +501,7 @@ def _merged(nodes: Sequence[_Node]) -> _Node:
 
 
 def _label(nodes: Sequence[_Node]) -> str:
-    """Name what was folded; inside of a folded block all have the same name already."""
+    """Return the label of folded nodes; inside of a folded block all share one already."""
     first, last = nodes[0].label, nodes[-1].label
     if first == last:
         return first
@@ -651,7 +635,7 @@ def operation_spans(profile: Profile) -> tuple[Span, ...]:
 def _nested(
     phase: str, timed: Sequence[tuple[OpRecord, int, int]], kinds: Mapping[str, str]
 ) -> list[Span]:
-    """Put a span around the operations of each layer, from its first until another has its turn."""
+    """Nest the operations of each layer in a span, from its first to its last."""
     spans: list[Span] = []
     opened: list[tuple[str, int]] = []  # the layers around the latest operation, and their spans
     for record, begin, end in timed:

@@ -191,7 +191,7 @@ def detect_leak(function: Callable[[], object], *, calls: int = 20) -> LeakRepor
 
 @contextmanager
 def _older_objects_set_aside() -> Iterator[None]:
-    """Let the collector look at new objects only, or each look takes as long as all that there is.
+    """Freeze existing objects, so that a collection takes time for new objects only.
 
     Objects that were frozen before stay frozen.
     """
@@ -212,7 +212,7 @@ def _python_bytes(function: Callable[[], object], calls: int) -> Sequence[int]:
 
 
 def _tensor_bytes(function: Callable[[], object], calls: int) -> Sequence[int]:
-    """Look at tensors on the host, and on devices if there are any in use."""
+    """Return the bytes of tensors on the host and on the devices in use, after each call."""
     from tinytorch.profiling.torch import metering_device, metering_tensors
 
     with metering_device() as device, metering_tensors() as host:

@@ -117,7 +117,7 @@ class ProfileFacts:
 
 
 def find_facts(profile: Profile) -> ProfileFacts:
-    """Draw the facts from a profile."""
+    """Compute the facts of a profile."""
     latency = profile.latency.median
     model = profile.model_bound
     memory = profile.memory
@@ -645,12 +645,12 @@ class Profile(Shown):
         return weights.most_common(1)[0][0] if weights and self.macs else "float32"
 
     def bound(self, layer: Layer) -> Bound | None:
-        """Say which ceiling is above a layer; None where nothing was counted or measured."""
+        """Return the roofline bound of a layer; None if costs or ceilings are unknown."""
         return self._bound(layer.all_flops, layer.bytes_moved, layer.time_s)
 
     @property
     def model_bound(self) -> Bound | None:
-        """Say which ceiling is above the call as a whole."""
+        """The roofline bound of the whole call; None if costs or ceilings are unknown."""
         return self._bound(self.flops + self.other_flops, self.bytes_moved, self.latency.median)
 
     def _bound(self, flops: int, moved: int, seconds: float) -> Bound | None:

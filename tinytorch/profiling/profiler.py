@@ -228,7 +228,7 @@ def layer_facts(model: Any, profile: Profile, flops: SampleFlops) -> dict[str, A
 
 
 def bound_facts(profile: Profile) -> dict[str, Any]:
-    """Say what limits a call on this machine.
+    """Return what bounds a call on this machine.
 
     `memory_bandwidth_mbs` is the bytes that operations read and wrote over the latency, in MB/s.
     `achieved_gflops_per_second` is the rate of all work, elementwise work included.

@@ -215,7 +215,7 @@ def _device(device: DeviceFacts) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    """Turn everything into what JSON knows; a number that is not finite becomes None."""
+    """Convert a value to JSON types; non-finite numbers become None."""
     if isinstance(value, Mapping):
         return {_key(key): _plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):

@@ -189,7 +189,7 @@ def bound_call(
 
 
 def refuse_lazy(func: Any) -> None:
-    """Refuse what returns before it has done its work: timing it would time nothing.
+    """Raise SettingError for a lazy function: timing its call would time nothing.
 
     That is a generator or coroutine, or a model whose call or `forward` is one.
     """

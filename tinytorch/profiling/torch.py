@@ -32,7 +32,7 @@ class OperatorMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     @classmethod
     def ignore_compile_internals(cls) -> bool:
-        """Let code that is compiled run as such; what insists on compiling would fail otherwise."""
+        """Let compiled code run compiled; code that requires compilation would fail otherwise."""
         return True
 
     def watch(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -67,7 +67,7 @@ class OperatorClock(OperatorMode):  # type: ignore[no-untyped-call]
 
 @cache
 def load_dispatcher() -> None:
-    """Let PyTorch import, once, what its modes need.
+    """Let PyTorch import what its modes need, once.
 
     That is 65 MB of modules, which belong neither to the time nor to the memory of any block.
     """
@@ -197,7 +197,7 @@ def _peak_since_reset() -> int:
 
 
 def _share_peak() -> None:
-    """Tell the peak since the last reset to all open blocks, then reset it for the next one."""
+    """Propagate the peak since the last reset to all open blocks, then reset it."""
     peak = _peak_since_reset()
     for meter in _open:
         meter._peak = max(meter._peak, peak)

@@ -37,7 +37,7 @@ GRID = 96
 """Windows of longer series start and end on a grid of this size; single steps are refined
 to the exact index afterwards."""
 EXCEEDED = 10
-"""So many shuffles that differ as much settle that it was chance (Besag and Clifford 1991)."""
+"""Permutations with as large a difference after which sampling stops (Besag and Clifford 1991)."""
 MOST_SHUFFLES = 50_000
 BATCH = 64
 CLIP = 3.0
@@ -86,7 +86,7 @@ def find_change_points(
 
 
 def drifts(values: Sequence[float] | Array, changes: Sequence[ChangePoint]) -> bool:
-    """Say whether values keep moving in one direction inside of the levels that were found.
+    """Return whether values drift in one direction within the detected levels.
 
     Then the changes are rather parts of one slow drift. It counts, inside of the levels, how many
     more pairs rise than fall (Mann-Kendall).

@@ -44,7 +44,7 @@ DECIDING_CPU = ("brand_raw", "brand", "arch", "bits", "count", "flags")
 
 
 def is_pytest_benchmark(contents: Any) -> bool:
-    """Say whether this is what ``pytest --benchmark-json`` writes."""
+    """Return whether this is what ``pytest --benchmark-json`` writes."""
     return (
         isinstance(contents, Mapping)
         and isinstance(contents.get("benchmarks"), list)
@@ -140,7 +140,7 @@ def _commit(found: Any) -> dict[str, Any] | None:
 # moving them between stores, and results of pytest-benchmark
 
 CHUNK = 500
-"""So many records are added in one transaction."""
+"""Records per transaction."""
 
 
 @dataclass(frozen=True)

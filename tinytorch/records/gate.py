@@ -239,7 +239,7 @@ class _Gate:
                 side.set_up(self.settings.setup)
 
     def notes_on(self, found: str | StoredBaselines) -> tuple[str, ...]:
-        """Say what is odd about the two sides."""
+        """Return notes about the two sides."""
         if isinstance(found, StoredBaselines):
             return found.notes
         repository = find_repository(self.here)

@@ -80,7 +80,7 @@ class TargetResult:
 
     @property
     def contradiction(self) -> str:
-        """Say when the mean of all calls lies on the other side of the tolerance, or nothing."""
+        """Return a note if the mean of all calls is on the other side of the tolerance, or ""."""
         found = self.comparison
         # Against a record, the comparison is of the candidate with itself.
         if found is None or self.ratio != found.ratio or not found.contradiction:
@@ -91,7 +91,7 @@ class TargetResult:
 
     @property
     def accuracy_verdict(self) -> str:
-        """Say what is shown about accuracy; without an evaluation there is nothing to violate."""
+        """The verdict of the accuracy; without an evaluation it cannot be violated."""
         if self.accuracy is None or self._is_equally_good:
             return PASSED
         if self.accuracy.verdict == WORSE:
@@ -105,7 +105,7 @@ class TargetResult:
 
     @property
     def change(self) -> str:
-        """Name a difference in time that is shown, whatever the tolerance: faster or slower."""
+        """Return an established difference in time, whatever the tolerance: faster or slower."""
         if self.ratio is None or self.comparison is None or self.contradiction:
             return ""
         rule = self.comparison.rule
@@ -118,7 +118,7 @@ class TargetResult:
 
     @property
     def reason(self) -> str:
-        """Say in one line why the verdict is what it is."""
+        """Return the reason of the verdict in one line."""
         if self.is_new:
             return "the baseline does not have it; nothing to compare with"
         if self.problem:

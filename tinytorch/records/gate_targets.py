@@ -83,7 +83,7 @@ class _Trees:
         self._by_tail = tuple(_by_tail(each) for each in self.files)
 
     def differ_in(self, file: str) -> bool:
-        """Say whether the trees have a file that is not the same on both sides."""
+        """Return whether any file differs between the trees."""
         one, other = (top / file for top in self.tops)
         if one.is_file() and other.is_file():
             return not filecmp.cmp(one, other, shallow=False)
@@ -134,7 +134,7 @@ def about_code(tops: tuple[Path, Path], origins: tuple[Origins, Origins]) -> tup
 
 
 def _shadowed(trees: _Trees, origins: tuple[Origins, Origins]) -> str:
-    """Name a module that a tree has, and has changed, but that was imported from elsewhere."""
+    """Return a changed module of the tree that was imported from elsewhere."""
     for side in (1, 0):
         for module, imported in sorted(origins[side].outside.items()):
             other = origins[1 - side].outside.get(module)
@@ -306,7 +306,7 @@ class GateSide:
         return Origins(own, outside, self._told(files.get(place, "")))
 
     def _told(self, file: str) -> str:
-        """Name the file of a target as it is called on every day and machine."""
+        """Return the path of a target's file, independent of day and machine."""
         if not file or is_installed(Path(file)):
             return ""
         return (self._inside(file) if self.top else "") or place_in_project(Path(file))
@@ -469,7 +469,7 @@ def _with_accuracy(
 
 
 def _about_outputs(found: OutputDifference | None) -> str:
-    """Name a difference between outputs, or nothing."""
+    """Return a difference between outputs, or ""."""
     if found is None or found.is_identical:
         return ""
     if found.mismatch:

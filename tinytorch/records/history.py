@@ -239,7 +239,7 @@ def _metric_differences(a: Record, b: Record, metric: str) -> list[str]:
 
 
 def _machine_differences(a: Record, b: Record) -> str:
-    """Name what of two environments differs and decides about speed."""
+    """Return the performance-relevant differences of two environments."""
     one, other = _deciding(a.environment), _deciding(b.environment)
     differing = _differences(one, other)
     return differing or f"{a.machine} against {b.machine}"
@@ -289,7 +289,7 @@ def _as_text(value: Any) -> str:
 PARTS = frozenset({"attempt"})
 """Kinds of records that belong to others."""
 RECENT = 40
-"""So many of the newest records of a series make its small picture."""
+"""Number of recent records in the sparkline of a series."""
 FIRST_CHOICE = ("latency", "time ratio", "throughput")
 
 

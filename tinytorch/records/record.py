@@ -238,7 +238,7 @@ def _digest(value: Any) -> str:
 
 
 def _check_text(*texts: object) -> None:
-    """Refuse what a database column and a terminal cannot hold."""
+    """Raise for text that a database column or a terminal cannot hold."""
     for text in texts:
         if not isinstance(text, str):
             raise SettingError(f"a record is named by text, not by {text!r}")
@@ -256,7 +256,7 @@ def _check_samples(samples: Mapping[Any, Any], name: str) -> None:
 
 
 def _is_unicode(text: str) -> bool:
-    """Say whether text can be written as UTF-8; half of a surrogate pair cannot."""
+    """Return whether text can be encoded as UTF-8; lone surrogates cannot."""
     try:
         text.encode("utf-8")
     except UnicodeEncodeError:

@@ -124,7 +124,7 @@ def prepare(connection: sqlite3.Connection, path: Path) -> None:
 
 @contextmanager
 def _reading_one_moment(connection: sqlite3.Connection) -> Iterator[None]:
-    """Let all that the block reads be of one moment, whoever writes meanwhile."""
+    """Read a consistent snapshot inside of the block."""
     if connection.in_transaction:
         yield
         return
@@ -224,7 +224,7 @@ def error_code(error: sqlite3.Error) -> int:
 
 
 def record_error(path: Path, error: sqlite3.Error | OSError) -> RecordError:
-    """Turn an error of the database or the system into ours."""
+    """Turn a database or system error into a RecordError."""
     if isinstance(error, OSError):
         return RecordError(f"{path}: {error.strerror or error}; {ELSEWHERE.removeprefix('or ')}")
     if isinstance(error, sqlite3.ProgrammingError):
@@ -235,7 +235,7 @@ def record_error(path: Path, error: sqlite3.Error | OSError) -> RecordError:
 
 @contextmanager
 def naming_faults(path: Path) -> Iterator[None]:
-    """Turn errors of the database inside of the block into a RecordError."""
+    """Turn database errors inside of the block into a RecordError."""
     try:
         yield
     except (sqlite3.Error, OSError) as error:

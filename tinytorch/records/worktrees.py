@@ -70,7 +70,7 @@ class Repository:
         return self._git("rev-parse", "--verify", "--quiet", f"{revision}^{{commit}}") or None
 
     def unknown(self, revision: str) -> str:
-        """Say that a revision is not known, and what to do about it."""
+        """Return the error for an unknown revision."""
         if self._git("rev-parse", "--is-shallow-repository") == "true":
             return (
                 f"this shallow clone has no revision {revision!r}; fetch the whole history "
@@ -166,7 +166,7 @@ def _write_owner(holder: Path) -> None:
 
 
 def _has_owner(holder: Path) -> bool:
-    """Say whether the process that made a folder still runs; its number may be another's now."""
+    """Return whether the process that made a folder still runs; its PID may be reused."""
     try:
         facts = json.loads((holder / OWNER).read_text("utf-8"))
         return is_running(facts["pid"], facts["started"])

@@ -35,7 +35,7 @@ class Advice:
     share: float | None = None
 
     def agreement(self, measured: Estimate) -> str:
-        """Say how a measured speedup lies to the predicted one; "" where there is none.
+        """Return how a measured speedup compares with the prediction; "" without one.
 
         As predicted is what has the predicted value in its interval, or a gain of about its size,
         unless all of the interval lies beyond what was held possible.

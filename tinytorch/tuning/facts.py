@@ -214,7 +214,7 @@ def _weight_finder(profile: Profile) -> Callable[[OpRecord], TensorSpec | None]:
 
 
 def named_layers(work: Iterable[Work]) -> str:
-    """Name the layers that take most of the time, repeated ones together."""
+    """Return the names of the layers that take most of the time, repeated ones grouped."""
     seconds: dict[str, float] = defaultdict(float)
     for each in work:
         seconds[each.layer] += each.seconds

@@ -29,7 +29,7 @@ OF_TIME = {FASTER: BETTER, SLOWER: WORSE, INCONCLUSIVE: INCONCLUSIVE}
 
 
 def outcome_at(goal: str, comparison: Comparison) -> str:
-    """Say what a comparison shows about a goal; whether the candidate is any good is not asked."""
+    """Return the outcome of a comparison at a goal, regardless of accuracy."""
     if OBJECTIVE_OF[goal] == "time":
         return OF_TIME.get(comparison.verdict, NO_GAIN)
     share = value_at(goal, measured_by(comparison))
@@ -119,7 +119,7 @@ def _is_shown_better(attempt: Attempt, best: Attempt, goal: str) -> bool:
 
 
 def holds(confirmation: Attempt, *, goal: str, limits: Mapping[str, float]) -> bool:
-    """Tell whether a fresh comparison, on its own, would lead to the same choice."""
+    """Return whether a confirmation, on its own, leads to the same choice."""
     return best_of([confirmation], goal=goal, limits=limits) is not None
 
 
@@ -135,7 +135,7 @@ def _time_of(attempt: Attempt) -> float:
 
 
 def _adds_nothing(attempt: Attempt, names: Collection[str]) -> bool:
-    """Tell whether it was not shown to be faster than another one of these."""
+    """Return whether it was compared with another one of these and not found faster."""
     against = attempt.against_best
     return against is not None and against.verdict != FASTER and against.baseline_name in names
 
@@ -145,7 +145,7 @@ def _keeps(attempt: Attempt, limits: Mapping[str, float]) -> bool:
 
 
 def baseline_keeps(attempts: Sequence[Attempt], limits: Mapping[str, float]) -> bool:
-    """Tell whether the model as it is keeps to all limits, as far as the first comparison says."""
+    """Return whether the baseline is within all limits, by the first comparison."""
     compared = next((each for each in attempts if each.comparison), None)
     checks = check_limits(compared, limits, of_baseline=True)
     return all(each.verdict == KEPT for each in checks)
@@ -169,7 +169,7 @@ def front_of(attempts: Sequence[Attempt]) -> tuple[str, ...]:
 
 
 def dominates(first: Measured, second: Measured) -> bool:
-    """Tell whether the first is at least as good in everything, and shown better in something.
+    """Return whether the first is at least as good in every objective and shown better in one.
 
     So what is best at one objective is always on the front. What one of them does not have decides
     nothing.

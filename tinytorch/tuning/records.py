@@ -233,7 +233,7 @@ ATTEMPT_KIND, OPTIMIZATION_KIND = "attempt", "optimization"
 JOIN = " + "
 """How the note of an attempt ends that an earlier run made."""
 RECENT = 5
-"""So many attempts at one thing are looked at for the last that was really made."""
+"""Number of recent attempts that are searched for one that was not skipped."""
 FINISHED = frozenset({BETTER, NO_GAIN, WORSE, ACCURACY_INCONCLUSIVE, INACCURATE, BROKEN, SKIPPED})
 """Outcomes that stay: what failed or was inconclusive may turn out otherwise the next time.
 
@@ -354,7 +354,7 @@ def find_finished(store: RecordStore, origin: Origin) -> dict[tuple[str, ...], A
 
 
 def is_from_before(attempt: Attempt) -> bool:
-    """Tell whether an attempt comes from an earlier run, by :func:`find_finished`."""
+    """Return whether an attempt comes from an earlier run, by :func:`find_finished`."""
     return bool(attempt.measured_at)
 
 

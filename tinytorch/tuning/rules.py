@@ -169,7 +169,7 @@ def _inputs(work: Work) -> tuple[TensorSpec, ...]:
 
 
 def _fused_gain(roof: Roof, found: Sequence[Attention], facts: Facts, entry: str) -> Gain:
-    """Let all between the two products be one pass; at best, let everything be at the roof."""
+    """Predict one pass between the two products; at best, everything at the roofline."""
     changes: list[Change] = []
     for each in found:
         work = facts.changed_by(entry, each.work)
@@ -363,7 +363,7 @@ def _activations(facts: Facts, entry: str, evidence: Sequence[str]) -> Iterable[
 
 
 def _kinds(small: Sequence[Work]) -> str:
-    """Name the kinds that take most of the time, with their shares."""
+    """Return the kinds with the largest shares."""
     shares: dict[str, float] = {}
     for each in small:
         shares[each.record.kind] = shares.get(each.record.kind, 0.0) + each.share

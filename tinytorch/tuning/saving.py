@@ -1,8 +1,7 @@
-"""Keeping what an optimization recommends in a file, and making the model again from that.
+"""Save the model that an optimization recommends, and load it again.
 
 A file holds weights and a recipe, and no code: `load_optimized` takes the original's architecture,
-does what the recipe says and puts the weights in. What has to be done anew in each process, such as
-compiling, is done then."""
+applies the recipe and loads the weights. Setup such as compilation happens then."""
 
 from __future__ import annotations
 
@@ -108,7 +107,7 @@ def recipe_in(path: Path) -> Any:
 
 
 def _is_quantized(recipe: Recipe) -> bool:
-    """Tell whether the file has whole numbers under the names of the float model."""
+    """Return whether the file holds quantized weights under the names of the float model."""
     plans = recipe.plans[: recipe.weights_after]
     return bool(plans) and TRANSFORMS[plans[-1].transform].holds_integers
 
@@ -117,11 +116,10 @@ def _is_quantized(recipe: Recipe) -> bool:
 # recommends in a file, and making the model again from that
 
 WEIGHTS_FILE, RECIPE_FILE = "model.safetensors", "recipe.json"
-"""What a folder holds. The recipe is in both; that of the weights counts."""
+"""The files of a folder. Both hold the recipe; the one in the weights is used."""
 VERSIONS_OF = {"core": ("tinytorch-perf", "numpy"), "pytorch": ("tinytorch-perf", "torch")}
 ROUNDING = 1e-5
-"""How far outputs of the same weights may be apart, relative to the largest: sums of the same
-numbers may be added up in another order. Any other difference is larger."""
+"""Relative tolerance of outputs of the same weights: only the order of summation may differ."""
 CODED_BELOW_BYTES = 2**20
 """Coding weights close to their entropy takes about a second per megabyte, each way. Larger ones
 are coded only where that was the goal, or where a stack made zeros and repeated values."""
@@ -134,7 +132,7 @@ OTHER_MODEL = (
 
 @dataclass(frozen=True)
 class SavedModel:
-    """What was written: a file or a folder, its bytes, the format of the weights, and remarks."""
+    """A written file or folder: its bytes, the format of the weights, and notes."""
 
     path: Path
     nbytes: int
@@ -143,7 +141,7 @@ class SavedModel:
 
 
 class Storage(Protocol):
-    """What a framework offers to keep models."""
+    """Saving and loading models of one framework."""
 
     file_format: str
 
@@ -164,7 +162,7 @@ class Storage(Protocol):
 
 
 class CannotBeKeptError(CheckpointError):
-    """A model at one point of a stack from whose file it could not be made again."""
+    """A model in a stack that cannot be rebuilt from its file."""
 
 
 # ---------------------------------------------------------------- saving
@@ -185,7 +183,7 @@ def save_optimized(
     if best is None:
         raise SettingError(
             f"nothing that was tried on {optimization.name} is recommended, so there is nothing to "
-            "save; the model as it is stays the best"
+            "save; the baseline stays the best"
         )
     check_workload(workload, "what is saved")
     plans = tuple(rebuilt_plan(each) for each in best.plans)
@@ -236,7 +234,7 @@ def _is_worth_coding(goal: str, workload: Workload, plans: Sequence[Plan]) -> bo
 
 
 def _check_same(storage: Storage, model: Any, workload: Workload, plans: Sequence[Plan]) -> None:
-    """Raise unless the plans lead to the recommended model, as far as tensors can tell."""
+    """Raise SettingError unless the plans lead to a model with the same tensors."""
     if model is None:
         return
     unprepared = [each for each in plans if not TRANSFORMS[each.transform].is_prepared]
@@ -336,7 +334,7 @@ def _check_rebuilt(path: Path, workload: Workload, recipe: Recipe, storage: Stor
 
 @contextmanager
 def _cannot_be_kept() -> Iterator[None]:
-    """Turn what goes wrong with this model, but not with this disk, into CannotBeKeptError."""
+    """Turn errors of the model, but not of the disk, into CannotBeKeptError."""
     try:
         yield
     except OSError:
@@ -466,9 +464,9 @@ def _listed(names: Sequence[str]) -> str:
 # what an optimization recommends
 
 MOST_SECONDS = 10.0
-"""How long the program compares, unless all of the optimization had less."""
+"""Time budget of the comparison in the program, at most that of the optimization."""
 USUAL_MARGIN, USUAL_SEED = 0.01, 0
-"""What compare() takes unless it is told otherwise."""
+"""The defaults of compare()."""
 OWN_TARGET = "file.py:factory"
 WIDEST = 100
 

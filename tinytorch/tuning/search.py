@@ -32,17 +32,16 @@ from tinytorch.tuning.trying import Built, SkippedError, Trials, build_stack, by
 CLOSE = 1.25
 """A rival that is worse alone by at most this factor may be better in a stack."""
 NOTABLE_WAITING = 0.2
-"""From this share of a call on in which the device waits for the program, waiting may hide a gain.
+"""Idle share of the device from which launch overhead may hide a gain.
 
-The program, not the device, then sets the pace: kernels that end sooner leave the device to wait
-longer. Below it, the device is busy in most of a call and a gain shows; and short calls of any
-model wait a little where they begin and end, which hides nothing. It is a choice, not measured: too
-low costs trials that find nothing, since what is added has to be shown to be faster.
+A host-bound call does not become shorter when its kernels do. Below this share the device is busy
+in most of a call and a gain shows; every call is idle for a moment at its beginning and end. The
+value is a choice, not a measurement: too low a value costs trials without a gain.
 """
 WITHOUT_WAITING = "kernels"
-"""The role of entries that launch fewer kernels, or all of them at once."""
+"""The role of entries that reduce launch overhead."""
 NOT_HIDDEN = frozenset({WITHOUT_WAITING, "calling", "threads"})
-"""Roles of entries that change what the program does: waiting for it hides nothing of that."""
+"""Roles of entries that change the work of the host, whose gain launch overhead does not hide."""
 OBJECTIVE_OF_LIMIT = {"latency_ms": "time", "memory_mb": "memory", "size_mb": "size"}
 
 
@@ -70,10 +69,9 @@ def hidden_alone(
 ) -> list[Entry]:
     """Return the entries whose gain alone may be hidden because calls are host-bound.
 
-    That is what was as good as the model and not better, on a device that waits for the program in
-    a notable part of a call, once the `best` has something that takes the waiting away. What only
-    spares the program work is not among it. Of one role there may be several, and the best may have
-    another one of it: which of them was better alone says little.
+    These are the acceptable entries without a gain, once the `best` reduces launch overhead;
+    entries that only save work of the host are excluded. Several may have the same role, or that of
+    a part of the best: which of them was better alone says little.
     """
     idle_share = profile.idle_share if profile else None
     is_hiding = idle_share is not None and idle_share >= NOTABLE_WAITING
@@ -135,23 +133,23 @@ def _by_entry(attempts: Sequence[Attempt]) -> dict[str, Attempt]:
 
 SHARE_OF_SINGLES, SHARE_OF_COMBINATIONS = 0.5, 0.2
 SHARE_OF_CONFIRMATION, SHARE_OF_ABLATION = 0.15, 0.15
-"""Parts of the budget."""
+"""Shares of the time budget."""
 LEAST_S, MOST_S = 0.5, 60.0
-"""A comparison gets at least and at most so long; it ends sooner once its answer is known."""
+"""Least and largest time budget of a comparison; it ends early once its verdict is known."""
 EVIDENCE = 1.2
 """A comparison takes this multiple of its budget: memory and size are measured on top."""
 LEAST_LIMIT_S = 60.0
-"""Planning and applying a stack may take so long however small the budget is."""
+"""Time limit for planning and applying a stack, however small the time budget is."""
 MOST_CONFIRMATIONS = 3
-"""So many are compared afresh, from the best on, until one holds."""
+"""Most confirmations, from the best attempt on, until one holds."""
 OTHER_SEEDS = 1_000_000
-"""Fresh comparisons draw from seeds of their own, this far from those of attempts."""
+"""Offset of the seeds of confirmations from those of attempts."""
 TIME_IS_UP = "the budget of {budget:g} s was spent before"
 
 
 @dataclass
 class Search:
-    """Tries the entries of a catalog on a workload within a budget, and remembers what it saw.
+    """Tries the entries of a catalog on a workload within a time budget, and keeps the results.
 
     `finished` are attempts of an earlier run, by their stacks, which are not repeated. `on_attempt`
     hears of each attempt as soon as it is finished, so that nothing is lost by an interrupt. The
@@ -372,7 +370,7 @@ class Search:
         return OBJECTIVE_OF[self.goal] == "time"
 
     def _still_answers(self, known: Attempt) -> bool:
-        """Tell whether an earlier attempt was compared with what is the best now, where it is."""
+        """Return whether an earlier attempt was compared with the present best, where needed."""
         if self.best is None or len(known.stack) < 2 or not self._is_about_time:
             return True
         against = known.against_best
@@ -387,7 +385,7 @@ class Search:
         return next((each for each in held if each and each.stack == tuple(stack)), None)
 
     def _drop(self, stack: Sequence[str]) -> None:
-        """Let go of the model of a stack that was made before the one that was confirmed."""
+        """Release the model of a stack that was built before the confirmed one."""
         if self._single and self._single.stack == tuple(stack):
             self._single = None
         if self.best and self.best.stack == tuple(stack):

@@ -29,9 +29,9 @@ SHOWN_DIGITS = 5
 PROMPT = "It is a truth universally "
 NEW_CHARACTERS = 160
 MOST_S = 110.0
-"""When the last stop should be over, however long those before it took."""
+"""Time limit of the whole tour."""
 LEAST_S = 15.0
-"""Each stop has so long in any case."""
+"""Least time budget of a stop."""
 COMPILED = "numba"
 
 

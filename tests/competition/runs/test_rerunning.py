@@ -95,7 +95,7 @@ def test_a_round_with_a_key_is_signed_with_that_key(entry, tmp_path):
 
 @pytest.mark.parametrize(
     ("found", "message"),
-    [(SPRING.public(), "the seed of round 'spring' is not known"), (PRACTICE, "everybody knows")],
+    [(SPRING.public(), "the seed of round 'spring' is not known"), (PRACTICE, "practice round")],
 )
 def test_a_secret_seed_is_needed(entry, found, message):
     with pytest.raises(SettingError, match=message):
