@@ -231,7 +231,6 @@ def _add_bare_code(add: Add, code: CodeType) -> None:
 
 ATTEMPT_KIND, OPTIMIZATION_KIND = "attempt", "optimization"
 JOIN = " + "
-"""How the note of an attempt ends that an earlier run made."""
 RECENT = 5
 """Number of recent attempts that are searched for one that was not skipped."""
 FINISHED = frozenset({BETTER, NO_GAIN, WORSE, ACCURACY_INCONCLUSIVE, INACCURATE, BROKEN, SKIPPED})
