@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Literal, NamedTuple
 import numpy as np
 import pytest
 
-from tinytorch.codec import Coded, decode, encode
+from tinytorch.codec import Coded, DataError, decode, encode
 from tinytorch.errors import SettingError
 
 
@@ -121,6 +121,7 @@ NODE = Node("n", 2, (LEAF,), {"a": LEAF}, Node("c", 1), (3, 4.5), "text", {"k": 
         ((np.float32(0.5), 1.0), [0.5, 1.0]),
         ([[1], (2,)], [[1], [2]]),
         (frozenset({"b", "a"}), ["a", "b"]),
+        ({2.0: 1, math.inf: 2, "b": 3}, {"2": 1, "inf": 2, "b": 3}),
         ({1: Colour.RED, "x": Path("a/b")}, {"1": "red", "x": "a/b"}),
         (Pair(1, "b"), [1, "b"]),
         (
@@ -181,7 +182,7 @@ def test_older_versions_are_upgraded_step_by_step(old):
 
 @pytest.mark.parametrize("version", [None, 0, 4, "3", True])
 def test_other_versions_are_refused(version):
-    with pytest.raises(SettingError, match=r"^Node\.schema: expected 3"):
+    with pytest.raises(DataError, match=r"^Node\.schema: expected 3"):
         Node.from_dict({"schema": version, "name": "a", "count": 1})
 
 
@@ -198,10 +199,10 @@ GOOD = NODE.to_dict()
         ({"leaves": [LEAF.__dict__]}, "Node.leaves[0].colour: expected one of 'red', got"),
         ({"leaves": [GOOD["leaves"][0], 7]}, "Node.leaves[1]: expected an object, got 7"),
         ({"leaves": [{"values": [1.0, "x"]}]}, "Node.leaves[0].values[1]: expected a number, got"),
-        ({"leaves": [{}]}, "Node.leaves[0].values: missing"),
+        ({"leaves": [{}]}, "Node.leaves[0].values is missing"),
         ({"by_name": {"a": {"values": [], "sort": "z"}}}, "Node.by_name.a.sort: expected one of"),
         ({"by_name": []}, "Node.by_name: expected an object, got []"),
-        ({"child": {"schema": 3}}, "Node.child.name: missing"),
+        ({"child": {"schema": 3}}, "Node.child.name is missing"),
         ({"both": [1]}, "Node.both: expected a list of 2, got [1]"),
         ({"both": [1, "x"]}, "Node.both[1]: expected a number, got 'x'"),
         ({"one_of": 1.5}, "Node.one_of: expected text, got 1.5"),
@@ -209,26 +210,26 @@ GOOD = NODE.to_dict()
     ],
 )
 def test_an_error_names_the_place(change, message):
-    with pytest.raises(SettingError) as caught:
+    with pytest.raises(DataError) as caught:
         Node.from_dict({**GOOD, **change})
     assert str(caught.value).startswith(message)
 
 
 @pytest.mark.parametrize("data", [None, 3, [], "text"])
 def test_what_is_no_object_is_refused(data):
-    with pytest.raises(SettingError, match="Node: expected an object"):
+    with pytest.raises(DataError, match="Node: expected an object"):
         Node.from_dict(data)
 
 
 def test_a_long_value_is_cut_in_the_message():
-    with pytest.raises(SettingError) as caught:
+    with pytest.raises(DataError) as caught:
         decode(Leaf, {"values": "x" * 1000})
     assert len(str(caught.value)) < 140
 
 
 def test_unknown_fields_are_refused_where_every_field_counts():
     assert Strict.from_dict({"value": 1}) == Strict(1)
-    with pytest.raises(SettingError, match=r"Strict\.other"):
+    with pytest.raises(DataError, match=r"Strict\.other"):
         Strict.from_dict({"value": 1, "other": 2})
 
 

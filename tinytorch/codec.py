@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 import os
+import sys
 from collections.abc import Callable, Collection, Mapping, Sequence, Set
 from dataclasses import MISSING, fields, is_dataclass
 from enum import Enum
@@ -27,12 +28,11 @@ from typing import (
     Union,
     get_args,
     get_origin,
-    get_type_hints,
 )
 
-from tinytorch.errors import SettingError
+from tinytorch.errors import RecordError, SettingError
 
-__all__ = ["Coded", "decode", "encode"]
+__all__ = ["Coded", "DataError", "decode", "encode"]
 
 T = TypeVar("T")
 Convert = Callable[[Any], Any]
@@ -53,7 +53,8 @@ class Coded:
     """Version -> what turns the fields of that version into those of the next."""
     also_written: ClassVar[tuple[str, ...]] = ()
     """Properties that are written, too, before the fields; a field among them is written there.
-    They are not read: conclusions are drawn again."""
+    ``interval.low`` is written as ``low``, and is None where the interval is. They are not read:
+    conclusions are drawn again."""
     renames: ClassVar[Mapping[str, str | None]] = {}
     """Attribute -> its key in the JSON, where it is another one; None where it is not written."""
     none_means: ClassVar[Mapping[str, float]] = {}
@@ -69,7 +70,7 @@ class Coded:
 
     @classmethod
     def from_dict(cls, fields: Mapping[str, Any]) -> Self:
-        """Return what :meth:`to_dict` wrote; raise SettingError where it does not fit."""
+        """Return what :meth:`to_dict` wrote; raise DataError where it does not fit."""
         return _read_at(cls.__name__, _read_fields(cls), fields)
 
     @classmethod
@@ -82,7 +83,7 @@ class Coded:
             fields = {**cls.upgrades[version](dict(fields)), "schema": version + 1}
             version += 1
         if type(version) is not int or version != cls.schema:
-            raise Misfit(f"{cls.schema}, the version that this TinyTorch reads", version, "schema")
+            raise DataError(f"{cls.schema}, the version that is read here", version, "schema")
         return fields
 
 
@@ -96,28 +97,31 @@ def encode(value: Any) -> Any:
 
 
 def decode(kind: type[T], data: Any) -> T:
-    """Return the instance of a class that `data` describes; raise SettingError where none fits."""
+    """Return the instance of a class that `data` describes; raise DataError where none fits."""
     found: T = _read_at(kind.__name__, _decoder_of(kind), data)
     return found
 
 
-class Misfit(Exception):
-    """Data that is not what its hint says; collects its path on the way out."""
+class DataError(RecordError, ValueError):
+    """Data that is not what its type hint says: where, what is expected, and what was found."""
 
     def __init__(self, expected: str, found: Any, *path: str | int) -> None:
-        super().__init__()
+        super().__init__(expected, found, *path)
         self.expected = expected
         self.found = found
         self.path: list[str | int] = [*path]
 
-    def at(self, place: str | int) -> Misfit:
+    def at(self, place: str | int) -> DataError:
+        """Return the same, seen from the object around it."""
         self.path.insert(0, place)
+        self.args = (self.expected, self.found, *self.path)
         return self
 
     def __str__(self) -> str:
-        where = "".join(f"[{x!r}]" if isinstance(x, int) else f".{x}" for x in self.path)
+        where = "".join(f"[{x}]" if isinstance(x, int) else f".{x}" for x in self.path)
+        where = where.removeprefix(".")
         if self.found is MISSING:
-            return f"{where}: missing"
+            return f"{where} is missing"
         text = repr(self.found)
         return f"{where}: expected {self.expected}, got {text if len(text) < 80 else text[:76]}"
 
@@ -125,8 +129,8 @@ class Misfit(Exception):
 def _read_at(name: str, decoder: Convert, data: Any) -> Any:
     try:
         return decoder(data)
-    except Misfit as misfit:
-        raise SettingError(f"{name}{misfit}") from None
+    except DataError as misfit:
+        raise misfit.at(name) from None
 
 
 # ---------------------------------------------------------------- writing
@@ -152,7 +156,12 @@ def _items(values: Any) -> list[Any]:
 
 
 def _entries(values: Mapping[Any, Any]) -> dict[str, Any]:
-    return {str(key): encode(each) for key, each in values.items()}
+    return {_key(key): encode(each) for key, each in values.items()}
+
+
+def _key(key: Any) -> str:
+    """Write a key: 2.0 as "2", infinity as "inf"."""
+    return f"{key:g}" if isinstance(key, float) else str(key)
 
 
 ENCODERS: dict[type, Convert] = {
@@ -209,7 +218,7 @@ def _written_fields(kind: type) -> Convert:
 def _compile_written(kind: type) -> Convert:
     names = dict.fromkeys((*_of(kind, "also_written"), *(each.name for each in fields(kind))))
     renames = _of(kind, "renames")
-    keys = [(renames.get(name, name), attrgetter(name)) for name in names]
+    keys = [(renames.get(name, name.rpartition(".")[2]), _getter(name)) for name in names]
     rows = [(key, get) for key, get in keys if key is not None]
     schema = _of(kind, "schema")
     start = {} if schema is None else {"schema": schema}
@@ -219,6 +228,19 @@ def _compile_written(kind: type) -> Convert:
         return start | {key: convert(get(value)) for key, get in rows}
 
     return write
+
+
+def _getter(name: str) -> Convert:
+    first, _, rest = name.partition(".")
+    if not rest:
+        return attrgetter(name)
+    outer, inner = attrgetter(first), _getter(rest)
+
+    def get(value: Any) -> Any:
+        found = outer(value)
+        return None if found is None else inner(found)
+
+    return get
 
 
 def _spelled(value: Any) -> Any:
@@ -240,14 +262,14 @@ def _reader(kinds: Any, expected: str) -> Convert:
     def read(value: Any) -> Any:
         if isinstance(value, kinds) and (kinds is bool or not isinstance(value, bool)):
             return value
-        raise Misfit(expected, value)
+        raise DataError(expected, value)
 
     return read
 
 
 def _none(value: Any) -> None:
     if value is not None:
-        raise Misfit("null", value)
+        raise DataError("null", value)
 
 
 READERS: dict[Any, Convert] = {
@@ -313,7 +335,7 @@ def _read_either(readers: Sequence[Convert]) -> Convert:
         for reader in others[:-1]:
             try:
                 return reader(value)
-            except Misfit:
+            except DataError:
                 continue
         return others[-1](value)
 
@@ -323,7 +345,7 @@ def _read_either(readers: Sequence[Convert]) -> Convert:
 def _read_choice(values: Sequence[Any], members: Sequence[Any]) -> Convert:
     def read(value: Any) -> Any:
         if value not in values:
-            raise Misfit(f"one of {', '.join(map(repr, values))}", value)
+            raise DataError(f"one of {', '.join(map(repr, values))}", value)
         return members[values.index(value)]
 
     return read
@@ -338,7 +360,7 @@ def _read_entries(reader: Convert) -> Convert:
         for key, value in AN_OBJECT(values).items():
             try:
                 found[key] = reader(value)
-            except Misfit as misfit:
+            except DataError as misfit:
                 raise misfit.at(key) from None
         return found
 
@@ -356,7 +378,7 @@ def _read_items(reader: Convert, kind: Convert) -> Convert:
         found: list[Any] = []
         try:
             found.extend(map(reader, given))
-        except Misfit as misfit:
+        except DataError as misfit:
             raise misfit.at(len(found)) from None
         return kind(found)
 
@@ -367,11 +389,11 @@ def _read_tuple(readers: Sequence[Convert]) -> Convert:
     def read(values: Any) -> tuple[Any, ...]:
         given = A_LIST(values)
         if len(given) != len(readers):
-            raise Misfit(f"a list of {len(readers)}", values)
+            raise DataError(f"a list of {len(readers)}", values)
         found: list[Any] = []
         try:
             found.extend(reader(value) for reader, value in zip(readers, given, strict=True))
-        except Misfit as misfit:
+        except DataError as misfit:
             raise misfit.at(len(found)) from None
         return tuple(found)
 
@@ -425,27 +447,33 @@ def _compile_read(kind: type) -> Convert:
             if key in data:
                 try:
                     given[name] = reader(data[key])
-                except Misfit as misfit:
+                except DataError as misfit:
                     raise misfit.at(key) from None
             elif not has_default:
-                raise Misfit("", MISSING, key)
+                raise DataError("", MISSING, key)
         if refuses_unknown and (unknown := data.keys() - rows.keys() - {"schema"}):
-            raise Misfit("no such field", data[min(unknown)], min(unknown))
+            raise DataError("no such field", data[min(unknown)], min(unknown))
         return kind(**given)
 
     return read
 
 
+def _hint(kind: type, name: str) -> Any:
+    """Resolve the hint of one field; others may name what is imported for type checks alone."""
+    owner = next(each for each in kind.__mro__ if name in vars(each).get("__annotations__", ()))
+    hint = owner.__annotations__[name]
+    return eval(hint, vars(sys.modules[owner.__module__])) if isinstance(hint, str) else hint
+
+
 def _rows(kind: type) -> dict[str, tuple[str, Convert, bool]]:
     """Return key -> name of the field, how it is read, and whether it may be missing."""
-    hints = get_type_hints(kind)
     renames, none_means = _of(kind, "renames"), _of(kind, "none_means")
     rows = {}
     for each in fields(kind):
         key = renames.get(each.name, each.name)
         if key is None or not each.init:
             continue
-        reader = _decoder_of(hints[each.name])
+        reader = _decoder_of(_hint(kind, each.name))
         if _of(kind, "nonfinite") == "text":
             reader = _read_spelled(reader)
         if each.name in none_means:

@@ -6,10 +6,11 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from time import perf_counter
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
+from tinytorch.codec import Coded
 from tinytorch.errors import SettingError
 from tinytorch.measure.ceilings import Progress
 from tinytorch.measure.environment import observe
@@ -67,12 +68,14 @@ class Rule:
 
 
 @dataclass(frozen=True)
-class TimeRatio:
+class TimeRatio(Coded):
     """Candidate time over baseline time, with its interval; below 1 is faster."""
 
     value: float
     low: float
     high: float
+
+    none_means: ClassVar = {"high": math.inf}
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Final
+from typing import ClassVar, Final
 
+from tinytorch.codec import Coded
 from tinytorch.errors import SettingError
 
 __all__ = ["FASTER", "INCONCLUSIVE", "SAME", "SLOWER", "Estimate", "time_verdict"]
@@ -21,7 +22,7 @@ INCONCLUSIVE: Final = "inconclusive"
 
 
 @dataclass(frozen=True)
-class Estimate:
+class Estimate(Coded):
     """A value and the interval that holds the true one with probability `coverage`.
 
     `n` is the number of independent observations. A counted value has no doubt about it: both ends
@@ -33,6 +34,8 @@ class Estimate:
     high: float
     coverage: float = 0.95
     n: int = 0
+
+    none_means: ClassVar = {"low": -math.inf, "high": math.inf}
 
     def __post_init__(self) -> None:
         if not self.low <= self.value <= self.high:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from time import perf_counter
-from typing import Any, Protocol
+from typing import ClassVar, Protocol
 
+from tinytorch.codec import Coded
 from tinytorch.errors import SettingError, TinyTorchError
 from tinytorch.measure.environment import observe
 from tinytorch.measure.samples import Interval, Samples
@@ -54,7 +55,7 @@ class SizePoint:
 
 
 @dataclass(frozen=True)
-class Trend:
+class Trend(Coded):
     """What a law through the measured sizes says about one quantity at the size `at`.
 
     `constant` does not grow and is added to what the law gives. `measured` is the truth, if known.
@@ -65,6 +66,8 @@ class Trend:
     law: Law
     constant: int = 0
     measured: float | None = None
+
+    also_written = ("value", "interval", "law.is_exact", "is_shown", "holds", "words", "notes")
 
     @property
     def value(self) -> float:
@@ -148,19 +151,6 @@ class Trend:
             words += f"; not told apart, and covered by the interval: {', '.join(law.rivals)}"
         return (words,)
 
-    def to_dict(self) -> dict[str, Any]:
-        """Give everything, ready for JSON but for numbers that are not finite."""
-        return {
-            **asdict(self),
-            "value": self.value,
-            "interval": asdict(self.interval) if self.interval else None,
-            "is_exact": self.law.is_exact,
-            "is_shown": self.is_shown,
-            "holds": self.holds,
-            "words": self.words,
-            "notes": list(self.notes),
-        }
-
 
 def fit_trend(
     quantity: str,
@@ -227,7 +217,7 @@ class Progress(Protocol):
 
 
 @dataclass(frozen=True)
-class SizeScaling:
+class SizeScaling(Coded):
     """Measurements at several sizes of one axis, and what they predict for the size `at`.
 
     `usual` is the size of the example inputs. `check` has what was measured at `at`, if asked for.
@@ -245,6 +235,9 @@ class SizeScaling:
     memory: Trend | None
     check: SizePoint | None = None
     notes: tuple[str, ...] = ()
+
+    also_written = ("holds", "all_notes")
+    renames: ClassVar = {"all_notes": "notes", "notes": None}
 
     @property
     def trends(self) -> tuple[Trend, ...]:
@@ -267,16 +260,6 @@ class SizeScaling:
             *([fixed] if resident else ()),
             *self.notes,
         )
-
-    def to_dict(self) -> dict[str, Any]:
-        """Give everything, ready for JSON but for numbers that are not finite."""
-        trends = {"time": self.time, "flops": self.flops, "memory": self.memory}
-        return {
-            **asdict(self),
-            **{name: trend.to_dict() if trend else None for name, trend in trends.items()},
-            "holds": self.holds,
-            "notes": list(self.all_notes),
-        }
 
 
 def measure_scaling(

@@ -8,8 +8,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from numbers import Real
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
+from tinytorch.codec import Coded
 from tinytorch.comparison.accuracy import AccuracyComparison, compare_accuracy
 from tinytorch.comparison.resources import measure_resources
 from tinytorch.errors import CheckpointError, SettingError
@@ -47,7 +48,8 @@ CONFIDENCE = 0.95
 NO_INPUTS = "there are no inputs"
 
 
-class Range(NamedTuple):
+@dataclass(frozen=True)
+class Range:
     """A number that was measured, and the interval that it is known to lie in."""
 
     value: float
@@ -71,7 +73,7 @@ class Check:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Deployment(Shown):
+class Deployment(Coded, Shown):
     """What was measured of a model in its file, and the budgets that it should keep to.
 
     load: seconds from the file to a model that has answered a first call; they include copying the
@@ -92,6 +94,8 @@ class Deployment(Shown):
     accuracy: AccuracyComparison | None = None
     not_measured: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+
+    also_written = ("name", "verdict", "checks")
 
     @property
     def checks(self) -> tuple[Check, ...]:
@@ -119,23 +123,6 @@ class Deployment(Shown):
         if found is None:
             return Check(name, None, limit, NOT_MEASURED, reason)
         return Check(name, found, limit, budget_verdict(found.low, found.high, limit))
-
-    def to_dict(self) -> dict[str, Any]:
-        """Give everything, ready for JSON; a number that is not finite is None."""
-        return {
-            "name": self.name,
-            "verdict": self.verdict,
-            "file_bytes": self.file_bytes,
-            "original_bytes": self.original_bytes,
-            "peak_bytes": self.peak_bytes,
-            "budgets": dict(self.budgets),
-            "checks": [_plain_check(check) for check in self.checks],
-            "load": None if self.load is None else self.load.to_dict(),
-            "latency": None if self.latency is None else self.latency.to_dict(),
-            "accuracy": None if self.accuracy is None else self.accuracy.to_dict(),
-            "not_measured": dict(self.not_measured),
-            "notes": list(self.notes),
-        }
 
     def __repr__(self) -> str:
         verdict = f", {self.verdict}" if self.verdict else ""
@@ -336,11 +323,3 @@ def _checked_budgets(budgets: Mapping[str, Any]) -> dict[str, float]:
         if not is_number or not math.isfinite(limit) or limit < 0:
             raise SettingError(f"the budget {name} is a number from 0 on, got {limit!r}")
     return {name: float(limit) for name, limit in budgets.items()}
-
-
-def _plain_check(check: Check) -> dict[str, Any]:
-    found = None
-    if check.found is not None:
-        named = check.found._asdict().items()
-        found = {name: value if math.isfinite(value) else None for name, value in named}
-    return {**vars(check), "found": found}

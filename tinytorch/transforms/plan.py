@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, field
 from types import ModuleType
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
+from tinytorch.codec import Coded
 from tinytorch.errors import SettingError
 from tinytorch.models.adapter import adapter_for
 from tinytorch.models.workload import Workload, check_workload
@@ -23,7 +24,7 @@ NOTHING = "nothing changes"
 
 
 @dataclass(frozen=True)
-class Gain:
+class Gain(Coded):
     """How many times better something is predicted to become: the value and its interval.
 
     2 means half the time, half the bytes. `basis` says what the prediction rests on.
@@ -33,6 +34,8 @@ class Gain:
     low: float
     high: float
     basis: str
+
+    none_means: ClassVar = {"high": math.inf}
 
     @classmethod
     def counted(cls, before: int, after: int, how: str) -> Gain:
@@ -46,12 +49,6 @@ class Gain:
                 f"a gain is a positive factor inside of its interval, got {self.value} in "
                 f"{self.low} to {self.high}"
             )
-
-    @classmethod
-    def from_dict(cls, fields: Mapping[str, Any]) -> Gain:
-        """Give back what was written as JSON; an end that is None is not known."""
-        high = math.inf if fields["high"] is None else fields["high"]
-        return cls(fields["value"], fields["low"], high, fields["basis"])
 
 
 @dataclass(frozen=True)
@@ -73,7 +70,7 @@ class Skipped:
 
 
 @dataclass(frozen=True)
-class Plan(Shown):
+class Plan(Coded, Shown):
     """What a transform is about to do.
 
     `speedup` and `shrinkage` are how many times less time a call takes and how many times fewer
@@ -145,29 +142,6 @@ class Plan(Shown):
                 f"this plan was made by {_call(self.transform, self.settings)}, not by "
                 f"{_call(transform, settings)}; make one with its own plan()"
             )
-
-    def to_dict(self) -> dict[str, Any]:
-        """Give everything, ready for JSON; an end of an interval that is not known is None."""
-        fields = asdict(self)
-        for name in PREDICTED:
-            if fields[name] and math.isinf(fields[name]["high"]):
-                fields[name]["high"] = None
-        return fields
-
-    @classmethod
-    def from_dict(cls, fields: Mapping[str, Any]) -> Plan:
-        """Give back what :meth:`to_dict` wrote; after JSON, tuples inside of settings are lists."""
-        gains = {name: fields[name] and Gain.from_dict(fields[name]) for name in PREDICTED}
-        return cls(
-            transform=fields["transform"],
-            settings=fields["settings"],
-            steps=tuple(Step(**each) for each in fields["steps"]),
-            skipped=tuple(Skipped(**each) for each in fields["skipped"]),
-            not_predicted=fields["not_predicted"],
-            notes=tuple(fields["notes"]),
-            changes_process=fields.get("changes_process", ""),
-            **gains,
-        )
 
 
 @runtime_checkable

@@ -14,6 +14,7 @@ from typing import Any, Self
 import numpy as np
 
 from tinytorch import __version__
+from tinytorch.codec import Coded
 from tinytorch.comparison.sequential import Rule, TimeRatio, estimate_ratio, time_until_known
 from tinytorch.comparison.sides import LocalSide
 from tinytorch.core.dispatch import active_backend, run, state
@@ -275,7 +276,7 @@ class CrossoverPoint:
 
 
 @dataclass(frozen=True)
-class Crossover:
+class Crossover(Coded):
     """The sparsity at which a dense and a sparse product of some size take the same time.
 
     `points` are what was measured, in ascending order of sparsity; `doubts` say what speaks against
@@ -289,6 +290,8 @@ class Crossover:
     threads: int
     points: tuple[CrossoverPoint, ...]
     doubts: tuple[str, ...] = ()
+
+    refuses_unknown = True
 
     def ratio_at(self, sparsity: float) -> TimeRatio:
         """Estimate sparse over dense time at a sparsity; below 1 sparse is faster.
@@ -364,17 +367,6 @@ class Crossover:
         ends = (f"{self.low:.0%}", f"{self.high:.0%}")
         interval = "" if ends[0] == ends[1] else f" (between {ends[0]} and {ends[1]})"
         return f"dense is faster below {self.sparsity:.0%} sparsity{interval} {self.where}"
-
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
-
-    @classmethod
-    def from_dict(cls, fields: dict[str, Any]) -> Crossover:
-        points = tuple(
-            CrossoverPoint(**(each | {"ratio": TimeRatio(**each["ratio"])}))
-            for each in fields["points"]
-        )
-        return cls(**(fields | {"points": points, "doubts": tuple(fields["doubts"])}))
 
 
 def measure_crossover(

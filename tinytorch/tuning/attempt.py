@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field, fields
 from statistics import median
-from typing import Any
+from typing import Any, ClassVar
 
+from tinytorch.codec import Coded
 from tinytorch.comparison.comparison import Comparison
 from tinytorch.errors import SettingError
 from tinytorch.measure.interleaving import LATENCY, THROUGHPUT
@@ -52,12 +53,14 @@ SAME_BYTES = 0.001
 
 
 @dataclass(frozen=True)
-class Value:
+class Value(Coded):
     """A number and the interval that it lies in; where it was counted, both ends are the number."""
 
     value: float
     low: float
     high: float
+
+    none_means: ClassVar = {"low": -math.inf, "high": math.inf}
 
     @classmethod
     def counted(cls, value: float) -> Value:
@@ -86,7 +89,7 @@ class Value:
 
 
 @dataclass(frozen=True)
-class Measured:
+class Measured(Coded):
     """A candidate's time, memory and size as shares of the baseline's, and its accuracy's gain.
 
     Below 1 is less, and better; `accuracy` is the mean score minus the baseline's, above 0 is
@@ -97,18 +100,6 @@ class Measured:
     memory: Value | None = None
     size: Value | None = None
     accuracy: Value | None = None
-
-    def to_dict(self) -> dict[str, Any]:
-        """Give everything, ready for JSON; an end of an interval that is not known is None."""
-        return {
-            name: value and {key: end if math.isfinite(end) else None for key, end in value.items()}
-            for name, value in asdict(self).items()
-        }
-
-    @classmethod
-    def from_dict(cls, given: Mapping[str, Any]) -> Measured:
-        """Give back what :meth:`to_dict` wrote."""
-        return cls(**{each.name: _value(given.get(each.name)) for each in fields(cls)})
 
 
 OBJECTIVES = tuple(each.name for each in fields(Measured))
@@ -178,7 +169,7 @@ ACCEPTABLE = frozenset({BETTER, NO_GAIN, WORSE, NOT_SHOWN})
 
 
 @dataclass(frozen=True)
-class Attempt:
+class Attempt(Coded):
     """Entries of the catalog, carried out in this order, and what came of it.
 
     `comparison` is with the baseline, `against_best` with the best stack so far, by time alone;
@@ -195,6 +186,8 @@ class Attempt:
     seconds: float = 0.0
     notes: tuple[str, ...] = ()
     confirmed_on: str = ""
+
+    also_written = ("measured", "changes_process")
 
     @property
     def name(self) -> str:
@@ -228,38 +221,6 @@ class Attempt:
             return None
         return sum(each.seconds for each in self.comparison.preparations[1])
 
-    def to_dict(self) -> dict[str, Any]:
-        """Give everything, ready for JSON."""
-        return {
-            "stack": list(self.stack),
-            "outcome": self.outcome,
-            "reason": self.reason,
-            "measured": self.measured.to_dict(),
-            "plans": [each.to_dict() for each in self.plans],
-            "comparison": self.comparison and self.comparison.to_dict(),
-            "against_best": self.against_best and self.against_best.to_dict(),
-            "seconds": self.seconds,
-            "notes": list(self.notes),
-            "confirmed_on": self.confirmed_on,
-            "changes_process": list(self.changes_process),
-        }
-
-    @classmethod
-    def from_dict(cls, fields: Mapping[str, Any]) -> Attempt:
-        """Give back what :meth:`to_dict` wrote; conclusions are drawn again."""
-        comparison, against = fields["comparison"], fields["against_best"]
-        return cls(
-            stack=tuple(fields["stack"]),
-            outcome=fields["outcome"],
-            reason=fields["reason"],
-            plans=tuple(Plan.from_dict(each) for each in fields["plans"]),
-            comparison=comparison and Comparison.from_dict(comparison),
-            against_best=against and Comparison.from_dict(against),
-            seconds=fields["seconds"],
-            notes=tuple(fields["notes"]),
-            confirmed_on=fields.get("confirmed_on", ""),
-        )
-
 
 # ---------------------------------------------------------------- limits that a model has to keep
 # to: so many milliseconds, so many megabytes
@@ -277,7 +238,7 @@ LIMITS = {
 
 
 @dataclass(frozen=True)
-class LimitCheck:
+class LimitCheck(Coded):
     """One limit, what was measured, and whether it is kept, broken or not shown."""
 
     limit: str
@@ -286,10 +247,6 @@ class LimitCheck:
     low: float | None
     high: float | None
     verdict: str
-
-    def to_dict(self) -> dict[str, Any]:
-        """Give everything, ready for JSON; an end of an interval that is not known is None."""
-        return asdict(self) | {"high": None if self.high == math.inf else self.high}
 
 
 def checked_limits(limits: Mapping[str, float] | None) -> dict[str, float]:
