@@ -73,8 +73,9 @@ class Scores(Coded):
 @dataclass(frozen=True)
 class Strict(Coded):
     value: int
+    numbers: tuple[float, ...] = ()
 
-    refuses_unknown = True
+    strict = True
 
 
 @dataclass(frozen=True)
@@ -231,11 +232,15 @@ def test_unknown_fields_are_refused_where_every_field_counts():
     assert Strict.from_dict({"value": 1}) == Strict(1)
     with pytest.raises(DataError, match=r"Strict\.other"):
         Strict.from_dict({"value": 1, "other": 2})
+    with pytest.raises(DataError, match=r"Strict\.numbers\[1\]: expected a number, got True"):
+        Strict.from_dict({"value": 1, "numbers": [1.0, True]})
 
 
 def test_own_methods_of_a_class_are_used_inside_of_others():
     held = Holder(Wrapped(Strict(1)))
-    assert held.to_dict() == {"wrapped": {"inner": {"value": 1}, "total": 0, "more": 1}}
+    assert held.to_dict() == {
+        "wrapped": {"inner": {"value": 1, "numbers": []}, "total": 0, "more": 1}
+    }
     assert Holder.from_dict(held.to_dict()).wrapped.total == 7
 
 

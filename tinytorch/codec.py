@@ -61,8 +61,9 @@ class Coded:
     """Field -> the number that a None in the data stands for, such as infinity."""
     nonfinite: ClassVar[Literal["none", "text"]] = "none"
     """How numbers that are not finite are written: as None, or as text ("nan", "inf", "-inf")."""
-    refuses_unknown: ClassVar[bool] = False
-    """Whether a field that is not known is an error: where a hash depends on every one."""
+    strict: ClassVar[bool] = False
+    """Whether unknown fields, and true and false among numbers, are errors: under a hash, all of
+    the data counts."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything as plain JSON data."""
@@ -83,7 +84,7 @@ class Coded:
             fields = {**cls.upgrades[version](dict(fields)), "schema": version + 1}
             version += 1
         if type(version) is not int or version != cls.schema:
-            raise DataError(f"{cls.schema}, the version that is read here", version, "schema")
+            raise DataError(f"{cls.schema} (newer ones need a newer tinytorch)", version, "schema")
         return fields
 
 
@@ -144,15 +145,17 @@ def _finite(value: float) -> float | None:
     return float(value) if math.isfinite(value) else None
 
 
-def _items(values: Any) -> list[Any]:
+def _are_numbers(values: Any) -> bool:
+    """Tell finite numbers of Python by their sum: the usual case are thousands of times."""
     try:
-        # The usual case are thousands of times: one sum shows that all are finite numbers.
         total = sum(values, 0.0)
     except (TypeError, OverflowError):
-        return [encode(each) for each in values]
-    if type(total) is float and math.isfinite(total):
-        return list(values)
-    return [encode(each) for each in values]
+        return False
+    return type(total) is float and math.isfinite(total)
+
+
+def _items(values: Any) -> list[Any]:
+    return list(values) if _are_numbers(values) else [encode(each) for each in values]
 
 
 def _entries(values: Mapping[Any, Any]) -> dict[str, Any]:
@@ -225,7 +228,8 @@ def _compile_written(kind: type) -> Convert:
     convert = _spelled if _of(kind, "nonfinite") == "text" else encode
 
     def write(value: Any) -> dict[str, Any]:
-        return start | {key: convert(get(value)) for key, get in rows}
+        found = {key: convert(get(value)) for key, get in rows}
+        return {**start, **found} if start else found
 
     return write
 
@@ -259,7 +263,11 @@ def _of(kind: type, name: str) -> Any:
 
 
 def _reader(kinds: Any, expected: str) -> Convert:
+    exact = kinds if isinstance(kinds, tuple) else (kinds,)
+
     def read(value: Any) -> Any:
+        if type(value) in exact:
+            return value
         if isinstance(value, kinds) and (kinds is bool or not isinstance(value, bool)):
             return value
         raise DataError(expected, value)
@@ -284,15 +292,10 @@ READERS: dict[Any, Convert] = {
 """Hint -> how it is read; dataclasses are added as they are met."""
 AN_OBJECT = _reader(Mapping, "an object")
 A_LIST = _reader((list, tuple), "a list")
-PLAIN_ITEMS: dict[Convert, set[type]] = {
-    READERS[float]: {int, float},
-    READERS[int]: {int},
-    READERS[str]: {str},
-}
 NOT_FINITE = ("nan", "inf", "-inf")
 
 
-def _decoder_of(hint: Any) -> Convert:
+def _decoder_of(hint: Any, *, strict: bool = False) -> Convert:
     if hint in READERS:
         return READERS[hint]
     origin, inside = get_origin(hint) or hint, get_args(hint)
@@ -300,10 +303,10 @@ def _decoder_of(hint: Any) -> Convert:
         return _read_either([_decoder_of(each) for each in inside])
     if origin is Literal:
         return _read_choice(inside, inside)
-    return _class_decoder(origin, inside)
+    return _class_decoder(origin, inside, strict=strict)
 
 
-def _class_decoder(kind: type, inside: tuple[Any, ...]) -> Convert:
+def _class_decoder(kind: type, inside: tuple[Any, ...], *, strict: bool) -> Convert:
     own = getattr(kind, "from_dict", None)
     if own is not None and own.__func__ is not vars(Coded)["from_dict"].__func__:
         found: Convert = own
@@ -316,7 +319,8 @@ def _class_decoder(kind: type, inside: tuple[Any, ...]) -> Convert:
     elif kind is tuple and inside and inside[-1] is not Ellipsis:
         found = _read_tuple([_decoder_of(each) for each in inside])
     elif issubclass(kind, Collection) and inside and not hasattr(kind, "tolist"):
-        found = _read_items(_decoder_of(inside[0]), kind if kind in (list, frozenset) else tuple)
+        made = kind if kind in (list, frozenset) else tuple
+        found = _read_items(_decoder_of(inside[0]), made, strict=strict)
     elif issubclass(kind, os.PathLike):
         found = _read_path
     elif hasattr(kind, "tolist"):
@@ -367,13 +371,12 @@ def _read_entries(reader: Convert) -> Convert:
     return read
 
 
-def _read_items(reader: Convert, kind: Convert) -> Convert:
-    # All of one plain type, as thousands of times are, need no look at each.
-    plain = PLAIN_ITEMS.get(reader)
+def _read_items(reader: Convert, kind: Convert, *, strict: bool) -> Convert:
+    are_numbers = reader is READERS[float]
 
     def read(values: Any) -> Any:
-        given = A_LIST(values)
-        if plain is not None and plain.issuperset(map(type, given)):
+        given = values if type(values) is list else A_LIST(values)
+        if are_numbers and _are_numbers(given) and not (strict and bool in map(type, given)):
             return kind(given)
         found: list[Any] = []
         try:
@@ -436,13 +439,15 @@ def _read_fields(kind: type) -> Convert:
 
 def _compile_read(kind: type) -> Convert:
     rows: dict[str, tuple[str, Convert, bool]] = {}
-    upgraded, refuses_unknown = _of(kind, "upgraded"), _of(kind, "refuses_unknown")
+    upgraded, strict = _of(kind, "upgraded"), _of(kind, "strict")
+    is_versioned = upgraded.__func__ is not vars(Coded)["upgraded"].__func__ or _of(kind, "schema")
 
     def read(data: Any) -> Any:
         if not rows:  # Not before: hints may form circles.
             rows.update(_rows(kind))
         given = {}
-        data = upgraded(AN_OBJECT(data))
+        data = data if type(data) is dict else AN_OBJECT(data)
+        data = upgraded(data) if is_versioned else data
         for key, (name, reader, has_default) in rows.items():
             if key in data:
                 try:
@@ -451,7 +456,7 @@ def _compile_read(kind: type) -> Convert:
                     raise misfit.at(key) from None
             elif not has_default:
                 raise DataError("", MISSING, key)
-        if refuses_unknown and (unknown := data.keys() - rows.keys() - {"schema"}):
+        if strict and (unknown := data.keys() - rows.keys() - {"schema"}):
             raise DataError("no such field", data[min(unknown)], min(unknown))
         return kind(**given)
 
@@ -473,7 +478,7 @@ def _rows(kind: type) -> dict[str, tuple[str, Convert, bool]]:
         key = renames.get(each.name, each.name)
         if key is None or not each.init:
             continue
-        reader = _decoder_of(_hint(kind, each.name))
+        reader = _decoder_of(_hint(kind, each.name), strict=_of(kind, "strict"))
         if _of(kind, "nonfinite") == "text":
             reader = _read_spelled(reader)
         if each.name in none_means:

@@ -20,7 +20,7 @@ from tinytorch.comparison.comparison import (
 from tinytorch.comparison.outputs import compare_outputs
 from tinytorch.comparison.resources import Resources
 from tinytorch.comparison.sequential import Rule, TimeRatio, time_until_known
-from tinytorch.errors import SettingError
+from tinytorch.errors import RecordError
 from tinytorch.measure.interleaving import Pace, Round
 from tinytorch.measure.samples import Samples
 from tinytorch.models.workload import Preparation
@@ -296,7 +296,7 @@ def test_a_verdict_in_a_file_is_not_believed():
 
 @pytest.mark.parametrize("schema", [0, 2, None, "1"])
 def test_another_schema_is_refused(schema):
-    with pytest.raises(SettingError, match=rf"schema {schema!r}; this version reads 1"):
+    with pytest.raises(RecordError, match=rf"schema: expected 1.*got {schema!r}"):
         Comparison.from_dict(comparison().to_dict() | {"schema": schema})
 
 

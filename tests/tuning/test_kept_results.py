@@ -188,7 +188,7 @@ def test_an_entry_of_a_suite_in_a_file_is_alone():
         ('{"command": "optimize", "optimization": 3}', RecordError, "damaged"),
         ('{"command": "optimize", "optimization": {}}', RecordError, "schema.* got None"),
         ('{"command": "compare", "selfcheck": {}}', SettingError, "self-check has no report"),
-        ('{"kind": "a", "samples": {}}', RecordError, "without a version"),
+        ('{"kind": "a", "samples": {}}', RecordError, "schema.* got None"),
     ],
 )
 def test_what_is_no_result_is_refused_with_the_reason(text, error, message):

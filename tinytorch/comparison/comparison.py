@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 
+from tinytorch.codec import Coded
 from tinytorch.comparison.accuracy import INCONCLUSIVE, NOT_WORSE, AccuracyComparison
 from tinytorch.comparison.evidence import NO_EVALUATE, Tail
 from tinytorch.comparison.outputs import OutputDifference
@@ -70,7 +71,7 @@ class BreakEven:
 
 
 @dataclass(frozen=True)
-class Comparison(Shown):
+class Comparison(Coded, Shown):
     """Baseline against candidate, measured in turns.
 
     `verdict` is about time: `faster` or `slower` when the interval of the ratio lies beyond the
@@ -111,6 +112,24 @@ class Comparison(Shown):
     timing: str = LATENCY
     beside: TimedRounds | None = None
     device_times: tuple[Samples, Samples] | None = None
+
+    schema = SCHEMA
+    also_written = (
+        *("baseline_name", "candidate_name", "verdict", "time_ratio", "time_ratio_low"),
+        *("time_ratio_high", "speedup", "speedup_low", "speedup_high", "n", "is_on_device"),
+        *("timing", *ON_DEVICE, "break_even"),
+    )
+
+    @classmethod
+    def upgraded(cls, fields: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return older fields as this version has them: before, there was one way of timing."""
+        fields = super().upgraded(fields)
+        environment = fields.get("environment")
+        if "timing" in fields or not isinstance(environment, Mapping):
+            return fields
+        is_on_device = fields.get("is_on_device", bool(environment.get("devices")))
+        timing = NOT_STATED if is_on_device else LATENCY
+        return {"is_on_device": is_on_device, "timing": timing} | dict(fields)
 
     # ------------------------------------------------------------ time
 
@@ -344,84 +363,6 @@ class Comparison(Shown):
             f"({self.time_ratio_low:.4f} to {self.time_ratio_high:.4f}, n={self.n})"
         )
 
-    def to_dict(self) -> dict[str, Any]:
-        """Give what was observed, and the conclusions for those who read only these.
-
-        An end of an interval that nothing is known about is None.
-        """
-        return {
-            "schema": SCHEMA,
-            "baseline_name": self.baseline_name,
-            "candidate_name": self.candidate_name,
-            "verdict": self.verdict,
-            "time_ratio": self.time_ratio,
-            "time_ratio_low": self.time_ratio_low,
-            "time_ratio_high": _finite(self.time_ratio_high),
-            "speedup": self.speedup,
-            "speedup_low": self.speedup_low,
-            "speedup_high": _finite(self.speedup_high),
-            "n": self.n,
-            "is_on_device": self.is_on_device,
-            "timing": self.timing,
-            **{name: _known(getattr(self, name)) for name in ON_DEVICE},
-            "rounds": [each.to_dict() for each in self.rounds],
-            "beside": self.beside and self.beside.to_dict(),
-            "device_times": self.device_times and [each.to_dict() for each in self.device_times],
-            "rule": asdict(self.rule),
-            "floor": self.floor,
-            "alpha": self.alpha,
-            "pace": self.pace.to_dict(),
-            "clock": self.clock,
-            "cache": self.cache,
-            "preparations": [[each.to_dict() for each in side] for side in self.preparations],
-            "break_even": self.break_even and asdict(self.break_even),
-            "seconds_used": self.seconds_used,
-            "notes": list(self.notes),
-            "accuracy": self.accuracy and self.accuracy.to_dict(),
-            "outputs": self.outputs and self.outputs.to_dict(),
-            "resources": self.resources and [each.to_dict() for each in self.resources],
-            "calls": self.calls and [each.to_dict() for each in self.calls],
-            "energy": self.energy and [each.to_dict() for each in self.energy],
-            "not_measured": dict(self.not_measured),
-            "environment": dict(self.environment),
-        }
-
-    @classmethod
-    def from_dict(cls, fields: Mapping[str, Any]) -> Comparison:
-        """Give back what :meth:`to_dict` wrote; conclusions are drawn again."""
-        if fields.get("schema") != SCHEMA:
-            raise SettingError(
-                f"a comparison of schema {fields.get('schema')!r}; this version reads {SCHEMA}"
-            )
-        accuracy, outputs = fields["accuracy"], fields["outputs"]
-        beside = fields.get("beside")
-        is_on_device = fields.get("is_on_device", bool(fields["environment"].get("devices")))
-        return cls(
-            baseline_name=fields["baseline_name"],
-            candidate_name=fields["candidate_name"],
-            rounds=tuple(Round.from_dict(each) for each in fields["rounds"]),
-            rule=Rule(**fields["rule"]),
-            floor=fields["floor"],
-            alpha=fields["alpha"],
-            pace=Pace.from_dict(fields["pace"]),
-            clock=fields["clock"],
-            seconds_used=fields["seconds_used"],
-            notes=tuple(fields["notes"]),
-            accuracy=accuracy and AccuracyComparison.from_dict(accuracy),
-            outputs=outputs and OutputDifference.from_dict(outputs),
-            resources=_both(fields["resources"], Resources.from_dict),
-            calls=_both(fields["calls"], Samples.from_dict),
-            energy=_both(fields["energy"], Samples.from_dict),
-            not_measured=fields["not_measured"],
-            environment=fields["environment"],
-            preparations=_preparations(fields.get("preparations", ((), ()))),
-            cache=fields.get("cache", WARM),
-            is_on_device=is_on_device,
-            timing=fields.get("timing", NOT_STATED if is_on_device else LATENCY),
-            beside=beside and TimedRounds.from_dict(beside),
-            device_times=_both(fields.get("device_times"), Samples.from_dict),
-        )
-
 
 def verdict_of(ratio: TimeRatio, *, floor: float, band: float) -> str:
     """Say what an interval shows about the candidate's time."""
@@ -434,20 +375,12 @@ def verdict_of(ratio: TimeRatio, *, floor: float, band: float) -> str:
     return NOT_SHOWN
 
 
-def _finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None
-
-
 def _part(ratio: TimeRatio | None, name: str) -> float | None:
     return None if ratio is None else float(getattr(ratio, name))
 
 
 def _inverse(value: float | None) -> float | None:
     return None if value is None else 1 / value if value > 0 else math.inf
-
-
-def _known(value: float | None) -> float | None:
-    return None if value is None else _finite(value)
 
 
 def _median(rounds: Iterable[tuple[float, ...]]) -> float:
@@ -457,17 +390,6 @@ def _median(rounds: Iterable[tuple[float, ...]]) -> float:
 def _slow_turns(samples: Samples) -> int:
     limit = 2 * samples.median
     return sum(value > limit for value in samples.values)
-
-
-def _preparations(
-    sides: Any,
-) -> tuple[tuple[Preparation, ...], tuple[Preparation, ...]]:
-    first, second = (tuple(Preparation.from_dict(each) for each in side) for side in sides)
-    return first, second
-
-
-def _both(pair: Any, read: Any) -> Any:
-    return pair and (read(pair[0]), read(pair[1]))
 
 
 # ---------------------------------------------------------------- what somebody expects of a

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
+from tinytorch.codec import Coded
 from tinytorch.comparison.compare import FLOOR, compare
 from tinytorch.comparison.comparison import NOT_SHOWN, SAME
 from tinytorch.core.files import cache_folder, write_atomically
@@ -28,7 +28,7 @@ NOT_KEPT = "not kept: "
 
 
 @dataclass(frozen=True)
-class Trial:
+class Trial(Coded):
     """One comparison of a thing with itself."""
 
     verdict: str
@@ -37,6 +37,8 @@ class Trial:
     high: float
     seconds: float
 
+    none_means: ClassVar = {"high": math.inf}
+
     @property
     def claimed(self) -> float:
         """Give the difference that the interval claims at least, as a share; 0 for none."""
@@ -44,7 +46,7 @@ class Trial:
 
 
 @dataclass(frozen=True)
-class SelfCheck:
+class SelfCheck(Coded):
     """Comparisons of a target with itself. `kept` says where the result lies, or why not.
 
     `budget_s` is what each of them was allowed to take.
@@ -55,6 +57,12 @@ class SelfCheck:
     fingerprint: str
     kept: str = ""
     budget_s: float = 0.0
+
+    schema = SCHEMA
+    also_written = (
+        *("target", "fingerprint", "false_alarms", "undecided", "floor", "largest_difference"),
+        *("reach", "median_seconds"),
+    )
 
     @property
     def is_kept(self) -> bool:
@@ -91,30 +99,6 @@ class SelfCheck:
     @property
     def median_seconds(self) -> float:
         return float(np.median([trial.seconds for trial in self.trials]))
-
-    def to_dict(self) -> dict[str, Any]:
-        """Give what was observed and concluded, ready for JSON."""
-        return {
-            "schema": SCHEMA,
-            "target": self.target,
-            "fingerprint": self.fingerprint,
-            "false_alarms": self.false_alarms,
-            "undecided": self.undecided,
-            "floor": self.floor,
-            "largest_difference": self.largest_difference,
-            "reach": self.reach,
-            "median_seconds": self.median_seconds,
-            "budget_s": self.budget_s,
-            "trials": [asdict(trial) for trial in self.trials],
-            "kept": self.kept,
-        }
-
-    @classmethod
-    def from_dict(cls, fields: Mapping[str, Any]) -> SelfCheck:
-        """Give back what :meth:`to_dict` wrote."""
-        trials = tuple(Trial(**each) for each in fields["trials"])
-        budget_s = fields.get("budget_s", 0.0)
-        return cls(fields["target"], trials, fields["fingerprint"], fields["kept"], budget_s)
 
 
 def self_check(
@@ -163,7 +147,7 @@ def known_floor() -> float | None:
 def _known(fingerprint: str) -> SelfCheck | None:
     try:
         fields = json.loads(_file(fingerprint).read_text("utf-8"))
-        return SelfCheck.from_dict(fields) if fields["schema"] == SCHEMA else None
+        return SelfCheck.from_dict(fields)
     except (OSError, ValueError, LookupError, TypeError):  # it can be checked again
         return None
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from time import perf_counter
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
@@ -79,7 +79,7 @@ class TimeRatio(Coded):
 
 
 @dataclass(frozen=True)
-class TimedRounds:
+class TimedRounds(Coded):
     """What was timed until the answer was known, or the budget spent.
 
     `alpha` is the error that the last look may make, so that it holds together with those before.
@@ -90,27 +90,6 @@ class TimedRounds:
     pace: Pace
     seconds_used: float
     doubts: tuple[str, ...]
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return everything, ready for JSON."""
-        return {
-            "rounds": [each.to_dict() for each in self.rounds],
-            "alpha": self.alpha,
-            "pace": self.pace.to_dict(),
-            "seconds_used": self.seconds_used,
-            "doubts": list(self.doubts),
-        }
-
-    @classmethod
-    def from_dict(cls, fields: Mapping[str, Any]) -> TimedRounds:
-        """Return what :meth:`to_dict` wrote."""
-        return cls(
-            rounds=tuple(Round.from_dict(each) for each in fields["rounds"]),
-            alpha=fields["alpha"],
-            pace=Pace.from_dict(fields["pace"]),
-            seconds_used=fields["seconds_used"],
-            doubts=tuple(fields["doubts"]),
-        )
 
 
 def estimate_ratio(log_ratios: Sequence[float], alpha: float) -> TimeRatio:

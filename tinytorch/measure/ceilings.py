@@ -130,7 +130,7 @@ class Ceilings(Coded):
     notes: tuple[str, ...] = ()
     device_name: str = ""
 
-    refuses_unknown = True
+    strict = True
 
     def __post_init__(self) -> None:
         if not self.bandwidths:

@@ -77,7 +77,7 @@ class Samples(Coded):
     loops: int = 1
     notes: tuple[str, ...] = ()
 
-    refuses_unknown = True
+    strict = True
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "values", tuple(float(value) for value in self.values))

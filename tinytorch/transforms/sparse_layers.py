@@ -291,7 +291,7 @@ class Crossover(Coded):
     points: tuple[CrossoverPoint, ...]
     doubts: tuple[str, ...] = ()
 
-    refuses_unknown = True
+    strict = True
 
     def ratio_at(self, sparsity: float) -> TimeRatio:
         """Estimate sparse over dense time at a sparsity; below 1 sparse is faster.
