@@ -30,7 +30,7 @@ from typing import (
     get_origin,
 )
 
-from tinytorch.errors import RecordError, SettingError
+from tinytorch.errors import RecordError
 
 __all__ = ["Coded", "DataError", "decode", "encode"]
 
@@ -89,7 +89,7 @@ class Coded:
 
 
 def encode(value: Any) -> Any:
-    """Return a value as plain JSON data; raise SettingError for what has no form in JSON."""
+    """Return a value as plain JSON data; raise TypeError for what has no form in JSON."""
     kind = type(value)
     encoder = ENCODERS.get(kind)
     if encoder is None:
@@ -202,7 +202,7 @@ def _encoder_of(kind: type) -> Convert:
         return lambda value: encode(value.tolist())
     found = next((encoder for base, encoder in BY_BASE if issubclass(kind, base)), None)
     if found is None:
-        raise SettingError(
+        raise TypeError(
             f"{kind.__name__} has no form in JSON; give numbers, text, lists or mappings"
         )
     return found
@@ -326,7 +326,7 @@ def _class_decoder(kind: type, inside: tuple[Any, ...], *, strict: bool) -> Conv
     elif hasattr(kind, "tolist"):
         found = _read_array
     else:
-        raise SettingError(f"{kind.__name__} cannot be read from JSON")
+        raise TypeError(f"{kind.__name__} cannot be read from JSON")
     return found
 
 

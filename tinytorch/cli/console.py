@@ -2,17 +2,17 @@
 
 import dataclasses
 import json
-import math
 import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from enum import Enum, IntEnum
+from enum import IntEnum
 from typing import TYPE_CHECKING, Protocol
 
 from tinytorch import __version__
+from tinytorch.codec import encode
 from tinytorch.core.files import PATIENCE_S as BAR_APPEARS_AFTER_S
 from tinytorch.core.files import REDRAW_S as BAR_REDRAWS_EVERY_S
 from tinytorch.errors import (
@@ -114,7 +114,7 @@ class Output:
             return
         heading = {"command": self.command, "version": __version__}
         assert not heading.keys() & payload.keys(), "these two names belong to every result"
-        ready = _ready_for_json({**heading, **payload})
+        ready = encode({**heading, **payload})
         self._print(lambda: json.dumps(ready, indent=2, allow_nan=False) + "\n")
 
     def _print(self, make: Callable[[], str]) -> None:
@@ -191,30 +191,6 @@ def _make_bar(total: int | None, started: float, clock: Callable[[], float]) -> 
     task = bar.add_task("", total=total)
     bar.tasks[task].start_time = started  # The time before the bar appeared counts too.
     return bar
-
-
-def _ready_for_json(value: object) -> object:
-    """Turn a value into what JSON knows, with null for what is not a finite number."""
-    import numpy as np  # Not at the top: `tinytorch --help` does without.
-
-    if isinstance(value, Enum):
-        return _ready_for_json(value.value)
-    if value is None or isinstance(value, str | bool | int):
-        return value
-    if isinstance(value, float):
-        return float(value) if math.isfinite(value) else None
-    if isinstance(value, np.generic | np.ndarray):
-        return _ready_for_json(value.tolist())
-    if isinstance(value, os.PathLike):
-        return os.fspath(value)
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        fields = dataclasses.fields(value)
-        return {field.name: _ready_for_json(getattr(value, field.name)) for field in fields}
-    if isinstance(value, Mapping):
-        return {str(key): _ready_for_json(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_ready_for_json(item) for item in value]
-    raise TypeError(f"{type(value).__name__} has no form in JSON; give numbers, text or lists")
 
 
 # ---------------------------------------------------------------- what the number means that a
