@@ -205,7 +205,7 @@ class Benchmark:
 
     def _judge(self, target: Target) -> None:
         is_judged = self.effort.is_judged and self.outcomes
-        self.targets.append(target if is_judged else replace(target, verdict="not shown"))
+        self.targets.append(target if is_judged else replace(target, verdict="inconclusive"))
 
 
 # ---------------------------------------------------------------- numbers

@@ -6,7 +6,7 @@ Bytes are those that are really held and of files that were really written and r
 is on held-out examples, paired with that of the float model as it ships; times come from the
 comparer, after the accuracy was looked at. Models compute on the compiled backend, on one thread
 unless TINYTORCH_BENCHMARK_THREADS says otherwise. Needs numba. Ends with 1 if a target is missed,
-and with 3 if one is not shown.
+and with 3 if one is inconclusive.
 """
 
 from __future__ import annotations
@@ -65,7 +65,6 @@ from tinytorch.transforms.low_rank import LowRank
 from tinytorch.transforms.prune import Prune
 from tinytorch.transforms.remove_channels import RemoveChannels
 from tinytorch.transforms.remove_layers import RemoveLayers
-from tinytorch.transforms.share_weights import ShareWeights
 from tinytorch.transforms.sparse_layers import SparseLayers, measure_crossover
 from tinytorch.transforms.support.weights import count_macs
 
@@ -89,7 +88,7 @@ class Benchmark:
     def judge(self, target: Target) -> None:
         """Keep a target; with too little training and time it says nothing."""
         is_judged = self.effort.is_judged
-        self.targets.append(target if is_judged else replace(target, verdict="not shown"))
+        self.targets.append(target if is_judged else replace(target, verdict="inconclusive"))
 
     # ------------------------------------------------------------ zeros
 
@@ -273,11 +272,10 @@ class Benchmark:
     # ------------------------------------------------------------ others
 
     def others(self) -> None:
-        """Low rank, shared weights, fewer layers, a teacher."""
+        """Low rank, fewer layers, a teacher."""
         transforms = {
             "LowRank(energy=0.9)": LowRank(energy=0.9),
             "LowRank(energy=0.8)": LowRank(energy=0.8),
-            "ShareWeights(clusters=16)": ShareWeights(clusters=16),
         }
         header("model", "transform", "bytes held", "of", "untrained", *IMAGE_COLUMNS, "batch 32")
         for name in self.effort.epochs:

@@ -69,7 +69,7 @@ def crossover_cells(found: Crossover) -> tuple[str, ...]:
 
 def speed_target(name: str, limit: float, found: Comparison) -> Target:
     """Judge by the interval: all of it at the limit or above is met, all of it below is missed."""
-    verdict = "met" if found.speedup_low >= limit else "not shown"
+    verdict = "met" if found.speedup_low >= limit else "inconclusive"
     verdict = "missed" if found.speedup_high < limit else verdict
     return Target(name, f"at least {limit:g}", gain_cell(found), verdict)
 

@@ -22,7 +22,7 @@ class Target:
     @property
     def verdict(self) -> str:
         if self.found is None:
-            return f"not shown: {self.reason}"
+            return f"inconclusive: {self.reason}"
         return "met" if self.found.median >= self.at_least else "missed"
 
 

@@ -140,7 +140,7 @@ class Benchmark:
     def judge(self, target: Target) -> None:
         """Keep a target; tiny models say nothing about it."""
         is_judged = self.effort.is_judged
-        self.targets.append(target if is_judged else replace(target, verdict="not shown"))
+        self.targets.append(target if is_judged else replace(target, verdict="inconclusive"))
 
     # ------------------------------------------------------------ sections
 

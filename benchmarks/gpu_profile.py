@@ -25,8 +25,9 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from tinytorch.measure.ceilings import machine_ceilings
 from tinytorch.profiling.flops import count_flops
+from tinytorch.profiling.layers import BACKWARD, UPDATE
 from tinytorch.profiling.model_profile import profile_model
-from tinytorch.profiling.profile import BACKWARD, UPDATE, Profile
+from tinytorch.profiling.profile import Profile
 
 console = Console(width=150)
 failures: list[str] = []

@@ -82,7 +82,7 @@ class Target:
     @property
     def verdict(self) -> str:
         if self.found is None:
-            return f"not shown: {self.reason}"
+            return f"inconclusive: {self.reason}"
         return "met" if self.found >= self.at_least else "missed"
 
 

@@ -45,6 +45,7 @@ from tinytorch.core.autograd import no_grad
 from tinytorch.core.dispatch import use_backend
 from tinytorch.core.tensor import Tensor
 from tinytorch.measure.environment import describe_environment
+from tinytorch.measure.estimate import FASTER, SLOWER
 from tinytorch.models.zoo import load_zoo
 
 WAITING = """
@@ -100,7 +101,7 @@ def _against_itself(
         scores.append(_score(event, both, questions, heats=options.heats, seed=number))
         print(f"{event.title}, against itself: {_text(scores[-1])}", flush=True)
     holds = sum(score.low <= 1 <= score.high for score in scores)
-    wrong = sum(score.verdict != "not shown" for score in scores)
+    wrong = sum(score.verdict in (FASTER, SLOWER) for score in scores)
     print(f"the interval holds 1 in {holds} of {len(scores)} runs; {wrong} wrong verdicts\n")
     return {"factor": 1, "scores": [asdict(score) for score in scores]}
 

@@ -6,7 +6,7 @@ Bytes are those that are really held and of files that were really written and r
 is on held-out examples, paired with the float model's; times come from the comparer, after the
 outputs were looked at. Linear layers have a benchmark of their own, int8.py. Models compute on the
 compiled backend, with as many threads as the process may run on, or TINYTORCH_BENCHMARK_THREADS.
-Needs numba. Ends with 1 if a target is missed, and with 3 if one is not shown.
+Needs numba. Ends with 1 if a target is missed, and with 3 if one is inconclusive.
 """
 
 from __future__ import annotations

@@ -11,12 +11,12 @@ from quantization_sizes import Sizes
 from tinytorch.comparison.accuracy import INCONCLUSIVE, NOT_WORSE, WORSE, AccuracyComparison
 from tinytorch.comparison.comparison import Comparison
 
-VERDICTS = {NOT_WORSE: "met", WORSE: "missed", INCONCLUSIVE: "not shown"}
+VERDICTS = {NOT_WORSE: "met", WORSE: "missed", INCONCLUSIVE: "inconclusive"}
 
 
 @dataclass(frozen=True)
 class Target:
-    """What is promised, what was found, and whether that is `met`, `missed` or `not shown`."""
+    """What is promised, what was found, and whether that is `met`, `missed` or `inconclusive`."""
 
     name: str
     promised: str

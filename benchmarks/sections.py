@@ -63,7 +63,7 @@ def run_sections(
     that fails or takes too long does not keep the others from running: where it leaves a device
     that is of no use, they run in another process. Raw values are written after each section.
 
-    The code is 4 if a section fails, 1 if a target is missed, and 3 if one is not shown.
+    The code is 4 if a section fails, 1 if a target is missed, and 3 if one is inconclusive.
     """
     parser = argparse.ArgumentParser(description=about.splitlines()[0])
     parser.add_argument("--only", nargs="+", choices=sections)

@@ -43,7 +43,6 @@ from tinytorch.transforms.fold_batch_norm import FoldBatchNorm
 from tinytorch.transforms.fuse_attention import FuseAttention
 from tinytorch.transforms.inference_mode import InferenceMode
 from tinytorch.transforms.lower_precision import LowerPrecision
-from tinytorch.transforms.pinned_transfers import PinnedTransfers
 from tinytorch.transforms.set_threads import SetThreads
 from tinytorch.transforms.tensor_float32 import TensorFloat32
 
@@ -62,7 +61,6 @@ COLUMNS = (
     "largest",
 )
 COLUMNS += ("top-1", "planning", "once", "pays after")
-TRANSFER_MB = (0.5, 2, 8, 32)
 WIDEST_REASON = 110
 
 
@@ -94,7 +92,7 @@ class Benchmark:
     def judge(self, target: Target) -> None:
         """Keep a target; tiny models say nothing about it."""
         is_judged = self.effort.is_judged
-        self.targets.append(target if is_judged else replace(target, verdict="not shown"))
+        self.targets.append(target if is_judged else replace(target, verdict="inconclusive"))
 
     # ------------------------------------------------------------ on a CPU
 
@@ -202,27 +200,6 @@ class Benchmark:
         name = "ResNet-50: same prediction as float32"
         self.judge(at_least(name, LEAST_AGREEMENT, agreement or 0.0))
 
-    def transfers(self) -> None:
-        """Inputs from the processor: pinned transfers."""
-        header("MB per call", *COLUMNS[1:6])
-        for megabytes in TRANSFER_MB:
-            values = torch.randn(int(megabytes * 2**18) // 1024, 1024)
-            model = torch.nn.Linear(1024, 16).eval().to(self.device)
-            case = Workload(f"{megabytes} MB", _Moving(model, self.device), (values,))
-            self.measure_transfers(case, Workload(f"{megabytes} MB", model, (values,)))
-
-    def measure_transfers(self, moving: Workload, bare: Workload) -> None:
-        """Compare a model that fetches its inputs through pinned memory with one that waits."""
-        transform = PinnedTransfers()
-        plan = transform.plan(bare)
-        if plan.is_empty:
-            row(moving.name, "pinned", f"not applied: {plan.skipped[0].reason[:WIDEST_REASON]}")
-            return
-        candidate = replace(moving, model=transform.apply(bare, plan))
-        found = compare(moving, candidate, budget_s=self.effort.budget_s, evidence=False)
-        self.raw[f"{moving.name}: pinned"] = found.to_dict()
-        row(moving.name, "pinned", *time_cells(found))
-
     # ------------------------------------------------------------ one row
 
     def measure(self, case: Workload, name: str, *transforms: Any) -> Comparison | None:
@@ -233,7 +210,7 @@ class Benchmark:
         except Exception as error:  # the other rows are still worth having
             reason = f"{type(error).__name__}: {error}".splitlines()[0][:WIDEST_REASON]
             row(case.name, name, f"failed: {reason}")
-            self.targets.append(Target(f"{case.name}: {name}", "measured", reason, "not shown"))
+            self.targets.append(Target(f"{case.name}: {name}", "measured", reason, "inconclusive"))
             return None
 
     def _measure(self, case: Workload, name: str, transforms: Sequence[Any]) -> Comparison | None:
@@ -261,23 +238,6 @@ class Benchmark:
         self.raw[f"{case.name}: {name}"] = found.to_dict() | facts
         row(case.name, name, *cells(found, planning_s))
         return found
-
-
-class _Moving(torch.nn.Module):
-    """A model that is given inputs on the processor, and moves them the plain way."""
-
-    def __init__(self, model: torch.nn.Module, device: str) -> None:
-        super().__init__()
-        self.model, self.place = model, device
-
-    @property
-    def fetches_inputs_to(self) -> str:
-        """Say that inputs may be elsewhere than the model."""
-        return self.place
-
-    def forward(self, values: torch.Tensor) -> torch.Tensor:
-        moved: torch.Tensor = self.model(values.to(self.place))
-        return moved
 
 
 def clear_up() -> None:
@@ -338,7 +298,6 @@ ON_CUDA: dict[str, Callable[[Benchmark], None]] = {
     "launches": Benchmark.launches,
     "half_launches": Benchmark.half_launches,
     "convolutions": Benchmark.convolutions,
-    "transfers": Benchmark.transfers,
     "attention": Benchmark.attention,
 }
 

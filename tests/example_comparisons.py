@@ -6,9 +6,11 @@ from example_records import ENVIRONMENT
 
 from tinytorch.comparison.accuracy import compare_accuracy
 from tinytorch.comparison.comparison import Comparison
+from tinytorch.comparison.evidence import EVALUATE_FAILED
 from tinytorch.comparison.outputs import ArrayDifference, OutputDifference
 from tinytorch.comparison.resources import Resources
 from tinytorch.comparison.sequential import Rule
+from tinytorch.errors import Failure
 from tinytorch.measure.interleaving import Pace, Round
 from tinytorch.measure.samples import Samples
 
@@ -54,7 +56,12 @@ def with_evidence(ratio=0.8, **changes):
         ),
         "calls": tuple(calls),
         "energy": tuple(energy),
-        "not_measured": {"counters": "perf is not installed"},
+        "not_measured": {"counters": Failure("perf is not installed")},
         "notes": ("the machine is busy",),
     }
     return comparison(ratio, **(fields | changes))
+
+
+def unevaluated(side="candidate", words="could not be evaluated: X", *, name=None):
+    """Return why there is no accuracy where a side could not be evaluated."""
+    return {"accuracy": Failure(f"{name or side} {words}", EVALUATE_FAILED, side)}

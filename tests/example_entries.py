@@ -5,8 +5,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from tinytorch.competition.entry import FORMAT, MANIFEST, SCHEMA, Entry, Technique
-from tinytorch.competition.entry_file import read_entry, write_entry
+from tinytorch.competition.entry import (
+    FORMAT,
+    MANIFEST,
+    SCHEMA,
+    Entry,
+    Technique,
+    read_entry,
+    write_entry,
+)
 
 PLAIN = Entry("Team Ada", "mlp_sprint", "closed", 0.99)
 MAKE = "def make(reference, techniques):\n    return reference.model\n"

@@ -6,7 +6,7 @@ from example_comparisons import comparison
 
 from tinytorch.comparison.accuracy import compare_accuracy
 from tinytorch.comparison.outputs import compare_outputs
-from tinytorch.comparison.sequential import TimeRatio
+from tinytorch.measure.estimate import Estimate
 from tinytorch.records.gate_result import GateResult, TargetResult
 from tinytorch.reporting.gate import gate_document
 from tinytorch.reporting.markdown import write
@@ -26,10 +26,15 @@ def every_verdict():
     better = compare_accuracy([1, 0] * 500, [1, 0] * 500)
     worse = compare_accuracy([1, 0] * 500, [0, 0] * 500)
     rows = (
-        TargetResult("failed", 0.05, candidate_error="raised ValueError: a | b\n<c> `d`"),
+        TargetResult("failed", 0.05, candidate_error="candidate raised ValueError: a | b\n<c> `d`"),
         timed("bench.py:slower", 1.5, record="a1b2c3d4e5f6a1b2"),
         timed("less_accurate", 1.0, accuracy=worse),
-        TargetResult("broken", 0.05, candidate_error="fails: A: x", baseline_error="fails: A: y"),
+        TargetResult(
+            "broken",
+            0.05,
+            candidate_error="candidate fails: A: x",
+            baseline_error="baseline fails: A: y",
+        ),
         timed("doubtful", 1.05, spread=0.05, notes=("much noise here",)),
         timed("faster", 0.5, accuracy=better, outputs="outputs differ by up to 0.1"),
         TargetResult("fresh", 0.05, is_new=True),
@@ -43,7 +48,7 @@ def same_outputs():
 
 
 def interval(value, low, high):
-    return TimeRatio(value, low, high)
+    return Estimate(value, low, high)
 
 
 if __name__ == "__main__":

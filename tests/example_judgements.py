@@ -7,8 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from tinytorch.comparison.accuracy import compare_accuracy
-from tinytorch.competition.entry import Entry, Technique
-from tinytorch.competition.entry_file import read_entry, write_entry
+from tinytorch.competition.entry import Entry, Technique, read_entry, write_entry
 from tinytorch.competition.events import EVENTS, tier_margin
 from tinytorch.competition.judgement import Ablation, Heat, Judgement
 from tinytorch.competition.rounds import PRACTICE, Round, commitment_of

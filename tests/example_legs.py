@@ -10,7 +10,7 @@ import numpy as np
 from tinytorch.competition.cell.contender import Answer, Loading, Usage
 from tinytorch.competition.entry import Entry, Technique
 from tinytorch.competition.events import PROMPT, Event, Questions, find_event
-from tinytorch.competition.heats import WRITTEN, Ask, Given, Leg, Written, plan_course
+from tinytorch.competition.heats import WRITTEN, Ask, Given, Leg, Written, plan_schedule
 
 CLASSES, LETTERS = 10, 12
 OUTSIDE_S = 30e-6
@@ -76,7 +76,7 @@ def a_leg(
     noise = np.random.default_rng(seed)
     given = [
         _given(event, ask, noise, inner_s, outside_s, again_s, change, write, is_intact)
-        for ask in plan_course(event, questions, np.random.default_rng(seed))
+        for ask in plan_schedule(event, questions, np.random.default_rng(seed))
     ]
     texts = []
     for each in [each for each in given if each.ask.purpose == "write"][:2]:

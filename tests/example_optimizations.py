@@ -17,7 +17,7 @@ from tinytorch.tuning.attempt import (
     INACCURATE,
     NO_GAIN,
     NOT_TRIED,
-    NOTHING_TO_DO,
+    SKIPPED,
     WORSE,
     Attempt,
     Settings,
@@ -38,8 +38,8 @@ def plan(transform="Quantize", *, layers=("blocks.0.fc", "blocks.1.fc"), **chang
         "settings": asdict(Quantize(mode="dynamic")),
         "steps": tuple(Step(each, "8-bit weights", "it takes 40% of the time") for each in layers),
         "skipped": (Skipped("head", "the last layer is kept"),),
-        "speedup": Gain(1.8, 1.2, 2.4, "Amdahl's law"),
-        "shrinkage": Gain.counted(4000, 1000, "of weights"),
+        "speedup": Gain(1.8, 1.2, 2.4, basis="Amdahl's law"),
+        "shrinkage": Gain.of_bytes(4000, 1000, "of weights"),
     }
     return Plan(transform, **(fields | changes))
 
@@ -96,7 +96,7 @@ UNUSABLE = (
     Attempt(("low-rank",), INACCURATE, "accuracy 0.75 became 0.61", (LOW_RANK,), None),
     Attempt(("int4-weights",), BROKEN, "3 of 80 values are not finite in output 0", seconds=0.5),
     Attempt(("threads",), FAILED, "RuntimeError: no threads", seconds=0.25),
-    Attempt(("fewer-layers",), NOTHING_TO_DO, "RemoveLayers: no blocks", seconds=0.125),
+    Attempt(("fewer-layers",), SKIPPED, "RemoveLayers: no blocks", seconds=0.125),
     Attempt(("fewer-channels",), NOT_TRIED, "the budget is spent"),
 )
 """One attempt of each kind that was never timed."""

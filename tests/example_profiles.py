@@ -14,7 +14,8 @@ from tinytorch.models.records import (
     Recording,
     TensorSpec,
 )
-from tinytorch.profiling.profile import BACKWARD, UPDATE, Profile
+from tinytorch.profiling.layers import BACKWARD, UPDATE
+from tinytorch.profiling.profile import Profile
 
 MS = 1e-3
 ENVIRONMENT = describe_environment()

@@ -4,9 +4,10 @@ import numpy as np
 from example_optimizations import attempt, optimization
 from example_profiles import example_profile
 
+from tinytorch.measure.estimate import INCONCLUSIVE
 from tinytorch.transforms.plan import Gain
 from tinytorch.tuning.advice import Advice
-from tinytorch.tuning.attempt import INACCURATE, NOT_SHOWN, NOT_TRIED, Settings
+from tinytorch.tuning.attempt import INACCURATE, NOT_TRIED, Settings
 from tinytorch.tuning.optimization import Contribution
 from tinytorch.tuning.tour import STOPS, Introduction, SampleDigit, Tour, Visit
 
@@ -19,7 +20,9 @@ INTRODUCTION = Introduction(
     text="truth [bold]<b>universally",
 )
 ADVICE = (
-    Advice("products", "Multiply in 8-bit integers", (), "int8", Gain(1.5, 1.2, 2.4, "a guess")),
+    Advice(
+        "products", "Multiply in 8-bit integers", (), "int8", Gain(1.5, 1.2, 2.4, basis="a guess")
+    ),
     Advice("factors", "Compute fewer products", (), "low-rank", not_predicted="ranks decide"),
     Advice("program", "Call it less often", ()),
 )
@@ -57,5 +60,5 @@ def smaller():
 def no_faster():
     """Give an optimization in which nothing is faster, and something smaller."""
     return optimization(
-        attempt("int8", outcome=NOT_SHOWN, time=1.0, size=0.25), LOST, name="gpt", advice=ADVICE
+        attempt("int8", outcome=INCONCLUSIVE, time=1.0, size=0.25), LOST, name="gpt", advice=ADVICE
     )

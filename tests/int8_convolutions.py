@@ -80,8 +80,8 @@ def settings_of(kind: str, shape: Shape = SMALL) -> dict[str, Any]:
 WRONG = [
     ({"x": np.zeros((2, 5, 6), np.float32)}, ShapeError, r"got shape \(2, 5, 6\)"),
     ({"x": np.zeros((1, 2, 5, 6), np.int8)}, DTypeError, "floating-point images, got int8"),
-    ({"x": np.zeros((1, 3, 5, 6), np.float32)}, ShapeError, "no packed weight of 27 inputs"),
-    ({"x": np.zeros((1, 0, 5, 6), np.float32)}, ShapeError, "no packed weight of 0 inputs"),
+    ({"x": np.zeros((1, 3, 5, 6), np.float32)}, ShapeError, "packed weight of 27 inputs"),
+    ({"x": np.zeros((1, 0, 5, 6), np.float32)}, ShapeError, "packed weight of 0 inputs"),
     ({"scales": np.ones(5, np.float32)}, ShapeError, "packed weight of 18 inputs and 5 out"),
     ({"scales": np.ones((4, 1), np.float32)}, ShapeError, r"scales have shape \(4, 1\)"),
     ({"bias": np.ones(1, np.float32)}, ShapeError, r"the bias \(1,\)"),
@@ -92,7 +92,7 @@ WRONG = [
     ({"padding": (-1, 0)}, SettingError, r"and \(-1, 0\)"),
     ({"dilation": (9, 1)}, ShapeError, r"does not fit into images of \(5, 6\)"),
     ({"kernel_size": (3, 0)}, SettingError, "at least 1"),
-    ({"values": np.ones(72, np.int8)}, ShapeError, r"values of shape \(72,\) are no packed"),
+    ({"values": np.ones(72, np.int8)}, ShapeError, r"values of shape \(72,\)"),
 ]
 """Arguments that do not go with those of SMALL, the error, and words of its message."""
 

@@ -18,7 +18,7 @@ def timed(*stack, ratio=0.5, **changes):
 
 def undecided(*stack):
     """Give an attempt that shows nothing about time."""
-    return timed(*stack, outcome="not shown", comparison=comparison(0.97, spread=0.3))
+    return timed(*stack, outcome="inconclusive", comparison=comparison(0.97, spread=0.3))
 
 
 def optimization(*attempts, **changes):

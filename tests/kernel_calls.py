@@ -10,7 +10,7 @@ import numpy as np
 from oracles import laid_out
 
 from tinytorch.core.kernels.packing import PackedInt8, pack_int4, pack_int8
-from tinytorch.core.kernels.reference_quantized import pack_codes, pack_sparse
+from tinytorch.core.kernels.reference_quantized import pack_sparse
 
 IN_PLACE = {"sgd_step": (0, 2), "adam_step": (0, 2, 3)}
 """Kernels that change arguments, and which."""
@@ -71,7 +71,6 @@ def kernel_calls(dtype: Any) -> dict[str, list[Call]]:
     calls |= _normalisations(normal, positive)
     calls |= _spatial(normal)
     calls |= _shapes(normal)
-    calls |= _codebooks(normal)
     calls |= _sparse_products(normal)
     calls |= _losses(normal, positive)
     calls |= _steps(normal, positive)
@@ -349,18 +348,6 @@ def _shapes(normal: Draw) -> dict[str, list[Call]]:
         "embedding_backward": [
             Call((normal(2, 3, 5), ids), {"count": 4}, 6),
             Call((normal(0, 3, 5), ids[:0]), {"count": 4}),
-        ],
-    }
-
-
-def _codebooks(normal: Draw) -> dict[str, list[Call]]:
-    rng = np.random.default_rng(8)
-    shapes = [(16, 6), (16, 7), (3, 1), (17, 5), (256, 300), (16, 0), (5, 9000)]
-    coded = [(pack_codes(rng.integers(0, n, size), n), n, size) for n, size in shapes]
-    return {
-        "codebook_lookup": [Call((codes, normal(n)), {"size": size}) for codes, n, size in coded],
-        "codebook_lookup_backward": [
-            Call((normal(size), codes), {"entries": n}, size) for codes, n, size in coded
         ],
     }
 

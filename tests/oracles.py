@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from types import ModuleType
@@ -175,3 +176,10 @@ def operations_behind(tensor: Tensor) -> list[Operation]:
             found[id(operation)] = operation
             pending.extend(operation.inputs)
     return list(found.values())
+
+
+def unigram_entropy(text: str) -> float:
+    """Return the entropy of single characters in nats: the best loss of a model without context."""
+    counts = np.array(list(Counter(text).values()))
+    shares = counts / counts.sum()
+    return float(-(shares * np.log(shares)).sum())

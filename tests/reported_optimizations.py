@@ -9,14 +9,11 @@ from example_profiles import example_profile
 from tinytorch.comparison.accuracy import compare_accuracy
 from tinytorch.comparison.outputs import ArrayDifference, OutputDifference
 from tinytorch.comparison.resources import Resources
+from tinytorch.measure.estimate import INCONCLUSIVE
 from tinytorch.models.workload import Preparation
 from tinytorch.transforms.plan import Gain
 from tinytorch.tuning.advice import Advice
-from tinytorch.tuning.attempt import (
-    NOT_SHOWN,
-    Attempt,
-    Settings,
-)
+from tinytorch.tuning.attempt import Attempt, Settings
 from tinytorch.tuning.optimization import Contribution
 
 SCORES = [1, 1, 1, 0] * 500
@@ -68,7 +65,7 @@ ADVICE = (
         "Hold weights in fewer bits",
         ("blocks.*.fc takes 40.0% of the time and is memory-bound.", "It reads 400 B of weights."),
         entry="int8-dynamic",
-        predicted=Gain(1.8, 1.2, 2.4, "Amdahl's law for 40.0% of the time"),
+        predicted=Gain(1.8, 1.2, 2.4, basis="Amdahl's law for 40.0% of the time"),
         risk="rounding",
         cost="calibration takes seconds",
         share=0.4,
@@ -110,7 +107,7 @@ def best_is_a_stack(**changes):
             timed("compiled-kernels", ratio=0.8, memory=1.0, size=1.0, lost=0),
             timed("fused-layers", ratio=1.0, memory=1.0, size=1.0, lost=0, spread=0.002),
             timed("channels-last", ratio=1.25, memory=1.5, size=1.0, lost=0),
-            timed("captured", ratio=0.97, spread=0.2, memory=1.0, size=1.0, outcome=NOT_SHOWN),
+            timed("captured", ratio=0.97, spread=0.2, memory=1.0, size=1.0, outcome=INCONCLUSIVE),
             timed("int8-dynamic", "compiled-kernels", ratio=0.4, lost=3),
             *UNUSABLE,
         ),

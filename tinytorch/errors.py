@@ -9,17 +9,26 @@ Programs branch on the code of a note or a failure, never on its words.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Self
 
 
 class TinyTorchError(Exception):
     """Anything that TinyTorch raises on purpose.
 
     ``where`` is the path of the layer that raised, filled in while the error passes through the
-    modules of a model, and shown before the message.
+    modules of a model, and shown before the message. ``subject`` is the name of what the error is
+    about, such as a side of a comparison; the message names it, too.
     """
 
     where: str = ""
+    subject: str = ""
+
+    def about(self, subject: str) -> Self:
+        """Return the error itself, with its subject."""
+        self.subject = subject
+        return self
 
     def __str__(self) -> str:
         message = super().__str__()
@@ -98,13 +107,33 @@ class Note:
     def __str__(self) -> str:
         return self.words
 
+    @classmethod
+    def read(cls, written: Mapping[str, str] | str) -> Self:
+        """Return a note of JSON; former versions wrote the words alone."""
+        return cls(written) if isinstance(written, str) else cls(**written)
+
 
 @dataclass(frozen=True)
 class Failure(Note):
     """Why something was not done or not measured, with the same fields."""
 
 
-def first_line(error: BaseException) -> str:
-    """Say in one line what went wrong."""
+def first_line(error: BaseException, *, with_class: bool = True) -> str:
+    """Return the first line of the message, after the class unless told otherwise."""
     text = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
-    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+    if not text or not with_class:
+        return text or type(error).__name__
+    return f"{type(error).__name__}: {text}"
+
+
+def did_you_mean(word: object, known: Iterable[str]) -> str:
+    """Return what to write instead of an unknown word: the nearest known one, or all of them.
+
+    >>> did_you_mean("mpl", ["mlp", "cnn"]), did_you_mean("x", ["mlp", "cnn"])
+    ("did you mean 'mlp'?", 'there are mlp, cnn')
+    """
+    from difflib import get_close_matches
+
+    names = list(known)
+    near = get_close_matches(str(word), names, n=1)
+    return f"did you mean {near[0]!r}?" if near else f"there are {', '.join(names)}"

@@ -108,8 +108,8 @@ def test_with_nothing_to_resume_it_says_so_and_begins(folder, capsys):
     ("arguments", "message"),
     [
         (["nowhere.toml"], "nowhere.toml cannot be read"),
-        (["tiny.toml", "--budget", "0"], "--budget 0; give seconds above 0"),
-        (["tiny.toml", "--timeout", "nan"], "--timeout nan; give seconds above 0"),
+        (["tiny.toml", "--budget", "0"], "--budget 0"),
+        (["tiny.toml", "--timeout", "nan"], "--timeout nan"),
         (["tiny.toml", "--plot", "suite.txt"], "suite.txt is no picture"),
         (["tiny.toml", "--only", "gpt"], "no entry fits 'gpt'"),
     ],
@@ -171,7 +171,7 @@ def test_a_report_is_written(folder, capsys):
     [
         (["--open"], "--open shows the report that --html FILE writes"),
         (["--html", "."], ". is a folder"),
-        (["--list", "--html", "x.html"], "--list runs nothing that --html could show"),
+        (["--list", "--html", "x.html"], "--list cannot be combined with --html"),
     ],
 )
 def test_a_report_that_cannot_be_is_refused_before_measuring(folder, capsys, arguments, message):

@@ -2,7 +2,7 @@ import json
 
 import numpy as np
 import pytest
-from example_comparisons import comparison, contradictory
+from example_comparisons import comparison, contradictory, unevaluated
 
 from tinytorch.cli.console import ExitCode
 from tinytorch.cli.main import main
@@ -13,7 +13,7 @@ from tinytorch.comparison.evidence import NO_EVALUATE
 from tinytorch.comparison.outputs import compare_outputs
 from tinytorch.comparison.processes import Isolated
 from tinytorch.comparison.self_check import SelfCheck, Trial
-from tinytorch.comparison.sequential import TimeRatio
+from tinytorch.measure.estimate import Estimate
 from tinytorch.records.store import open_store
 
 WORSE = compare_accuracy([1] * 400, [1, 0] * 200)
@@ -76,7 +76,7 @@ def without_accuracy(reason):
     return comparison(0.8, not_measured={"accuracy": reason})
 
 
-NOT_SHOWN = comparison(1.0, spread=0.2)
+INCONCLUSIVE = comparison(1.0, spread=0.2)
 UNDECIDED = compare_accuracy([1, 1, 0, 1] * 3, [1, 0, 0, 1] * 3)
 KEPT = compare_accuracy([1, 1, 0, 1] * 200, [1, 1, 0, 1] * 200)
 BROKEN = compare_outputs([np.ones(3)], [np.full(3, np.nan)])
@@ -90,28 +90,28 @@ NEARLY = comparison(0.99, spread=0.02)  # faster or the same, who knows
         (comparison(0.8), None, ExitCode.FINE),
         (comparison(1.0, spread=0.001), None, ExitCode.FINE),
         (comparison(1.2), None, ExitCode.FAILED),
-        (NOT_SHOWN, None, ExitCode.NOT_SHOWN),
-        (contradictory(), None, ExitCode.NOT_SHOWN),
+        (INCONCLUSIVE, None, ExitCode.INCONCLUSIVE),
+        (contradictory(), None, ExitCode.INCONCLUSIVE),
         (comparison(0.8, accuracy=WORSE), None, ExitCode.ACCURACY),
         (comparison(1.2, accuracy=WORSE), None, ExitCode.ACCURACY),
         (comparison(0.8), "faster", ExitCode.FINE),
         (comparison(1.0, spread=0.001), "faster", ExitCode.FAILED),
-        (NOT_SHOWN, "faster", ExitCode.NOT_SHOWN),
+        (INCONCLUSIVE, "faster", ExitCode.INCONCLUSIVE),
         (comparison(0.8), "same", ExitCode.FAILED),
         (comparison(1.0, spread=0.001), "same", ExitCode.FINE),
-        (NEARLY, None, ExitCode.NOT_SHOWN),
+        (NEARLY, None, ExitCode.INCONCLUSIVE),
         (NEARLY, "not-slower", ExitCode.FINE),
         (comparison(1.2), "not-slower", ExitCode.FAILED),
         (comparison(0.8, accuracy=WORSE), "faster", ExitCode.ACCURACY),
-        (comparison(0.8, accuracy=UNDECIDED), None, ExitCode.NOT_SHOWN),
-        (comparison(0.8, accuracy=UNDECIDED), "faster", ExitCode.NOT_SHOWN),
+        (comparison(0.8, accuracy=UNDECIDED), None, ExitCode.INCONCLUSIVE),
+        (comparison(0.8, accuracy=UNDECIDED), "faster", ExitCode.INCONCLUSIVE),
         (comparison(1.2, accuracy=UNDECIDED), None, ExitCode.FAILED),
         (comparison(1.2, accuracy=UNDECIDED), "faster", ExitCode.FAILED),
         (comparison(0.8, accuracy=KEPT), None, ExitCode.FINE),
-        (without_accuracy("candidate could not be evaluated: X"), None, ExitCode.ACCURACY),
-        (without_accuracy("candidate could not be evaluated: X"), "faster", ExitCode.ACCURACY),
-        (without_accuracy("baseline could not be evaluated: X"), None, ExitCode.NOT_SHOWN),
-        (without_accuracy("baseline could not be evaluated: X"), "faster", ExitCode.NOT_SHOWN),
+        (comparison(0.8, not_measured=unevaluated()), None, ExitCode.ACCURACY),
+        (comparison(0.8, not_measured=unevaluated()), "faster", ExitCode.ACCURACY),
+        (comparison(0.8, not_measured=unevaluated("baseline")), None, ExitCode.INCONCLUSIVE),
+        (comparison(0.8, not_measured=unevaluated("baseline")), "faster", ExitCode.INCONCLUSIVE),
         (without_accuracy(NO_EVALUATE), None, ExitCode.FINE),
         (comparison(0.8, outputs=BROKEN), None, ExitCode.ACCURACY),
         (comparison(1.2, outputs=OTHER_SHAPE), "faster", ExitCode.ACCURACY),
@@ -157,7 +157,7 @@ def broken():
         (
             "failing",
             "fine",
-            ExitCode.NOT_SHOWN,
+            ExitCode.INCONCLUSIVE,
             "accuracy could not be compared: baseline could not be evaluated: ZeroDivisionError",
         ),
         (
@@ -211,8 +211,8 @@ def test_a_margin_is_a_share_or_a_number(compared, text, margin):
 def test_not_slower_stops_as_soon_as_that_is_known(compared):
     asked = compared(comparison())
     assert main(["compare", "mlp", "cnn", "--expect", "not-slower"]) == 0
-    assert asked["is_known"](TimeRatio(0.95, 0.9, 1.005))
-    assert not asked["is_known"](TimeRatio(1.0, 0.9, 1.1))
+    assert asked["is_known"](Estimate(0.95, 0.9, 1.005))
+    assert not asked["is_known"](Estimate(1.0, 0.9, 1.1))
 
 
 def test_one_target_may_run_in_two_environments(compared, tmp_path):
@@ -235,7 +235,7 @@ def test_isolated_sides_keep_the_usual_patience(compared):
 def test_the_same_target_twice_is_said_to_be_the_same(compared, capsys):
     compared(comparison(1.0, spread=0.001))
     assert main(["compare", "mlp", "mlp"]) == 0
-    assert "both sides are the same (A against A)" in capsys.readouterr().out
+    assert "(A/A)" in capsys.readouterr().out
 
 
 def test_a_comparison_is_kept_as_a_record(compared, capsys, tmp_path):
@@ -246,15 +246,15 @@ def test_a_comparison_is_kept_as_a_record(compared, capsys, tmp_path):
         (record,) = store.find(kind="comparison")
     assert record.name == "cnn against mlp"
     assert record.settings["baseline"] == {"target": "mlp"}
-    assert f"kept as {record.hash[:12]} in {file}" in capsys.readouterr().err
+    assert f"{record.hash[:12]} in {file}" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ("mlp", "one target, mlp; give two, or say how the sides differ"),
-        ("", "0 targets; give two"),
-        ("mlp cnn gpt", "3 targets; give two"),
+        ("mlp", "one target, mlp"),
+        ("", "0 targets"),
+        ("mlp cnn gpt", "3 targets"),
         ("mpl mlp", "did you mean 'mlp'?"),
         ("mpl mlp --isolate", "did you mean 'mlp'?"),
         ("no.py:x mlp", "there is no file no.py"),
@@ -262,25 +262,25 @@ def test_a_comparison_is_kept_as_a_record(compared, capsys, tmp_path):
         ("mlp --baseline-folder no-such-folder", "there is no folder no-such-folder"),
         ("mlp mlp --band 1", "1 percent is '1%'"),
         ("mlp mlp --precision 5", "5 percent is '5%'"),
-        ("mlp mlp --band 0", "'0' leaves nothing"),
+        ("mlp mlp --band 0", "argument --band: '0'"),
         ("mlp mlp --floor=-1%", "is no share"),
         ("mlp mlp --floor nan", "'nan' is no share"),
-        ("mlp mlp --margin nan", "'nan' is no number"),
+        ("mlp mlp --margin nan", "'nan'"),
         ("mlp mlp --margin=-1%", "'-1%' is no share"),
-        ("mlp mlp --confidence 5%", "'5%' is no confidence"),
-        ("mlp mlp --margin=-1", "a margin is zero or more"),
-        ("mlp mlp --budget 0", "'0' is no time"),
-        ("mlp mlp --budget 5%", "'5%' is no time"),
-        ("mlp mlp --baseline-env X", "'X' sets nothing; write NAME=VALUE"),
+        ("mlp mlp --confidence 5%", "'5%'"),
+        ("mlp mlp --margin=-1", "'-1'"),
+        ("mlp mlp --budget 0", "'0'"),
+        ("mlp mlp --budget 5%", "'5%'"),
+        ("mlp mlp --baseline-env X", "'X' is not NAME=VALUE"),
         ("mlp mlp --expect wonders", "invalid choice: 'wonders'"),
         ("mlp mlp --cache tepid", "invalid choice: 'tepid'"),
-        ("mlp mlp --cache cold --isolate", "--cache cold is for sides in one process"),
-        ("mlp mlp --store x", "--store says where to keep the result; add --save"),
-        ("mlp mlp --trials 3", "--trials belongs to --selfcheck"),
+        ("mlp mlp --cache cold --isolate", "--cache cold"),
+        ("mlp mlp --store x", "--store needs --save"),
+        ("mlp mlp --trials 3", "--trials needs --selfcheck"),
         ("mlp cnn --selfcheck", "--selfcheck compares one target with itself"),
         ("--selfcheck --isolate", "--selfcheck runs in this process"),
         ("--selfcheck --cache cold", "--selfcheck runs in this process, with warm caches"),
-        ("--selfcheck --trials 0", "give a whole number from 1 on"),
+        ("--selfcheck --trials 0", "is not a positive integer"),
     ],
 )
 def test_bad_input_is_wrong_usage(capsys, words, message):
@@ -304,7 +304,7 @@ def test_the_self_check_is_shown(monkeypatch, capsys):
 
     def self_check(target, **settings):
         asked.update(settings, target=target)
-        return SelfCheck("cnn", (Trial("same", 1.001, 0.996, 1.006, 0.4),), "abc")
+        return SelfCheck("cnn", (Trial("same", Estimate(1.001, 0.996, 1.006), 0.4),), "abc")
 
     monkeypatch.setattr(checker, "self_check", self_check)
     assert main(["compare", "--selfcheck", "cnn", "--trials", "3", "--budget", "0.5"]) == 0
@@ -318,7 +318,7 @@ def test_the_self_check_is_shown(monkeypatch, capsys):
 def test_help_explains_exit_codes_and_expectations(capsys):
     assert main(["compare", "--help"]) == 0
     shown = capsys.readouterr().out
-    assert "5  less accurate, whatever the speed" in shown
+    assert "5  accuracy is worse" in shown
     assert "also when the candidate cannot be" in shown
     assert "not-slower  at most --band slower" in shown
 
@@ -336,7 +336,7 @@ def test_a_report_is_written(compared, capsys, tmp_path):
     [
         (["mlp", "mlp", "--open"], "--open shows the report that --html FILE writes"),
         (["mlp", "mlp", "--html", "no/such/folder/x.html"], "there is no folder"),
-        (["--selfcheck", "--html", "x.html"], "--html shows one comparison"),
+        (["--selfcheck", "--html", "x.html"], "--html cannot be combined"),
     ],
 )
 def test_a_report_that_cannot_be_is_refused_before_measuring(compared, capsys, arguments, message):

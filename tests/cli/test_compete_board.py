@@ -10,9 +10,9 @@ from example_judgements import SPRING, kept_judgement
 from tinytorch.cli.compete_board import KINDS
 from tinytorch.cli.main import main
 from tinytorch.competition import board
-from tinytorch.competition import submissions as records_folder
+from tinytorch.competition import verification as records_folder
 from tinytorch.competition.rounds import write_round
-from tinytorch.competition.run_files import DamagedFile
+from tinytorch.competition.run_files import DamagedFile, keep_run
 
 
 @pytest.fixture
@@ -78,7 +78,7 @@ def test_a_run_that_says_it_is_verified_and_is_not_is_listed_below_and_counts_no
     signed = replace(SPRING.public(), public_key="ssh-ed25519 AAAA")
     write_round(signed, tmp_path / "rounds" / "spring.json")
     told = kept_judgement(round_name="spring", commitment=SPRING.commitment)
-    path = records_folder.keep_run(told, tmp_path / "mine", status="verified")
+    path = keep_run(told, tmp_path / "mine", status="verified")
     assert main(["compete", "board", str(tmp_path)]) == 0
     shown = capsys.readouterr().out
     assert "There is no run yet." in shown

@@ -5,7 +5,7 @@ from example_boards import entry
 
 from tinytorch.cli.main import main
 from tinytorch.competition import entry_checks
-from tinytorch.competition.entry_file import read_entry, write_entry
+from tinytorch.competition.entry import read_entry, write_entry
 from tinytorch.competition.rules import finding
 
 

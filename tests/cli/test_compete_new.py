@@ -4,7 +4,7 @@ import pytest
 
 from tinytorch.cli.compete_new import TIERS
 from tinytorch.cli.main import main
-from tinytorch.competition.entry_file import read_entry
+from tinytorch.competition.entry import read_entry
 from tinytorch.competition.events import EVENTS
 from tinytorch.competition.events import TIERS as KNOWN_TIERS
 

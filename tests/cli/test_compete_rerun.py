@@ -7,9 +7,9 @@ from example_boards import judgement as imaginary_judgement
 
 from tinytorch.cli.main import main
 from tinytorch.competition import judge as judging
-from tinytorch.competition.entry_file import read_entry, write_entry
+from tinytorch.competition.entry import read_entry, write_entry
 from tinytorch.competition.rules import finding
-from tinytorch.competition.submissions import keep_run
+from tinytorch.competition.run_files import keep_run
 from tinytorch.errors import MeasurementError
 
 # Questions of a run that broke a rule are not drawn again, which would take a second.
@@ -80,7 +80,7 @@ def test_after_an_interruption_the_same_command_goes_on(submissions, judged, mon
 
     monkeypatch.setattr(judging, "judge", stop_at_grace)
     assert main([*AGAIN, "--trust"]) == 130
-    assert "1 of 3 are judged; the same command goes on" in capsys.readouterr().err
+    assert "1 of 3 are judged" in capsys.readouterr().err
     monkeypatch.setattr(judging, "judge", whole)
     assert main([*AGAIN, "--trust"]) == 0
     assert judged == ["Ada", "Grace", "Zoë"]

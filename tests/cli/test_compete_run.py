@@ -8,8 +8,7 @@ from tinytorch.cli import compete_run
 from tinytorch.cli.compete_run import exit_code_of
 from tinytorch.cli.main import main
 from tinytorch.competition import judge as judging
-from tinytorch.competition.entry import Technique
-from tinytorch.competition.entry_file import write_entry
+from tinytorch.competition.entry import Technique, write_entry
 from tinytorch.competition.judgement_record import judgement_in
 from tinytorch.competition.rounds import PRACTICE, new_round, write_round
 from tinytorch.competition.rules import finding
@@ -123,7 +122,7 @@ def test_an_interrupted_run_leaves_nothing(folder, monkeypatch, capsys):
 
     monkeypatch.setattr(judging, "judge", judge)
     assert main(["compete", "run", str(folder)]) == 130
-    assert "nothing of it was kept" in capsys.readouterr().err
+    assert "nothing was stored" in capsys.readouterr().err
     assert kept_in(folder) == []
 
 
@@ -144,7 +143,7 @@ def test_what_check_refuses_is_no_run(tmp_path, judge_gives, capsys):
     assert main(["compete", "run", str(made)]) == 1
     told = capsys.readouterr()
     assert "E5" in told.out
-    assert "nothing was kept" in told.err
+    assert "nothing was stored" in told.err
     assert asked == {}
     assert kept_in(made) == []
 
@@ -156,7 +155,7 @@ def test_code_that_nobody_trusts_is_no_run(tmp_path, judge_gives, capsys):
     )
     asked = judge_gives()
     assert main(["compete", "run", str(made)]) == 2
-    assert "E6: the entry is Python code, model.py:make; look at it" in capsys.readouterr().err
+    assert "E6: the entry is Python code, model.py:make" in capsys.readouterr().err
     assert (asked, kept_in(made)) == ({}, [])
 
 
@@ -215,4 +214,4 @@ def test_a_file_below_the_current_folder_is_named_from_there(
     monkeypatch.chdir(folder.parent)
     judge_gives()
     assert main(["compete", "run", "mine"]) == 0
-    assert "kept as mine/results/" in capsys.readouterr().err
+    assert "mine/results/" in capsys.readouterr().err

@@ -6,9 +6,9 @@ from example_boards import entry, judgement
 from parts import require_part
 
 from tinytorch.cli.main import main
-from tinytorch.competition.entry_file import read_entry, write_entry
+from tinytorch.competition.entry import read_entry, write_entry
 from tinytorch.competition.rules import finding
-from tinytorch.competition.submissions import keep_run
+from tinytorch.competition.run_files import keep_run
 
 
 @pytest.fixture

@@ -8,11 +8,12 @@ from parts import hide_package, require_part
 
 from tinytorch.cli.main import main
 from tinytorch.competition import judge as judging
-from tinytorch.competition.entry_file import read_entry, write_entry
+from tinytorch.competition.entry import read_entry, write_entry
 from tinytorch.competition.rounds import read_round
 from tinytorch.competition.rules import finding
+from tinytorch.competition.run_files import keep_run
 from tinytorch.competition.signing import new_key, sign_record
-from tinytorch.competition.submissions import keep_run, read_folder
+from tinytorch.competition.verification import read_folder
 
 RAN_AT = "2026-03-01T10:00:00Z"
 # Questions of a run that broke a rule are not drawn again, which would take a second.
@@ -110,7 +111,7 @@ def test_a_rerun_asks_the_questions_of_the_round_and_keeps_a_verified_record(
 def test_a_rerun_says_whether_it_fits_what_the_team_measured(
     folder, judge_gives, measured, again, words, capsys, monkeypatch
 ):
-    from tinytorch.competition import record_checks as record_status
+    from tinytorch.competition import verification as record_status
 
     monkeypatch.setattr(record_status, "_check_questions", lambda judgement, found: ())
     seen = replace(judgement(measured), entry=read_entry(folder), created_at=RAN_AT)
@@ -131,7 +132,7 @@ def test_what_was_changed_is_not_judged_again(folder, judge_gives, capsys):
 
 def test_a_rerun_needs_a_round(folder, capsys):
     assert main(["compete", "verify", str(folder), "--rerun"]) == 2
-    assert "give its secret file: --round" in capsys.readouterr().err
+    assert "--rerun needs --round" in capsys.readouterr().err
 
 
 def test_an_interrupted_rerun_leaves_nothing(folder, monkeypatch, capsys):
@@ -141,7 +142,7 @@ def test_an_interrupted_rerun_leaves_nothing(folder, monkeypatch, capsys):
     monkeypatch.setattr(judging, "judge", judge)
     again = ["--rerun", "--round", "spring.SECRET.json"]
     assert main(["compete", "verify", str(folder), *again]) == 130
-    assert "nothing of it was kept" in capsys.readouterr().err
+    assert "nothing was stored" in capsys.readouterr().err
     assert len(list((folder / "results").glob("*.json"))) == 1
 
 
@@ -153,7 +154,7 @@ def test_a_rerun_in_a_round_whose_seed_is_not_known_is_refused(folder, judge_giv
 
 
 def test_a_verified_run_counts_on_the_board(folder, judge_gives, monkeypatch, capsys):
-    from tinytorch.competition import record_checks as record_status
+    from tinytorch.competition import verification as record_status
 
     monkeypatch.setattr(record_status, "_check_questions", lambda judgement, found: ())
     judge_gives(speedup=2.0)
@@ -183,7 +184,7 @@ def test_where_there_is_no_run_there_is_nothing_to_verify(folder, tmp_path, has_
     place = tmp_path / "empty"
     (place / "rounds" if has_rounds else place).mkdir(parents=True)
     assert main(["compete", "verify", str(place)]) == 2
-    assert "nothing to verify" in capsys.readouterr().err
+    assert "no run to verify" in capsys.readouterr().err
 
 
 def test_a_signature_that_was_not_checked_is_told_once_and_never_passed(

@@ -13,12 +13,19 @@ ERRORS = [
 ]
 
 
+def test_the_former_name_of_inconclusive_warns():
+    with pytest.warns(DeprecationWarning, match="INCONCLUSIVE"):
+        assert ExitCode.NOT_SHOWN is ExitCode.INCONCLUSIVE
+    with pytest.raises(AttributeError):
+        ExitCode.NEVER_THERE  # noqa: B018
+
+
 def test_the_numbers_are_a_promise():
     assert {code.name: code.value for code in ExitCode} == {
         "FINE": 0,
         "FAILED": 1,
         "USAGE": 2,
-        "NOT_SHOWN": 3,
+        "INCONCLUSIVE": 3,
         "INVALID": 4,
         "ACCURACY": 5,
         "CRASHED": 70,

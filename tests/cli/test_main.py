@@ -109,12 +109,12 @@ def test_every_command_has_the_common_options(name):
 @pytest.mark.parametrize("seed", ["-1", "1.5", "x", ""])
 def test_a_seed_is_a_whole_number(seed, capsys):
     assert main(["tour", f"--seed={seed}"]) == ExitCode.USAGE
-    assert "a seed is a whole number from 0 on" in capsys.readouterr().err
+    assert "argument --seed" in capsys.readouterr().err
 
 
 def test_the_code_of_the_command_is_the_code_of_the_program(add_command):
-    add_command(lambda options, output: ExitCode.NOT_SHOWN)
-    assert main(["probe"]) == ExitCode.NOT_SHOWN
+    add_command(lambda options, output: ExitCode.INCONCLUSIVE)
+    assert main(["probe"]) == ExitCode.INCONCLUSIVE
 
 
 def test_an_error_is_one_line_without_traceback(add_command, capsys, monkeypatch):

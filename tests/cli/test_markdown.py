@@ -29,7 +29,7 @@ def test_the_option_takes_a_file_or_stdout():
 
 
 def test_stdout_has_room_for_one():
-    with pytest.raises(SettingError, match="both want stdout"):
+    with pytest.raises(SettingError, match="both write to stdout"):
         check_markdown_path("-", Output("compare", as_json=True))
     assert check_markdown_path("-", OUTPUT) is None
     assert check_markdown_path(None, Output("compare", as_json=True)) is None
@@ -78,10 +78,16 @@ def test_history_writes_its_trends(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["history", "--check", "--markdown", "a.md"], "--markdown shows trends, and --check has"),
-        (["compare", "--selfcheck", "--markdown", "-"], "--markdown shows one comparison"),
-        (["compare", "mlp", "mlp", "--json", "--markdown", "-"], "both want stdout"),
-        (["bench", "a.toml", "--list", "--markdown", "-"], "--list runs nothing that --markdown"),
+        (
+            ["history", "--check", "--markdown", "a.md"],
+            "--markdown cannot be combined with --check",
+        ),
+        (["compare", "--selfcheck", "--markdown", "-"], "--markdown cannot be combined"),
+        (["compare", "mlp", "mlp", "--json", "--markdown", "-"], "both write to stdout"),
+        (
+            ["bench", "a.toml", "--list", "--markdown", "-"],
+            "--list cannot be combined with --markdown",
+        ),
         (["bench", "a.toml", "--markdown", "none/a.md"], "there is no folder"),
     ],
 )

@@ -17,7 +17,7 @@ from tinytorch.profiling.model_profile import profile_workload
 from tinytorch.records.store import RecordStore, open_store
 from tinytorch.tuning import attempt as limits
 from tinytorch.tuning import catalog, optimize, saving
-from tinytorch.tuning.attempt import NOT_TRIED, TIME_IS_UP, Attempt, Settings
+from tinytorch.tuning.attempt import NOT_TRIED, OUT_OF_TIME, Attempt, Settings
 from tinytorch.tuning.records import add_record, optimization_record, origin_of
 
 FACTORIES = """
@@ -142,28 +142,28 @@ def test_goals_and_limits_are_those_of_the_loop():
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ([], "no target; give one before --only and --skip"),
-        (["--only", "int8-static", "mlp"], "no target; give one before --only and --skip"),
+        ([], "no target"),
+        (["--only", "int8-static", "mlp"], "no target"),
         (["mlp", "--limit", "speed=3"], "no limit is called 'speed'; there are latency_ms"),
         (["mlp", "--limit", "latency_ms"], "write NAME=NUMBER, such as latency_ms=100"),
-        (["mlp", "--limit", "latency_ms=soon"], "'latency_ms=soon' is no limit"),
+        (["mlp", "--limit", "latency_ms=soon"], "'latency_ms=soon'"),
         (["mlp", "--limit", "latency_ms=0"], "must be a positive number"),
         (["mlp", "--budget", "0"], "budget_s=0.0; trying things needs some seconds"),
         (["mlp", "--budget", "nan"], "budget_s=nan"),
-        (["mlp", "--max-accuracy-drop", "much"], "'much' is no number and no share"),
+        (["mlp", "--max-accuracy-drop", "much"], "'much'"),
         (["mlp", "--max-accuracy-drop", "-1"], "max_accuracy_drop=-1.0"),
         (["mlp", "--only", "int8-dynamik"], "did you mean 'int8-dynamic'?"),
         (["mlp", "--skip", "int8-dynamik"], "did you mean 'int8-dynamic'?"),
         (["mlp", "--goal", "beauty"], "invalid choice: 'beauty'"),
-        (["mlp", "--store", "x.sqlite", "--no-store"], "--no-store wants none"),
+        (["mlp", "--store", "x.sqlite", "--no-store"], "--no-store"),
         (["mlp", "--open"], "--open shows the report that --html FILE writes"),
         (["mlp", "--html", "no/such/folder/x.html"], "there is no folder"),
         (["mlp", "--markdown", "no/such/folder/x.md"], "there is no folder"),
         (["mlp", "--snippet", "no/such/folder/x.py"], "there is no folder"),
         (["mlp", "--save", "no/such/folder/x"], "there is no folder"),
-        (["mlp", "--save", __file__], "is a file; name a folder, or a file that ends in"),
-        (["mlp", "--list", "--html", "x.html"], "--list tries nothing"),
-        (["nonsense"], "'nonsense' is no target"),
+        (["mlp", "--save", __file__], "a file that ends in"),
+        (["mlp", "--list", "--html", "x.html"], "--list cannot"),
+        (["nonsense"], "'nonsense'"),
     ],
 )
 def test_what_cannot_work_is_refused_before_anything_is_tried(optimized, capsys, words, message):
@@ -200,7 +200,7 @@ def test_a_path_without_room_is_refused(optimized, capsys, tmp_path, monkeypatch
 
 KEPT = Settings(limits={"latency_ms": 100.0})
 BROKEN = Settings(limits={"latency_ms": 0.01})
-LATE = Attempt(("captured",), NOT_TRIED, f"{TIME_IS_UP} 20 s was spent before")
+LATE = Attempt(("captured",), NOT_TRIED, "the budget of 20 s was spent before", code=OUT_OF_TIME)
 
 
 @pytest.mark.parametrize(
@@ -209,19 +209,19 @@ LATE = Attempt(("captured",), NOT_TRIED, f"{TIME_IS_UP} 20 s was spent before")
         (optimization(), ExitCode.FINE),
         (optimization(timed("threads", ratio=1.3), *UNUSABLE), ExitCode.FINE),
         (optimization(*UNUSABLE), ExitCode.FINE),
-        (optimization(undecided("threads"), timed("compiled", ratio=1.0)), ExitCode.NOT_SHOWN),
+        (optimization(undecided("threads"), timed("compiled", ratio=1.0)), ExitCode.INCONCLUSIVE),
         (optimization(undecided("threads"), timed("compiled")), ExitCode.FINE),
         (optimization(settings=KEPT), ExitCode.FINE),
         (optimization(timed("threads", ratio=1.3), settings=KEPT), ExitCode.FINE),
         (optimization(settings=BROKEN), ExitCode.FAILED),
-        (optimization(*UNUSABLE, settings=KEPT), ExitCode.NOT_SHOWN),
-        (optimization(inconclusive("int8-static")), ExitCode.NOT_SHOWN),
+        (optimization(*UNUSABLE, settings=KEPT), ExitCode.INCONCLUSIVE),
+        (optimization(inconclusive("int8-static")), ExitCode.INCONCLUSIVE),
         (optimization(inconclusive("int8-static"), timed("compiled")), ExitCode.FINE),
         (optimization(inconclusive("int8-static", time=1.5)), ExitCode.FINE),
         (optimization(UNUSABLE[2]), ExitCode.INVALID),
         (optimization(UNUSABLE[2], settings=KEPT), ExitCode.INVALID),
         (optimization(UNUSABLE[3]), ExitCode.FINE),
-        (optimization(timed("threads", ratio=1.3), LATE), ExitCode.NOT_SHOWN),
+        (optimization(timed("threads", ratio=1.3), LATE), ExitCode.INCONCLUSIVE),
         (optimization(timed("threads"), LATE), ExitCode.FINE),
         (optimization(was_interrupted=True), ExitCode.INTERRUPTED),
         (optimization(settings=BROKEN, was_interrupted=True), ExitCode.INTERRUPTED),
@@ -241,7 +241,7 @@ LATE = Attempt(("captured",), NOT_TRIED, f"{TIME_IS_UP} 20 s was spent before")
         "slower, and accuracy inconclusive",
         "everything failed",
         "everything failed, with a limit",
-        "nothing to do",
+        "skipped",
         "nothing helps so far, time is up",
         "one helps, time is up",
         "interrupted",
@@ -256,7 +256,7 @@ def test_the_exit_code_is_the_answer(optimized, found, code):
 def test_what_helped_only_once_is_not_shown(optimized, capsys):
     again = timed("int8-dynamic", ratio=1.2)
     optimized(optimization(timed("int8-dynamic"), confirmations=(again,)))
-    assert main(["optimize", "mlp", "--no-store"]) == ExitCode.NOT_SHOWN
+    assert main(["optimize", "mlp", "--no-store"]) == ExitCode.INCONCLUSIVE
     assert "is not confirmed" in " ".join(capsys.readouterr().out.split())
 
 
@@ -391,7 +391,7 @@ def test_the_record_is_named(optimized, capsys, tmp_path, monkeypatch):
     assert main(["optimize", "mlp", "--store", str(file), "--json"]) == 0
     captured = capsys.readouterr()
     hash = json.loads(captured.out)["record"]
-    assert f"kept as {hash[:12]} in {file}" in captured.err
+    assert f"{hash[:12]} in {file}" in captured.err
     with open_store(file) as store:
         assert store.get(hash).details["recommended"] == "int8-dynamic"
 
@@ -418,7 +418,7 @@ def test_without_a_usable_store_it_goes_on(optimized, capsys, tmp_path, monkeypa
     monkeypatch.setenv("TINYTORCH_RECORDS", str(tmp_path / "text.sqlite"))
     assert main(["optimize", "mlp"]) == 0
     assert asked["store"] is None
-    assert "nothing is kept: " in capsys.readouterr().err
+    assert "nothing is stored: " in capsys.readouterr().err
 
 
 # ---------------------------------------------------------------- the catalog
@@ -474,7 +474,7 @@ def test_a_second_run_repeats_nothing(capsys, tmp_path, factory):
     words = [factory("fine"), *LINEAR_QUICKLY, "--store", str(tmp_path / "r.sqlite"), "--json"]
     results = []
     for _ in range(2):
-        assert main(["optimize", *words]) in (ExitCode.FINE, ExitCode.NOT_SHOWN)
+        assert main(["optimize", *words]) in (ExitCode.FINE, ExitCode.INCONCLUSIVE)
         results.append(json.loads(capsys.readouterr().out)["optimization"]["attempts"])
     (first,), (second,) = results
     was_decided = first["outcome"] in {"better", "no gain", "worse", "inaccurate"}

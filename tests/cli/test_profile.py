@@ -135,10 +135,10 @@ def test_an_estimate_for_another_device_is_added(capsys):
         (["--runs", "0"], "--runs 0; it must be at least 1"),
         (["--depth", "-1"], "--depth -1; it must be at least 0"),
         (["--top", "0"], "--top 0; it must be at least 1"),
-        (["--budget", "0"], "--budget 0; measuring needs some seconds"),
+        (["--budget", "0"], "--budget 0"),
         (["--on", "abacus"], "no description of device 'abacus'; there are h200"),
-        (["--price-per-hour", "1"], "--price-per-hour is the price of a device; name it with --on"),
-        (["--on", "t4", "--price-per-hour", "-1"], "a price is not negative"),
+        (["--price-per-hour", "1"], "--price-per-hour needs --on"),
+        (["--on", "t4", "--price-per-hour", "-1"], "--price-per-hour -1"),
     ],
 )
 @pytest.mark.usefixtures("nothing_is_measured")
@@ -154,7 +154,7 @@ def test_wrong_settings_are_one_line(capsys, arguments, message):
 def test_a_path_that_cannot_be_written_is_refused_before_measuring(capsys, tmp_path):
     (tmp_path / "file").write_text("", "utf-8")
     assert main(["profile", "mlp", "--trace", str(tmp_path)]) == ExitCode.USAGE
-    assert "is a folder; give the name of a file" in capsys.readouterr().err
+    assert "is a folder" in capsys.readouterr().err
     inside = tmp_path / "file" / "trace.json"
     assert main(["profile", "mlp", "--speedscope", str(inside)]) == ExitCode.USAGE
     assert "trace.json cannot be written" in capsys.readouterr().err
@@ -164,7 +164,7 @@ def test_a_path_that_cannot_be_written_is_refused_before_measuring(capsys, tmp_p
 def test_a_trace_holds_one_model(capsys, tmp_path):
     arguments = ["--trace", str(tmp_path / "trace.json")]
     assert main(["profile", "mlp", "cnn", *arguments]) == ExitCode.USAGE
-    assert "--trace holds one model" in capsys.readouterr().err
+    assert "--trace needs a single target" in capsys.readouterr().err
 
 
 def test_a_report_is_written(capsys, tmp_path):
@@ -179,7 +179,7 @@ def test_a_report_is_written(capsys, tmp_path):
     ("arguments", "message"),
     [
         (["mlp", "--open"], "--open shows the report that --html FILE writes"),
-        (["mlp", "cnn", "--html", "x.html"], "--html holds one model"),
+        (["mlp", "cnn", "--html", "x.html"], "--html needs a single target"),
         (["mlp", "--html", "."], ". is a folder"),
     ],
 )

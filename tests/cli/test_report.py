@@ -131,7 +131,7 @@ def test_what_cannot_be_shown_is_one_line(kept, capsys, words, code, message):
 def test_without_a_store_it_says_so(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("TINYTORCH_RECORDS", str(tmp_path / "none.sqlite"))
     assert main(["report", "last"]) == ExitCode.INVALID
-    assert "last is no file, and there are no records" in capsys.readouterr().err
+    assert "no record store at" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
 
 

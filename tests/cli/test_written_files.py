@@ -21,7 +21,7 @@ def test_a_missing_folder_is_rather_a_mistake_than_a_wish(tmp_path):
 
 
 def test_a_folder_is_no_file(tmp_path):
-    with pytest.raises(SettingError, match="is a folder; give the name of a file"):
+    with pytest.raises(SettingError, match="is a folder"):
         check_writable(tmp_path)
 
 

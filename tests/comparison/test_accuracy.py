@@ -371,7 +371,8 @@ def test_what_is_stored_holds_the_verdict_and_is_read_without_it():
     for name in ("verdict", "examples_needed"):
         del fields[name]  # as records of earlier versions are
     assert AccuracyComparison.from_dict(fields) == found
-    assert AccuracyComparison.from_dict(fields | {"verdict": "not shown"}).verdict == INCONCLUSIVE
+    former = fields | {"verdict": "not shown"}
+    assert AccuracyComparison.from_dict(former).verdict == INCONCLUSIVE
 
 
 @pytest.mark.parametrize(

@@ -25,11 +25,12 @@ from two_sides import (
 
 from tinytorch import Comparison, Isolated, compare
 from tinytorch.comparison.compare import FLOOR, FLOOR_OF_FINISHED, _stopping_rule
-from tinytorch.comparison.comparison import FASTER, NOT_SHOWN, SAME, SLOWER
+from tinytorch.comparison.evidence import IN_PROCESSES
 from tinytorch.comparison.processes import THREAD_VARIABLES
-from tinytorch.comparison.sequential import Rule, TimeRatio
-from tinytorch.comparison.sides import WorkloadSide
+from tinytorch.comparison.sequential import Rule
+from tinytorch.comparison.sides import Known, WorkloadSide
 from tinytorch.errors import SettingError, TargetError
+from tinytorch.measure.estimate import FASTER, INCONCLUSIVE, SAME, SLOWER, Estimate
 from tinytorch.measure.interleaving import FEWEST
 from tinytorch.models.workload import Workload
 
@@ -47,7 +48,7 @@ def test_much_more_work_is_slower_and_much_less_is_faster():
 
 def test_a_function_against_itself_does_not_differ_by_half():
     found = compare(LITTLE, LITTLE, floor=0.5, band=0.4, budget_s=0.2, evidence=False)
-    assert found.verdict in (SAME, NOT_SHOWN)
+    assert found.verdict in (SAME, INCONCLUSIVE)
     assert found.time_ratio_low < 1.5
     assert found.time_ratio_high > 1 / 1.5
 
@@ -127,7 +128,7 @@ def test_isolated_targets_are_compared(tmp_path):
     found = compare(*pair, **SHORT)
     assert found.verdict == SLOWER
     assert found.outputs.equal_share == 0  # sums of other numbers
-    assert found.not_measured["resources"] == "the sides run in processes of their own"
+    assert found.not_measured["resources"] == IN_PROCESSES
     assert set(children()) <= set(before)
 
 
@@ -202,12 +203,12 @@ def test_names_are_used_everywhere():
 
 def test_a_side_about_which_more_is_known_is_taken_as_it_is():
     sides = [
-        WorkloadSide(Workload(name, lambda x: x, (CORE_X,)), name=name, known_outputs=())
+        WorkloadSide(Workload(name, lambda x: x, (CORE_X,)), name=name, known=Known(()))
         for name in ("old", "new")
     ]
     found = compare(*sides, budget_s=0.01, names=("old", "new"))
     assert (found.baseline_name, found.candidate_name) == ("old", "new")
-    assert found.not_measured["outputs"] == "a side returns no array or number"
+    assert found.not_measured["outputs"].code == "no-arrays"
     with pytest.raises(SettingError, match="has inputs of its own"):
         compare(*sides, inputs=CORE_X)
 
@@ -271,11 +272,11 @@ def test_a_rule_that_is_content_with_open_ends_does_not_fail():
 @pytest.mark.parametrize(
     ("ratio", "precision", "stops"),
     [
-        (TimeRatio(2.0, 1.9, 2.1), None, True),
-        (TimeRatio(1.0, 0.5, 2.0), None, False),  # nothing is decided yet
-        (TimeRatio(2.0, 1.9, 2.1), 0.1, True),
-        (TimeRatio(2.0, 1.9, 2.1), 0.01, False),
-        (TimeRatio(1.0, 0.5, 2.0), 10.0, False),
+        (Estimate(2.0, 1.9, 2.1), None, True),
+        (Estimate(1.0, 0.5, 2.0), None, False),  # nothing is decided yet
+        (Estimate(2.0, 1.9, 2.1), 0.1, True),
+        (Estimate(2.0, 1.9, 2.1), 0.01, False),
+        (Estimate(1.0, 0.5, 2.0), 10.0, False),
     ],
 )
 def test_it_stops_once_the_verdict_is_known_and_the_interval_narrow_enough(ratio, precision, stops):
@@ -342,7 +343,7 @@ def test_models_have_evidence_beside_time():
     assert found.resources[0].parameter_bytes == (8 * 16 + 16 + 16 * 4 + 4) * 4
     assert found.throughputs[0] > 0
     assert found.tails[0].p50.value > 0
-    assert "evaluate" in found.not_measured["accuracy"]
+    assert "evaluate" in str(found.not_measured["accuracy"])
     assert found.environment["python"]
     assert found.seconds_used > 0
 

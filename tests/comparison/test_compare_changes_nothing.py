@@ -6,10 +6,10 @@ from two_sides import SHORT, TORCH_X, WIDE, nn, torch, torch_model
 
 from tinytorch import compare
 from tinytorch.comparison.compare import FLOOR_OF_FINISHED
-from tinytorch.comparison.comparison import SLOWER
 from tinytorch.core.layers import Linear, Sequential
 from tinytorch.core.spatial import BatchNorm2d
 from tinytorch.core.tensor import Tensor
+from tinytorch.measure.estimate import SLOWER
 
 
 class Noisy(nn.Module):

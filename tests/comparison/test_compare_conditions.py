@@ -10,9 +10,9 @@ from two_sides import LITTLE, MUCH, SHORT, TIME_ALONE, TORCH_X, WIDE, nn, torch,
 from tinytorch import Isolated, compare
 from tinytorch.comparison import compare as comparing
 from tinytorch.comparison.compare import FLOOR_OF_FINISHED
-from tinytorch.comparison.comparison import FASTER, SLOWER
 from tinytorch.comparison.sides import LocalSide, WorkloadSide
 from tinytorch.errors import SettingError
+from tinytorch.measure.estimate import FASTER, SLOWER
 from tinytorch.models.workload import Preparation
 
 # ---------------------------------------------------------------- what was done once
@@ -24,7 +24,7 @@ def test_a_prepared_model_is_compared_as_it_is_against_copies_of_the_other():
     found = compare(torch_model(WIDE), prepared, inputs=TORCH_X, **SHORT)
     assert found.preparations == ((), prepared.preparations)
     assert found.verdict == FASTER
-    assert found.break_even.calls == pytest.approx(
+    assert found.break_even.value == pytest.approx(
         12.3 / (found.baseline.median * (1 - found.time_ratio))
     )
     assert found.floor == FLOOR_OF_FINISHED
@@ -80,7 +80,7 @@ def test_cold_caches_are_asked_for_and_kept_in_the_result():
     assert found.verdict == SLOWER
     assert found.pace.loops == (1, 1)
     assert found.pace.untimed_s > 0
-    assert "warm caches" in found.not_measured["energy"]
+    assert found.not_measured["energy"].code == "cold-caches"
     assert compare(LITTLE, MUCH, **TIME_ALONE).cache == "warm"
 
 

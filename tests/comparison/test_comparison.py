@@ -9,18 +9,12 @@ from hypothesis import strategies as st
 from scripted_sides import ScriptedSide, ToldTime, use_told_time
 
 from tinytorch.comparison.accuracy import compare_accuracy
-from tinytorch.comparison.comparison import (
-    FASTER,
-    NOT_SHOWN,
-    SAME,
-    SLOWER,
-    Comparison,
-    verdict_of,
-)
+from tinytorch.comparison.comparison import Comparison
 from tinytorch.comparison.outputs import compare_outputs
 from tinytorch.comparison.resources import Resources
-from tinytorch.comparison.sequential import Rule, TimeRatio, time_until_known
-from tinytorch.errors import SettingError
+from tinytorch.comparison.sequential import Rule, time_until_known
+from tinytorch.errors import Failure, SettingError
+from tinytorch.measure.estimate import FASTER, INCONCLUSIVE, SAME, SLOWER, Estimate, time_verdict
 from tinytorch.measure.interleaving import Pace, Round
 from tinytorch.measure.samples import Samples
 from tinytorch.models.workload import Preparation
@@ -58,7 +52,7 @@ def full():
         ),
         calls=(Samples("baseline", (1e-3, 2e-3)), Samples("candidate", (2e-3, 3e-3))),
         energy=(Samples("baseline", (1.0,), unit="J"), Samples("candidate", (2.0,), unit="J")),
-        not_measured={"something": "a reason"},
+        not_measured={"something": Failure("a reason", "a-code", "candidate")},
         environment={"python": "3.11", "cores": 2},
     )
 
@@ -68,7 +62,7 @@ def full():
 RATIOS = (
     st.tuples(*[st.floats(0.2, 5.0)] * 3)
     .map(sorted)
-    .map(lambda each: TimeRatio(each[1], each[0], each[2]))
+    .map(lambda each: Estimate(each[1], each[0], each[2]))
 )
 FLOORS = st.sampled_from([0.0, 0.005, 0.01, 0.1])
 BANDS = st.sampled_from([0.001, 0.01, 0.5])
@@ -78,23 +72,24 @@ BANDS = st.sampled_from([0.001, 0.01, 0.5])
     ("low", "high", "verdict"),
     [
         (1.006, 1.02, SLOWER),
-        (1.004, 1.02, NOT_SHOWN),
+        (1.004, 1.02, INCONCLUSIVE),
         (0.9, 0.994, FASTER),
-        (0.9, 0.996, NOT_SHOWN),
+        (0.9, 0.996, INCONCLUSIVE),
         (0.995, 1.004, SAME),
         (1 / 1.01, 1.01, SAME),
-        (0.98, 1.004, NOT_SHOWN),
-        (0.0, math.inf, NOT_SHOWN),
+        (0.98, 1.004, INCONCLUSIVE),
+        (0.0, math.inf, INCONCLUSIVE),
         (1.0055, 1.009, SLOWER),  # beyond the floor comes before inside of the band
     ],
 )
 def test_an_interval_has_its_verdict(low, high, verdict):
-    assert verdict_of(TimeRatio(1.0, low, high), floor=0.005, band=0.01) == verdict
+    ratio = Estimate(min(max(1.0, low), high), low, high)
+    assert time_verdict(ratio, floor=0.005, band=0.01) == verdict
 
 
 @given(RATIOS, FLOORS, BANDS)
 def test_a_difference_is_claimed_only_beyond_the_floor(ratio, floor, band):
-    verdict = verdict_of(ratio, floor=floor, band=band)
+    verdict = time_verdict(ratio, floor=floor, band=band)
     if verdict == SLOWER:
         assert ratio.low > 1 + floor
     elif verdict == FASTER:
@@ -105,14 +100,14 @@ def test_a_difference_is_claimed_only_beyond_the_floor(ratio, floor, band):
 
 @given(RATIOS, FLOORS, BANDS)
 def test_swapping_the_sides_swaps_the_verdict(ratio, floor, band):
-    swapped = TimeRatio(1 / ratio.value, 1 / ratio.high, 1 / ratio.low)
+    swapped = Estimate(1 / ratio.value, 1 / ratio.high, 1 / ratio.low)
     # An end that lies on a limit may fall on either side of it when it is turned over.
     ends = [ratio.low, ratio.high, 1 / ratio.low, 1 / ratio.high]
     limits = [1 + floor, 1 + band]
     if min(abs(end - limit) for end in ends for limit in limits) > 1e-9:
         mirrored = {FASTER: SLOWER, SLOWER: FASTER}
-        verdict = verdict_of(ratio, floor=floor, band=band)
-        assert verdict_of(swapped, floor=floor, band=band) == mirrored.get(verdict, verdict)
+        verdict = time_verdict(ratio, floor=floor, band=band)
+        assert time_verdict(swapped, floor=floor, band=band) == mirrored.get(verdict, verdict)
 
 
 def test_twice_the_time_is_slower_and_half_the_speed():
@@ -123,7 +118,7 @@ def test_twice_the_time_is_slower_and_half_the_speed():
     assert found.time_ratio_low < 2 < found.time_ratio_high
     assert found.speedup_low == 1 / found.time_ratio_high
     assert found.speedup_high == 1 / found.time_ratio_low
-    assert (found.speedup_interval.low, found.speedup_interval.confidence) == (
+    assert (found.speedup_interval.low, found.speedup_interval.coverage) == (
         found.speedup_low,
         0.95,
     )
@@ -159,8 +154,8 @@ def spiky_rounds(rng, *, spikes_of=("candidate",), pairs=5, rounds=9, factor=20.
 def test_slow_calls_of_one_side_alone_are_no_same(rng, pairs):
     for name in ("candidate", "baseline"):
         found = comparison(spiky_rounds(rng, spikes_of=(name,), pairs=pairs))
-        assert verdict_of(found.ratio, floor=found.floor, band=0.01) == SAME
-        assert found.verdict == NOT_SHOWN
+        assert time_verdict(found.ratio, floor=found.floor, band=0.01) == SAME
+        assert found.verdict == INCONCLUSIVE
         assert "some calls take far longer" in found.contradiction
 
 
@@ -182,7 +177,7 @@ def test_faster_typical_calls_that_are_slower_on_average_are_not_faster(rng):
         Round(each.baseline, tuple(0.5 * value for value in each.candidate))
         for each in spiky_rounds(rng, factor=40.0)
     ]
-    assert comparison(rounds).verdict == NOT_SHOWN
+    assert comparison(rounds).verdict == INCONCLUSIVE
     # Where the average agrees, slow calls do not matter.
     few = [
         Round(each.baseline, tuple(0.5 * value for value in each.candidate))
@@ -213,11 +208,11 @@ def test_every_seventh_call_twenty_times_longer_is_never_the_same(monkeypatch, c
         timed = time_until_known(
             *sides,
             Rule(),
-            is_known=lambda ratio: verdict_of(ratio, floor=0.005, band=0.01) != NOT_SHOWN,
+            is_known=lambda ratio: time_verdict(ratio, floor=0.005, band=0.01) != INCONCLUSIVE,
             rng=rng,
         )
         judged.add(comparison(timed.rounds, alpha=timed.alpha).verdict)
-    assert judged <= {NOT_SHOWN, SLOWER}
+    assert judged <= {INCONCLUSIVE, SLOWER}
 
 
 # ---------------------------------------------------------------- beside time
@@ -282,7 +277,7 @@ def test_conclusions_are_there_for_those_who_read_only_these():
 def test_open_ends_survive_strict_json_as_none():
     made = comparison([Round((1.0,), (2.0,))] * 3)
     assert (made.time_ratio_low, made.time_ratio_high) == (0.0, math.inf)
-    assert made.verdict == NOT_SHOWN
+    assert made.verdict == INCONCLUSIVE
     fields = json.loads(json.dumps(made.to_dict(), allow_nan=False))
     assert fields["time_ratio_high"] is None
     assert fields["speedup_high"] is None
@@ -316,8 +311,8 @@ def faster(ratio=0.5, **settings):
 def test_a_preparation_pays_after_so_many_calls():
     found = faster(preparations=ONCE)
     assert found.verdict == FASTER
-    assert found.break_even.calls == pytest.approx(12.5 / 0.5e-3, rel=1e-3)
-    assert found.break_even.low < found.break_even.calls < found.break_even.high
+    assert found.break_even.value == pytest.approx(12.5 / 0.5e-3, rel=1e-3)
+    assert found.break_even.low < found.break_even.value < found.break_even.high
     low, high = found.time_ratio_low, found.time_ratio_high
     assert found.break_even.low == pytest.approx(12.5 / (1e-3 * (1 - low)))
     assert found.break_even.high == pytest.approx(12.5 / (1e-3 * (1 - high)))

@@ -8,8 +8,9 @@ import pytest
 from scripted_device import use_scripted_device
 
 from tinytorch import compare
-from tinytorch.comparison.comparison import FASTER, SAME, Comparison
+from tinytorch.comparison.comparison import Comparison
 from tinytorch.errors import SettingError
+from tinytorch.measure.estimate import FASTER, SAME
 from tinytorch.measure.interleaving import LATENCY, THROUGHPUT
 
 # Host and device seconds of a call. The eager model waits for Python all the time; the captured

@@ -10,10 +10,10 @@ from tinytorch.comparison.evidence import Evidence, gather_evidence
 from tinytorch.comparison.processes import Isolated, ProcessSide
 from tinytorch.comparison.resources import Resources
 from tinytorch.comparison.sequential import TimedRounds
-from tinytorch.comparison.sides import LocalSide, WorkloadSide
+from tinytorch.comparison.sides import Known, LocalSide, WorkloadSide
 from tinytorch.core.layers import Linear
 from tinytorch.core.tensor import Tensor
-from tinytorch.errors import MeasurementError, ModelError
+from tinytorch.errors import Failure, MeasurementError, ModelError
 from tinytorch.measure.interleaving import Pace, Round
 from tinytorch.measure.samples import Samples
 from tinytorch.measure.timing import WALL
@@ -96,7 +96,7 @@ def counting_side(name, *, known, slow_call_s=0.0, value=1.0):
         return x * value
 
     workload = Workload("w", model, (X,))
-    side = WorkloadSide(workload, name=name, known_outputs=known)
+    side = WorkloadSide(workload, name=name, known=Known(known))
     side.slow_call_s = slow_call_s
     return side, calls
 
@@ -141,7 +141,7 @@ def test_nan_is_no_different_result():
 def test_functions_without_numbers_have_no_outputs(result):
     found = gathered(function_side(lambda: result), function_side(lambda: 1.0, "candidate"))
     assert found.outputs is None
-    assert found.not_measured["outputs"] == "a side returns no array or number"
+    assert found.not_measured["outputs"] == evidence.NO_ARRAYS
 
 
 def test_scores_are_compared_example_by_example():
@@ -161,7 +161,7 @@ def test_a_candidate_without_a_measure_is_judged_by_the_baselines():
 def test_a_measure_of_the_candidate_alone_compares_nothing():
     found = gathered(model_side(), model_side(name="candidate", evaluate=scores(1, 0)))
     assert found.accuracy is None
-    assert "there is no evaluate" in found.not_measured["accuracy"]
+    assert "there is no evaluate" in str(found.not_measured["accuracy"])
 
 
 @pytest.mark.parametrize(
@@ -176,7 +176,7 @@ def test_scores_that_cannot_be_compared_have_a_reason(evaluate, reason):
         model_side(evaluate=scores(1, 1, 0)), model_side(name="candidate", evaluate=evaluate)
     )
     assert found.accuracy is None
-    assert reason in found.not_measured["accuracy"]
+    assert reason in str(found.not_measured["accuracy"])
 
 
 def test_a_candidate_without_numbers_for_scores_is_worse():
@@ -247,7 +247,7 @@ def test_functions_have_single_calls_and_no_resources():
     found = completed(function_side(lambda: 1.0), function_side(lambda: 2.0, "candidate"))
     assert [each.name for each in found.calls] == ["baseline", "candidate"]
     assert found.resources is None
-    assert "does not say what it holds" in found.not_measured["resources"]
+    assert found.not_measured["resources"] == evidence.NOT_A_MODEL
 
 
 def test_models_have_resources():
@@ -280,7 +280,7 @@ def test_slow_calls_that_were_timed_in_blocks_are_no_single_calls():
     first, second, calls = counted_sides()
     found = completed(first, second, timed=slow_rounds(loops=(1000, 1)))
     assert (found.calls, calls) == (None, {"baseline": 0, "candidate": 0})
-    assert "give a larger budget" in found.not_measured["calls"]
+    assert "give a larger budget" in str(found.not_measured["calls"])
 
 
 def test_a_model_that_was_timed_itself_is_called_once_more_for_its_memory():
@@ -300,18 +300,18 @@ def test_a_model_that_was_timed_itself_is_called_once_more_for_its_memory():
 def test_what_a_model_is_known_to_need_is_not_measured_again():
     first, calls = counting_side("baseline", known=None)
     second, _ = counting_side("candidate", known=None)
-    first.known_resources = Resources(peak_bytes=123)
+    first.known = Known(resources=Resources(peak_bytes=123))
     first.stay_as_it_is("it is slow")
     found = completed(first, second, timed=slow_rounds())
-    assert found.resources[0] is first.known_resources
+    assert found.resources[0] is first.known.resources
     assert found.resources[1].peak_bytes > 0
     assert calls == []
 
 
 def test_what_was_known_before_is_kept():
-    known = Evidence(not_measured={"accuracy": "a reason"}, notes=("a note",))
+    known = Evidence(not_measured={"accuracy": Failure("a reason")}, notes=("a note",))
     found = completed(function_side(lambda: 1.0), function_side(lambda: 2.0), known)
-    assert found.not_measured["accuracy"] == "a reason"
+    assert found.not_measured["accuracy"].words == "a reason"
     assert found.notes == ("a note",)
 
 
@@ -378,7 +378,7 @@ def test_without_a_meter_there_is_a_reason(monkeypatch):
     monkeypatch.setattr(evidence, "find_energy_meters", lambda device: ((), ("no counters",)))
     found = completed(function_side(lambda: 1.0), function_side(lambda: 2.0))
     assert found.energy is None
-    assert found.not_measured["energy"] == "no counters"
+    assert str(found.not_measured["energy"]) == "no counters"
 
 
 def test_a_meter_that_fails_is_a_reason(monkeypatch):
@@ -388,7 +388,7 @@ def test_a_meter_that_fails_is_a_reason(monkeypatch):
     monkeypatch.setattr(evidence, "find_energy_meters", lambda device: ((Meter(),), ()))
     monkeypatch.setattr(evidence, "measure_energy", fail)
     found = completed(function_side(lambda: 1.0), function_side(lambda: 2.0))
-    assert found.not_measured["energy"] == "the counters did not move"
+    assert str(found.not_measured["energy"]) == "the counters did not move"
 
 
 def test_the_turns_of_energy_alternate(monkeypatch):
@@ -413,7 +413,7 @@ def test_scores_of_two_kinds_are_not_compared():
     found = gathered(first, second)
     assert found.accuracy is None
     reason = "the baseline is scored by accuracy, the candidate by perplexity"
-    assert found.not_measured["accuracy"] == reason
+    assert str(found.not_measured["accuracy"]) == reason
 
 
 def test_the_baselines_measure_keeps_its_name():
@@ -455,7 +455,9 @@ def test_an_evaluation_that_hangs_is_given_up_after_many_calls(name, monkeypatch
     ]
     found = gathered(*sides)
     assert found.accuracy is None
-    assert found.not_measured["accuracy"].startswith(f"{name} (evaluate) did not return within 0.2")
+    failure = found.not_measured["accuracy"]
+    assert (failure.code, failure.subject) == (evidence.EVALUATE_FAILED, name)
+    assert "did not return within 0.2" in failure.words
 
 
 def test_a_candidate_that_lost_its_measure_is_told_from_sides_without_any():
@@ -541,7 +543,7 @@ def device_times(sides):
 
 def test_device_times_are_those_of_events(monkeypatch):
     (one, other), reason = device_times(sides_on(monkeypatch, "cuda:0", "cuda:0"))
-    assert (one.median, other.median, reason) == (1.0, 0.5, "")
+    assert (one.median, other.median, reason) == (1.0, 0.5, None)
 
 
 @pytest.mark.parametrize("devices", [("cuda:0", "cpu"), ("cpu", "cuda:0"), ("cuda:0", "cuda:1")])
@@ -550,10 +552,10 @@ def test_devices_that_differ_have_no_common_events(monkeypatch, devices):
 
 
 def test_on_a_processor_device_times_are_not_missed(monkeypatch):
-    assert device_times(sides_on(monkeypatch, "cpu", "cpu")) == (None, "")
+    assert device_times(sides_on(monkeypatch, "cpu", "cpu")) == (None, None)
 
 
 def test_work_that_events_do_not_see_has_no_device_time(monkeypatch):
     found, reason = device_times(sides_on(monkeypatch, "cuda:0", "cuda:0", unseen=True))
     assert found is None
-    assert evidence.UNSEEN in reason
+    assert reason.code == "unseen-work"

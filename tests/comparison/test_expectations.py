@@ -3,19 +3,13 @@ from example_comparisons import comparison, contradictory
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tinytorch.comparison.comparison import (
-    EXPECTATIONS,
-    is_met,
-    is_met_by,
-    stays_within,
-    verdict_of,
-)
-from tinytorch.comparison.sequential import TimeRatio
+from tinytorch.comparison.comparison import EXPECTATIONS, is_met, is_met_by
 from tinytorch.errors import SettingError
+from tinytorch.measure.estimate import Estimate, time_verdict
 
 LIMITS = {"floor": 0.005, "band": 0.01}
 ratios = st.lists(st.floats(0.5, 2), min_size=3, max_size=3).map(
-    lambda ends: TimeRatio(sorted(ends)[1], min(ends), max(ends))
+    lambda ends: Estimate(sorted(ends)[1], min(ends), max(ends))
 )
 
 
@@ -32,14 +26,14 @@ ratios = st.lists(st.floats(0.5, 2), min_size=3, max_size=3).map(
     ],
 )
 def test_intervals_show_refute_or_leave_open(low, high, faster, same, not_slower):
-    ratio = TimeRatio((low + high) / 2, low, high)
+    ratio = Estimate((low + high) / 2, low, high)
     found = [is_met(name, ratio, **LIMITS) for name in EXPECTATIONS]
     assert found == [faster, same, not_slower]
 
 
 @given(ratios)
 def test_expectations_never_contradict_the_verdict(ratio):
-    verdict = verdict_of(ratio, **LIMITS)
+    verdict = time_verdict(ratio, **LIMITS)
     if verdict == "faster":
         assert is_met("faster", ratio, **LIMITS) is True
         assert is_met("not-slower", ratio, **LIMITS) is True
@@ -51,7 +45,7 @@ def test_expectations_never_contradict_the_verdict(ratio):
 
 def test_an_unknown_expectation_is_refused():
     with pytest.raises(SettingError, match="'better' cannot be expected; one of faster, same"):
-        is_met("better", TimeRatio(1, 1, 1), **LIMITS)
+        is_met("better", Estimate(1, 1, 1), **LIMITS)
 
 
 def test_a_finished_comparison_is_judged_by_its_own_floor():
@@ -62,10 +56,3 @@ def test_a_finished_comparison_is_judged_by_its_own_floor():
 def test_where_mean_and_typical_calls_disagree_nothing_is_shown():
     assert contradictory().time_ratio < 1
     assert is_met_by("not-slower", contradictory()) is None
-
-
-@pytest.mark.parametrize(
-    ("low", "high", "expected"), [(0.9, 1.04, True), (1.06, 1.2, False), (1.0, 1.2, None)]
-)
-def test_a_tolerance_is_kept_broken_or_open(low, high, expected):
-    assert stays_within(TimeRatio(1.1, low, high), 0.05) is expected

@@ -11,10 +11,10 @@ from parts import require_part
 from two_sides import nn, torch
 
 from tinytorch import compare, profile_model
-from tinytorch.comparison.comparison import FASTER, SLOWER
 from tinytorch.comparison.resources import measure_resources
 from tinytorch.errors import ModelError
 from tinytorch.measure.ceilings_torch import CudaEventClock
+from tinytorch.measure.estimate import FASTER, SLOWER
 from tinytorch.measure.memory import private_pool_bytes
 from tinytorch.measure.timing import CACHES, has_unseen_work
 from tinytorch.models.workload import Preparation, Workload
@@ -76,7 +76,7 @@ def test_a_captured_model_is_faster_and_is_never_copied():
     assert found.verdict == FASTER
     assert found.outputs.is_identical or found.outputs.max_error < 1e-4
     assert found.preparations == ((), captured.preparations)
-    assert found.break_even.low <= found.break_even.calls <= found.break_even.high
+    assert found.break_even.low <= found.break_even.value <= found.break_even.high
     assert any("captured once" in note for note in found.notes)
 
 
@@ -198,16 +198,18 @@ def test_a_call_that_does_not_fit_says_what_it_needed():
 
 
 def test_a_model_that_fetches_its_inputs_is_compared():
+    class Fetching(torch.nn.Module):
+        def __init__(self, model):
+            super().__init__()
+            self.model = model
+
+        def forward(self, x):
+            return self.model(x.to(DEVICE))
+
     model = layers()
-    found = compare(model_with(model), model_with(model), inputs=batch().cpu(), **QUICK)
+    found = compare(Fetching(model), Fetching(model), inputs=batch().cpu(), **QUICK)
     assert (found.clock, found.is_on_device) == ("wall", True)
     assert found.outputs.is_identical
-
-
-def model_with(model):
-    from tinytorch.transforms.pinned_transfers.torch import FetchingModel
-
-    return FetchingModel(model, DEVICE)
 
 
 def test_starting_a_call_is_part_of_its_time_with_cold_caches_too():

@@ -141,15 +141,15 @@ def side(folder):
 
 
 def process_of(side):
-    return psutil.Process(side._worker._process.pid)
+    return psutil.Process(side._worker.process.pid)
 
 
 def is_heard(side, line):
     """Say whether a process said something; a moment is its own."""
     end = time.monotonic() + 10
-    while line not in list(side._worker._last_lines) and time.monotonic() < end:
+    while line not in side._worker.heard().splitlines() and time.monotonic() < end:
         time.sleep(0.01)
-    return line in list(side._worker._last_lines)
+    return line in side._worker.heard().splitlines()
 
 
 # ---------------------------------------------------------------- what works
@@ -272,8 +272,8 @@ def test_with_one_thread_nobody_waits_for_others_to_sleep():
 @pytest.mark.parametrize(
     ("target", "message"),
     [
-        ("leaving", r"candidate: its process ended with 3; it said: last words"),
-        ("crashing", r"candidate: its process was ended by signal 11 \(SIGSEGV\)"),
+        ("leaving", r"candidate: its process ended with code 3; it said: last words"),
+        ("crashing", r"candidate: its process was killed by SIGSEGV"),
         ("raising", r"candidate raised ZeroDivisionError: in the target"),
         ("ending", r"candidate raised SystemExit: 5"),
         ("missing", r"candidate raised AttributeError.*missing"),
@@ -332,7 +332,7 @@ def test_a_python_that_is_not_there_is_a_wrong_setting(side):
 
 
 def test_a_program_that_is_no_python_is_told(side):
-    with pytest.raises(ModelError, match="its process ended with"):
+    with pytest.raises(ModelError, match="its process ended with code"):
         side("plain", python="/bin/false").build()
 
 

@@ -11,12 +11,13 @@ from tinytorch.comparison.comparison import Comparison
 from tinytorch.comparison.self_check import SelfCheck, Trial, known_floor, self_check
 from tinytorch.comparison.sequential import Rule
 from tinytorch.errors import SettingError
+from tinytorch.measure.estimate import Estimate
 from tinytorch.measure.interleaving import Pace, Round
 
-SAME = Trial("same", 1.001, 0.997, 1.004, 0.4)
-OPEN = Trial("not shown", 0.99, 0.97, 1.02, 2.0)
-ALARM = Trial("slower", 1.03, 1.02, 1.04, 0.3)
-ALARM_DOWN = Trial("faster", 0.95, 0.94, 1 / 1.05, 0.3)
+SAME = Trial("same", Estimate(1.001, 0.997, 1.004), 0.4)
+OPEN = Trial("inconclusive", Estimate(0.99, 0.97, 1.02), 2.0)
+ALARM = Trial("slower", Estimate(1.03, 1.02, 1.04), 0.3)
+ALARM_DOWN = Trial("faster", Estimate(0.95, 0.94, 1 / 1.05), 0.3)
 
 
 def checked(*trials):
@@ -75,7 +76,7 @@ def test_a_trial_claims_what_its_interval_excludes(trial, claimed):
 
 
 def test_an_open_interval_claims_nothing():
-    assert Trial("not shown", 1.0, 0.0, math.inf, 1.0).claimed == 0
+    assert Trial("inconclusive", Estimate(1.0, 0.0, math.inf), 1.0).claimed == 0
 
 
 def test_differences_count_both_ways():
@@ -86,8 +87,13 @@ def test_differences_count_both_ways():
 def test_reach_and_seconds_are_medians():
     check = checked(SAME, OPEN, ALARM)
     assert check.median_seconds == 0.4
-    reaches = sorted(trial.high / trial.ratio - 1 for trial in (SAME, OPEN, ALARM))
+    reaches = sorted(trial.ratio.high / trial.ratio.value - 1 for trial in (SAME, OPEN, ALARM))
     assert check.reach == pytest.approx(reaches[1])
+
+
+def test_trials_of_former_versions_are_read():
+    fields = {"verdict": "not shown", "ratio": 0.99, "low": 0.97, "high": 1.02, "seconds": 2.0}
+    assert Trial.from_dict(fields) == OPEN
 
 
 def test_a_check_survives_json():
@@ -140,7 +146,7 @@ def test_a_real_check_gives_no_wild_result():
     check = self_check(lambda: sum(range(500)), trials=2, budget_s=0.05)
     assert len(check.trials) == 2
     assert check.floor >= FLOOR
-    assert all(trial.low <= trial.ratio <= trial.high for trial in check.trials)
+    assert all(trial.ratio.low <= trial.ratio.value <= trial.ratio.high for trial in check.trials)
 
 
 # ---------------------------------------------------------------- keeping it
@@ -159,8 +165,8 @@ def test_a_check_that_says_less_does_not_replace_a_better_one(told):
     for settings in ({"trials": 9}, {"trials": 1}, {"trials": 20, "budget_s": 1.0}):
         check = self_check("mlp", **settings)
         assert not check.is_kept
-        assert check.kept.startswith("not kept: there is one of 12 trials of 2 s, this one has ")
-        assert f"remove {better.kept} to replace it" in check.kept
+        assert check.obstacle.startswith("there is one of 12 trials of 2 s, this one has ")
+        assert f"remove {better.kept} to replace it" in check.obstacle
     fields = json.loads(Path(better.kept).read_text("utf-8"))
     assert SelfCheck.from_dict(fields) == better
 
@@ -178,9 +184,9 @@ def test_a_check_that_says_as_much_replaces_the_one_before(told, before, after):
 
 
 def test_a_check_without_any_finite_floor_is_not_kept(monkeypatch, folder):
-    endless = Trial("not shown", 1.0, 0.0, math.inf, 1.0)
+    endless = Trial("inconclusive", Estimate(1.0, 0.0, math.inf), 1.0)
     check = module._keep(SelfCheck("mlp", (endless,) * 12, "fingerprint"))
-    assert check.kept.startswith("not kept: most intervals have no end")
+    assert check.obstacle.startswith("most intervals have no end")
     assert list(folder.iterdir()) == []
 
 
@@ -196,7 +202,8 @@ def test_a_folder_that_cannot_be_written_is_told(told, monkeypatch, tmp_path):
     occupied.write_text("", "utf-8")
     monkeypatch.setenv("TINYTORCH_CACHE", str(occupied / "below"))
     check = self_check("mlp", trials=1)
-    assert check.kept.startswith("not kept: ")
+    assert check.obstacle
+    assert not check.is_kept
     assert len(check.trials) == 1
 
 

@@ -8,16 +8,15 @@ from hypothesis import strategies as st
 from parts import require_part
 from scripted_sides import ScriptedSide, ToldTime, use_told_time
 
-from tinytorch.comparison.comparison import NOT_SHOWN, SAME, SLOWER, verdict_of
 from tinytorch.comparison.sequential import (
     NARROWEST,
     Rule,
-    TimeRatio,
     estimate_ratio,
     time_until_known,
 )
 from tinytorch.errors import MeasurementError, SettingError
 from tinytorch.measure import interleaving as rounds
+from tinytorch.measure.estimate import INCONCLUSIVE, SAME, SLOWER, time_verdict
 from tinytorch.measure.interleaving import FEWEST, FIRST
 
 stats = require_part("scipy.stats")
@@ -54,7 +53,7 @@ def simulated_sides(clock, rng, *, ratio=1.0, layout=0.015, noise=0.005, **setti
 
 
 def is_decided(ratio):
-    return verdict_of(ratio, floor=FLOOR, band=BAND) != NOT_SHOWN
+    return time_verdict(ratio, floor=FLOOR, band=BAND) != INCONCLUSIVE
 
 
 def timed(sides, rng, *, is_known=is_decided, **settings):
@@ -70,7 +69,7 @@ def ratio_of(found):
 
 def simulated(clock, rng, trials, **truth):
     found = [ratio_of(timed(simulated_sides(clock, rng, **truth), rng)) for _ in range(trials)]
-    verdicts = [verdict_of(each, floor=FLOOR, band=BAND) for each in found]
+    verdicts = [time_verdict(each, floor=FLOOR, band=BAND) for each in found]
     return found, verdicts
 
 
@@ -88,7 +87,7 @@ def test_intervals_hold_however_the_looks_went(clock, rng, ratio, trials):
 @pytest.mark.parametrize("trials", [pytest.param(300), pytest.param(4000, marks=pytest.mark.slow)])
 def test_identical_sides_are_rarely_called_different(clock, rng, trials):
     _, verdicts = simulated(clock, rng, trials)
-    alarms = sum(verdict not in (SAME, NOT_SHOWN) for verdict in verdicts)
+    alarms = sum(verdict not in (SAME, INCONCLUSIVE) for verdict in verdicts)
     assert alarms <= stats.binom.isf(1e-6, trials, 0.05)
 
 
@@ -96,7 +95,7 @@ def test_identical_sides_are_rarely_called_different(clock, rng, trials):
 def test_a_tenth_is_found_every_time_and_at_the_first_look(clock, rng, ratio):
     for _ in range(20):
         found = timed(simulated_sides(clock, rng, ratio=ratio, layout=0.005), rng)
-        assert verdict_of(ratio_of(found), floor=FLOOR, band=BAND) == (
+        assert time_verdict(ratio_of(found), floor=FLOOR, band=BAND) == (
             SLOWER if ratio > 1 else "faster"
         )
         assert len(found.rounds) == FIRST
@@ -105,7 +104,7 @@ def test_a_tenth_is_found_every_time_and_at_the_first_look(clock, rng, ratio):
 def test_sides_that_differ_by_less_than_the_floor_are_never_judged_at_length(clock, rng):
     sides = simulated_sides(clock, rng, ratio=1.003, layout=0.001, noise=0.001)
     found = timed(sides, rng, is_known=lambda ratio: False)
-    assert verdict_of(ratio_of(found), floor=FLOOR, band=BAND) == SAME
+    assert time_verdict(ratio_of(found), floor=FLOOR, band=BAND) == SAME
 
 
 # ---------------------------------------------------------------- when it stops
@@ -175,7 +174,7 @@ def test_a_lopsided_pair_does_not_take_many_times_the_budget(clock, rng, fast_s)
         for name, seconds in (("baseline", fast_s), ("candidate", 5e-3))
     ]
     found = timed(sides, rng, budget_s=1.0)
-    assert verdict_of(ratio_of(found), floor=FLOOR, band=BAND) == SLOWER
+    assert time_verdict(ratio_of(found), floor=FLOOR, band=BAND) == SLOWER
     assert found.seconds_used < 3.0
 
 
@@ -259,9 +258,10 @@ def test_swapped_sides_have_the_inverse_ratio(log_ratios):
 
 
 def test_too_few_rounds_leave_both_ends_open():
-    assert estimate_ratio([0.1, 0.2], 0.05) == TimeRatio(
-        pytest.approx(math.exp(0.15)), 0.0, math.inf
-    )
+    found = estimate_ratio([0.1, 0.2], 0.05)
+    assert tuple(found) == (0.0, math.inf)
+    assert found.value == pytest.approx(math.exp(0.15))
+    assert (found.coverage, found.n) == (0.95, 2)
 
 
 # ---------------------------------------------------------------- settings

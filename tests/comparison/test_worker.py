@@ -1,5 +1,4 @@
 import json
-import os
 import subprocess
 import sys
 import time
@@ -11,18 +10,20 @@ import pytest
 from parts import require_part
 
 from tinytorch.comparison import worker
-from tinytorch.comparison.processes import WORKER
+from tinytorch.comparison.processes import WORKER as SERVE
 from tinytorch.core.tensor import Tensor
+from tinytorch.measure.child_process import WORKER
 from tinytorch.models.core import CoreAdapter
 from tinytorch.models.workload import Workload
 
 torch = require_part("torch")
+SETTINGS = json.dumps({"serve": SERVE})
 
 
 def answers(*requests, **settings):
     """Run a worker on some requests and give its answers."""
     ran = subprocess.run(
-        [sys.executable, str(WORKER)],
+        [sys.executable, str(WORKER), SETTINGS],
         input="".join(json.dumps(each) + "\n" for each in requests),
         capture_output=True,
         text=True,
@@ -49,13 +50,13 @@ def test_requests_are_answered_line_by_line(tmp_path):
 
 def test_a_request_that_makes_no_sense_is_an_answer(tmp_path):
     (found,), _ = answers({"do": "dance"}, cwd=tmp_path)
-    assert "AttributeError" in found["error"]
+    assert found["error"]["class"] == "AttributeError"
 
 
 def test_it_needs_nothing_but_the_standard_library(tmp_path):
     (tmp_path / "mine.py").write_text("def make():\n    return (lambda x: x), 1\n", "utf-8")
     ran = subprocess.run(
-        [sys.executable, "-I", "-S", str(WORKER)],
+        [sys.executable, "-I", "-S", str(WORKER), SETTINGS],
         input=json.dumps({"do": "build", "target": "mine:make"})
         + "\n"
         + json.dumps({"do": "time", "loops": 1, "before": 0}),
@@ -112,28 +113,6 @@ def test_a_factory_gives_one_input_several_or_named_ones(tmp_path, monkeypatch):
     assert called == {"one": 3, "several": 3, "named": {"x": 3}}
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
-@pytest.mark.parametrize("raises", [False, True])
-def test_a_copy_of_the_process_ends_where_the_function_returns(raises):
-    process, codes = os.getpid(), []
-
-    def fork():
-        pid = os.fork()
-        if pid:
-            codes.append(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
-        elif raises:
-            raise ValueError("in the copy")
-
-    try:
-        before = worker.Forks.count
-        worker.ending_copies(fork)()
-    finally:
-        if os.getpid() != process:
-            os._exit(17)
-    assert codes == [0]
-    assert worker.Forks.count == before + 1
-
-
 @pytest.mark.slow
 def test_it_ends_with_the_process_that_asks(tmp_path):
     (tmp_path / "hanging.py").write_text(
@@ -146,7 +125,8 @@ def test_it_ends_with_the_process_that_asks(tmp_path):
     request = json.dumps({"do": "build", "target": "hanging.py:make"})
     asking = (
         "import subprocess, sys, time\n"
-        f"worker = subprocess.Popen([sys.executable, {str(WORKER)!r}], stdin=subprocess.PIPE,\n"
+        f"worker = subprocess.Popen([sys.executable, {str(WORKER)!r}, {SETTINGS!r}],\n"
+        "    stdin=subprocess.PIPE,\n"
         "    text=True, start_new_session=True)\n"
         f"worker.stdin.write({request!r} + chr(10)); worker.stdin.flush()\n"
         "time.sleep(600)\n"
@@ -171,7 +151,7 @@ def test_calls_on_a_device_are_waited_for_one_by_one_or_together(monkeypatch, on
     counted = []
     cuda = SimpleNamespace(synchronize=lambda: counted.append(None))
     monkeypatch.setattr(worker, "running_cuda", lambda: cuda)
-    own = worker.Worker()
+    own = worker.Worker(None)
     own.function = lambda: None
     own.time(loops=3, before=1, one_by_one=one_by_one)
     assert len(counted) == waits

@@ -13,7 +13,7 @@ from tinytorch.competition import local_judge as local_contender
 from tinytorch.competition.classic import TinyMLPerfCompetition
 from tinytorch.competition.events import find_event
 from tinytorch.competition.rounds import PRACTICE
-from tinytorch.competition.submissions import read_folder
+from tinytorch.competition.verification import read_folder
 from tinytorch.errors import SettingError
 from tinytorch.models.zoo import build_mlp, load_zoo
 from tinytorch.transforms.quantize.classic import quantize_model

@@ -8,8 +8,7 @@ from example_legs import an_entry
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tinytorch.competition.events import find_event
-from tinytorch.competition.judgement import Ablation, Heat, Judgement, Score, score_of
+from tinytorch.competition.judgement import Heat, Judgement, Score, score_of
 from tinytorch.competition.rules import finding
 
 P90 = "p90 latency"
@@ -56,10 +55,15 @@ def test_several_measures_count_by_their_geometric_mean():
 
 @pytest.mark.parametrize(
     ("low", "high", "verdict"),
-    [(1.03, 1.1, "faster"), (1.01, 1.2, "not shown"), (0.5, 0.9, "slower")],
+    [
+        (1.03, 1.1, "faster"),
+        (1.01, 1.2, "inconclusive"),
+        (0.5, 0.9, "slower"),
+        (0.99, 1.01, "same"),
+    ],
 )
 def test_faster_needs_two_percent(low, high, verdict):
-    assert Score(1.0, low, high, 10).verdict == verdict
+    assert Score((low + high) / 2, low, high, n=10).verdict == verdict
 
 
 def judgement(**changes):
@@ -70,13 +74,13 @@ def judgement(**changes):
 def test_memory_stands_beside_the_sprint_and_does_not_count():
     judged = judgement()
     assert judged.score.value == pytest.approx(2.0, rel=0.02)
-    assert judged.measure_scores["peak memory"].value == pytest.approx(2.0)
+    assert score_of(judged.heats, ["peak memory"]).value == pytest.approx(2.0)
+    assert judged.event.scored == (P90,)
 
 
 def test_too_few_heats_give_no_score():
     judged = judgement(heats=heats(2.0, count=5))
     assert judged.score is None
-    assert judged.measure_scores == {}
     assert not judged.is_valid
 
 
@@ -86,7 +90,8 @@ def test_a_fatal_finding_makes_it_invalid():
     assert judgement(findings=(finding("W2", "busy"),)).is_valid
 
 
-def test_an_ablation_is_scored_like_the_entry():
-    event = find_event("mlp_sprint")
-    assert Ablation("x", heats(1.5)).score(event).value == pytest.approx(1.5, rel=0.02)
-    assert Ablation("x", reason="it raised").score(event) is None
+def test_a_heat_without_a_ratio_gives_no_score():
+    for wrong in (0.0, -1.0, float("inf"), float("nan")):
+        assert score_of([*heats(2.0), Heat({P90: 1.0}, {P90: wrong})], [P90]) is None
+    assert score_of(heats(2.0), []) is None
+    assert score_of(heats(2.0), ["unknown"]) is None

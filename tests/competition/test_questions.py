@@ -145,12 +145,6 @@ def test_a_secret_seed_is_asked_for():
         draw_questions(MLP, new_round("spring").public(), heats=1)
 
 
-def test_progress_counts_images():
-    seen: list[int] = []
-    draw_questions(replace(MLP, examples=300), PRACTICE, heats=2, progress=seen.append)
-    assert seen == [250, 500, 600]
-
-
 # ---------------------------------------------------------------- parts and hashes
 
 

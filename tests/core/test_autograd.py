@@ -432,7 +432,7 @@ class WrongSquare(Operation):
 
 
 def test_check_gradients_finds_the_element_that_is_wrong():
-    with pytest.raises(GraphError, match=r"input 1 at \(1,\): backward gives 4\.2.*differences 4"):
+    with pytest.raises(GraphError, match=r"input 1 at \(1,\): .* 4\.2.*differences 4"):
         check_gradients(
             lambda a, b: (a + apply(WrongSquare(), b)).sum(), leaf(1, 1, 1), leaf(1, 2, 3)
         )
@@ -450,5 +450,5 @@ def test_check_gradients_needs_float64():
 
 
 def test_check_gradients_sees_a_gradient_that_is_missing():
-    with pytest.raises(GraphError, match="backward gives 0"):
+    with pytest.raises(GraphError, match="backward computes 0"):
         check_gradients(lambda x: (Tensor(x.data * 2) + x * 0).sum(), leaf(1.0))

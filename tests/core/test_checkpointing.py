@@ -147,9 +147,9 @@ def test_a_function_that_gives_its_input_back_hands_the_gradient_on():
 
 
 def test_several_outputs_are_an_explained_error():
-    with pytest.raises(GraphError, match=r"must give one tensor, got tuple; .*concatenate"):
+    with pytest.raises(GraphError, match=r"got tuple; .*concatenate"):
         checkpoint(lambda x: (x, x), Tensor([1.0], requires_grad=True))
-    with no_grad(), pytest.raises(GraphError, match="must give one tensor, got tuple"):
+    with no_grad(), pytest.raises(GraphError, match="got tuple"):
         checkpoint(lambda x: (x, x), Tensor([1.0]))
 
 
@@ -157,7 +157,7 @@ def test_a_function_that_changes_its_mind_is_an_error():
     sizes = iter((2, 3))
     x = Tensor(np.ones(5, np.float32), requires_grad=True)
     y = checkpoint(lambda x: x[: next(sizes)], x)
-    with pytest.raises(GraphError, match=r"gave \(2,\) of float32 at first and \(3,\)"):
+    with pytest.raises(GraphError, match=r"\(2,\) of float32 at first and \(3,\)"):
         y.backward(np.ones(2))
 
 

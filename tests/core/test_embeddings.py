@@ -38,7 +38,7 @@ def test_whole_floats_and_lists_are_token_ids(tokens):
 
 @pytest.mark.parametrize("wrong", [0.5, -0.25, float("nan"), float("inf")])
 def test_a_float_that_is_not_whole_is_an_error_that_shows_it(wrong):
-    with pytest.raises(TokenError, match=f"token ids must be whole numbers, got {wrong}"):
+    with pytest.raises(TokenError, match=f"token ids must be integers, got {wrong}"):
         token_ids(Tensor([1.0, wrong]), 10)
 
 

@@ -209,7 +209,7 @@ def test_a_cache_may_be_used_again(window, rng):
 @pytest.mark.parametrize(
     ("sizes", "message"),
     [
-        ((3, 12, 2, 4, 4), r"batch_size=3 instead of 2; make_cache\(2\) gives one that does"),
+        ((3, 12, 2, 4, 4), r"batch_size=3 instead of 2; make_cache\(2\)"),
         ((2, 12, 1, 4, 4), "num_layers=1 instead of 2"),
         ((2, 12, 2, 2, 8), "num_heads=2 instead of 4, head_dim=8 instead of 4"),
     ],

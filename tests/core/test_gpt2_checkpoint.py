@@ -154,7 +154,7 @@ def test_a_config_that_is_broken_is_named(content, tmp_path):
 
 
 def test_a_folder_without_config_or_weights_is_an_error_that_names_the_file(tmp_path):
-    with pytest.raises(CheckpointError, match="gpt2 is no folder; give a local one with config"):
+    with pytest.raises(CheckpointError, match="gpt2 is not a folder"):
         GPT.from_gpt2("gpt2")
     with pytest.raises(CheckpointError, match=r"config\.json cannot be read: .*No such file"):
         GPT.from_gpt2(tmp_path)
@@ -176,7 +176,7 @@ def test_a_missing_shard_is_named(tmp_path):
 def test_a_broken_index_is_named(content, tmp_path):
     saved(tmp_path, their_model())
     (tmp_path / "model.safetensors.index.json").write_text(content)
-    with pytest.raises(CheckpointError, match=r"index\.json is no index of weights"):
+    with pytest.raises(CheckpointError, match=r"index\.json is not an index of weights"):
         GPT.from_gpt2(tmp_path)
 
 

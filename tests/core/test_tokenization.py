@@ -172,7 +172,7 @@ def test_an_id_outside_of_the_vocabulary_is_an_error_that_shows_it(tokenizer):
 
 @pytest.mark.parametrize("tokenizer", BOTH)
 def test_an_id_that_is_not_whole_is_an_error(tokenizer):
-    with pytest.raises(TokenError, match=r"whole numbers, got 1\.5"):
+    with pytest.raises(TokenError, match=r"integers, got 1\.5"):
         tokenizer.decode([1.5])
 
 

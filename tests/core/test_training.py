@@ -461,7 +461,7 @@ def test_a_loss_that_is_not_finite_stops_before_any_weight_changes():
 
 def test_training_on_nothing_is_an_error():
     data = TensorDataset(np.zeros((3, 2), np.float32), np.zeros(3, int))
-    with pytest.raises(SettingError, match="the loader gives no batch"):
+    with pytest.raises(SettingError, match="no batch"):
         Linear(2, 2).fit(DataLoader(data, batch_size=4, drop_last=True))
 
 

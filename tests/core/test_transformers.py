@@ -303,7 +303,7 @@ def test_a_token_outside_of_the_vocabulary_is_an_error(wrong):
 
 
 def test_a_token_that_is_not_whole_is_an_error():
-    with pytest.raises(TokenError, match=r"whole numbers, got 0\.5"):
+    with pytest.raises(TokenError, match=r"integers, got 0\.5"):
         small_gpt()(Tensor([[0.5]]))
 
 

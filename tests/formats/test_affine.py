@@ -435,14 +435,14 @@ def test_what_is_not_finite_is_refused_with_its_place(wrong, scheme, limits):
 
 def test_what_is_no_real_number_is_refused():
     for array in (np.ones(2, np.complex64), np.array(["a"]), [None]):
-        with pytest.raises(DTypeError, match="cannot be quantized; give floats or whole numbers"):
+        with pytest.raises(DTypeError, match="cannot be quantized"):
             quantize_array(array)
 
 
 def test_a_fit_that_nobody_knows_is_refused():
     with pytest.raises(SettingError, match="fit='best'; choose one of range, mse"):
         quantize_array([1.0], fit="best")
-    with pytest.raises(SettingError, match="limits are a range and fit='mse' looks for one"):
+    with pytest.raises(SettingError, match="fit='mse'"):
         quantize_array([1.0], limits=(0, 1), fit="mse")
 
 
@@ -453,7 +453,7 @@ def test_limits_that_do_not_fit_are_refused():
     ):
         quantize_array(matrix, Scheme(axis=1), limits=(0, np.ones(4)))
     for limits in ((1, 0), (np.nan, 1), (0, np.inf)):
-        with pytest.raises(SettingError, match="give finite numbers, the lower one first"):
+        with pytest.raises(SettingError, match="finite numbers"):
             quantize_array(matrix, limits=limits)
 
 

@@ -204,7 +204,7 @@ def test_arrays_that_compress_well_are_coded_in_few_rounds(array, monkeypatch):
         ("coded", (2,), "F16 F16 9", "is no dtype"),
         ("coded", (2**40,), "F16 1000", "1000 coded bytes hold no array of shape"),
         ("coded", (1,), "0", "0 coded bytes hold no array"),
-        ("coded8", (2,), "axis=x 9", "no settings"),
+        ("coded8", (2,), "axis=x 9", "not settings"),
         ("coded8", (2,), "axis=1 9", "axis=1 of an array"),
         ("coded4", (4, 4), "axis=1 group=3 9", "groups of 3 do not divide"),
         ("coded4", (10**18, 0), "axis=1 group=7 9", "groups of 7 do not divide"),

@@ -5,8 +5,9 @@ import pytest
 
 from tinytorch.errors import DTypeError
 from tinytorch.formats.affine import QuantizedArray, Scheme, quantize_array
+from tinytorch.formats.encodings import MAIN
 from tinytorch.formats.tensor_file import TensorSpec, code_of
-from tinytorch.formats.weights_file import ENCODINGS, MAIN
+from tinytorch.formats.weights_file import ENCODINGS
 
 MATRIX = np.random.default_rng(3).normal(size=(6, 5)).astype(np.float32)
 
@@ -88,5 +89,5 @@ def test_only_numbers_and_truths_are_stored(array):
 
 @pytest.mark.parametrize("settings", ["F33", "F32 F32"])
 def test_settings_that_mean_nothing_are_refused(settings):
-    with pytest.raises(ValueError, match=f"{settings!r} is no dtype"):
+    with pytest.raises(ValueError, match=f"{settings!r} is not a dtype"):
         ENCODINGS["plain"].layout((2,), settings)

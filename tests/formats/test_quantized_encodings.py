@@ -87,10 +87,10 @@ def test_only_quantized_arrays_have_bits():
 @pytest.mark.parametrize(
     ("encoding", "shape", "settings", "message"),
     [
-        ("int8", (2,), "axis", "no settings"),
-        ("int8", (2,), "axis=x", "no settings"),
-        ("int8", (2,), "zero axis=0", "no settings"),
-        ("int8", (2,), "sparse", "no settings"),
+        ("int8", (2,), "axis", "not settings"),
+        ("int8", (2,), "axis=x", "not settings"),
+        ("int8", (2,), "zero axis=0", "not settings"),
+        ("int8", (2,), "sparse", "not settings"),
         ("int8", (2,), "axis=1", r"axis=1 of an array of shape \(2,\)"),
         ("int8", (), "axis=0", "it has no axis"),
         ("int8", (4, 4), "axis=0 group=2", "group_size=2 with axis=0"),

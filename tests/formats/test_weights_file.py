@@ -336,7 +336,7 @@ def test_a_file_cut_anywhere_is_noticed(compact, tmp_path):
     for length in range(len(good)):
         (tmp_path / "b").write_bytes(good[:length])
         for read in (read_weights, describe_weights):
-            with pytest.raises(CheckpointError, match=r"b is (no weights file|damaged)"):
+            with pytest.raises(CheckpointError, match=r"b is (not a weights file|damaged)"):
                 read(tmp_path / "b")
 
 
@@ -421,11 +421,11 @@ def test_tensors_that_do_not_fit_their_arrays_are_an_error(tensors, tmp_path):
     [
         ({"a": np.array([1j])}, None, DTypeError, "array 'a': numbers of complex128 cannot be"),
         ({3: np.ones(1)}, None, SettingError, "3 cannot name an array"),
-        ({"\ud800": np.ones(1)}, None, SettingError, "cannot name an array; give a text that UTF"),
-        ({}, {"a": np.float32(1)}, SettingError, "metadata does not fit into JSON: .*float32"),
+        ({"\ud800": np.ones(1)}, None, SettingError, "cannot name an array"),
+        ({}, {"a": np.float32(1)}, SettingError, "metadata.*float32"),
         ({}, {"a": float("nan")}, SettingError, "finite numbers"),
-        ({}, {"a": "\ud800"}, SettingError, "metadata does not fit"),
-        ({}, {1: 2, "a": 3}, SettingError, "metadata does not fit"),
+        ({}, {"a": "\ud800"}, SettingError, "the metadata"),
+        ({}, {1: 2, "a": 3}, SettingError, "the metadata"),
     ],
 )
 def test_what_cannot_be_written_leaves_the_old_file(arrays, metadata, error, message, tmp_path):

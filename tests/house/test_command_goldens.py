@@ -19,7 +19,7 @@ from example_boards import ROUNDS, some_runs
 from git_projects import BENCH, project
 
 from tinytorch.cli.main import main
-from tinytorch.competition import submissions as records_folder
+from tinytorch.competition import verification as records_folder
 
 GOLDENS = Path(__file__).parent / "goldens"
 UPDATE = os.environ.get("TINYTORCH_UPDATE_GOLDENS") == "1"

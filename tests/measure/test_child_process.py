@@ -12,15 +12,8 @@ from tinytorch.measure.child_process import (
     end_child,
     how_it_ended,
     last_words,
-    run_child,
+    run_command,
     start_child,
-)
-
-NEVER_S = 600
-HAS_GRANDCHILD = (
-    "import subprocess, sys, time\n"
-    "child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'])\n"
-    "print(child.pid, flush=True)\n"
 )
 
 
@@ -41,32 +34,18 @@ def is_gone(pid):
     return False
 
 
-def test_a_child_gives_its_code_output_and_messages(tmp_path):
-    code = (
-        "import os, sys; print(os.getcwd()); print(os.environ['A'], file=sys.stderr); sys.exit(3)"
+def test_a_command_gives_its_code_and_all_that_it_has_printed(tmp_path):
+    code, output = run_command(
+        "pwd; echo $A >&2; cat; exit 3", folder=tmp_path, environment={**os.environ, "A": "b"}
     )
-    found = run_child(
-        python(code), timeout_s=NEVER_S, folder=tmp_path, environment={**os.environ, "A": "b"}
-    )
-    assert (found.code, found.output, found.messages) == (3, f"{tmp_path}\n", "b\n")
-    assert not found.is_late
-
-
-def test_output_and_messages_can_stay_in_their_order():
-    code = "import sys; print(1, flush=True); print(2, file=sys.stderr, flush=True); print(3)"
-    assert run_child(python(code), timeout_s=NEVER_S, together=True).output.split() == list("123")
-
-
-def test_what_takes_too_long_is_ended():
-    found = run_child(python("import time; time.sleep(600)"), timeout_s=0.05)
-    assert found.is_late
+    assert (code, output) == (3, f"{tmp_path}\nb\n")
 
 
 @pytest.mark.skipif(os.name == "nt", reason="process groups work differently there")
-def test_what_a_child_has_started_ends_with_it():
-    found = run_child(python(HAS_GRANDCHILD), timeout_s=NEVER_S)
-    assert found.code == 0
-    assert is_gone(int(found.output))
+def test_what_a_command_has_started_ends_with_it(tmp_path):
+    code, output = run_command("sleep 600 & echo $!", folder=tmp_path, environment=os.environ)
+    assert code == 0
+    assert is_gone(int(output))
 
 
 def test_a_child_sees_the_end_of_its_stdin_only_when_we_are_gone():

@@ -3,7 +3,7 @@ import sys
 from types import SimpleNamespace
 
 import pytest
-from nvml_library import Library
+from scripted_nvml import ScriptedNvml
 
 from tinytorch.measure import gpu as device_state
 from tinytorch.measure.gpu import DeviceState, DeviceWatch, open_nvml, read_others, read_state
@@ -36,7 +36,7 @@ def watched(looks, **settings):
     numbers = dict(CLOCKS)
     numbers[("nvmlDeviceGetClockInfo", 1)] = [clock for clock, _ in looks]
     numbers["nvmlDeviceGetCurrentClocksEventReasons"] = [reasons for _, reasons in looks]
-    watch = DeviceWatch("cuda:0", Library(numbers=numbers, **settings))
+    watch = DeviceWatch("cuda:0", ScriptedNvml(numbers=numbers, **settings))
     for _ in looks:
         watch.look()
     return watch
@@ -46,19 +46,19 @@ def watched(looks, **settings):
 
 
 def test_a_state_is_what_the_driver_says():
-    found = read_state(open_nvml("cuda:0", Library(numbers=CLOCKS)))
+    found = read_state(open_nvml("cuda:0", ScriptedNvml(numbers=CLOCKS)))
     assert found == DeviceState(1980, 1980, 3201, 51, 690.5, 0)
     assert found.limits == ()
 
 
 def test_what_the_driver_does_not_say_is_none():
-    assert read_state(open_nvml("cuda:0", Library())) == DeviceState()
+    assert read_state(open_nvml("cuda:0", ScriptedNvml())) == DeviceState()
 
 
 def test_older_libraries_have_another_name_for_the_reasons():
     numbers = {"nvmlDeviceGetCurrentClocksThrottleReasons": POWER_CAP}
     missing = ("nvmlDeviceGetCurrentClocksEventReasons",)
-    library = Library(numbers=numbers, missing=missing)
+    library = ScriptedNvml(numbers=numbers, missing=missing)
     assert read_state(open_nvml("cuda:0", library)).limits == ("power cap",)
 
 
@@ -66,46 +66,46 @@ def test_older_libraries_have_another_name_for_the_reasons():
 
 
 def test_an_empty_device_has_no_others():
-    assert others(Library()).count == 0
+    assert others(ScriptedNvml()).count == 0
 
 
 def test_programs_that_did_nothing_lately_are_not_busy():
-    rows = [{"pid": US, "nbytes": 5}, {"pid": OTHER, "nbytes": 3 << 30}]
-    found = others(Library(processes=rows, uses=6))  # nothing was found
+    rows = [{"pid": US, "usedGpuMemory": 5}, {"pid": OTHER, "usedGpuMemory": 3 << 30}]
+    found = others(ScriptedNvml(processes=rows, uses=6))  # nothing was found
     assert (found.count, found.busy_share) == (1, 0.0)
-    assert others(Library(processes=rows, uses=3)).busy_share is None  # nobody tells
+    assert others(ScriptedNvml(processes=rows, uses=3)).busy_share is None  # nobody tells
 
 
 def test_our_own_program_is_none_of_the_others():
-    rows = [{"pid": US, "nbytes": 5}, {"pid": OTHER, "nbytes": 3 << 30}]
+    rows = [{"pid": US, "usedGpuMemory": 5}, {"pid": OTHER, "usedGpuMemory": 3 << 30}]
     uses = [
-        {"pid": OTHER, "microseconds": 2, "sm_percent": 37},
-        {"pid": OTHER, "microseconds": 1, "sm_percent": 99},
-        {"pid": US, "microseconds": 3, "sm_percent": 60},
+        {"pid": OTHER, "timeStamp": 2, "smUtil": 37},
+        {"pid": OTHER, "timeStamp": 1, "smUtil": 99},
+        {"pid": US, "timeStamp": 3, "smUtil": 60},
     ]
-    found = others(Library(processes=rows, uses=uses))
+    found = others(ScriptedNvml(processes=rows, uses=uses))
     assert (found.count, found.nbytes, found.busy_share) == (1, 3 << 30, pytest.approx(0.37))
 
 
 def test_in_a_container_one_unknown_program_is_us():
-    found = others(Library(processes=[{"pid": OTHER, "nbytes": 5}]))
+    found = others(ScriptedNvml(processes=[{"pid": OTHER, "usedGpuMemory": 5}]))
     assert (found.count, found.nbytes, found.busy_share) == (0, None, None)
-    two = others(Library(processes=[{"pid": OTHER}, {"pid": OTHER + 1}]))
+    two = others(ScriptedNvml(processes=[{"pid": OTHER}, {"pid": OTHER + 1}]))
     assert (two.count, two.busy_share) == (1, None)
-    before = others(Library(processes=[{"pid": OTHER}]), are_we_on_it=False)
+    before = others(ScriptedNvml(processes=[{"pid": OTHER}]), are_we_on_it=False)
     assert before.count == 1
 
 
 def test_memory_that_the_driver_hides_is_not_known():
-    found = others(Library(processes=[{"pid": US}, {"pid": OTHER, "nbytes": 2**64 - 1}], uses=None))
+    found = others(
+        ScriptedNvml(processes=[{"pid": US}, {"pid": OTHER, "usedGpuMemory": None}], uses=None)
+    )
     assert (found.count, found.nbytes, found.busy_share) == (1, None, None)
 
 
 def test_a_driver_that_lists_nobody_is_not_taken_for_an_empty_device():
-    assert others(Library(processes=None)) is None
-    names = [f"nvmlDeviceGetComputeRunningProcesses_{version}" for version in ("v2", "v3")]
-    assert others(Library(missing=names)) is None
-    assert others(Library(processes=[{"pid": US}], missing=names[1:])).count == 0
+    assert others(ScriptedNvml(processes=None)) is None
+    assert others(ScriptedNvml(missing=["nvmlDeviceGetComputeRunningProcesses"])) is None
 
 
 # ---------------------------------------------------------------- while measuring
@@ -138,7 +138,7 @@ def test_a_clock_that_moves_is_named_without_a_reason():
     [
         (
             [{"pid": US}, {"pid": OTHER}],
-            [{"pid": OTHER, "sm_percent": 37}],
+            [{"pid": OTHER, "smUtil": 37}],
             ("another process uses cuda:0 (37% busy before we began)",),
         ),
         (
@@ -146,17 +146,17 @@ def test_a_clock_that_moves_is_named_without_a_reason():
             None,
             ("2 others use cuda:0 (how busy it is with that, the driver does not tell)",),
         ),
-        ([{"pid": US}, {"pid": OTHER}], [{"pid": OTHER, "sm_percent": 0}], ()),
+        ([{"pid": US}, {"pid": OTHER}], [{"pid": OTHER, "smUtil": 0}], ()),
         ([{"pid": US}], [], ()),
     ],
 )
 def test_a_busy_device_is_named(processes, uses, words):
-    watch = DeviceWatch("cuda:0", Library(processes=processes, uses=uses))
+    watch = DeviceWatch("cuda:0", ScriptedNvml(processes=processes, uses=uses))
     assert watch.notes == words
 
 
 def test_where_nobody_can_be_asked_nothing_is_claimed():
-    watch = DeviceWatch("cuda:0", Library(status=9))
+    watch = DeviceWatch("cuda:0", ScriptedNvml(status=9))
     watch.look()
     assert (watch.notes, watch.states) == ((), [])
     assert watch.to_dict() == {"name": None, "not_read": "Driver Not Loaded"}
@@ -164,7 +164,7 @@ def test_where_nobody_can_be_asked_nothing_is_claimed():
 
 def test_looks_are_far_apart(monkeypatch):
     monkeypatch.setattr(device_state, "LOOK_EVERY_S", 1000.0)
-    watch = DeviceWatch("cuda:0", Library(numbers=CLOCKS))
+    watch = DeviceWatch("cuda:0", ScriptedNvml(numbers=CLOCKS))
     for _ in range(5):
         watch.look()
     assert len(watch.states) == 1
@@ -178,4 +178,4 @@ def test_the_kind_of_device_is_kept(monkeypatch):
         get_device_name=lambda device: f"the {device}",
     )
     monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(cuda=cuda))
-    assert DeviceWatch("cuda:0", Library()).to_dict()["name"] == "the cuda:0"
+    assert DeviceWatch("cuda:0", ScriptedNvml()).to_dict()["name"] == "the cuda:0"

@@ -11,6 +11,7 @@ from tinytorch.measure.estimate import (
     SAME,
     SLOWER,
     Estimate,
+    read_verdict,
     time_verdict,
 )
 
@@ -59,3 +60,29 @@ def test_intervals_that_touch_are_not_apart():
 )
 def test_the_verdict_on_a_time_ratio(low, high, verdict):
     assert time_verdict(Estimate(low, low, high), floor=0.01, band=0.02) == verdict
+
+
+def test_an_estimate_unpacks_into_its_ends():
+    low, high = Estimate(1, 0.5, 2)
+    assert (low, high) == (0.5, 2)
+
+
+def test_less_and_more_ask_for_the_whole_interval_and_a_share():
+    assert Estimate(0.9, 0.8, 0.95).is_less_than(1)
+    assert not Estimate(0.9, 0.8, 0.95).is_less_than(1, by=0.1)
+    assert Estimate(1.1, 1.05, 1.2).is_more_than(Estimate(1, 0.9, 1.04))
+    assert not Estimate(1.1, 1.05, 1.2).is_more_than(1, by=0.1)
+
+
+def test_another_unit_keeps_coverage_and_count():
+    assert Estimate(1.0, 0.5, 2.0, 0.9, 7).scaled(4) == Estimate(4.0, 2.0, 8.0, 0.9, 7)
+
+
+def test_the_former_name_of_the_coverage_warns():
+    with pytest.warns(DeprecationWarning, match="coverage"):
+        assert Estimate(1.0, 0.5, 2.0, 0.9).confidence == 0.9
+
+
+def test_verdicts_of_former_versions_are_read():
+    assert read_verdict("not shown") == INCONCLUSIVE
+    assert read_verdict(FASTER) == FASTER

@@ -1,9 +1,8 @@
-import ctypes
 import sys
 from types import SimpleNamespace
 
 import pytest
-from nvml_library import Library
+from scripted_nvml import ScriptedNvml
 
 from tinytorch.errors import MeasurementError
 from tinytorch.measure.energy import find_nvml
@@ -27,25 +26,38 @@ def fake_torch(uuid, devices=2):
 
 
 def test_a_number_is_asked_for_by_name_and_kind():
-    library = Library(
+    library = ScriptedNvml(
         numbers={"nvmlDeviceGetPowerUsage": 700_000, ("nvmlDeviceGetClockInfo", 1): 9}
     )
     device = open_nvml("cuda:0", library)
     assert device.number("nvmlDeviceGetPowerUsage") == 700_000
-    assert device.number("nvmlDeviceGetClockInfo", ctypes.c_uint(1)) == 9
-    assert device.number("nvmlDeviceGetClockInfo", ctypes.c_uint(2)) is None
+    assert device.number("nvmlDeviceGetClockInfo", 1) == 9
+    assert device.number("nvmlDeviceGetClockInfo", 2) is None
 
 
 def test_what_an_older_library_lacks_is_not_known():
-    device = open_nvml("cuda:0", Library(missing=("nvmlDeviceGetPowerUsage",)))
+    device = open_nvml("cuda:0", ScriptedNvml(missing=("nvmlDeviceGetPowerUsage",)))
     assert device.number("nvmlDeviceGetPowerUsage") is None
     with pytest.raises(MeasurementError, match="Not Supported"):
-        device.ask("nvmlDeviceGetTemperature", ctypes.c_uint(0), ctypes.byref(ctypes.c_uint()))
+        device.ask("nvmlDeviceGetTemperature", 0)
 
 
 def test_without_a_driver_there_is_a_reason():
     with pytest.raises(UNAVAILABLE, match="Driver Not Loaded"):
-        open_nvml("cuda:0", Library(status=9))
+        open_nvml("cuda:0", ScriptedNvml(status=9))
+
+
+def test_without_the_package_there_is_a_reason(monkeypatch):
+    monkeypatch.setitem(sys.modules, "pynvml", None)
+    with pytest.raises(UNAVAILABLE, match="nvidia-ml-py"):
+        open_nvml("cuda:0")
+
+
+def test_the_installed_package_is_asked(monkeypatch):
+    library = ScriptedNvml()
+    monkeypatch.setitem(sys.modules, "pynvml", library)
+    assert open_nvml("cuda:1").library is library
+    assert library.asked == [1]
 
 
 # ---------------------------------------------------------------- which device
@@ -64,7 +76,7 @@ def test_without_a_driver_there_is_a_reason():
 def test_the_environment_says_which_devices_a_program_sees(monkeypatch, device, visible, expected):
     if visible is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-    library = Library()
+    library = ScriptedNvml()
     assert find_nvml(device, library)[1] == ()
     assert library.asked == [expected]
 
@@ -72,13 +84,13 @@ def test_the_environment_says_which_devices_a_program_sees(monkeypatch, device, 
 @pytest.mark.parametrize(("device", "visible"), [("cuda:1", "3"), ("cuda:0", "")])
 def test_a_device_that_the_program_does_not_see_is_a_reason(monkeypatch, device, visible):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-    meters, (reason,) = find_nvml(device, Library())
+    meters, (reason,) = find_nvml(device, ScriptedNvml())
     assert meters == ()
     assert "CUDA_VISIBLE_DEVICES" in reason
 
 
 def test_a_name_without_a_number_is_a_reason():
-    assert find_nvml("cuda:first", Library())[0] == ()
+    assert find_nvml("cuda:first", ScriptedNvml())[0] == ()
 
 
 def test_pytorch_knows_best_which_device_it_is(monkeypatch):

@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 from parts import require_part
 
 from tinytorch.errors import SettingError
-from tinytorch.measure.samples import Interval, Outliers, Samples, values_needed
+from tinytorch.measure.estimate import Estimate
+from tinytorch.measure.samples import Outliers, Samples, values_needed
 
 stats = require_part("scipy.stats")
 
@@ -31,7 +32,7 @@ def test_statistics_are_those_of_numpy(rng):
 def test_one_value_is_enough():
     samples = Samples("x", (2.5,))
     assert (samples.median, samples.mean, samples.std) == (2.5, 2.5, 0.0)
-    assert samples.median_interval() == Interval(2.5, 2.5, 0.0)
+    assert samples.median_interval() == Estimate(2.5, 2.5, 2.5, 0.0, 1)
     assert samples.outliers.total == 0
     assert not samples.stability.is_stable
     assert samples.stability.note == "too few values (1) to judge stability"
@@ -76,7 +77,7 @@ def test_the_interval_holds_the_median(values, confidence):
     samples = Samples("x", tuple(values))
     interval = samples.median_interval(confidence)
     assert interval.low <= samples.median <= interval.high
-    assert 0 <= interval.confidence <= 1
+    assert 0 <= interval.coverage <= 1
 
 
 @given(st.integers(1, 400), CONFIDENCES)
@@ -87,18 +88,18 @@ def test_the_interval_is_the_narrowest_that_scipy_would_allow(count, confidence)
     assert interval.high == count - 1 - left_out
     # It misses when at most `left_out` values lie below the median, or at most so many above.
     coverage = 1 - 2 * stats.binom.cdf(left_out, count, 0.5)
-    assert interval.confidence == pytest.approx(max(0, coverage), abs=1e-12)
+    assert interval.coverage == pytest.approx(max(0, coverage), abs=1e-12)
     narrower = 1 - 2 * stats.binom.cdf(left_out + 1, count, 0.5)
     assert narrower < confidence + 1e-9
-    assert interval.confidence >= confidence or left_out == 0
+    assert interval.coverage >= confidence or left_out == 0
 
 
 def test_many_values_cost_no_accuracy():
     samples = Samples("x", tuple(range(20_001)))
     interval = samples.median_interval(0.95)
     expected = 1 - 2 * stats.binom.cdf(int(interval.low), 20_001, 0.5)
-    assert interval.confidence == pytest.approx(expected, abs=1e-9)
-    assert 0.95 <= interval.confidence < 0.952
+    assert interval.coverage == pytest.approx(expected, abs=1e-9)
+    assert 0.95 <= interval.coverage < 0.952
 
 
 @pytest.mark.parametrize("count", [6, 15, 40])
@@ -107,13 +108,13 @@ def test_the_interval_covers_the_truth_as_often_as_it_says(rng, count):
     draws = rng.exponential(size=(trials, count))
     intervals = [Samples("x", tuple(row)).median_interval(0.9) for row in draws]
     covered = np.mean([each.low <= math.log(2) <= each.high for each in intervals])
-    claimed = intervals[0].confidence
+    claimed = intervals[0].coverage
     # Four standard errors of a share of 4000 trials.
     assert abs(covered - claimed) < 4 * math.sqrt(claimed * (1 - claimed) / trials)
 
 
 def test_too_few_values_span_everything_and_say_their_coverage():
-    assert Samples("x", (3.0, 1.0, 2.0)).median_interval(0.95) == Interval(1.0, 3.0, 0.75)
+    assert Samples("x", (3.0, 1.0, 2.0)).median_interval(0.95) == Estimate(2.0, 1.0, 3.0, 0.75, 3)
 
 
 @given(VALUES, st.randoms(use_true_random=False))
@@ -209,8 +210,8 @@ def test_the_interval_of_a_percentile_is_the_narrowest_that_scipy_would_allow(co
         missed += below.sf(interval.high)
         assert below.sf(interval.high) <= allowed * (1 + 1e-9)
     assert below.sf(min(interval.high, count) - 1) > allowed * (1 - 1e-9)
-    assert interval.confidence == pytest.approx(1 - missed, abs=1e-9)
-    assert interval.confidence >= confidence - 1e-9
+    assert interval.coverage == pytest.approx(1 - missed, abs=1e-9)
+    assert interval.coverage >= confidence - 1e-9
 
 
 @given(st.integers(6, 300), st.floats(0.5, 0.96))
@@ -218,7 +219,7 @@ def test_the_interval_of_the_fiftieth_percentile_is_that_of_the_median(count, co
     samples = Samples("x", tuple(range(count)))
     one, other = samples.percentile_interval(50, confidence), samples.median_interval(confidence)
     assert (one.low, one.high) == (other.low, other.high)
-    assert one.confidence == pytest.approx(other.confidence, abs=1e-9)
+    assert one.coverage == pytest.approx(other.coverage, abs=1e-9)
 
 
 @given(st.integers(0, 2**32 - 1), PERCENTILES, st.integers(0, 200))
@@ -252,7 +253,7 @@ def test_the_interval_of_a_percentile_covers_the_truth_as_often_as_it_says(rng, 
     intervals = [Samples("x", tuple(row)).percentile_interval(q) for row in draws]
     truth = stats.lognorm(1.5).ppf(q / 100)
     covered = np.mean([each.low <= truth <= each.high for each in intervals])
-    claimed = intervals[0].confidence
+    claimed = intervals[0].coverage
     # Four standard errors of a share of 1000 trials.
     assert abs(covered - claimed) < 4 * math.sqrt(claimed * (1 - claimed) / trials)
 
@@ -267,8 +268,8 @@ def test_many_values_have_an_interval_too():
     interval = Samples("x", tuple(range(200_000))).percentile_interval(99.9)
     below = stats.binom(200_000, 0.999)
     expected = below.sf(interval.low) - below.sf(interval.high)
-    assert interval.confidence == pytest.approx(expected, abs=1e-9)
-    assert 0.95 <= interval.confidence < 0.955
+    assert interval.coverage == pytest.approx(expected, abs=1e-9)
+    assert 0.95 <= interval.coverage < 0.955
 
 
 @pytest.mark.parametrize("q", [0, 100, -1, math.nan])

@@ -30,7 +30,7 @@ def inner(pytester, monkeypatch):
 COMPARED = """
     import numpy as np
     import pytest
-    from example_comparisons import comparison
+    from example_comparisons import comparison, unevaluated
     from tinytorch.comparison import compare as comparer
     from tinytorch.comparison.accuracy import compare_accuracy
     from tinytorch.comparison.outputs import compare_outputs
@@ -136,10 +136,10 @@ def test_what_is_not_shown_is_named_and_fails_only_when_strict(inner):
     source = compared_as("comparison(1.05, spread=0.1)", NOT_SLOWER.format(more=""))
     ran = inner.run(source, *QUICK)
     ran.assert_outcomes(passed=1)
-    ran.stdout.fnmatch_lines(["test_it.py::test_it: not shown whether it is slower: *tolerance 5%"])
+    ran.stdout.fnmatch_lines(["test_it.py::test_it: time is inconclusive: *tolerance 5%"])
     ran = inner.again(*QUICK, "--perf-strict")
     ran.assert_outcomes(failed=1)
-    ran.stdout.fnmatch_lines(["*--perf-strict wants it shown"])
+    ran.stdout.fnmatch_lines(["*--perf-strict makes that a failure"])
 
 
 def test_a_loss_of_accuracy_fails_whatever_the_speed(inner):
@@ -161,7 +161,7 @@ def test_a_loss_of_accuracy_fails_whatever_the_speed(inner):
             "*Failed: candidate gives broken outputs: output 0 has shape*",
         ),
         (
-            "comparison(0.1, not_measured={'accuracy': 'candidate could not be evaluated: X'})",
+            "comparison(0.1, not_measured=unevaluated())",
             "*Failed: candidate could not be evaluated: X",
         ),
     ],
@@ -180,7 +180,7 @@ def test_a_candidate_that_is_broken_fails_whatever_the_speed(inner, found, messa
             "accuracy is inconclusive: *",
         ),
         (
-            "comparison(0.1, not_measured={'accuracy': 'baseline could not be evaluated: X'})",
+            "comparison(0.1, not_measured=unevaluated('baseline'))",
             "accuracy could not be compared: baseline could not be evaluated: X*",
         ),
     ],
@@ -191,7 +191,7 @@ def test_an_accuracy_that_is_not_shown_is_named_and_fails_only_when_strict(inner
     ran.stdout.fnmatch_lines([f"test_it.py::test_it: {message}"])
     ran = inner.again(*QUICK, "--perf-strict")
     ran.assert_outcomes(failed=1)
-    ran.stdout.fnmatch_lines([f"*Failed: {message}--perf-strict wants it shown"])
+    ran.stdout.fnmatch_lines([f"*Failed: {message}--perf-strict makes that a failure"])
 
 
 def test_a_function_that_computes_nothing_yet_is_refused(inner):

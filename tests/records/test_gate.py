@@ -81,7 +81,7 @@ def test_ten_times_the_work_is_a_regression(folder):
 def test_identical_code_never_is_a_regression(folder):
     # Six rounds may all be disturbed, but not by that much.
     gate = run_gate("HEAD", QUICK.changed(tolerance=0.9), folder=folder, save=False)
-    assert gate.results[0].verdict in ("passed", "not shown")
+    assert gate.results[0].verdict in ("passed", "inconclusive")
     assert "both sides are the same commit: any difference is noise" in gate.notes
     assert not (folder.parent / "records.sqlite").exists()
 
@@ -92,7 +92,7 @@ def test_identical_code_passes_a_wide_tolerance_between_commits(folder):
     commit(folder, "second")
     settings = GateSettings((MAKE, "bench.py:scored"), tolerance=0.9)
     gate = run_gate("HEAD~1", settings, folder=folder, candidate="HEAD")
-    assert {row.verdict for row in gate.results} <= {"passed", "not shown"}
+    assert {row.verdict for row in gate.results} <= {"passed", "inconclusive"}
 
 
 @pytest.mark.slow
@@ -266,7 +266,7 @@ def test_a_file_of_another_machine_shows_nothing(folder, quick, tmp_path):
     file = tmp_path / "records.jsonl"
     file.write_text(json.dumps(record(name=MAKE, kind="gate").to_dict()), "utf-8")
     gate = run_gate(str(file), QUICK.changed(targets=()), folder=folder)
-    assert gate.verdict == "not shown"
+    assert gate.verdict == "inconclusive"
     assert "cannot be compared with this run" in gate.results[0].reason
     assert quick == []
 

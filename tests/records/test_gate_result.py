@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from tinytorch.comparison.accuracy import compare_accuracy
 from tinytorch.measure.interleaving import Round
-from tinytorch.records.gate_result import SEVERITY, GateResult, TargetResult, decide
+from tinytorch.records.gate_result import SEVERITY, GateResult, TargetResult
 
 RATIOS = st.floats(0.1, 10)
 
@@ -16,10 +16,10 @@ RATIOS = st.floats(0.1, 10)
 @given(RATIOS, RATIOS, RATIOS, st.floats(0.005, 0.9))
 def test_only_an_interval_on_one_side_of_the_tolerance_decides(one, two, three, tolerance):
     low, value, high = sorted((one, two, three))
-    found = decide(interval(value, low, high), tolerance)
+    found = TargetResult("x", tolerance, ratio=interval(value, low, high)).time_verdict
     assert (found == "regression") == (low > 1 + tolerance)
-    assert (found == "passed") == (high < 1 + tolerance)
-    assert found in ("regression", "passed", "not shown")
+    assert (found == "passed") == (high <= 1 + tolerance)
+    assert found in ("regression", "passed", "inconclusive")
 
 
 @pytest.mark.parametrize(
@@ -30,18 +30,22 @@ def test_only_an_interval_on_one_side_of_the_tolerance_decides(one, two, three, 
         (timed(ratio=1.0), "passed", ""),
         (timed(ratio=0.8), "passed", "faster: -20.0% time"),
         (timed(ratio=1.03), "passed", r"slower: \+3.0% time"),
-        (timed(ratio=1.05, spread=0.1), "not shown", "reaches over the tolerance"),
-        (timed(obstacle="no evaluate"), "not shown", "no evaluate"),
+        (timed(ratio=1.05, spread=0.1), "inconclusive", "reaches over the tolerance"),
+        (timed(obstacle="no evaluate"), "inconclusive", "no evaluate"),
         (timed(ratio=2.0, obstacle="no evaluate"), "regression", "no evaluate"),
-        (TargetResult("x", 0.05, obstacle="another machine"), "not shown", "another machine"),
+        (TargetResult("x", 0.05, obstacle="another machine"), "inconclusive", "another machine"),
         (TargetResult("x", 0.05, problem="clock"), "invalid", "clock"),
         (TargetResult("x", 0.05, is_new=True), "new", "does not have it"),
-        (TargetResult("x", 0.05, candidate_error="fails"), "failed", "the candidate fails"),
-        (TargetResult("x", 0.05, baseline_error="fails"), "not shown", "the baseline fails"),
+        (TargetResult("x", 0.05, candidate_error="candidate fails"), "failed", "candidate fails"),
         (
-            TargetResult("x", 0.05, baseline_error="fails: 1", candidate_error="fails: 2"),
+            TargetResult("x", 0.05, baseline_error="baseline fails"),
+            "inconclusive",
+            "baseline fails",
+        ),
+        (
+            TargetResult("x", 0.05, baseline_error="baseline: 1", candidate_error="candidate: 2"),
             "invalid",
-            "the candidate fails: 2; the baseline fails: 1",
+            "candidate: 2; baseline: 1",
         ),
     ],
 )
@@ -60,10 +64,10 @@ def test_lost_accuracy_is_less_severe_than_lost_time_and_more_than_doubt():
 
 def test_few_examples_show_nothing_unless_outputs_are_the_same():
     few = compare_accuracy([1, 0] * 5, [1, 0] * 5)
-    assert timed(accuracy=few).verdict == "not shown"
+    assert timed(accuracy=few).verdict == "inconclusive"
     assert timed(accuracy=few, has_same_outputs=True).verdict == "passed"
     other = compare_accuracy([1, 0] * 5, [0, 1] * 5)
-    assert timed(accuracy=other, has_same_outputs=True).verdict == "not shown"
+    assert timed(accuracy=other, has_same_outputs=True).verdict == "inconclusive"
 
 
 def test_rare_slow_calls_do_not_pass():
@@ -72,7 +76,7 @@ def test_rare_slow_calls_do_not_pass():
     found = comparison(rounds=rounds)
     row = TargetResult("x", 0.05, ratio=found.ratio, comparison=found)
     assert found.contradiction
-    assert row.verdict == "not shown"
+    assert row.verdict == "inconclusive"
     assert "some calls take far longer" in row.reason
 
 
@@ -84,7 +88,7 @@ def test_the_worst_verdict_is_that_of_the_gate():
 
 
 def test_a_gate_without_targets_does_not_pass():
-    assert GateResult("a", "b", ()).verdict == "not shown"
+    assert GateResult("a", "b", ()).verdict == "inconclusive"
 
 
 def test_the_summary_counts_the_worst_first():

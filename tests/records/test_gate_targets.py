@@ -1,13 +1,15 @@
 import numpy as np
 import pytest
+from example_comparisons import unevaluated
 from example_gates import comparison, same_outputs
 from example_records import ENVIRONMENT
 
 from tinytorch.comparison.accuracy import compare_accuracy
+from tinytorch.comparison.evidence import NO_EVALUATE
 from tinytorch.comparison.outputs import compare_outputs
-from tinytorch.errors import MeasurementError, ModelError
+from tinytorch.errors import Failure, MeasurementError, ModelError
+from tinytorch.measure.estimate import INCONCLUSIVE
 from tinytorch.records import gate_targets
-from tinytorch.records.gate_result import NOT_SHOWN
 from tinytorch.records.gate_targets import (
     GateSide,
     Measuring,
@@ -72,7 +74,7 @@ def test_the_comparer_is_asked_as_the_settings_say(sides, compared):
     ("baseline", "candidate", "verdict"),
     [
         (Probed("TargetError: none", is_missing=True), FINE, "new"),
-        (Probed("E: x"), FINE, "not shown"),
+        (Probed("E: x"), FINE, "inconclusive"),
         (FINE, Probed("E: x"), "failed"),
         (FINE, Probed("TargetError: none", is_missing=True), "failed"),
         (Probed("E: x"), Probed("E: y"), "invalid"),
@@ -96,19 +98,18 @@ def test_foreign_code_is_named_with_what_to_do(sides, compared):
 
 
 @pytest.mark.parametrize(
-    ("error", "verdict", "words"),
+    ("error", "verdict"),
     [
-        (ModelError("candidate raised E: x"), "failed", "the candidate raised E: x"),
-        (ModelError("candidate: its process ended"), "failed", "the candidate its process ended"),
-        (MeasurementError("candidate gave no answer"), "failed", "the candidate gave no answer"),
-        (ModelError("baseline raised E: x"), "not shown", "the baseline raised E: x"),
-        (MeasurementError("the clock showed 0 s"), "invalid", "the clock showed 0 s"),
+        (ModelError("candidate raised E: x").about("candidate"), "failed"),
+        (MeasurementError("candidate gave no answer").about("candidate"), "failed"),
+        (ModelError("baseline raised E: x").about("baseline"), "inconclusive"),
+        (MeasurementError("the clock showed 0 s"), "invalid"),
     ],
 )
-def test_a_failure_while_measuring_has_its_side(sides, compared, error, verdict, words):
+def test_a_failure_while_measuring_has_its_side(sides, compared, error, verdict):
     compared(error)
     row = gate(sides)
-    assert (row.verdict, row.reason) == (verdict, words)
+    assert (row.verdict, row.reason) == (verdict, str(error))
 
 
 def test_accuracy_of_both_sides_is_compared(sides, compared):
@@ -119,10 +120,10 @@ def test_accuracy_of_both_sides_is_compared(sides, compared):
 @pytest.mark.parametrize(
     ("probed", "reason", "verdict", "words"),
     [
-        ((SCORED, SCORED), "candidate raised E: x", "failed", "the candidate raised E: x"),
-        ((SCORED, SCORED), "400 scores but 300", "not shown", "400 scores but 300"),
-        ((SCORED, FINE), "there is no evaluate", "not shown", "no evaluate any more"),
-        ((FINE, FINE), "there is no evaluate", "passed", ""),
+        ((SCORED, SCORED), unevaluated()["accuracy"], "failed", "candidate could not be"),
+        ((SCORED, SCORED), Failure("400 scores but 300"), "inconclusive", "400 scores but 300"),
+        ((SCORED, FINE), NO_EVALUATE, "inconclusive", "no evaluate any more"),
+        ((FINE, FINE), NO_EVALUATE, "passed", ""),
     ],
 )
 def test_accuracy_that_is_not_known_never_passes(sides, compared, probed, reason, verdict, words):
@@ -162,7 +163,7 @@ def test_broken_outputs_fail_and_are_not_ranked_by_speed(sides, compared, output
     compared(comparison(0.5, outputs=compare_outputs([np.ones(2)], [output])))
     row = gate(sides)
     assert row.verdict == "failed"
-    assert row.reason.startswith("the candidate gives broken outputs: ")
+    assert row.reason.startswith("candidate gives broken outputs: ")
     assert words in row.reason
     assert (row.ratio, row.change) == (None, "")
     assert record_of(row, MEASURING, LABELS).samples == {}
@@ -215,7 +216,7 @@ def test_a_record_made_against_a_commit_serves_as_baseline(sides, compared):
 
 def test_the_same_speed_as_one_record_is_not_shown(sides, compared):
     compared(comparison(1.0))
-    assert against(StoredBaselines("a file", (kept(1.0),)), sides).verdict == NOT_SHOWN
+    assert against(StoredBaselines("a file", (kept(1.0),)), sides).verdict == INCONCLUSIVE
 
 
 def test_an_unlike_record_is_refused_before_measuring(sides, compared):
@@ -227,7 +228,7 @@ def test_an_unlike_record_is_refused_before_measuring(sides, compared):
     row = against_record(
         "bench.py:make", other, Probed(python="3.13.0"), StoredBaselines("f", (kept(),)), MEASURING
     )
-    assert row.verdict == NOT_SHOWN
+    assert row.verdict == INCONCLUSIVE
     assert "settings: python none against 3.13.0" in row.reason
     assert asked == {}
 
@@ -237,7 +238,7 @@ def test_a_candidate_that_fails_has_failed_whatever_the_record_says(sides, compa
     assert against(stored, sides, Probed("E: x")).verdict == "failed"
     compared(ModelError("candidate once more raised E: x"))
     row = against(stored, sides)
-    assert (row.verdict, row.candidate_error) == ("failed", "raised E: x")
+    assert (row.verdict, row.candidate_error) == ("failed", "candidate once more raised E: x")
 
 
 def test_stored_scores_are_compared(sides, compared):
@@ -248,9 +249,9 @@ def test_stored_scores_are_compared(sides, compared):
     assert against(stored, sides, SCORED).verdict == "accuracy"
     compared(comparison(1.0, accuracy=compare_accuracy([1] * 300, [1] * 300)))
     assert "400 scores" in against(stored, sides, SCORED).obstacle
-    compared(comparison(1.0, not_measured={"accuracy": "there is no evaluate"}))
+    compared(comparison(1.0, not_measured={"accuracy": NO_EVALUATE}))
     assert "the record has an accuracy, this run none" in against(stored, sides).obstacle
-    compared(comparison(1.0, not_measured={"accuracy": "candidate raised E: x"}))
+    compared(comparison(1.0, not_measured=unevaluated()))
     assert against(stored, sides, SCORED).verdict == "failed"
 
 

@@ -6,6 +6,7 @@ from reported_optimizations import ROUNDED, UNUSABLE, timed, without_evidence
 
 from tinytorch.comparison.accuracy import compare_accuracy
 from tinytorch.comparison.outputs import compare_outputs
+from tinytorch.measure.estimate import Estimate
 from tinytorch.reporting.optimization_words import (
     STYLES,
     TONES,
@@ -16,7 +17,7 @@ from tinytorch.reporting.optimization_words import (
     share_text,
     speed_text,
 )
-from tinytorch.tuning.attempt import NOT_SHOWN, OUTCOMES, Value
+from tinytorch.tuning.attempt import OUTCOMES
 from tinytorch.tuning.catalog import GOALS
 
 
@@ -48,7 +49,7 @@ def test_all_that_became_better_is_said_the_goal_first():
     [
         (1.25, 0.01, "slower (a speedup of 0.80x"),
         (1.0, 0.002, "as fast (0.999x to 1.001x)"),
-        (1.0, 0.2, f"{NOT_SHOWN} (interval "),
+        (1.0, 0.2, "inconclusive (interval "),
     ],
 )
 def test_what_did_not_become_faster_is_said(ratio, spread, words):
@@ -95,7 +96,7 @@ def test_what_is_not_known_is_a_dash():
     written = (speed_text, interval_text, accuracy_text, accuracy_change)
     assert [write(never) for write in written] == ["-"] * 4
     assert share_text(None) == "-"
-    assert share_text(Value.counted(0.25)) == "25.0%"
+    assert share_text(Estimate.counted(0.25)) == "25.0%"
 
 
 def test_numbers_of_an_attempt_are_those_of_its_comparison():

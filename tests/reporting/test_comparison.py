@@ -2,14 +2,15 @@ from dataclasses import replace
 
 import pytest
 from document_reading import anchors, blocks, heads, rows, section, words
-from example_comparisons import comparison, contradictory, with_evidence
+from example_comparisons import comparison, contradictory, unevaluated, with_evidence
 from example_pages import HOSTILE
 from terminal import shown
 
 from tinytorch.comparison.accuracy import compare_accuracy
-from tinytorch.comparison.comparison import NOT_SHOWN, NOT_STATED
+from tinytorch.comparison.comparison import NOT_STATED
 from tinytorch.comparison.outputs import ArrayDifference, OutputDifference
 from tinytorch.comparison.sequential import TimedRounds
+from tinytorch.measure.estimate import INCONCLUSIVE
 from tinytorch.measure.interleaving import LATENCY, THROUGHPUT, Round
 from tinytorch.measure.samples import Samples
 from tinytorch.models.workload import FIRST_CALL, Preparation
@@ -49,13 +50,13 @@ DOUBTFUL = compare_accuracy([1, 0] * 3, [0, 1] * 3)
         (comparison(0.5), "2.00x faster", "good"),
         (comparison(1.2), "1.20x slower", "bad"),
         (comparison(1.0, spread=0.002), "Same speed", "neutral"),
-        (comparison(1.0, spread=0.1), NOT_SHOWN.capitalize(), "unknown"),
-        (contradictory(), NOT_SHOWN.capitalize(), "unknown"),
+        (comparison(1.0, spread=0.1), INCONCLUSIVE.capitalize(), "unknown"),
+        (contradictory(), INCONCLUSIVE.capitalize(), "unknown"),
         (comparison(0.5, accuracy=WORSE), "Less accurate", "bad"),
         (comparison(0.5, accuracy=DOUBTFUL), "2.00x faster, accuracy inconclusive", "unknown"),
         (comparison(1.2, accuracy=DOUBTFUL), "1.20x slower, accuracy inconclusive", "bad"),
         (comparison(0.5, outputs=OutputDifference(mismatch="x")), "Broken outputs", "bad"),
-        (comparison(0.5, not_measured={"accuracy": "candidate raised X"}), "Not evaluated", "bad"),
+        (comparison(0.5, not_measured=unevaluated()), "Not evaluated", "bad"),
     ],
 )
 def test_the_banner_says_what_is_shown(found, verdict, tone):
@@ -70,7 +71,11 @@ def test_the_banner_says_what_is_shown(found, verdict, tone):
         (1 / 1.31, 0.01, "candidate is faster: 1.31x ({fast} to {faster})"),
         (1.2, 0.01, "candidate is slower: 1.20x the time ({low} to {high})"),
         (1.0, 0.002, "same: within 1% ({low} to {high} the time)"),
-        (1.0, 0.1, NOT_SHOWN + " (interval {fast} to {faster}): a larger time budget may decide"),
+        (
+            1.0,
+            0.1,
+            INCONCLUSIVE + " (interval {fast} to {faster}): a larger time budget may decide",
+        ),
     ],
 )
 def test_the_verdict_has_its_interval_and_n(ratio, spread, sentence):
@@ -109,11 +114,11 @@ def test_names_of_ones_own_are_both_said():
             "candidate gives broken outputs: 1 outputs, 3 outputs; its speed does not count",
         ),
         (
-            {"not_measured": {"accuracy": "candidate could not be evaluated: X"}},
+            {"not_measured": unevaluated()},
             "candidate could not be evaluated: X; its speed does not count",
         ),
         (
-            {"not_measured": {"accuracy": "baseline could not be evaluated: X"}},
+            {"not_measured": unevaluated("baseline")},
             "accuracy could not be compared: baseline could not be evaluated: X",
         ),
         ({"accuracy": DOUBTFUL}, "accuracy is inconclusive: 3 lost, 3 gained of 6 "),
@@ -396,10 +401,12 @@ def test_several_comparisons_share_one_plot():
 
 
 def test_a_row_of_many_says_what_stands_against_it():
+    mute = unevaluated("candidate", "raised X", name="mute")
+    unknown = unevaluated("baseline", "raised X", name="old")
     found = [
         comparison(0.5, outputs=OutputDifference(mismatch="other shapes")).named("old", "wrong"),
-        comparison(0.5, not_measured={"accuracy": "mute raised X"}).named("old", "mute"),
-        comparison(0.5, not_measured={"accuracy": "old raised X"}).named("old", "open"),
+        comparison(0.5, not_measured=mute).named("old", "mute"),
+        comparison(0.5, not_measured=unknown).named("old", "open"),
         comparison(0.2, accuracy=WORSE).named("old", "worse"),
     ]
     plot, notes = comparisons_document(found).blocks

@@ -109,7 +109,7 @@ def test_notes_say_what_to_doubt():
 
 
 def test_a_credit_says_that_it_helps_elsewhere():
-    credit = Credit("a", Score(2, 1.9, 2.1, 10), 3, 1, helps_elsewhere=True)
+    credit = Credit("a", Score(2, 1.9, 2.1, n=10), 3, 1, helps_elsewhere=True)
     assert credit_text(credit).endswith("1 of 3 others do without, also helps in another event")
 
 

@@ -26,7 +26,7 @@ def test_the_headline_has_contest_score_interval_verdict_and_accuracy():
 @pytest.mark.parametrize(
     ("found", "ending", "style"),
     [
-        (judgement(1.0, techniques=()), "not shown; accuracy kept", "bold yellow"),
+        (judgement(1.0, techniques=()), "inconclusive; accuracy kept", "bold yellow"),
         (judgement(0.5), "slower; accuracy kept", "bold red"),
         (judgement(accuracy=accuracy(lost=100)), "faster; accuracy lost", "bold red"),
         (judgement(accuracy=accuracy(margin=1e-3)), "accuracy inconclusive", "bold yellow"),
@@ -59,7 +59,7 @@ def test_a_contest_is_named_by_its_title():
 
 
 def test_scores_have_their_interval():
-    assert score_text(Score(1.84, 1.79, 1.9, 10)) == "1.84x (1.79x to 1.90x)"
+    assert score_text(Score(1.84, 1.79, 1.9, n=10)) == "1.84x (1.79x to 1.90x)"
     assert score_text(None) == "-"
 
 

@@ -123,7 +123,7 @@ def test_every_quantity_has_its_row_and_its_budget():
         ({}, "No budget was given, so nothing is judged."),
         ({"flash_mb": 3}, "It fits: the budget is kept."),
         ({"flash_mb": 3, "latency_ms": 3}, "It fits: all 2 budgets are kept."),
-        ({"load_ms": 10.5}, "not shown to fit: file to first answer cannot be told from the"),
+        ({"load_ms": 10.5}, "Inconclusive: file to first answer cannot be told from the"),
     ],
 )
 def test_the_conclusion_is_one_sentence(budgets, sentence):
@@ -133,7 +133,7 @@ def test_the_conclusion_is_one_sentence(budgets, sentence):
 def test_what_was_not_measured_is_not_shown_to_fit():
     unknown = {"memory_mb": "nothing was recorded"}
     found = deployment({"memory_mb": 5}, peak_bytes=None, not_measured=unknown)
-    sentence = "It is not shown to fit: peak memory was not measured."
+    sentence = "Inconclusive: peak memory was not measured."
     assert sentence in words(render_deployment(found))
 
 

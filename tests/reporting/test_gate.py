@@ -95,7 +95,7 @@ def test_annotations_name_the_file_and_stay_in_their_line():
     assert "%0A" in lines[0]
     assert lines[1].startswith("::error file=bench.py,title=")
     assert "+50.0%25 time" in lines[1]
-    assert lines[4].startswith("::warning title=tinytorch gate%3A not shown::doubtful")
+    assert lines[4].startswith("::warning title=tinytorch gate%3A inconclusive::doubtful")
     assert not any("\n" in line for line in lines)
 
 

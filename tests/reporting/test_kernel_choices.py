@@ -1,6 +1,6 @@
 from terminal import shown
 
-from tinytorch.comparison.sequential import TimeRatio
+from tinytorch.measure.estimate import Estimate
 from tinytorch.reporting.machine import render_kernel_choices
 from tinytorch.transforms.kernel_choice import (
     DEFAULT_WINS,
@@ -11,7 +11,7 @@ from tinytorch.transforms.kernel_choice import (
     Rival,
 )
 
-SLOWER = Rival("numpy", TimeRatio(2.0, 1.9, 2.1))
+SLOWER = Rival("numpy", Estimate(2.0, 1.9, 2.1))
 WON = Choice("gelu", "float32 2d", "numba", "numpy", (SLOWER,), 40, FASTER, 1.5e-6)
 STAYED = Choice("exp", "float32 2d", "numpy", "numpy", (), 40, DEFAULT_WINS, 2e-6)
 WRONG = Rival("numba", None, "result 0 is off by [bold] 1.0e-03")

@@ -1,7 +1,7 @@
 from dataclasses import replace
 
 import pytest
-from example_comparisons import comparison, contradictory
+from example_comparisons import comparison, contradictory, unevaluated
 from example_optimizations import attempt, inconclusive, measured, optimization
 from example_profiles import example_profile
 from reported_optimizations import (
@@ -15,6 +15,7 @@ from reported_optimizations import (
 
 from tinytorch.comparison.accuracy import compare_accuracy
 from tinytorch.comparison.sequential import TimedRounds
+from tinytorch.measure.estimate import INCONCLUSIVE, Estimate
 from tinytorch.measure.samples import Samples
 from tinytorch.reporting.comparison import speedup_text
 from tinytorch.reporting.optimization_words import (
@@ -37,8 +38,8 @@ from tinytorch.transforms.plan import Plan
 from tinytorch.tuning.attempt import (
     FAILED,
     IN_MEMORY,
-    NOT_SHOWN,
     NOT_TRIED,
+    OUT_OF_TIME,
     RELOADED,
     WORSE,
     Attempt,
@@ -77,7 +78,7 @@ def test_that_nothing_helps_is_said_with_the_evidence():
     assert headline(nothing_helps()) == (
         "gpt: nothing that was tried makes it faster: the best, fused-layers, is as fast (0.999x "
         "to 1.001x). Of 7 attempts: 1 without a gain, 1 worse, 1 inaccurate, 1 broken, 1 failed, "
-        "1 with nothing to do, 1 not tried."
+        "1 skipped, 1 not tried."
     )
     assert verdict_word(nothing_helps()) == "Nothing helps"
 
@@ -119,12 +120,12 @@ def test_limits_are_written_with_their_units():
 
 
 def test_a_limit_has_the_interval_or_no_number():
-    between = LimitCheck("latency_ms", 10.0, 9.5, 9.0, 11.0, "not shown")
+    between = LimitCheck("latency_ms", 10.0, Estimate(9.5, 9.0, 11.0), "inconclusive")
     assert limit_line(between) == (
-        "time of a call: 9.50 ms (9.00 ms to 11.0 ms), at most 10.0 ms: not shown"
+        "time of a call: 9.50 ms (9.00 ms to 11.0 ms), at most 10.0 ms: inconclusive"
     )
-    unknown = LimitCheck("size_mb", 10.0, None, None, None, "not shown")
-    assert limit_line(unknown) == "file on disk: not measured, at most 10.0 MB: not shown"
+    unknown = LimitCheck("size_mb", 10.0, None, "inconclusive")
+    assert limit_line(unknown) == "file on disk: not measured, at most 10.0 MB: inconclusive"
 
 
 def test_the_picture_has_what_was_timed_the_best_first():
@@ -139,7 +140,7 @@ def test_the_picture_has_what_was_timed_the_best_first():
     ]
     assert plot.rows[0].tone == "good"
     assert plot.rows[-1].tone == "bad"
-    assert plot.rows[3].text.startswith("not shown  1.03")
+    assert plot.rows[3].text.startswith("inconclusive  1.03")
     assert forest_plot(nothing_worked()) is None
 
 
@@ -161,13 +162,13 @@ def test_everything_that_was_not_timed_has_its_reason():
         "low-rank": "inaccurate: accuracy 0.75 became 0.61",
         "int4-weights": "broken: 3 of 80 values are not finite in output 0",
         "threads": "failed: RuntimeError: no threads",
-        "fewer-layers": "nothing to do: RemoveLayers: no blocks",
+        "fewer-layers": "skipped: RemoveLayers: no blocks",
         "fewer-channels": "not tried: the budget is spent",
     }
 
 
 def test_a_contradiction_is_said():
-    odd = Attempt(("odd",), NOT_SHOWN, "", comparison=contradictory())
+    odd = Attempt(("odd",), INCONCLUSIVE, "", comparison=contradictory())
     ((attempt, words),) = reason_lines(best_is_a_stack(attempts=(odd,)))
     assert attempt.name == "odd"
     assert "some calls take far longer" in words
@@ -228,7 +229,7 @@ def test_only_a_name_becomes_it_and_no_ordinary_word():
         comparison=comparison(
             0.5,
             candidate_name="compiled",
-            not_measured={"accuracy": "compiled (evaluate) took longer than 2 s"},
+            not_measured=unevaluated("compiled", "(evaluate) took longer than 2 s"),
             notes=(
                 "compiled is not built anew for every round: it was compiled once in 0.34 s and "
                 "compiled while planning once in 17 s",
@@ -322,14 +323,14 @@ def test_a_note_of_the_fresh_comparison_alone_is_not_lost():
 
 
 def test_what_lacked_time_is_not_known_yet():
-    late = Attempt(("int8",), NOT_TRIED, "the budget of 20 s was spent before")
+    late = Attempt(("int8",), NOT_TRIED, "the budget of 20 s was spent before", code=OUT_OF_TIME)
     found = optimization(late)
     assert verdict_word(found) == "Not known yet"
     assert headline(found).endswith("1 not tried; a larger budget tries the rest.")
 
 
 def test_a_larger_budget_is_promised_only_to_what_lacked_time():
-    late = Attempt(("int8",), NOT_TRIED, "the budget of 20 s was spent before")
+    late = Attempt(("int8",), NOT_TRIED, "the budget of 20 s was spent before", code=OUT_OF_TIME)
     unjudged = [Attempt((name,), NOT_TRIED, "nobody can judge it") for name in ("a", "b")]
     assert headline(optimization(late, *unjudged)).endswith(
         "3 not tried; a larger budget tries 1 of these."

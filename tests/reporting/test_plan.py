@@ -49,10 +49,12 @@ def test_the_headline_counts_layers():
 
 
 def test_the_headline_promises_only_gains():
-    better = plan_of(shrinkage=Gain(3.9, 3.9, 3.9, "shapes"), speedup=Gain(2, 1, 3, "measured"))
+    better = plan_of(
+        shrinkage=Gain(3.9, 3.9, 3.9, basis="shapes"), speedup=Gain(2, 1, 3, basis="measured")
+    )
     said = "2 layers change, predicted to be 3.90x smaller, predicted to be 2.00x faster."
     assert lines_of(better)[1] == said
-    worse = plan_of(speedup=Gain(0.5, 0.4, 0.6, "measured"))
+    worse = plan_of(speedup=Gain(0.5, 0.4, 0.6, basis="measured"))
     assert lines_of(worse)[1] == "2 layers change."
 
 
@@ -95,8 +97,8 @@ def test_a_short_plan_is_not_grouped():
 
 def test_gains_have_their_interval_and_basis():
     plan = plan_of(
-        shrinkage=Gain(3.9, 3.9, 3.9, "counted by [i]shapes"),
-        speedup=Gain(2, 1.5, math.inf, "one round"),
+        shrinkage=Gain(3.9, 3.9, 3.9, basis="counted by [i]shapes"),
+        speedup=Gain(2, 1.5, math.inf, basis="one round"),
     )
     lines = lines_of(plan)
     assert "shrinkage 3.90x: counted by [i]shapes" in lines

@@ -4,7 +4,8 @@ import pytest
 from rich.console import Console
 
 from tinytorch.measure.samples import Samples
-from tinytorch.profiling.size_scaling import NOT_RESOLVED, SizePoint, SizeScaling, fit_trend
+from tinytorch.profiling.size_laws import NOT_RESOLVED, SizePoint, fit_trend
+from tinytorch.profiling.size_scaling import SizeScaling
 from tinytorch.reporting.machine import render_scaling
 
 
@@ -80,7 +81,7 @@ def test_a_prediction_that_fails_is_said_to_fail():
 
 def test_two_sizes_show_nothing():
     text = shown(scaling_of(lambda size: 1e-5 * size, sizes=(8, 16), truth=2.56e-3))
-    assert "time 2.56 ms is not shown to fit (no interval)" in text
+    assert "time 2.56 ms is inconclusive (no interval)" in text
     (line,) = [line for line in text.splitlines() if line.startswith("time")]
     assert line.split() == ["time", "2.56", "ms", "-", "2.56", "ms", "1.00", "not", "resolved"]
     assert "inf" not in text
@@ -92,7 +93,7 @@ def uneven(size):
 
 def test_a_wide_interval_shows_nothing():
     text = shown(scaling_of(uneven, truth=10.0))
-    assert "time 10.0 s is not shown to fit (the interval is too wide)" in text
+    assert "time 10.0 s is inconclusive (the interval is too wide)" in text
     assert "inside" not in text
     assert "│" not in text
     assert f"- time: the exponent is {NOT_RESOLVED}" in text

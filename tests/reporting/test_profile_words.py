@@ -2,7 +2,8 @@ import dataclasses
 
 from example_profiles import empty_profile, example_profile, moving_profile, training_profile
 
-from tinytorch.measure.samples import Interval, Samples
+from tinytorch.measure.estimate import Estimate
+from tinytorch.measure.samples import Samples
 from tinytorch.profiling.profile import NotCounted, find_facts
 from tinytorch.reporting.profile_words import (
     caveat_lines,
@@ -48,7 +49,7 @@ def test_reasons_start_with_what_is_slowest():
 
 
 def test_intervals_have_two_ends():
-    assert interval_text(Interval(0.001, 0.002, 0.95)) == "1.00 ms to 2.00 ms"
+    assert interval_text(Estimate(0.0015, 0.001, 0.002)) == "1.00 ms to 2.00 ms"
 
 
 def test_caveats_say_whether_all_was_counted():

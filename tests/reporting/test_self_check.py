@@ -4,16 +4,16 @@ import pytest
 from document_reading import blocks
 from terminal import shown
 
-from tinytorch.comparison.comparison import NOT_SHOWN, SAME
 from tinytorch.comparison.self_check import SelfCheck, Trial
+from tinytorch.measure.estimate import INCONCLUSIVE, SAME, Estimate
 from tinytorch.reporting.comparison import self_check_document
 from tinytorch.reporting.document import Facts
 from tinytorch.reporting.forest_plot import ForestPlot
 from tinytorch.reporting.terminal import render
 
-QUIET = Trial(SAME, 1.001, 0.996, 1.006, 0.4)
-OPEN = Trial(NOT_SHOWN, 0.999, 0.98, 1.02, 2.0)
-ALARM = Trial("slower", 1.03, 1.02, 1.04, 0.2)
+QUIET = Trial(SAME, Estimate(1.001, 0.996, 1.006), 0.4)
+OPEN = Trial(INCONCLUSIVE, Estimate(0.999, 0.98, 1.02), 2.0)
+ALARM = Trial("slower", Estimate(1.03, 1.02, 1.04), 0.2)
 CHECK = SelfCheck("mlp", (QUIET, OPEN, QUIET), "abc", kept="somewhere")
 
 
@@ -33,7 +33,7 @@ def test_without_a_false_alarm_the_floor_is_the_usual_one():
 
 def test_what_was_not_decided_is_said_first_and_raises_the_floor():
     found = banner(QUIET, OPEN, OPEN)
-    assert found.sentence.startswith(f"2 of 3 {NOT_SHOWN}; believe differences of 2.1% and more")
+    assert found.sentence.startswith(f"2 of 3 {INCONCLUSIVE}; believe differences of 2.1% and more")
 
 
 def test_a_false_alarm_raises_the_floor_and_is_said_first():
@@ -42,17 +42,19 @@ def test_a_false_alarm_raises_the_floor_and_is_said_first():
     assert found.sentence == "believe only differences of more than 2% here"
 
 
-@pytest.mark.parametrize("kept", ["", "not kept: there is a better one"])
-def test_a_floor_that_is_not_kept_is_no_rule_for_the_gate(kept):
+@pytest.mark.parametrize("obstacle", ["", "there is a better one"])
+def test_a_floor_that_is_not_kept_is_no_rule_for_the_gate(obstacle):
     assert "takes no tolerance below it" in facts(CHECK)["floor"]
-    assert "so `tinytorch gate` does not know it" in facts(replace(CHECK, kept=kept))["floor"]
+    found = facts(replace(CHECK, kept="", obstacle=obstacle))
+    assert "so `tinytorch gate` does not know it" in found["floor"]
+    assert obstacle in found["kept"]
 
 
 def test_the_facts_are_those_of_the_trials():
     found = facts(CHECK)
     assert found["trials"] == "3 comparisons of mlp with itself"
     assert found[SAME] == "2 of 3"
-    assert found[NOT_SHOWN] == "1 of 3"
+    assert found[INCONCLUSIVE] == "1 of 3"
     assert found["largest difference"] == "0.1%, of estimates"
     assert found["kept"] == "somewhere"
 

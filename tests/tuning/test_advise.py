@@ -98,7 +98,7 @@ def test_advice_stays_within_amdahl_whatever_the_profile(parts, outside_ms, band
 
 
 def test_predictions_come_first_by_their_lower_end_then_by_their_value():
-    plans = {"threads": (plan_of(Gain(1.2, 1.1, 1.3, "measured")),)}
+    plans = {"threads": (plan_of(Gain(1.2, 1.1, 1.3, basis="measured")),)}
     found = advise(work_profile(linear(6), Part("aten.add", 2), Part("aten.mul", 2)), plans=plans)
     assert found[0].entry == "threads"
     known = [each.predicted for each in found if each.predicted]
@@ -123,7 +123,7 @@ def test_an_entry_whose_plan_is_empty_is_not_advised():
 
 def test_what_a_plan_has_measured_is_the_prediction():
     profile = work_profile(linear(8, kind="linear"), framework="core", outside_ms=2)
-    plans = {"compiled-kernels": (plan_of(Gain(2.0, 1.5, 2.5, "as timed"), "layers.0"),)}
+    plans = {"compiled-kernels": (plan_of(Gain(2.0, 1.5, 2.5, basis="as timed"), "layers.0"),)}
     (advice,) = (x for x in advise(profile, plans=plans) if x.entry == "compiled-kernels")
     assert (advice.predicted.value, advice.predicted.low, advice.predicted.high) == (2, 1.5, 2.5)
     assert "as timed" in advice.predicted.basis
@@ -132,7 +132,7 @@ def test_what_a_plan_has_measured_is_the_prediction():
 
 def test_what_a_plan_has_measured_is_cut_to_what_amdahl_allows():
     profile = work_profile(linear(5, kind="linear"), framework="core", outside_ms=5)
-    plans = {"compiled-kernels": (plan_of(Gain(3.0, 1.5, 9.0, "as timed"), "layers.0"),)}
+    plans = {"compiled-kernels": (plan_of(Gain(3.0, 1.5, 9.0, basis="as timed"), "layers.0"),)}
     (advice,) = (x for x in advise(profile, plans=plans) if x.entry == "compiled-kernels")
     assert advice.predicted.value == advice.predicted.high == pytest.approx(2.0)
     assert advice.predicted.low == 1.5
@@ -141,7 +141,7 @@ def test_what_a_plan_has_measured_is_cut_to_what_amdahl_allows():
 
 def test_the_transforms_of_an_entry_are_taken_together():
     profile = work_profile(linear(8, kind="linear"), framework="core")
-    plans = {"pruned-sparse": (plan_of(None), plan_of(Gain(1.5, 1.2, 2.0, "timed")))}
+    plans = {"pruned-sparse": (plan_of(None), plan_of(Gain(1.5, 1.2, 2.0, basis="timed")))}
     (advice,) = (x for x in advise(profile, plans=plans) if x.entry == "pruned-sparse")
     assert advice.rule == "planned"
     assert advice.predicted.value == 1.5

@@ -6,11 +6,12 @@ from kept_attempts import UNUSABLE, optimization, timed
 
 from tinytorch.core.layers import Linear
 from tinytorch.core.tensor import Tensor
+from tinytorch.measure.estimate import INCONCLUSIVE
 from tinytorch.models.workload import Workload
 from tinytorch.records.record import Record
 from tinytorch.records.store import RecordStore
 from tinytorch.tuning import records as attempt_records
-from tinytorch.tuning.attempt import FAILED, INACCURATE, NOT_SHOWN, NOT_TRIED, Attempt, Settings
+from tinytorch.tuning.attempt import FAILED, INACCURATE, NOT_TRIED, Attempt, Settings
 from tinytorch.tuning.catalog import CATALOG
 from tinytorch.tuning.optimization import Optimization
 from tinytorch.tuning.records import (
@@ -106,7 +107,8 @@ def test_what_is_finished_is_found_with_a_note_that_says_when(store):
     assert set(found) == {("int8-dynamic",)}
     (note,) = found["int8-dynamic",].notes
     assert note == f"measured at {made.created_at[:16].replace('T', ' ')} UTC, not again"
-    assert replace(found["int8-dynamic",], notes=()) == FASTER
+    assert replace(found["int8-dynamic",], notes=(), measured_at="") == FASTER
+    assert found["int8-dynamic",].measured_at == made.created_at
     assert is_from_before(found["int8-dynamic",])
     assert not is_from_before(FASTER)
 
@@ -116,7 +118,7 @@ def test_stacks_are_found_in_their_order(store):
     assert set(find_finished(store, origin())) == {("int8-dynamic", "compiled-kernels")}
 
 
-@pytest.mark.parametrize("outcome", [FAILED, NOT_SHOWN, NOT_TRIED])
+@pytest.mark.parametrize("outcome", [FAILED, INCONCLUSIVE, NOT_TRIED])
 def test_what_may_turn_out_otherwise_is_tried_again(store, outcome):
     store.add(attempt_record(replace(FASTER, outcome=outcome), origin()))
     assert find_finished(store, origin()) == {}

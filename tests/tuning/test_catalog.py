@@ -1,7 +1,9 @@
 from dataclasses import replace
+from itertools import takewhile
 
 import pytest
 from parts import require_part
+from project_files import ROOT
 
 from tinytorch.errors import SettingError
 from tinytorch.models.targets import load_workload
@@ -20,6 +22,30 @@ def test_every_entry_is_complete(entry):
     assert [each["transform"] for each in entry.to_dict()["transforms"]] == [
         type(each).__name__ for each in entry.transforms
     ]
+
+
+def rows_of(page, first):
+    """Return the cells of the table of a page whose first column has this title."""
+    lines = (ROOT / "docs" / page).read_text("utf-8").splitlines()
+    start = next(number for number, line in enumerate(lines) if line.startswith(f"| {first} |"))
+    table = takewhile(lambda line: line.startswith("|"), lines[start + 2 :])
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in table]
+
+
+def test_the_documentation_lists_the_catalog():
+    models = {"core": "TinyTorch", "pytorch": "PyTorch"}
+    places = {("cpu", "cuda"): "", ("cpu",): " on a CPU", ("cuda",): " on a GPU"}
+    expected = [
+        [
+            f"`{each.name}`",
+            each.about,
+            each.risk,
+            each.role,
+            ", ".join(models[name] for name in each.frameworks) + places[each.devices],
+        ]
+        for each in CATALOG
+    ]
+    assert rows_of("optimizing.md", "entry") == expected
 
 
 def test_names_are_unique_and_fit_a_command_line():

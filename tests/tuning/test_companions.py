@@ -6,7 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from imaginary_trials import ENTRIES, waiting_profile
 
-from tinytorch.tuning.attempt import BETTER, NO_GAIN, NOT_SHOWN, OUTCOMES, WORSE
+from tinytorch.measure.estimate import INCONCLUSIVE
+from tinytorch.tuning.attempt import BETTER, NO_GAIN, OUTCOMES, WORSE
 from tinytorch.tuning.catalog import CATALOG
 from tinytorch.tuning.search import (
     CLOSE,
@@ -61,14 +62,14 @@ def test_what_was_not_better_and_what_was_combined_is_not_better_alone():
 
 @pytest.mark.parametrize("outcome", OUTCOMES)
 def test_hidden_is_what_was_as_good_and_not_better(outcome):
-    is_hidden = outcome in (NO_GAIN, WORSE, NOT_SHOWN)
+    is_hidden = outcome in (NO_GAIN, WORSE, INCONCLUSIVE)
     assert hidden([attempt("half", outcome=outcome, time=1.0)]) == ["half"] * is_hidden
 
 
 @given(st.floats(0.0, 0.99))
 def test_waiting_hides_from_its_threshold_on(idle_share):
     profile = waiting_profile(idle_share)
-    attempts = [attempt("half", outcome=NOT_SHOWN, time=1.0)]
+    attempts = [attempt("half", outcome=INCONCLUSIVE, time=1.0)]
     found = hidden_alone(attempts, ALL, best=[COMPILED], profile=profile, goal="latency")
     assert bool(found) == (profile.idle_share >= NOTABLE_WAITING)
 
@@ -76,23 +77,23 @@ def test_waiting_hides_from_its_threshold_on(idle_share):
 def test_waiting_hides_nothing_of_what_spares_the_program_work():
     assert {each.role for each in CATALOG} > NOT_HIDDEN
     called = next(each for each in CATALOG if each.role == "calling")
-    attempts = [attempt(called.name, outcome=NOT_SHOWN, time=1.0)]
+    attempts = [attempt(called.name, outcome=INCONCLUSIVE, time=1.0)]
     assert hidden(attempts, entries=(called,)) == []
 
 
 def test_where_nobody_knows_of_waiting_nothing_is_hidden():
-    attempts = [attempt("half", outcome=NOT_SHOWN, time=1.0)]
+    attempts = [attempt("half", outcome=INCONCLUSIVE, time=1.0)]
     assert hidden(attempts, idle_share=None) == []
     assert hidden_alone(attempts, ALL, best=[COMPILED], profile=None, goal="latency") == []
 
 
 @pytest.mark.parametrize("best", [(), (ENTRIES["threads"],)])
 def test_nothing_is_hidden_for_a_best_that_still_waits(best):
-    assert hidden([attempt("half", outcome=NOT_SHOWN, time=1.0)], best=best) == []
+    assert hidden([attempt("half", outcome=INCONCLUSIVE, time=1.0)], best=best) == []
 
 
 def test_rivals_of_what_the_best_has_are_hidden_as_well():
-    attempts = [attempt("half", outcome=NOT_SHOWN, time=1.0)]
+    attempts = [attempt("half", outcome=INCONCLUSIVE, time=1.0)]
     assert hidden(attempts, best=(INT8, COMPILED)) == ["half"]
 
 
@@ -101,7 +102,7 @@ def test_rivals_of_what_the_best_has_are_hidden_as_well():
     [("latency", ["half"]), ("throughput", ["half"]), ("memory", []), ("size", [])],
 )
 def test_waiting_hides_time_and_no_bytes(goal, found):
-    assert hidden([attempt("half", outcome=NOT_SHOWN, time=1.0)], goal=goal) == found
+    assert hidden([attempt("half", outcome=INCONCLUSIVE, time=1.0)], goal=goal) == found
 
 
 def test_the_order_of_what_is_hidden_is_that_of_the_entries():

@@ -2,11 +2,12 @@ from example_optimizations import attempt
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tinytorch.tuning.attempt import INACCURATE, Measured, Value
+from tinytorch.measure.estimate import Estimate
+from tinytorch.tuning.attempt import INACCURATE, Measured
 from tinytorch.tuning.ranking import dominates, front_of
 
 values = st.builds(
-    lambda value, doubt: Value(value, value - doubt, value + doubt),
+    lambda value, doubt: Estimate(value, value - doubt, value + doubt),
     st.floats(0.1, 2),
     st.floats(0, 0.1),
 )

@@ -4,6 +4,7 @@ from example_optimizations import attempt
 
 from tinytorch.comparison.resources import Resources
 from tinytorch.errors import SettingError
+from tinytorch.measure.estimate import Estimate
 from tinytorch.measure.interleaving import Round
 from tinytorch.tuning.attempt import check_limits, checked_limits
 
@@ -12,32 +13,32 @@ def test_on_a_device_the_memory_of_weights_counts():
     sides = (Resources(), Resources(parameter_bytes=3_000_000, device_peak_bytes=1_000_000))
     one = attempt("a", comparison=comparison(0.5, resources=sides))
     (found,) = check_limits(one, {"memory_mb": 3.5})
-    assert (found.value, found.verdict) == (4.0, "broken")
+    assert (found.found.value, found.verdict) == (4.0, "broken")
 
 
 def test_a_limit_is_kept_broken_or_not_shown():
     one = attempt("a", time=0.5)  # 0.5 ms, 10 kB of memory, a file of 20 kB
     kept, broken = check_limits(one, {"latency_ms": 0.6, "memory_mb": 0.009})
     assert kept.verdict == "kept"
-    assert kept.low <= kept.value <= kept.high < 0.6
+    assert kept.found.high < 0.6
     assert broken.verdict == "broken"
-    assert broken.value == 0.01
+    assert broken.found == Estimate.counted(0.01)
 
 
 def test_an_interval_around_the_limit_shows_nothing():
     (check,) = check_limits(attempt("a", time=0.5, spread=0.2), {"latency_ms": 0.5})
-    assert check.verdict == "not shown"
+    assert check.verdict == "inconclusive"
 
 
 def test_the_baseline_can_be_asked_too():
     (check,) = check_limits(attempt("a", time=0.5), {"latency_ms": 0.9}, of_baseline=True)
     assert check.verdict == "broken"
-    assert check.value == pytest.approx(1.0)
+    assert check.found.value == pytest.approx(1.0)
 
 
 def test_what_was_not_measured_is_not_shown():
     (check,) = check_limits(None, {"size_mb": 1})
-    assert (check.verdict, check.value) == ("not shown", None)
+    assert (check.verdict, check.found) == ("inconclusive", None)
 
 
 @pytest.mark.parametrize(
@@ -59,12 +60,12 @@ def test_turns_of_one_round_are_not_taken_for_independent():
     rounds = tuple(Round((1e-3,) * 50, (1e-3 * each,) * 50) for each in medians)
     one = attempt("a", comparison=comparison(rounds=rounds))
     (check,) = check_limits(one, {"latency_ms": 0.5})
-    assert check.verdict == "not shown"
-    assert (check.low, check.high) == pytest.approx((0.40, 0.56))
+    assert check.verdict == "inconclusive"
+    assert tuple(check.found) == pytest.approx((0.40, 0.56))
 
 
 def test_a_few_rounds_show_nothing_about_a_limit():
     rounds = tuple(Round((1e-3,) * 50, (4e-4,) * 50) for _ in range(3))
     (check,) = check_limits(attempt("a", comparison=comparison(rounds=rounds)), {"latency_ms": 0.5})
-    assert check.verdict == "not shown"
+    assert check.verdict == "inconclusive"
     assert check.to_dict()["high"] is None

@@ -6,15 +6,23 @@ from example_comparisons import comparison
 from example_optimizations import measured as example
 
 from tinytorch.comparison.resources import Resources
-from tinytorch.tuning.attempt import BASELINE, OBJECTIVES, Measured, Value, measured_by
+from tinytorch.measure.estimate import Estimate
+from tinytorch.tuning.attempt import (
+    BASELINE,
+    OBJECTIVES,
+    Measured,
+    is_less,
+    is_more,
+    measured_by,
+)
 
 
 def test_a_comparison_gives_shares_of_the_baseline():
     found = measured_by(example(0.5, memory=0.25, size=0.75, lost=8))
     assert abs(found.time.value - 0.5) < 1e-9
     assert found.time.low < 0.5 < found.time.high
-    assert found.memory == Value.counted(0.25)
-    assert found.size == Value.counted(0.75)
+    assert found.memory == Estimate.counted(0.25)
+    assert found.size == Estimate.counted(0.75)
     assert found.accuracy.low < found.accuracy.value == -6 / 800 < found.accuracy.high
 
 
@@ -33,7 +41,7 @@ def test_on_a_device_weights_and_its_own_peak_count():
         Resources(parameter_bytes=100, peak_bytes=110, device_peak_bytes=20),
         Resources(parameter_bytes=50, device_peak_bytes=25),
     )
-    assert measured_by(comparison(resources=sides)).memory == Value.counted(75 / 120)
+    assert measured_by(comparison(resources=sides)).memory == Estimate.counted(75 / 120)
 
 
 def test_a_model_against_itself_is_the_baseline():
@@ -41,29 +49,29 @@ def test_a_model_against_itself_is_the_baseline():
 
 
 def test_json_gives_it_back_with_unknown_ends():
-    found = Measured(Value(0.5, 0.4, float("inf")), accuracy=Value(-0.1, float("-inf"), 0.0))
+    found = Measured(Estimate(0.5, 0.4, float("inf")), accuracy=Estimate(-0.1, float("-inf"), 0.0))
     assert Measured.from_dict(json.loads(json.dumps(found.to_dict()))) == found
 
 
 def test_below_means_shown_to_be_below():
-    assert Value(1.0, 0.9, 1.1).is_below(Value(1.3, 1.2, 1.4))
-    assert not Value(1.0, 0.9, 1.25).is_below(Value(1.3, 1.2, 1.4))
-    assert not Value.counted(0.9999).is_below(Value.counted(1.0), by=0.001)
+    assert Estimate(1.0, 0.9, 1.1).is_less_than(Estimate(1.3, 1.2, 1.4))
+    assert not Estimate(1.0, 0.9, 1.25).is_less_than(Estimate(1.3, 1.2, 1.4))
+    assert not Estimate.counted(0.9999).is_less_than(Estimate.counted(1.0), by=0.001)
 
 
 def test_half_is_a_gain_of_two_and_the_ends_change_places():
-    assert Value(0.5, 0.4, 0.8).gain == Value(2.0, 1 / 0.8, 2.5)
-    assert Value(0.0, 0.0, 0.5).gain == Value(math.inf, 2.0, math.inf)
+    assert Estimate(0.5, 0.4, 0.8).inverse == Estimate(2.0, 1 / 0.8, 2.5)
+    assert Estimate(0.0, 0.0, 0.5).inverse == Estimate(math.inf, 2.0, math.inf)
 
 
 @pytest.mark.parametrize(
     ("share", "expected"),
     [
-        (Value.counted(0.5), (True, False)),
-        (Value.counted(1.5), (False, True)),
-        (Value.counted(1.0005), (False, False)),
-        (Value(0.9, 0.7, 1.1), (False, False)),
+        (Estimate.counted(0.5), (True, False)),
+        (Estimate.counted(1.5), (False, True)),
+        (Estimate.counted(1.0005), (False, False)),
+        (Estimate(0.9, 0.7, 1.1), (False, False)),
     ],
 )
 def test_a_share_is_less_or_more_only_where_that_is_shown(share, expected):
-    assert (share.is_less, share.is_more) == expected
+    assert (is_less(share), is_more(share)) == expected

@@ -6,7 +6,7 @@ from example_comparisons import comparison
 from example_optimizations import attempt, inconclusive, optimization
 
 from tinytorch.comparison.accuracy import compare_accuracy
-from tinytorch.errors import SettingError
+from tinytorch.errors import RecordError, SettingError
 from tinytorch.transforms.plan import Gain
 from tinytorch.tuning.advice import Advice
 from tinytorch.tuning.attempt import (
@@ -15,7 +15,7 @@ from tinytorch.tuning.attempt import (
     FAILED,
     INACCURATE,
     NOT_TRIED,
-    NOTHING_TO_DO,
+    SKIPPED,
     Settings,
 )
 from tinytorch.tuning.optimization import Contribution, Optimization
@@ -36,7 +36,7 @@ def test_json_gives_it_back():
 
 
 def test_another_schema_is_refused():
-    with pytest.raises(SettingError, match="an optimization of schema 99; this version reads 1"):
+    with pytest.raises(RecordError, match=r"Optimization\.schema: expected 1.* got 99"):
         Optimization.from_dict({"schema": 99})
 
 
@@ -63,7 +63,7 @@ def test_where_nothing_helps_limits_are_those_of_the_model_as_it_is():
     )
     assert one.recommended is None
     (check,) = one.limit_checks
-    assert (check.verdict, check.value) == ("kept", pytest.approx(1.0))
+    assert (check.verdict, check.found.value) == ("kept", pytest.approx(1.0))
 
 
 def test_the_best_at_the_goal_comes_first_and_what_was_never_ranked_last():
@@ -81,7 +81,7 @@ def test_the_best_at_the_goal_comes_first_and_what_was_never_ranked_last():
 
 
 def test_a_prediction_is_that_of_the_suggestion():
-    gain = Gain(2.0, 1.0, 3.0, "bytes")
+    gain = Gain(2.0, 1.0, 3.0, basis="bytes")
     advice = (Advice("one", "title", (), "a"), Advice("other", "title", (), "a", gain))
     found = optimization(attempt("a", time=0.5), attempt("a", "b", time=0.5), advice=advice)
     assert [found.predicted(each) for each in found.attempts] == [gain, None]
@@ -116,7 +116,7 @@ def test_limits_are_checked_where_nothing_was_chosen_for_it():
     found = optimization(
         tried, confirmations=(again,), settings=Settings(limits={"latency_ms": 0.8})
     )
-    assert found.limit_checks[0].value == pytest.approx(0.7)
+    assert found.limit_checks[0].found.value == pytest.approx(0.7)
 
 
 # ---------------------------------------------------------------- what cannot be told
@@ -144,8 +144,8 @@ def test_what_is_slower_is_no_open_question_whatever_its_accuracy():
         ([], False),
         ([FAILED, FAILED], False),
         ([NOT_TRIED], False),
-        ([FAILED, NOTHING_TO_DO], False),
-        ([NOTHING_TO_DO, NOT_TRIED], True),
+        ([FAILED, SKIPPED], False),
+        ([SKIPPED, NOT_TRIED], True),
         ([FAILED, INACCURATE], True),
         ([FAILED, BROKEN], True),
         ([FAILED, ACCURACY_INCONCLUSIVE], True),

@@ -3,7 +3,8 @@ from example_comparisons import comparison
 from example_optimizations import attempt
 from example_optimizations import measured as example
 
-from tinytorch.tuning.attempt import BETTER, INACCURATE, NO_GAIN, NOT_SHOWN, WORSE
+from tinytorch.measure.estimate import INCONCLUSIVE
+from tinytorch.tuning.attempt import BETTER, INACCURATE, NO_GAIN, WORSE
 from tinytorch.tuning.ranking import best_of, choose, next_best, outcome_at
 
 
@@ -13,11 +14,11 @@ from tinytorch.tuning.ranking import best_of, choose, next_best, outcome_at
         ("latency", example(0.5), BETTER),
         ("throughput", example(1.5), WORSE),
         ("latency", example(1.0, spread=0.002), NO_GAIN),
-        ("latency", example(1.0, spread=0.2), NOT_SHOWN),
+        ("latency", example(1.0, spread=0.2), INCONCLUSIVE),
         ("memory", example(1.5, memory=0.5), BETTER),
         ("memory", example(0.5, memory=1.5), WORSE),
         ("size", example(0.5, size=1.0), NO_GAIN),
-        ("size", comparison(0.5), NOT_SHOWN),
+        ("size", comparison(0.5), INCONCLUSIVE),
     ],
 )
 def test_a_goal_has_its_own_objective(goal, compared, outcome):
@@ -64,7 +65,7 @@ def test_of_equal_sizes_the_faster_one_is_taken():
     assert best_of([slow, fast, smaller], goal="size", limits={}) is smaller
 
 
-@pytest.mark.parametrize("outcome", [NO_GAIN, NOT_SHOWN, WORSE, INACCURATE, "broken", "failed"])
+@pytest.mark.parametrize("outcome", [NO_GAIN, INCONCLUSIVE, WORSE, INACCURATE, "broken", "failed"])
 def test_what_a_fresh_comparison_does_not_confirm_is_not_chosen(outcome):
     first, second = attempt("first", time=0.5), attempt("second", time=0.8)
     again = attempt("first", time=1.0, outcome=outcome)

@@ -51,7 +51,7 @@ def test_written_out_attention_is_advised_in_one_kernel():
     assert advice.predicted.value == pytest.approx(1 / 0.9)
     # 800 kFLOP take 0.8 ms, the 32 kB of queries, keys, values and outputs less.
     assert advice.predicted.high == pytest.approx(amdahl(0.4, 4 / 0.8))
-    assert "a length of 100" in advice.evidence[1]
+    assert "length 100" in advice.evidence[1]
 
 
 def test_without_ceilings_the_gain_of_a_kernel_is_not_predicted():
@@ -73,20 +73,20 @@ def test_attention_overtakes_other_products_in_proportion_to_the_length():
     other = linear(6, rows=100, inside=400, outside=100)
     profile = work_profile(other, *written(width=100))
     (advice,) = found(quadratic_attention, profile)
-    assert "at a length of 100" in advice.title
+    assert "length 100" in advice.title
     other = linear(6, rows=100, inside=400, outside=1000)
     (advice,) = found(quadratic_attention, work_profile(other, *written(width=100)))
-    assert "at a length of 1,000" in advice.title
-    assert "10 times the present length" in advice.evidence[1]
-    assert "0.08 MB" in advice.evidence[2]
+    assert "1,000" in advice.title
+    assert advice.evidence[2].startswith("10x")
+    assert advice.evidence[3].startswith("0.08 MB")
     assert advice.entry == ""
 
 
 def test_fused_attention_grows_as_well():
     profile = work_profile(linear(6, rows=100, inside=400, outside=1000), fused(width=100))
     (advice,) = found(quadratic_attention, profile)
-    assert "at a length of 1,000" in advice.title
-    assert "never in memory" in advice.evidence[2]
+    assert "1,000" in advice.title
+    assert advice.evidence[3].startswith("0 bytes")
 
 
 def test_one_token_after_the_other_does_not_grow_with_the_square():

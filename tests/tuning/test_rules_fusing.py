@@ -37,9 +37,10 @@ def test_a_run_of_neighbours_takes_as_long_as_the_slowest_of_them():
     advice = found(small_operations, profile)["compiled"]
     assert advice.predicted.value == pytest.approx(1 / 0.9)
     assert advice.predicted.high == pytest.approx(amdahl(0.4))
-    assert "2 operations besides products take 40%" in advice.evidence[0]
+    assert advice.evidence[0].startswith("40%")
+    assert "2 operations" in advice.evidence[0]
     assert "add 30.0%, relu 10.0%" in advice.evidence[0]
-    assert "1 run " in advice.evidence[1]
+    assert advice.evidence[1].startswith("1 ")
 
 
 def test_a_product_between_them_parts_two_runs():
@@ -73,7 +74,7 @@ def test_activations_of_tinytorch_are_fused_with_the_product_before():
     )
     advice = found(small_operations, profile)["fused-layers"]
     assert advice.predicted.high == pytest.approx(1 / 0.7)
-    assert "1 activation right after a product" in advice.evidence[1]
+    assert "1 activation" in advice.evidence[1]
     assert "fused-layers" in found(small_operations, profile, fused_layers=plan_of("layers.0"))
     assert "fused-layers" not in found(small_operations, profile, fused_layers=plan_of("other"))
 
@@ -83,7 +84,8 @@ def test_kernels_are_advised_without_a_guess():
     advice = found(own_kernels, profile)["compiled-kernels"]
     assert advice.predicted is None
     assert "tune" in advice.not_predicted
-    assert "linear in layers.0, with 67%" in advice.evidence[0]
+    assert advice.evidence[1].startswith("67%")
+    assert "linear in layers.0" in advice.evidence[1]
 
 
 def test_a_model_of_pytorch_has_no_such_kernels():

@@ -19,16 +19,17 @@ def found(profile):
 def test_a_text_is_advised_to_be_written_with_a_static_cache():
     (advice,) = found(work_profile(*steps(), outside_ms=8, kinds=KINDS))
     assert advice.entry == "static-generation"
-    assert advice.evidence[0].startswith("a call runs the decoder 8 times, once for every token, 2")
-    assert "no operation runs in at least 50% of a call; 12% is spent" in advice.evidence[1]
+    assert advice.evidence[0].startswith("8 decoder steps per call, 2")
+    assert [each[:3] for each in advice.evidence[1:]] == ["50%", "12%"]
     assert advice.predicted is None
-    assert "known only once it is compiled" in advice.not_predicted
+    assert advice.not_predicted
     assert advice.share == pytest.approx(0.625, abs=0.01)
 
 
 def test_on_a_device_what_waits_can_be_gone():
     (advice,) = found(on_gpu(*steps(), idle=0.5, kinds=KINDS))
-    assert "the device waits for the program in at least 50%" in advice.evidence[1]
+    assert "50%" in advice.evidence[1]
+    assert "host-bound" in advice.evidence[1]
     assert advice.predicted.value == pytest.approx(2.0)
     assert advice.predicted.low == 1.0
     assert advice.predicted.high == pytest.approx(1 / 0.375)

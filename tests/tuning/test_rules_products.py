@@ -29,7 +29,7 @@ def plan_of(*layers):
 def test_memory_bound_weights_are_advised_in_fewer_bytes():
     advice = found(memory_bound_products, work_profile(linear(8), RELU))
     assert set(advice) == {"int8-weights", "int4-weights", "bfloat16"}
-    assert "are memory-bound" in advice["int8-weights"].evidence[0]
+    assert "1 memory-bound" in advice["int8-weights"].evidence[0]
     assert "used once" in advice["int8-weights"].evidence[1]
     assert advice["int8-weights"].share == pytest.approx(0.8)
 
@@ -48,7 +48,7 @@ def test_with_a_faster_processor_bytes_are_the_limit():
     gain = found(memory_bound_products, work_profile(linear(8), RELU, ceilings=quick))
     assert gain["int8-weights"].predicted.high == pytest.approx(amdahl(0.8, 8 / 1.008))
     assert gain["int4-weights"].predicted.high == pytest.approx(amdahl(0.8, 8 / 0.508))
-    assert "bfloat16 products was not measured" in gain["bfloat16"].not_predicted
+    assert "bfloat16" in gain["bfloat16"].not_predicted
 
 
 def test_half_the_bits_everywhere_halve_the_rest_and_no_more():
@@ -85,9 +85,9 @@ def test_a_plan_that_leaves_most_of_them_alone_is_not_advised():
 def test_compute_bound_products_are_advised_in_fewer_bits():
     advice = found(compute_bound_products, work_profile(linear(800, rows=100), RELU))
     assert set(advice) == {"int8-dynamic", "int8-static", "bfloat16-layers", "bfloat16"}
-    assert "are compute-bound" in advice["int8-dynamic"].evidence[0]
-    assert "25% of what the machine reaches" in advice["int8-dynamic"].evidence[1]
-    assert "int8 at 4 G operations/s" in advice["int8-dynamic"].evidence[2]
+    assert "1 compute-bound" in advice["int8-dynamic"].evidence[0]
+    assert "25% of the measured" in advice["int8-dynamic"].evidence[1]
+    assert advice["int8-dynamic"].evidence[2].startswith("4 G operations/s")
 
 
 def test_integers_bring_what_the_measured_rate_allows():
@@ -105,7 +105,7 @@ def on_tensor_cores(*parts):
 def test_a_gpu_multiplies_float32_as_tf32():
     gain = found(compute_bound_products, on_tensor_cores(linear(800, rows=100)))["tf32"].predicted
     assert gain.value == pytest.approx(8)
-    assert "the same bytes are read" in gain.basis
+    assert "unchanged bytes" in gain.basis
 
 
 def test_convolutions_choose_tf32_by_themselves():
@@ -130,7 +130,7 @@ def test_a_machine_that_is_no_faster_in_integers_is_not_advised_to_use_them():
 
 def test_without_ceilings_products_are_named_and_nothing_is_predicted():
     advice = found(compute_bound_products, work_profile(linear(8), ceilings=None))
-    assert "limit is not known" in advice["int8-dynamic"].evidence[0]
+    assert "-bound" not in advice["int8-dynamic"].evidence[0]
     assert advice["int8-dynamic"].predicted is None
     assert "ceilings were not measured" in advice["int8-dynamic"].not_predicted
 
@@ -168,4 +168,4 @@ def test_a_removed_layer_takes_no_time():
     assert "fewer-layers" not in found(fewer_products, profile)
     advice = found(fewer_products, profile, fewer_layers=plan_of("blocks.1"))["fewer-layers"]
     assert advice.predicted.high == pytest.approx(1 / 0.8)
-    assert "'blocks.1' takes 20.0%" in advice.evidence[0]
+    assert advice.evidence == ("20.0% of a call is in 'blocks.1'",)

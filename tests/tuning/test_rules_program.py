@@ -1,12 +1,10 @@
 import pytest
 from example_work import Part, linear, on_gpu, work_profile
 
-from tinytorch.measure.samples import Samples
 from tinytorch.tuning.facts import gather_facts
 from tinytorch.tuning.rules_program import (
     book_keeping,
     busy_machine,
-    data_loading_advice,
     launches,
     not_counted,
     python_overhead,
@@ -22,7 +20,8 @@ def test_a_waiting_device_is_advised_to_get_its_kernels_at_once():
     advice = found(launches, on_gpu(linear(6), Part("aten.relu", 2), idle=0.5))
     assert advice["captured"].predicted.value == pytest.approx(2.0)
     assert advice["captured"].predicted.low == 1.0
-    assert "waits for the program in 50%" in advice["captured"].evidence[0]
+    assert advice["captured"].evidence[0].startswith("50%")
+    assert "host-bound" in advice["captured"].evidence[0]
     # Of the other half a quarter stands between products.
     assert advice["compiled-captured"].predicted.value == pytest.approx(2.0)
     assert advice["compiled-captured"].predicted.high == pytest.approx(1 / 0.375)
@@ -40,7 +39,7 @@ def test_time_in_no_operation_is_the_programs():
     advice = found(python_overhead, work_profile(linear(4), outside_ms=6))[""]
     assert advice.share == pytest.approx(0.6)
     assert "60%" in advice.evidence[0]
-    assert "2.5 times" in advice.not_predicted
+    assert "2.5x" in advice.not_predicted
     assert not found(python_overhead, work_profile(linear(9), outside_ms=1))
 
 
@@ -53,7 +52,7 @@ def test_book_keeping_matters_where_operations_are_small():
 def test_dropout_in_inference_is_told():
     profile = work_profile(linear(99), Part("aten.native_dropout", 1))
     advice = found(book_keeping, profile)["inference-mode"]
-    assert "1 dropout of layers.1" in advice.evidence[1]
+    assert "1 dropout in layers.1" in advice.evidence[2]
     assert advice.share == pytest.approx(0.01)
 
 
@@ -65,7 +64,8 @@ def test_a_training_step_needs_its_book_keeping():
 def test_a_number_for_the_program_makes_it_wait():
     item = Part("aten._local_scalar_dense", 1, "movement", path="gate")
     advice = found(synchronisations, on_gpu(linear(6), item))[""]
-    assert "1 operation (_local_scalar_dense) of gate" in advice.evidence[0]
+    assert advice.evidence[0].startswith("1 operation in gate")
+    assert "_local_scalar_dense" in advice.evidence[0]
     assert not found(synchronisations, on_gpu(linear(6)))
     assert not found(synchronisations, work_profile(linear(6), item))
 
@@ -83,24 +83,3 @@ def test_a_busy_machine_is_told_by_its_notes():
     advice = found(busy_machine, work_profile(linear(6), notes=notes))[""]
     assert advice.evidence == notes[:1]
     assert not found(busy_machine, work_profile(linear(6)))
-
-
-def test_loading_beside_the_step_hides_the_shorter_one():
-    load, step = Samples("load", (0.01,) * 5), Samples("step", (0.03,) * 5)
-    advice = data_loading_advice(load, step)
-    assert advice.predicted.value == pytest.approx(4 / 3)
-    assert advice.predicted.low == 1.0
-    assert advice.share == pytest.approx(0.25)
-    assert "10 ms" in advice.evidence[0]
-
-
-def test_loading_that_takes_longer_than_the_step_starves_it():
-    advice = data_loading_advice(Samples("load", (0.03,) * 5), Samples("step", (0.01,) * 5))
-    assert advice.predicted.value == pytest.approx(4 / 3)
-    assert "takes longer" in advice.title
-    assert "3.00 times a step" in advice.evidence[0]
-
-
-def test_quick_loading_is_no_advice():
-    found = data_loading_advice(Samples("load", (0.001,) * 5), Samples("step", (0.1,) * 5))
-    assert found is None

@@ -9,9 +9,9 @@ from example_optimizations import attempt as example
 from imaginary_trials import ENTRIES, SPEEDS, ImaginaryTrials
 
 from tinytorch.tuning import search as search_module
-from tinytorch.tuning.attempt import BETTER, FAILED, NOT_TRIED, NOTHING_TO_DO, WORSE, Settings
+from tinytorch.tuning.attempt import BETTER, FAILED, NOT_TRIED, SKIPPED, WORSE, Settings
 from tinytorch.tuning.search import Search
-from tinytorch.tuning.trying import Built, NothingToDoError
+from tinytorch.tuning.trying import Built, SkippedError
 
 
 @pytest.fixture(autouse=True)
@@ -80,7 +80,7 @@ def test_what_cannot_be_left_out_has_a_reason(monkeypatch):
     search.try_combinations()
 
     def nothing(workload, entries, profile=None):
-        raise NothingToDoError("there is nothing left", ())
+        raise SkippedError("there is nothing left", ())
 
     monkeypatch.setattr(search_module, "build_stack", nothing)
     search.take_apart()
@@ -122,7 +122,7 @@ def test_without_time_the_rest_is_listed_as_not_tried(monkeypatch):
     assert others[0].reason == "the budget of 120 s was spent before"
 
 
-@pytest.mark.parametrize("outcome", [NOT_TRIED, NOTHING_TO_DO])
+@pytest.mark.parametrize("outcome", [NOT_TRIED, SKIPPED])
 def test_what_was_not_carried_out_does_not_count_as_tried(monkeypatch, outcome):
     search = searching("int8", "compiled")
     search.attempts.append(example("nothing", outcome=outcome, reason=""))

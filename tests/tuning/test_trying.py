@@ -15,8 +15,8 @@ from tinytorch.tuning.attempt import (
     IN_MEMORY,
     INACCURATE,
     NOT_TRIED,
-    NOTHING_TO_DO,
     RELOADED,
+    SKIPPED,
     Settings,
 )
 from tinytorch.tuning.catalog import GOALS, Entry, find_entries
@@ -166,7 +166,7 @@ def test_an_evaluate_that_fails_for_a_candidate_fails_that_one():
 def test_an_empty_plan_is_nothing_to_do():
     attempt, _ = tried(0.0)
     assert (attempt.outcome, attempt.reason) == (
-        NOTHING_TO_DO,
+        SKIPPED,
         "Scale: there is nothing to scale",
     )
 
@@ -388,7 +388,7 @@ def test_what_a_workload_lacks_is_no_failure():
 
     needy = Entry("needy", (Needy(),), "needy", 1, "exact", frozenset(GOALS), "")
     attempt, _ = Trials(workload(), Settings()).attempt([needy], budget_s=BUDGET)
-    assert attempt.outcome == NOTHING_TO_DO
+    assert attempt.outcome == SKIPPED
     assert attempt.reason == "Needy: it needs calibration data; give some"
 
 

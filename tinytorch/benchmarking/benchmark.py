@@ -1,4 +1,4 @@
-"""Benchmark: latency, accuracy and memory of several models."""
+"""Benchmark, BenchmarkSuite: latency, accuracy and memory of several models, and a report."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import cached_property, partial
-from typing import Any, Literal
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
 from tinytorch.benchmarking.checks import (
-    check_count,
     failure_text,
     mean_interval,
     named_models,
@@ -21,18 +21,24 @@ from tinytorch.benchmarking.examples import (
     ACCURACY,
     Examples,
     Scored,
-    checked_shapes,
     read_examples,
 )
 from tinytorch.benchmarking.performance import time_in_turns
 from tinytorch.benchmarking.subject import Subject, make_subject, ready_together
+from tinytorch.benchmarking.suite_run import pareto_front
+from tinytorch.core.files import write_atomically
 from tinytorch.errors import ModelError, SettingError
-from tinytorch.measure.samples import Interval, Samples
+from tinytorch.measure.environment import describe_environment
+from tinytorch.measure.estimate import Estimate
+from tinytorch.measure.samples import Samples
 from tinytorch.measure.timing import fitting_clock
 from tinytorch.models.workload import Workload
+from tinytorch.profiling.flops import checked_shapes
+from tinytorch.profiling.timer import check_count
+from tinytorch.showing import benchmarking_reports
 
-__all__ = ["LOWER_IS_BETTER", "METRICS", "Benchmark", "BenchmarkResult"]
-
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 # ---------------------------------------------------------------- BenchmarkResult: the values of
 # one metric for one model
@@ -85,7 +91,7 @@ class BenchmarkResult:
 
     @classmethod
     def failed(cls, metric_name: str, error: str, **settings: Any) -> BenchmarkResult:
-        """Give the result of a model that could not be measured."""
+        """Return the result of a model that could not be measured."""
         return cls(metric_name, (), error=error, **settings)
 
     @property
@@ -100,7 +106,8 @@ class BenchmarkResult:
         return Samples(self.metric_name, tuple(self.values), unit=self.unit)
 
     @cached_property
-    def _interval(self) -> Interval | None:
+    def interval(self) -> Estimate | None:
+        """The number to quote with its interval; None for a model that failed."""
         if self.samples is None:
             return None
         if self.interval_of == "mean":
@@ -117,7 +124,7 @@ class BenchmarkResult:
 
     @property
     def std(self) -> float | None:
-        """Give the standard deviation of the sample (n - 1); 0 for a single value."""
+        """The sample standard deviation (n - 1); 0 for a single value."""
         return self.samples.std if self.samples else None
 
     @property
@@ -134,20 +141,20 @@ class BenchmarkResult:
 
     @property
     def ci_lower(self) -> float | None:
-        return self._interval.low if self._interval else None
+        return self.interval.low if self.interval else None
 
     @property
     def ci_upper(self) -> float | None:
-        return self._interval.high if self._interval else None
+        return self.interval.high if self.interval else None
 
     @property
     def ci_confidence(self) -> float | None:
         """The coverage that the interval really has."""
-        return self._interval.confidence if self._interval else None
+        return self.interval.coverage if self.interval else None
 
     @property
     def typical(self) -> float | None:
-        """Give the number to quote: the median of measurements, the mean of scores."""
+        """The number to quote: the median of measurements, the mean of scores."""
         return self.mean if self.interval_of == "mean" else self.median
 
     def to_dict(self) -> dict[str, Any]:
@@ -303,7 +310,7 @@ class Benchmark:
     def compare_models(
         self, metric: str = LATENCY, *, input_shape: Shape = None
     ) -> list[dict[str, Any]]:
-        """Give a row for each model; those of the last run, or of a new one where there was none.
+        """Return one row per model, of the last run or, if there was none, of a new one.
 
         `speedup` is the first model's time over this one's (more than 1 is faster), the median over
         the rounds, with `speedup_low` and `speedup_high`; it is None for other metrics.
@@ -327,7 +334,7 @@ class Benchmark:
 
     @property
     def can_score(self) -> bool:
-        """Say whether there is anything to score all models by."""
+        """Whether all models can be scored."""
         return bool(self.datasets) or all(
             isinstance(model, (str, Workload)) for model in self.models.values()
         )
@@ -347,7 +354,7 @@ class Benchmark:
         }
 
     def _first_examples(self) -> Examples | None:
-        """Give the first data set that can be read; latency does not need one."""
+        """Return the first readable data set, or None; latency does not need one."""
         for source in self.datasets.values():
             try:
                 return read_examples(source)
@@ -415,7 +422,7 @@ class Benchmark:
 
 
 def _named_datasets(datasets: Any) -> dict[str, Any]:
-    """Give data sets by name: one, a list of them, or a dictionary of names."""
+    """Return data sets by name, from one, a list, or a dictionary."""
     if datasets is None:
         return {}
     if isinstance(datasets, Mapping) and "inputs" not in datasets:
@@ -472,11 +479,151 @@ def _row(name: str, result: BenchmarkResult, first: BenchmarkResult) -> dict[str
     if first.typical and result.typical is not None:
         row["ratio_to_first"] = result.typical / first.typical
     if result.metric_name == LATENCY:
-        speedup, interval = ratio_interval(first.values, result.values)
+        speedup = ratio_interval(first.values, result.values)
         row |= {
-            "speedup": speedup,
-            "speedup_low": interval.low,
-            "speedup_high": interval.high,
-            "speedup_confidence": interval.confidence,
+            "speedup": speedup.value,
+            "speedup_low": speedup.low,
+            "speedup_high": speedup.high,
+            "speedup_confidence": speedup.coverage,
         }
     return row
+
+
+# ---------------------------------------------------------------- BenchmarkSuite: every metric of
+# several models, as tables, figures and a report
+
+PathLike = str | Path
+ProgressReport = Callable[[str, int, int], None]
+
+
+class BenchmarkSuite:
+    """Measure latency, accuracy and memory of several models and show the results.
+
+    Models and data sets are those of :class:`Benchmark`. Making a suite writes nothing; with an
+    `output_dir` figures and reports are written there when they are asked for.
+    """
+
+    def __init__(
+        self,
+        models: Any,
+        datasets: Any = (),
+        output_dir: PathLike | None = None,
+        *,
+        warmup_runs: int = 5,
+        measurement_runs: int = 100,
+        seed: int = 0,
+    ) -> None:
+        self.benchmark = Benchmark(models, datasets, warmup_runs, measurement_runs, seed=seed)
+        self.output_dir = None if output_dir is None else Path(output_dir)
+
+    @property
+    def results(self) -> dict[str, Results]:
+        """What has been measured so far, by metric and by model."""
+        return self.benchmark.results
+
+    def run_full_benchmark(
+        self, input_shape: Shape = None, *, progress: ProgressReport | None = None
+    ) -> dict[str, Results]:
+        """Measure every metric and give the results by metric and by model.
+
+        Without anything to score models by, there is no accuracy. `input_shape` is that of the
+        calls for latency and memory; None takes an example of the data, or of the size of each
+        model's first layer. `progress` is told what comes next, how many steps are done, and how
+        many there are: ``progress("latency", 0, 3)``. What was finished stays in `results`.
+        """
+        metrics = [name for name in METRICS if name != ACCURACY or self.benchmark.can_score]
+        for done, metric in enumerate(metrics):
+            if progress is not None:
+                progress(metric, done, len(metrics))
+            self.benchmark.run(metric, input_shape=input_shape)
+        if progress is not None:
+            progress("done", len(metrics), len(metrics))
+        return {metric: self.results[metric] for metric in metrics}
+
+    def plot_results(self, save_path: PathLike | None = None) -> Figure:
+        """Draw a bar for each model and metric, with its interval, and give the figure.
+
+        It is saved under `save_path`, or in the suite's `output_dir` if it has one.
+        """
+        figure: Figure = benchmarking_reports().draw_results(self._measured())
+        self._save_figure(figure, save_path, "benchmark_results.png")
+        return figure
+
+    def plot_pareto_frontier(
+        self,
+        x_metric: str = "latency",
+        y_metric: str = "accuracy",
+        save_path: PathLike | None = None,
+    ) -> Figure:
+        """Draw models by two metrics, and a line through those that no other model beats.
+
+        A model is beaten by one that is at least as good in both metrics and better in one. The
+        points are medians (latency), means (accuracy) and peaks (memory).
+        """
+        points = self._points(x_metric, y_metric)
+        front = self.pareto_frontier(x_metric, y_metric)
+        figure: Figure = benchmarking_reports().draw_pareto(
+            points, front, self._measured(), x_metric, y_metric
+        )
+        self._save_figure(figure, save_path, f"pareto_{x_metric}_{y_metric}.png")
+        return figure
+
+    def pareto_frontier(self, x_metric: str = "latency", y_metric: str = "accuracy") -> list[str]:
+        """Return the names of the models that no other dominates in these metrics."""
+        points = self._points(x_metric, y_metric)
+        return pareto_front(
+            points, lower_is_better=(LOWER_IS_BETTER[x_metric], LOWER_IS_BETTER[y_metric])
+        )
+
+    def generate_report(self, save_path: PathLike | None = None) -> str:
+        """Return the results as Markdown; also write them to `save_path` or the `output_dir`."""
+        results = self._measured()
+        rows = {metric: self.benchmark.compare_models(metric) for metric in results}
+        pair = ("latency", "accuracy")
+        front = self.pareto_frontier(*pair) if all(each in results for each in pair) else []
+        report: str = benchmarking_reports().markdown_report(
+            results,
+            rows,
+            front=front,
+            runs=self.benchmark.measurement_runs,
+            environment=describe_environment(),
+        )
+        path = self._path(save_path, "benchmark_report.md")
+        if path is not None:
+            with write_atomically(path) as target:
+                target.write_text(report, "utf-8")
+        return report
+
+    # ------------------------------------------------------------ inside
+
+    def _measured(self) -> dict[str, Results]:
+        if not self.results:
+            raise SettingError("nothing was measured yet; call run_full_benchmark() before")
+        return {metric: self.results[metric] for metric in METRICS if metric in self.results}
+
+    def _points(self, x_metric: str, y_metric: str) -> dict[str, tuple[float, float]]:
+        """Return the models that have both metrics, with the numbers to quote."""
+        results = self._measured()
+        for metric in (x_metric, y_metric):
+            if metric not in results:
+                known = ", ".join(results)
+                raise SettingError(f"{metric!r} was not measured; there are {known}")
+        if x_metric == y_metric:
+            raise SettingError(f"{x_metric!r} is on both axes; give two different metrics")
+        points = {}
+        for name in self.benchmark.models:
+            x, y = results[x_metric][name].typical, results[y_metric][name].typical
+            if x is not None and y is not None:
+                points[name] = (x, y)
+        return points
+
+    def _path(self, given: PathLike | None, usual: str) -> Path | None:
+        if given is not None:
+            return Path(given)
+        return None if self.output_dir is None else self.output_dir / usual
+
+    def _save_figure(self, figure: Figure, given: PathLike | None, usual: str) -> None:
+        path = self._path(given, usual)
+        if path is not None:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            figure.savefig(path)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -10,74 +9,14 @@ from contextlib import contextmanager
 from statistics import NormalDist
 from typing import Any
 
-from tinytorch.errors import ModelError, SettingError, TinyTorchError
-from tinytorch.measure.samples import Interval, Samples
-from tinytorch.measure.scaling import student_t_quantile
+from tinytorch.errors import SettingError, TinyTorchError
+from tinytorch.measure.estimate import Estimate
+from tinytorch.measure.samples import Samples, student_t_quantile
 from tinytorch.models.adapter import Adapter, owner_of
-
-__all__ = [
-    "check_budget",
-    "check_count",
-    "check_model",
-    "check_shape",
-    "failure_text",
-    "held_ready",
-    "mean_interval",
-    "model_name",
-    "named_models",
-    "ratio_interval",
-    "share_interval",
-]
-
-
-LAZY = (inspect.iscoroutinefunction, inspect.isgeneratorfunction, inspect.isasyncgenfunction)
-
-
-def check_count(name: str, value: Any, *, at_least: int) -> int:
-    """Give a whole number of at least some size; refuse anything else."""
-    if isinstance(value, bool) or not hasattr(value, "__index__"):
-        raise SettingError(f"{name}={value!r}; it must be a whole number")
-    if value < at_least:
-        raise SettingError(f"{name}={value}; it must be at least {at_least}")
-    return int(value)
-
-
-def check_budget(budget_s: float) -> None:
-    """Refuse a measuring time that is none."""
-    if not budget_s > 0:
-        raise SettingError(f"budget_s={budget_s}: a measurement needs some time")
-
-
-def check_shape(shape: Any) -> tuple[int, ...]:
-    """Give the lengths of a shape, each a whole number from 1 on."""
-    if isinstance(shape, (str, bytes)) or not hasattr(shape, "__iter__"):
-        raise SettingError(f"input_shape={shape!r}; give a tuple such as (1, 28, 28)")
-    lengths = tuple(shape)
-    if not lengths:
-        raise SettingError("input_shape is empty; give a tuple such as (1, 28, 28)")
-    for length in lengths:
-        if isinstance(length, bool) or not hasattr(length, "__index__") or length < 1:
-            raise SettingError(f"input_shape={lengths}; every length is a whole number from 1 on")
-    return tuple(int(length) for length in lengths)
-
-
-def check_model(model: Any) -> None:
-    """Refuse what is no model, and one whose call returns before it has done its work."""
-    if isinstance(model, type) or not (callable(model) or hasattr(model, "forward")):
-        what = f"the class {model.__name__}" if isinstance(model, type) else type(model).__name__
-        raise SettingError(
-            f"{what} is no model: give an object that can be called or has forward()"
-        )
-    for each in (model, getattr(model, "forward", None), getattr(type(model), "__call__", None)):  # noqa: B004
-        if any(is_lazy(each) for is_lazy in LAZY):
-            raise ModelError(
-                f"{type(model).__name__} is a coroutine or generator: calling it only makes an "
-                "object; give a function that runs it to its end"
-            )
 
 
 def failure_text(error: Exception) -> str:
-    """Say in one line what went wrong with a model."""
+    """Return an error of a model in one line."""
     text = str(error).strip() or "no message"
     is_plain = isinstance(error, TinyTorchError)  # its message needs no class to be understood
     return text if is_plain else f"{type(error).__name__}: {text}"
@@ -87,8 +26,8 @@ def failure_text(error: Exception) -> str:
 # examples, such as an accuracy
 
 
-def share_interval(hits: int, count: int, confidence: float = 0.95) -> Interval:
-    """Give Wilson's interval for a probability, of which `hits` of `count` trials are known.
+def share_interval(hits: int, count: int, confidence: float = 0.95) -> Estimate:
+    """Return Wilson's interval for a proportion, after `hits` in `count` trials.
 
     It has a width even when every trial hit or none did, and never leaves 0 to 1.
 
@@ -106,11 +45,11 @@ def share_interval(hits: int, count: int, confidence: float = 0.95) -> Interval:
     half = z * math.sqrt(share * (1 - share) / count + weight / (4 * count)) / (1 + weight)
     low = 0.0 if hits == 0 else max(0.0, centre - half)
     high = 1.0 if hits == count else min(1.0, centre + half)
-    return Interval(low, high, confidence)
+    return Estimate(share, min(low, share), max(high, share), confidence, count)
 
 
-def mean_interval(values: Sequence[float], confidence: float = 0.95) -> Interval:
-    """Give an interval for the mean that values like these have in the long run.
+def mean_interval(values: Sequence[float], confidence: float = 0.95) -> Estimate:
+    """Return a confidence interval for the mean.
 
     For zeros and ones it is :func:`share_interval`. Otherwise it is Student's, which is exact for
     normal values and close for some thirty or more of any that are not very skewed. A single value
@@ -120,21 +59,21 @@ def mean_interval(values: Sequence[float], confidence: float = 0.95) -> Interval
     if all(value in (0.0, 1.0) for value in samples.values):
         return share_interval(round(sum(samples.values)), samples.count, confidence)
     if samples.count == 1:
-        return Interval(samples.mean, samples.mean, 0.0)
+        return Estimate(samples.mean, samples.mean, samples.mean, 0.0, 1)
     reach = student_t_quantile((1 + confidence) / 2, samples.count - 1)
     half = reach * samples.std / math.sqrt(samples.count)
-    return Interval(samples.mean - half, samples.mean + half, confidence)
+    mean = samples.mean
+    return Estimate(mean, mean - half, mean + half, confidence, samples.count)
 
 
-def ratio_interval(first: Sequence[float], second: Sequence[float]) -> tuple[float, Interval]:
-    """Give the median of first over second, pair by pair, and its interval.
+def ratio_interval(first: Sequence[float], second: Sequence[float]) -> Estimate:
+    """Return the median of the paired ratios `first` / `second`, and its interval.
 
     Pairs are neighbours in time, so that what disturbs the machine meets both. The interval is
     that of :meth:`Samples.median_interval`: nothing is assumed about the distribution.
     """
     ratios = tuple(one / other for one, other in zip(first, second, strict=True))
-    samples = Samples("ratios", ratios, unit="")
-    return samples.median, samples.median_interval()
+    return Samples("ratios", ratios, unit="").median_interval()
 
 
 # ---------------------------------------------------------------- names for models that are
@@ -142,7 +81,7 @@ def ratio_interval(first: Sequence[float], second: Sequence[float]) -> tuple[flo
 
 
 def named_models(models: Any) -> dict[str, Any]:
-    """Give models by name, in their order.
+    """Return models by name, in their order.
 
     `models` is a dictionary of names, or a list. In a list a model is called by its `.name`, and
     one without by its class, the second of a class ``Sequential_2``. Two models that both say they
@@ -166,7 +105,7 @@ def named_models(models: Any) -> dict[str, Any]:
 
 
 def model_name(model: Any) -> str | None:
-    """Give the name that a model says it has; a target is its own name."""
+    """Return the name of a model, if it has one; a target is its own name."""
     if isinstance(model, str):
         return model
     name = getattr(model, "name", None)
@@ -189,7 +128,7 @@ def _named_list(models: list[Any] | tuple[Any, ...]) -> dict[str, Any]:
 
 
 def _class_name(model: Any) -> str:
-    """Give the name of a function, or of the class of an object."""
+    """Return the name of a function, or of the class of an object."""
     owner = owner_of(model)
     own = getattr(owner, "__qualname__", None)  # functions have one, objects have not
     return own.rpartition("<locals>.")[2] if isinstance(own, str) else type(owner).__name__
@@ -210,7 +149,7 @@ def _free_name(wanted: str, taken: set[str]) -> str:
 
 @contextmanager
 def held_ready(adapter: Adapter, model: Any) -> Iterator[bool]:
-    """Hold a model in evaluation mode and without gradients, and say whether it was training.
+    """Put a model into evaluation mode without gradients; yield whether it was training.
 
     Afterwards it has the mode, gradients, buffers and random state that it had before.
     """

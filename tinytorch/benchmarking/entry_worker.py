@@ -2,17 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import os
-import shutil
-import signal
-import sys
-import tempfile
-import threading
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -27,39 +19,30 @@ from tinytorch.benchmarking.scenarios import (
 from tinytorch.benchmarking.suite_file import NO_TRANSFORM, Entry, Offline, Server, SingleStream
 from tinytorch.comparison.resources import Resources, measure_resources
 from tinytorch.core.dispatch import active_backend, set_backend
-from tinytorch.errors import ModelError, TinyTorchError
+from tinytorch.errors import ModelError
 from tinytorch.measure.environment import describe_environment
 from tinytorch.measure.samples import Samples
 from tinytorch.models.adapter import Adapter, adapter_for
 from tinytorch.models.targets import load_reference, load_workload, resolved
 from tinytorch.models.workload import Workload, batch_size, resize_workload
 
-__all__ = ["main", "measure_entry"]
+__all__ = ["answer", "measure_entry"]
 
 ACCURACY_UNITS = {"accuracy": "fraction"}
-LONGEST_REASON = 500
 IN_TRAINING = "the model was in training mode; it was measured in evaluation mode"
 
 
-def main(request: Mapping[str, Any]) -> None:
-    """Measure the entry of a request and write the answer to its file, also when it fails."""
-    file = Path(request["answer"])
-    threading.Thread(target=_end_with_parent, args=(file.parent,), daemon=True).start()
-    try:
-        answer = measure_entry(Entry.from_dict(request["entry"]), scratch=file.parent)
-    except BaseException as error:  # whatever a target does is an answer
-        answer = {"failure": _reason(error)}
-    partial = file.with_suffix(".partial")
-    partial.write_text(json.dumps(answer), "utf-8")
-    partial.replace(file)  # whole or not at all
+def answer(entry: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what :func:`measure_entry` finds, for a process that was asked."""
+    return measure_entry(Entry.from_dict(entry))
 
 
-def measure_entry(entry: Entry, *, scratch: Path | None = None) -> dict[str, Any]:
-    """Give everything that was measured about an entry, ready for JSON.
+def measure_entry(entry: Entry) -> dict[str, Any]:
+    """Return everything that was measured about an entry, ready for JSON.
 
     The order is: does it work, how good is it, how fast is it, what does it need. Each finds the
     model as the target gave it, in evaluation mode. What raises on the way leaves no numbers
-    behind. Large files are written to `scratch`.
+    behind.
     """
     if entry.backend is not None:
         set_backend(entry.backend)
@@ -78,7 +61,7 @@ def measure_entry(entry: Entry, *, scratch: Path | None = None) -> dict[str, Any
     with held_ready(adapter, workload.model):
         query = Query(workload.run, lambda: adapter.synchronize(device))
         samples, details, doubts = _timed(entry, query, examples)
-    with held_ready(adapter, workload.model), _temporary_files_in(scratch):
+    with held_ready(adapter, workload.model):
         resources = measure_resources(workload, device=device)
     found = [*samples, *_resource_samples(resources), *_accuracy_samples(accuracy)]
     return {
@@ -95,17 +78,6 @@ def measure_entry(entry: Entry, *, scratch: Path | None = None) -> dict[str, Any
         },
         "notes": list(dict.fromkeys([*notes, *doubts, *about_accuracy])),
     }
-
-
-@contextmanager
-def _temporary_files_in(folder: Path | None) -> Iterator[None]:
-    """Let temporary files go where they are found when this process is killed."""
-    before = tempfile.tempdir
-    tempfile.tempdir = before if folder is None else str(folder)
-    try:
-        yield
-    finally:
-        tempfile.tempdir = before
 
 
 def _prepared(entry: Entry) -> Workload:
@@ -135,7 +107,7 @@ def _timed(
         return [latency], {}, list(latency.notes)
     if isinstance(scenario, Offline):
         throughput = measure_offline(query, scenario, budget_s=budget_s, examples=examples)
-        about = ["nobody can tell how many examples a call has, so calls are counted"]
+        about = ["a call has an unknown number of examples, so calls are counted"]
         return [throughput], {}, [*throughput.notes, *(about if examples is None else [])]
     assert isinstance(scenario, Server)
     found = measure_server(query, scenario, budget_s=budget_s, seed=entry.seed)
@@ -146,7 +118,7 @@ def _timed(
 
 
 def _accuracy(entry: Entry, workload: Workload) -> tuple[dict[str, Any] | None, list[str]]:
-    """Give the mean score with its interval and every score; None with a reason."""
+    """Return the mean score with its interval and every score; None with a reason."""
     if workload.evaluate is None:
         return None, []
     if not entry.evaluate:
@@ -163,14 +135,14 @@ def _accuracy(entry: Entry, workload: Workload) -> tuple[dict[str, Any] | None, 
         "mean": float(scores.mean()),
         "low": interval.low,
         "high": interval.high,
-        "confidence": interval.confidence,
+        "confidence": interval.coverage,
         "count": len(scores),
         "scores": scores.tolist(),
     }, []
 
 
 def _accuracy_samples(accuracy: Mapping[str, Any] | None) -> list[Samples]:
-    """Give the mean as one value, for trends: the median of zeros and ones would say nothing."""
+    """Return the mean as one value, for trends: the median of zeros and ones would say nothing."""
     if accuracy is None:
         return []
     metric = str(accuracy["metric"])
@@ -196,36 +168,3 @@ def _about_output(adapter: Adapter, output: Any) -> list[str]:
     if all(np.isfinite(each).all() for each in floats):
         return []
     return ["the output holds numbers that are not finite"]
-
-
-def _reason(error: BaseException) -> str:
-    text = " ".join(str(error).split())[:LONGEST_REASON]
-    if isinstance(error, TinyTorchError) and text:
-        return text
-    return f"{type(error).__name__}: {text}" if text else type(error).__name__
-
-
-def _end_with_parent(
-    folder: Path,
-    *,
-    read: Callable[[int, int], bytes] = os.read,
-    leave: Callable[[], None] | None = None,
-) -> None:
-    """Wait for the end of the pipe that only the parent holds: then nobody wants the answer.
-
-    A thread that waits costs nothing; without it, a suite that was killed would leave processes
-    behind which disturb the next one, and the `folder` that it made for the answer.
-    """
-    try:
-        while read(sys.__stdin__.fileno() if sys.__stdin__ else 0, 1):
-            pass
-    except OSError:
-        pass
-    shutil.rmtree(folder, ignore_errors=True)
-    (leave or _end_with_children)()
-
-
-def _end_with_children() -> None:
-    if hasattr(os, "killpg") and os.getpgid(0) == os.getpid():  # so we were started
-        os.killpg(0, signal.SIGKILL)
-    os._exit(1)

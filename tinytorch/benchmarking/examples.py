@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -10,7 +11,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tinytorch.benchmarking.checks import check_shape
 from tinytorch.core.dataloader import DataLoader
 from tinytorch.core.module import Module
 from tinytorch.core.tensor import Tensor
@@ -18,27 +18,10 @@ from tinytorch.errors import ModelError, SettingError
 from tinytorch.models.adapter import Adapter, adapter_for, owner_of, rebuilt
 from tinytorch.models.workload import call_model
 
-__all__ = [
-    "ACCURACY",
-    "NEGATIVE_ERROR",
-    "Batch",
-    "Examples",
-    "Scored",
-    "checked_shapes",
-    "fitted_inputs",
-    "inputs_of_shapes",
-    "main_output",
-    "own_example",
-    "read_examples",
-    "score_examples",
-    "score_outputs",
-]
-
-
 EVALUATION_BATCH = 250
-"""Whole arrays are evaluated so many examples at a time."""
+"""Whole arrays are evaluated in batches of this size."""
 TIMED_EXAMPLES = 32
-"""A timed call on whole arrays has so many examples, unless asked otherwise."""
+"""Default batch size of a timed call on whole arrays."""
 FORMS = (
     "(inputs, targets), a TensorDataset, a DataLoader, a list of batches, or a dictionary with "
     '"inputs" and "targets"'
@@ -61,7 +44,7 @@ class Batch:
         return lengths.pop() if len(lengths) == 1 else None
 
     def part(self, start: int, stop: int) -> Batch:
-        """Give some of the examples."""
+        """Return examples `start` to `stop`."""
         targets = None if self.targets is None else self.targets[start:stop]
         return Batch(tuple(_rows(value, start, stop) for value in self.inputs), targets)
 
@@ -81,7 +64,7 @@ class Examples:
         return all(batch.targets is not None for batch in self.batches)
 
     def timed_inputs(self, batch_size: int | None = None) -> tuple[Any, ...]:
-        """Give the arguments of the call that is timed.
+        """Return the arguments of the timed call.
 
         That is the first batch, and of whole arrays the first 32 examples; `batch_size` takes so
         many of the first batch instead.
@@ -134,7 +117,7 @@ def _read(source: Any) -> Examples:
 
 
 def _is_pair(source: Any) -> bool:
-    """Tell inputs and targets from two batches, which are tuples themselves."""
+    """Return whether a pair is inputs and targets, rather than two batches."""
     if not isinstance(source, (tuple, list)) or len(source) != 2:
         return False
     if isinstance(source, list):
@@ -167,7 +150,7 @@ def _items_of(source: Any) -> list[Any]:
 
 @contextmanager
 def _keeping_epoch(source: Any) -> Iterator[None]:
-    """Let a loader of ours go on with the order that it would have had."""
+    """Keep the epoch of a TinyTorch loader, which determines its order."""
     epoch = source.epoch if isinstance(source, DataLoader) else None
     try:
         yield
@@ -197,7 +180,7 @@ def _parts_of_item(item: Any) -> tuple[Any, Any]:
 
 
 def _stacked(examples: list[Batch]) -> Examples:
-    """Put single examples into batches."""
+    """Stack single examples into batches."""
     try:
         columns = zip(*(batch.inputs for batch in examples), strict=True)
         inputs = tuple(np.stack([_as_array(value) for value in column]) for column in columns)
@@ -256,7 +239,7 @@ def _is_array(value: Any) -> bool:
 
 
 def _is_nested_list(value: Any) -> bool:
-    """Tell rows of plain numbers from a list of arrays or batches."""
+    """Return whether this is a nested list of plain numbers."""
     first = value
     while isinstance(first, list) and first:
         first = first[0]
@@ -273,7 +256,7 @@ def _rows(value: Any, start: int, stop: int) -> Any:
 
 
 def _as_array(value: Any) -> Array:
-    """Give the numbers of a tensor, an array or a list; Python's own floats become float32."""
+    """Convert a tensor, an array or a list to an array; Python floats become float32."""
     if isinstance(value, Tensor):
         return value.data
     if hasattr(value, "detach"):  # PyTorch, also on another device
@@ -298,22 +281,8 @@ def _as_array(value: Any) -> Array:
 # inputs of a shape, its own example, or arrays made to fit it
 
 
-def checked_shapes(input_shape: Any) -> tuple[tuple[int, ...], ...]:
-    """Give the shapes of all arguments: `input_shape` is one shape, or one for each of several."""
-    several = isinstance(input_shape, (tuple, list)) and any(
-        isinstance(each, (tuple, list)) for each in input_shape
-    )
-    return tuple(check_shape(shape) for shape in (input_shape if several else (input_shape,)))
-
-
-def inputs_of_shapes(model: Any, shapes: tuple[tuple[int, ...], ...]) -> tuple[Any, ...]:
-    """Make an input of each shape: normal numbers, or tokens where the model embeds them."""
-    adapter = adapter_for(model)
-    return tuple(adapter.example(shape, model) for shape in shapes)
-
-
 def own_example(model: Any) -> tuple[Any, ...]:
-    """Give the inputs that a model itself tells of.
+    """Return the inputs that a model declares itself.
 
     That is its `example_inputs` (a value, or a method without arguments), or else one example of
     the size that its first layer with a size takes.
@@ -365,15 +334,13 @@ FIRST_LAYERS: dict[str, Callable[[Any, Any, int], tuple[int, ...]]] = {
 
 
 def fitted_inputs(model: Any, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Give arrays and tensors in the framework of the model, floats in its dtype.
+    """Convert arrays and tensors to the framework of the model, floats to its dtype.
 
     A plain function or object, which is of no framework, gets what it was given.
     """
     adapter = adapter_for(model)
     modules = adapter.modules(model)
     if adapter.name == "pytorch":
-        from tinytorch.benchmarking.inputs_torch import torch_input
-
         fitted: tuple[Any, ...] = rebuilt(
             inputs, lambda value: torch_input(value, modules.values())
         )
@@ -385,8 +352,37 @@ def fitted_inputs(model: Any, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
     return inputs
 
 
+def torch_input(value: Any, modules: Iterable[Any]) -> Any:
+    """Return an array as a tensor of PyTorch where the model is, floats in its dtype.
+
+    Tensors of PyTorch stay as they are: their owner has chosen dtype and device.
+    """
+    torch = sys.modules["torch"]
+    array = value.data if isinstance(value, Tensor) else value
+    if isinstance(array, torch.Tensor) or not isinstance(array, np.ndarray):
+        return value
+    tensor = torch.from_numpy(np.array(array))  # a copy, since PyTorch warns of read-only memory
+    home = _home(modules)
+    if tensor.is_floating_point() and home.is_floating_point():
+        tensor = tensor.to(home.dtype)
+    return tensor.to(home.device)
+
+
+def _home(modules: Iterable[Any]) -> Any:
+    """Return the first floating-point parameter or buffer of a model, or else any of them."""
+    torch = sys.modules["torch"]
+    held = [
+        tensor
+        for module in modules
+        if isinstance(module, torch.nn.Module)
+        for tensor in (*module.parameters(recurse=False), *module.buffers(recurse=False))
+    ]
+    floating = [tensor for tensor in held if tensor.is_floating_point()]
+    return next(iter((*floating, *held)), torch.empty(0))
+
+
 def _floating_dtype(adapter: Adapter, model: Any) -> np.dtype[Any] | None:
-    """Give the dtype of the first floating-point tensor in a model."""
+    """Return the dtype of the first floating-point tensor in a model."""
     for layer in adapter.modules(model).values():
         for value in getattr(layer, "__dict__", {}).values():
             if isinstance(value, Tensor) and value.data.dtype.kind == "f":
@@ -395,7 +391,7 @@ def _floating_dtype(adapter: Adapter, model: Any) -> np.dtype[Any] | None:
 
 
 def _core_input(value: Any, dtype: np.dtype[Any] | None) -> Any:
-    """Give an array, also one of PyTorch, as a tensor of ours; a tensor of ours as it is."""
+    """Convert an array or a PyTorch tensor to a TinyTorch tensor; leave other values alone."""
     if isinstance(value, Tensor):
         return value
     if hasattr(value, "detach"):
@@ -452,7 +448,7 @@ def score_examples(model: Any, examples: Examples) -> Scored:
 
 
 def score_outputs(outputs: Array, targets: Array) -> tuple[str, npt.NDArray[np.float64]]:
-    """Give the name of the metric, and a score for each example of a batch.
+    """Return the name of the metric, and a score for each example of a batch.
 
     **Class numbers** (whole numbers, with one output per class on the last axis, or on the second
     as images have it): `accuracy`, 1 where the largest output is the target, else 0; of several
@@ -481,7 +477,7 @@ def score_outputs(outputs: Array, targets: Array) -> tuple[str, npt.NDArray[np.f
 
 
 def _classes(outputs: Array, targets: Array) -> tuple[Array | None, Array]:
-    """Give predicted and wanted classes; None where the targets are no classes."""
+    """Return predicted and target classes; None for the first where targets are not classes."""
     if not (targets == np.round(targets)).all():
         return None, targets
     if outputs.shape == targets.shape and _is_one_hot(targets):
@@ -512,7 +508,7 @@ def _class_axis(outputs: tuple[int, ...], targets: tuple[int, ...]) -> int | Non
 
 
 def _largest(outputs: Array, axis: int) -> Array:
-    """Give the class of the largest output; -1, which is no class, where one is not a number."""
+    """Return the argmax of the outputs; -1, which is no class, where one is NaN."""
     return np.where(np.isnan(outputs).any(axis=axis), -1, outputs.argmax(axis=axis))
 
 
@@ -529,7 +525,7 @@ def _count_broken(outputs: Array) -> int:
 
 
 def main_output(adapter: Adapter, output: Any) -> Array:
-    """Give the array to score: the logits where an output names them, else the first one."""
+    """Return the array to score: the logits where an output names them, else the first one."""
     if isinstance(output, Mapping) and "logits" in output:
         output = output["logits"]
     if isinstance(output, list) and not any(hasattr(each, "shape") for each in output):

@@ -7,22 +7,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from difflib import get_close_matches
 from itertools import cycle
 from typing import Any
 
-from tinytorch.benchmarking.checks import check_count, failure_text
-from tinytorch.benchmarking.examples import ACCURACY, Examples, fitted_inputs, read_examples
-from tinytorch.benchmarking.subject import Subject, make_subject
+from tinytorch.benchmarking.checks import failure_text
+from tinytorch.benchmarking.examples import ACCURACY, Examples, read_examples
+from tinytorch.benchmarking.subject import Subject, make_subject, several_inputs
 from tinytorch.core.dataloader import TensorDataset
-from tinytorch.errors import SettingError
+from tinytorch.errors import SettingError, did_you_mean
 from tinytorch.measure.samples import Samples
 from tinytorch.measure.timing import fitting_clock, measure_time
 from tinytorch.models.workload import call_model
 from tinytorch.models.zoo import digit_data, text_data
-
-__all__ = ["STANDARD_BENCHMARKS", "MLPerf", "StandardBenchmark"]
-
+from tinytorch.profiling.timer import check_count
 
 # ---------------------------------------------------------------- the standard benchmarks: real
 # held-out data, and what a model must reach on it
@@ -92,7 +89,7 @@ STANDARD_BENCHMARKS = {
 MS = 1e3
 WARMUP_CALLS = 10
 INPUTS_IN_TURN = 32
-"""Timed calls go through so many different examples, so that no answer can be remembered."""
+"""Timed calls cycle through this number of examples, so that answers cannot be cached."""
 MEASURED = (
     "accuracy",
     "mean_latency_ms",
@@ -116,7 +113,7 @@ class MLPerf:
         self.latency: Samples | None = None
 
     def list_benchmarks(self) -> list[str]:
-        """Give the names of the benchmarks."""
+        """Return the names of the benchmarks."""
         return list(self.benchmarks)
 
     def run_standard_benchmark(self, model: Any, name: str, num_runs: int = 100) -> dict[str, Any]:
@@ -129,7 +126,9 @@ class MLPerf:
         `compliant` is both. A model that raises has an `error`, None for what was not measured, and
         is not compliant.
         """
-        benchmark = self._find(name)
+        if name not in self.benchmarks:
+            raise SettingError(f"no benchmark {name!r}: {did_you_mean(name, self.benchmarks)}")
+        benchmark = self.benchmarks[name]
         check_count("num_runs", num_runs, at_least=1)
         self.latency = None
         targets = {
@@ -150,29 +149,16 @@ class MLPerf:
         self.latency = latency
         return _verdict(benchmark, accuracy, latency)
 
-    def _find(self, name: str) -> StandardBenchmark:
-        if name in self.benchmarks:
-            return self.benchmarks[name]
-        near = get_close_matches(str(name), self.benchmarks, n=1)
-        hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(self.benchmarks)}"
-        raise SettingError(f"no benchmark {name!r}: {hint}")
-
 
 def _judge(subject: Subject, examples: Examples, num_runs: int) -> tuple[float, Samples]:
-    model, first = subject.model, examples.batches[0]
-    several = cycle(
-        [
-            fitted_inputs(model, first.part(index, index + 1).inputs)
-            for index in range(min(INPUTS_IN_TURN, first.size or 1))
-        ]
-    )
+    several = cycle(several_inputs(subject, examples, batch_size=1, most=INPUTS_IN_TURN))
     with subject.ready():
         subject.check()
         assert subject.evaluate is not None
         scored = subject.evaluate()
         assert scored.metric == ACCURACY, "the targets of every benchmark are class numbers"
         latency = measure_time(
-            lambda: call_model(model, *next(several)),
+            lambda: call_model(subject.model, *next(several)),
             name="latency",
             runs=num_runs,
             warmup=WARMUP_CALLS,

@@ -12,8 +12,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tinytorch.benchmarking.checks import (
-    check_budget,
-    check_count,
     failure_text,
     mean_interval,
     named_models,
@@ -24,8 +22,11 @@ from tinytorch.benchmarking.subject import Subject, make_subject, ready_together
 from tinytorch.core.files import ProgressLine
 from tinytorch.errors import ModelError, SettingError
 from tinytorch.measure.environment import observe
-from tinytorch.measure.samples import Interval, Samples
+from tinytorch.measure.estimate import Estimate
+from tinytorch.measure.interleaving import interleave
+from tinytorch.measure.samples import Samples
 from tinytorch.measure.timing import WALL, Clock, calibrate_loops, fitting_clock, gc_paused, warm_up
+from tinytorch.profiling.timer import check_budget, check_count
 from tinytorch.showing import Shown, benchmarking_reports
 
 if TYPE_CHECKING:
@@ -90,9 +91,9 @@ def time_in_turns(
     tally = _Tally(dict(functions), clock)
     rng = np.random.default_rng(0) if rng is None else rng
     with gc_paused():
-        tally.for_each(lambda name: tally.warm_up(name, warmup, budget_s))
+        tally.for_each(lambda name: tally.warm_up(name, warmup, budget_s), functions)
         if rounds is None:
-            tally.for_each(tally.find_loops)
+            tally.for_each(tally.find_loops, list(tally.running))
             rounds = tally.affordable_rounds(budget_s)
         before = observe()
         tally.take_rounds(rounds, rng)
@@ -111,11 +112,9 @@ class _Tally:
         self.values: dict[str, list[float]] = {name: [] for name in functions}
         self.failures: dict[str, str] = {}
 
-    def for_each(self, action: Callable[[str], None], order: Iterable[int] | None = None) -> None:
-        """Do something with every function that still runs; leave out the one that raises."""
-        names = list(self.running)
-        for index in range(len(names)) if order is None else order:
-            name = names[index]
+    def for_each(self, action: Callable[[str], None], turns: Iterable[str]) -> None:
+        """Do something with one function after the other; leave out one that raises."""
+        for name in turns:
             try:
                 action(name)
             except Exception as error:
@@ -145,11 +144,15 @@ class _Tally:
         return max(FEWEST_ROUNDS, min(MOST_ROUNDS, wanted))
 
     def take_rounds(self, rounds: int, rng: np.random.Generator) -> None:
-        progress = ProgressLine(rounds)
-        try:
-            for _ in range(rounds):
-                self.for_each(self.take_turn, rng.permutation(len(self.running)))
+        progress = ProgressLine(rounds * len(self.running))
+
+        def turns() -> Iterator[str]:
+            for _, name in interleave(self.running, rng=rng, at_least=rounds):
+                yield name
                 progress.advance("timing in turns")
+
+        try:
+            self.for_each(self.take_turn, turns())
         finally:
             progress.close()
 
@@ -206,7 +209,7 @@ class Performance:
         return self.samples.median * MS if self.samples else None
 
     @property
-    def time_interval(self) -> Interval | None:
+    def time_interval(self) -> Estimate | None:
         """The interval of the median in milliseconds, from order statistics."""
         return self.samples.scaled(MS, "ms").median_interval() if self.samples else None
 
@@ -234,7 +237,7 @@ class Performance:
         return self.score if self.metric == ACCURACY else None
 
     @property
-    def score_interval(self) -> Interval | None:
+    def score_interval(self) -> Estimate | None:
         """The interval of the mean score; Wilson's where every answer is right or wrong."""
         return mean_interval(self.scores) if self.scores else None
 
@@ -269,7 +272,7 @@ class Performance:
             "time_ms": self.time,
             "time_low_ms": interval.low if interval else None,
             "time_high_ms": interval.high if interval else None,
-            "time_confidence": interval.confidence if interval else None,
+            "time_confidence": interval.coverage if interval else None,
             "memory_mb": self.memory,
             "size_mb": self.size,
             "accuracy": self.accuracy,
@@ -383,7 +386,7 @@ class Speedup:
     """
 
     value: float
-    interval: Interval | None
+    interval: Estimate | None
 
 
 @dataclass(frozen=True)
@@ -422,7 +425,8 @@ class PerformanceTable(Mapping[str, Performance], Shown):
             return None
         if not self.is_interleaved:
             return Speedup(first.median / second.median, None)
-        return Speedup(*ratio_interval(first.values, second.values))
+        found = ratio_interval(first.values, second.values)
+        return Speedup(found.value, found)
 
     def rows(self) -> list[dict[str, Any]]:
         """Give a dictionary per model: its numbers, and its speedup over the first."""

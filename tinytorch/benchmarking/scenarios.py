@@ -15,37 +15,17 @@ import numpy.typing as npt
 
 from tinytorch.benchmarking.suite_file import Offline, Server, SingleStream
 from tinytorch.measure.environment import observe
-from tinytorch.measure.samples import Interval, Samples, values_needed
+from tinytorch.measure.estimate import INCONCLUSIVE, Estimate
+from tinytorch.measure.samples import Samples, values_needed
 from tinytorch.measure.timing import gc_paused, warm_up
-
-__all__ = [
-    "MEETS",
-    "NOT_SHOWN",
-    "PERCENTILES",
-    "VIOLATES",
-    "Query",
-    "RateTrial",
-    "RealTime",
-    "ServerResult",
-    "Timeline",
-    "Tried",
-    "found_rate",
-    "measure_offline",
-    "measure_server",
-    "measure_single_stream",
-    "next_rate",
-    "try_rate",
-    "verdict_limits",
-]
-
 
 PERCENTILES = (50.0, 90.0, 99.0)
 WARMUP_SHARE = 0.1
 """The part of the budget that warming up may use."""
 LEAST_QUERIES = 5
-"""So many queries are made even when the budget is used up before."""
+"""Least number of queries, even if the time budget is used up before."""
 ROUNDS, LEAST_ROUNDS = 20, 6
-"""Throughput is measured in about so many rounds; an interval of 95% needs six at least."""
+"""Target and minimum number of throughput rounds; a 95% interval needs at least six."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +42,7 @@ class Query:
 
 
 def measure_single_stream(query: Query, settings: SingleStream, *, budget_s: float) -> Samples:
-    """Give the seconds of each query, from sending it to its answer.
+    """Measure the latency of each query in seconds, from sending it to its answer.
 
     The garbage collector is paused, so what it takes is not part of the times.
     """
@@ -86,10 +66,10 @@ def measure_single_stream(query: Query, settings: SingleStream, *, budget_s: flo
 def measure_offline(
     query: Query, settings: Offline, *, budget_s: float, examples: int | None
 ) -> Samples:
-    """Give the examples per second of rounds of queries, sent back to back.
+    """Measure the throughput of rounds of back-to-back queries, in examples per second.
 
-    A device is waited for at the end of a round only. Where nobody knows how many `examples` a
-    query has, it is queries per second.
+    The device is synchronised only at the end of a round. If the number of `examples` in a query is
+    unknown, the unit is queries per second.
     """
     with gc_paused():
         warm_up(query.answer, budget_s=budget_s * WARMUP_SHARE)
@@ -127,7 +107,7 @@ def _what_is_unknown(latency: Samples) -> list[str]:
 # ---------------------------------------------------------------- which rate to try next:
 # doubling, then bisection, then once more to be sure
 
-MEETS, VIOLATES, NOT_SHOWN = "meets", "violates", "not shown"
+MEETS, VIOLATES = "meets", "violates"
 RESOLUTION = 1.1
 """Bisection ends when the rate that is too high is at most so much higher."""
 MOST_HALVINGS, MOST_DOUBLINGS = 12, 20
@@ -144,7 +124,7 @@ class Tried:
 
 @lru_cache(maxsize=256)
 def verdict_limits(queries: int, percentile: float) -> tuple[int, int]:
-    """Give how many late queries still show that a bound is met, and how many that it is not.
+    """Return the most late queries for the verdict "meets", and the fewest for "violates".
 
     They are those for which the interval of the percentile, from order statistics, lies below or
     above the bound as a whole. The first is -1 where so few queries cannot show it.
@@ -159,7 +139,7 @@ def verdict_limits(queries: int, percentile: float) -> tuple[int, int]:
 
 
 def next_rate(tried: Sequence[Tried], first: float) -> float | None:
-    """Give the next rate to try, or None when the search is at its end.
+    """Return the next rate to try, or None when the search is finished.
 
     A rate that met the bound is believed only once it did so twice: of many rates that are tried,
     one may meet it by luck.
@@ -180,14 +160,14 @@ def next_rate(tried: Sequence[Tried], first: float) -> float | None:
 
 
 def found_rate(tried: Sequence[Tried]) -> tuple[float | None, float | None, bool]:
-    """Give the largest rate that met the bound, the next one that did not, and whether the first
-    met it twice."""
+    """Return the largest rate that met the bound, the next higher one, and whether the first met
+    it twice."""
     too_high, met = _bracket(tried)
     return met, too_high, met is not None and _times_tried(tried, met) >= 2
 
 
 def _bracket(tried: Sequence[Tried]) -> tuple[float | None, float | None]:
-    """Give the lowest rate that failed, and the highest below it that never did."""
+    """Return the lowest rate that failed, and the highest below it that met the bound."""
     too_high = min((each.rate for each in tried if each.verdict != MEETS), default=None)
     below = [
         each.rate
@@ -204,8 +184,8 @@ def _times_tried(tried: Sequence[Tried], rate: float) -> int:
 # ---------------------------------------------------------------- queries that arrive at random:
 # the rate at which hardly any of them waits too long
 #
-# The latency of a query counts from the moment when it was due to arrive, not from the moment when
-# somebody got round to sending it. One worker answers, first come, first served.
+# The latency of a query counts from its scheduled arrival, not from the moment when it was sent
+# (no coordinated omission). One worker answers, first come, first served.
 
 BOUND_FACTOR = 5.0
 FIRST_SHARE = 0.5
@@ -216,10 +196,10 @@ SPIN_S = 2e-3
 """The last stretch before an arrival is spent awake: the system wakes sleepers up to so late."""
 LEAD_S = 1e-3
 LEAST_BOUNDS = 20
-"""A trial lasts for so many times the bound, or a queue that only grows would fit into it."""
+"""Least duration of a trial in multiples of the bound, so that a growing queue shows."""
 MOST_QUERIES = 20_000
 TRIAL_SHARE = 0.125
-"""The part of the budget that lasting so long may take for one trial."""
+"""Largest share of the time budget for this duration of one trial."""
 FULL_LOAD = 0.98
 """A worker that is needed so much of the time has queues that outgrow any trial."""
 LATE_SHARE = 0.1
@@ -232,7 +212,7 @@ class Timeline(Protocol):
     """Time as a trial sees it."""
 
     def now(self) -> float:
-        """Give the seconds."""
+        """Return the time in seconds."""
 
     def wait_until(self, moment: float) -> None:
         """Return at that moment, or at once when it is over."""
@@ -293,10 +273,10 @@ class RateTrial:
         if self.late >= least_that_violates or self.load >= FULL_LOAD:
             return VIOLATES
         is_complete = self.latency.count == self.planned
-        return MEETS if is_complete and self.late <= most_that_meets else NOT_SHOWN
+        return MEETS if is_complete and self.late <= most_that_meets else INCONCLUSIVE
 
     @property
-    def interval(self) -> Interval:
+    def interval(self) -> Estimate:
         return self.latency.percentile_interval(self.percentile)
 
     def to_dict(self) -> dict[str, Any]:
@@ -318,7 +298,7 @@ class RateTrial:
 
 @dataclass(frozen=True)
 class ServerResult:
-    """All rates that were tried, in order; `alone` are single queries, with nobody waiting."""
+    """All rates that were tried, in order; `alone` are single queries on an idle worker."""
 
     bound_s: float
     bound_is_given: bool
@@ -409,7 +389,7 @@ def measure_server(
                     timeline=timeline,
                 )
             )
-    doubts = [note for note in observe().doubts_since(before) if "computed in only" not in note]
+    doubts = list(observe().doubts_since(before, may_wait=True))
     found = ServerResult(
         bound_s, given is not None, settings.percentile, tuple(trials), alone, rate is None
     )
@@ -460,7 +440,7 @@ def try_rate(
 
 
 def _queries_at(rate: float, settings: Server, lasting_s: float) -> int:
-    """Give how many queries a trial needs: for the verdict, and to last long enough."""
+    """Return the number of queries of a trial: enough for the verdict and for its duration."""
     return max(settings.queries_per_rate, min(MOST_QUERIES, math.ceil(lasting_s * rate)))
 
 

@@ -8,12 +8,11 @@ from dataclasses import dataclass, field
 from functools import cached_property, partial
 from typing import Any
 
-from tinytorch.benchmarking.checks import check_model, failure_text, held_ready
+from tinytorch.benchmarking.checks import failure_text, held_ready
 from tinytorch.benchmarking.examples import (
     Examples,
     Scored,
     fitted_inputs,
-    inputs_of_shapes,
     own_example,
     score_examples,
 )
@@ -22,9 +21,8 @@ from tinytorch.measure.memory import traced_memory
 from tinytorch.models.adapter import Adapter, adapter_for
 from tinytorch.models.targets import load_workload
 from tinytorch.models.workload import Workload, call_model
+from tinytorch.profiling.flops import check_model, inputs_of_shapes
 from tinytorch.profiling.profile import MemoryTimeline
-
-__all__ = ["CallMemory", "Subject", "make_subject", "ready_together"]
 
 
 @dataclass(frozen=True)
@@ -84,7 +82,7 @@ class Subject:
 
     @contextmanager
     def ready(self) -> Iterator[None]:
-        """Hold the model ready: in evaluation mode, and left as it was at the end."""
+        """Put the model into evaluation mode, and restore it at the end."""
         with held_ready(self.adapter, self.model):
             yield
 
@@ -124,7 +122,7 @@ def make_subject(
     shapes: tuple[tuple[int, ...], ...] | None = None,
     batch_size: int | None = None,
 ) -> Subject:
-    """Give a model its inputs and its score.
+    """Combine a model with its inputs and its score.
 
     A Workload, or a target that names one, brings both along, which `examples` replace. `shapes`
     are those of the arguments of the timed call, where it is not made of the examples.
@@ -147,6 +145,18 @@ def make_subject(
     return Subject(name, model, fitted_inputs(model, inputs), evaluate=evaluate)
 
 
+def several_inputs(
+    subject: Subject, examples: Examples, *, batch_size: int, most: int
+) -> list[tuple[Any, ...]]:
+    """Return up to `most` different arguments of a call, of `batch_size` examples each."""
+    first = examples.batches[0]
+    count = max(1, min(most, (first.size or 1) // batch_size))
+    return [
+        fitted_inputs(subject.model, first.part(start, start + batch_size).inputs)
+        for start in range(0, batch_size * count, batch_size)
+    ]
+
+
 def _evaluated_by(workload: Workload) -> Callable[[], Scored]:
     def evaluate() -> Scored:
         assert workload.evaluate is not None
@@ -159,7 +169,7 @@ def _evaluated_by(workload: Workload) -> Callable[[], Scored]:
 def ready_together(
     makers: Mapping[str, Callable[[], Subject]], stack: ExitStack
 ) -> tuple[dict[str, Subject], dict[str, str]]:
-    """Hold subjects ready until the stack is closed, each called once; and say which failed."""
+    """Prepare subjects until the stack is closed, calling each once; return the failures too."""
     subjects: dict[str, Subject] = {}
     failures: dict[str, str] = {}
     for name, make in makers.items():

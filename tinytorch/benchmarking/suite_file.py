@@ -8,7 +8,6 @@ import math
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from difflib import get_close_matches
 from functools import partial
 from itertools import product
 from pathlib import Path
@@ -16,31 +15,11 @@ from typing import Any, ClassVar, TypeVar
 
 from tinytorch.core.dispatch import active_backend
 from tinytorch.core.kernels import BACKENDS
-from tinytorch.errors import SettingError, TinyTorchError
+from tinytorch.errors import SettingError, TinyTorchError, did_you_mean
 from tinytorch.measure.samples import values_needed
 from tinytorch.models.targets import check_reference, load_reference, located
 from tinytorch.models.zoo import ZOO
 from tinytorch.records.record import canonical_json
-
-__all__ = [
-    "NO_TRANSFORM",
-    "SCENARIOS",
-    "Entry",
-    "Offline",
-    "Scenario",
-    "Server",
-    "SingleStream",
-    "Suite",
-    "SuiteWorkload",
-    "digest",
-    "is_number",
-    "is_whole",
-    "load_suite",
-    "one_of",
-    "scenario_fields",
-    "scenario_from",
-]
-
 
 # ---------------------------------------------------------------- how an entry of a suite is
 # loaded with queries: the settings of the three scenarios
@@ -56,7 +35,7 @@ TIMES_NEEDED = 2
 class SingleStream:
     """One query after the other: how long does each take?
 
-    It ends after so many `queries`, or when the budget is used up.
+    It ends after `queries` queries, or when the time budget is used up.
     """
 
     name: ClassVar[str] = "single-stream"
@@ -84,9 +63,9 @@ class Server:
     """Queries arrive at random (Poisson): how many a second, so that hardly any waits too long?
 
     `latency_bound_ms` must hold for `percentile` percent of the queries; without one it is five
-    times the median that single queries take in the same process. Each rate that is tried gets at
-    least so many `queries`, and more where they would be over in less than 20 times the bound;
-    without a number, enough to show that the bound holds when a few are late.
+    times the median that single queries take in the same process. Each rate gets at least
+    `queries` queries, and more if they would take less than 20 times the bound; by default enough
+    to show that the bound holds when a few are late.
     """
 
     name: ClassVar[str] = "server"
@@ -116,23 +95,23 @@ SCENARIOS: dict[str, type[Scenario]] = {each.name: each for each in (SingleStrea
 
 
 def scenario_fields(scenario: Scenario) -> dict[str, Any]:
-    """Give a scenario, ready for JSON."""
+    """Return a scenario as JSON-serialisable fields."""
     return {"name": scenario.name, **dataclasses.asdict(scenario)}
 
 
 def scenario_from(fields: dict[str, Any]) -> Scenario:
-    """Give back what :func:`scenario_fields` wrote."""
+    """Read what :func:`scenario_fields` wrote."""
     settings = {name: value for name, value in fields.items() if name != "name"}
     return SCENARIOS[fields["name"]](**settings)
 
 
 def is_number(value: object) -> bool:
-    """Say whether this is a finite number; True and False are none."""
+    """Return whether this is a finite number, and no bool."""
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
 def is_whole(value: object) -> bool:
-    """Say whether this is a whole number above 0."""
+    """Return whether this is a positive whole number."""
     return isinstance(value, int) and not isinstance(value, bool) and value > 0
 
 
@@ -249,7 +228,7 @@ class SuiteWorkload:
         for name, known in (("backends", BACKENDS), ("scenarios", SCENARIOS)):
             for each in getattr(self, name):
                 if not _is_text(each) or each not in known:
-                    raise SettingError(f"{name} has {each!r}; {one_of(each, known)}")
+                    raise SettingError(f"{name} has {each!r}; {did_you_mean(each, known)}")
         for name in ("transforms", "scenarios"):
             if not getattr(self, name):
                 raise SettingError(f"{name} is empty; leave it out, or name one")
@@ -293,7 +272,7 @@ class Suite:
             raise SettingError(f"{twice!r} is there twice; name every combination once")
 
     def entries(self, *, seed: int = 0) -> tuple[Entry, ...]:
-        """Give every combination once, in a stable order."""
+        """Return every combination once, in a stable order."""
         usual = {name: kind() for name, kind in SCENARIOS.items()}
         settings = usual | {each.name: each for each in self.scenarios}
         return tuple(
@@ -318,24 +297,18 @@ class Suite:
         )
 
     def with_budget(self, budget_s: float) -> Suite:
-        """Give the suite with another budget for every entry, whatever its scenario says."""
+        """Return the suite with this time budget for every entry, overriding its scenarios."""
         scenarios = tuple(replace(each, budget_s=None) for each in self.scenarios)
         return replace(self, budget_s=budget_s, scenarios=scenarios)
 
     def in_folder(self, folder: Path) -> Suite:
-        """Give the suite with a place for its files, unless it has one."""
+        """Return the suite with a folder for its files, unless it has one."""
         return self if self.folder else replace(self, folder=str(folder.absolute()))
 
 
 def digest(value: Any) -> str:
-    """Give a short hash of something that is ready for JSON."""
+    """Return a short hash of a JSON-serialisable value."""
     return hashlib.sha256(canonical_json(value).encode("ascii")).hexdigest()[:KEY_LENGTH]
-
-
-def one_of(word: object, known: Mapping[str, object] | Sequence[str]) -> str:
-    """Say what is possible instead of a word that is not known."""
-    near = get_close_matches(str(word), list(known), n=1)
-    return f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(known)}"
 
 
 def _as_tuple(name: str, values: object) -> tuple[Any, ...]:
@@ -358,7 +331,7 @@ OWN_SETTINGS = ("name", "budget_s", "timeout_s")
 
 
 def load_suite(place: str) -> Suite:
-    """Give the suite in a TOML file, or the one that ``file.py:name`` or ``module:name`` gives.
+    """Load a suite from a TOML file, or from ``file.py:name`` or ``module:name``.
 
     In Python the name is that of a Suite, or of a function that returns one. Wrong keys, values,
     targets and transforms are a SettingError that names the file and the key. Nothing that is to
@@ -444,11 +417,11 @@ def _make(kind: Callable[..., Made], fields: object, where: str) -> Made:
 def _check_keys(fields: Mapping[str, Any], known: tuple[str, ...] | list[str], where: str) -> None:
     for key in fields:
         if key not in known:
-            raise SettingError(f"{where} has the unknown key {key!r}; {one_of(key, known)}")
+            raise SettingError(f"{where} has the unknown key {key!r}; {did_you_mean(key, known)}")
 
 
 def _check_references(suite: Suite, place: str) -> None:
-    """Look for every target and transform, before any of them runs."""
+    """Check that every target and transform exists, before any of them runs."""
     for number, workload in enumerate(suite.workloads, start=1):
         where = f"{place}: workload {number}"
         for key, names, references in (

@@ -2,58 +2,37 @@
 
 from __future__ import annotations
 
-import json
 import os
 import secrets
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
-from pathlib import Path
 from typing import Any
 
 from tinytorch.benchmarking.scenarios import PERCENTILES
 from tinytorch.benchmarking.suite_file import Entry, Suite, digest
 from tinytorch.errors import SettingError
 from tinytorch.measure.child_process import (
-    how_it_ended,
-    last_words,
+    TIMED_OUT,
+    Child,
+    ChildError,
+    import_path,
     owned_folder,
     remove_stale_folders,
-    run_child,
 )
 from tinytorch.measure.environment import describe_environment
-from tinytorch.measure.samples import Interval, Samples
+from tinytorch.measure.estimate import Estimate
+from tinytorch.measure.samples import Samples
 from tinytorch.records.history import comparable
 from tinytorch.records.record import Record
 from tinytorch.records.store import RecordStore, keep, open_store, store_path
 
-__all__ = [
-    "ENTRY_KIND",
-    "EntryAnswer",
-    "EntryOutcome",
-    "Front",
-    "RunPlan",
-    "dominates",
-    "pareto_front",
-    "plan_run",
-    "run_entry",
-    "run_suite",
-    "select_entries",
-    "suite_fronts",
-]
-
-
 # ---------------------------------------------------------------- starting a fresh process for an
 # entry of a suite, and what becomes of it
 
-START = (
-    "import json, sys; request = json.loads(sys.argv[1]); sys.path[:] = request['path']; "
-    "from tinytorch.benchmarking.entry_worker import main; main(request)"
-)
-WORDS_KEPT = 300
+SERVICE = "tinytorch.benchmarking.entry_worker:answer"
 FOLDERS = "bench"
 
 
@@ -77,45 +56,20 @@ def run_entry(entry: Entry, *, timeout_s: float) -> EntryAnswer:
     """
     remove_stale_folders(FOLDERS)
     with owned_folder(FOLDERS) as folder:
-        answer = folder / "answer.json"
-        request = {"entry": entry.to_dict(), "answer": str(answer), "path": _import_path()}
-        child = run_child(
-            [sys.executable, "-c", START, json.dumps(request)], timeout_s=timeout_s, together=True
-        )
-        if child.code is None:
-            return EntryAnswer(
-                failure=f"gave no result within {timeout_s:g} s and was ended; "
-                "allow more with a longer timeout"
-            )
-        if not answer.exists():
-            words = last_words(child.output, WORDS_KEPT)
-            said = f"; it said: {words}" if words else ""
-            return EntryAnswer(failure=f"its process {_without_answer(child.code)}{said}")
-        return _read(answer)
-
-
-def _import_path() -> list[str]:
-    """Give the folders that a target may be imported from: those here, and the working one."""
-    here = os.getcwd()
-    found = [path or here for path in sys.path]
-    return found if here in found else [here, *found]
-
-
-def _read(answer: Path) -> EntryAnswer:
-    fields = json.loads(answer.read_text("utf-8"))
-    if "failure" in fields:
-        return EntryAnswer(failure=fields["failure"])
+        child = Child(SERVICE, path=import_path(), scratch=folder)
+        try:
+            found = child.ask(timeout_s=timeout_s, entry=entry.to_dict())
+        except ChildError as error:
+            hint = "; allow more with a longer timeout" if error.kind == TIMED_OUT else ""
+            return EntryAnswer(failure=f"{error}{hint}")
+        finally:
+            child.close()
     return EntryAnswer(
-        samples={name: Samples.from_dict(each) for name, each in fields["samples"].items()},
-        environment=fields["environment"],
-        details=fields["details"],
-        notes=tuple(fields["notes"]),
+        samples={name: Samples.from_dict(each) for name, each in found["samples"].items()},
+        environment=found["environment"],
+        details=found["details"],
+        notes=tuple(found["notes"]),
     )
-
-
-def _without_answer(code: int) -> str:
-    # Some targets leave by themselves, without an error that anybody could see.
-    return how_it_ended(code) if code < 0 else f"{how_it_ended(code)} and without an answer"
 
 
 # ---------------------------------------------------------------- running a suite: one fresh
@@ -210,17 +164,15 @@ class EntryOutcome:
         return 1 / self.main.median if self.main.median else None
 
     @property
-    def seconds_per_example_interval(self) -> Interval | None:
+    def seconds_per_example_interval(self) -> Estimate | None:
         """The interval that belongs to :attr:`seconds_per_example`; None where there is none."""
         if self.seconds_per_example is None or self.main is None or self.main.count < 2:
             return None
         found = self.main.median_interval()
         if self.main_metric == "latency":
             examples = self.record.details.get("examples") or 1
-            return Interval(found.low / examples, found.high / examples, found.confidence)
-        if not found.low > 0:
-            return None
-        return Interval(1 / found.high, 1 / found.low, found.confidence)
+            return found.scaled(1 / examples)
+        return found.inverse if found.low > 0 else None
 
     @property
     def time_ratio(self) -> float | None:
@@ -286,7 +238,7 @@ def _throughput(throughput: Samples | None) -> dict[str, Any] | None:
         "median": throughput.median,
         "low": interval.low,
         "high": interval.high,
-        "confidence": interval.confidence,
+        "confidence": interval.coverage,
         "unit": throughput.unit,
         "rounds": throughput.count,
     }
@@ -297,7 +249,7 @@ def _throughput(throughput: Samples | None) -> dict[str, Any] | None:
 
 StorePath = str | os.PathLike[str] | None
 RECENT = 20
-"""So many records of a name are looked at for one to compare with."""
+"""Number of recent records that are searched for a comparable one."""
 
 
 @dataclass(frozen=True)
@@ -318,7 +270,7 @@ class RunPlan:
 
 
 def select_entries(entries: Sequence[Entry], pattern: str | None) -> tuple[Entry, ...]:
-    """Give the entries whose name holds a text, or fits a pattern with ``*`` and ``?``."""
+    """Return the entries whose name contains a text or matches a pattern with ``*`` and ``?``."""
     if not pattern:
         return tuple(entries)
     wild = pattern if any(mark in pattern for mark in "*?[") else f"*{pattern}*"
@@ -361,9 +313,7 @@ def plan_run(
             run, finished = one.run, last
             notes.append(f"run {run} goes on: {len(last)} of {len(entries)} entries are there")
             if one.commit_has_changes:
-                notes.append(
-                    "files have changed since the commit; nobody checks whether since then"
-                )
+                notes.append("files have changed since the commit, perhaps during the run")
         elif resume:
             notes.append(f"run {one.run} is not resumed: {obstacle}; a new one begins")
         elif not obstacle:
@@ -407,7 +357,7 @@ def _suite_key(suite: Suite, entries: Sequence[Entry]) -> str:
 
 
 def _last_run(store: RecordStore, entries: Sequence[Entry], key: str) -> dict[str, Record]:
-    """Give the records of the newest run of exactly these entries, by name."""
+    """Return the records of the newest run of exactly these entries, by name."""
     newest: Record | None = None
     for entry in entries:
         for record in store.find(kind=ENTRY_KIND, name=entry.name, newest_first=True, limit=RECENT):
@@ -422,7 +372,7 @@ def _last_run(store: RecordStore, entries: Sequence[Entry], key: str) -> dict[st
 
 
 def _obstacle(record: Record, environment: Mapping[str, Any]) -> str:
-    """Say why a run of another day cannot go on here, or nothing."""
+    """Return why an earlier run cannot be resumed here, or ""."""
     if record.details.get("started_on") != environment["fingerprint"]:
         return "the machine, its thread settings or its libraries have changed"
     if record.details.get("started_at_commit") != environment["commit"]:
@@ -455,7 +405,7 @@ def _record(plan: RunPlan, entry: Entry, answer: EntryAnswer) -> Record:
 def _compared(
     record: Record, store: os.PathLike[str], *, is_stored: bool
 ) -> tuple[Record | None, str]:
-    """Give the last record of the same series that has numbers, or why there is none."""
+    """Return the last comparable record with measurements, or why there is none."""
     if not record.samples or not is_stored:
         return None, ""
     server = record.details.get("server")
@@ -482,14 +432,14 @@ Point = Sequence[float]
 
 
 def dominates(first: Point, second: Point, *, lower_is_better: Sequence[bool]) -> bool:
-    """Tell whether the first is at least as good in everything, and better in something."""
+    """Return whether the first is at least as good in every objective and better in one."""
     signs = [1 if lower else -1 for lower in lower_is_better]
     pairs = [(sign * a, sign * b) for sign, a, b in zip(signs, first, second, strict=True)]
     return all(a <= b for a, b in pairs) and any(a < b for a, b in pairs)
 
 
 def pareto_front(points: Mapping[str, Point], *, lower_is_better: Sequence[bool]) -> list[str]:
-    """Give the names of the points that no other dominates, best in the first objective first.
+    """Return the names of the non-dominated points, best in the first objective first.
 
     Points that are equal do not beat each other: both are on the front.
 
@@ -534,7 +484,7 @@ class Front:
 
 
 def suite_fronts(outcomes: Sequence[EntryOutcome]) -> tuple[Front, ...]:
-    """Give the fronts of every target, over its entries that are timed alike.
+    """Return the Pareto fronts of every target, over entries timed in the same scenario.
 
     Entries of different targets do different work and are not set against each other, and neither
     are those of different scenarios: the first scenario of a target that has a time counts.

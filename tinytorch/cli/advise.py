@@ -68,7 +68,7 @@ def run(options: argparse.Namespace, output: Output) -> ExitCode:
             progress=progress,
         )
     output.result({"advice": advice.to_dict()}, advice.__rich__())
-    return {True: ExitCode.FINE, False: ExitCode.FAILED, None: ExitCode.NOT_SHOWN}[
+    return {True: ExitCode.FINE, False: ExitCode.FAILED, None: ExitCode.INCONCLUSIVE}[
         advice.meets_limits
     ]
 

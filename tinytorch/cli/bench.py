@@ -9,6 +9,7 @@ from tinytorch.cli.console import ExitCode, Output
 from tinytorch.cli.options import (
     add_html_option,
     add_markdown_option,
+    add_store_option,
     check_html_path,
     check_markdown_path,
     shown_or_markdown,
@@ -23,10 +24,9 @@ if TYPE_CHECKING:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the suite, what to run of it, and what to write."""
     parser.epilog = (
-        "Exit code 1 when an entry failed. Finished entries are stored at once: what a killed run "
-        "has finished, --resume does not repeat."
+        "Exit code 1 when an entry failed. Finished entries are stored at once: --resume does not "
+        "repeat them after an interruption."
     )
     parser.add_argument(
         "suite", metavar="SUITE", help="suite.toml, file.py:suite or package.module:suite"
@@ -38,37 +38,38 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     running.add_argument(
         "--only",
         metavar="PATTERN",
-        help="run entries whose name has this text, or fits a * pattern",
+        help="run entries whose name contains this text, or matches a * pattern",
     )
     running.add_argument(
         "--resume",
         action="store_true",
-        help="go on with the last run, if it is unfinished and machine and commit are the same",
+        help="resume the last run, if it is unfinished and on the same machine and commit",
     )
     running.add_argument(
-        "--budget", type=float, metavar="S", help="seconds of timing per entry, for all of them"
+        "--budget",
+        type=float,
+        metavar="S",
+        help="time budget per entry in seconds, overriding the suite's",
     )
     running.add_argument(
-        "--timeout", type=float, metavar="S", help="give an entry up after S seconds (default 300)"
+        "--timeout", type=float, metavar="S", help="time limit per entry in seconds (default 300)"
     )
     running.add_argument(
         "--fail-fast", action="store_true", help="stop at the first entry that fails"
     )
-    showing = parser.add_argument_group("showing")
+    showing = parser.add_argument_group("output")
     showing.add_argument(
-        "--plot", type=Path, metavar="FILE", help="draw bars and Pareto fronts as .svg or .png"
-    )
-    showing.add_argument(
-        "--store",
+        "--plot",
+        type=Path,
         metavar="FILE",
-        help="the file with the records (default: $TINYTORCH_RECORDS, or this project's)",
+        help="write bar charts and Pareto fronts as .svg or .png",
     )
+    add_store_option(showing)
     add_html_option(parser)
     add_markdown_option(showing)
 
 
 def run(options: argparse.Namespace, output: Output) -> ExitCode:
-    """Check everything, then run what is left to do; show what is finished in any case."""
     _check(options, output)
     from tinytorch.benchmarking.suite_file import load_suite
     from tinytorch.benchmarking.suite_run import plan_run, run_suite, select_entries
@@ -103,7 +104,7 @@ def run(options: argparse.Namespace, output: Output) -> ExitCode:
                 outcomes.append(outcome)
                 progress.advance()
     finally:
-        # What is finished is shown, also when somebody has enough.
+        # Finished entries are shown, also after Ctrl-C.
         if outcomes:
             _show(options, output, plan, outcomes)
     has_failed = any(outcome.failure is not None for outcome in outcomes)
@@ -153,12 +154,10 @@ def _check(options: argparse.Namespace, output: Output) -> None:
     for name in ("budget", "timeout"):
         value = getattr(options, name)
         if value is not None and not 0 < value < float("inf"):
-            raise SettingError(f"--{name} {value:g}; give seconds above 0")
+            raise SettingError(f"--{name} {value:g} is not above 0")
     for name in ("html", "markdown"):
         if options.list and getattr(options, name) is not None:
-            raise SettingError(
-                f"--list runs nothing that --{name} could show; leave one of them out"
-            )
+            raise SettingError(f"--list cannot be combined with --{name}")
     check_html_path(options.html, is_opened=options.open)
     check_markdown_path(options.markdown, output)
     if options.plot is not None:

@@ -1,4 +1,4 @@
-"""``tinytorch compare``: is the candidate faster than the baseline, and still as good?"""
+"""``tinytorch compare``: is the candidate faster than the baseline, and as accurate?"""
 
 import argparse
 from collections.abc import Callable
@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 from tinytorch.cli.console import ExitCode, Output
 from tinytorch.cli.options import (
+    TARGET_FORMS,
     add_html_option,
     add_markdown_option,
+    add_store_option,
     check_html_path,
     check_markdown_path,
     confidence,
@@ -26,31 +28,31 @@ from tinytorch.errors import SettingError, TargetError
 
 if TYPE_CHECKING:
     from tinytorch.comparison.comparison import Comparison
-    from tinytorch.comparison.sequential import TimeRatio
+    from tinytorch.measure.estimate import Estimate
 
-__all__ = ["SIDES", "add_environments", "are_isolated", "as_side", "chosen_sides", "described"]
-
-
-# ---------------------------------------------------------------- the two sides of a comparison as
-# options of a command: targets, and the environments they run in
+# ---------------------------------------------------------------- the two sides: targets and
+# environments
 #
-# A side is written as a dictionary: its target, and what was asked for of python, folder,
-# variables.
+# A side is a dictionary: its target and, where given, python, folder and variables.
 
 SIDES = ("baseline", "candidate")
 
 
 def add_environments(group: argparse._ArgumentGroup) -> None:
-    """Add what the two sides may differ in beside their targets."""
+    """Add the options for the environments of the two sides."""
     group.add_argument(
-        "--isolate", action="store_true", help="run each side in fresh processes of its own"
+        "--isolate", action="store_true", help="run each side in its own fresh processes"
     )
     for side in SIDES:
         group.add_argument(
-            f"--{side}-python", metavar="PROGRAM", help=f"interpreter of the {side} (isolates)"
+            f"--{side}-python",
+            metavar="PROGRAM",
+            help=f"interpreter of the {side} (implies --isolate)",
         )
         group.add_argument(
-            f"--{side}-folder", metavar="DIR", help=f"where the {side} runs and imports (isolates)"
+            f"--{side}-folder",
+            metavar="DIR",
+            help=f"working folder of the {side} (implies --isolate)",
         )
         group.add_argument(
             f"--{side}-env",
@@ -58,17 +60,17 @@ def add_environments(group: argparse._ArgumentGroup) -> None:
             default=[],
             type=variable,
             metavar="K=V",
-            help=f"environment variable of the {side}, repeatable (isolates)",
+            help=f"environment variable of the {side}, repeatable (implies --isolate)",
         )
 
 
 def are_isolated(options: argparse.Namespace) -> bool:
-    """Tell whether the sides run in processes of their own, as any environment needs it."""
+    """Return whether the sides run in their own processes, which any environment requires."""
     return options.isolate or any(_own_environment(options, side) for side in SIDES)
 
 
 def chosen_sides(options: argparse.Namespace) -> list[dict[str, Any]]:
-    """Give what is run on each side, and refuse what is no target before anything starts."""
+    """Return the two sides; raise for an invalid target or folder before anything is measured."""
     sides = [
         {"target": target, **_own_environment(options, side)}
         for side, target in zip(SIDES, _two_targets(options), strict=True)
@@ -81,7 +83,7 @@ def chosen_sides(options: argparse.Namespace) -> list[dict[str, Any]]:
 
 
 def as_side(options: argparse.Namespace, side: dict[str, Any]) -> object:
-    """Give a side as the comparer takes it: a target, or one that runs in a fresh process."""
+    """Return a side as an argument of :func:`~tinytorch.comparison.compare.compare`."""
     if not are_isolated(options):
         return side["target"]
     from tinytorch.comparison.processes import Isolated
@@ -91,7 +93,7 @@ def as_side(options: argparse.Namespace, side: dict[str, Any]) -> object:
 
 
 def described(side: dict[str, Any]) -> str:
-    """Write a side in a line."""
+    """Describe a side in one line."""
     variables = [f"{name}={value}" for name, value in side.get("variables", {}).items()]
     parts = [side[name] for name in ("target", "python", "folder") if name in side]
     return ", ".join(map(str, [*parts, *variables]))
@@ -105,14 +107,14 @@ def _two_targets(options: argparse.Namespace) -> tuple[str, str]:
         return targets[0], targets[0]
     if len(targets) == 1:
         raise SettingError(
-            f"one target, {targets[0]}; give two, or say how the sides differ, for example with "
-            "--baseline-folder"
+            f"one target, {targets[0]}; pass two, or an option that makes the sides differ, such "
+            "as --baseline-folder"
         )
-    raise SettingError(f"{len(targets)} targets; give two: the baseline and the candidate")
+    raise SettingError(f"{len(targets)} targets; pass two: the baseline and the candidate")
 
 
 def _own_environment(options: argparse.Namespace, side: str) -> dict[str, Any]:
-    """Give what was asked for on one side only; nothing when it is nothing."""
+    """Return the environment options of one side."""
     asked = {
         "python": getattr(options, f"{side}_python"),
         "folder": getattr(options, f"{side}_folder"),
@@ -127,7 +129,7 @@ def _check_folder(folder: str | None) -> None:
 
 
 def _check_target(side: dict[str, Any]) -> None:
-    """Check as much of a target as can be seen from outside of its environment."""
+    """Check a target as far as possible from outside of its environment."""
     place, colon, _ = side["target"].rpartition(":")
     if not colon:
         from tinytorch.models.targets import load_workload
@@ -137,64 +139,57 @@ def _check_target(side: dict[str, Any]) -> None:
         raise TargetError(f"there is no file {place} in {Path(side.get('folder', '.')).resolve()}")
 
 
-# ---------------------------------------------------------------- ``tinytorch compare``: is the
-# candidate faster than the baseline, and still as good?
+# ---------------------------------------------------------------- the command
 
 CODES = """\
 exit codes:
   0  faster or same; with --expect, what was expected is shown
   1  slower; with --expect, the contrary of what was expected is shown
-  3  not shown: not enough evidence, never to be read as passed; also when
+  3  inconclusive: not enough evidence, never to be read as passed; also when
      the accuracy is inconclusive
-  4  no verdict, because nothing could be measured that can be trusted: a side
-     raises, cannot be built, or a call did not end
-  5  less accurate, whatever the speed; also when the candidate cannot be
-     evaluated, or its outputs are broken: another number or shape, or not
-     finite where the baseline's are
+  4  no valid measurement: a side raises, cannot be built, or timed out
+  5  accuracy is worse, whatever the speed; also when the candidate cannot be
+     evaluated, or its outputs differ in number or shape, or are not finite
+     where the baseline's are
 
-what --expect means:
+values of --expect:
   faster      the candidate is faster; the same speed is a failure
-  same        neither faster nor slower; a gain is a failure too
-  not-slower  at most --band slower; it stops as soon as that is known
+  same        neither faster nor slower; a speedup is a failure too
+  not-slower  at most --band slower; stops as soon as that is decided
 """
 TRIALS = 20
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add what to compare, where, how well, and what to keep."""
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = CODES
     parser.add_argument(
         "targets",
         nargs="*",
         metavar="TARGET",
-        help="baseline and candidate: mlp, cnn, gpt, file.py:factory or package.module:factory; "
-        "one is enough where the sides differ in their environment",
+        help=f"baseline and candidate: {TARGET_FORMS}; one is enough if the sides differ in their "
+        "environment",
     )
     _add_measuring(parser.add_argument_group("measuring"))
-    _add_deciding(parser.add_argument_group("deciding"))
+    _add_deciding(parser.add_argument_group("decision"))
     add_environments(parser.add_argument_group("environments"))
-    keeping = parser.add_argument_group("keeping")
-    keeping.add_argument("--save", action="store_true", help="keep the result as a record")
-    keeping.add_argument(
-        "--store",
-        metavar="FILE",
-        help="the file that keeps it (default: $TINYTORCH_RECORDS, or this project's)",
-    )
+    keeping = parser.add_argument_group("output")
+    keeping.add_argument("--save", action="store_true", help="store the result as a record")
+    add_store_option(keeping)
     add_html_option(parser)
     add_markdown_option(keeping)
-    checking = parser.add_argument_group("checking the comparer")
+    checking = parser.add_argument_group("self-check")
     checking.add_argument(
         "--selfcheck",
         action="store_true",
-        help="compare one target (default mlp) with itself, again and again, and find out what "
-        "this machine can resolve",
+        help="compare one target (default mlp) with itself repeatedly (A/A test), to measure the "
+        "false-positive rate and the resolution of this machine",
     )
     checking.add_argument(
         "--trials",
         type=positive_count,
         metavar="N",
-        help=f"comparisons of the self-check (default {TRIALS})",
+        help=f"number of A/A comparisons (default {TRIALS})",
     )
 
 
@@ -204,40 +199,38 @@ def _add_measuring(group: argparse._ArgumentGroup) -> None:
         type=seconds,
         default=2.0,
         metavar="S",
-        help="about the longest that timing takes, in seconds (default 2); at least six rounds are "
-        "timed, however slow a call is",
+        help="time budget in seconds (default 2); at least six rounds are timed regardless",
     )
     group.add_argument(
         "--precision",
         type=positive_share,
         metavar="SHARE",
-        help="go on until the interval reaches no further than this from the estimate",
+        help="measure until the half-width of the interval is below this share of the estimate",
     )
     group.add_argument(
         "--timeout",
         type=seconds,
         metavar="S",
-        help="give up on a call, or on building a side, that takes longer",
+        help="limit in seconds for each call, and for building a side",
     )
     group.add_argument(
         "--cache",
         choices=("warm", "cold"),
         default="warm",
-        help="what calls find in the caches: what those before left (warm, the default), or "
-        "nothing of theirs (cold)",
+        help="time with warm processor caches (default), or evict them before each call (cold)",
     )
     group.add_argument(
         "--timing",
         choices=("latency", "throughput"),
         default="latency",
-        help="on a CUDA device, decide by single synchronised calls (latency, the default) or by "
-        "sustained calls (throughput); on a processor both are the same",
+        help="on a CUDA device, time single synchronised calls (latency, default) or sustained "
+        "calls (throughput); on a CPU both are the same",
     )
     group.add_argument(
         "--no-evidence",
         action="store_true",
-        help="compare nothing but time: no outputs, accuracy, memory, size or single calls; the "
-        "exit code is about time alone then",
+        help="compare time only: no outputs, accuracy, memory, size or single calls; the exit code "
+        "then depends on time alone",
     )
 
 
@@ -245,41 +238,41 @@ def _add_deciding(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--expect",
         choices=("faster", "same", "not-slower"),
-        help="what counts as fine, see below (default: faster or same)",
+        help="required result, see below (default: faster or same)",
     )
     group.add_argument(
         "--floor",
         type=share,
         metavar="SHARE",
-        help="smaller differences do not count (default 0.5%%, or 1%% without building anew)",
+        help="minimum effect: smaller differences are not reported as faster or slower (default "
+        "0.5%%, or 1%% for models that cannot be rebuilt)",
     )
     group.add_argument(
         "--band",
         type=positive_share,
         default=0.01,
         metavar="SHARE",
-        help="what lies within is the same (default 1%%)",
+        help="equivalence band: within it, the speed is the same (default 1%%)",
     )
     group.add_argument(
         "--confidence",
         type=confidence,
         default=0.95,
         metavar="SHARE",
-        help="of the interval, over all looks together (default 95%%)",
+        help="confidence level of the interval, over all interim analyses (default 95%%)",
     )
     group.add_argument(
         "--margin",
         type=margin,
         default=0.01,
         metavar="X",
-        help="how much accuracy may be lost, in the unit of the scores (default 0.01, or 1%%)",
+        help="allowed accuracy drop, in the unit of the scores (default 0.01, or 1%%)",
     )
 
 
 def run(options: argparse.Namespace, output: Output) -> ExitCode:
-    """Compare, show, keep, and say by the exit code what was found."""
     if options.store is not None and not options.save:
-        raise SettingError("--store says where to keep the result; add --save to keep it")
+        raise SettingError("--store needs --save")
     check_html_path(options.html, is_opened=options.open)
     check_markdown_path(options.markdown, output)
     return _self_check(options, output) if options.selfcheck else _compare(options, output)
@@ -287,9 +280,9 @@ def run(options: argparse.Namespace, output: Output) -> ExitCode:
 
 def _compare(options: argparse.Namespace, output: Output) -> ExitCode:
     if options.trials is not None:
-        raise SettingError("--trials belongs to --selfcheck; a comparison stops by itself")
+        raise SettingError("--trials needs --selfcheck")
     if are_isolated(options) and options.cache == "cold":
-        raise SettingError("--cache cold is for sides in one process; leave what isolates them out")
+        raise SettingError("--cache cold cannot be combined with isolated sides")
     settings = chosen_sides(options)
     from tinytorch.comparison.compare import compare
     from tinytorch.reporting.comparison import comparison_document
@@ -314,7 +307,7 @@ def _compare(options: argparse.Namespace, output: Output) -> ExitCode:
         )
     if settings[0] == settings[1]:
         comparison = comparison.with_notes(
-            "both sides are the same (A against A): any difference is one of noise or memory layout"
+            "both sides are the same (A/A): any difference is noise or memory layout"
         )
     code = _exit_code(options.expect, comparison)
     record = _keep(options, output, comparison, settings) if options.save else None
@@ -337,12 +330,12 @@ def _self_check(options: argparse.Namespace, output: Output) -> ExitCode:
     is_cold = options.cache != "warm"
     if are_isolated(options) or options.save or options.expect or is_cold:
         raise SettingError(
-            "--selfcheck runs in this process, with warm caches, and is kept by itself; leave "
-            "--isolate, the environments, --cache, --save and --expect out"
+            "--selfcheck runs in this process, with warm caches, and stores its result itself; it "
+            "cannot be combined with --isolate, environments, --cache, --save and --expect"
         )
     if options.html is not None or options.markdown is not None:
         name = "--html" if options.html is not None else "--markdown"
-        raise SettingError(f"{name} shows one comparison, --selfcheck makes many; leave one out")
+        raise SettingError(f"{name} cannot be combined with --selfcheck")
     from tinytorch.comparison.self_check import self_check
     from tinytorch.reporting.comparison import self_check_document
     from tinytorch.reporting.terminal import render
@@ -363,7 +356,7 @@ def _self_check(options: argparse.Namespace, output: Output) -> ExitCode:
 # ---------------------------------------------------------------- when to stop, what it means
 
 
-def _stopping_rule(options: argparse.Namespace) -> "Callable[[TimeRatio], bool] | None":
+def _stopping_rule(options: argparse.Namespace) -> "Callable[[Estimate], bool] | None":
     from tinytorch.comparison.compare import FLOOR_OF_FINISHED
     from tinytorch.comparison.comparison import NOT_SLOWER, is_met
 
@@ -376,22 +369,21 @@ def _stopping_rule(options: argparse.Namespace) -> "Callable[[TimeRatio], bool] 
 
 def _exit_code(expected: str | None, comparison: "Comparison") -> ExitCode:
     from tinytorch.comparison.comparison import (
-        NOT_SHOWN,
-        SLOWER,
         is_met_by,
         quality_doubt,
         quality_loss,
     )
+    from tinytorch.measure.estimate import INCONCLUSIVE, SLOWER
 
     if quality_loss(comparison):
         return ExitCode.ACCURACY
     if expected is None:
-        is_met = {SLOWER: False, NOT_SHOWN: None}.get(comparison.verdict, True)
+        is_met = {SLOWER: False, INCONCLUSIVE: None}.get(comparison.verdict, True)
     else:
         is_met = is_met_by(expected, comparison)
     if is_met is False:
         return ExitCode.FAILED
-    return ExitCode.NOT_SHOWN if is_met is None or quality_doubt(comparison) else ExitCode.FINE
+    return ExitCode.INCONCLUSIVE if is_met is None or quality_doubt(comparison) else ExitCode.FINE
 
 
 def _keep(
@@ -413,5 +405,5 @@ def _keep(
         ),
         options.store,
     )
-    output.say(kept.note or f"kept as {kept.hash[:12]} in {kept.path}")
+    output.say(kept.note or f"stored as {kept.hash[:12]} in {kept.path}")
     return kept.hash

@@ -1,4 +1,4 @@
-"""``tinytorch compete board``: standings, innovation and records of a folder of submissions."""
+"""``tinytorch compete board``: the leaderboard of a submissions folder."""
 
 import argparse
 from pathlib import Path
@@ -20,21 +20,20 @@ KINDS = ("speed", "innovation", "composite")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the folder, what of it to show, and what to write."""
-    parser.add_argument("folder", type=Path, metavar="FOLDER", help="the folder of submissions")
+    parser.add_argument("folder", type=Path, metavar="FOLDER", help="the submissions folder")
     parser.add_argument("--event", metavar="EVENT", help="only this event")
     parser.add_argument(
-        "--kind", choices=KINDS, default="speed", help="what decides the rank (default speed)"
+        "--kind", choices=KINDS, default="speed", help="ranking criterion (default speed)"
     )
     add_html_option(parser)
     parser.add_argument("--csv", type=Path, metavar="FILE", help="write all standings as CSV")
     parser.add_argument(
-        "--grades", type=Path, metavar="FILE", help="write a row for each team and event as CSV"
+        "--grades", type=Path, metavar="FILE", help="write one row per team and event as CSV"
     )
 
 
 def run(options: argparse.Namespace, output: Output) -> ExitCode:
-    """Make the board of what lies in the folder; damaged files are named, and change nothing."""
+    """Damaged files are reported and left out."""
     check_html_path(options.html, is_opened=options.open)
     for path in (options.csv, options.grades):
         if path is not None:
@@ -42,7 +41,7 @@ def run(options: argparse.Namespace, output: Output) -> ExitCode:
     from tinytorch.competition.board import make_board
     from tinytorch.competition.board_files import board_fields
     from tinytorch.competition.events import find_event
-    from tinytorch.competition.submissions import read_folder
+    from tinytorch.competition.verification import read_folder
     from tinytorch.reporting.competition import show_board
 
     event = find_event(options.event).name if options.event else None
@@ -52,7 +51,7 @@ def run(options: argparse.Namespace, output: Output) -> ExitCode:
     _write_tables(options, output, board)
     write_html(options.html, board, output, is_opened=options.open)
     if folder.damaged:
-        output.say(f"{len(folder.damaged)} damaged; `tinytorch compete verify` says what is wrong")
+        output.say(f"{len(folder.damaged)} damaged; see `tinytorch compete verify`")
     return ExitCode.FINE
 
 

@@ -1,4 +1,4 @@
-"""``tinytorch compete check``: what breaks a rule, found offline and before anything is timed."""
+"""``tinytorch compete check``: check an entry against the rules, without timing it."""
 
 import argparse
 from pathlib import Path
@@ -9,20 +9,16 @@ from tinytorch.cli.console import ExitCode, Output
 if TYPE_CHECKING:
     from tinytorch.competition.rules import Finding
 
-WHAT_TRUST_MEANS = "run Python code of the entry, which you have looked at"
+WHAT_TRUST_MEANS = "run the Python code of the entry; review it first"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add what to check."""
     parser.add_argument("folder", type=Path, metavar="FOLDER", help="the folder of the entry")
     parser.add_argument("--trust", action="store_true", help=WHAT_TRUST_MEANS)
-    parser.add_argument(
-        "--no-run", action="store_true", help="only read: do not build the model and ask it"
-    )
+    parser.add_argument("--no-run", action="store_true", help="do not build and run the model")
 
 
 def run(options: argparse.Namespace, output: Output) -> ExitCode:
-    """Check the entry and show what was found."""
     from tinytorch.reporting.competition import show_findings
 
     sha256, findings = _check(options)
@@ -36,10 +32,9 @@ def run(options: argparse.Namespace, output: Output) -> ExitCode:
 
 
 def _check(options: argparse.Namespace) -> "tuple[str, tuple[Finding, ...]]":
-    """Give the entry's hash and the findings; what is no entry is a finding, too."""
-    from tinytorch.competition.entry import EntryError
+    """Return the entry's hash and the findings; an unreadable entry is a finding, too."""
+    from tinytorch.competition.entry import EntryError, read_entry
     from tinytorch.competition.entry_checks import check_entry
-    from tinytorch.competition.entry_file import read_entry
 
     try:
         entry = read_entry(options.folder)

@@ -1,4 +1,4 @@
-"""``tinytorch compete new``: a folder with an entry that can be judged at once."""
+"""``tinytorch compete new``: create an entry from a template."""
 
 import argparse
 from pathlib import Path
@@ -11,19 +11,18 @@ if TYPE_CHECKING:
     from tinytorch.competition.entry import Entry
 
 TIERS = {"99": 0.99, "99.9": 0.999}
-"""How a tier is written on the command line, and the share of the reference's accuracy it means."""
+"""Tiers on the command line -> share of the reference's accuracy."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add where the entry goes, who enters, and where."""
-    parser.add_argument("folder", type=Path, metavar="FOLDER", help="a folder that is made")
+    parser.add_argument("folder", type=Path, metavar="FOLDER", help="folder to create")
     parser.add_argument(
         "--event",
         required=True,
         metavar="EVENT",
         help="mlp_sprint, cnn_marathon or transformer_decathlon",
     )
-    parser.add_argument("--team", required=True, metavar="NAME", help="shown on the board")
+    parser.add_argument("--team", required=True, metavar="NAME", help="name on the leaderboard")
     parser.add_argument(
         "--division",
         default="closed",
@@ -35,15 +34,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=tier,
         default=TIERS["99"],
         metavar="99|99.9",
-        help="the share of the reference's accuracy to keep, in percent (default 99)",
+        help="minimum accuracy, in percent of the reference's (default 99)",
     )
     parser.add_argument(
-        "--code", action="store_true", help="with model.py, a program that makes the model"
+        "--code", action="store_true", help="use a template with model.py, which builds the model"
     )
 
 
 def run(options: argparse.Namespace, output: Output) -> ExitCode:
-    """Write the entry and say what to do next."""
     entry = _written(options)
     files = sorted(each.name for each in options.folder.iterdir())
     techniques = [each.name for each in entry.techniques]
@@ -51,7 +49,7 @@ def run(options: argparse.Namespace, output: Output) -> ExitCode:
     trust = " --trust" if options.code else ""
     told = [
         f"{options.folder}: {', '.join(files)}",
-        f"techniques: {', '.join(techniques) or 'none, so this is the reference itself'}",
+        f"techniques: {', '.join(techniques) or 'none (this is the reference)'}",
         f"next: tinytorch compete check {options.folder}{trust}",
     ]
     output.result({**payload, "entry": entry}, "\n".join(told))
@@ -76,7 +74,7 @@ def _written(options: argparse.Namespace) -> "Entry":
 
 
 def tier(text: str) -> float:
-    """Read a tier such as 99 or 99.9%."""
+    """Parse a tier such as 99 or 99.9%."""
     known = TIERS.get(text.strip().removesuffix("%"))
     if known is None:
         raise argparse.ArgumentTypeError(f"no tier {text!r}; there are {' and '.join(TIERS)}")

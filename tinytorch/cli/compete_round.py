@@ -12,14 +12,13 @@ if TYPE_CHECKING:
     from tinytorch.competition.rounds import Round
 
 STEPS = {
-    "new": "draw a seed, publish its commitment, keep the seed",
-    "reveal": "publish the seed, once the round is over",
-    "show": "show what is known of a round, but for its seed",
+    "new": "draw a secret seed and publish its commitment",
+    "reveal": "publish the seed after the round",
+    "show": "show a round without its seed",
 }
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add a parser for each step of a round."""
     steps = parser.add_subparsers(title="steps", dest="step", metavar="STEP", required=True)
     made = {}
     for name, summary in STEPS.items():
@@ -43,24 +42,23 @@ def _add_new(parser: argparse.ArgumentParser) -> None:
         "--secret",
         type=Path,
         metavar="FILE",
-        help="where the seed is kept (default: NAME.SECRET.json here); never in the submissions",
+        help="file for the seed (default: ./NAME.SECRET.json), outside of the submissions folder",
     )
     parser.add_argument(
         "--key",
         type=Path,
         metavar="FILE",
-        help="verified records of this round are signed with this key",
+        help="key that signs the verified records of this round",
     )
 
 
 def _add_folder(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--to", type=Path, required=True, metavar="FOLDER", help="the folder of submissions"
+        "--to", type=Path, required=True, metavar="FOLDER", help="the submissions folder"
     )
 
 
 def run(options: argparse.Namespace, output: Output) -> ExitCode:
-    """Take a step of a round."""
     return {"new": _new, "reveal": _reveal, "show": _show}[options.step](options, output)
 
 
@@ -72,10 +70,10 @@ def _new(options: argparse.Namespace, output: Output) -> ExitCode:
     public = _public_file(options.to, made)
     if secret.resolve().is_relative_to(options.to.resolve()):
         raise SettingError(
-            f"{secret} lies in the submissions, where others read; name a place with --secret"
+            f"{secret} is in the submissions folder, which is public; pass another --secret"
         )
     if public.exists():
-        raise SettingError(f"{public} is there already; give the round another name")
+        raise SettingError(f"{public} exists already; choose another name")
     _write(made, secret)
     _write(made.public(), public)
     payload = {"round": made.public(), "public_file": public, "secret_file": secret}
@@ -83,7 +81,7 @@ def _new(options: argparse.Namespace, output: Output) -> ExitCode:
         f"round {made.name}",
         f"commitment   {made.commitment}",
         f"public file  {public}",
-        f"secret file  {secret}, which nobody else may read until the round is over",
+        f"secret file  {secret} (do not share it before the end of the round)",
     ]
     output.result(payload, "\n".join(told))
     return ExitCode.FINE
@@ -94,19 +92,19 @@ def _reveal(options: argparse.Namespace, output: Output) -> ExitCode:
 
     found = read_round(options.secret)
     if found.seed is None:
-        raise SettingError(f"{options.secret} has no seed; name the secret file of the round")
+        raise SettingError(f"{options.secret} has no seed; pass the secret file of the round")
     public = _public_file(options.to, found)
     known = _known(public)
     if known.commitment != found.commitment:
         raise SettingError(
-            f"{public} is another round {found.name!r}, with another commitment; give the secret "
-            "file of that one"
+            f"{public} is another round {found.name!r}, with another commitment; pass its secret "
+            "file"
         )
     if known.is_revealed:
         output.say(f"{public} has the seed already")
     else:
         _write(found, public, is_revealed=True)
-    told = f"round {found.name}: its seed is public now, in {public}\nseed  {found.seed}"
+    told = f"round {found.name}: seed published in {public}\nseed  {found.seed}"
     output.result({"round": found, "public_file": public}, told)
     return ExitCode.FINE
 
@@ -115,7 +113,7 @@ def _show(options: argparse.Namespace, output: Output) -> ExitCode:
     from tinytorch.competition.rounds import read_round
 
     found = read_round(options.file)
-    state = "in this file, and fits the commitment" if found.is_revealed else "not in this file"
+    state = "in this file, matches the commitment" if found.is_revealed else "not in this file"
     told = [
         f"round {found.name}, of {found.created_at or 'an unknown time'}",
         f"commitment  {found.commitment}",
@@ -128,13 +126,13 @@ def _show(options: argparse.Namespace, output: Output) -> ExitCode:
 
 
 def _known(public: Path) -> "Round":
-    """Read what was published of a round before; without it nobody has the commitment."""
+    """Read the public file of a round, which holds the commitment."""
     from tinytorch.competition.rounds import read_round
 
     if not public.exists():
         raise SettingError(
-            f"there is no {public}, which holds the commitment; give the folder in which the round "
-            "was made"
+            f"there is no {public}, which holds the commitment; pass the folder in which the round "
+            "was created"
         )
     return read_round(public)
 

@@ -1,4 +1,4 @@
-"""``tinytorch compete rules``: the table of rules, with the events they hold for."""
+"""``tinytorch compete rules``: the rules, events and divisions."""
 
 import argparse
 from difflib import get_close_matches
@@ -14,12 +14,10 @@ if TYPE_CHECKING:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add which rule to show."""
     parser.add_argument("rule", nargs="?", metavar="ID", help="one rule, such as A2")
 
 
 def run(options: argparse.Namespace, output: Output) -> ExitCode:
-    """Show the rules, and where all are asked for, the events and divisions too."""
     from tinytorch.competition.events import DIVISIONS, EVENTS, TIERS
     from tinytorch.competition.rules import RULES
 

@@ -1,4 +1,4 @@
-"""``tinytorch compete run``: the judge times an entry against the reference."""
+"""``tinytorch compete run``: time an entry against the reference, and store the run."""
 
 import argparse
 from pathlib import Path
@@ -21,12 +21,11 @@ if TYPE_CHECKING:
     from tinytorch.competition.rounds import Round
 
 HEATS = 10
-NOT_JUDGED = "not judged, and nothing was kept: mend the entry, then run again"
-NOTHING_KEPT = "\nstopped: the run is not finished, and nothing of it was kept"
+NOT_JUDGED = "not judged, and nothing was stored: fix the entry, then run again"
+NOTHING_KEPT = "\nstopped: the run is incomplete, and nothing was stored"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add what is judged, in which round, and how long."""
     parser.add_argument("folder", type=Path, metavar="FOLDER", help="the folder of the entry")
     parser.add_argument("--trust", action="store_true", help=WHAT_TRUST_MEANS)
     add_judging_options(parser)
@@ -34,36 +33,35 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def add_judging_options(parser: argparse.ArgumentParser) -> None:
-    """Add how a run is made; `verify --rerun` has the same options."""
+    """Add the options that `verify --rerun` has as well."""
     judging = parser.add_argument_group("judging")
     judging.add_argument(
         "--round",
         type=Path,
         metavar="FILE",
-        help="the file of a round whose seed is known (default: the practice round)",
+        help="file of a round with its seed (default: the practice round)",
     )
     judging.add_argument(
         "--heats",
         type=positive_count,
         default=HEATS,
         metavar="N",
-        help=f"how often both sides start anew; a score needs 6 (default {HEATS})",
+        help=f"number of heats, each in fresh processes; a score needs 6 (default {HEATS})",
     )
     judging.add_argument(
         "--no-ablations",
         action="store_true",
-        help="do not switch off each technique in turn; then there is no innovation score",
+        help="skip the ablations (each technique switched off in turn); no innovation score",
     )
 
 
 def run(options: argparse.Namespace, output: Output) -> ExitCode:
-    """Judge, keep the run, show it."""
     check_html_path(options.html, is_opened=options.open)
     from tinytorch.competition import judge as judging
+    from tinytorch.competition.entry import read_entry
     from tinytorch.competition.entry_checks import check_entry
-    from tinytorch.competition.entry_file import read_entry
     from tinytorch.competition.judgement_record import as_record
-    from tinytorch.competition.submissions import keep_run
+    from tinytorch.competition.run_files import keep_run
     from tinytorch.reporting.competition import show_findings, show_judgement
 
     entry, asked = read_entry(options.folder), round_of(options.round)
@@ -90,7 +88,7 @@ def run(options: argparse.Namespace, output: Output) -> ExitCode:
         output.say(NOTHING_KEPT)
         raise
     kept = from_here(keep_run(judgement, entry))
-    output.say(f"kept as {kept}")
+    output.say(f"stored as {kept}")
     code = exit_code_of(judgement)
     record = as_record(judgement, status="unverified")
     payload = {"file": kept, "exit_code": int(code), "record": record.to_dict()}
@@ -100,15 +98,15 @@ def run(options: argparse.Namespace, output: Output) -> ExitCode:
 
 
 def check_before_judging(entry: "Entry", *, trust: bool) -> None:
-    """Refuse code that nobody trusts, a part that is missing, a folder that cannot keep the run.
+    """Raise for untrusted code, a missing extra, and a folder that cannot be written.
 
-    None of it is a run of the entry: kept as one, a forgotten --trust would count against the team.
+    None of these is a run: stored as one, a forgotten --trust would count against the team.
     """
     from tinytorch.competition.entry import RESULTS
 
     if entry.code is not None and not trust:
         raise SettingError(
-            f"E6: the entry is Python code, {entry.code}; look at it, then pass --trust to run it"
+            f"E6: the entry is Python code, {entry.code}; review it, then pass --trust to run it"
         )
     _check_parts(entry)
     results = entry.folder / RESULTS
@@ -132,20 +130,20 @@ def _check_parts(entry: "Entry") -> None:
 
 
 def round_of(path: Path | None) -> "Round":
-    """Read the round of a file; without one it is the practice round."""
+    """Read the round of a file, by default the practice round."""
     from tinytorch.competition.rounds import PRACTICE, read_round
 
     return PRACTICE if path is None else read_round(path)
 
 
 def from_here(path: Path) -> Path:
-    """Write the path of a file below the current folder without that folder."""
+    """Return a path relative to the current folder, if it is below it."""
     here = Path.cwd()
     return path.relative_to(here) if path.is_relative_to(here) else path
 
 
 def exit_code_of(judgement: "Judgement") -> ExitCode:
-    """Tell what a script has to know: rules first, then accuracy, then speed."""
+    """Return the exit code: rules first, then accuracy, then speed."""
     from tinytorch.comparison.accuracy import INCONCLUSIVE
     from tinytorch.competition.events import tier_verdict
 
@@ -155,7 +153,7 @@ def exit_code_of(judgement: "Judgement") -> ExitCode:
     if broken:
         found = judgement.accuracy
         is_open = found is not None and tier_verdict(found) == INCONCLUSIVE
-        return ExitCode.NOT_SHOWN if is_open else ExitCode.ACCURACY
+        return ExitCode.INCONCLUSIVE if is_open else ExitCode.ACCURACY
     if judgement.score is None:
         return ExitCode.INVALID
-    return ExitCode.FINE if judgement.score.verdict == "faster" else ExitCode.NOT_SHOWN
+    return ExitCode.FINE if judgement.score.verdict == "faster" else ExitCode.INCONCLUSIVE

@@ -1,4 +1,4 @@
-"""``tinytorch compete submit``: an entry with all of its runs, into a folder of submissions."""
+"""``tinytorch compete submit``: copy an entry and all of its runs to a submissions folder."""
 
 import argparse
 from pathlib import Path
@@ -7,10 +7,9 @@ from tinytorch.cli.console import ExitCode, Output
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add what is submitted, and where."""
     parser.add_argument("folder", type=Path, metavar="FOLDER", help="the folder of the entry")
     parser.add_argument(
-        "--to", type=Path, required=True, metavar="FOLDER", help="the folder of submissions"
+        "--to", type=Path, required=True, metavar="FOLDER", help="the submissions folder"
     )
     parser.add_argument(
         "--key", type=Path, metavar="FILE", help="sign the records with this Ed25519 key"
@@ -18,12 +17,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--anyway",
         action="store_true",
-        help="also when the last run broke a rule; the board shows it as invalid",
+        help="submit even if the last run broke a rule; the leaderboard shows it as invalid",
     )
 
 
 def run(options: argparse.Namespace, output: Output) -> ExitCode:
-    """Copy what is new."""
     from tinytorch.competition.submissions import submit
 
     done = submit(options.folder, options.to, key=options.key, even_invalid=options.anyway)
@@ -37,5 +35,4 @@ def run(options: argparse.Namespace, output: Output) -> ExitCode:
 
 
 def counted_runs(count: int) -> str:
-    """Say how many runs there are."""
     return f"{count} run" if count == 1 else f"{count} runs"

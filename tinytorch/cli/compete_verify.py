@@ -28,19 +28,16 @@ if TYPE_CHECKING:
     from tinytorch.competition.submissions import Rerun
     from tinytorch.competition.verification import CheckedFile, SkippedEntry, WaitingEntries
 
-__all__ = ["rerun_all", "rerun_one"]
-
-
-# ---------------------------------------------------------------- what ``tinytorch compete verify
-# --rerun`` does: judge one entry again, or all that wait
+# ---------------------------------------------------------------- ``--rerun``: judge one entry
+# again, or all that are pending
 
 OF_RECORDS = ("R1", "R2", "R3", "R4")
-GO_ON = "the same command goes on with the others"
+GO_ON = "run the same command to continue"
 
 
 def rerun_one(options: argparse.Namespace, output: Output) -> ExitCode:
-    """Judge one entry again, keep the run, and say how it fits what the team had measured."""
-    from tinytorch.competition.entry_file import read_entry
+    """Judge one entry again, store the run, and compare it with the team's."""
+    from tinytorch.competition.entry import read_entry
     from tinytorch.competition.judgement_record import as_record
     from tinytorch.reporting.competition import show_judgement
 
@@ -52,7 +49,7 @@ def rerun_one(options: argparse.Namespace, output: Output) -> ExitCode:
         output.say(NOTHING_KEPT)
         raise
     kept = from_here(found.path)
-    output.say(f"kept as {kept}")
+    output.say(f"stored as {kept}")
     output.say(_in_words(found))
     code = exit_code_of(found.judgement)
     record = as_record(found.judgement, status="verified")
@@ -64,7 +61,7 @@ def rerun_one(options: argparse.Namespace, output: Output) -> ExitCode:
 
 @dataclass
 class _Outcome:
-    """What came of a folder so far."""
+    """Results of a folder so far."""
 
     judged: "dict[str, Rerun]" = field(default_factory=dict)
     skipped: "list[SkippedEntry]" = field(default_factory=list)
@@ -80,7 +77,7 @@ def rerun_all(
     check_can_verify(round_of(options.round), options.key)
     waiting = find_waiting(options.path, round_of(options.round), files=files)
     if not (waiting.ready or waiting.changed or waiting.done):
-        raise SettingError(f"there is no entry in {options.path}; give a folder of submissions")
+        raise SettingError(f"there is no entry in {options.path}; pass a submissions folder")
     outcome = _Outcome(skipped=list(waiting.changed))
     ready = dict(_judgeable(waiting, outcome, trust=options.trust))
     output.say(f"{len(ready)} to judge, {len(waiting.done)} judged in this round before")
@@ -104,7 +101,7 @@ def rerun_all(
 def _judgeable(
     waiting: "WaitingEntries", outcome: _Outcome, *, trust: bool
 ) -> "Iterator[tuple[str, Entry]]":
-    """Give what can be judged here; code that nobody trusts, and the like, is skipped."""
+    """Yield the entries that can be judged here; skip untrusted code and missing extras."""
     for shown, entry in waiting.ready.items():
         try:
             check_before_judging(entry, trust=trust)
@@ -140,12 +137,11 @@ def _rerun(entry: "Entry", options: argparse.Namespace, output: Output, *, title
 
 
 def _in_words(found: "Rerun") -> str:
-    """Say how the new run fits what the team had measured."""
     if found.claimed is None:
-        return "there is no valid run of the team to compare with"
+        return "no valid run of the team to compare with"
     claimed = f"{found.claimed.value:.2f}x ({found.claimed.low:.2f}x to {found.claimed.high:.2f}x)"
     if found.agrees is None:
-        return f"the team measured {claimed}; this run gives no score"
+        return f"the team measured {claimed}; this run has no score"
     fits = "and the intervals overlap" if found.agrees else "and the intervals do not overlap"
     return f"the team measured {claimed}, {fits}"
 
@@ -192,18 +188,17 @@ CODES_OF_RECORDS = "R"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add what is verified, and whether it is judged again."""
     parser.add_argument(
         "path",
         type=Path,
         metavar="PATH",
-        help="a record, the folder of an entry, or a folder of submissions",
+        help="a record, the folder of an entry, or a submissions folder",
     )
     parser.add_argument(
         "--rerun",
         action="store_true",
-        help="judge again in the round of --round, and keep the verified record; in a folder of "
-        "submissions, every entry that has none in this round yet",
+        help="judge again in the round of --round, and store the verified record; in a submissions "
+        "folder, every entry that has none in this round yet",
     )
     parser.add_argument("--trust", action="store_true", help=WHAT_TRUST_MEANS)
     parser.add_argument(
@@ -213,9 +208,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace, output: Output) -> ExitCode:
-    """Check everything; then, where that is asked for and nothing was changed, judge again."""
     if options.rerun and options.round is None:
-        raise SettingError("--rerun asks the questions of a round; give its secret file: --round")
+        raise SettingError("--rerun needs --round, the secret file of a round")
     from tinytorch.competition.verification import check_files, findings_in
 
     rounds = [round_of(options.round)] if options.round else []
@@ -226,18 +220,18 @@ def run(options: argparse.Namespace, output: Output) -> ExitCode:
     code = _exit_code(files, findings)
     if not options.rerun:
         if not files:
-            raise SettingError(f"there is no run in {options.path}, and nothing to verify")
+            raise SettingError(f"there is no run to verify in {options.path}")
         _show(options, output, files, findings)
         return code
-    if code not in (ExitCode.FINE, ExitCode.NOT_SHOWN):
+    if code not in (ExitCode.FINE, ExitCode.INCONCLUSIVE):
         _show(options, output, files, findings)
-        output.say("not judged again: what is there was changed")
+        output.say("not judged again: a record was changed")
         return code
     return rerun_one(options, output)
 
 
 def _is_one(path: Path) -> bool:
-    """Tell an entry, or a record, from a folder of many entries."""
+    """Return whether this is one entry or record, and not a submissions folder."""
     from tinytorch.competition.entry import MANIFEST
 
     return not path.is_dir() or (path / MANIFEST).exists()
@@ -266,11 +260,11 @@ def _show(
 
 
 def _exit_code(files: "Sequence[CheckedFile]", findings: "Sequence[Finding]") -> ExitCode:
-    """Tell records that were changed from entries that break a rule, and from open questions."""
+    """Return the exit code: changed records first, then broken rules, then unchecked signatures."""
     broken = {each.rule for each in findings if each.is_fatal}
     if any(rule.startswith(CODES_OF_RECORDS) for rule in broken):
         return ExitCode.INVALID
     if broken:
         return ExitCode.FAILED
     is_open = any(each.status == "signature not checked" for each in files)
-    return ExitCode.NOT_SHOWN if is_open else ExitCode.FINE
+    return ExitCode.INCONCLUSIVE if is_open else ExitCode.FINE

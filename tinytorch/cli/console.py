@@ -6,11 +6,12 @@ import math
 import os
 import sys
 import time
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from enum import Enum, IntEnum
-from typing import TYPE_CHECKING, Protocol
+from enum import Enum, EnumMeta, IntEnum
+from typing import TYPE_CHECKING, Any, Protocol
 
 from tinytorch import __version__
 from tinytorch.core.files import PATIENCE_S as BAR_APPEARS_AFTER_S
@@ -29,27 +30,23 @@ if TYPE_CHECKING:
 
 
 class Progress(Protocol):
-    """Steps of work that somebody may be watching."""
+    """Progress of a command: steps done, and a description of the current one."""
 
-    def advance(self, steps: int = 1) -> None:
-        """Count finished steps."""
+    def advance(self, steps: int = 1) -> None: ...
 
-    def describe(self, text: str) -> None:
-        """Say what is being done now."""
+    def describe(self, text: str) -> None: ...
 
 
 class SilentProgress:
-    """Progress that nobody watches."""
+    """Progress that is not displayed."""
 
-    def advance(self, steps: int = 1) -> None:
-        """Count nothing."""
+    def advance(self, steps: int = 1) -> None: ...
 
-    def describe(self, text: str) -> None:
-        """Say nothing."""
+    def describe(self, text: str) -> None: ...
 
 
 class BarProgress:
-    """A bar on stderr that appears when the work turns out to be long.
+    """A progress bar on stderr that appears after BAR_APPEARS_AFTER_S seconds.
 
     It is drawn only inside ``advance`` and ``describe``, never by a thread of its own: what runs
     between the two is often being timed, and a thread would disturb it.
@@ -67,17 +64,17 @@ class BarProgress:
         self._bar: RichProgress | None = None
 
     def advance(self, steps: int = 1) -> None:
-        """Count finished steps and redraw the bar when it is due."""
+        """Count finished steps, and redraw the bar if due."""
         self._done += steps
         self._draw_when_due()
 
     def describe(self, text: str) -> None:
-        """Change the words in front of the bar."""
+        """Change the text in front of the bar."""
         self._description = text
         self._draw_when_due()
 
     def close(self) -> None:
-        """Take the bar away and give the cursor back."""
+        """Remove the bar and restore the cursor."""
         if self._bar is not None:
             self._bar.stop()
 
@@ -95,7 +92,7 @@ class BarProgress:
 
 @dataclass(frozen=True)
 class Output:
-    """The output of one command, as its common options ask for it."""
+    """The output of one command, by its common options."""
 
     command: str
     as_json: bool = False
@@ -106,8 +103,8 @@ class Output:
         """Print the result on stdout: the payload as JSON, or the renderable for people.
 
         JSON has no NaN and no infinity; they become null. A string is printed as it is, without
-        wrapping. Square brackets are text: layers have names such as ``blocks[0]``. That stdout has
-        no room is said, and goes into `faults`: files are still to be written.
+        wrapping. Square brackets are text: layers have names such as ``blocks[0]``. A failed write
+        is reported and added to `faults`, so that files are still written.
         """
         if not self.as_json:
             self._print(lambda: _as_text(renderable))
@@ -135,9 +132,9 @@ class Output:
 
     @contextmanager
     def progress(self, description: str, total: int | None = None) -> Iterator[Progress]:
-        """Show a bar while the block runs, if it is long and somebody sits at the terminal.
+        """Show a progress bar during the block, if it is long and stderr is a terminal.
 
-        Without a total the bar only shows that there is life. One at a time, please.
+        Without a total the bar is indeterminate. Only one can be active at a time.
         """
         if self.quiet or not sys.stderr.isatty():
             yield SilentProgress()
@@ -150,7 +147,7 @@ class Output:
 
 
 def throw_away_output() -> None:
-    """Send stdout nowhere: what is buffered would fail once more when the interpreter ends."""
+    """Redirect stdout to the null device: flushing at exit would fail again."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, sys.stdout.fileno())
 
@@ -194,7 +191,7 @@ def _make_bar(total: int | None, started: float, clock: Callable[[], float]) -> 
 
 
 def _ready_for_json(value: object) -> object:
-    """Turn a value into what JSON knows, with null for what is not a finite number."""
+    """Convert a value for JSON; numbers that are not finite become null."""
     import numpy as np  # Not at the top: `tinytorch --help` does without.
 
     if isinstance(value, Enum):
@@ -214,26 +211,39 @@ def _ready_for_json(value: object) -> object:
         return {str(key): _ready_for_json(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [_ready_for_json(item) for item in value]
-    raise TypeError(f"{type(value).__name__} has no form in JSON; give numbers, text or lists")
+    raise TypeError(
+        f"{type(value).__name__} cannot be written as JSON; pass numbers, text or lists"
+    )
 
 
-# ---------------------------------------------------------------- what the number means that a
-# command leaves behind
+# ---------------------------------------------------------------- exit codes
 
 
-class ExitCode(IntEnum):
-    """The verdict of a command, as the shell and a CI job see it."""
+class _FormerNames(EnumMeta):
+    """Lets a member be found by the name that it had in the release before."""
+
+    def __getattr__(cls, name: str) -> Any:
+        if name != "NOT_SHOWN":
+            raise AttributeError(name)
+        warnings.warn(
+            "ExitCode.NOT_SHOWN is called ExitCode.INCONCLUSIVE", DeprecationWarning, stacklevel=2
+        )
+        return cls["INCONCLUSIVE"]
+
+
+class ExitCode(IntEnum, metaclass=_FormerNames):
+    """The exit codes of all commands."""
 
     FINE = 0
     FAILED = 1
     """A regression, or a check that did not hold."""
     USAGE = 2
     """Wrong usage: an unknown command, option, target or setting, or a part not installed."""
-    NOT_SHOWN = 3
+    INCONCLUSIVE = 3
     """Not enough evidence for a verdict; never to be read as passed."""
     INVALID = 4
-    """There is no measurement that can be trusted: a model raised or did not return, the clock was
-    set back; or records cannot be read or kept."""
+    """No valid measurement: a model raised or did not return, the clock was set back; or records
+    cannot be read or stored."""
     ACCURACY = 5
     """The accuracy limit was violated."""
     CRASHED = 70
@@ -255,5 +265,4 @@ CODE_OF_ERROR: dict[type[TinyTorchError], ExitCode] = {
 
 
 def exit_code_for(error: TinyTorchError) -> ExitCode:
-    """Give the exit code that an error leaves behind."""
     return next(code for kind, code in CODE_OF_ERROR.items() if isinstance(error, kind))

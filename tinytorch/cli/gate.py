@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tinytorch.cli.console import ExitCode, Output
-from tinytorch.cli.options import number, share
+from tinytorch.cli.options import STDOUT, add_store_option, number, share
 from tinytorch.errors import SettingError
 
 if TYPE_CHECKING:
@@ -16,92 +16,84 @@ if TYPE_CHECKING:
 
 EPILOG = (
     "Exit codes, the worst of all targets first: 1 a regression or a failure, 5 accuracy lost, "
-    "4 measurement invalid, 3 not shown, 0 passed or new; 2 wrong usage. "
+    "4 measurement invalid, 3 inconclusive, 0 passed or new; 2 wrong usage. "
     "[tool.tinytorch.gate] in pyproject.toml holds the defaults."
 )
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add what to compare with, what to measure, and where results go."""
     parser.epilog = EPILOG
     parser.add_argument(
         "targets",
         nargs="*",
         metavar="TARGET",
-        help="such as bench.py:make or package.bench:make (default: those in pyproject.toml)",
+        help="such as bench.py:make or package.bench:make (default: targets in pyproject.toml)",
     )
     parser.add_argument(
         "--against",
         required=True,
         metavar="REF|RECORD|FILE",
-        help="a revision of git, the start of a record's hash, or a file of exported records",
+        help="baseline: a git revision, a record's hash (prefix), or a file of exported records",
     )
     parser.add_argument(
         "--candidate", metavar="REF", help="measure this revision instead of the working tree"
     )
     parser.add_argument(
-        "--tolerance", type=share, metavar="SHARE", help="how much slower is fine (default 5%%)"
+        "--tolerance", type=share, metavar="SHARE", help="allowed slowdown (default 5%%)"
     )
     parser.add_argument(
         "--margin",
         type=number,
         metavar="SCORE",
-        help="how much less accurate is fine, in the unit of the scores (default 0.01)",
+        help="allowed accuracy drop, in the unit of the scores (default 0.01)",
     )
     parser.add_argument(
         "--budget",
         type=number,
         metavar="SECONDS",
-        help="seconds of timing per target at most (default 20)",
+        help="time budget per target in seconds (default 20)",
     )
     parser.add_argument(
         "--timeout",
         type=number,
         metavar="SECONDS",
-        help="give up a call that takes longer (default 120)",
+        help="limit for a single call in seconds (default 120)",
     )
     _add_sides(parser)
     _add_files(parser)
 
 
 def _add_sides(parser: argparse.ArgumentParser) -> None:
-    sides = parser.add_argument_group("the two sides")
+    sides = parser.add_argument_group("environments")
     sides.add_argument(
         "--setup",
         metavar="COMMAND",
-        help="run this in the folder of each side before, e.g. a build",
+        help="command to run first in the folder of each side, such as a build",
     )
     sides.add_argument(
         "--python",
         metavar="FILE",
-        help="interpreter of both sides; .venv/bin/python is looked for in each folder",
+        help="interpreter of both sides (default: .venv/bin/python of each folder, if present)",
     )
-    sides.add_argument(
-        "--baseline-python", metavar="FILE", help="interpreter of the baseline alone"
-    )
+    sides.add_argument("--baseline-python", metavar="FILE", help="interpreter of the baseline")
 
 
 def _add_files(parser: argparse.ArgumentParser) -> None:
-    files = parser.add_argument_group("results")
+    files = parser.add_argument_group("output")
     files.add_argument(
         "--markdown", metavar="FILE", help="write a summary for a pull request (- for stdout)"
     )
     files.add_argument("--junit", metavar="FILE", help="write JUnit XML")
-    files.add_argument(
-        "--store",
-        metavar="FILE",
-        help="the file with the records (default: $TINYTORCH_RECORDS, or this project's)",
-    )
-    files.add_argument("--no-save", action="store_true", help="do not keep the results as records")
+    add_store_option(files)
+    files.add_argument("--no-save", action="store_true", help="do not store the results as records")
 
 
 def run(options: argparse.Namespace, output: Output) -> ExitCode:
-    """Run the gate, write what was asked for, and give the worst verdict as an exit code."""
     from tinytorch.records.gate import run_gate
     from tinytorch.reporting.gate import gate_line
 
-    if options.json and options.markdown == "-":
-        raise SettingError("--json and --markdown - both want stdout; write one of them to a file")
+    if options.json and options.markdown == STDOUT:
+        raise SettingError("--json and --markdown - both write to stdout; pass a file to one")
     settings = _settings(options)
     _check_writable(options.markdown, options.junit)
     with output.progress("gate", len(settings.targets) or None) as progress:
@@ -146,11 +138,11 @@ def _write_files(options: argparse.Namespace, output: Output, result: "GateResul
 
     document = gate_document(result)
     markdown = renderer.write(document)
-    if options.markdown == "-":
+    if options.markdown == STDOUT:
         output.result(result.to_dict(), markdown.rstrip("\n"))
     else:
         output.result(result.to_dict(), render(document))
-    if options.markdown not in (None, "-"):
+    if options.markdown not in (None, STDOUT):
         _write(options.markdown, markdown)
     if options.junit:
         _write(options.junit, f'<?xml version="1.0" encoding="utf-8"?>\n{gate_junit(result)}')
@@ -158,7 +150,7 @@ def _write_files(options: argparse.Namespace, output: Output, result: "GateResul
     if summary:
         try:
             _write(summary, markdown, append=True)
-        except SettingError as error:  # the verdict is there, and stands on stdout
+        except SettingError as error:  # the verdict is on stdout already
             output.say(f"the summary of this step was not written: {error}")
     if os.environ.get("GITHUB_ACTIONS"):
         # The runner reads both streams, and stdout may be JSON.
@@ -166,6 +158,7 @@ def _write_files(options: argparse.Namespace, output: Output, result: "GateResul
 
 
 def _exit_code(verdict: str) -> ExitCode:
+    from tinytorch.measure.estimate import INCONCLUSIVE
     from tinytorch.records import gate_result
 
     codes = {
@@ -173,7 +166,7 @@ def _exit_code(verdict: str) -> ExitCode:
         gate_result.REGRESSION: ExitCode.FAILED,
         gate_result.ACCURACY: ExitCode.ACCURACY,
         gate_result.INVALID: ExitCode.INVALID,
-        gate_result.NOT_SHOWN: ExitCode.NOT_SHOWN,
+        INCONCLUSIVE: ExitCode.INCONCLUSIVE,
         gate_result.PASSED: ExitCode.FINE,
         gate_result.NEW: ExitCode.FINE,
     }
@@ -181,9 +174,9 @@ def _exit_code(verdict: str) -> ExitCode:
 
 
 def _check_writable(*files: str | None) -> None:
-    """Refuse a file that cannot be written before anything is measured for it."""
+    """Raise unless the files can be written, before anything is measured."""
     for file in files:
-        if file not in (None, "-"):
+        if file not in (None, STDOUT):
             _write(str(file), "", append=True)
 
 
@@ -195,5 +188,5 @@ def _write(file: str, text: str, *, append: bool = False) -> None:
             opened.write(text)
     except OSError as error:
         raise SettingError(
-            f"{file} cannot be written ({error.strerror or error}); name another file"
+            f"{file} cannot be written ({error.strerror or error}); pass another file"
         ) from error

@@ -1,4 +1,4 @@
-"""``tinytorch history``: what was measured, how it went over time, and where it changed."""
+"""``tinytorch history``: stored records, their trends, and change points."""
 
 import argparse
 from collections.abc import Sequence
@@ -9,6 +9,7 @@ from tinytorch.cli.console import ExitCode, Output
 from tinytorch.cli.options import (
     add_html_option,
     add_markdown_option,
+    add_store_option,
     check_html_path,
     check_markdown_path,
     positive_count,
@@ -24,20 +25,19 @@ if TYPE_CHECKING:
     from tinytorch.records.history import SeriesOverview, Trend
     from tinytorch.records.store import RecordStore
 
-HOW_TO_FILL = "`tinytorch bench` and `tinytorch compare --save` fill it"
+HOW_TO_FILL = "`tinytorch bench` and `tinytorch compare --save` add records"
 DEFAULT_LIMIT = 20
 SHOWN_REFUSALS = 5
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add what to look at, and what to do with it."""
     parser.add_argument(
-        "name", nargs="?", metavar="NAME", help="show the trend of this one; without, list all"
+        "name", nargs="?", metavar="NAME", help="show the trend of this series (default: list all)"
     )
     parser.add_argument(
         "--metric",
         metavar="METRIC",
-        help="such as latency or 'peak memory' (default: latency, or what there is)",
+        help="such as latency or 'peak memory' (default: latency, if recorded)",
     )
     parser.add_argument("--kind", metavar="KIND", help="only records of this kind")
     parser.add_argument(
@@ -45,13 +45,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=positive_count,
         default=DEFAULT_LIMIT,
         metavar="N",
-        help=f"how many series to list, or records to show (default {DEFAULT_LIMIT})",
+        help=f"maximum number of series or records (default {DEFAULT_LIMIT})",
     )
-    parser.add_argument(
-        "--store",
-        metavar="FILE",
-        help="the file with the records (default: $TINYTORCH_RECORDS, or this project's)",
-    )
+    add_store_option(parser)
     action = parser.add_mutually_exclusive_group()
     action.add_argument("--export", metavar="FILE", help="write the records as JSON lines")
     action.add_argument(
@@ -61,7 +57,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="add records from JSON lines, or from the JSON of pytest-benchmark",
     )
     action.add_argument(
-        "--check", action="store_true", help="verify every record; exit 1 when one is damaged"
+        "--check",
+        action="store_true",
+        help="verify the hash of every record; exit 1 if one is damaged",
     )
     action.add_argument("--show", metavar="HASH", help="show one record in full")
     add_html_option(parser)
@@ -69,7 +67,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace, output: Output) -> ExitCode:
-    """Open the store, do what is asked for, and say what was skipped."""
     _check_report(options, output)
     from tinytorch.records.store import open_store, store_path
 
@@ -84,7 +81,7 @@ def run(options: argparse.Namespace, output: Output) -> ExitCode:
         code = _act(options, output, store)
         if store.damaged:
             skipped = _counted(len(store.damaged), "damaged record")
-            output.say(f"{skipped} skipped; `tinytorch history --check` says why")
+            output.say(f"{skipped} skipped; `tinytorch history --check` lists the reasons")
         return code
 
 
@@ -105,7 +102,7 @@ def _list(options: argparse.Namespace, output: Output, store: "RecordStore") -> 
     from tinytorch.reporting.history import overview_document
     from tinytorch.reporting.terminal import render
 
-    # One more than asked for tells whether there are more.
+    # One more than the limit shows whether there are more.
     found = overview(store, kind=options.kind, metric=options.metric, limit=options.limit + 1)
     if not found:
         asked = [f"{word} {text!r}" for word, text in _filters(options) if text]
@@ -123,7 +120,7 @@ def _list(options: argparse.Namespace, output: Output, store: "RecordStore") -> 
 
 
 def _with_usual_metric(row: "SeriesOverview") -> "SeriesOverview":
-    """Leave one metric of a series: the one to look at when nobody says which."""
+    """Return the series with its default metric only."""
     from tinytorch.records.history import FIRST_CHOICE
 
     preferred = [each for name in FIRST_CHOICE for each in row.recent if each.metric == name]
@@ -164,7 +161,7 @@ def _check(output: Output, store: "RecordStore") -> ExitCode:
     damaged, count = store.check(), store.count_rows()
     lines = [f"{each.hash[:12] or 'the file'}: {each.reason}" for each in damaged]
     counted = "an unknown number of records" if count is None else _counted(count, "record")
-    verdict = _counted(len(damaged), "problem") if damaged else "every hash fits"
+    verdict = _counted(len(damaged), "problem") if damaged else "all hashes match"
     lines.append(f"{store.path}: {counted}, {verdict}.")
     payload = {"store": store.path, "checked": count, "damaged": damaged}
     output.result(payload, "\n".join(lines))
@@ -206,9 +203,7 @@ def _check_report(options: argparse.Namespace, output: Output) -> None:
     for option in ("html", "markdown"):
         if asked and getattr(options, option) is not None:
             name = asked[0].partition("_")[0]
-            raise SettingError(
-                f"--{option} shows trends, and --{name} has none; leave one of them out"
-            )
+            raise SettingError(f"--{option} cannot be combined with --{name}")
 
 
 def _show_trends(
@@ -218,7 +213,6 @@ def _show_trends(
     shown: "RenderableType",
     found: "Sequence[Trend]",
 ) -> None:
-    """Print what was found, and write the files that were asked for."""
     if found:
         shown = shown_or_markdown(options.markdown, found, shown, name=options.name or "")
     output.result(payload, shown)
@@ -237,7 +231,7 @@ def _write_reports(options: argparse.Namespace, output: Output, found: "Sequence
 
 
 def _empty(options: argparse.Namespace, path: str) -> dict[str, object]:
-    """Give the payload of a store without records, in the form that was asked for."""
+    """Return the JSON payload of a store without records."""
     if options.check:
         return {"store": path, "checked": 0, "damaged": []}
     if options.name:

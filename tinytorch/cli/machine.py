@@ -1,4 +1,4 @@
-"""``tinytorch machine``: what this machine is, and what it can do at best, as measured."""
+"""``tinytorch machine``: the hardware of this machine and its measured ceilings."""
 
 import argparse
 import sys
@@ -13,12 +13,11 @@ BRAILLE = "⣿"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of this command."""
     parser.add_argument(
         "--device", default="cpu", metavar="DEVICE", help="cpu, cuda or cuda:N (default cpu)"
     )
     parser.add_argument(
-        "--refresh", action="store_true", help="measure again, also what is known already"
+        "--refresh", action="store_true", help="measure again instead of using cached results"
     )
     parser.add_argument(
         "--torch", action="store_true", help="measure PyTorch's matrix products too"
@@ -26,12 +25,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--kernels",
         metavar="TARGET",
-        help="show instead which backend computes each operation of a TinyTorch model fastest here",
+        help="instead, time the backends on each operation of a TinyTorch model",
     )
 
 
 def run(options: argparse.Namespace, output: Output) -> ExitCode:
-    """Describe the machine, measure what is not known yet, and show both."""
     from tinytorch.reporting.machine import render_machine
 
     if options.kernels:
@@ -46,7 +44,7 @@ def run(options: argparse.Namespace, output: Output) -> ExitCode:
 
 
 def _show_kernels(options: argparse.Namespace, output: Output) -> ExitCode:
-    """Measure the implementations of what a model runs, and show which one won where."""
+    """Time the backends on each operation of a model, and show the fastest."""
     from tinytorch.core.module import Module
     from tinytorch.models.targets import load_workload
     from tinytorch.reporting.machine import render_kernel_choices
@@ -59,7 +57,7 @@ def _show_kernels(options: argparse.Namespace, output: Output) -> ExitCode:
     if not isinstance(workload.model, Module):
         raise SettingError(
             f"--kernels needs a TinyTorch model, {options.kernels} is a "
-            f"{type(workload.model).__name__}; its operations are not computed by our backends"
+            f"{type(workload.model).__name__}; its operations do not run on TinyTorch's backends"
         )
     report = backend.tune(workload)
     output.result(report.to_dict(), render_kernel_choices(report))
@@ -78,7 +76,7 @@ def _import_torch() -> None:
 
 
 class _Announced:
-    """Progress that says what it is about, as soon as there is something to do."""
+    """Progress that announces the measurement before its first step."""
 
     def __init__(self, output: Output, progress: Progress) -> None:
         self._output, self._progress, self._is_announced = output, progress, False
@@ -101,7 +99,7 @@ def _measure(options: argparse.Namespace, output: Output) -> Ceilings:
 
 
 def _shows_braille() -> bool:
-    """Say whether standard output can show more than plain letters."""
+    """Return whether the encoding of stdout has Braille characters."""
     try:
         BRAILLE.encode(getattr(sys.stdout, "encoding", None) or "ascii")
     except (UnicodeEncodeError, LookupError):

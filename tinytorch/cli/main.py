@@ -17,46 +17,44 @@ from tinytorch.errors import TinyTorchError
 
 
 class Command(NamedTuple):
-    """Where a command lives and what it does, in one line."""
+    """The module of a command, and its one-line summary."""
 
     module: str
     summary: str
 
 
 COMMANDS = {
-    "tour": Command("tinytorch.cli.tour", "show what TinyTorch does, on models of its own"),
-    "machine": Command("tinytorch.cli.machine", "measure what this machine can do at best"),
-    "profile": Command("tinytorch.cli.profile", "show where the time of a model goes, and why"),
-    "predict": Command("tinytorch.cli.predict", "measure small sizes and predict a large one"),
+    "tour": Command("tinytorch.cli.tour", "demonstrate profiling and optimizing on small models"),
+    "machine": Command(
+        "tinytorch.cli.machine", "measure peak FLOP/s and bandwidth of this machine"
+    ),
+    "profile": Command("tinytorch.cli.profile", "show where the time and memory of a model go"),
+    "predict": Command(
+        "tinytorch.cli.predict", "measure small sizes and extrapolate to a large one"
+    ),
     "advise": Command("tinytorch.cli.advise", "recommend a batch size or a sequence length"),
     "optimize": Command(
-        "tinytorch.cli.optimize", "try what could make a model better, and prove what does"
+        "tinytorch.cli.optimize", "try optimizations and recommend those that measurably help"
     ),
-    "compare": Command("tinytorch.cli.compare", "time two things in turns and say which is faster"),
-    "bench": Command("tinytorch.cli.bench", "run a suite of benchmarks, each in a fresh process"),
-    "gate": Command("tinytorch.cli.gate", "fail when something became slower or less accurate"),
-    "history": Command(
-        "tinytorch.cli.history", "list what was measured, show trends, find changes"
-    ),
-    "compete": Command(
-        "tinytorch.cli.compete", "enter a competition, judge an entry, make the board"
-    ),
-    "report": Command("tinytorch.cli.report", "show a kept result again, as text or as a page"),
+    "compare": Command("tinytorch.cli.compare", "compare the speed and accuracy of two models"),
+    "bench": Command("tinytorch.cli.bench", "run a benchmark suite, each entry in a fresh process"),
+    "gate": Command("tinytorch.cli.gate", "fail on a performance or accuracy regression"),
+    "history": Command("tinytorch.cli.history", "list records, show trends and change points"),
+    "compete": Command("tinytorch.cli.compete", "enter, judge and rank competition entries"),
+    "report": Command("tinytorch.cli.report", "show a stored result as text, Markdown or HTML"),
 }
 
 
 class CommandModule(Protocol):
-    """What the module of a command offers."""
+    """The interface of a command's module."""
 
-    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        """Add the arguments of this command."""
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None: ...
 
-    def run(self, options: argparse.Namespace, output: Output) -> ExitCode:
-        """Carry the command out."""
+    def run(self, options: argparse.Namespace, output: Output) -> ExitCode: ...
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line and give its exit code."""
+    """Run the command line and return its exit code."""
     arguments = sys.argv[1:] if argv is None else list(argv)
     if isinstance(sys.stdout, TextIOWrapper):
         # A terminal or file that cannot show a letter shows a question mark instead of failing.
@@ -84,7 +82,7 @@ def build_parser(requested: str | None = None) -> argparse.ArgumentParser:
     """
     parser = argparse.ArgumentParser(
         prog="tinytorch",
-        description="Why is it slow, what makes it faster, and did it work: with evidence.",
+        description="Profile, optimize and compare machine-learning models.",
         epilog="`tinytorch COMMAND --help` shows the options of a command.",
         allow_abbrev=False,
     )

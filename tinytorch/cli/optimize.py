@@ -1,4 +1,4 @@
-"""``tinytorch optimize``: why it is slow, what makes it better, and the proof."""
+"""``tinytorch optimize``: try optimizations, and recommend those that measurably help."""
 
 import argparse
 import sys
@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING
 
 from tinytorch.cli.console import ExitCode, Output, Progress
 from tinytorch.cli.options import (
+    TARGET_FORMS,
     add_html_option,
     add_markdown_option,
+    add_store_option,
     check_html_path,
     check_markdown_path,
     check_writable,
@@ -28,18 +30,17 @@ if TYPE_CHECKING:
     from tinytorch.tuning.optimization import Optimization
 
 
-# ---------------------------------------------------------------- what somebody sees while things
-# are tried: on a bar, or line by line
+# ---------------------------------------------------------------- progress: a bar, or a line per
+# attempt
 
 AGAINST = " against baseline"
 BEST = " (best: "
 
 
 class AttemptWatch:
-    """Says what is being tried and what is the best so far.
+    """Progress of the search, with the best attempt so far.
 
-    It is the progress of the loop, and hears of its attempts. Where no bar is drawn, each finished
-    attempt is a line.
+    Where no bar is drawn, each finished attempt is a line on stderr.
     """
 
     def __init__(
@@ -50,17 +51,16 @@ class AttemptWatch:
         self._attempts: list[Attempt] = []
 
     def advance(self, steps: int = 1) -> None:
-        """Count finished attempts."""
         self._progress.advance(steps)
 
     def describe(self, text: str) -> None:
-        """Say what is being done and how good the best so far is, in the few letters of a bar."""
+        """Describe the current step and the best attempt, short enough for a bar."""
         doing = text.partition(BEST)[0].replace(AGAINST, "")
         best = self._best()
         self._progress.describe(f"{doing} ... best: {self._phrase(best)}" if best else doing)
 
     def hear(self, attempt: "Attempt") -> None:
-        """Take note of a finished attempt; where no bar is drawn, say a line about it."""
+        """Record a finished attempt; without a bar, print a line about it."""
         from tinytorch.tuning.attempt import ACCURACY_INCONCLUSIVE
         from tinytorch.tuning.records import is_from_before
 
@@ -83,72 +83,66 @@ class AttemptWatch:
         return best_of(self._attempts, goal=self._goal, limits=self._limits)
 
     def _phrase(self, attempt: "Attempt", *, is_whole: bool = False) -> str:
-        """Say what became of the goal; the interval, in brackets, where there is room."""
+        """Return the effect on the goal, with its interval if `is_whole`."""
         from tinytorch.reporting.optimization_words import attempt_phrases
 
         phrase = attempt_phrases(attempt, self._goal)[0]
         return phrase if is_whole else phrase.partition(" (")[0]
 
 
-# ---------------------------------------------------------------- ``tinytorch optimize``: why it
-# is slow, what makes it better, and the proof
+# ---------------------------------------------------------------- the command
 
 GOALS = ("latency", "throughput", "memory", "size")
 LIMITS = ("latency_ms", "memory_mb", "size_mb")
 WEIGHTS_FILE = ".safetensors"
 EPILOG = """\
 exit codes:
-  0  something is recommended; or everything was judged, and nothing helps
-  1  a limit is broken by everything that is as good as the model
+  0  an optimization is recommended; or all attempts have a verdict and none
+     helps
+  1  every attempt with acceptable accuracy violates a limit
   2  wrong usage
-  3  inconclusive: nothing is recommended, and of something it is open whether
-     it helps: its time, or its accuracy, is inconclusive, it did not hold when
-     it was measured again, or the time budget ended before; or whether a limit
-     is kept is not known
-  4  no verdict: no attempt could be judged (each failed, or its evaluate did),
-     the model raises, a call did not end, or a file could not be written
-  130  Ctrl-C: what was finished is shown, and not repeated the next time
+  3  inconclusive: nothing is recommended, and at least one attempt has an
+     inconclusive time or accuracy, was not confirmed when measured again, or
+     was cut off by the time budget; or it is unknown whether a limit is met
+  4  no valid measurement: every attempt failed, the model raises, a call timed
+     out, or a file could not be written
+  130  interrupted by Ctrl-C: finished attempts are shown and not repeated by
+       the next run
 
-Every attempt is kept as a record as soon as it is finished. The next run of
-the same model and settings on this machine goes on from there; --restart
-measures everything again.
+Every attempt is stored as a record when it finishes. The next run of the same
+model and settings on this machine resumes from there; --restart measures
+everything again.
 """
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add what to optimize, for what, what to try, and what to write."""
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = EPILOG
-    parser.add_argument(
-        "target",
-        nargs="?",
-        metavar="TARGET",
-        help="mlp, cnn, gpt, file.py:factory or package.module:factory",
-    )
-    _add_goal(parser.add_argument_group("what is wanted"))
-    _add_trying(parser.add_argument_group("what is tried"))
-    _add_keeping(parser.add_argument_group("keeping"))
+    parser.add_argument("target", nargs="?", metavar="TARGET", help=TARGET_FORMS)
+    _add_goal(parser.add_argument_group("goal and constraints"))
+    _add_trying(parser.add_argument_group("search"))
+    _add_keeping(parser.add_argument_group("output"))
     add_html_option(parser)
 
 
 def _add_goal(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
-        "--goal", choices=GOALS, default="latency", help="what to make better (default latency)"
+        "--goal", choices=GOALS, default="latency", help="quantity to improve (default latency)"
     )
     group.add_argument(
         "--max-accuracy-drop",
         type=_amount,
         default=0.01,
         metavar="X",
-        help="how much accuracy may be lost, in the unit of the scores (default 0.01, or 1%%)",
+        help="allowed accuracy drop, in the unit of the scores (default 0.01, or 1%%)",
     )
     group.add_argument(
         "--max-output-error",
         type=_amount,
         default=0.02,
         metavar="X",
-        help="without an evaluate, how far outputs may be off, as a share of the largest "
-        "(default 0.02, or 2%%)",
+        help="allowed output error relative to the largest output, for models without an evaluate "
+        "function (default 0.02, or 2%%)",
     )
     group.add_argument(
         "--limit",
@@ -156,13 +150,17 @@ def _add_goal(group: argparse._ArgumentGroup) -> None:
         default=[],
         type=_limit,
         metavar="NAME=X",
-        help=f"a condition, repeatable: {', '.join(f'{name}=X' for name in LIMITS)}",
+        help=f"upper limit, repeatable: {', '.join(f'{name}=X' for name in LIMITS)}",
     )
 
 
 def _add_trying(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
-        "--budget", type=float, default=120.0, metavar="S", help="about so long (default 120 s)"
+        "--budget",
+        type=float,
+        default=120.0,
+        metavar="S",
+        help="time budget in seconds (default 120)",
     )
     group.add_argument(
         "--only",
@@ -170,7 +168,7 @@ def _add_trying(group: argparse._ArgumentGroup) -> None:
         nargs="+",
         default=[],
         metavar="NAME",
-        help="try these entries of the catalog and no others",
+        help="try only these optimizations",
     )
     group.add_argument(
         "--skip",
@@ -178,15 +176,15 @@ def _add_trying(group: argparse._ArgumentGroup) -> None:
         nargs="+",
         default=[],
         metavar="NAME",
-        help="do not try these",
+        help="do not try these optimizations",
     )
     group.add_argument(
-        "--no-combinations", action="store_true", help="try everything alone, and nothing together"
+        "--no-combinations", action="store_true", help="try each optimization on its own only"
     )
     group.add_argument(
         "--list",
         action="store_true",
-        help="list the catalog, or what fits TARGET and --goal of it; try nothing",
+        help="list the available optimizations, with TARGET those that apply, and exit",
     )
 
 
@@ -195,31 +193,22 @@ def _add_keeping(group: argparse._ArgumentGroup) -> None:
         "--save",
         type=Path,
         metavar="PATH",
-        help=f"write the recommended model: one file where PATH ends in {WEIGHTS_FILE}, else a "
+        help=f"write the recommended model: one file if PATH ends in {WEIGHTS_FILE}, else a "
         "folder; tinytorch.tuning.saving.load_optimized reads it",
     )
     group.add_argument(
-        "--snippet", type=Path, metavar="FILE", help="write a short program that does it again"
+        "--snippet", type=Path, metavar="FILE", help="write a script that reproduces the result"
     )
     add_markdown_option(group)
+    add_store_option(group)
     group.add_argument(
-        "--store",
-        metavar="FILE",
-        help="the file with the records (default: $TINYTORCH_RECORDS, or this project's)",
+        "--no-store", action="store_true", help="neither store records nor resume from them"
     )
-    group.add_argument(
-        "--no-store", action="store_true", help="keep no records, and go on from none"
-    )
-    group.add_argument(
-        "--restart", action="store_true", help="repeat what an earlier run has finished"
-    )
+    group.add_argument("--restart", action="store_true", help="do not resume from an earlier run")
 
 
 def run(options: argparse.Namespace, output: Output) -> ExitCode:
-    """Optimize, show what was found, write what was asked for, and say by the exit code how it is.
-
-    What is known is printed before any file is written: a full disk takes nothing away.
-    """
+    """Print the result before any file is written: a full disk must not lose it."""
     _check(options, output)
     from tinytorch.models.targets import load_workload
 
@@ -242,7 +231,7 @@ def run(options: argparse.Namespace, output: Output) -> ExitCode:
 def _optimize(
     options: argparse.Namespace, output: Output, workload: "Workload"
 ) -> "tuple[Optimization, str | None]":
-    """Give what was found, and the hash of the record that keeps it, if one does."""
+    """Return the result, and the hash of its record, if stored."""
     from tinytorch.tuning.optimize import optimize
 
     with _open_store(options, output) as store, output.progress("optimize") as progress:
@@ -267,7 +256,7 @@ def _optimize(
         )
         record = None if store is None else _record_of(store, result)
         if store is not None and record is not None:
-            output.say(f"kept as {record[:12]} in {store.path}")
+            output.say(f"stored as {record[:12]} in {store.path}")
     return result, record
 
 
@@ -276,7 +265,7 @@ def _optimize(
 
 @contextmanager
 def _open_store(options: argparse.Namespace, output: Output) -> "Iterator[RecordStore | None]":
-    """Open the store; where nobody named one and there can be none, go on without."""
+    """Open the record store; continue without if the default one cannot be opened."""
     from tinytorch.records.store import open_store
 
     if options.no_store:
@@ -287,7 +276,7 @@ def _open_store(options: argparse.Namespace, output: Output) -> "Iterator[Record
     except RecordError as error:
         if options.store is not None:
             raise
-        output.say(f"nothing is kept: {error}")
+        output.say(f"nothing is stored: {error}")
         yield None
         return
     with store:
@@ -295,7 +284,7 @@ def _open_store(options: argparse.Namespace, output: Output) -> "Iterator[Record
 
 
 def _record_of(store: "RecordStore", result: "Optimization") -> str | None:
-    """Give the hash of the record of this very result; None where it did not get into the store."""
+    """Return the hash of the stored record of this result, or None."""
     from tinytorch.tuning.records import OPTIMIZATION_KIND
 
     found = store.find(kind=OPTIMIZATION_KIND, name=result.name, newest_first=True, limit=1)
@@ -303,29 +292,25 @@ def _record_of(store: "RecordStore", result: "Optimization") -> str | None:
     return found[0].hash if is_this else None
 
 
-# ---------------------------------------------------------------- what it means
-
-
 def _exit_code(result: "Optimization") -> ExitCode:
-    """Return what a script has to know. That nothing helps is an answer, where it is known."""
-    from tinytorch.tuning import attempt as limits
-    from tinytorch.tuning.attempt import NOT_SHOWN
+    from tinytorch.measure.estimate import INCONCLUSIVE
+    from tinytorch.tuning.attempt import LIMIT_BROKEN
 
     verdicts = {each.verdict for each in result.limit_checks}
     if result.was_interrupted:
         return ExitCode.INTERRUPTED
     if not result.was_judged:
         return ExitCode.INVALID
-    if limits.LIMIT_BROKEN in verdicts:
+    if LIMIT_BROKEN in verdicts:
         return ExitCode.FAILED
-    if limits.LIMIT_NOT_SHOWN in verdicts:
-        return ExitCode.NOT_SHOWN
+    if INCONCLUSIVE in verdicts:
+        return ExitCode.INCONCLUSIVE
     if result.recommended is not None:
         return ExitCode.FINE
     known = (*result.attempts, *result.confirmations)
     is_open = bool(result.refuted or result.inconclusive or result.lacked_time)
-    is_open |= any(each.outcome == NOT_SHOWN for each in known)
-    return ExitCode.NOT_SHOWN if is_open else ExitCode.FINE
+    is_open |= any(each.outcome == INCONCLUSIVE for each in known)
+    return ExitCode.INCONCLUSIVE if is_open else ExitCode.FINE
 
 
 # ---------------------------------------------------------------- files
@@ -334,7 +319,7 @@ def _exit_code(result: "Optimization") -> ExitCode:
 def _write_files(
     options: argparse.Namespace, output: Output, result: "Optimization", workload: "Workload"
 ) -> None:
-    """Write everything that was asked for; what cannot be written does not stop the rest."""
+    """Write all requested files; a failed one does not stop the others."""
     writers: list[Callable[[], None]] = [
         lambda: write_html(options.html, result, output, is_opened=options.open),
         lambda: write_markdown(options.markdown, result, output),
@@ -413,11 +398,11 @@ def _list(options: argparse.Namespace, output: Output, workload: "Workload | Non
 
 
 def _check(options: argparse.Namespace, output: Output) -> None:
-    """Refuse what cannot work before anything is measured."""
+    """Raise for invalid options before anything is measured."""
     if options.target is None and not options.list:
-        raise SettingError("no target; give one before --only and --skip, such as mlp")
+        raise SettingError("no target; pass one before --only and --skip, such as mlp")
     if options.no_store and options.store is not None:
-        raise SettingError("--store names a file for records, and --no-store wants none")
+        raise SettingError("--store cannot be combined with --no-store")
     from tinytorch.tuning.attempt import Settings
     from tinytorch.tuning.catalog import find_entries
 
@@ -431,7 +416,7 @@ def _check(options: argparse.Namespace, output: Output) -> None:
     )
     find_entries([*options.only, *options.skip])
     if options.list and any((options.html, options.markdown, options.snippet, options.save)):
-        raise SettingError("--list tries nothing, so there is nothing to write to a file")
+        raise SettingError("--list cannot be combined with options that write a file")
     check_html_path(options.html, is_opened=options.open)
     check_markdown_path(options.markdown, output)
     if options.snippet is not None:
@@ -444,19 +429,21 @@ def _check_save(path: Path) -> None:
     is_folder = path.suffix != WEIGHTS_FILE
     if is_folder and path.is_file():
         raise SettingError(
-            f"{path} is a file; name a folder, or a file that ends in {WEIGHTS_FILE}"
+            f"{path} is a file; pass a folder, or a file that ends in {WEIGHTS_FILE}"
         )
     check_writable(path / "weights" if is_folder and path.is_dir() else path)
 
 
 def _amount(text: str) -> float:
-    """Read a share such as 1%, or a number."""
+    """Parse a percentage such as 1%, or a number."""
     from tinytorch.records.settings import parse_share
 
     try:
         return parse_share(text) if text.strip().endswith("%") else float(text)
     except ValueError as error:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number and no share") from error
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is neither a number nor a percentage"
+        ) from error
 
 
 def _limit(text: str) -> tuple[str, float]:
@@ -465,5 +452,5 @@ def _limit(text: str) -> tuple[str, float]:
         return name, float(most)
     except ValueError as error:
         raise argparse.ArgumentTypeError(
-            f"{text!r} is no limit; write NAME=NUMBER, such as latency_ms=100"
+            f"{text!r} is not a limit; write NAME=NUMBER, such as latency_ms=100"
         ) from error

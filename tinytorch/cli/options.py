@@ -1,4 +1,4 @@
-"""Options that several commands share, what they hold, and the files that they name."""
+"""Options that several commands share: adding them, parsing values, writing the files."""
 
 import argparse
 import math
@@ -15,19 +15,7 @@ from tinytorch.errors import SettingError
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-__all__ = [
-    "add_common_options",
-    "confidence",
-    "margin",
-    "number",
-    "positive_count",
-    "positive_share",
-    "seconds",
-    "share",
-    "variable",
-    "whole_numbers",
-]
-
+TARGET_FORMS = "mlp, cnn, gpt, file.py:factory or package.module:factory"
 
 # ---------------------------------------------------------------- ``--json``, ``--quiet`` and
 # ``--seed``: the options of every command, also inside of one
@@ -36,8 +24,8 @@ __all__ = [
 def add_common_options(parser: argparse.ArgumentParser, *, is_inner: bool = False) -> None:
     """Add the options that every command has.
 
-    An inner parser (``tinytorch compete run``) sets only what is given to it, so that the options
-    may stand before its name as well as after it.
+    A nested parser (``tinytorch compete run``) sets only the options given to it, so that they may
+    come before its name as well as after it.
     """
 
     def otherwise(default: object) -> object:
@@ -54,40 +42,39 @@ def add_common_options(parser: argparse.ArgumentParser, *, is_inner: bool = Fals
         "--quiet",
         action="store_true",
         default=otherwise(False),
-        help="print the result and nothing else",
+        help="suppress messages and progress",
     )
     common.add_argument(
         "--seed",
         type=_seed,
         default=otherwise(0),
         metavar="N",
-        help="seed of everything random (default 0)",
+        help="random seed (default 0)",
     )
 
 
 def _seed(text: str) -> int:
     if not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"a seed is a whole number from 0 on, not {text!r}")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a non-negative integer")
     return int(text)
 
 
-# ---------------------------------------------------------------- what options of commands hold:
-# shares, seconds, counts, sizes, and what is no such thing
+# ---------------------------------------------------------------- values of options
 
 
 def number(text: str) -> float:
-    """Read a finite number."""
+    """Parse a finite number."""
     try:
         value = float(text)
     except ValueError:
         value = math.nan
     if not math.isfinite(value):
-        raise argparse.ArgumentTypeError(f"{text!r} is no number")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a finite number")
     return value
 
 
 def share(text: str) -> float:
-    """Read a share of 1, such as 0.05 or 5%."""
+    """Parse a fraction, such as 0.05 or 5%."""
     from tinytorch.records.settings import parse_share
 
     try:
@@ -97,68 +84,65 @@ def share(text: str) -> float:
 
 
 def positive_share(text: str) -> float:
-    """Read a share that is more than nothing."""
     if not share(text) > 0:
-        raise argparse.ArgumentTypeError(f"{text!r} leaves nothing; give a share such as 1%")
+        raise argparse.ArgumentTypeError(f"{text!r} is not above 0; pass a fraction such as 1%")
     return share(text)
 
 
 def confidence(text: str) -> float:
-    """Read a confidence from 50% on."""
+    """Parse a confidence level, at least 50%."""
     if share(text) < 0.5:
-        raise argparse.ArgumentTypeError(f"{text!r} is no confidence; give one such as 95%")
+        raise argparse.ArgumentTypeError(f"{text!r} is below 50%; pass a level such as 95%")
     return share(text)
 
 
 def margin(text: str) -> float:
-    """Read a margin: a share such as 1%, or a number in the unit of the scores."""
+    """Parse a margin: a percentage such as 1%, or a number in the unit of the scores."""
     if text.strip().endswith("%"):
         return share(text)
     if number(text) < 0:
-        raise argparse.ArgumentTypeError(f"{text!r}; a margin is zero or more")
+        raise argparse.ArgumentTypeError(f"{text!r} is negative; pass a margin such as 0.01")
     return number(text)
 
 
 def seconds(text: str) -> float:
-    """Read a time that is more than nothing."""
     if text.strip().endswith("%") or not number(text) > 0:
-        raise argparse.ArgumentTypeError(f"{text!r} is no time; give seconds such as 2")
+        raise argparse.ArgumentTypeError(f"{text!r} is not above 0; pass seconds such as 2")
     return number(text)
 
 
 def positive_count(text: str) -> int:
-    """Read a whole number from 1 on."""
     if not text.isdecimal() or int(text) == 0:
-        raise argparse.ArgumentTypeError(f"give a whole number from 1 on, not {text!r}")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a positive integer")
     return int(text)
 
 
 def variable(text: str) -> tuple[str, str]:
-    """Read NAME=VALUE."""
+    """Parse NAME=VALUE."""
     name, equals, value = text.partition("=")
     if not name or not equals:
-        raise argparse.ArgumentTypeError(f"{text!r} sets nothing; write NAME=VALUE")
+        raise argparse.ArgumentTypeError(f"{text!r} is not NAME=VALUE")
     return name, value
 
 
 def whole_numbers(text: str | None) -> tuple[int, ...] | None:
-    """Read what was given as --sizes, such as 8,16,32; None where nothing was."""
+    """Parse --sizes, such as 8,16,32; None stays None."""
     if text is None:
         return None
     words = text.replace(",", " ").split()
     if not words or not all(word.isdecimal() for word in words):
-        raise SettingError(f"--sizes {text!r}; give whole numbers, such as 8,16,32")
+        raise SettingError(f"--sizes {text!r}; pass integers, such as 8,16,32")
     return tuple(int(word) for word in words)
 
 
-# ---------------------------------------------------------------- files that a command writes
-# beside its result: refused before measuring, written whole or not
+# ---------------------------------------------------------------- files: checked before measuring,
+# written atomically
 
 
 def check_writable(path: Path) -> None:
-    """Try whether a file can be made where `path` will be; minutes of measuring depend on it."""
+    """Raise unless a file can be created at `path`."""
     if path.is_dir():
-        raise SettingError(f"{path} is a folder; give the name of a file")
+        raise SettingError(f"{path} is a folder; pass the name of a file")
     if path.exists() and not path.is_file():  # a device or a pipe, which is written to
         if not os.access(path, os.W_OK):
             raise SettingError(f"{path} cannot be written: no permission")
@@ -176,7 +160,7 @@ def check_writable(path: Path) -> None:
 
 
 def write_file(path: Path, text: str, output: Output) -> None:
-    """Write a file and say so. A reader sees the old one or the new one, never half."""
+    """Write a file atomically, with a message on stderr."""
     try:
         with write_atomically(path) as temporary:
             temporary.write_text(text, "utf-8")
@@ -190,28 +174,35 @@ def write_file(path: Path, text: str, output: Output) -> None:
 
 
 def add_html_option(parser: argparse.ArgumentParser) -> None:
-    """Add ``--html`` and ``--open``."""
     report = parser.add_argument_group("report")
     report.add_argument(
-        "--html", type=Path, metavar="FILE", help="write a report that works offline, in one file"
+        "--html", type=Path, metavar="FILE", help="write a self-contained HTML report"
     )
-    report.add_argument("--open", action="store_true", help="show that report in a browser")
+    report.add_argument("--open", action="store_true", help="open that report in a browser")
 
 
 def check_html_path(path: Path | None, *, is_opened: bool = False) -> None:
-    """Refuse a report that could not be written, before anything is measured."""
+    """Raise unless the report can be written, before anything is measured."""
     if path is not None:
         check_writable(path)
     elif is_opened:
         raise SettingError("--open shows the report that --html FILE writes; name that file")
 
 
+def add_store_option(parser: argparse._ActionsContainer) -> None:
+    parser.add_argument(
+        "--store",
+        metavar="FILE",
+        help="the record store (default: $TINYTORCH_RECORDS, or this project's)",
+    )
+
+
 def write_html(
     path: Path | None, result: Any, output: Output, *, is_opened: bool = False, **context: Any
 ) -> None:
-    """Write the report of a result where one was asked for, and open it where that was.
+    """Write the HTML report of a result if `path` is given, and open it if requested.
 
-    `context` is what :func:`tinytorch.reporting.html.page.report_html` hands to the page.
+    `context` goes to :func:`tinytorch.reporting.html.page.report_html`.
     """
     if path is None:
         return
@@ -228,7 +219,7 @@ def _open(path: Path, output: Output) -> None:
     except webbrowser.Error:
         has_opened = False
     if not has_opened:
-        output.say(f"no browser could be started; open {path} yourself")
+        output.say(f"no browser could be started; open {path} manually")
 
 
 # ---------------------------------------------------------------- ``--markdown FILE``: a result as
@@ -238,16 +229,15 @@ STDOUT = "-"
 
 
 def add_markdown_option(parser: argparse._ActionsContainer) -> None:
-    """Add ``--markdown`` to a command, or to a group of its options."""
     parser.add_argument(
-        "--markdown", metavar="FILE", help="write it as Markdown (- for stdout, in place of text)"
+        "--markdown", metavar="FILE", help="write the result as Markdown (- for stdout)"
     )
 
 
 def check_markdown_path(path: str | None, output: Output) -> None:
-    """Refuse a file that could not be written, before anything is measured."""
+    """Raise unless the file can be written, before anything is measured."""
     if path == STDOUT and output.as_json:
-        raise SettingError("--json and --markdown - both want stdout; write one of them to a file")
+        raise SettingError("--json and --markdown - both write to stdout; pass a file to one")
     if path not in (None, STDOUT):
         check_writable(Path(path))
 
@@ -255,15 +245,15 @@ def check_markdown_path(path: str | None, output: Output) -> None:
 def shown_or_markdown(
     path: str | None, result: Any, shown: "RenderableType", **context: Any
 ) -> "RenderableType":
-    """Give what a command prints: Markdown where stdout was asked for, else what people read.
+    """Return what a command prints: Markdown for ``--markdown -``, else `shown`.
 
-    `context` is what :func:`tinytorch.reporting.markdown.report_markdown` takes.
+    `context` goes to :func:`tinytorch.reporting.markdown.report_markdown`.
     """
     return _markdown(result, **context).rstrip("\n") if path == STDOUT else shown
 
 
 def write_markdown(path: str | None, result: Any, output: Output, **context: Any) -> None:
-    """Write the Markdown of a result into a file, where one was asked for."""
+    """Write a result as Markdown if `path` names a file."""
     if path not in (None, STDOUT):
         write_file(Path(path), _markdown(result, **context), output)
 

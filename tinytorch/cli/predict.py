@@ -54,4 +54,4 @@ def run(options: argparse.Namespace, output: Output) -> ExitCode:
     output.result({"scaling": scaling.to_dict()}, render_scaling(scaling))
     if not options.check:
         return ExitCode.FINE
-    return {True: ExitCode.FINE, False: ExitCode.FAILED, None: ExitCode.NOT_SHOWN}[scaling.holds]
+    return {True: ExitCode.FINE, False: ExitCode.FAILED, None: ExitCode.INCONCLUSIVE}[scaling.holds]

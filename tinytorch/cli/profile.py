@@ -1,4 +1,4 @@
-"""``tinytorch profile``: where the time and the memory of a model go, and why."""
+"""``tinytorch profile``: where the time and memory of a model go."""
 
 import argparse
 import json
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from tinytorch.cli.console import ExitCode, Output
 from tinytorch.cli.options import (
+    TARGET_FORMS,
     add_html_option,
     add_markdown_option,
     check_html_path,
@@ -28,73 +29,73 @@ if TYPE_CHECKING:
     from tinytorch.tuning.advice import Advice
 
 OPTIMIZERS = ("sgd", "adam", "adamw", "none")
-ADVICE_TITLE = "What could help; tinytorch optimize tries it"
+ADVICE_TITLE = "Suggestions (tinytorch optimize tries them)"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add what to profile, how long, and what to write."""
     parser.add_argument(
         "targets",
         nargs="+",
         metavar="TARGET",
-        help="mlp, cnn, gpt, file.py:factory or package.module:factory; several are compared",
+        help=f"{TARGET_FORMS}; several are shown side by side",
     )
     parser.add_argument("--training", action="store_true", help="profile a whole training step")
     parser.add_argument(
         "--optimizer",
         choices=OPTIMIZERS,
         default="adam",
-        help="what updates the parameters in a training step (default adam)",
+        help="optimizer of the training step (default adam)",
     )
     _add_measuring(parser.add_argument_group("measuring"))
-    _add_showing(parser.add_argument_group("showing"))
+    _add_showing(parser.add_argument_group("output"))
     add_html_option(parser)
-    _add_elsewhere(parser.add_argument_group("elsewhere"))
+    _add_elsewhere(parser.add_argument_group("estimate for another device"))
 
 
 def _add_measuring(group: argparse._ArgumentGroup) -> None:
-    group.add_argument("--runs", type=int, metavar="N", help="time N unwatched and N watched calls")
     group.add_argument(
-        "--budget", type=float, default=3.0, metavar="S", help="seconds of timing (default 3)"
+        "--runs", type=int, metavar="N", help="time N calls, and N more with layer timing"
+    )
+    group.add_argument(
+        "--budget", type=float, default=3.0, metavar="S", help="time budget in seconds (default 3)"
     )
     group.add_argument(
         "--no-ceilings",
         action="store_true",
-        help="do not measure the machine; nothing is then known about bounds",
+        help="do not measure the machine's ceilings; omits the roofline",
     )
     group.add_argument(
         "--counters",
         action="store_true",
-        help="ask the processor's counters (cycles, cache misses), through the program perf",
+        help="read hardware counters (cycles, cache misses) with perf",
     )
 
 
 def _add_showing(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--depth", type=int, metavar="N", help="show N levels of layers")
-    group.add_argument(
-        "--expand", action="store_true", help="show repeated blocks one by one, not folded"
-    )
+    group.add_argument("--expand", action="store_true", help="show repeated blocks individually")
     group.add_argument(
         "--top", type=int, default=8, metavar="N", help="rows in the other tables (default 8)"
     )
     group.add_argument("--trace", type=Path, metavar="FILE", help="write a Chrome trace")
-    group.add_argument("--speedscope", type=Path, metavar="FILE", help="write for speedscope.app")
+    group.add_argument(
+        "--speedscope", type=Path, metavar="FILE", help="write a profile for speedscope.app"
+    )
     add_markdown_option(group)
 
 
 def _add_elsewhere(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
-        "--on", metavar="DEVICE", help="estimate the time on another device, such as h100"
+        "--on", metavar="DEVICE", help="estimate the time on this device, such as h100"
     )
     group.add_argument(
-        "--price-per-hour", type=float, metavar="X", help="what an hour on that device costs"
+        "--price-per-hour", type=float, metavar="X", help="price of an hour on that device"
     )
 
 
 def run(options: argparse.Namespace, output: Output) -> ExitCode:
-    """Profile each target and show it; several are shown side by side."""
     _check(options, output)
-    # Only now: the parser and --help do without the frameworks.
+    # Imported here: the parser and --help do not need the frameworks.
     from tinytorch.models.targets import load_workload
     from tinytorch.profiling.model_profile import profile_workload
 
@@ -116,7 +117,7 @@ def run(options: argparse.Namespace, output: Output) -> ExitCode:
                 profiles.append(profile)
                 progress.advance()
     finally:
-        # What is finished is shown, also when a later target fails or somebody has enough.
+        # Finished profiles are shown, also when a later target fails or after Ctrl-C.
         if profiles:
             _show(options, output, profiles)
     return ExitCode.FINE
@@ -153,7 +154,6 @@ def _rendered(
     advice: "Sequence[Advice]",
     estimates: "Sequence[HardwareEstimate]",
 ) -> "RenderableType":
-    """Give what the terminal shows: one target in full, or several side by side."""
     from rich.console import Group
     from rich.text import Text
 
@@ -181,18 +181,18 @@ def _write(path: Path | None, make: Callable[[], dict[str, Any]], output: Output
 
 
 def _check(options: argparse.Namespace, output: Output) -> None:
-    """Refuse what cannot work before anything is measured."""
+    """Raise for invalid options before anything is measured."""
     least = {"runs": 1, "depth": 0, "top": 1}
     for name, limit in least.items():
         value = getattr(options, name)
         if value is not None and value < limit:
             raise SettingError(f"--{name} {value}; it must be at least {limit}")
     if not options.budget > 0:
-        raise SettingError(f"--budget {options.budget:g}; measuring needs some seconds")
+        raise SettingError(f"--budget {options.budget:g} is not above 0")
     for name in ("trace", "speedscope", "html", "markdown"):
         path = getattr(options, name)
         if path is not None and len(options.targets) > 1:
-            raise SettingError(f"--{name} holds one model; give one target, not {options.targets}")
+            raise SettingError(f"--{name} needs a single target, got {options.targets}")
         if path is not None and name in ("trace", "speedscope"):
             check_writable(path)
     check_html_path(options.html, is_opened=options.open)
@@ -202,6 +202,6 @@ def _check(options: argparse.Namespace, output: Output) -> None:
 
         find_device(options.on)
     elif options.price_per_hour is not None:
-        raise SettingError("--price-per-hour is the price of a device; name it with --on")
+        raise SettingError("--price-per-hour needs --on")
     if options.price_per_hour is not None and not options.price_per_hour >= 0:
-        raise SettingError(f"--price-per-hour {options.price_per_hour:g}; a price is not negative")
+        raise SettingError(f"--price-per-hour {options.price_per_hour:g} is negative")

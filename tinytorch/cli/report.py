@@ -1,4 +1,4 @@
-"""``tinytorch report``: a kept result shown again, in the terminal, as Markdown or as a page."""
+"""``tinytorch report``: show a stored result in the terminal, as Markdown or as HTML."""
 
 import argparse
 import sys
@@ -9,6 +9,7 @@ from tinytorch.cli.console import ExitCode, Output
 from tinytorch.cli.options import (
     add_html_option,
     add_markdown_option,
+    add_store_option,
     check_html_path,
     check_markdown_path,
     shown_or_markdown,
@@ -24,31 +25,25 @@ if TYPE_CHECKING:
 
 LAST, STDIN = "last", "-"
 EPILOG = (
-    "Optimizations, comparisons and runs of suites can be shown; profiles are written as a page "
-    "when they are taken (`tinytorch profile TARGET --html FILE`)."
+    "Shows optimizations, comparisons and suite runs. Profiles are not stored; write their report "
+    "with `tinytorch profile TARGET --html FILE`."
 )
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add what to show, where it is, and what to write."""
     parser.epilog = EPILOG
     parser.add_argument(
         "record",
         metavar="RECORD",
-        help=f"the start of a record's hash, {LAST!r} for the newest one, or a file that optimize "
-        f"or compare wrote with --json ({STDIN} reads it from stdin)",
+        help=f"a record's hash (prefix), {LAST!r} for the newest record, or a JSON file written by "
+        f"optimize or compare ({STDIN} for stdin)",
     )
-    parser.add_argument(
-        "--store",
-        metavar="FILE",
-        help="the file with the records (default: $TINYTORCH_RECORDS, or this project's)",
-    )
+    add_store_option(parser)
     add_markdown_option(parser)
     add_html_option(parser)
 
 
 def run(options: argparse.Namespace, output: Output) -> ExitCode:
-    """Find the result, show it, and write what was asked for."""
     check_html_path(options.html, is_opened=options.open)
     check_markdown_path(options.markdown, output)
     kept = _find(options)
@@ -74,9 +69,7 @@ def _find(options: argparse.Namespace) -> "KeptResult":
         return result_in_file(Path(options.record))
     path = store_path(options.store)
     if not path.exists():
-        raise RecordError(
-            f"{options.record} is no file, and there are no records: {path} does not exist yet"
-        )
+        raise RecordError(f"{options.record} is not a file, and there is no record store at {path}")
     with open_store(options.store) as store:
         if options.record == LAST:
             return last_result(store)
@@ -84,7 +77,7 @@ def _find(options: argparse.Namespace) -> "KeptResult":
 
 
 def _is_file(text: str) -> bool:
-    """Tell files from hashes: a hash has no dot and no folder in it."""
+    """Return whether this is a path: a hash has no dot and no slash."""
     return Path(text).suffix != "" or "/" in text or Path(text).is_file()
 
 

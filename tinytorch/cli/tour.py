@@ -1,4 +1,4 @@
-"""``tinytorch tour``: the whole loop on two trained models of our own, told as a story."""
+"""``tinytorch tour``: profile and optimize two trained models of the zoo, step by step."""
 
 import argparse
 import sys
@@ -22,21 +22,19 @@ REPORT = "tinytorch-tour.html"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add where the report goes."""
     report = parser.add_argument_group("report")
     report.add_argument(
         "--html",
         type=Path,
         metavar="FILE",
-        help=f"where to write the report, one file that works offline (default {REPORT})",
+        help=f"write the self-contained HTML report here (default {REPORT})",
     )
-    report.add_argument("--open", action="store_true", help="show that report in a browser")
+    report.add_argument("--open", action="store_true", help="open that report in a browser")
 
 
 def run(options: argparse.Namespace, output: Output) -> ExitCode:
-    """Take the tour, tell each chapter as soon as it is known, and write the report."""
     path = _report_path(options.html, output)
-    # Only now: the parser and --help do without the frameworks.
+    # Imported here: the parser and --help do not need the frameworks.
     from tinytorch.reporting.tour import render_ending
     from tinytorch.tuning.tour import take_tour
 
@@ -59,14 +57,14 @@ def run(options: argparse.Namespace, output: Output) -> ExitCode:
 
 
 class _Guide:
-    """Tells the tour while it goes on: chapters on stdout, what is being done on stderr."""
+    """Prints each chapter on stdout as soon as it is finished, and progress on stderr."""
 
     def __init__(self, output: Output) -> None:
         self._output = output
         self._told = 0
 
     def show(self, chapter: "RenderableType") -> None:
-        """Print a chapter; as JSON everything is printed at the end."""
+        """Print a chapter; JSON is printed at the end instead."""
         if not self._output.as_json:
             self._output.result({}, chapter)
             sys.stdout.flush()
@@ -78,12 +76,11 @@ class _Guide:
 
     @contextmanager
     def watch(self, stop: "Stop") -> Iterator[Progress]:
-        """Show a bar; it is gone before anything else is printed."""
         with self._output.progress(stop.target) as progress:
             yield _Named(stop.target, progress)
 
     def hear(self, stop: "Stop", attempt: "Attempt") -> None:
-        """Say what came of an attempt where no bar is drawn."""
+        """Report an attempt on stderr where no bar is drawn."""
         from tinytorch.reporting.optimization_words import attempt_phrases
 
         if not sys.stderr.isatty():
@@ -98,24 +95,22 @@ class _Guide:
 
 
 class _Named:
-    """Progress that says which model it is about."""
+    """Progress whose descriptions begin with a name."""
 
     def __init__(self, name: str, progress: Progress) -> None:
         self._name, self._progress = name, progress
 
     def advance(self, steps: int = 1) -> None:
-        """Count finished steps."""
         self._progress.advance(steps)
 
     def describe(self, text: str) -> None:
-        """Say what is being done now, of which model."""
         self._progress.describe(f"{self._name}: {text}")
 
 
 def _report_path(wanted: Path | None, output: Output) -> Path:
-    """Give where the report goes, refused before anything is measured if it cannot be written.
+    """Return the path of the report; raise unless it can be written.
 
-    Where nobody asked for a place and this folder cannot be written, it is the temporary one.
+    By default it is in the current folder or, if that is read-only, in the temporary folder.
     """
     path = wanted or Path(REPORT)
     try:

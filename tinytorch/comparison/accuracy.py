@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from statistics import NormalDist
@@ -12,8 +11,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from tinytorch.codec import Coded
 from tinytorch.errors import SettingError
-from tinytorch.measure.scaling import student_t_quantile
+from tinytorch.measure.estimate import INCONCLUSIVE
+from tinytorch.measure.samples import student_t_quantile
 
 __all__ = [
     "INCONCLUSIVE",
@@ -23,6 +24,7 @@ __all__ = [
     "about_sample_size",
     "compare_accuracy",
     "examples_if_nothing_is_lost",
+    "is_equally_good",
     "paired_difference_bounds",
     "untouched_share_bound",
 ]
@@ -97,7 +99,7 @@ def _lost_share(gained: float, lost: float, count: int, difference: float) -> fl
 # ---------------------------------------------------------------- is a candidate as accurate as
 # the baseline? Paired non-inferiority on scores per example
 
-NOT_WORSE, WORSE, INCONCLUSIVE = "not worse", "worse", "inconclusive"
+NOT_WORSE, WORSE = "not worse", "worse"
 
 SKEW_FACTOR = 25
 """Cochran's rule: a mean is as good as normal from 25 times its squared skewness values on."""
@@ -116,7 +118,7 @@ ROUND_MARGINS = (0.001, 0.002, 0.003, 0.005, 0.01, 0.015, 0.02, 0.03, 0.05, 0.1)
 
 
 @dataclass(frozen=True)
-class AccuracyComparison:
+class AccuracyComparison(Coded):
     """The scores of two models on the same examples, higher is better, and what follows.
 
     The candidate is *not worse* when `low`, the one-sided lower bound of its mean score minus the
@@ -130,6 +132,9 @@ class AccuracyComparison:
     margin: float = 0.01
     confidence: float = 0.95
     metric: str = "accuracy"
+
+    also_written = ("verdict", "examples_needed", "metric")
+    nonfinite = "text"
 
     def __post_init__(self) -> None:
         baseline = _as_scores("baseline", self.baseline_scores)
@@ -300,30 +305,10 @@ class AccuracyComparison:
 
     # ------------------------------------------------------------ storing
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return what was observed, ready for JSON, and the verdict for those who read only it."""
-        return {
-            "verdict": self.verdict,
-            "examples_needed": self.examples_needed,
-            "metric": self.metric,
-            "margin": self.margin,
-            "confidence": self.confidence,
-            "baseline_scores": list(self.baseline_scores),
-            "candidate_scores": [
-                score if math.isfinite(score) else str(score) for score in self.candidate_scores
-            ],
-        }
 
-    @classmethod
-    def from_dict(cls, fields: Mapping[str, Any]) -> AccuracyComparison:
-        """Return what :meth:`to_dict` wrote; the verdict is computed again."""
-        return cls(
-            baseline_scores=tuple(fields["baseline_scores"]),
-            candidate_scores=tuple(float(score) for score in fields["candidate_scores"]),
-            margin=fields["margin"],
-            confidence=fields["confidence"],
-            metric=fields["metric"],
-        )
+def is_equally_good(accuracy: AccuracyComparison, *, has_same_outputs: bool) -> bool:
+    """Return whether outputs and scores are the same: then no sample is too small to tell."""
+    return has_same_outputs and accuracy.baseline_scores == accuracy.candidate_scores
 
 
 def compare_accuracy(

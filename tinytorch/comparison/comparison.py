@@ -10,38 +10,44 @@ from typing import Any
 
 import numpy as np
 
-from tinytorch.comparison.accuracy import INCONCLUSIVE, NOT_WORSE, AccuracyComparison
-from tinytorch.comparison.evidence import NO_EVALUATE, Tail
+from tinytorch.comparison.accuracy import NOT_WORSE, AccuracyComparison, is_equally_good
+from tinytorch.comparison.evidence import (
+    BASELINE,
+    CANDIDATE,
+    EVALUATE_FAILED,
+    NO_EVALUATE,
+    Tail,
+)
 from tinytorch.comparison.outputs import OutputDifference
 from tinytorch.comparison.resources import Resources
-from tinytorch.comparison.sequential import Rule, TimedRounds, TimeRatio, estimate_ratio
-from tinytorch.errors import SettingError
+from tinytorch.comparison.sequential import Rule, TimedRounds, estimate_ratio
+from tinytorch.errors import Failure, SettingError
+from tinytorch.measure.estimate import (
+    FASTER,
+    INCONCLUSIVE,
+    SAME,
+    SLOWER,
+    Estimate,
+    time_verdict,
+)
 from tinytorch.measure.interleaving import LATENCY, THROUGHPUT, Pace, Round
-from tinytorch.measure.samples import Interval, Samples
+from tinytorch.measure.samples import Samples
 from tinytorch.measure.timing import WARM
 from tinytorch.models.workload import Preparation
 from tinytorch.showing import Shown
 
 __all__ = [
     "EXPECTATIONS",
-    "FASTER",
-    "NOT_SHOWN",
     "NOT_SLOWER",
-    "SAME",
-    "SLOWER",
-    "BreakEven",
     "Comparison",
     "failed_evaluation",
     "is_met",
     "is_met_by",
     "quality_doubt",
     "quality_loss",
-    "stays_within",
-    "verdict_of",
 ]
 
 
-FASTER, SLOWER, SAME, NOT_SHOWN = "faster", "slower", "same", "not shown"
 SCHEMA = 1
 NOT_STATED = ""
 """The timing in records on a device from before there was a choice: calls in a row, some by events.
@@ -61,20 +67,11 @@ FAR_APART = 1.2
 
 
 @dataclass(frozen=True)
-class BreakEven:
-    """How many calls it takes until a preparation has paid for itself, with its interval."""
-
-    calls: float
-    low: float
-    high: float
-
-
-@dataclass(frozen=True)
 class Comparison(Shown):
     """Baseline against candidate, measured in turns.
 
     `verdict` is about time: `faster` or `slower` when the interval of the ratio lies beyond the
-    floor, else `same` when it lies inside of the band, else `not shown`. Beside it stand, where
+    floor, else `same` when it lies inside of the band, else `inconclusive`. Beside it stand, where
     they could be measured, accuracy, outputs, memory, size on disk, single calls and energy.
     Ratios are candidate over baseline: below 1 is less. `preparations` are what was done once for
     the baseline and for the candidate; no time holds any of it. With the `cache` "cold" the caches
@@ -103,7 +100,7 @@ class Comparison(Shown):
     resources: tuple[Resources, Resources] | None = None
     calls: tuple[Samples, Samples] | None = None
     energy: tuple[Samples, Samples] | None = None
-    not_measured: Mapping[str, str] = field(default_factory=dict)
+    not_measured: Mapping[str, Failure] = field(default_factory=dict)
     environment: Mapping[str, Any] = field(default_factory=dict)
     preparations: tuple[tuple[Preparation, ...], tuple[Preparation, ...]] = ((), ())
     cache: str = WARM
@@ -116,26 +113,26 @@ class Comparison(Shown):
 
     @property
     def verdict(self) -> str:
-        """Say what is shown about the time of a typical call, whatever else became of the model.
+        """The verdict on the time of a typical call, whatever else became of the model.
 
-        Where the mean of all calls shows something else, nothing is shown.
+        It is inconclusive where the mean of all calls says something else.
         """
-        return NOT_SHOWN if self.contradiction else self._typical_verdict
+        return INCONCLUSIVE if self.contradiction else self._typical_verdict
 
     @property
     def _typical_verdict(self) -> str:
         return self._verdict_of(self.ratio)
 
-    def _verdict_of(self, ratio: TimeRatio) -> str:
-        return verdict_of(ratio, floor=self.floor, band=self.rule.band)
+    def _verdict_of(self, ratio: Estimate) -> str:
+        return time_verdict(ratio, floor=self.floor, band=self.rule.band)
 
     @cached_property
-    def ratio(self) -> TimeRatio:
+    def ratio(self) -> Estimate:
         """Give the ratio of typical times: medians within rounds, and over the rounds."""
         return estimate_ratio([each.log_ratio for each in self.rounds], self.alpha)
 
     @cached_property
-    def mean_ratio(self) -> TimeRatio:
+    def mean_ratio(self) -> Estimate:
         """Give the ratio of mean times, in which rare slow calls count too."""
         return estimate_ratio([each.log_mean_ratio for each in self.rounds], self.alpha)
 
@@ -143,15 +140,15 @@ class Comparison(Shown):
     def contradiction(self) -> str:
         """Say when typical calls and the mean of all calls do not agree, or nothing."""
         typical, mean = self.ratio, self.mean_ratio
-        are_apart = mean.low > typical.high or mean.high < typical.low
+        are_apart = mean.is_apart_from(typical)
         of_mean = self._verdict_of(mean)
-        is_shown = are_apart and of_mean not in (NOT_SHOWN, self._typical_verdict)
+        is_shown = are_apart and of_mean not in (INCONCLUSIVE, self._typical_verdict)
         # Too few slow calls for an interval, but enough to be far from what is typical.
         one, other = self.baseline, self.candidate
         pooled = other.mean / one.mean
         is_far = abs(math.log(pooled / typical.value)) > math.log(FAR_APART)
         is_far = is_far and max(_slow_turns(one), _slow_turns(other)) > 1
-        is_likely = is_far and self._typical_verdict != self._verdict_of(TimeRatio(*[pooled] * 3))
+        is_likely = is_far and self._typical_verdict != self._verdict_of(Estimate.counted(pooled))
         if not is_shown and not is_likely:
             return ""
         return (
@@ -176,19 +173,20 @@ class Comparison(Shown):
     @property
     def speedup(self) -> float:
         """Give the baseline's time over the candidate's; above 1 is faster."""
-        return 1 / self.ratio.value
+        return self.ratio.inverse.value
 
     @property
     def speedup_low(self) -> float:
-        return 1 / self.ratio.high
+        return self.ratio.inverse.low
 
     @property
     def speedup_high(self) -> float:
-        return 1 / self.ratio.low if self.ratio.low > 0 else float("inf")
+        return self.ratio.inverse.high
 
     @property
-    def speedup_interval(self) -> Interval:
-        return Interval(self.speedup_low, self.speedup_high, self.rule.confidence)
+    def speedup_interval(self) -> Estimate:
+        """The speedup; it unpacks into the ends of its interval."""
+        return replace(self.ratio.inverse, coverage=self.rule.confidence)
 
     # ------------------------------------------------------------ on a device
 
@@ -201,7 +199,7 @@ class Comparison(Shown):
             return self.rounds
         return self.beside.rounds if self.beside else ()
 
-    def _on_device(self, timing: str) -> TimeRatio | None:
+    def _on_device(self, timing: str) -> Estimate | None:
         if not self.is_on_device:
             return None
         if timing == self.timing:
@@ -209,7 +207,7 @@ class Comparison(Shown):
         return self._beside_ratio
 
     @cached_property
-    def _beside_ratio(self) -> TimeRatio | None:
+    def _beside_ratio(self) -> Estimate | None:
         if self.beside is None:
             return None
         return estimate_ratio([each.log_ratio for each in self.beside.rounds], self.beside.alpha)
@@ -228,20 +226,25 @@ class Comparison(Shown):
         return _part(self._on_device(LATENCY), "high")
 
     @property
+    def _throughput(self) -> Estimate | None:
+        times = self._on_device(THROUGHPUT)
+        return times and times.inverse
+
+    @property
     def throughput_ratio(self) -> float | None:
         """The candidate's sustained calls per second over the baseline's; above 1 is more.
 
         None on a processor, where it is the speedup, and where it was not measured.
         """
-        return _inverse(_part(self._on_device(THROUGHPUT), "value"))
+        return _part(self._throughput, "value")
 
     @property
     def throughput_ratio_low(self) -> float | None:
-        return _inverse(_part(self._on_device(THROUGHPUT), "high"))
+        return _part(self._throughput, "low")
 
     @property
     def throughput_ratio_high(self) -> float | None:
-        return _inverse(_part(self._on_device(THROUGHPUT), "low"))
+        return _part(self._throughput, "high")
 
     @property
     def device_time_ratio(self) -> float | None:
@@ -251,8 +254,8 @@ class Comparison(Shown):
         return self.device_times[1].median / self.device_times[0].median
 
     @property
-    def break_even(self) -> BreakEven | None:
-        """Give the calls after which what was done once for the candidate has paid for itself.
+    def break_even(self) -> Estimate | None:
+        """Return the calls after which what was done once for the candidate has paid for itself.
 
         None where there was nothing, or where the candidate is not shown to be faster. What was
         done for the baseline is not taken off: it may be there already.
@@ -260,11 +263,9 @@ class Comparison(Shown):
         seconds = sum(each.seconds for each in self.preparations[1])
         if not seconds or self.verdict != FASTER:
             return None
-        calls = seconds / self.baseline.median
-        ratio = self.ratio
-        return BreakEven(
-            calls / (1 - ratio.value), calls / (1 - ratio.low), calls / (1 - ratio.high)
-        )
+        calls, ratio = seconds / self.baseline.median, self.ratio
+        value, low, high = (calls / (1 - x) for x in (ratio.value, ratio.low, ratio.high))
+        return replace(ratio, value=value, low=low, high=high)
 
     @property
     def n(self) -> int:
@@ -321,6 +322,11 @@ class Comparison(Shown):
         return None if self.calls is None else (Tail(self.calls[0]), Tail(self.calls[1]))
 
     @property
+    def has_same_outputs(self) -> bool:
+        """Whether outputs were compared and are the same, bit for bit."""
+        return self.outputs is not None and self.outputs.is_identical
+
+    @property
     def is_accurate(self) -> bool | None:
         """Whether the candidate is as accurate; None where that is not known or inconclusive."""
         if self.accuracy is None or self.accuracy.verdict == INCONCLUSIVE:
@@ -374,7 +380,7 @@ class Comparison(Shown):
             "clock": self.clock,
             "cache": self.cache,
             "preparations": [[each.to_dict() for each in side] for side in self.preparations],
-            "break_even": self.break_even and asdict(self.break_even),
+            "break_even": _calls(self.break_even),
             "seconds_used": self.seconds_used,
             "notes": list(self.notes),
             "accuracy": self.accuracy and self.accuracy.to_dict(),
@@ -382,7 +388,7 @@ class Comparison(Shown):
             "resources": self.resources and [each.to_dict() for each in self.resources],
             "calls": self.calls and [each.to_dict() for each in self.calls],
             "energy": self.energy and [each.to_dict() for each in self.energy],
-            "not_measured": dict(self.not_measured),
+            "not_measured": {name: asdict(why) for name, why in self.not_measured.items()},
             "environment": dict(self.environment),
         }
 
@@ -412,7 +418,7 @@ class Comparison(Shown):
             resources=_both(fields["resources"], Resources.from_dict),
             calls=_both(fields["calls"], Samples.from_dict),
             energy=_both(fields["energy"], Samples.from_dict),
-            not_measured=fields["not_measured"],
+            not_measured=_failures(fields),
             environment=fields["environment"],
             preparations=_preparations(fields.get("preparations", ((), ()))),
             cache=fields.get("cache", WARM),
@@ -423,27 +429,18 @@ class Comparison(Shown):
         )
 
 
-def verdict_of(ratio: TimeRatio, *, floor: float, band: float) -> str:
-    """Say what an interval shows about the candidate's time."""
-    if ratio.low > 1 + floor:
-        return SLOWER
-    if ratio.high < 1 / (1 + floor):
-        return FASTER
-    if ratio.low >= 1 / (1 + band) and ratio.high <= 1 + band:
-        return SAME
-    return NOT_SHOWN
-
-
 def _finite(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
 
-def _part(ratio: TimeRatio | None, name: str) -> float | None:
+def _part(ratio: Estimate | None, name: str) -> float | None:
     return None if ratio is None else float(getattr(ratio, name))
 
 
-def _inverse(value: float | None) -> float | None:
-    return None if value is None else 1 / value if value > 0 else math.inf
+def _calls(found: Estimate | None) -> dict[str, float] | None:
+    if found is None:
+        return None
+    return {"calls": found.value, "low": found.low, "high": found.high}
 
 
 def _known(value: float | None) -> float | None:
@@ -466,6 +463,26 @@ def _preparations(
     return first, second
 
 
+def _failures(fields: Mapping[str, Any]) -> dict[str, Failure]:
+    """Read why something was not measured.
+
+    In records from before there were codes, the sentence about an evaluation that failed begins
+    with the name of the side, of which one may be the beginning of the other.
+    """
+    found = {name: Failure.read(written) for name, written in fields["not_measured"].items()}
+    former = fields["not_measured"].get("accuracy")
+    if not isinstance(former, str):
+        return found
+    if former == NO_EVALUATE.words:
+        return found | {"accuracy": NO_EVALUATE}
+    sides = {fields["baseline_name"]: BASELINE, fields["candidate_name"]: CANDIDATE}
+    fitting = [name for name in sides if former.startswith((f"{name} ", f"{name}:"))]
+    if fitting:
+        subject = sides[max(fitting, key=len)]
+        found["accuracy"] = Failure(former, EVALUATE_FAILED, subject)
+    return found
+
+
 def _both(pair: Any, read: Any) -> Any:
     return pair and (read(pair[0]), read(pair[1]))
 
@@ -477,7 +494,7 @@ NOT_SLOWER = "not-slower"
 EXPECTATIONS = (FASTER, SAME, NOT_SLOWER)
 
 
-def is_met(expected: str, ratio: TimeRatio, *, floor: float, band: float) -> bool | None:
+def is_met(expected: str, ratio: Estimate, *, floor: float, band: float) -> bool | None:
     """Say whether an interval meets one of `EXPECTATIONS`; None when it shows neither.
 
     `faster` is refuted by an interval that does not reach below the floor, `same` by a difference
@@ -486,34 +503,23 @@ def is_met(expected: str, ratio: TimeRatio, *, floor: float, band: float) -> boo
     """
     if expected not in EXPECTATIONS:
         raise SettingError(f"{expected!r} cannot be expected; one of {', '.join(EXPECTATIONS)} can")
-    verdict = verdict_of(ratio, floor=floor, band=band)
+    verdict = time_verdict(ratio, floor=floor, band=band)
     if verdict == SLOWER:
         return False
     if expected == NOT_SLOWER:
-        return True if verdict in (FASTER, SAME) or ratio.high <= 1 + band else None
-    if verdict != NOT_SHOWN:
+        return ratio.is_below(1 + band) or None
+    if verdict != INCONCLUSIVE:
         return verdict == expected
     is_refuted = expected == FASTER and ratio.low >= 1 / (1 + floor)
     return False if is_refuted else None
 
 
 def is_met_by(expected: str, comparison: Comparison) -> bool | None:
-    """Judge a finished comparison; nothing is shown where typical calls and the mean disagree."""
+    """Judge a finished comparison: inconclusive where typical calls and the mean disagree."""
     if comparison.contradiction:
         return None
     band = comparison.rule.band
     return is_met(expected, comparison.ratio, floor=comparison.floor, band=band)
-
-
-def stays_within(ratio: TimeRatio, tolerance: float) -> bool | None:
-    """Say whether the candidate takes at most `tolerance` more time, as a share of the baseline's.
-
-    >>> stays_within(TimeRatio(1.02, 1.00, 1.04), 0.05)
-    True
-    """
-    if ratio.high <= 1 + tolerance:
-        return True
-    return False if ratio.low > 1 + tolerance else None
 
 
 # ---------------------------------------------------------------- is the candidate still as good?
@@ -546,25 +552,17 @@ def quality_doubt(comparison: Comparison) -> str:
     accuracy = comparison.accuracy
     if accuracy is None:
         reason = comparison.not_measured.get("accuracy", NO_EVALUATE)
-        return "" if reason == NO_EVALUATE else f"accuracy could not be compared: {reason}"
-    if accuracy.verdict != INCONCLUSIVE or _is_equally_good(comparison, accuracy):
+        is_expected = reason.code == NO_EVALUATE.code
+        return "" if is_expected else f"accuracy could not be compared: {reason}"
+    if accuracy.verdict != INCONCLUSIVE or is_equally_good(
+        accuracy, has_same_outputs=comparison.has_same_outputs
+    ):
         return ""
     return f"{accuracy.metric} is inconclusive: {accuracy.evidence}; {accuracy.remedy}"
 
 
 def failed_evaluation(comparison: Comparison) -> str:
-    """Give the reason why the candidate, and not the baseline, could not be evaluated, or nothing.
-
-    Such a reason starts with the name of the side; one name may be the beginning of the other.
-    """
-    reason = comparison.not_measured.get("accuracy", "")
-    names = (comparison.baseline_name, comparison.candidate_name)
-    fitting = [name for name in names if reason.startswith((f"{name} ", f"{name}:"))]
-    return reason if max(fitting, key=len, default="") == names[1] else ""
-
-
-def _is_equally_good(comparison: Comparison, accuracy: AccuracyComparison) -> bool:
-    """The same outputs and scores come from the same function: no sample is too small."""
-    has_same_scores = accuracy.baseline_scores == accuracy.candidate_scores
-    has_same_outputs = comparison.outputs is not None and comparison.outputs.is_identical
-    return has_same_scores and has_same_outputs
+    """Return why the candidate, and not the baseline, could not be evaluated, or nothing."""
+    reason = comparison.not_measured.get("accuracy", NO_EVALUATE)
+    has_failed = (reason.code, reason.subject) == (EVALUATE_FAILED, CANDIDATE)
+    return str(reason) if has_failed else ""

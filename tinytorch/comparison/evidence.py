@@ -17,11 +17,12 @@ from tinytorch.comparison.processes import ProcessSide
 from tinytorch.comparison.resources import Resources, measure_resources
 from tinytorch.comparison.sequential import TimedRounds
 from tinytorch.comparison.sides import LocalSide, WorkloadSide
-from tinytorch.errors import MeasurementError, SettingError, TinyTorchError
+from tinytorch.errors import Failure, MeasurementError, SettingError, TinyTorchError
 from tinytorch.measure.energy import find_energy_meters, measure_energy
 from tinytorch.measure.environment import observe
-from tinytorch.measure.interleaving import Round
-from tinytorch.measure.samples import Interval, Samples, values_needed
+from tinytorch.measure.estimate import Estimate
+from tinytorch.measure.interleaving import Round, interleave
+from tinytorch.measure.samples import Samples, values_needed
 from tinytorch.measure.timing import (
     WALL,
     Clock,
@@ -75,7 +76,7 @@ class TailPercentile:
 
     q: float
     value: float
-    interval: Interval
+    interval: Estimate
 
 
 @dataclass(frozen=True)
@@ -172,13 +173,15 @@ def _take_pairs(
     rng: np.random.Generator,
 ) -> tuple[list[float], list[float]]:
     times: tuple[list[float], list[float]] = ([], [])
-    least = min(wanted, LEAST_CALLS)
-    for pair in range(wanted):
-        if pair >= least and perf_counter() >= end:
-            break
-        begin = int(rng.integers(2))
-        for side in (begin, 1 - begin):
-            times[side].append(clock.time(functions[side], 1))
+    turns = interleave(
+        range(2),
+        rng=rng,
+        at_least=min(wanted, LEAST_CALLS),
+        at_most=wanted,
+        budget_s=end - perf_counter(),
+    )
+    for _, side in turns:
+        times[side].append(clock.time(functions[side], 1))
     return times
 
 
@@ -203,18 +206,30 @@ TAILS_SHARE, ENERGY_SHARE = 0.5, 1.0
 """Single calls and energy may take these shares of the budget on top of it."""
 ENERGY_TURNS, LEAST_ENERGY_TURNS = 4, 2
 """Two turns, A B B A, are the fewest in which a drift meets both sides alike."""
-OTHER_DEVICES = "the sides run on different devices, which have different clocks and counters"
-TOO_SLOW = "single calls take too long for the budget; give a larger budget"
-ENERGY_IS_WARM = "energy is counted over calls in a row, which find warm caches"
+BASELINE, CANDIDATE = "baseline", "candidate"
+"""Subjects of failures that one of the sides is to blame for."""
+OTHER_DEVICES = Failure(
+    "the sides run on different devices, which have different clocks and counters", "other-devices"
+)
+TOO_SLOW = Failure("single calls take too long for the budget; give a larger budget", "too-slow")
+ENERGY_IS_WARM = Failure(
+    "energy is counted over calls in a row, which find warm caches", "cold-caches"
+)
 DEVICE_TIMES_SHARE, DEVICE_CALLS = 0.1, 50
 """Device times may take this share of the budget on top of it, and so many calls of each side."""
-EVENTS_OF_ONE_DEVICE = "needs two models on the same CUDA device"
+EVENTS_OF_ONE_DEVICE = Failure("needs two models on the same CUDA device", "other-devices")
 UNSEEN = "leaves work on streams that the current one does not wait for, which events do not see"
 UNSEEN_TRIES = 3
 CALLS_OF_STAGE = 30
 """Measuring single calls, or memory, takes about so many calls however small the budget is."""
-NO_EVALUATE = "there is no evaluate to tell how good a model is"
-NO_EVALUATE_ANY_MORE = "the candidate has no evaluate, the baseline has one"
+NO_EVALUATE = Failure("there is no evaluate to tell how good a model is", "no-evaluate")
+NO_EVALUATE_ANY_MORE = Failure(
+    "the candidate has no evaluate, the baseline has one", "evaluate-removed", CANDIDATE
+)
+OTHER_METRIC, EVALUATE_FAILED = "other-metric", "evaluate-failed"
+NO_ARRAYS = Failure("a side returns no array or number", "no-arrays")
+IN_PROCESSES = Failure("the sides run in processes of their own", "processes")
+NOT_A_MODEL = Failure("a function does not say what it holds", "not-a-model")
 
 AnySide = LocalSide | ProcessSide
 Arrays = tuple[npt.NDArray[Any], ...]
@@ -230,7 +245,7 @@ class Evidence:
     calls: tuple[Samples, Samples] | None = None
     energy: tuple[Samples, Samples] | None = None
     device_times: tuple[Samples, Samples] | None = None
-    not_measured: Mapping[str, str] = field(default_factory=dict)
+    not_measured: Mapping[str, Failure] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
 
     def completed(
@@ -247,15 +262,14 @@ class Evidence:
         What was `timed` tells how long calls take, and saves those that are slow.
         """
         if not (isinstance(first, LocalSide) and isinstance(second, LocalSide)):
-            reason = "the sides run in processes of their own"
-            missing = dict.fromkeys(("calls", "resources", "energy"), reason)
+            missing = dict.fromkeys(("calls", "resources", "energy"), IN_PROCESSES)
             return replace(self, not_measured={**missing, **self.not_measured})
-        missing = {"resources": "a function does not say what it holds"}
+        missing = {"resources": NOT_A_MODEL}
         calls, reason = _single_calls(first, second, budget_s=budget_s, rng=rng, timed=timed)
-        if calls is None:
+        if reason:
             missing["calls"] = reason
         energy, reason = _energy(first, second, seconds=budget_s * ENERGY_SHARE, timed=timed)
-        if energy is None:
+        if reason:
             missing["energy"] = reason
         device_times, reason = _device_times(first, second, budget_s=budget_s, rng=rng, timed=timed)
         if reason:
@@ -280,11 +294,11 @@ class Evidence:
 
 def gather_evidence(first: AnySide, second: AnySide, *, margin: float) -> Evidence:
     """Call both sides and compare what they give, before anybody asks which one is faster."""
-    missing: dict[str, str] = {}
+    missing: dict[str, Failure] = {}
     notes = []
     outputs: list[Arrays] = []
     for side in (first, second):
-        once = _known_outputs(side)
+        once = side.known.outputs
         is_called_again = once is None or not _is_slow(side)
         once = outputs_of(side) if once is None else once
         outputs.append(once)
@@ -296,21 +310,33 @@ def gather_evidence(first: AnySide, second: AnySide, *, margin: float) -> Eviden
     mask = _common_mask(first, second)
     difference = compare_outputs(*outputs, mask=mask) if all(outputs) else None
     if difference is None:
-        missing["outputs"] = "a side returns no array or number"
-    accuracy = None
-    try:
-        (one, metric), (other, its_metric) = (scores_of(side, first) for side in (first, second))
-        if one is not None and other is not None and metric != its_metric:
-            missing["accuracy"] = (
-                f"the baseline is scored by {metric}, the candidate by {its_metric}"
-            )
-        elif one is None or other is None:
-            missing["accuracy"] = NO_EVALUATE if one is None else NO_EVALUATE_ANY_MORE
-        else:
-            accuracy = compare_accuracy(one, other, margin=margin, metric=metric)
-    except TinyTorchError as error:
-        missing["accuracy"] = str(error)
+        missing["outputs"] = NO_ARRAYS
+    accuracy, failure = _accuracy(first, second, margin=margin)
+    if failure:
+        missing["accuracy"] = failure
     return Evidence(difference, accuracy, not_measured=missing, notes=tuple(notes))
+
+
+def _accuracy(
+    first: AnySide, second: AnySide, *, margin: float
+) -> tuple[AccuracyComparison | None, Failure | None]:
+    """Compare the scores of both sides, or return why that cannot be done."""
+    found = []
+    for side, subject in ((first, BASELINE), (second, CANDIDATE)):
+        try:
+            found.append(scores_of(side, first))
+        except TinyTorchError as error:
+            return None, Failure(str(error), EVALUATE_FAILED, subject)
+    (one, metric), (other, its_metric) = found
+    if one is None or other is None:
+        return None, NO_EVALUATE if one is None else NO_EVALUATE_ANY_MORE
+    if metric != its_metric:
+        words = f"the baseline is scored by {metric}, the candidate by {its_metric}"
+        return None, Failure(words, OTHER_METRIC)
+    try:
+        return compare_accuracy(one, other, margin=margin, metric=metric), None
+    except SettingError as error:
+        return None, Failure(str(error), "scores-refused")
 
 
 def _common_mask(first: AnySide, second: AnySide) -> npt.NDArray[Any] | None:
@@ -325,10 +351,6 @@ def _mask_of(side: AnySide) -> npt.NDArray[Any] | None:
     return attention_mask_of(side.workload) if isinstance(side, WorkloadSide) else None
 
 
-def _known_outputs(side: AnySide) -> Arrays | None:
-    return side.known_outputs if isinstance(side, WorkloadSide) else None
-
-
 def _is_slow(side: AnySide) -> bool:
     return side.slow_call_s > 0
 
@@ -338,8 +360,8 @@ def _repeats(side: AnySide, outputs: Arrays) -> bool:
 
 
 def _resources(side: WorkloadSide, call_s: float) -> Resources:
-    if side.known_resources is not None:
-        return side.known_resources
+    if side.known.resources is not None:
+        return side.known.resources
     # A side that is not built anew has called the model itself.
     was_called = not side.can_rebuild
     return measure_resources(
@@ -367,15 +389,15 @@ def _single_calls(
     budget_s: float,
     rng: np.random.Generator,
     timed: TimedRounds | None,
-) -> tuple[tuple[Samples, Samples] | None, str]:
-    """Time calls one by one, or take those of the rounds where calls are slow; or give a reason."""
+) -> tuple[tuple[Samples, Samples] | None, Failure | None]:
+    """Time calls one by one, or take those of the rounds where calls are slow; or say why not."""
     if first.clock.name != second.clock.name:
         return None, OTHER_DEVICES
     names = first.name, second.name
     if timed is not None and least_tails_s(timed.pace.call_s) > budget_s * TAILS_SHARE:
         if timed.pace.loops != (1, 1):
             return None, TOO_SLOW
-        return calls_of_rounds(timed.rounds, names=names), ""
+        return calls_of_rounds(timed.rounds, names=names), None
     with _limited(first, second, seconds=budget_s):
         calls = measure_tails(
             first.call_untested,
@@ -385,7 +407,7 @@ def _single_calls(
             rng=rng,
             names=names,
         )
-    return calls, ""
+    return calls, None
 
 
 def _device_times(
@@ -395,22 +417,21 @@ def _device_times(
     budget_s: float,
     rng: np.random.Generator,
     timed: TimedRounds | None,
-) -> tuple[tuple[Samples, Samples] | None, str]:
+) -> tuple[tuple[Samples, Samples] | None, Failure | None]:
     """Time single calls of models by events of the device that both are on; or return why not.
 
     Neither is there where nothing runs on a device.
     """
     if not first.devices and not second.devices:
-        return None, ""
-    is_of_models = isinstance(first, WorkloadSide) and isinstance(second, WorkloadSide)
-    clock = first.adapter.event_clock(first.device) if isinstance(first, WorkloadSide) else None
-    if clock is None or not is_of_models or first.devices != second.devices:
+        return None, None
+    clock = first.event_clock()
+    if clock is None or second.event_clock() is None or first.devices != second.devices:
         return None, EVENTS_OF_ONE_DEVICE
     seconds = budget_s * DEVICE_TIMES_SHARE
     if timed is not None and least_tails_s(timed.pace.call_s) > seconds:
         return None, TOO_SLOW
     if blind := [side.name for side in (first, second) if _is_partly_unseen(side)]:
-        return None, f"{' and '.join(blind)} {UNSEEN}"
+        return None, Failure(f"{' and '.join(blind)} {UNSEEN}", "unseen-work")
     with _limited(first, second, seconds=budget_s):
         found = measure_tails(
             first.call_untested,
@@ -421,7 +442,7 @@ def _device_times(
             rng=rng,
             names=(first.name, second.name),
         )
-    return (replace(found[0], notes=()), replace(found[1], notes=())), ""
+    return (replace(found[0], notes=()), replace(found[1], notes=())), None
 
 
 def _is_partly_unseen(side: LocalSide) -> bool:
@@ -432,16 +453,15 @@ def _is_partly_unseen(side: LocalSide) -> bool:
 
 def _energy(
     first: LocalSide, second: LocalSide, *, seconds: float, timed: TimedRounds | None
-) -> tuple[tuple[Samples, Samples] | None, str]:
-    """Give joules per call of both, in turns, or the reason why there are none."""
+) -> tuple[tuple[Samples, Samples] | None, Failure | None]:
+    """Return joules per call of both, in turns, or the reason why there are none."""
     if first.clock.name != second.clock.name or first.devices != second.devices:
         return None, OTHER_DEVICES
     if first.untimed_call_s:
         return None, ENERGY_IS_WARM
-    device = first.device if isinstance(first, WorkloadSide) else "cpu"
-    meters, reasons = find_energy_meters(device)
+    meters, reasons = find_energy_meters(first.device)
     if not meters:
-        return None, "; ".join(reasons)
+        return None, Failure("; ".join(reasons), "no-counters")
     found: tuple[list[Samples], list[Samples]] = ([], [])
     turns = ENERGY_TURNS
     call_s: tuple[float | None, float | None] = (None, None)
@@ -464,8 +484,8 @@ def _energy(
                     )
                 )
     except MeasurementError as error:
-        return None, str(error)
-    return (_joined(found[0]), _joined(found[1])), ""
+        return None, Failure(str(error), "counters-failed")
+    return (_joined(found[0]), _joined(found[1])), None
 
 
 def _joined(parts: list[Samples]) -> Samples:

@@ -2,39 +2,33 @@
 
 from __future__ import annotations
 
-import json
 import os
-import selectors
-import signal
-import subprocess
 import sys
 import tempfile
 import time
-from collections import deque
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from threading import Thread
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from tinytorch.comparison.sides import Known
 from tinytorch.errors import MeasurementError, ModelError, SettingError
+from tinytorch.measure.child_process import TIMED_OUT, Child, ChildError
 from tinytorch.measure.interleaving import LATENCY, Reading
+from tinytorch.models.workload import Preparation
 
 __all__ = ["Isolated", "ProcessSide"]
 
-WORKER = Path(__file__).with_name("worker.py")
+WORKER = f"{Path(__file__).with_name('worker.py')}:Worker"
 TURN_S, SETTLED_TURN_S = 2e-3, 0.02
 SETTLE_S = 0.04
 """Idle threads of OpenBLAS and OpenMP spin for about 30 ms before they sleep; until then they would
 slow the other process down."""
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
-LINES_KEPT = 20
-LISTENING_S = 1.0
-"""So long we wait for the last words of a process that has ended."""
 
 
 @dataclass(frozen=True)
@@ -60,12 +54,22 @@ class Isolated:
 
     @property
     def environment(self) -> dict[str, str]:
-        """Give the environment variables of the processes."""
+        """Return the environment variables of the processes."""
         merged = {**os.environ, **self.variables}
         if self.folder is not None:
             paths = [os.fspath(Path(self.folder).resolve()), merged.get("PYTHONPATH", "")]
             merged["PYTHONPATH"] = os.pathsep.join(path for path in paths if path)
         return {name: value for name, value in merged.items() if value != ""}
+
+    def start(self, *, purpose: str = "") -> Child:
+        """Start a process that answers requests about the target (see worker.py)."""
+        return Child(
+            WORKER,
+            python=self.python,
+            folder=self.folder,
+            environment=self.environment,
+            purpose=purpose,
+        )
 
     @property
     def is_single_threaded(self) -> bool:
@@ -82,12 +86,18 @@ class ProcessSide:
     untimed_call_s = 0.0
     slow_call_s = 0.0
     device_timing: str | None = None
+    clock_name = "wall"
+    known = Known()
+    framework = ""
+    devices: tuple[str, ...] = ()
+    """Those are watched by this process; what others compute on is out of reach."""
+    preparations: tuple[Preparation, ...] = ()
 
     def __init__(self, isolated: Isolated, *, name: str) -> None:
         self.name = name
         self.isolated = isolated
         self.notes: list[str] = []
-        self._worker: _Worker | None = None
+        self._worker: Child | None = None
         self._is_built = False
         self.is_on_device = False
         self._settle_s = 0.0 if isolated.is_single_threaded else SETTLE_S
@@ -123,10 +133,10 @@ class ProcessSide:
         return Reading(answer["seconds"], answer["lost_s"])
 
     def ask(self, what: str, **settings: Any) -> Any:
-        """Send a request to the process and give its answer."""
+        """Send a request to the process and return its answer."""
         self.build()
         assert self._worker is not None
-        self._worker.send({"do": what, **settings})
+        self._worker.send(what, **settings)
         return self._answer()
 
     def arrays(self, what: str) -> tuple[Any, dict[str, npt.NDArray[Any]]]:
@@ -139,102 +149,42 @@ class ProcessSide:
             with np.load(file, allow_pickle=False) as found:
                 return answer, {name: found[name] for name in found}
 
+    @contextmanager
+    def opened(self) -> Iterator[None]:
+        """End the process after everything that is done with it."""
+        try:
+            yield
+        finally:
+            self.close()
+
     def close(self) -> None:
         """End the process."""
         if self._worker is not None:
-            self._worker.end()
+            self._worker.close()
         self._worker, self._is_built = None, False
 
     def _start(self) -> None:
-        self._worker = _Worker(self.isolated, self.name)
-        self._worker.send({"do": "build", "target": self.isolated.target})
+        self._worker = self.isolated.start()
+        self._worker.send("build", target=self.isolated.target)
 
     def _answer(self) -> Any:
         assert self._worker is not None
         try:
-            return self._worker.answer()
+            return self._worker.answer(self.isolated.timeout_s)
+        except ChildError as error:
+            self.close()
+            if error.kind == TIMED_OUT:
+                hint = "allow more with a longer timeout"
+                late = MeasurementError(f"{self.name} {error}; {hint}")
+                raise late.about(self.name) from error
+            raise ModelError(f"{self.name}{_failed(error)}").about(self.name) from error
         except BaseException:
             self.close()
             raise
 
 
-class _Worker:
-    """A worker process and the lines that go to and fro."""
-
-    def __init__(self, isolated: Isolated, name: str) -> None:
-        self._name, self._timeout_s = name, isolated.timeout_s
-        self._last_lines: deque[str] = deque(maxlen=LINES_KEPT)
-        try:
-            self._process = subprocess.Popen(
-                [isolated.python, os.fspath(WORKER)],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                text=True,
-                encoding="utf-8",
-                errors="replace",
-                env=isolated.environment,
-                cwd=isolated.folder,
-                start_new_session=True,
-            )
-        except OSError as error:
-            raise SettingError(f"{isolated.python} cannot be started: {error.strerror}") from error
-        self._listener = Thread(target=self._keep_lines, daemon=True)
-        self._listener.start()
-
-    def send(self, request: Mapping[str, Any]) -> None:
-        assert self._process.stdin is not None
-        with suppress(OSError):  # When it has ended, reading the answer says how.
-            self._process.stdin.write(json.dumps(request) + "\n")
-            self._process.stdin.flush()
-
-    def answer(self) -> Any:
-        line = self._read_line()
-        if not line.endswith("\n"):
-            how = _end_in_words(self._process.wait())
-            self._listener.join(LISTENING_S)
-            last = " / ".join(each for each in self._last_lines if each) or "nothing"
-            raise ModelError(f"{self._name}: its process {how}; it said: {last[-500:]}")
-        answer = json.loads(line)
-        if "error" in answer:
-            raise ModelError(f"{self._name} raised {answer['error']}")
-        return answer["answer"]
-
-    def end(self) -> None:
-        """End the process, and those that it has started."""
-        try:
-            os.killpg(self._process.pid, 9)
-        except (OSError, AttributeError):
-            self._process.kill()
-        self._process.wait()
-        for pipe in (self._process.stdin, self._process.stdout):
-            if pipe is not None:
-                with suppress(OSError):
-                    pipe.close()
-
-    def _read_line(self) -> str:
-        pipe = self._process.stdout
-        assert pipe is not None
-        with selectors.DefaultSelector() as selector:
-            selector.register(pipe, selectors.EVENT_READ)
-            # Answers are one line each, and none is waiting in a buffer before it was asked for.
-            if not selector.select(self._timeout_s):
-                raise MeasurementError(
-                    f"{self._name} gave no answer within {self._timeout_s:g} s and was ended; "
-                    "allow more with a longer timeout"
-                )
-        return pipe.readline()
-
-    def _keep_lines(self) -> None:
-        assert self._process.stderr is not None
-        with self._process.stderr as lines:
-            for line in lines:
-                self._last_lines.append(line.rstrip())
-
-
-def _end_in_words(code: int) -> str:
-    """Say how a process ended; a negative code is the signal that ended it."""
-    if code >= 0:
-        return f"ended with {code}"
-    known = {each.value: f" ({each.name})" for each in signal.Signals}
-    return f"was ended by signal {-code}{known.get(-code, '')}"
+def _failed(error: ChildError) -> str:
+    if not error.raised:
+        return f": {error}"
+    words = str(error)
+    return f" raised {words if words.startswith(error.raised) else f'{error.raised}: {words}'}"

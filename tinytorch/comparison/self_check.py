@@ -5,18 +5,18 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from tinytorch.comparison.compare import FLOOR, compare
-from tinytorch.comparison.comparison import NOT_SHOWN, SAME
 from tinytorch.core.files import cache_folder, write_atomically
 from tinytorch.errors import SettingError
 from tinytorch.measure.ceilings import Progress
 from tinytorch.measure.environment import describe_environment
+from tinytorch.measure.estimate import INCONCLUSIVE, SAME, Estimate, read_verdict
 
 __all__ = ["SelfCheck", "Trial", "known_floor", "self_check"]
 
@@ -24,7 +24,6 @@ SCHEMA = 1
 TARGET = "mlp"
 ENOUGH_TRIALS = 10
 """With fewer, a check does not replace one that has more."""
-NOT_KEPT = "not kept: "
 
 
 @dataclass(frozen=True)
@@ -32,20 +31,31 @@ class Trial:
     """One comparison of a thing with itself."""
 
     verdict: str
-    ratio: float
-    low: float
-    high: float
+    ratio: Estimate
     seconds: float
 
     @property
     def claimed(self) -> float:
         """Give the difference that the interval claims at least, as a share; 0 for none."""
-        return max(0.0, self.low - 1, 1 / self.high - 1)
+        return max(0.0, self.ratio.low - 1, 1 / self.ratio.high - 1)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything, ready for JSON."""
+        found = self.ratio
+        ends = {"ratio": found.value, "low": found.low, "high": found.high}
+        return {"verdict": self.verdict, **ends, "n": found.n, "seconds": self.seconds}
+
+    @classmethod
+    def from_dict(cls, fields: Mapping[str, Any]) -> Trial:
+        """Return what :meth:`to_dict` wrote."""
+        ends = (fields["ratio"], fields["low"], fields["high"])
+        ratio = Estimate(*ends, n=fields.get("n", 0))
+        return cls(read_verdict(fields["verdict"]), ratio, fields["seconds"])
 
 
 @dataclass(frozen=True)
 class SelfCheck:
-    """Comparisons of a target with itself. `kept` says where the result lies, or why not.
+    """Comparisons of a target with itself. `kept` says where the result lies, `obstacle` why not.
 
     `budget_s` is what each of them was allowed to take.
     """
@@ -55,18 +65,19 @@ class SelfCheck:
     fingerprint: str
     kept: str = ""
     budget_s: float = 0.0
+    obstacle: str = ""
 
     @property
     def is_kept(self) -> bool:
-        return bool(self.kept) and not self.kept.startswith(NOT_KEPT)
+        return bool(self.kept)
 
     @property
     def false_alarms(self) -> int:
-        return sum(trial.verdict not in (SAME, NOT_SHOWN) for trial in self.trials)
+        return sum(trial.verdict not in (SAME, INCONCLUSIVE) for trial in self.trials)
 
     @property
     def undecided(self) -> int:
-        return sum(trial.verdict == NOT_SHOWN for trial in self.trials)
+        return sum(trial.verdict == INCONCLUSIVE for trial in self.trials)
 
     @property
     def floor(self) -> float:
@@ -81,12 +92,12 @@ class SelfCheck:
     @property
     def largest_difference(self) -> float:
         """Give the estimate that was farthest from 1, as a share."""
-        return max(max(trial.ratio, 1 / trial.ratio) - 1 for trial in self.trials)
+        return max(max(x, 1 / x) - 1 for x in (trial.ratio.value for trial in self.trials))
 
     @property
     def reach(self) -> float:
-        """Give how far intervals reach from their estimate in the median, as a share."""
-        return float(np.median([trial.high / trial.ratio - 1 for trial in self.trials]))
+        """Return how far intervals reach from their estimate in the median, as a share."""
+        return float(np.median([each.ratio.high / each.ratio.value - 1 for each in self.trials]))
 
     @property
     def median_seconds(self) -> float:
@@ -105,16 +116,20 @@ class SelfCheck:
             "reach": self.reach,
             "median_seconds": self.median_seconds,
             "budget_s": self.budget_s,
-            "trials": [asdict(trial) for trial in self.trials],
+            "trials": [trial.to_dict() for trial in self.trials],
             "kept": self.kept,
+            "obstacle": self.obstacle,
         }
 
     @classmethod
     def from_dict(cls, fields: Mapping[str, Any]) -> SelfCheck:
         """Give back what :meth:`to_dict` wrote."""
-        trials = tuple(Trial(**each) for each in fields["trials"])
+        trials = tuple(Trial.from_dict(each) for each in fields["trials"])
         budget_s = fields.get("budget_s", 0.0)
-        return cls(fields["target"], trials, fields["fingerprint"], fields["kept"], budget_s)
+        obstacle = fields.get("obstacle", "")
+        return cls(
+            fields["target"], trials, fields["fingerprint"], fields["kept"], budget_s, obstacle
+        )
 
 
 def self_check(
@@ -137,15 +152,7 @@ def self_check(
     done = []
     for number in range(trials):
         found = compare(given, given, budget_s=budget_s, evidence=False, seed=seed + number)
-        done.append(
-            Trial(
-                found.verdict,
-                found.time_ratio,
-                found.time_ratio_low,
-                found.time_ratio_high,
-                found.seconds_used,
-            )
-        )
+        done.append(Trial(found.verdict, found.ratio, found.seconds_used))
         if progress:
             progress.advance()
     name = given if isinstance(given, str) else type(given).__name__
@@ -172,14 +179,13 @@ def _keep(check: SelfCheck) -> SelfCheck:
     path = _file(check.fingerprint)
     obstacle = _why_not(check, _known(check.fingerprint), path)
     if obstacle:
-        return replace(check, kept=f"{NOT_KEPT}{obstacle}")
+        return replace(check, obstacle=obstacle)
     kept = replace(check, kept=str(path))
     try:
         with write_atomically(path) as temporary:
             temporary.write_text(json.dumps(kept.to_dict(), indent=1), "utf-8")
     except OSError as error:
-        reason = f"{NOT_KEPT}{path.parent} cannot be written ({error.strerror})"
-        return replace(check, kept=reason)
+        return replace(check, obstacle=f"{path.parent} cannot be written ({error.strerror})")
     return kept
 
 

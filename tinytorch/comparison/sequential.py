@@ -13,6 +13,7 @@ import numpy as np
 from tinytorch.errors import SettingError
 from tinytorch.measure.ceilings import Progress
 from tinytorch.measure.environment import observe
+from tinytorch.measure.estimate import Estimate
 from tinytorch.measure.interleaving import (
     FEWEST,
     Looks,
@@ -27,7 +28,7 @@ from tinytorch.measure.interleaving import (
 )
 from tinytorch.measure.timing import gc_paused
 
-__all__ = ["Rule", "TimeRatio", "TimedRounds", "estimate_ratio", "time_until_known"]
+__all__ = ["Rule", "TimedRounds", "estimate_ratio", "time_until_known"]
 
 PLANNED_AFTER = 8
 """Rounds after which it is known how long they take and how noisy they are."""
@@ -67,15 +68,6 @@ class Rule:
 
 
 @dataclass(frozen=True)
-class TimeRatio:
-    """Candidate time over baseline time, with its interval; below 1 is faster."""
-
-    value: float
-    low: float
-    high: float
-
-
-@dataclass(frozen=True)
 class TimedRounds:
     """What was timed until the answer was known, or the budget spent.
 
@@ -110,13 +102,20 @@ class TimedRounds:
         )
 
 
-def estimate_ratio(log_ratios: Sequence[float], alpha: float) -> TimeRatio:
-    """Estimate the ratio from one log-ratio per round, with the error `alpha`."""
+def estimate_ratio(log_ratios: Sequence[float], alpha: float) -> Estimate:
+    """Estimate candidate over baseline time from one log-ratio per round, with the error `alpha`.
+
+    Below 1 the candidate is faster.
+    """
     centre = hodges_lehmann(log_ratios)
     low, high = signed_rank_interval(log_ratios, alpha)
     half = NARROWEST / 2
-    return TimeRatio(
-        math.exp(centre), math.exp(min(low, centre - half)), math.exp(max(high, centre + half))
+    return Estimate(
+        math.exp(centre),
+        math.exp(min(low, centre - half)),
+        math.exp(max(high, centre + half)),
+        coverage=1 - alpha,
+        n=len(log_ratios),
     )
 
 
@@ -125,7 +124,7 @@ def time_until_known(
     candidate: Side,
     rule: Rule,
     *,
-    is_known: Callable[[TimeRatio], bool],
+    is_known: Callable[[Estimate], bool],
     rng: np.random.Generator,
     progress: Progress | None = None,
     between: Callable[[], None] | None = None,
@@ -168,7 +167,7 @@ def time_until_known(
     return TimedRounds(tuple(rounds), alpha, pace, perf_counter() - started, doubts)
 
 
-def _ratio(rounds: Sequence[Round], alpha: float) -> TimeRatio:
+def _ratio(rounds: Sequence[Round], alpha: float) -> Estimate:
     return estimate_ratio([each.log_ratio for each in rounds], alpha)
 
 

@@ -1,75 +1,51 @@
 """One side of a comparison, in a process and environment of its own.
 
-Run as a file, by any Python that can import what the target needs: it needs the standard library
-alone until it is told to build a target. Requests and answers are lines of JSON; what the target
-prints goes to stderr.
+Served by `measure/worker.py` as a file, in any Python that can import what the target needs: it
+needs the standard library alone until it is told to build a target.
 """
 
 import gc
 import importlib
 import importlib.util
-import json
 import os
+import platform
 import random
-import signal
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 PADS = 8
 LARGEST_PAD = 1 << 17
 DISPLACED_SHARE = 0.02
 OTHERS_SHARE = 0.01
-PARENT_CHECKED_EVERY_S = 1.0
 LOADERS = ("tinytorch.models.targets", "tinytorch.workloads.targets")
 ADAPTERS = ("tinytorch.models.adapter", "tinytorch.adapters.adapter")
 """Where this version of tinytorch has something, and where older commits had it."""
 
 
-def main() -> None:
-    """Answer requests until there are no more."""
-    # The folder of this file is no place to import from; the one that we were started in is.
-    own = os.path.dirname(os.path.abspath(__file__))
-    sys.path[:] = [os.getcwd(), *(each for each in sys.path if os.path.abspath(each) != own)]
-    requests, answers = private_channels()
-    worker, process = Worker(), os.getpid()
-    threading.Thread(target=end_with_parent, args=(os.getppid(),), daemon=True).start()
-    for line in requests:
-        request = json.loads(line)
-        try:
-            answer = {"answer": getattr(worker, request.pop("do"))(**request)}
-        except BaseException as error:  # whatever a target does is an answer
-            answer = {"error": type(error).__name__ + ": " + str(error)}
-        if os.getpid() != process:  # a copy that the target has left behind has nothing to say
-            os._exit(0)
-        answers.write(json.dumps(answer) + "\n")
-        answers.flush()
-
-
-def private_channels() -> tuple[TextIO, TextIO]:
-    """Take stdin and stdout for ourselves: a target reads nothing, and what it prints is stderr."""
-    requests = os.fdopen(os.dup(0), "r", encoding="utf-8")
-    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    nothing = os.open(os.devnull, os.O_RDONLY)
-    os.dup2(nothing, 0)
-    os.close(nothing)
-    os.dup2(2, 1)
-    return requests, answers
-
-
-def end_with_parent(parent: int) -> None:
-    """End this process, and those that it has started, when the one that asks is gone."""
-    while os.getppid() == parent:
-        time.sleep(PARENT_CHECKED_EVERY_S)
-    os.killpg(os.getpgid(0), signal.SIGKILL)
-
-
 class Worker:
-    """What a request may ask for."""
+    """What a request may ask for; `service` is that of the process around it."""
+
+    def __init__(self, service: Any) -> None:
+        self.service = service
+
+    def probe(self, target: str) -> dict[str, Any]:
+        """Load a target, call it once, and say which files it takes its code from."""
+        seen: dict[str, Any] = {"python": platform.python_version()}
+        try:
+            workload = load(target)
+            function, context = runner(workload)
+            with context:
+                function()
+            seen["has_evaluate"] = getattr(workload, "evaluate", None) is not None
+        except BaseException as error:  # whatever a target does is an answer
+            seen["error"] = type(error).__name__ + ": " + str(error)
+            seen["is_missing"] = is_missing(target)
+        seen["modules"] = imported_files()
+        return seen
 
     def build(self, target: str) -> dict[str, object]:
         """Import a target and make what is to be timed."""
@@ -79,11 +55,7 @@ class Worker:
         self.workload = load(target)
         function, self.context = runner(self.workload)
         self.context.__enter__()
-        self.function = ending_copies(function)
-        forks = Forks.count
-        self.function()
-        if Forks.count == forks:
-            self.function = function  # the check takes longer than some functions
+        self.function = self.service.guarded(function)
         gc.collect()
         gc.disable()
         return {
@@ -171,7 +143,7 @@ def running_cuda() -> Any:
 
 
 def load(target: str) -> Any:
-    """Give the workload of a target: as tinytorch does, or without it."""
+    """Return the workload of a target: as tinytorch does, or without it."""
     try:
         load_workload = of_tinytorch("load_workload", LOADERS)
     except ImportError:
@@ -194,7 +166,7 @@ def of_tinytorch(name: str, places: tuple[str, ...]) -> Any:
 
 
 def arrays_in(output: Any) -> list[Any]:
-    """Give every tensor, array and number in an output: as tinytorch does, or without it."""
+    """Return every tensor, array and number in an output: as tinytorch does, or without it."""
     try:
         adapter_for = of_tinytorch("adapter_for", ADAPTERS)
         return list(adapter_for(None, (output,)).arrays(output))
@@ -214,7 +186,7 @@ def leaves_of(value: Any) -> Iterator[Any]:
 
 
 def as_arrays(leaf: Any) -> list[Any]:
-    """Give a tensor or a number as an array; nothing for anything else."""
+    """Return a tensor or a number as an array; nothing for anything else."""
     import numpy
 
     torch = sys.modules.get("torch")
@@ -227,17 +199,13 @@ def as_arrays(leaf: Any) -> list[Any]:
 
 
 def load_alone(target: str) -> tuple[Any, Any]:
-    """Give a model and its inputs from a factory, where tinytorch is not installed."""
+    """Return a model and its inputs from a factory, where tinytorch is not installed."""
     place, _, name = target.rpartition(":")
     if not place:
         raise ImportError(f"{target!r} needs tinytorch, which cannot be imported here")
     if place.endswith(".py"):
-        spec = importlib.util.spec_from_file_location(Path(place).stem, place)
-        assert spec is not None
-        assert spec.loader is not None
-        module = importlib.util.module_from_spec(spec)
         sys.path.insert(0, str(Path(place).resolve().parent))
-        spec.loader.exec_module(module)
+        module = import_file(place)
     else:
         module = importlib.import_module(place)
     model, inputs = getattr(module, name)()
@@ -245,7 +213,7 @@ def load_alone(target: str) -> tuple[Any, Any]:
 
 
 def runner(workload: Any) -> tuple[Callable[[], object], Any]:
-    """Give a function that calls the model once, and the context that it runs in."""
+    """Return a function that calls the model once, and the context that it runs in."""
     if not isinstance(workload, tuple):
         adapter_for = of_tinytorch("adapter_for", ADAPTERS)
         adapter = adapter_for(workload.model, (*workload.inputs, *workload.keywords.values()))
@@ -259,36 +227,8 @@ def runner(workload: Any) -> tuple[Callable[[], object], Any]:
     return lambda: model(*inputs), context
 
 
-class Forks:
-    """How often this process was copied."""
-
-    count = 0
-
-    @classmethod
-    def add(cls) -> None:
-        cls.count += 1
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_parent=Forks.add)
-
-
-def ending_copies(function: Callable[[], object]) -> Callable[[], object]:
-    """Let a copy of this process end where the function returns: it would answer as well."""
-    process = os.getpid()
-
-    def guarded() -> object:
-        try:
-            return function()
-        finally:
-            if os.getpid() != process:
-                os._exit(0)
-
-    return guarded
-
-
 def voluntary_waits() -> int | None:
-    """Give how often this thread has waited by its own will; None where nobody counts."""
+    """Return how often this thread has waited voluntarily; None where it is not counted."""
     try:
         import resource
 
@@ -298,5 +238,50 @@ def voluntary_waits() -> int | None:
         return None
 
 
-if __name__ == "__main__":
-    main()
+def is_missing(target: str) -> bool:
+    """Return whether there is no such file, module or function, as opposed to one that fails."""
+    place, _, name = target.rpartition(":")
+    try:
+        if not place:
+            return False
+        if place.endswith(".py"):
+            return not os.path.isfile(place) or not hasattr(import_file(place), name)
+        if not has_module(place):
+            return True
+        return not hasattr(importlib.import_module(place), name)
+    except BaseException:
+        return False
+
+
+def has_module(name: str) -> bool:
+    """Return whether a module can be found; a parent that fails to import counts as found."""
+    parts = name.split(".")
+    for length in range(1, len(parts) + 1):
+        if importlib.util.find_spec(".".join(parts[:length])) is None:
+            return False
+    return True
+
+
+def imported_files() -> dict[str, str]:
+    """Return the file of every module that was imported, by its name."""
+    found = {}
+    for name, module in list(sys.modules.items()):
+        file = getattr(module, "__file__", None)
+        if name != "__main__" and isinstance(file, str) and file:
+            found[name] = os.path.realpath(file)
+    return found
+
+
+def import_file(path: str) -> Any:
+    """Import a file as a module of its own."""
+    spec = importlib.util.spec_from_file_location(Path(path).stem, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    folder = os.path.dirname(os.path.abspath(path))
+    sys.path.append(folder)  # so that the file can import its neighbours
+    try:
+        spec.loader.exec_module(module)
+    finally:
+        sys.path.remove(folder)
+    return module

@@ -25,34 +25,6 @@ from tinytorch.competition.run_files import (
 from tinytorch.errors import SettingError
 from tinytorch.tuning.catalog import CATALOG
 
-__all__ = [
-    "BONUS",
-    "KINDS",
-    "SPEED_SHARE",
-    "Board",
-    "BoardKind",
-    "Contest",
-    "ContestBoard",
-    "Credit",
-    "Innovation",
-    "Mark",
-    "Place",
-    "Ranking",
-    "RefusedRun",
-    "Standing",
-    "Standings",
-    "composite_of",
-    "contest_of",
-    "gather_standings",
-    "in_order",
-    "innovation_of",
-    "make_board",
-    "pooled_score",
-    "ranks_of",
-    "refusal_of",
-]
-
-
 # ---------------------------------------------------------------- standings: what all runs of an
 # entry show together, and who is shown to be better than whom
 
@@ -77,14 +49,6 @@ class RefusedRun:
 
     run: KeptRun
     reason: str
-
-
-def pooled_score(heats: Sequence[Heat], measures: Sequence[str]) -> Score | None:
-    """Give the score of these heats; None where there are too few, or a value is missing."""
-    if len(heats) < FEWEST_HEATS or not measures:
-        return None
-    is_usual = all(_has_ratio(heat, name) for heat in heats for name in measures)
-    return score_of(heats, measures) if is_usual else None
 
 
 @dataclass(frozen=True)
@@ -144,7 +108,7 @@ class Standing:
         Heats of one run have a machine and an hour in common. Where runs do not agree, pooling
         them would pretend to know more: then the interval reaches over those of all runs.
         """
-        found = pooled_score(self.heats, self._scored)
+        found = score_of(self.heats, self.event.scored)
         assert found is not None, "a run without a score is refused"
         if self.do_runs_agree:
             return found
@@ -159,7 +123,7 @@ class Standing:
             for each in run.judgement.ablations:
                 pools.setdefault(each.technique, []).extend(each.heats)
         names = [each.name for each in self.entry.techniques]
-        return {name: pooled_score(pools[name], self._scored) for name in names}
+        return {name: score_of(pools[name], self.event.scored) for name in names}
 
     @cached_property
     def peak_bytes(self) -> float | None:
@@ -177,13 +141,9 @@ class Standing:
     @cached_property
     def _bounds(self) -> tuple[list[float], list[float]]:
         """The lower and the upper ends of the intervals of all single runs."""
-        scores = [pooled_score(run.judgement.heats, self._scored) for run in self.runs]
+        scores = [score_of(run.judgement.heats, self.event.scored) for run in self.runs]
         known = [each for each in scores if each is not None]
         return [each.low for each in known], [each.high for each in known]
-
-    @property
-    def _scored(self) -> list[str]:
-        return [each.name for each in self.event.scored]
 
 
 @dataclass(frozen=True)
@@ -199,7 +159,7 @@ class Standings:
 
 
 def contest_of(run: KeptRun) -> Contest:
-    """Tell where a run competes."""
+    """Return the contest of a run."""
     entry = run.judgement.entry
     return Contest(entry.event, entry.division, entry.tier)
 
@@ -220,15 +180,14 @@ def in_order(runs: Iterable[KeptRun]) -> list[KeptRun]:
 
 
 def refusal_of(run: KeptRun) -> str:
-    """Say why a run cannot be ranked by itself; "" where it can."""
+    """Return why a run cannot be ranked; "" if it can."""
     judgement = run.judgement
     broken = sorted({each.rule for each in judgement.findings if each.is_fatal})
     if broken:
         return f"it breaks {', '.join(broken)}"
     if len(judgement.heats) < FEWEST_HEATS:
         return f"{len(judgement.heats)} heats, at least {FEWEST_HEATS} are needed"
-    names = [each.name for each in judgement.event.scored]
-    return "" if pooled_score(judgement.heats, names) else NO_MEASURE
+    return "" if score_of(judgement.heats, judgement.event.scored) else NO_MEASURE
 
 
 def gather_standings(runs: Iterable[KeptRun]) -> Standings:
@@ -268,7 +227,7 @@ def _verified_first(group: tuple[tuple[Contest, str, bool, str], list[KeptRun]])
 def _sort_out(
     runs: Sequence[KeptRun], *, is_found_out: bool
 ) -> tuple[list[KeptRun], list[RefusedRun]]:
-    """Give the runs of an entry that count, and those that do not."""
+    """Return the valid runs of an entry, and the refused ones."""
     wrong = [RefusedRun(run, reason) for run in runs if (reason := refusal_of(run))]
     valid = [run for run in runs if not refusal_of(run)]
     if not is_found_out and len(valid) > len(wrong):
@@ -278,24 +237,16 @@ def _sort_out(
 
 
 def ranks_of(scores: Sequence[Score]) -> list[int]:
-    """Give each its rank: 1 + how many are shown to be better, their low being above its high.
+    """Return the ranks: 1 + the number of scores whose lower bound exceeds this one's upper bound.
 
-    >>> ranks_of([Score(2, 1.9, 2.1, 10), Score(2.05, 1.8, 2.3, 10), Score(1, 0.9, 1.1, 10)])
+    >>> ranks_of([Score(2, 1.9, 2.1, n=10), Score(2.05, 1.8, 2.3, n=10), Score(1, 0.9, 1.1, n=10)])
     [1, 1, 3]
     """
     return [1 + sum(other.low > each.high for other in scores) for each in scores]
 
 
-def _has_ratio(heat: Heat, name: str) -> bool:
-    """Tell whether both sides have a value above zero, not too far apart for a number."""
-    reference, entry = heat.reference.get(name, math.nan), heat.entry.get(name, math.nan)
-    if not (0 < reference < math.inf and 0 < entry < math.inf):
-        return False
-    return 0 < reference / entry < math.inf
-
-
 def _current(every: Sequence[Standing]) -> list[Standing]:
-    """Give the standing of each team in each contest, verified and not."""
+    """Return the latest standing of each team in each contest, verified and unverified."""
     verified = {(each.contest, each.team, each.entry.sha256) for each in every if each.is_verified}
     last: dict[tuple[Contest, str, bool], Standing] = {}
     for each in every:
@@ -345,7 +296,7 @@ class Credit:
 
     @property
     def rarity(self) -> float:
-        """Between 1 / (1 + others), where all use it, and 1, where nobody else does."""
+        """Between 1 / (1 + others), where all use it, and 1, where no other team does."""
         return (1 + self.without_it) / (1 + self.others)
 
     @property
@@ -398,7 +349,7 @@ class Innovation:
     @property
     def as_score(self) -> Score:
         """The value, which is a lower bound itself, with its interval."""
-        return Score(self.value, self.value, self.high, self.speed.n)
+        return Score(self.value, self.value, self.high, n=self.speed.n)
 
     @property
     def _sum(self) -> float:
@@ -410,7 +361,7 @@ class Innovation:
 
 
 def innovation_of(standing: Standing, current: Sequence[Standing]) -> Innovation:
-    """Give what the techniques of a standing count among all that are ranked now."""
+    """Compute the innovation credits of a standing among the standings ranked now."""
     mine = standing.team
     others: dict[str, set[str]] = {}
     for each in current:
@@ -439,7 +390,7 @@ def innovation_of(standing: Standing, current: Sequence[Standing]) -> Innovation
 
 
 def composite_of(speed: Score, innovation: Innovation) -> Score:
-    """Give 70% speed and 30% innovation, with what both may be at least and at most."""
+    """Return 70% speed and 30% innovation, with the bounds of both."""
 
     def mixed(part: float, new: float) -> float:
         return SPEED_SHARE * part + (1 - SPEED_SHARE) * new
@@ -448,7 +399,7 @@ def composite_of(speed: Score, innovation: Innovation) -> Score:
         mixed(speed.value, innovation.value),
         mixed(speed.low, innovation.value),
         mixed(speed.high, innovation.high),
-        speed.n,
+        n=speed.n,
     )
 
 
@@ -461,13 +412,13 @@ def _teams_without(parts: Parts, others: Collection[Set[str]]) -> int:
 
 
 def _helping(standing: Standing) -> set[Parts]:
-    """Give the parts of each technique that is shown to help in a standing."""
+    """Return the parts of each technique whose contribution has a lower bound above 1."""
     helping = {name for name, score in standing.contributions.items() if score and score.low > 1}
     return {_parts(each) for each in standing.entry.techniques if each.name in helping}
 
 
 def _parts(technique: Technique) -> Parts:
-    """Tell techniques apart by what they do, not by what they are called or set to.
+    """Identify a technique by its transforms, not by its name or settings.
 
     Another name for the same transform does not make it rare. Techniques of Python code, and those
     of the competition itself such as kv-cache, have nothing but their name.
@@ -478,7 +429,7 @@ def _parts(technique: Technique) -> Parts:
 
 @cache
 def _of_catalog() -> dict[str, list[str]]:
-    """Give the names of the transforms of each entry of the catalog."""
+    """Return the transform names of each catalog entry."""
     return {each.name: [type(part).__name__ for part in each.transforms] for each in CATALOG}
 
 
@@ -524,7 +475,7 @@ class Ranking:
     history: tuple[Mark, ...] = ()
 
     def table(self, kind: BoardKind) -> tuple[Place, ...]:
-        """Give one of the three tables."""
+        """Return one of the three tables."""
         if kind not in KINDS:
             raise SettingError(f"no board of {kind!r}; there are {', '.join(KINDS)}")
         found: tuple[Place, ...] = getattr(self, kind)
@@ -540,7 +491,7 @@ class ContestBoard:
     unverified: Ranking
     refused: tuple[RefusedRun, ...]
     not_checked: tuple[KeptRun, ...] = ()
-    """Runs that are signed, and not ranked while nobody can check that here."""
+    """Signed runs, which are not ranked while their signature cannot be checked here."""
 
 
 @dataclass(frozen=True)
@@ -556,7 +507,7 @@ class Board:
     rounds: tuple[Round, ...] = ()
 
     def of_event(self, event: str | None) -> tuple[ContestBoard, ...]:
-        """Give the contests of one event, or all of them."""
+        """Return the contests of one event, or all of them."""
         return tuple(each for each in self.contests if event in (None, each.contest.event))
 
 
@@ -606,10 +557,10 @@ def _ranking(contest: Contest, found: Standings, *, is_verified: bool) -> Rankin
 
 
 def _table(
-    found: Sequence[tuple[Standing, Innovation]], score_of: Callable[[Standing, Innovation], Score]
+    found: Sequence[tuple[Standing, Innovation]], ranked_by: Callable[[Standing, Innovation], Score]
 ) -> tuple[Place, ...]:
     """Rank by one score: by rank, inside of a band by value, then by the least memory."""
-    scores = [score_of(*each) for each in found]
+    scores = [ranked_by(*each) for each in found]
     places = [
         Place(rank, score, standing, innovation)
         for rank, score, (standing, innovation) in zip(ranks_of(scores), scores, found, strict=True)
@@ -642,10 +593,10 @@ def _history(standings: Iterable[Standing]) -> tuple[Mark, ...]:
         judgement = run.judgement
         heats = pools.setdefault(number, [])
         heats += judgement.heats
-        names = [each.name for each in judgement.event.scored]
+        names = judgement.event.scored
         if max(_ratio(heat, names) for heat in heats) <= best:
             continue  # The interval ends before its best heat; all pairs of heats take longer.
-        score = pooled_score(heats, names)
+        score = score_of(heats, names)
         if score is not None and score.low > best:
             best, entry = score.value, judgement.entry
             marks.append(Mark(judgement.created_at, entry.team, entry.sha256, score))
@@ -653,5 +604,5 @@ def _history(standings: Iterable[Standing]) -> tuple[Mark, ...]:
 
 
 def _ratio(heat: Heat, names: Sequence[str]) -> float:
-    """Give the score of a single heat."""
+    """Return the score of a single heat."""
     return math.prod(heat.reference[name] / heat.entry[name] for name in names) ** (1 / len(names))

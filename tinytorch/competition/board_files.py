@@ -8,6 +8,7 @@ import json
 import math
 import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
 from tinytorch.competition.board import (
@@ -25,23 +26,11 @@ from tinytorch.competition.run_files import NOT_CHECKED, KeptRun
 from tinytorch.competition.signing import WHAT_TO_INSTALL
 from tinytorch.errors import SettingError
 
-__all__ = [
-    "FULL_MARKS_AT",
-    "Cell",
-    "board_fields",
-    "csv_text",
-    "grades_csv",
-    "points_of",
-    "reasons_of",
-    "to_csv",
-    "to_json",
-]
-
-
 # ---------------------------------------------------------------- tables for spreadsheets:
 # comma-separated, and nothing in them is computed
 
 Cell = str | int | float | None
+Row = dict[str, Cell]
 FORMULA_STARTS = ("=", "+", "-", "@")
 """What makes a spreadsheet compute a cell instead of showing it."""
 
@@ -106,20 +95,22 @@ def grades_csv(board: Board, *, full_marks_at: float = FULL_MARKS_AT) -> str:
             key = each.run.judgement.entry.team, contest.contest.event
             wrong.setdefault(key, []).append(each)
     rows = {key: _failed_row(found) for key, found in wrong.items()}
-    rows |= {key: _grade_row(place, worth[1]) for key, (place, worth) in best.items()}
+    rows |= {
+        key: _standing_row(place) | {"points": worth[1]} for key, (place, worth) in best.items()
+    }
     for run in (run for contest in board.contests for run in contest.not_checked):
         key = run.judgement.entry.team, run.judgement.entry.event
         if key not in best or not best[key][0].standing.is_verified:
-            rows[key] = _open_row(run)
+            rows[key] = _run_row(run) | {"findings": WHAT_TO_INSTALL}
     return csv_text(COLUMNS, [rows[key] for key in sorted(rows)])
 
 
 def points_of(score: Score, full_marks_at: float = FULL_MARKS_AT) -> float:
-    """Give 0 to 100 points for the lower bound of a score, evenly by doublings.
+    """Return 0 to 100 points for the lower bound of a score, on a logarithmic scale.
 
     No speedup shown is 0, `full_marks_at` and more is 100; by default 2x is 50 and 4x is 100.
 
-    >>> points_of(Score(2.1, 2.0, 2.2, 10))
+    >>> points_of(Score(2.1, 2.0, 2.2, n=10))
     50.0
     """
     if score.low <= 1:
@@ -128,7 +119,7 @@ def points_of(score: Score, full_marks_at: float = FULL_MARKS_AT) -> float:
 
 
 def reasons_of(refused: Sequence[RefusedRun]) -> str:
-    """Say why runs were refused: the rules and what was seen, each once."""
+    """Return the reasons of refused runs, without repetition."""
     found = []
     for each in refused:
         seen = [f"{f.rule}: {f.seen}" for f in each.run.judgement.findings if f.is_fatal]
@@ -136,16 +127,38 @@ def reasons_of(refused: Sequence[RefusedRun]) -> str:
     return "; ".join(dict.fromkeys(found))
 
 
-def _grade_row(place: Place, points: float) -> dict[str, Cell]:
+def _failed_row(wrong: Sequence[RefusedRun]) -> Row:
+    return _run_row(wrong[-1].run) | {
+        "points": 0.0,
+        "verdict": "not valid",
+        "runs": 0,
+        "runs_not_valid": len(wrong),
+        "findings": reasons_of(wrong),
+    }
+
+
+def _run_row(run: KeptRun) -> Row:
+    """Return what both tables show of a single run; each takes the columns that it has."""
+    found = run.judgement
+    return {
+        "team": found.entry.team,
+        "event": found.entry.event,
+        "division": found.entry.division,
+        "tier": found.entry.tier,
+        "status": run.status,
+        "heats": len(found.heats),
+        "last_run": found.created_at,
+        "entry_sha256": found.entry.sha256,
+    }
+
+
+def _standing_row(place: Place) -> Row:
+    """Return what both tables show of a standing."""
     standing, accuracy = place.standing, place.standing.accuracy
     verdict = tier_verdict(accuracy) if accuracy else "not measured"
-    return {
-        "team": standing.team,
-        "event": standing.contest.event,
-        "points": points,
-        "division": standing.contest.division,
-        "tier": standing.contest.tier,
+    return _run_row(standing.runs[-1]) | {
         "status": standing.status,
+        "rank": place.rank,
         "score": place.score.value,
         "low": place.score.low,
         "high": place.score.high,
@@ -153,41 +166,18 @@ def _grade_row(place: Place, points: float) -> dict[str, Cell]:
         "tier_kept": "yes" if verdict == KEPT else verdict,
         "innovation": place.innovation.value,
         "composite": place.composite.value,
+        "composite_low": place.composite.low,
+        "composite_high": place.composite.high,
+        "metric": accuracy.metric if accuracy else None,
+        "reference_accuracy": accuracy.baseline_mean if accuracy else None,
+        "entry_accuracy": _finite(accuracy.candidate_mean) if accuracy else None,
+        "peak_memory_bytes": standing.peak_bytes,
         "runs": len(standing.runs),
         "runs_not_valid": standing.refused,
+        "heats": len(standing.heats),
+        "entries_tried": standing.entries_tried,
+        "techniques": ", ".join(each.name for each in standing.entry.techniques),
         "findings": _warnings(standing),
-        "last_run": standing.created_at,
-    }
-
-
-def _failed_row(wrong: Sequence[RefusedRun]) -> dict[str, Cell]:
-    last = wrong[-1].run
-    entry = last.judgement.entry
-    return {
-        "team": entry.team,
-        "event": entry.event,
-        "points": 0.0,
-        "division": entry.division,
-        "tier": entry.tier,
-        "status": last.status,
-        "verdict": "not valid",
-        "runs": 0,
-        "runs_not_valid": len(wrong),
-        "findings": reasons_of(wrong),
-        "last_run": last.judgement.created_at,
-    }
-
-
-def _open_row(run: KeptRun) -> dict[str, Cell]:
-    entry = run.judgement.entry
-    return {
-        "team": entry.team,
-        "event": entry.event,
-        "division": entry.division,
-        "tier": entry.tier,
-        "status": run.status,
-        "findings": WHAT_TO_INSTALL,
-        "last_run": run.judgement.created_at,
     }
 
 
@@ -219,12 +209,15 @@ def to_json(board: Board) -> str:
 
 def to_csv(board: Board) -> str:
     """Write a row for each standing, and one for each run that is not ranked (without a rank)."""
-    rows: list[dict[str, Cell]] = []
+    rows: list[Row] = []
     for contest in board.contests:
         for ranking in (contest.verified, contest.unverified):
             rows += _standing_rows(ranking)
-        rows += [_refused_row(each) for each in contest.refused]
-        rows += [_refused_row(RefusedRun(each, NOT_CHECKED)) for each in contest.not_checked]
+        not_checked = (RefusedRun(each, NOT_CHECKED) for each in contest.not_checked)
+        rows += [
+            _run_row(each.run) | {"reason": reasons_of([each])}
+            for each in (*contest.refused, *not_checked)
+        ]
     return csv_text(CSV_COLUMNS, rows)
 
 
@@ -232,31 +225,20 @@ def to_csv(board: Board) -> str:
 
 
 def board_fields(board: Board) -> dict[str, Any]:
-    """Give what :func:`to_json` writes."""
+    """Return the fields that :func:`to_json` writes."""
     return {
         "format": FORMAT,
         "schema": SCHEMA,
         "contests": [_contest_fields(each) for each in board.contests],
         "runs": [_run_fields(each) for each in board.runs],
-        "damaged": [{"path": each.path, "reason": each.reason} for each in board.damaged],
-        "rounds": [
-            {
-                "name": each.name,
-                "commitment": each.commitment,
-                "seed": each.seed,
-                "created_at": each.created_at,
-                "public_key": each.public_key,
-            }
-            for each in board.rounds
-        ],
+        "damaged": [asdict(each) for each in board.damaged],
+        "rounds": [asdict(each) for each in board.rounds],
     }
 
 
 def _contest_fields(found: ContestBoard) -> dict[str, Any]:
     return {
-        "event": found.contest.event,
-        "division": found.contest.division,
-        "tier": found.contest.tier,
+        **asdict(found.contest),
         "verified": _ranking_fields(found.verified),
         "unverified": _ranking_fields(found.unverified),
         "not_ranked": [{"run": each.run.sha256, "reason": each.reason} for each in found.refused],
@@ -343,8 +325,8 @@ def _score_fields(score: Score) -> dict[str, Any]:
 # ---------------------------------------------------------------- CSV
 
 
-def _standing_rows(ranking: Ranking) -> list[dict[str, Cell]]:
-    """Give a row for each team; a team stands once in a ranking."""
+def _standing_rows(ranking: Ranking) -> list[Row]:
+    """Return one row per team; a team has one place in a ranking."""
     new = {place.standing.team: place.rank for place in ranking.innovation}
     mixed = {place.standing.team: place.rank for place in ranking.composite}
     return [
@@ -352,52 +334,6 @@ def _standing_rows(ranking: Ranking) -> list[dict[str, Cell]]:
         | {"innovation_rank": new[each.standing.team], "composite_rank": mixed[each.standing.team]}
         for each in ranking.speed
     ]
-
-
-def _standing_row(place: Place) -> dict[str, Cell]:
-    standing, accuracy = place.standing, place.standing.accuracy
-    return {
-        "event": standing.contest.event,
-        "division": standing.contest.division,
-        "tier": standing.contest.tier,
-        "status": standing.status,
-        "rank": place.rank,
-        "team": standing.team,
-        "score": place.score.value,
-        "low": place.score.low,
-        "high": place.score.high,
-        "verdict": place.score.verdict,
-        "innovation": place.innovation.value,
-        "composite": place.composite.value,
-        "composite_low": place.composite.low,
-        "composite_high": place.composite.high,
-        "metric": accuracy.metric if accuracy else None,
-        "reference_accuracy": accuracy.baseline_mean if accuracy else None,
-        "entry_accuracy": _finite(accuracy.candidate_mean) if accuracy else None,
-        "peak_memory_bytes": standing.peak_bytes,
-        "runs": len(standing.runs),
-        "runs_not_valid": standing.refused,
-        "heats": len(standing.heats),
-        "entries_tried": standing.entries_tried,
-        "techniques": ", ".join(each.name for each in standing.entry.techniques),
-        "last_run": standing.created_at,
-        "entry_sha256": standing.entry.sha256,
-    }
-
-
-def _refused_row(each: RefusedRun) -> dict[str, Cell]:
-    found = each.run.judgement
-    return {
-        "event": found.entry.event,
-        "division": found.entry.division,
-        "tier": found.entry.tier,
-        "status": each.run.status,
-        "team": found.entry.team,
-        "heats": len(found.heats),
-        "last_run": found.created_at,
-        "entry_sha256": found.entry.sha256,
-        "reason": reasons_of([each]),
-    }
 
 
 def _finite(value: float) -> float | None:

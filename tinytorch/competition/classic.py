@@ -17,9 +17,8 @@ from typing import Any
 
 import numpy as np
 
-from tinytorch.benchmarking.checks import check_count
-from tinytorch.benchmarking.examples import Examples, fitted_inputs, read_examples
-from tinytorch.benchmarking.subject import Subject, make_subject
+from tinytorch.benchmarking.examples import Examples, read_examples
+from tinytorch.benchmarking.subject import Subject, make_subject, several_inputs
 from tinytorch.comparison.accuracy import AccuracyComparison
 from tinytorch.competition.board import Board, BoardKind, make_board
 from tinytorch.competition.entry import Entry, Technique, manifest_of
@@ -29,21 +28,20 @@ from tinytorch.competition.judgement_record import as_record
 from tinytorch.competition.local_judge import computing, judge_model
 from tinytorch.competition.rounds import Round, new_round, public_file_name, write_round
 from tinytorch.competition.run_files import ROUNDS, KeptRun, keep_run
-from tinytorch.competition.submissions import Folder, folder_name, read_folder
+from tinytorch.competition.submissions import folder_name
+from tinytorch.competition.verification import Folder, read_folder
 from tinytorch.core.dispatch import recording
 from tinytorch.core.files import ProgressLine
 from tinytorch.core.tensor import Tensor
 from tinytorch.errors import ModelError, SettingError
 from tinytorch.measure.environment import describe_environment, observe
-from tinytorch.measure.interleaving import hodges_lehmann, signed_rank_interval
+from tinytorch.measure.interleaving import hodges_lehmann, interleave, signed_rank_interval
 from tinytorch.measure.timing import Clock, fitting_clock, gc_paused
 from tinytorch.models.workload import call_model
 from tinytorch.models.zoo import load_zoo
+from tinytorch.profiling.timer import check_count
 from tinytorch.records.record import canonical_json
 from tinytorch.showing import competition_boards
-
-__all__ = ["CompetitionProfiler", "TinyMLPerf", "TinyMLPerfCompetition"]
-
 
 DIVISION, TIER = "open", 0.99
 """A Python object may be anything, and has to keep 99% of the reference's accuracy."""
@@ -153,7 +151,7 @@ class TinyMLPerfCompetition:
     def _display(self, kind: BoardKind, event: str | None) -> None:
         name = None if event is None else find_event(event).name
         board = self.board
-        # Each entry has a round of its own here, which nobody has to look up.
+        # Each entry has a round of its own here, which is of no interest to a reader.
         rounds = tuple(each for each in board.rounds if not LOCAL_NAME.fullmatch(each.name))
         competition_boards().print_board(replace(board, rounds=rounds), kind, event=name)
 
@@ -188,7 +186,7 @@ class _Line:
 
 
 def _as_submission(judgement: Judgement) -> dict[str, Any]:
-    """Give the classic view of a judgement, and the judgement itself."""
+    """Return the classic fields of a judgement, and the judgement itself."""
     entry, score = judgement.entry, judgement.score if judgement.is_valid else None
     fatal = [each for each in judgement.findings if each.is_fatal]
     return {
@@ -211,7 +209,7 @@ def _as_submission(judgement: Judgement) -> dict[str, Any]:
 
 
 def _accuracy(found: AccuracyComparison | None) -> dict[str, Any]:
-    """Give the mean scores of both sides; for text, those are log-likelihoods."""
+    """Return the mean scores of both sides; for text, log-likelihoods."""
     return {
         "metric": found.metric if found else None,
         "accuracy": found.candidate_mean if found else None,
@@ -227,12 +225,12 @@ def _accuracy(found: AccuracyComparison | None) -> dict[str, Any]:
 
 MS, MB = 1e3, 2**20
 RUN_S = 2e-3
-"""A timed run is at least so long: many calls of a fast model, one of a slow one."""
+"""Least duration of a timed run: many calls of a fast model, one of a slow one."""
 MOST_CALLS = 20_000
 TICK_S = 1e-9
 """No clock is finer, and a ratio needs a time above zero."""
 INPUTS_IN_TURN = 32
-"""Timed calls go through so many different requests, so that no answer can be remembered."""
+"""Timed calls cycle through this number of requests, so that answers cannot be cached."""
 
 OF_BASELINE = ("mean_latency_ms", "accuracy", "backend")
 SEVERAL_THREADS = (
@@ -248,15 +246,15 @@ class TinyMLPerf:
     """
 
     def get_available_events(self) -> dict[str, str]:
-        """Give the names of the events, and what each is about."""
+        """Return event names and descriptions."""
         return {event.name: event.about for event in EVENTS.values()}
 
     def load_benchmark(self, event_name: str) -> tuple[Any, dict[str, Any]]:
-        """Give a fresh copy of an event's reference model and the public data.
+        """Return a fresh copy of an event's reference model, and the public data.
 
         ``dataset["inputs"]`` is a Tensor and ``dataset["targets"]`` an array, one row per example;
         a request of the event holds ``dataset["batch_size"]`` of them. The competition itself asks
-        other questions, which nobody has seen.
+        private questions.
 
         >>> model, dataset = TinyMLPerf().load_benchmark("mlp_sprint")
         >>> dataset["inputs"].shape, dataset["targets"].shape
@@ -286,7 +284,7 @@ class CompetitionProfiler:
     def benchmark_model(
         self, model: Any, dataset: Any, baseline_model: Any = None
     ) -> dict[str, Any]:
-        """Give latency, throughput, memory and accuracy, and the speedup over the baseline.
+        """Measure latency, throughput, memory and accuracy, and the speedup over the baseline.
 
         Latencies are those of single requests of ``dataset["batch_size"]`` examples (1 without it);
         a run is as many of them as take two milliseconds. `speedup_vs_baseline` is the baseline's
@@ -329,11 +327,10 @@ class CompetitionProfiler:
             for side in sides:
                 for _ in range(self.warmup_runs):
                     side.take_run()
-                side.settle()
-            for number in range(self.timing_runs):
-                # A B, B A: a drift of the machine meets both alike.
-                for side in sides if number % 2 == 0 else reversed(sides):
-                    side.runs.append(side.take_run())
+                side.calibrate()
+            rng = np.random.default_rng(0)
+            for _, place in interleave(range(len(sides)), rng=rng, at_least=self.timing_runs):
+                sides[place].runs.append(sides[place].take_run())
         is_computing = all(side.subject.device == "cpu" for side in sides)
         doubts = observe().doubts_since(before, is_computing=is_computing)
         threads = describe_environment().threads_in_force
@@ -357,7 +354,7 @@ class _Side:
         turn = cycle(self.requests)
         return [self._timed(next(turn)) for _ in range(self.calls)]
 
-    def settle(self) -> None:
+    def calibrate(self) -> None:
         """Choose how many requests a run has, by the shortest of three."""
         seconds = min(self._timed(each) for each in (self.requests * 3)[:3])
         self.calls = max(1, min(MOST_CALLS, math.ceil(RUN_S / seconds)))
@@ -382,12 +379,7 @@ def _open_side(
     seen: set[str] = set()
     with recording(lambda call: seen.add(call.backend)):
         subject.check()
-    first = examples.batches[0]
-    count = max(1, (first.size or 1) // batch_size)
-    requests = [
-        fitted_inputs(subject.model, first.part(start, start + batch_size).inputs)
-        for start in range(0, batch_size * min(count, INPUTS_IN_TURN), batch_size)
-    ]
+    requests = several_inputs(subject, examples, batch_size=batch_size, most=INPUTS_IN_TURN)
     return _Side(subject, requests, clock, " and ".join(sorted(seen)) or None)
 
 
@@ -411,7 +403,7 @@ def _measured(side: _Side) -> dict[str, Any]:
 
 
 def _speedup(side: _Side, baseline: _Side) -> dict[str, Any]:
-    """Give the typical ratio of runs that were neighbours in time, with its interval."""
+    """Return the Hodges-Lehmann estimate of the paired ratios of runs, with its interval."""
     logs = [
         math.log(float(np.mean(theirs)) / float(np.mean(ours)))
         for ours, theirs in zip(side.runs, baseline.runs, strict=True)

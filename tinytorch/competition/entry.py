@@ -2,40 +2,23 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
+import os
 import re
+import stat
 import unicodedata
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
-from difflib import get_close_matches
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 from tinytorch.competition.events import DIVISIONS, EVENTS, TIERS
 from tinytorch.competition.rules import Finding, finding
-from tinytorch.errors import SettingError
-
-__all__ = [
-    "FORMAT",
-    "MANIFEST",
-    "PRECISIONS",
-    "RESULTS",
-    "SCHEMA",
-    "Entry",
-    "EntryError",
-    "Technique",
-    "as_plain",
-    "as_plain_fields",
-    "check_file_name",
-    "check_text",
-    "entry_in",
-    "find_hidden_letter",
-    "manifest_of",
-    "parse_manifest",
-    "visible_path",
-]
-
+from tinytorch.core.files import write_atomically
+from tinytorch.errors import SettingError, did_you_mean
+from tinytorch.records.record import canonical_json
 
 MANIFEST, RESULTS = "entry.json", "results"
 FORMAT, SCHEMA = "tinytorch competition entry", 1
@@ -109,7 +92,7 @@ class Entry:
     "int8", "int4"). `weights` is a file beside the manifest: a checkpoint of the reference's
     architecture, or what `save_optimized` wrote; None means those of the reference. `code` is
     ``file.py:make`` beside the manifest. `folder` is where the files are, `sha256` the hash of the
-    manifest and of them (`entry_file.hash_entry`).
+    manifest and of them (`hash_entry`).
     """
 
     team: str
@@ -285,8 +268,8 @@ def as_plain_fields(value: Any) -> Any:
 
 
 def find_hidden_letter(value: Any) -> str | None:
-    """Give the first such letter in any text of a JSON value, written in ASCII, or None."""
-    waiting = [value]  # No recursion: a value may be nested as deeply as somebody likes.
+    """Return the first such character in any string of a JSON value, escaped in ASCII, or None."""
+    waiting = [value]  # No recursion: values may be nested to any depth.
     while waiting:
         each = waiting.pop()
         if isinstance(each, str):
@@ -331,7 +314,7 @@ START_AGAIN = "look at the file, or write a new one with `tinytorch compete new`
 
 
 def manifest_of(entry: Entry) -> dict[str, Any]:
-    """Give the manifest of an entry, in the one form that is hashed."""
+    """Return the manifest of an entry in its canonical form, which is what is hashed."""
     fields: dict[str, Any] = {"format": FORMAT, "schema": SCHEMA}
     fields |= {name: getattr(entry, name) for name in (*NEEDED[2:], *OPTIONAL)}
     fields["techniques"] = [_technique_fields(each) for each in entry.techniques]
@@ -339,7 +322,7 @@ def manifest_of(entry: Entry) -> dict[str, Any]:
 
 
 def entry_in(fields: object) -> Entry:
-    """Give the entry of a manifest, without a folder or a hash; raise EntryError for any other."""
+    """Return the entry of a manifest, without folder and hash; raise EntryError if invalid."""
     if not isinstance(fields, Mapping) or fields.get("format") != FORMAT:
         raise EntryError("E1", f"it is no manifest: its format is not {FORMAT!r}")
     _check_schema(fields.get("schema"))
@@ -353,7 +336,7 @@ def entry_in(fields: object) -> Entry:
 
 
 def parse_manifest(content: bytes) -> Any:
-    """Give what the bytes of a manifest say; raise EntryError for what is no strict JSON."""
+    """Parse the bytes of a manifest; raise EntryError unless they are strict JSON."""
     try:
         text = content.decode("utf-8-sig")
         return json.loads(text, parse_constant=_refuse_constant, object_pairs_hook=_object)
@@ -384,9 +367,9 @@ def _check_schema(schema: object) -> None:
 def _check_known(fields: Mapping[str, Any], known: tuple[str, ...], what: str) -> None:
     for name in fields:
         if name not in known:
-            near = get_close_matches(str(name), known, n=1)
-            hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(known)}"
-            raise EntryError("E1", f"{what} has a field {shown(name)}, which is not known", hint)
+            raise EntryError(
+                "E1", f"{what} has an unknown field {shown(name)}", did_you_mean(name, known)
+            )
 
 
 def _techniques_in(fields: object) -> tuple[Technique, ...]:
@@ -429,3 +412,126 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(found) < len(pairs):
         raise ValueError("an object has one name twice")
     return found
+
+
+# ---------------------------------------------------------------- the folder of an entry: its
+# manifest and the files that it names, which are hashed and never loaded
+
+LARGEST_MANIFEST_BYTES = 64 << 10
+LARGEST_FILES_BYTES = 256 << 20
+MOST_FILES = 1_000
+COMPILED_COPIES = "__pycache__"
+
+
+def read_entry(path: str | Path) -> Entry:
+    """Read the entry of a folder, or of its manifest; raise EntryError if it is invalid."""
+    folder = _folder_of(Path(path))
+    fields = parse_manifest(_read_manifest(folder))
+    entry = replace(entry_in(fields), folder=folder)
+    return replace(entry, sha256=hash_entry(entry))
+
+
+def write_entry(entry: Entry, folder: str | Path) -> Path:
+    """Write the manifest of an entry into a folder, and give its path; other files stay."""
+    path = Path(folder) / MANIFEST
+    text = json.dumps(manifest_of(entry), indent=2, ensure_ascii=False, allow_nan=False)
+    with write_atomically(path) as temporary:
+        temporary.write_text(f"{text}\n", encoding="utf-8")
+    return path
+
+
+def entry_files(entry: Entry) -> tuple[str, ...]:
+    """Return the sorted names of all files of an entry except its manifest, relative to its folder.
+
+    Without code that is the weights. With code it is everything in the folder that code may read:
+    all but `results`, compiled copies and names that begin with a dot.
+    """
+    if entry.code is None:
+        names = [] if entry.weights is None else [entry.weights]
+    else:
+        names = sorted(files_below(entry.folder))
+        file = entry.code.rpartition(":")[0]
+        if file not in names:
+            raise EntryError("E1", f"there is no {shown(file)} beside {MANIFEST}", "add the file")
+    return tuple(names)
+
+
+def hash_entry(entry: Entry) -> str:
+    """Return the SHA-256 of the manifest and of every file, none of which may lie outside."""
+    digests: dict[str, str] = {}
+    total = 0
+    for name in entry_files(entry):
+        content = _read_file(entry.folder, name, most=LARGEST_FILES_BYTES - total)
+        digests[name] = hashlib.sha256(content).hexdigest()
+        total += len(content)
+    text = canonical_json({"manifest": manifest_of(entry), "files": digests})
+    return hashlib.sha256(text.encode("ascii")).hexdigest()
+
+
+# ---------------------------------------------------------------- the files
+
+
+def _folder_of(path: Path) -> Path:
+    try:
+        real = Path(os.path.realpath(path))
+        if real.is_dir():
+            return real
+        if path.name == MANIFEST and real.is_file():
+            return Path(os.path.realpath(path.parent))
+    except (OSError, ValueError) as error:
+        raise EntryError("E1", f"{shown(str(path))} cannot be read: {error}") from error
+    raise EntryError(
+        "E1", f"there is no entry at {shown(str(path))}", f"give the folder of {MANIFEST}"
+    )
+
+
+def _read_manifest(folder: Path) -> bytes:
+    if not os.path.lexists(folder / MANIFEST):
+        raise EntryError("E1", f"there is no {MANIFEST} in {shown(str(folder))}")
+    return _read_file(folder, MANIFEST, most=LARGEST_MANIFEST_BYTES)
+
+
+def _read_file(folder: Path, name: str, *, most: int) -> bytes:
+    """Read an ordinary file inside of a folder that is not too large."""
+    try:
+        real = Path(os.path.realpath(folder / name))
+        if not real.is_relative_to(folder):
+            raise EntryError(
+                "E1", f"{shown(name)} is a link that leaves the folder", "copy the file"
+            )
+        status = real.stat()
+        if not stat.S_ISREG(status.st_mode):
+            raise EntryError("E1", f"{shown(name)} is no ordinary file", "take it out")
+        if status.st_size > most:
+            raise EntryError(
+                "E1", f"{shown(name)} has {status.st_size:,} bytes of {most:,}", "need less"
+            )
+        return real.read_bytes()
+    except (OSError, ValueError) as error:
+        if isinstance(error, EntryError):
+            raise
+        raise EntryError("E1", f"{shown(name)} cannot be read: {error}", "add the file") from error
+
+
+def files_below(folder: Path) -> Iterator[str]:
+    """Yield every file below a folder that belongs to an entry; raise for links that leave it."""
+    count = 0
+    for place, folders, files in os.walk(folder):
+        below = Path(place).relative_to(folder)
+        folders[:] = [name for name in folders if _belongs(below / name)]
+        own = [(below / name).as_posix() for name in files if _belongs(below / name)]
+        for path in (*own, *((below / name).as_posix() for name in folders)):
+            check_file_name(path, "the name of a file")
+            if not Path(os.path.realpath(folder / path)).is_relative_to(folder):
+                raise EntryError("E1", f"{shown(path)} is a link that leaves the folder", "copy it")
+        count += len(own)
+        if count > MOST_FILES:
+            raise EntryError("E1", f"it has more than {MOST_FILES:,} files", "need fewer")
+        yield from own
+
+
+def _belongs(path: Path) -> bool:
+    """Return whether a file or folder is part of an entry."""
+    if path.name.startswith(".") or path.name == COMPILED_COPIES:
+        return False
+    return path != Path(MANIFEST) and path != Path(RESULTS)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import ast
+import os
 import sys
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, suppress
 from itertools import pairwise
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 
 import numpy as np
 import numpy.typing as npt
@@ -16,8 +17,14 @@ import numpy.typing as npt
 from tinytorch.competition.cell.building import SIZE_OF_CODE
 from tinytorch.competition.cell.contender import BACKEND, Contender, ContenderError
 from tinytorch.competition.cell.contender_process import ContenderProcess
-from tinytorch.competition.entry import PRECISIONS, Entry, EntryError, Technique, shown
-from tinytorch.competition.entry_file import contender_of, entry_files
+from tinytorch.competition.entry import (
+    PRECISIONS,
+    Entry,
+    EntryError,
+    Technique,
+    entry_files,
+    shown,
+)
 from tinytorch.competition.events import (
     LOST,
     Event,
@@ -35,6 +42,7 @@ from tinytorch.competition.techniques import (
     implied_precision,
     missing_parts,
     resolve,
+    resolved,
     why_not_in,
 )
 from tinytorch.core.autograd import no_grad
@@ -42,12 +50,9 @@ from tinytorch.core.checkpoints import KEY, OPTIMIZER_PREFIX, read_arrays
 from tinytorch.core.dispatch import use_backend
 from tinytorch.core.kernels import Array as BackendsArray
 from tinytorch.core.tensor import Tensor
-from tinytorch.errors import CheckpointError
+from tinytorch.errors import CheckpointError, SettingError
 from tinytorch.models.zoo import WEIGHTS, load_zoo
 from tinytorch.tuning.catalog import CATALOG
-
-__all__ = ["EXAMPLES", "check_code", "check_entry", "try_entry"]
-
 
 # ---------------------------------------------------------------- what can be said about the code
 # of an entry by reading it; it is never run here
@@ -60,7 +65,7 @@ COMPILED_FILES = frozenset({".so", ".pyd", ".dll", ".dylib", ".pyc"})
 
 
 def check_code(entry: Entry) -> tuple[Finding, ...]:
-    """Give what is wrong with the code of an entry: E8, and for learners E7."""
+    """Check the code of an entry by parsing it: rule E8, and for learners E7."""
     if entry.code is None:
         return ()
     try:
@@ -86,12 +91,12 @@ def _parse(entry: Entry, name: str) -> ast.Module | Finding:
     try:
         source = (entry.folder / name).read_bytes()
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # about the style of somebody else's code
+            warnings.simplefilter("ignore")  # about the style of other people's code
             return ast.parse(source)
     except SyntaxError as error:
-        return finding("E8", f"{name}, line {error.lineno}: {error.msg}", "mend the code")
+        return finding("E8", f"{name}, line {error.lineno}: {error.msg}", "fix the code")
     except (ValueError, RecursionError, MemoryError, OSError) as error:
-        return finding("E8", f"{name} cannot be read as Python: {error}", "mend the code")
+        return finding("E8", f"{name} cannot be read as Python: {error}", "fix the code")
 
 
 def _check_function(code: str, trees: dict[str, ast.Module]) -> Iterator[Finding]:
@@ -105,7 +110,7 @@ def _check_function(code: str, trees: dict[str, ast.Module]) -> Iterator[Finding
 
 
 def _bound_names(tree: ast.Module) -> set[str]:
-    """Give all names that a file gives to anything, wherever in it."""
+    """Return all names that a file binds, at any depth."""
     found: set[str] = set()
     for node in ast.walk(tree):
         match node:
@@ -132,7 +137,7 @@ def _check_learner(names: tuple[str, ...], trees: dict[str, ast.Module]) -> Iter
 
 
 def _loaded(tree: ast.Module, own: set[str]) -> Iterator[tuple[int, str]]:
-    """Give line and words for everything by which a file loads what learners do not use."""
+    """Yield line and description of everything that loads a package learners may not use."""
     for node in ast.walk(tree):
         match node:
             case ast.Import(names=aliases):
@@ -151,7 +156,7 @@ def _loaded(tree: ast.Module, own: set[str]) -> Iterator[tuple[int, str]]:
 
 
 def _why_not(package: str) -> str:
-    """Say why learners do not import a package, or nothing."""
+    """Return why learners may not import a package, or ""."""
     if package in LOADERS:
         return f"imports {package}, with which anything can be loaded"
     if package in ALLOWED_PACKAGES or package in sys.stdlib_module_names:
@@ -160,13 +165,32 @@ def _why_not(package: str) -> str:
 
 
 # ---------------------------------------------------------------- try an entry: build it as the
-# judge does, and let it answer questions that everybody knows
+# judge does, and let it answer public questions
 
 EXAMPLES = 500
 """At most; texts, which hold many characters, are as many as in a heat."""
 PROMPTS = 3
 Array = npt.NDArray[np.generic]
 Start = Callable[[Contender], AbstractContextManager[ContenderProcess]]
+
+
+def contender_of(entry: Entry, *, without: str | None = None) -> Contender:
+    """Return the contender of an entry, optionally `without` one of its techniques.
+
+    Techniques have their transforms written out; those of code are names that the code is told.
+    """
+    names = [each.name for each in entry.techniques]
+    if without is not None and without not in names:
+        known = ", ".join(names) or "none"
+        raise SettingError(f"the entry declares no technique {without!r}; it declares {known}")
+    left = tuple(each for each in entry.techniques if each.name != without)
+    folder = Path(os.path.abspath(entry.folder))
+    return Contender(
+        entry.event,
+        left if entry.code is not None else tuple(resolved(each) for each in left),
+        weights=None if entry.weights is None else str(folder / entry.weights),
+        code=None if entry.code is None else str(folder / entry.code),
+    )
 
 
 def try_entry(entry: Entry, *, start: Start = ContenderProcess) -> tuple[Finding, ...]:
@@ -185,11 +209,11 @@ def try_entry(entry: Entry, *, start: Start = ContenderProcess) -> tuple[Finding
             if not findings:
                 findings = (*_check_texts(process, questions),)
     except ContenderError as error:
-        return (finding(error.rule, str(error), "mend it, and check again"),)
+        return (finding(error.rule, str(error), "fix it, and check again"),)
     return findings + tuple(
         doubt("E8", note, "nothing to do, if that is meant")
         for note in notes
-        if note != SIZE_OF_CODE  # so it is with all code, and nothing to be mended
+        if note != SIZE_OF_CODE  # true of all code, so nothing to fix
     )
 
 
@@ -258,7 +282,7 @@ def _check_texts(process: ContenderProcess, questions: Questions) -> Iterator[Fi
 
 
 def check_entry(entry: Entry, *, trust: bool = False, run: bool = True) -> tuple[Finding, ...]:
-    """Give what is found against an entry, offline and in a few seconds.
+    """Check an entry offline, in a few seconds, and return the findings.
 
     With `run`, and if nothing fatal is found by reading, the entry is built in a process of its own
     and answers public questions. Code runs only with `trust`.

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
-from difflib import get_close_matches
 from functools import cached_property, lru_cache
 from typing import Any, Literal
 
@@ -21,7 +19,7 @@ from tinytorch.comparison.accuracy import (
     compare_accuracy,
 )
 from tinytorch.competition.rounds import Round
-from tinytorch.errors import DTypeError, SettingError, ShapeError
+from tinytorch.errors import DTypeError, SettingError, ShapeError, did_you_mean
 from tinytorch.models.digits import draw_digits
 from tinytorch.models.workload import Scores
 from tinytorch.models.zoo import (
@@ -35,31 +33,6 @@ from tinytorch.models.zoo import (
     text_data,
     tokenizer,
 )
-
-__all__ = [
-    "DIVISIONS",
-    "EVENTS",
-    "KEPT",
-    "LOST",
-    "PROMPT",
-    "TIERS",
-    "Division",
-    "Event",
-    "Measure",
-    "Questions",
-    "calibration",
-    "compare_in_tier",
-    "draw_questions",
-    "find_event",
-    "is_text",
-    "most_heats",
-    "public_questions",
-    "score_answers",
-    "tier_margin",
-    "tier_verdict",
-    "warm_up_questions",
-]
-
 
 Division = Literal["closed", "open", "learner"]
 DIVISIONS: tuple[Division, ...] = ("closed", "open", "learner")
@@ -98,9 +71,9 @@ class Event:
     measures: tuple[Measure, ...]
 
     @property
-    def scored(self) -> tuple[Measure, ...]:
-        """The measures whose geometric mean is the score."""
-        return tuple(each for each in self.measures if each.is_scored)
+    def scored(self) -> tuple[str, ...]:
+        """The names of the measures whose geometric mean is the score."""
+        return tuple(each.name for each in self.measures if each.is_scored)
 
 
 PEAK_MEMORY = "what the process grows by, at most, after it has started"
@@ -160,12 +133,10 @@ EVENTS: dict[str, Event] = {
 
 
 def find_event(name: str) -> Event:
-    """Give the event of a name."""
-    if name in EVENTS:
-        return EVENTS[name]
-    near = get_close_matches(str(name), EVENTS, n=1)
-    hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(EVENTS)}"
-    raise SettingError(f"no event {name!r}; {hint}")
+    """Return the event of this name."""
+    if name not in EVENTS:
+        raise SettingError(f"no event {name!r}; {did_you_mean(name, EVENTS)}")
+    return EVENTS[name]
 
 
 # ---------------------------------------------------------------- tiers: how much of the
@@ -177,7 +148,7 @@ SAME_ANSWER = 1e-3
 
 
 def tier_margin(event: Event, tier: float, reference_score: float) -> float:
-    """Give by how much the mean score may drop in a tier.
+    """Return the accuracy margin of a tier: how far the mean score may drop.
 
     For accuracy it is a share of the reference's. For a log-likelihood, the perplexity may grow to
     1 / tier of the reference's.
@@ -188,13 +159,13 @@ def tier_margin(event: Event, tier: float, reference_score: float) -> float:
 
 
 def compare_in_tier(event: Event, tier: float, ours: Scores, theirs: Scores) -> AccuracyComparison:
-    """Hold the scores of an entry against the reference's, with the margin of a tier."""
+    """Compare the scores of an entry with the reference's, with the margin of a tier."""
     margin = tier_margin(event, tier, float(ours.mean()))
     return compare_accuracy(ours, theirs, margin=margin, metric=event.metric)
 
 
 def tier_verdict(found: AccuracyComparison) -> str:
-    """Say whether the tier is `kept`, `lost` or `inconclusive`.
+    """Return whether the tier is `kept`, `lost` or `inconclusive`.
 
     It is kept by non-inferiority, or where all texts are found as likely as by the reference: then
     the bound only says how few texts there are, and a thousand would not be enough for 99.9%.
@@ -215,8 +186,8 @@ def _is_same(found: AccuracyComparison) -> bool:
 # ---------------------------------------------------------------- questions: what the contenders
 # are asked, private ones from a round's seed and public ones
 #
-# Private digits are drawn anew from the seed, so nobody has seen them. The text is a novel that
-# everybody can read: which windows of its held-out tenth are asked, from which offset and in which
+# Private digits are drawn from the seed, so they are new to every entry. The text is a public
+# novel: which windows of its held-out tenth are asked, from which offset and in which
 # order, is all that is secret about it.
 
 PROMPT = 16
@@ -268,7 +239,7 @@ class Questions:
         return found.hexdigest()
 
     def part(self, number: int, of: int) -> Questions:
-        """Give one of `of` equal shares, counted from 0: what is asked in one heat."""
+        """Return part `number` (from 0) of `of` equal parts: the questions of one heat."""
         if of < 1 or not 0 <= number < of:
             raise SettingError(f"there is no part {number} of {of}; parts count from 0")
         if any(len(array) % of for array in self._arrays):
@@ -289,36 +260,29 @@ def _content(array: Array) -> bytes:
 
 
 def is_text(event: Event) -> bool:
-    """Say whether the event is about text; the others are about digits."""
+    """Return whether the event is about text; the others are about digits."""
     return event.model == "gpt"
 
 
 # ---------------------------------------------------------------- private questions
 
 
-def draw_questions(
-    event: Event,
-    drawn_from: Round,
-    *,
-    heats: int,
-    progress: Callable[[int], None] | None = None,
-) -> Questions:
+def draw_questions(event: Event, drawn_from: Round, *, heats: int) -> Questions:
     """Draw the private questions of a round: `event.examples` for each heat, none of them twice.
 
-    The same seed, event and number of heats give the same questions. `progress` is called with the
-    number of those that are ready, some hundred times for 10 heats of images.
+    The same seed, event and number of heats give the same questions.
     """
     if heats < 1:
         raise SettingError(f"heats={heats}; at least one is needed")
     stream = _stream(event, drawn_from)
     if is_text(event):
         return _draw_texts(event, stream, heats=heats)
-    images, labels = draw_digits(heats * event.examples, seed=stream, progress=progress)
+    images, labels = draw_digits(heats * event.examples, seed=stream)
     return Questions(as_inputs(images, flat=event.model == "mlp"), labels)
 
 
 def most_heats(event: Event) -> int | None:
-    """Give how many heats there are new questions for; None where there is no end."""
+    """Return the number of heats with unused questions; None where it is unlimited."""
     if not is_text(event):
         return None
     windows = (len(_held_out_ids()) - 1 - (CONTEXT - 1)) // CONTEXT
@@ -329,7 +293,7 @@ def most_heats(event: Event) -> int | None:
 
 
 def _stream(event: Event, drawn_from: Round) -> int:
-    """Give the number that all random choices of an event in a round come from."""
+    """Return the random seed of an event in a round."""
     if drawn_from.seed is None:
         raise SettingError(
             f"the seed of round {drawn_from.name!r} is not known here; take the organiser's secret "
@@ -381,7 +345,7 @@ def _held_out_ids() -> npt.NDArray[np.int64]:
 
 @lru_cache(maxsize=3)
 def public_questions(event: Event) -> Questions:
-    """Give the held-out data of the zoo, to practise on: 5,000 digits, or the windows of text."""
+    """Return the zoo's held-out data for practice: 5,000 digits, or the windows of text."""
     if is_text(event):
         windows, following = (each.data for each in text_data(held_out=True).tensors)
         return Questions(windows.view(), following.view(), windows[::EXAMPLES_PER_PROMPT, :PROMPT])
@@ -392,7 +356,7 @@ def public_questions(event: Event) -> Questions:
 
 @lru_cache(maxsize=3)
 def warm_up_questions(event: Event) -> Questions:
-    """Give training data to get ready on: 500 digits, or 40 windows of text and as many prompts."""
+    """Return training data for the warm-up: 500 digits, or 40 windows of text with prompts."""
     if is_text(event):
         windows, following = (each.data for each in text_data(held_out=False).tensors)
         chosen = np.linspace(0, len(windows) - 1, WARM_UP_TEXTS).astype(int)
@@ -402,7 +366,7 @@ def warm_up_questions(event: Event) -> Questions:
 
 
 def calibration(event: Event) -> tuple[tuple[Any, ...], ...]:
-    """Give the batches of training data that quantization may look at, as in a Workload."""
+    """Return the calibration batches, as in a Workload."""
     return load_zoo(event.model).calibration
 
 
@@ -434,7 +398,7 @@ def score_answers(event: Event, outputs: npt.ArrayLike, targets: Array) -> Score
 
 
 def _log_likelihood(logits: Scores, targets: Array) -> Scores:
-    """Give the mean over each window of what the softmax gives to the targets, as a logarithm."""
+    """Return the mean log-likelihood of the targets over each window."""
     with np.errstate(over="ignore"):  # a logit that is lower by more than floats can tell is -inf
         below = logits - logits.max(axis=-1, keepdims=True)  # (windows, time, characters)
         of_targets = np.take_along_axis(below, targets[..., None], axis=-1)[..., 0]

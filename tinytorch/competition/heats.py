@@ -31,37 +31,10 @@ from tinytorch.competition.judgement import Heat
 from tinytorch.core.autograd import no_grad
 from tinytorch.core.dispatch import use_backend
 from tinytorch.errors import TinyTorchError
+from tinytorch.measure.interleaving import balanced_pairs
 from tinytorch.models.zoo import CONTEXT, load_zoo, tokenizer
 
-__all__ = [
-    "KEPT_GAIN",
-    "PAUSE_S",
-    "PROBES",
-    "TICK_S",
-    "WRITTEN",
-    "Ask",
-    "Given",
-    "Leg",
-    "LegError",
-    "Purpose",
-    "Seen",
-    "Start",
-    "Times",
-    "Written",
-    "blocks_of",
-    "charge_s",
-    "draw_probes",
-    "heat_of",
-    "is_written_text",
-    "plan_course",
-    "run_heat",
-    "start_process",
-    "times_of",
-    "without_postponed",
-]
-
-
-# ---------------------------------------------------------------- the course of a heat: which
+# ---------------------------------------------------------------- the schedule of a heat: which
 # questions are asked, in which order, and why
 
 Purpose = Literal["timed", "again", "short", "write", "probe"]
@@ -72,7 +45,7 @@ whether answers are kept. `short`: a shorter text, for how time grows. `write`: 
 WRITTEN = CONTEXT - PROMPT
 """Characters that follow a prompt: together they are the context of the GPT."""
 BLOCKS = 20
-"""So many turns has each side in a heat."""
+"""Number of turns of each side in a heat."""
 ASKED_AGAIN = 0.05
 
 
@@ -87,14 +60,14 @@ class Ask:
     count: int = 0
 
 
-def plan_course(
+def plan_schedule(
     event: Event,
     questions: Questions,
     rng: np.random.Generator,
     *,
     probes: Sequence[npt.NDArray[Any]] = (),
 ) -> list[Ask]:
-    """Give all requests of a heat, in their order.
+    """Return the schedule of a heat: all requests in order.
 
     A question is asked again some requests later, at places that only the judge knows.
     """
@@ -130,22 +103,22 @@ def _with_repeats(asks: Sequence[Ask], rng: np.random.Generator) -> list[Ask]:
 
 
 def blocks_of(asks: Sequence[Ask]) -> Iterator[Sequence[Ask]]:
-    """Cut a course into the turns in which the sides answer one after the other."""
+    """Split a schedule into blocks, which the sides answer in turn."""
     size = max(1, -(-len(asks) // BLOCKS))
     for start in range(0, len(asks), size):
         yield asks[start : start + size]
 
 
-# ---------------------------------------------------------------- texts that nobody has written
-# before: they tell a model from a memory of the book
+# ---------------------------------------------------------------- new texts, which
+# tell a model from a memory of the book
 
 PROBES = 6
-"""So many are asked in a heat, among the others."""
+"""Number of probes in a heat."""
 BEGUN = 8
 
 
 def draw_probes(event: Event, rng: np.random.Generator) -> npt.NDArray[Any]:
-    """Let the reference draw new texts (PROBES, 64), letter by letter; none where there is no text.
+    """Sample new texts (PROBES, 64) from the reference; none for events without text.
 
     They are like the book to a model, and in no book but for the few letters that they begin with.
     """
@@ -180,7 +153,7 @@ Start = Callable[[Contender, Limits], AskedContender]
 
 
 def start_process(contender: Contender, limits: Limits) -> ContenderProcess:
-    """Give a contender in a confined process of its own."""
+    """Start a contender in a sandboxed process."""
     return ContenderProcess(contender, limits=limits)
 
 
@@ -227,7 +200,7 @@ class Leg:
     protection: dict[str, str]
 
     def of(self, purpose: Purpose) -> list[Given]:
-        """Give what was asked for one purpose, in the order of its examples."""
+        """Return the requests of one purpose with their answers, in the order of examples."""
         chosen = (each for each in self.given if each.ask.purpose == purpose)
         return sorted(chosen, key=lambda each: each.ask.index)
 
@@ -237,11 +210,11 @@ class Leg:
         return np.concatenate([each.answer.output for each in self.of("timed")])
 
     def inner_s(self, purpose: Purpose) -> npt.NDArray[np.float64]:
-        """Give the seconds of each call, by the contender's own clock."""
+        """Return the seconds of each call by the contender's own clock."""
         return np.array([each.answer.inner_s for each in self.of(purpose)])
 
     def gaps_s(self, purpose: Purpose) -> npt.NDArray[np.float64]:
-        """Give what the judge's clock shows of each call beyond the contender's."""
+        """Return the judge's time minus the contender's own time for each call."""
         given = self.of(purpose)
         return np.array([each.answer.round_trip_s - each.answer.inner_s for each in given])
 
@@ -259,7 +232,7 @@ def run_heat(
 
     Who begins a turn is drawn, A B B A, so that a drift of the machine meets both alike.
     """
-    course = plan_course(event, questions, rng, probes=list(draw_probes(event, rng)))
+    schedule = plan_schedule(event, questions, rng, probes=list(draw_probes(event, rng)))
     public = warm_up_questions(event)
     with ExitStack() as stack:
         started: dict[int, _Runner] = {}
@@ -268,10 +241,9 @@ def run_heat(
                 process = stack.enter_context(start(sides[side], limits))
                 started[side] = _Runner(event, process, public, limits)
         runners = [started[0], started[1]]
-        first = 0
-        for number, block in enumerate(blocks_of(course)):
-            first = int(rng.integers(2)) if number % 2 == 0 else 1 - first
-            for side in (first, 1 - first):
+        blocks = list(blocks_of(schedule))
+        for block, order in zip(blocks, balanced_pairs(len(blocks), rng), strict=True):
+            for side in order:
                 with _blaming(side):
                     runners[side].answer(block)
         legs = []
@@ -285,7 +257,7 @@ def run_heat(
 
 @contextmanager
 def _blaming(side: int) -> Iterator[None]:
-    """Say which side it was that could not go on."""
+    """Turn a ContenderError into a LegError of this side."""
     try:
         yield
     except ContenderError as error:
@@ -322,7 +294,7 @@ class _Runner:
             raise ContenderError("T6", seen)
 
     def finish(self, rng: np.random.Generator) -> Leg:
-        """Look at what it used, and let it read some of the texts that it wrote."""
+        """Read the resource usage, and let the contender read some of the texts that it wrote."""
         self._process.release()
         usage = self._process.usage()
         texts = _some_texts(self._given, rng)
@@ -350,7 +322,7 @@ class _Runner:
 
 
 def _warm_up(event: Event, process: AskedContender, public: Questions) -> Answer:
-    """Let a contender get ready on questions that do not count; give its first answer."""
+    """Warm a contender up on public questions, and return its first answer."""
     batches = range(0, WARM_UP_EXAMPLES[event.name], event.batch)
     answers = [
         process.ask("forward", public.inputs[start : start + event.batch]) for start in batches
@@ -362,7 +334,7 @@ def _warm_up(event: Event, process: AskedContender, public: Questions) -> Answer
 
 
 def _some_texts(given: Sequence[Given], rng: np.random.Generator) -> list[npt.NDArray[Any]]:
-    """Choose texts that a contender wrote; nobody knows before which they are."""
+    """Choose some of the texts that a contender wrote, at random."""
     written = [
         each for each in given if each.ask.purpose == "write" and is_written_text(each.answer)
     ]
@@ -372,7 +344,7 @@ def _some_texts(given: Sequence[Given], rng: np.random.Generator) -> list[npt.ND
 
 
 def is_written_text(answer: Answer) -> bool:
-    """Say whether an answer is as many characters as were asked for."""
+    """Return whether an answer is a valid text of the requested length."""
     ids = answer.output
     if ids.shape != (WRITTEN,) or not np.issubdtype(ids.dtype, np.integer):
         return False
@@ -393,7 +365,7 @@ Times = Mapping[Purpose, npt.NDArray[np.float64]]
 
 
 def charge_s(leg: Leg, other: Leg, purpose: Purpose) -> npt.NDArray[np.float64]:
-    """Give what the judge's clock shows of each call beyond the contender's own account.
+    """Return the seconds of each call that the judge's clock shows beyond the contender's.
 
     Sending a question and its answer takes what it takes the `other`, whose clock is ours: the
     longest gap is held against its longest, and so on. Messages that had to wait, as on a busy
@@ -408,7 +380,7 @@ def charge_s(leg: Leg, other: Leg, purpose: Purpose) -> npt.NDArray[np.float64]:
 
 
 def times_of(leg: Leg, *, charged_against: Leg | None = None) -> Times:
-    """Give the seconds of all calls of a leg.
+    """Return the seconds of all calls of a leg, by purpose.
 
     A contender with code of its own may have changed its clock, or go on working after it was
     stopped: what the judge's clock shows beyond is added.
@@ -424,7 +396,7 @@ def times_of(leg: Leg, *, charged_against: Leg | None = None) -> Times:
 
 
 def without_postponed(leg: Leg, other: Leg) -> Leg:
-    """Give a leg of code whose loading has what was put off, and whose memory is that of a model.
+    """Charge a leg of custom code for deferred loading and for hidden memory.
 
     Code may say that it is loaded and load later: what the first answer, or telling its size, takes
     longer than the `other` is loading. It may also give back memory that it found, and grow by
@@ -444,7 +416,7 @@ def without_postponed(leg: Leg, other: Leg) -> Leg:
 def heat_of(
     event: Event, legs: tuple[Leg, Leg], scores: tuple[float, float], *, has_own_code: bool
 ) -> Heat:
-    """Give the values of one heat; `scores` are the mean scores of the answers of both sides."""
+    """Return the measures of one heat; `scores` are the mean scores of both sides."""
     reference, entry = legs
     charged_against = reference if has_own_code else None
     times = times_of(reference), times_of(entry, charged_against=charged_against)

@@ -31,18 +31,6 @@ from tinytorch.measure.interleaving import signed_rank_interval
 from tinytorch.models.zoo import load_zoo
 from tinytorch.profiling.flops import count_flops
 
-__all__ = [
-    "FASTER_PRODUCTS",
-    "INSPECTIONS",
-    "LIKELY",
-    "TOLERANCES",
-    "check_letters",
-    "check_memory_of_book",
-    "floor_s",
-    "inspect",
-]
-
-
 # ---------------------------------------------------------------- what a judge looks for in texts:
 # are they written and read by a model that computes?
 
@@ -57,7 +45,7 @@ KNOWN_NATS = 1.0
 """A better model than the reference finds the book likelier and what the reference drew unlikelier,
 by some tenths; one that looks up is certain of the book."""
 UNLIKELY = 0.5
-"""By so many nats per character a text may be less likely than what people wrote."""
+"""Nats per character by which a generated text may be less likely than human text."""
 
 
 def check_letters(seen: Seen) -> Iterator[Finding]:
@@ -114,7 +102,7 @@ def check_memory_of_book(seen: Seen) -> Iterator[Finding]:
 
 
 def _book_ratio(leg: Leg, reference: Leg) -> float:
-    """Give the time of texts of the book over that of new ones, by the judge's clock."""
+    """Return the time for texts of the book over the time for new ones, by the judge's clock."""
     book, new = (
         float(np.median(leg.inner_s(purpose) + charge_s(leg, reference, purpose)))
         for purpose in PURPOSES_OF_READING
@@ -123,7 +111,7 @@ def _book_ratio(leg: Leg, reference: Leg) -> float:
 
 
 def _book_nats(leg: Leg) -> float:
-    """Give by how much texts of the book are likelier to a contender than new ones."""
+    """Return the mean log-likelihood of texts of the book minus that of new ones."""
     book, new = (
         float(np.mean([_read_nats(each) for each in leg.of(purpose)]))
         for purpose in PURPOSES_OF_READING
@@ -136,7 +124,7 @@ def _read_nats(given: Given) -> float:
 
 
 def _nats(outputs: npt.NDArray[Any], characters: npt.NDArray[Any]) -> float:
-    """Give the mean logarithm of what outputs (time, vocabulary) give to characters (time,)."""
+    """Return the mean log-likelihood of characters (time,) under outputs (time, vocabulary)."""
     below = outputs.astype(np.float64)
     below -= below.max(axis=1, keepdims=True)
     chosen = np.take_along_axis(below, characters[:, None].astype(np.int64), axis=1)[:, 0]
@@ -144,7 +132,7 @@ def _nats(outputs: npt.NDArray[Any], characters: npt.NDArray[Any]) -> float:
 
 
 def _likelihood(written: Written) -> float:
-    """Give the mean logarithm of what the reference gives to each written character."""
+    """Return the mean log-likelihood of the generated characters under the reference."""
     return _nats(written.by_first[0, PROMPT - 1 : -1], written.text[PROMPT:])
 
 
@@ -170,7 +158,7 @@ processor may have been half as fast while its rate was measured."""
 
 
 def floor_s(event: Event) -> float:
-    """Give the seconds that the multiplications of one request take at the best rate there is."""
+    """Return the lower bound of the seconds of one request, at the machine's peak FLOP/s."""
     workload = load_zoo(event.model)
     inputs = [np.repeat(each.data, event.batch, axis=0) for each in workload.inputs]
     with use_backend(BACKEND):  # another one might first have to be compiled
@@ -214,7 +202,7 @@ OTHER_FRAMEWORKS = frozenset(
 
 
 def inspect(seen: Seen) -> tuple[Finding, ...]:
-    """Give everything that was found; answers that are no answers are looked at no further."""
+    """Return all findings; where an answer has the wrong shape or dtype, only that one."""
     unusable = next(_shapes(seen), None)
     if unusable is not None:
         return (unusable,)
@@ -278,7 +266,7 @@ def _constant(seen: Seen) -> Iterator[Finding]:
 def _precision(seen: Seen) -> Iterator[Finding]:
     """A4: outputs as near to the reference's as the declared precision, whatever is read.
 
-    Nobody sees weights from outside, so what changes outputs less than this stays hidden. Measured:
+    Weights cannot be seen from outside: a change below the tolerance stays hidden. Measured:
     of the smallest weights set to zero, float32 shows 2% in all events. Below int8 a tenth stays
     hidden (0.020, 0.017 and 0.024 away), in the sprint and the marathon a fifth (0.045, 0.047; the
     decathlon: 0.099); below int4 three tenths (0.096, 0.095, 0.17). Half shows everywhere (0.27,
@@ -369,7 +357,7 @@ def _kept_answers(seen: Seen) -> Iterator[Finding]:
 
 
 def _again_ratio(leg: Leg) -> float:
-    """Give the time of repeated questions over that of the same questions before."""
+    """Return the median ratio of the time of repeated questions to their first time."""
     first = {each.ask.index: max(TICK_S, each.answer.inner_s) for each in leg.of("timed")}
     ratios = [max(TICK_S, each.answer.inner_s) / first[each.ask.index] for each in leg.of("again")]
     return float(np.median(ratios))

@@ -13,8 +13,7 @@ import numpy as np
 from tinytorch.comparison.accuracy import AccuracyComparison
 from tinytorch.competition.cell.contender import USUAL_LIMITS, Contender, Limits
 from tinytorch.competition.entry import Entry
-from tinytorch.competition.entry_checks import check_entry
-from tinytorch.competition.entry_file import contender_of
+from tinytorch.competition.entry_checks import check_entry, contender_of
 from tinytorch.competition.events import (
     Event,
     Questions,
@@ -33,9 +32,6 @@ from tinytorch.measure.ceilings import Progress
 from tinytorch.measure.environment import describe_environment, observe
 from tinytorch.models.workload import Scores
 from tinytorch.records.record import utc_text
-
-__all__ = ["HEATS", "Bench", "compete", "judge", "steps_of"]
-
 
 # ---------------------------------------------------------------- the judge's bench: all heats of
 # an entry, with its techniques and without each of them
@@ -94,7 +90,7 @@ class Bench:
         return _Taken(tuple(legs), tuple(scores))
 
     def heats_of(self, taken: _Taken) -> tuple[Heat, ...]:
-        """Give the values of each heat.
+        """Return the measures of each heat.
 
         Where an answer has no score, or a perplexity is no number any more, there is none:
         inspection has said why.
@@ -199,7 +195,7 @@ def _ablations(bench: Bench, questions: Questions) -> tuple[Ablation, ...]:
 
 
 def _ablation(bench: Bench, technique: str, questions: Questions) -> Ablation:
-    """Hold the entry against itself without one technique."""
+    """Compare the entry with itself without one technique."""
     bench.say(f"without {technique}")
     without, whole = bench.contender_without(technique), bench.contender_without(None)
     try:
@@ -228,9 +224,9 @@ def judge(
     seed: int = 0,
     progress: Progress | None = None,
 ) -> Judgement:
-    """Let an entry compete with the reference in fresh processes, and say what is found.
+    """Judge an entry against the reference in fresh processes.
 
-    The number of heats is fixed before the first one; nobody stops when it looks good. With
+    The number of heats is fixed beforehand, so there is no optional stopping. With
     `ablations`, each declared technique is switched off in turn, in as many heats. Code runs only
     with `trust`.
     """
@@ -255,11 +251,11 @@ def judge(
 
 
 def steps_of(entry: Entry, *, heats: int, ablations: bool) -> int:
-    """Give how often a judge advances its progress."""
+    """Return the number of progress steps of a judgement."""
     return heats * (1 + (len(entry.techniques) if ablations else 0))
 
 
 def _secret_order(round: Round, seed: int) -> np.random.Generator:
-    """Give what decides the order of questions, which nobody may know before."""
+    """Return the generator of the question order, which depends on the secret seed."""
     secret = int(hashlib.sha256(f"order of {round.seed}".encode()).hexdigest(), 16)
     return np.random.default_rng([seed, secret])

@@ -12,9 +12,8 @@ from tinytorch.comparison.accuracy import AccuracyComparison
 from tinytorch.competition.entry import Entry
 from tinytorch.competition.events import Event, find_event
 from tinytorch.competition.rules import Finding
+from tinytorch.measure.estimate import Estimate, time_verdict
 from tinytorch.measure.interleaving import hodges_lehmann, signed_rank_interval
-
-__all__ = ["FASTER_BEYOND", "FEWEST_HEATS", "Ablation", "Heat", "Judgement", "Score", "score_of"]
 
 CONFIDENCE = 0.95
 FASTER_BEYOND = 1.02
@@ -32,24 +31,25 @@ class Heat:
 
 
 @dataclass(frozen=True)
-class Score:
-    """How many times better than the reference, with the interval that holds with 95%."""
-
-    value: float
-    low: float
-    high: float
-    n: int
+class Score(Estimate):
+    """How many times better than the reference; `n` is the number of heats."""
 
     @property
     def verdict(self) -> str:
-        """`faster`, `slower`, or `not shown`."""
-        if self.low > FASTER_BEYOND:
-            return "faster"
-        return "slower" if self.high < 1 / FASTER_BEYOND else "not shown"
+        """The verdict of time; beyond 2% it is faster or slower, inside of that the same."""
+        share = FASTER_BEYOND - 1
+        return time_verdict(self.inverse, floor=share, band=share)
 
 
-def score_of(heats: Sequence[Heat], measures: Sequence[str]) -> Score:
-    """Give the geometric mean of the ratios of these measures, with heats as the unit."""
+def score_of(heats: Sequence[Heat], measures: Sequence[str]) -> Score | None:
+    """Return the geometric mean of the ratios of these measures, with heats as the unit.
+
+    None with too few heats for an interval, without a measure, or where a heat has no ratio.
+    """
+    if len(heats) < FEWEST_HEATS or not measures:
+        return None
+    if not all(_has_ratio(heat, name) for heat in heats for name in measures):
+        return None
     logs = [
         math.fsum(math.log(heat.reference[name] / heat.entry[name]) for name in measures)
         / len(measures)
@@ -57,7 +57,15 @@ def score_of(heats: Sequence[Heat], measures: Sequence[str]) -> Score:
     ]
     low, high = signed_rank_interval(logs, 1 - CONFIDENCE)
     value = hodges_lehmann(logs)
-    return Score(math.exp(value), math.exp(low), math.exp(high), len(logs))
+    return Score(math.exp(value), math.exp(low), math.exp(high), CONFIDENCE, len(logs))
+
+
+def _has_ratio(heat: Heat, name: str) -> bool:
+    """Return whether both values are positive and their ratio is a finite number."""
+    reference, entry = heat.reference.get(name, math.nan), heat.entry.get(name, math.nan)
+    if not (0 < reference < math.inf and 0 < entry < math.inf):
+        return False
+    return 0 < reference / entry < math.inf
 
 
 @dataclass(frozen=True)
@@ -70,12 +78,6 @@ class Ablation:
     technique: str
     heats: tuple[Heat, ...] = ()
     reason: str = ""
-
-    def score(self, event: Event) -> Score | None:
-        """Give what the technique contributes: the whole against the rest."""
-        if len(self.heats) < FEWEST_HEATS:
-            return None
-        return score_of(self.heats, [each.name for each in event.scored])
 
 
 @dataclass(frozen=True)
@@ -113,13 +115,4 @@ class Judgement:
     @cached_property
     def score(self) -> Score | None:
         """The score, or None where there are too few heats."""
-        if len(self.heats) < FEWEST_HEATS:
-            return None
-        return score_of(self.heats, [each.name for each in self.event.scored])
-
-    @cached_property
-    def measure_scores(self) -> dict[str, Score]:
-        """The score of each measure, the ones that do not count included."""
-        if len(self.heats) < FEWEST_HEATS:
-            return {}
-        return {each.name: score_of(self.heats, [each.name]) for each in self.event.measures}
+        return score_of(self.heats, self.event.scored)

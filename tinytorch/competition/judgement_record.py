@@ -31,30 +31,6 @@ from tinytorch.measure.environment import describe_environment
 from tinytorch.measure.samples import Samples
 from tinytorch.records.record import Record
 
-__all__ = [
-    "KIND",
-    "PROTOCOL",
-    "SCHEMA",
-    "ablation_fields",
-    "ablation_of",
-    "accuracy_fields",
-    "accuracy_of",
-    "as_record",
-    "checked",
-    "checked_list",
-    "checked_texts",
-    "claims_verified",
-    "entry_fields",
-    "entry_of",
-    "finding_fields",
-    "finding_of",
-    "heats_of",
-    "judgement_in",
-    "problem_of",
-    "score_fields",
-]
-
-
 # ---------------------------------------------------------------- the parts of a judgement as
 # JSON, and back; what is read is checked down to each number
 
@@ -78,7 +54,7 @@ SIDES = {"reference": dict, "entry": dict}
 def checked(
     fields: Any, types: Mapping[str, type], what: str, *, others: Sequence[str] = ()
 ) -> Fields:
-    """Give the fields of an object once they are exactly these, of these types.
+    """Return the fields of an object after checking that they are exactly these, of these types.
 
     `others` must be there as well, but may be anything. Numbers are floats and finite.
     """
@@ -95,12 +71,12 @@ def checked(
 
 
 def checked_list(values: Any, what: str) -> list[Any]:
-    """Give a list once it is one."""
+    """Return `values` after checking that it is a list."""
     return list(_checked_value(values, list, what))
 
 
 def checked_texts(fields: Any, what: str) -> dict[str, str]:
-    """Give an object once all of its values are text."""
+    """Return `fields` after checking that all values are strings."""
     return checked(fields, dict.fromkeys(_checked_value(fields, dict, what), str), what)
 
 
@@ -127,12 +103,12 @@ def _as_float(value: Any, what: str) -> float:
 
 
 def entry_fields(entry: Entry) -> Fields:
-    """Give the manifest of an entry, and the hash of it and its files."""
+    """Return the manifest of an entry, and the hash of it and its files."""
     return {"manifest": manifest_of(entry), "sha256": entry.sha256}
 
 
 def entry_of(fields: Any) -> Entry:
-    """Give back an entry, in no folder; it must be one that can take part."""
+    """Read an entry (without a folder), and check that it is valid."""
     found = checked(fields, ENTRY, "the entry")
     return replace(entry_in(found["manifest"]), sha256=found["sha256"])
 
@@ -157,7 +133,7 @@ def finding_of(fields: Any) -> Finding:
 
 
 def ablation_fields(ablation: Ablation) -> Fields:
-    """Give an ablation with the raw values of its heats, by side and measure.
+    """Return an ablation with the raw values of its heats, by side and measure.
 
     Heats whose numbers make no sense are left out, all of them, with the reason.
     """
@@ -174,7 +150,7 @@ def ablation_fields(ablation: Ablation) -> Fields:
 
 
 def ablation_of(fields: Any, *, event: str) -> Ablation:
-    """Give back an ablation in an event."""
+    """Read an ablation of an event."""
     found = checked(fields, ABLATION, "an ablation")
     names = [each.name for each in find_event(event).measures]
     heats = heats_of(found["heats"], f"the ablation of {found['technique']!r}", names=names)
@@ -182,7 +158,7 @@ def ablation_of(fields: Any, *, event: str) -> Ablation:
 
 
 def problem_of(heat: Heat, names: Collection[str]) -> str:
-    """Say what is wrong with a heat that should have these measures, or nothing."""
+    """Return what is wrong with a heat that should have these measures, or ""."""
     for side in SIDES:
         values = getattr(heat, side)
         if values.keys() != set(names):
@@ -194,7 +170,7 @@ def problem_of(heat: Heat, names: Collection[str]) -> str:
 
 
 def heats_of(fields: Any, what: str, *, names: Collection[str]) -> tuple[Heat, ...]:
-    """Give back heats from series by side and measure, all of the same length."""
+    """Read heats from series by side and measure, all of the same length."""
     sides = checked(fields, SIDES, what)
     columns = {
         side: {
@@ -226,14 +202,14 @@ def _values(values: Any, what: str) -> Sequence[Any]:
 
 
 def score_fields(score: Score | None) -> Fields | None:
-    """Give a score for whoever reads the file; what counts is computed from the heats."""
+    """Return a score for readers of the file; the authoritative one is computed from the heats."""
     if score is None:
         return None
     return {"value": score.value, "low": score.low, "high": score.high, "n": score.n}
 
 
 def accuracy_fields(accuracy: AccuracyComparison | None) -> Fields | None:
-    """Give the scores of all examples: those of 0 and 1 as one text, others as numbers."""
+    """Return the scores of all examples: zeros and ones as one string, others as numbers."""
     if accuracy is None:
         return None
     return {
@@ -345,7 +321,7 @@ def as_record(judgement: Judgement, *, status: Claim = "unverified") -> Record:
 
 
 def judgement_in(record: Record) -> Judgement:
-    """Give the judgement that a record was made of; raise RecordError where there is none."""
+    """Read the judgement in a record; raise RecordError if there is none."""
     if record.kind != KIND:
         raise RecordError(f"a record of kind {record.kind!r}; a run of the competition is {KIND!r}")
     hidden = find_hidden_letter([record.name, record.details, record.notes, record.environment])
@@ -361,9 +337,9 @@ def judgement_in(record: Record) -> Judgement:
 
 
 def claims_verified(record: Record) -> bool:
-    """Say whether a record states that the organiser made it; whether to believe it is open.
+    """Return whether a record claims that the organiser made it, which remains to be checked.
 
-    A run of Python code is verified only where somebody trusted the code.
+    A run of Python code is verified only if it was run with trust.
     """
     has_code = record.details["entry"]["manifest"].get("code") is not None
     is_trusted = record.details["trusted code"] or not has_code

@@ -11,14 +11,13 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import perf_counter, process_time
-from types import TracebackType
 from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
 
 from tinytorch.benchmarking.checks import held_ready
-from tinytorch.benchmarking.examples import main_output, read_examples
+from tinytorch.benchmarking.examples import main_output, read_examples, torch_input
 from tinytorch.benchmarking.subject import make_subject
 from tinytorch.competition.cell.contender import (
     BACKEND,
@@ -46,16 +45,6 @@ from tinytorch.measure.timing import gc_paused
 from tinytorch.models.adapter import Adapter, adapter_for
 from tinytorch.models.workload import call_model
 from tinytorch.models.zoo import load_zoo
-
-__all__ = [
-    "PROTECTION",
-    "LocalContender",
-    "LocalModel",
-    "computing",
-    "judge_model",
-    "prepare_model",
-]
-
 
 # ---------------------------------------------------------------- a model of this process that is
 # asked as a contender in a process of its own would be
@@ -119,12 +108,7 @@ class LocalContender:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         self._turn.close()
         self._open.close()
 
@@ -145,7 +129,7 @@ class LocalContender:
         return Loading(seconds, len(pickled), notes=notes)
 
     def ask(self, kind: Kind, question: Array, *, count: int = 0) -> Answer:
-        """Let the model answer, and take the time."""
+        """Ask the model, and time its answer."""
         before = process_time()
         try:
             with computing(self.model):
@@ -163,12 +147,12 @@ class LocalContender:
         return self._cpu_s
 
     def usage(self) -> Usage:
-        """Give the processor time of all requests so far, and the memory of one of them."""
+        """Return the CPU time of all requests so far, and the peak memory of one."""
         peak = self.prepared.peak_bytes
         return Usage(self._cpu_s, peak, peak, threads=1, processes=1)
 
     def hold(self) -> None:
-        """Let garbage be collected between turns; threads of a model cannot be held."""
+        """Enable garbage collection between turns; threads of a model cannot be suspended."""
         self._turn.close()
 
     def release(self) -> None:
@@ -176,7 +160,7 @@ class LocalContender:
         self._turn.enter_context(gc_paused())
 
     def pause(self, seconds: float) -> float:
-        """Give 0 at once: in one process nobody can tell whose work goes on."""
+        """Return 0: within one process, background work cannot be attributed to the model."""
         return 0.0
 
     # ------------------------------------------------------------ asking
@@ -200,7 +184,7 @@ class LocalContender:
         return Answer(output.copy(), seconds, seconds, np.array_equal(prompt, question))
 
     def _writer(self) -> Callable[[Array, int], Array]:
-        """Give how the model writes: with a cache where somebody attached one to it."""
+        """Return the generation function, which uses the KV cache if one is attached."""
         model = self.model
         if not isinstance(model, GPT):
             return self._write_greedily
@@ -230,17 +214,15 @@ def computing(model: Any) -> Iterator[None]:
 
 
 def _converter(adapter: Adapter, model: Any) -> Callable[[Array], tuple[Any, ...]]:
-    """Give what turns an array into the arguments of a model: a tensor of its framework."""
+    """Return the function that converts an array to a tensor of the model's framework."""
     if adapter.name != "pytorch":
         return lambda array: (Tensor(array),)
-    from tinytorch.benchmarking.inputs_torch import torch_input
-
     layers = tuple(adapter.modules(model).values())
     return lambda array: (torch_input(array, layers),)
 
 
 def _reading_s(pickled: bytes) -> float:
-    """Give the seconds from a file to a model, which is written here and read once."""
+    """Return the seconds that unpickling the model from a file takes."""
     with tempfile.TemporaryDirectory(prefix="tinytorch-") as folder:
         path = Path(folder) / "model"
         path.write_bytes(pickled)
@@ -255,7 +237,7 @@ def _reading_s(pickled: bytes) -> float:
 
 @contextmanager
 def _in_words(name: str, what: str) -> Iterator[None]:
-    """Turn whatever a model raises into one kind of error."""
+    """Turn any exception of a model into a ModelError."""
     try:
         yield
     except Exception as error:
@@ -266,8 +248,7 @@ def _in_words(name: str, what: str) -> Iterator[None]:
 # against the reference, in this process; never verified
 
 IN_PROCESS = (
-    "a Python object that ran in the judge's own process: nobody else can run it again, and "
-    "nothing was kept apart"
+    "a Python object in the judge's own process: not reproducible by others, and not sandboxed"
 )
 HERE = "a Python object"
 """What the contenders of an entry have as their code; the reference has none."""
@@ -284,7 +265,7 @@ def judge_model(
     seed: int = 0,
     progress: Progress | None = None,
 ) -> Judgement:
-    """Let a model of this process compete with the reference, and say what is found.
+    """Judge a model in this process against the reference.
 
     Both are copied for each heat and answer the same new questions in turns. `without` has, for
     each technique of the entry, the model without it.
@@ -302,7 +283,7 @@ def judge_model(
     try:
         prepare_model("the model", model, event)
     except ModelError as error:
-        refused = finding("E8", str(error), "mend the model, and enter it again")
+        refused = finding("E8", str(error), "fix the model, and enter it again")
         return compete(bench, questions_of, findings=(refused,), notes=(IN_PROCESS,))
     return compete(bench, questions_of, ablations=bool(without), notes=(IN_PROCESS,))
 
@@ -323,7 +304,7 @@ class _Models:
         return Contender(self._event.name, left, code=HERE)
 
     def start(self, contender: Contender, limits: Limits) -> LocalContender:
-        """Give a contender with a copy of its model, which is looked at once before."""
+        """Return a contender with a copy of its model, which is prepared on first use."""
         if contender not in self._prepared:
             name, model = self._models[contender]
             try:

@@ -8,14 +8,17 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal
 
-from tinytorch.competition.entry import MANIFEST, Entry, EntryError, Technique
-from tinytorch.competition.entry_file import read_entry, write_entry
+from tinytorch.competition.entry import (
+    MANIFEST,
+    Entry,
+    EntryError,
+    Technique,
+    read_entry,
+    write_entry,
+)
 from tinytorch.competition.events import find_event
 from tinytorch.core.files import write_atomically
 from tinytorch.errors import SettingError
-
-__all__ = ["EXAMPLES", "Example", "new_entry", "readme_of"]
-
 
 # ---------------------------------------------------------------- what a new entry starts with:
 # techniques for each event, code, and a page that explains them
@@ -43,7 +46,7 @@ import numpy as np
 
 
 def make(reference, techniques):
-    """Give what answers: a model, or a function from an array (1, 784) to an array (1, 10).
+    """Return what answers: a model, or a function from an array (1, 784) to an array (1, 10).
 
     `reference` holds the trained model, `reference.model`, and batches for calibration,
     `reference.calibration`. `techniques` are the names from entry.json that are switched on.
@@ -71,7 +74,7 @@ from tinytorch.core.spatial import MaxPool2d
 
 
 def make(reference, techniques):
-    """Give what answers: a model, or a function from an array (50, 1, 28, 28) to (50, 10).
+    """Return what answers: a model, or a function from an array (50, 1, 28, 28) to (50, 10).
 
     `reference` holds the trained model, `reference.model`, and batches for calibration,
     `reference.calibration`. `techniques` are the names from entry.json that are switched on.
@@ -100,17 +103,17 @@ class Writer:
         self.use_cache = use_cache
 
     def forward(self, ids):
-        """Give the outputs (batch, time, characters) for texts (batch, time)."""
+        """Return the logits (batch, time, characters) for texts (batch, time)."""
         return self.model(Tensor(ids)).data
 
     def generate(self, ids, count):
-        """Give the `count` characters that follow a text (time,)."""
+        """Return the `count` characters that follow a text (time,)."""
         text = self.model.generate(ids, count, use_cache=self.use_cache)
         return text.data[len(ids) :]
 
 
 def make(reference, techniques):
-    """Give what answers: a model, a function, or an object with `forward` and `generate`.
+    """Return what answers: a model, a function, or an object with `forward` and `generate`.
 
     `reference` holds the trained model, `reference.model`, and batches for calibration,
     `reference.calibration`. `techniques` are the names from entry.json that are switched on.
@@ -189,7 +192,7 @@ gives. Learners import nothing but the standard library, NumPy and TinyTorch."""
 
 
 def readme_of(event: str, *, is_code: bool, **fields: str) -> str:
-    """Give the page that explains an entry."""
+    """Return the README of an entry."""
     further = CODE_FURTHER if is_code else EXAMPLES[event].further + OWN_TECHNIQUE
     return README.format(
         event=event, further=further, trust=" --trust" if is_code else "", **fields

@@ -1,8 +1,8 @@
 """Rounds: the seed of the private questions, committed to before and revealed after.
 
 The organiser draws a seed, publishes the commitment (a hash of the round's name and the seed), runs
-the entries, and reveals the seed. Then everybody can check that the questions were fixed before the
-first entry came in, and ask them again.
+the entries, and reveals the seed. Then anyone can check that the questions were fixed before the
+first entry came in, and reproduce them.
 """
 
 from __future__ import annotations
@@ -21,18 +21,6 @@ from typing import Any
 from tinytorch.core.files import write_atomically
 from tinytorch.errors import RecordError, SettingError
 from tinytorch.records.record import utc_text
-
-__all__ = [
-    "PRACTICE",
-    "Round",
-    "check_commitment",
-    "commitment_of",
-    "new_round",
-    "public_file_name",
-    "read_round",
-    "secret_file_name",
-    "write_round",
-]
 
 FORMAT, SCHEMA = "tinytorch competition round", 1
 SEED_BYTES = 32
@@ -74,11 +62,11 @@ class Round:
         return self.seed is not None
 
     def public(self) -> Round:
-        """Give what is published before the round: everything but the seed."""
+        """Return what is published before the round: everything but the seed."""
         return replace(self, seed=None)
 
     def reveal(self, seed: str) -> Round:
-        """Give the round with its seed, once that fits the commitment."""
+        """Return the round with its seed; raise SettingError unless it matches the commitment."""
         return replace(self, seed=seed)
 
 
@@ -109,7 +97,7 @@ def new_round(name: str, *, public_key: str = "") -> Round:
     """Draw the seed of a new round and commit to it."""
     _check_name(name)
     if name == PRACTICE.name:
-        raise SettingError(f"{name!r} is the round whose seed everybody knows; choose another name")
+        raise SettingError(f"{name!r} is the round with a public seed; choose another name")
     seed = secrets.token_hex(SEED_BYTES)
     return Round(name, commitment_of(name, seed), seed, utc_text(datetime.now(UTC)), public_key)
 
@@ -135,12 +123,12 @@ PRACTICE = Round("practice", commitment_of("practice", PRACTICE_SEED), PRACTICE_
 
 
 def public_file_name(name: str) -> str:
-    """Give the name of the file that is published before the round, and replaced after it."""
+    """Return the name of the file that is published before the round and replaced after it."""
     return f"{name}.json"
 
 
 def secret_file_name(name: str) -> str:
-    """Give the name of the file that only the organiser has."""
+    """Return the name of the organiser's secret file."""
     return f"{name}.SECRET.json"
 
 
@@ -148,7 +136,7 @@ def write_round(written: Round, path: Path | str, *, reveal: bool = False) -> No
     """Write a round to a file.
 
     With its seed it is a secret file, which only its owner may read and which is never overwritten;
-    `reveal` writes it for everybody. A file of another round is left alone, and so is a seed that
+    `reveal` publishes it. A file of another round is left alone, and so is a seed that
     would get lost.
     """
     path = Path(path)

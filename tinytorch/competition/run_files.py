@@ -18,27 +18,6 @@ from tinytorch.competition.judgement_record import Claim, as_record
 from tinytorch.errors import RecordError, SettingError
 from tinytorch.records.record import Record, canonical_json, parse_record
 
-__all__ = [
-    "HASH_LENGTH",
-    "LARGEST_RECORD_BYTES",
-    "NOT_CHECKED",
-    "ROUNDS",
-    "SEED_NOT_REVEALED",
-    "DamagedFile",
-    "KeptRun",
-    "Status",
-    "entry_folders",
-    "keep_run",
-    "path_below",
-    "read_record_file",
-    "read_text",
-    "record_text",
-    "run_files",
-    "run_name",
-    "write_new",
-]
-
-
 # ---------------------------------------------------------------- a run that was kept: a judgement
 # with where it lies, and how far it is believed
 
@@ -86,7 +65,7 @@ LARGEST_RECORD_BYTES = 8 << 20
 
 
 def record_text(record: Record) -> str:
-    """Give the one form that a record has in a file."""
+    """Return the canonical text of a record."""
     return canonical_json(record.to_dict()) + "\n"
 
 
@@ -149,7 +128,7 @@ def write_new(path: Path, text: str) -> None:
 
 
 def _name_new(temporary: Path, path: Path) -> None:
-    """Give a file its name unless another has it; two who try at once do not overwrite."""
+    """Link a file to its final name without overwriting, also under concurrent writers."""
     try:
         os.link(temporary, path)
     except FileExistsError:
@@ -190,13 +169,13 @@ def keep_run(
 
 
 def run_name(record: Record) -> str:
-    """Give the name of a record's file: the second it was made in, and its hash."""
+    """Return the file name of a record: its timestamp in seconds, and its hash."""
     moment = record.created_at.partition(".")[0].replace("-", "").replace(":", "")
     return f"{moment}Z-{record.hash[:HASH_LENGTH]}.json"
 
 
 def run_files(folder: Path, damaged: list[DamagedFile] | None = None) -> Iterator[Path]:
-    """Give every file that lies where a run belongs, in the order of names.
+    """Yield every file in a place for runs, sorted by name.
 
     Links, and what else lies in a folder of results, are added to `damaged`.
     """
@@ -222,7 +201,7 @@ def run_files(folder: Path, damaged: list[DamagedFile] | None = None) -> Iterato
 
 
 def entry_folders(folder: Path) -> Iterator[Path]:
-    """Give every folder of an entry, in the order of names; what lies in one is part of it."""
+    """Yield every folder of an entry, sorted by name; folders inside of one belong to it."""
     for place, folders, files in os.walk(folder):
         here = Path(place)
         depth = len(here.relative_to(folder).parts)

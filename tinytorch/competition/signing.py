@@ -24,18 +24,6 @@ from tinytorch.errors import MissingPartError, RecordError, SettingError
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-__all__ = [
-    "WHAT_TO_INSTALL",
-    "SignatureCheck",
-    "SigningKey",
-    "check_signature",
-    "new_key",
-    "public_part",
-    "read_key",
-    "sign_record",
-    "signature_path",
-]
-
 FORMAT, SCHEMA = "tinytorch competition signature", 1
 DOMAIN = "tinytorch competition record 1"
 LARGEST_KEY_BYTES, LARGEST_SIGNATURE_BYTES = 64 << 10, 8 << 10
@@ -57,7 +45,7 @@ class SigningKey:
 
 @dataclass(frozen=True)
 class SignatureCheck:
-    """Who signed a record ("" for nobody, or nobody that holds), and what is wrong with it.
+    """The key that signed a record ("" without a valid signature), and the findings.
 
     Where the package for it is missing, the signature was not checked, and the signer is only told.
     """
@@ -124,7 +112,7 @@ def read_key(path: str | Path) -> SigningKey:
 
 
 def public_part(line: str) -> str:
-    """Give a public key of OpenSSH without its comment; raise SettingError for anything else.
+    """Return an OpenSSH public key without its comment; raise SettingError for anything else.
 
     >>> public_part("ssh-rsa AAAA me")
     Traceback (most recent call last):
@@ -138,7 +126,7 @@ def public_part(line: str) -> str:
 
 
 def signature_path(record: Path) -> Path:
-    """Give where the signature of a record lies."""
+    """Return the path of a record's signature."""
     return record.with_name(f"{record.name}.sig")
 
 
@@ -165,7 +153,7 @@ def sign_record(path: str | Path, key: SigningKey) -> Path:
 
 
 def check_signature(path: str | Path, record_hash: str) -> SignatureCheck:
-    """Say who signed a record of this hash. Without a signature that is nobody, and no finding.
+    """Check the signature of a record of this hash. Without one there is no signer, and no finding.
 
     A package that is missing is no error, so that the rest can be read; `is_checked` tells.
     """
@@ -206,7 +194,7 @@ def _check_signer(fields: dict[str, str]) -> SignatureCheck:
 
 
 def _signer(fields: dict[str, str]) -> str:
-    """Give the public key that really made this signature."""
+    """Return the public key that made this signature, after verifying it."""
     with _cryptography():
         from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
         from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey

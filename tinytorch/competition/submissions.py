@@ -1,4 +1,4 @@
-"""The folder of all submissions: where runs are kept, submitted, and judged again."""
+"""Submit an entry with its runs into a folder of submissions, and judge it there again."""
 
 from __future__ import annotations
 
@@ -7,52 +7,26 @@ import re
 import shutil
 import tempfile
 import unicodedata
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tinytorch.competition.entry import MANIFEST, RESULTS, Entry, visible_path
-from tinytorch.competition.entry_file import entry_files, read_entry
-from tinytorch.competition.judgement import FEWEST_HEATS, Judgement, Score, score_of
+from tinytorch.competition.entry import MANIFEST, RESULTS, Entry, entry_files, read_entry
+from tinytorch.competition.events import find_event
+from tinytorch.competition.judgement import Judgement, Score, score_of
 from tinytorch.competition.judgement_record import claims_verified, judgement_in
-from tinytorch.competition.record_checks import check_numbers, check_round, status_of
-from tinytorch.competition.rounds import PRACTICE, Round, read_round
-from tinytorch.competition.run_files import (
-    HASH_LENGTH,
-    ROUNDS,
-    DamagedFile,
-    KeptRun,
-    keep_run,
-    path_below,
-    read_record_file,
-    run_files,
-)
+from tinytorch.competition.rounds import PRACTICE, Round
+from tinytorch.competition.run_files import HASH_LENGTH, keep_run, read_record_file, run_files
 from tinytorch.competition.signing import (
     SigningKey,
-    check_signature,
     public_part,
     read_key,
     sign_record,
     signature_path,
 )
+from tinytorch.competition.verification import read_folder
 from tinytorch.errors import RecordError, SettingError
-
-__all__ = [
-    "Folder",
-    "Judge",
-    "Rerun",
-    "Submitted",
-    "check_can_verify",
-    "claimed_score",
-    "folder_name",
-    "keep_run",
-    "read_folder",
-    "read_rounds",
-    "rerun",
-    "submit",
-]
-
 
 # ---------------------------------------------------------------- submit an entry: a copy of it
 # and of all its runs goes into the folder of submissions
@@ -112,7 +86,7 @@ def submit(
 
 
 def folder_name(team: str) -> str:
-    """Give a name for a team's folder that is harmless on every system.
+    """Return a folder name for a team that is valid on every system.
 
     >>> folder_name("Équipe № 1 / ../x")
     'equipe-no-1-x'
@@ -184,87 +158,6 @@ def _copy_run(path: Path, results: Path) -> tuple[Path, bool]:
     return copy, is_new
 
 
-# ---------------------------------------------------------------- where runs are kept: beside the
-# entry they are of, and in the folder of all submissions
-#
-# ::
-#
-#     results/20270503T120000Z-0123456789ab.json     beside entry.json: one file per run
-#     results/20270503T120000Z-0123456789ab.json.sig its signature, where there is one
-#
-#     submissions/rounds/spring-2027.json            the rounds
-#     submissions/EVENT/TEAM/0123456789ab/           a copy of an entry, named by its hash, and runs
-#
-# No run is ever overwritten or left out. A folder of submissions comes from others: nothing in it
-# is executed, links are not followed, and what is no record is listed with the reason.
-
-
-@dataclass(frozen=True)
-class Folder:
-    """What a folder of submissions holds: runs oldest first, damaged files, and rounds."""
-
-    records: tuple[KeptRun, ...] = ()
-    damaged: tuple[DamagedFile, ...] = ()
-    rounds: tuple[Round, ...] = ()
-
-
-def read_folder(folder: str | Path) -> Folder:
-    """Read every run below a folder; what cannot be read is listed, and nothing is raised for it.
-
-    A copy of a run counts once. What breaks a rule about records, such as a run that says it is
-    verified and is not, does not count at all.
-    """
-    folder = Path(folder)
-    if not folder.is_dir():
-        raise SettingError(f"there is no folder {folder}; make one with `tinytorch compete submit`")
-    damaged: list[DamagedFile] = []
-    rounds = tuple(read_rounds(folder, damaged))
-    runs: dict[str, KeptRun] = {}
-    for path in run_files(folder, damaged):
-        shown = path_below(folder, path)
-        try:
-            run = _read_run(path, shown, rounds)
-        except (RecordError, SettingError) as error:
-            damaged.append(DamagedFile(shown, visible_path(str(error))))
-            continue
-        if run.sha256 in runs:
-            first = runs[run.sha256].path
-            damaged.append(DamagedFile(shown, f"a copy of {first}, which counts once"))
-            continue
-        runs[run.sha256] = run
-    ordered = sorted(runs.values(), key=lambda run: (run.judgement.created_at, run.sha256))
-    return Folder(tuple(ordered), tuple(damaged), rounds)
-
-
-def _read_run(path: Path, shown: str, rounds: tuple[Round, ...]) -> KeptRun:
-    record = read_record_file(path)
-    judgement = judgement_in(record)
-    signature = check_signature(path, record.hash)
-    wrong = [*check_numbers(record, judgement), *signature.findings]
-    if claims_verified(record):  # For others this is a matter of `verify`; drawing takes seconds.
-        wrong += check_round(record, judgement, signer=signature.signer, rounds=rounds)
-    for each in wrong:
-        if each.is_fatal:
-            raise RecordError(f"{each.rule}: {each.seen}")
-    status = status_of(record, judgement, signature=signature, rounds=rounds)
-    signer = signature.signer if signature.is_checked else ""
-    return KeptRun(judgement, record.hash, status, signer, shown)
-
-
-def read_rounds(folder: Path, damaged: list[DamagedFile]) -> Iterator[Round]:
-    """Give the rounds of a folder of submissions; what is none is added to `damaged`."""
-    place = folder / ROUNDS
-    if place.is_symlink() or not place.is_dir():
-        return
-    for path in sorted(place.glob("*.json")):
-        try:
-            if path.is_symlink() or not path.is_file():
-                raise RecordError("no ordinary file")
-            yield read_round(path)
-        except RecordError as error:
-            damaged.append(DamagedFile(path_below(folder, path), visible_path(str(error))))
-
-
 # ---------------------------------------------------------------- verify an entry by judging it
 # once more, on the questions of a round
 
@@ -289,7 +182,7 @@ class Rerun:
         new, old = self.judgement.score, self.claimed
         if new is None or old is None or not self.judgement.is_valid:
             return None
-        return new.low <= old.high and old.low <= new.high
+        return not new.is_apart_from(old)
 
 
 def rerun(
@@ -335,7 +228,7 @@ def _sign_or_remove(path: Path, signing: SigningKey) -> None:
 
 
 def claimed_score(entry: Entry) -> Score | None:
-    """Give what the valid, unverified runs beside an entry show together."""
+    """Return the pooled score of the valid, unverified runs of an entry."""
     kept = read_folder(entry.folder).records
     runs = [run.judgement for run in kept if run.status == "unverified"]
     heats = [
@@ -344,20 +237,18 @@ def claimed_score(entry: Entry) -> Score | None:
         if run.is_valid and run.entry.sha256 == entry.sha256
         for heat in run.heats
     ]
-    if len(heats) < FEWEST_HEATS:
-        return None
-    return score_of(heats, [each.name for each in runs[0].event.scored])
+    return score_of(heats, find_event(entry.event).scored)
 
 
 def check_can_verify(round: Round, key: str | Path | SigningKey | None) -> SigningKey | None:
-    """Give the key that signs; raise where a run in this round could not be verified with it."""
+    """Return the signing key; raise SettingError if it cannot verify a run of this round."""
     signing = read_key(key) if isinstance(key, str | Path) else key
     if not round.is_revealed:
         raise SettingError(
             f"the seed of round {round.name!r} is not known here; give the organiser's secret file"
         )
     if round.name == PRACTICE.name:
-        raise SettingError("everybody knows the questions of the practice round; give another one")
+        raise SettingError("the questions of the practice round are public; give another round")
     if not round.public_key:
         return signing
     expected = public_part(round.public_key)

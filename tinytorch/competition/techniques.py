@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from dataclasses import MISSING, Field, asdict, dataclass, fields
+from collections.abc import Mapping, Sequence
+from dataclasses import MISSING, Field, fields
 from difflib import get_close_matches
-from importlib.util import find_spec
-from typing import Any, Literal
+from typing import Any
 
 from tinytorch.competition.entry import PRECISIONS, EntryError, Technique, shown
 from tinytorch.competition.events import DIVISIONS, Division
@@ -18,9 +17,8 @@ from tinytorch.tuning.recipe import TRANSFORMS, rebuilt_transform
 
 __all__ = [
     "KV_CACHE",
-    "RULINGS",
     "TECHNIQUES",
-    "Ruling",
+    "divisions_of",
     "implied_precision",
     "missing_parts",
     "resolve",
@@ -31,62 +29,29 @@ __all__ = [
 KV_CACHE = "kv-cache"
 """Write text with a cache of keys and values; it is empty before every question."""
 
-Kind = Literal["exact", "quantization", "approximation", "PyTorch"]
-ALLOWED_IN: dict[Kind, tuple[Division, ...]] = {
-    "exact": DIVISIONS,
-    "quantization": DIVISIONS,
-    "approximation": ("open", "learner"),
-    "PyTorch": (),  # the references are models of TinyTorch
-}
+WITH_ANOTHER_FUNCTION: tuple[Division, ...] = ("open", "learner")
+"""The divisions that allow approximate transforms."""
 
 
-@dataclass(frozen=True)
-class Ruling:
-    """What a transform is in the eyes of the competition: its kind, and what it does."""
+def divisions_of(transform: type[Transform]) -> tuple[Division, ...]:
+    """Return the divisions in which a transform is allowed.
 
-    kind: Kind
-    about: str
+    The references are models of TinyTorch, so that transforms of PyTorch alone are allowed in none,
+    and neither is one of another package that does not say that it may compete.
+    """
+    if not transform.may_compete or "core" not in transform.frameworks:
+        return ()
+    return WITH_ANOTHER_FUNCTION if transform.risk == "approximate" else DIVISIONS
 
-    @property
-    def divisions(self) -> tuple[Division, ...]:
-        """The divisions in which it is allowed."""
-        return ALLOWED_IN[self.kind]
-
-
-# fmt: off
-RULINGS: dict[str, Ruling] = {
-    "Quantize": Ruling("quantization", "holds weights in 8 or 4 bits"),
-    "FuseLayers": Ruling("exact", "computes neighbouring layers in one pass"),
-    "CompiledKernels": Ruling("exact", "computes with compiled kernels"),
-    "Prune": Ruling("approximation", "sets weights to zero"),
-    "SparseLayers": Ruling("approximation", "leaves out weights that are zero"),
-    "RemoveChannels": Ruling("approximation", "removes channels with their weights"),
-    "RemoveLayers": Ruling("approximation", "removes layers with their weights"),
-    "LowRank": Ruling("approximation", "replaces weights by products of smaller matrices"),
-    "ShareWeights": Ruling("approximation", "replaces weights by a few values of its choice"),
-    "LowerPrecision": Ruling("PyTorch", "computes in 16 bits"),
-    "TensorFloat32": Ruling("PyTorch", "multiplies with fewer bits on a GPU"),
-    "FoldBatchNorm": Ruling("PyTorch", "folds batch norms into convolutions"),
-    "FuseAttention": Ruling("PyTorch", "computes attention in one kernel"),
-    "ChannelsLast": Ruling("PyTorch", "keeps the channels of a pixel together"),
-    "SetThreads": Ruling("PyTorch", "sets the number of threads"),
-    "InferenceMode": Ruling("PyTorch", "does without the book-keeping for gradients"),
-    "PinnedTransfers": Ruling("PyTorch", "copies inputs to a GPU through pinned memory"),
-    "CompileModel": Ruling("PyTorch", "lets torch.compile fuse operations"),
-    "CaptureGraph": Ruling("PyTorch", "starts all kernels of a call at once"),
-    "StaticGeneration": Ruling("PyTorch", "writes with a cache that is allocated once"),
-}
-# fmt: on
-"""The name of a transform -> the ruling about it."""
 
 TECHNIQUES: dict[str, tuple[Transform, ...]] = {
-    each.name: each.transforms for each in CATALOG if "core" in each.frameworks
+    each.name: each.transforms
+    for each in CATALOG
+    if "core" in each.frameworks and all(divisions_of(type(part)) for part in each.transforms)
 } | {KV_CACHE: ()}
 """What can be declared by its name alone -> its transforms."""
 
-FOR_PYTORCH = frozenset(each.name for each in CATALOG if "core" not in each.frameworks)
-COMPILED_BACKENDS = {"numba": "fast"}
-"""A backend that has to be installed -> the extra that brings it."""
+NOT_ALLOWED = {each.name: each for each in CATALOG if each.name not in TECHNIQUES}
 
 
 def resolve(technique: Technique) -> tuple[Transform, ...]:
@@ -97,7 +62,7 @@ def resolve(technique: Technique) -> tuple[Transform, ...]:
     if not technique.transforms:
         return _find(technique.name)
     found = tuple(_rebuilt(technique.name, *each) for each in technique.transforms)
-    is_taken = technique.name in TECHNIQUES or technique.name in FOR_PYTORCH
+    is_taken = technique.name in TECHNIQUES or technique.name in NOT_ALLOWED
     if is_taken and found != TECHNIQUES.get(technique.name):
         raise EntryError(
             "E3",
@@ -117,18 +82,17 @@ def resolved(technique: Technique) -> Technique:
 
 def settings_of(transform: Transform) -> dict[str, Any]:
     """Give the settings of a transform as JSON has them."""
-    settings: dict[str, Any] = asdict(transform)  # type: ignore[call-overload]
     return {
-        name: list(value) if isinstance(value, tuple) else value for name, value in settings.items()
+        name: list(value) if isinstance(value, tuple) else value
+        for name, value in transform.to_dict().items()
     }
 
 
 def why_not_in(division: str, technique: Technique) -> str:
     """Say why a technique is not allowed in a division, or nothing."""
     for transform in resolve(technique):
-        name = type(transform).__name__
-        if division not in RULINGS[name].divisions:
-            return f"{technique.name} {RULINGS[name].about} ({name})"
+        if division not in divisions_of(type(transform)):
+            return f"{technique.name} {transform.effect} ({transform.name})"
     return ""
 
 
@@ -137,36 +101,20 @@ def implied_precision(technique: Technique) -> str:
 
     Weights of 8 bits that are multiplied as floats count as 8 bits.
     """
-    kinds = [_precision_of(each) for each in resolve(technique)]
+    kinds = [each.precision for each in resolve(technique)]
     return max(kinds, key=PRECISIONS.index, default=PRECISIONS[0])
 
 
 def missing_parts(technique: Technique) -> tuple[str, ...]:
     """Give the extras that a technique needs and that are not installed here."""
-    backends = [settings_of(each).get("backend") for each in resolve(technique)]
-    return tuple(
-        extra
-        for package, extra in COMPILED_BACKENDS.items()
-        if package in backends and find_spec(package) is None
-    )
-
-
-def _precision_of(transform: Transform) -> str:
-    settings = settings_of(transform)
-    if type(transform).__name__ == "Quantize":
-        return f"int{settings['bits']}"
-    return str(settings["dtype"]) if "dtype" in settings else PRECISIONS[0]
+    return tuple(extra for each in resolve(technique) for extra in each.missing_extras)
 
 
 def _find(name: str) -> tuple[Transform, ...]:
     if name in TECHNIQUES:
         return TECHNIQUES[name]
-    if name in FOR_PYTORCH:
-        raise EntryError(
-            "E3",
-            f"the technique {name} is for models of PyTorch, and the reference is one of TinyTorch",
-            "leave it out, or enter code that builds a model of PyTorch",
-        )
+    if name in NOT_ALLOWED:
+        raise _not_allowed(f"the technique {name}", NOT_ALLOWED[name].frameworks)
     near = get_close_matches(name, TECHNIQUES, n=1)
     hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(TECHNIQUES)}"
     raise EntryError(
@@ -177,15 +125,11 @@ def _find(name: str) -> tuple[Transform, ...]:
 def _rebuilt(technique: str, name: str, settings: Mapping[str, Any]) -> Transform:
     if name not in TRANSFORMS:
         near = get_close_matches(name, TRANSFORMS, n=1)
-        known = [each for each, ruling in RULINGS.items() if ruling.divisions]
+        known = [each for each in TRANSFORMS if divisions_of(TRANSFORMS[each])]
         hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(known)}"
         raise EntryError("E3", f"{technique}: no transform {shown(name)}", hint)
-    if not RULINGS[name].divisions:
-        raise EntryError(
-            "E3",
-            f"{technique}: {name} is for models of PyTorch, and the reference is one of TinyTorch",
-            "leave it out, or enter code that builds a model of PyTorch",
-        )
+    if not divisions_of(TRANSFORMS[name]):
+        raise _not_allowed(f"{technique}: {name}", TRANSFORMS[name].frameworks)
     unknown = [each for each in settings if each not in {field.name for field in _fields(name)}]
     if unknown:
         seen = f"{technique}: {name} has no setting {shown(unknown[0])}"
@@ -197,7 +141,17 @@ def _rebuilt(technique: str, name: str, settings: Mapping[str, Any]) -> Transfor
     except (TypeError, ValueError, ArithmeticError, AttributeError, LookupError) as error:
         reason = _reason(error)
     seen = f"{technique}: {name} does not take its settings: {reason}"
-    raise EntryError("E3", seen, f"mend them; {_settings_text(name)}")
+    raise EntryError("E3", seen, f"fix them; {_settings_text(name)}")
+
+
+def _not_allowed(subject: str, frameworks: Sequence[str]) -> EntryError:
+    if "core" in frameworks:
+        return EntryError("E3", f"{subject} is not allowed in the competition", "leave it out")
+    return EntryError(
+        "E3",
+        f"{subject} is for models of PyTorch, and the reference is one of TinyTorch",
+        "leave it out, or enter code that builds a model of PyTorch",
+    )
 
 
 def _fields(name: str) -> list[Field[Any]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tinytorch.core import operations as activations
+from tinytorch.core import operations
 from tinytorch.core.module import Module, check_floating_point
 from tinytorch.core.tensor import Tensor, apply
 from tinytorch.errors import SettingError
@@ -15,7 +15,7 @@ class ReLU(Module):
 
     def forward(self, x: Tensor) -> Tensor:
         check_floating_point(self, x)
-        return apply(activations.ReLU(), x)
+        return apply(operations.ReLU(), x)
 
 
 class Sigmoid(Module):
@@ -23,7 +23,7 @@ class Sigmoid(Module):
 
     def forward(self, x: Tensor) -> Tensor:
         check_floating_point(self, x)
-        return apply(activations.Sigmoid(), x)
+        return apply(operations.Sigmoid(), x)
 
 
 class Tanh(Module):
@@ -31,7 +31,7 @@ class Tanh(Module):
 
     def forward(self, x: Tensor) -> Tensor:
         check_floating_point(self, x)
-        return apply(activations.Tanh(), x)
+        return apply(operations.Tanh(), x)
 
 
 class GELU(Module):
@@ -47,7 +47,7 @@ class GELU(Module):
 
     def forward(self, x: Tensor) -> Tensor:
         check_floating_point(self, x)
-        return apply(activations.GELU(self.approximate), x)
+        return apply(operations.GELU(self.approximate), x)
 
     def extra_repr(self) -> str:
         return f"approximate={self.approximate!r}"
@@ -61,7 +61,7 @@ class Softmax(Module):
 
     def forward(self, x: Tensor, dim: int | None = None) -> Tensor:
         check_floating_point(self, x)
-        return apply(activations.Softmax(self.dim if dim is None else dim), x)
+        return apply(operations.Softmax(self.dim if dim is None else dim), x)
 
     def extra_repr(self) -> str:
         return f"dim={self.dim}"
@@ -72,4 +72,4 @@ class LogSoftmax(Softmax):
 
     def forward(self, x: Tensor, dim: int | None = None) -> Tensor:
         check_floating_point(self, x)
-        return apply(activations.LogSoftmax(self.dim if dim is None else dim), x)
+        return apply(operations.LogSoftmax(self.dim if dim is None else dim), x)

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from tinytorch.core import operations as products
+from tinytorch.core import operations
 from tinytorch.core.autograd import no_grad
 from tinytorch.core.dispatch import run, state
 from tinytorch.core.kernels import Array
@@ -33,12 +33,12 @@ def scaled_dot_product_attention(
     causal: bool = False,
     window: int | None = None,
 ) -> Tensor:
-    """Give softmax(query key^T / sqrt(d) + mask) value for (..., time, d) tensors.
+    """Return softmax(query key^T / sqrt(d) + mask) value for (..., time, d) tensors.
 
     A mask broadcasts to (..., queries, keys). True, or 1, means *may look*, False, or 0, *may not*.
     Other numbers, and floats that are all 0, are added to the scores. With `causal`, the last query
     sees every key, the one before it all but the last, and so on; with a `window` beside it, none
-    but the last `window` of these. A query that may see nothing gives zeros.
+    but the last `window` of these. A query that may see nothing returns zeros.
     """
     if (
         min(query.ndim, key.ndim, value.ndim) < 2
@@ -59,7 +59,7 @@ def scaled_dot_product_attention(
             band = _window_bias(query.shape[-2], key.shape[-2], window, query.dtype)
             bias = band if bias is None else bias + band
     scale = 1 / math.sqrt(query.shape[-1])
-    return apply(products.Attention(bias, scale, causal), query, key, value)
+    return apply(operations.Attention(bias, scale, causal), query, key, value)
 
 
 def _additive(mask: Any, dtype: np.dtype[Any]) -> Array:
@@ -76,7 +76,7 @@ def _additive(mask: Any, dtype: np.dtype[Any]) -> Array:
 
 @lru_cache(KEPT_BANDS)
 def _window_bias(queries: int, keys: int, window: int, dtype: np.dtype[Any]) -> Array:
-    """Give -inf for the keys (queries, keys) that lie before the window of a causal query."""
+    """Return -inf for the keys (queries, keys) that lie before the window of a causal query."""
     hidden = np.tri(queries, keys, keys - queries - window, dtype=bool)
     band = np.where(hidden, -np.inf, 0).astype(dtype)
     band.flags.writeable = False  # the layers of a model share it

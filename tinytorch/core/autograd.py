@@ -72,7 +72,7 @@ def is_grad_enabled() -> bool:
 def backward(root: Tensor, gradient: Array | None = None, *, retain_graph: bool = False) -> None:
     """Add the gradient of `root` to the ``grad`` of every leaf that it depends on.
 
-    The graph is freed on the way unless `retain_graph` asks for it to stay.
+    The graph is freed on the way unless `retain_graph` is true.
     """
     gradients = {id(root): _seed(root, gradient)}
     path, backend = state.path, state.backend
@@ -89,7 +89,7 @@ def backward(root: Tensor, gradient: Array | None = None, *, retain_graph: bool 
 def _step_back(
     tensor: Tensor, grad: Array, gradients: dict[int, Array], retain_graph: bool
 ) -> None:
-    """Keep the gradient of one tensor, if somebody wants it, and hand it on to its sources."""
+    """Store the gradient of one tensor where requested, and propagate it to its inputs."""
     operation = tensor.creator
     if operation is None or tensor.retains_grad:
         _accumulate(tensor, grad)
@@ -155,7 +155,7 @@ def _sources(tensor: Tensor) -> Iterator[Tensor]:
 
 
 def _shares_memory(slope: Array, grad: Array) -> bool:
-    """Tell whether a tensor would keep an array that others may still read or write."""
+    """Return whether a tensor would keep an array that others may still read or write."""
     return slope is grad or slope.base is not None
 
 
@@ -189,6 +189,6 @@ def check_gradients(
             measured = (values[0] - values[1]) / (2 * step)
             if abs(measured - computed[index]) > tolerance * max(1.0, abs(measured)):
                 raise GraphError(
-                    f"input {number} at {index}: backward gives {computed[index]:.8g}, "
+                    f"input {number} at {index}: backward computes {computed[index]:.8g}, "
                     f"central differences {measured:.8g}"
                 )

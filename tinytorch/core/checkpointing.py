@@ -34,7 +34,7 @@ Function = Callable[..., Any]
 
 
 def checkpoint(function: Function, *inputs: Any, **settings: Any) -> Tensor:
-    """Give ``function(*inputs, **settings)``, and compute it again during the backward pass.
+    """Return ``function(*inputs, **settings)``, and compute it again during the backward pass.
 
     The gradients of the inputs, of parameters and of other tensors that the function uses are the
     same, bit for bit, as without (only a tensor that is used several times inside and also outside
@@ -42,7 +42,7 @@ def checkpoint(function: Function, *inputs: Any, **settings: Any) -> Tensor:
     buffers of its layers and the random numbers of the first, so dropout drops the same elements
     and running statistics change once. These are found in the modules and generators that the
     function is, is bound to, was given, or names. Hooks of layers inside run each time; what else
-    the function does besides computing, it does twice. It must give one tensor.
+    the function does besides computing, it does twice. It must return one tensor.
     """
     if not is_grad_enabled():
         return _one_tensor(function(*inputs, **settings))
@@ -66,7 +66,7 @@ class _Recomputed(Operation):
         self.output: Array | None = None
 
     def run_first(self, given: tuple[Tensor, ...]) -> tuple[Tensor, tuple[Tensor, ...]]:
-        """Run the function, drop its graph, and give its result and what else it depends on.
+        """Run the function, drop its graph, and return its result and what else it depends on.
 
         What is alive after the graph is gone belongs to others: parameters, and tensors that were
         computed before. With a graph, because a kernel may compute otherwise without one.
@@ -98,9 +98,9 @@ class _Recomputed(Operation):
             output = self._call(stand_ins)
             if (output.shape, output.dtype) != self.form or not output.requires_grad:
                 raise GraphError(
-                    f"the checkpointed function gave {self.form[0]} of {self.form[1]} at first and "
-                    f"{output.shape} of {output.dtype} when it was run again; it must compute the "
-                    "same from the same inputs"
+                    f"the checkpointed function returned {self.form[0]} of {self.form[1]} at first "
+                    f"and {output.shape} of {output.dtype} when it was recomputed; it must be "
+                    "deterministic"
                 )
             backward(output, grad)
             return tuple(tensor.grad for tensor in (*stand_ins, *outside))
@@ -124,7 +124,7 @@ class _Recomputed(Operation):
 def _one_tensor(output: Any) -> Tensor:
     if not isinstance(output, Tensor):
         raise GraphError(
-            f"a checkpointed function must give one tensor, got {type(output).__name__}; "
+            f"a checkpointed function must return one tensor, got {type(output).__name__}; "
             "checkpoint a part that ends in one tensor, or join several with concatenate"
         )
     return output
@@ -221,7 +221,7 @@ def _found_in(holders: Any) -> tuple[list[Module], list[np.random.Generator]]:
 
 
 def _used_by(function: Any) -> list[Any]:
-    """Give what the closure of a function holds, its defaults, and the globals that it names."""
+    """Return what the closure of a function holds, its defaults, and the globals that it names."""
     cells = [cell.cell_contents for cell in function.__closure__ or () if _is_filled(cell)]
     named = [function.__globals__.get(name) for name in function.__code__.co_names]
     of_interest = (Module, np.random.Generator, list, tuple, dict)
@@ -241,7 +241,7 @@ def _is_filled(cell: Any) -> bool:
 
 
 def checkpoint_layers(model: Module, layers: Iterable[str] | None = None) -> tuple[str, ...]:
-    """Let layers of a model compute again in the backward pass, and give their names.
+    """Let layers of a model compute again in the backward pass, and return their names.
 
     Without `layers` these are its repeated blocks: modules of one class in a list, such as the
     blocks of a GPT. A Sequential of simple layers is checkpointed in about sqrt(n) pieces instead,

@@ -165,7 +165,7 @@ def read_gpt2(folder: Path) -> tuple[dict[str, Any], dict[str, Array]]:
 def _read_config(folder: Path) -> dict[str, Any]:
     if not folder.is_dir():
         raise CheckpointError(
-            f"{folder} is no folder; give a local one with config.json and model.safetensors"
+            f"{folder} is not a folder; pass a local one with config.json and model.safetensors"
         )
     path = folder / "config.json"
     try:
@@ -197,7 +197,7 @@ def _read_shards(folder: Path) -> dict[str, Array]:
             content = json.loads(index.read_text(encoding="utf-8"))
             names = sorted(set(content["weight_map"].values()))
         except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
-            raise CheckpointError(f"{index} is no index of weights: {error!r}") from error
+            raise CheckpointError(f"{index} is not an index of weights: {error!r}") from error
     arrays: dict[str, Array] = {}
     for name in names:
         arrays |= read_arrays(folder / name)[0]

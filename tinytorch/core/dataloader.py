@@ -99,7 +99,7 @@ class DataLoader:
 
 
 def _as_array(value: Any) -> Array:
-    """Give one value of an example as an array; Python's floats become float32, ints stay ints."""
+    """Convert one value of an example to an array; Python floats become float32, ints int64."""
     if isinstance(value, Tensor):
         return value.data
     array = np.asarray(value)

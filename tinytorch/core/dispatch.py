@@ -77,7 +77,7 @@ ArrayWatcher = Callable[[list[Any], list[Any]], None]
 
 
 class _State(threading.local):
-    """What each thread has active. Class attributes are the defaults of a new thread."""
+    """Thread-local state. Class attributes are the defaults of a new thread."""
 
     grad_enabled: bool = True
     backend: Backend | None = None
@@ -145,7 +145,7 @@ def _output_spec(array: Any, inputs: list[Any]) -> ArraySpec:
 
 
 def active_backend() -> Backend:
-    """Give the backend that computes in this thread."""
+    """Return the active backend of this thread."""
     global _process_backend
     if _process_backend is None:
         _process_backend = default_backend()
@@ -176,8 +176,8 @@ def use_backend(backend: str | Backend) -> Iterator[Backend]:
 def recording(recorder: Recorder, *, arrays: ArrayWatcher | None = None) -> Iterator[None]:
     """Call `recorder` with every :class:`KernelCall` of this thread inside the block.
 
-    `arrays` is called first, with the arrays that the kernel read and those that it gave. It must
-    not keep them, or they live longer than they would.
+    `arrays` is called first, with the input and the output arrays of the kernel. It must not keep
+    references to them, which would extend their lifetime.
     """
     recorders, watchers = state.recorders, state.array_watchers
     state.recorders = (*recorders, recorder)

@@ -6,7 +6,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from tinytorch.core import operations as shaping
+from tinytorch.core import operations
 from tinytorch.core.kernels import Array
 from tinytorch.core.layers import Seed
 from tinytorch.core.module import Module
@@ -17,9 +17,9 @@ __all__ = ["CheckedIds", "Embedding", "PositionalEmbedding", "SinusoidalEncoding
 
 
 class CheckedIds(np.ndarray[Any, Any]):
-    """Token ids that need no second check, because they are known to lie below `limit`.
+    """Token ids that were validated already: all lie below `limit`.
 
-    What is computed from them is not known to, and has no limit.
+    Arrays computed from them are not validated, and have no limit.
     """
 
     limit: int | None = None
@@ -33,7 +33,7 @@ class CheckedIds(np.ndarray[Any, Any]):
 
 
 def token_ids(tokens: Any, vocab_size: int) -> Array:
-    """Check tokens and give them as integers; floats are accepted when they are whole numbers."""
+    """Check tokens and return them as integers; floats are accepted when integral."""
     if type(tokens) is CheckedIds and tokens.limit is not None and tokens.limit <= vocab_size:
         return tokens.view(np.ndarray)
     try:
@@ -47,7 +47,7 @@ def token_ids(tokens: Any, vocab_size: int) -> Array:
             whole = array.astype(np.int64)
         if not np.array_equal(whole, array):
             wrong = array[whole != array].flat[0]
-            raise TokenError(f"token ids must be whole numbers, got {wrong}")
+            raise TokenError(f"token ids must be integers, got {wrong}")
         array = whole
     if array.size and (array.min() < 0 or array.max() >= vocab_size):
         wrong = array[(array < 0) | (array >= vocab_size)].flat[0]
@@ -67,7 +67,7 @@ class Embedding(Module):
 
     def forward(self, tokens: Any) -> Tensor:
         ids = token_ids(tokens, self.num_embeddings)
-        return apply(shaping.Embedding(ids), self.weight)
+        return apply(operations.Embedding(ids), self.weight)
 
     def extra_repr(self) -> str:
         return f"{self.num_embeddings}, {self.embedding_dim}"
@@ -84,7 +84,8 @@ class PositionalEmbedding(Module):
     def forward(self, x: Tensor, start: int = 0, padding: Array | None = None) -> Tensor:
         """Add the vectors of the positions from `start` on.
 
-        With `padding` (batch,), each row counts from its own first token after so many empty ones.
+        `padding` (batch,) is the number of padding tokens at the left of each row; positions
+        count from the first token after them.
         """
         return x + self.weight[position_rows(self, self.weight, x, start, padding)]
 
@@ -119,7 +120,7 @@ def _check_sizes(layer: Module, rows: int, width: int) -> None:
 def position_rows(
     layer: Module, table: Tensor, x: Tensor, start: int, padding: Array | None
 ) -> slice | Array:
-    """Give the rows of the table to add: the same for all, or (batch, time) of them."""
+    """Return the rows of the table to add: the same for all, or (batch, time) of them."""
     shape = x.data.shape
     if len(shape) < 2 or shape[-1] != table.shape[1]:
         raise ShapeError(f"{layer!r} needs (..., time, {table.shape[1]}), got {x.shape}")

@@ -1,4 +1,4 @@
-"""Where files go, and writing them so that a reader sees the old one or the new one, never half."""
+"""Cache folders, atomic writes, and progress on a terminal."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["ProgressLine", "cache_folder", "keep_freed_memory", "write_atomicall
 
 
 def cache_folder() -> Path:
-    """Give the folder for what can be made again: TINYTORCH_CACHE, or the user's cache."""
+    """Return the folder for what can be made again: TINYTORCH_CACHE, or the user's cache."""
     own = os.environ.get("TINYTORCH_CACHE")
     if own:
         return Path(own).expanduser()
@@ -27,7 +27,7 @@ def cache_folder() -> Path:
 
 @contextmanager
 def write_atomically(path: Path) -> Iterator[Path]:
-    """Give a temporary path beside `path`; it replaces `path` when the block ends well.
+    """Yield a temporary path beside `path`; it replaces `path` when the block ends well.
 
     When the block raises, or the disk is full, `path` stays as it was. A link stays a link: what it
     points to is replaced. A device or a pipe is never replaced, but written to.
@@ -61,7 +61,7 @@ def _copied_to(device: Path) -> Iterator[Path]:
 
 
 def _usual_mode() -> int:
-    """Give the permissions of a new file; mkstemp makes it private."""
+    """Return the permissions of a new file; mkstemp makes it private."""
     mask = os.umask(0)
     os.umask(mask)
     return 0o666 & ~mask

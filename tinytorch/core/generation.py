@@ -71,7 +71,7 @@ class Sampler:
         return (cumulative <= draws).sum(axis=-1)
 
     def probabilities(self, logits: Array) -> Array:
-        """Give what is drawn from, in float64, for a temperature above 0."""
+        """Return the sampling distribution, in float64, for a temperature above 0."""
         shifted = logits.astype(np.float64) - logits.max(axis=-1, keepdims=True)
         with np.errstate(over="ignore"):  # at a tiny temperature all but the likeliest are -inf
             scores = shifted / self.temperature
@@ -110,7 +110,7 @@ OnToken = Callable[[Array], Any]
 
 @dataclass(frozen=True)
 class Prompts:
-    """Token ids (batch, time). Shorter rows stand at the right, after so much `padding` (batch,).
+    """Token ids (batch, time), left-padded by `padding` (batch,) tokens.
 
     `form` is what was given: one `row`, a `batch` of equal rows, or a `list` of unequal ones.
     """
@@ -213,7 +213,7 @@ class Continuation:
             cache.reset(prompts.padding)
 
     def next_logits(self) -> Array:
-        """Give the logits (batch, vocabulary) of the token to come."""
+        """Return the logits (batch, vocabulary) of the next token."""
         if self.cache is None or self.length > self.model.max_seq_len:
             return self._plain_logits()
         unseen = CheckedIds.of(self._unseen, self.model.vocab_size)
@@ -246,7 +246,7 @@ class Continuation:
         self._unseen = tokens[:, None]
 
     def result(self) -> Tensor | list[Tensor]:
-        """Give prompts and continuations; rows of a list without padding, each to its own end."""
+        """Return prompts and continuations; rows of a list without padding, each to its own end."""
         if self.prompts.form == "row":
             return Tensor(self._ids[0, : self.length])
         if self.prompts.form == "batch":
@@ -258,7 +258,7 @@ class Continuation:
 
 
 def cache_for(model: GPT, prompts: Prompts, count: int, given: KVCache | None) -> KVCache | None:
-    """Give a cache with room for a generation: the given one if it fits, or a new one.
+    """Return a cache with room for a generation: the given one if it fits, or a new one.
 
     None means that no cache is of use, because the prompt alone fills the model.
     """
@@ -268,7 +268,7 @@ def cache_for(model: GPT, prompts: Prompts, count: int, given: KVCache | None) -
         if given.dtype != model.norm.weight.dtype:
             raise DTypeError(
                 f"the cache holds {given.dtype}, the model computes in {model.norm.weight.dtype}; "
-                "make_cache() gives one that fits"
+                "make_cache() returns one that fits"
             )
         if time > given.max_seq_len:
             raise CacheFullError(
@@ -277,13 +277,13 @@ def cache_for(model: GPT, prompts: Prompts, count: int, given: KVCache | None) -
             )
     if time > model.max_seq_len or count == 0:
         return None
-    needed = min(time + count - 1, model.max_seq_len)  # nobody looks at the last token
+    needed = min(time + count - 1, model.max_seq_len)  # the last token is never an input
     if given is None:
         return model.make_cache(batch, needed)
     if needed > given.max_seq_len:
         raise CacheFullError(
             f"the cache has room for {given.max_seq_len} tokens; a prompt of {time} and "
-            f"{count} new ones need {needed}; make a longer one, or ask for fewer tokens"
+            f"{count} new ones need {needed}; make a longer one, or generate fewer tokens"
         )
     return given
 
@@ -296,7 +296,7 @@ def check_count(max_new_tokens: Any) -> None:
 
 @contextmanager
 def without_attached_cache(model: GPT) -> Iterator[None]:
-    """Let a model compute plainly, although somebody attached a cache to its `forward`."""
+    """Bypass a cache attached to the `forward` of a model, for the duration of the block."""
     attached = vars(model).get("attached_cache")
     if attached is None:
         yield

@@ -18,11 +18,11 @@ class KVCache:
     """Keys and values of all layers, in arrays that are allocated once.
 
     Each layer calls :meth:`update` with the keys and values of the new tokens and attends to what
-    it gives back; after the last layer, :meth:`advance` makes the tokens part of the past.
+    it returns; after the last layer, :meth:`advance` makes the tokens part of the past.
 
-    With a `window`, only so many tokens are held: each one sees itself and the `window` - 1 before
-    it. The memory is then a ring, so that a token takes the place of the one that nobody sees any
-    more. `max_seq_len` still limits how many tokens come in all.
+    With a `window`, only that many tokens are held: each one sees itself and the `window` - 1
+    before it. The memory is then a ring buffer, in which a token overwrites the one that has left
+    the window. `max_seq_len` still limits the total number of tokens.
 
     Rows of a batch may begin at different times: :meth:`reset` takes how many positions on the left
     of each row are `padding`, which :meth:`mask` hides.
@@ -128,7 +128,7 @@ class KVCache:
         return seen[0], seen[1]
 
     def _past_positions(self, time: int) -> Array:
-        """Give the positions of the past that `time` new tokens may see, in order."""
+        """Return the positions of the past that `time` new tokens may see, in order."""
         first = 0 if self.seq_pos + time <= self.slots else self.seq_pos - self.slots + 1
         return np.arange(max(0, first), self.seq_pos)
 
@@ -153,7 +153,7 @@ class KVCache:
     # ------------------------------------------------------------ reading
 
     def mask(self, time: int) -> Array | None:
-        """Give what to add to the scores of `time` new tokens, beside a causal mask, or None.
+        """Return what to add to the scores of `time` new tokens, beside a causal mask, or None.
 
         It is 0, or -inf for padding and for what lies before the window; it broadcasts to (batch,
         heads, time, keys), with the keys as :meth:`update` gives them.
@@ -179,7 +179,7 @@ class KVCache:
         return np.where(hidden, -np.inf, 0).astype(self.dtype) if hidden.any() else None
 
     def get(self, layer_idx: int) -> tuple[Tensor, Tensor]:
-        """Give keys and values of the first `seq_pos` tokens, as views of the cache.
+        """Return keys and values of the first `seq_pos` tokens, as views of the cache.
 
         From a window, they are those of the last tokens that it holds, in order, and copied once it
         has been filled.
@@ -193,7 +193,7 @@ class KVCache:
         return Tensor(keys[:, :, held]), Tensor(values[:, :, held])
 
     def grown(self, max_seq_len: int) -> KVCache:
-        """Give a copy with room for `max_seq_len` tokens."""
+        """Return a copy with room for `max_seq_len` tokens."""
         if max_seq_len < self.seq_pos:
             raise SettingError(
                 f"the cache holds {self.seq_pos} tokens; it cannot shrink to {max_seq_len}"
@@ -216,7 +216,7 @@ class KVCache:
         return twin
 
     def get_memory_usage(self) -> dict[str, float]:
-        """Give `total_mb`, `per_layer_mb`, `cache_tensors` and `total_elements` really held."""
+        """Return `total_mb`, `per_layer_mb`, `cache_tensors` and `total_elements` really held."""
         total = self._keys.nbytes + self._values.nbytes
         return {
             "total_mb": total / 2**20,

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from tinytorch.core import operations as products
+from tinytorch.core import operations
 from tinytorch.core.activations import GELU, LogSoftmax, ReLU, Sigmoid, Softmax, Tanh
 from tinytorch.core.kernels import Array
 from tinytorch.core.module import Module, check_floating_point
@@ -60,11 +60,11 @@ class Linear(Module):
         if x.data.ndim == 0 or x.data.shape[-1] != self.in_features:
             raise ShapeError(f"{self!r} needs input (..., {self.in_features}), got {x.shape}")
         if self.bias is None:
-            return apply(products.Linear(), x, self.weight)
-        return apply(products.Linear(), x, self.weight, self.bias)
+            return apply(operations.Linear(), x, self.weight)
+        return apply(operations.Linear(), x, self.weight, self.bias)
 
     def product(self) -> Product:
-        """Give the kernel that computes this layer, and what it takes after x."""
+        """Return the kernel that computes this layer, and what it takes after x."""
         return "linear", (self.weight.data, None if self.bias is None else self.bias.data), {}
 
     def extra_repr(self) -> str:
@@ -102,7 +102,7 @@ class Sequential(Module):
         for number, layer in enumerate(layers):
             if isinstance(layer, type) or not callable(layer):
                 raise SettingError(
-                    f"layer {number} of Sequential is {layer!r}, which is no layer"
+                    f"layer {number} of Sequential is {layer!r}, which is not a layer"
                     + ("; write the brackets: ReLU()" if isinstance(layer, type) else "")
                 )
         self.layers: list[Any] = list(layers)

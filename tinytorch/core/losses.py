@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from tinytorch.core import operations as losses
+from tinytorch.core import operations
 from tinytorch.core.kernels import Array
 from tinytorch.core.module import Module, check_floating_point
 from tinytorch.core.tensor import Tensor, apply
@@ -57,7 +57,7 @@ class CrossEntropyLoss(_Loss):
                 f"{logits.shape[:-1]}, got {ids.shape}"
             )
         rows = logits if logits.ndim == 2 else logits.reshape(-1, classes)
-        values = apply(losses.CrossEntropy(ids.reshape(-1)), rows)
+        values = apply(operations.CrossEntropy(ids.reshape(-1)), rows)
         return self.reduce(values if logits.ndim == 2 else values.reshape(ids.shape))
 
 
@@ -74,14 +74,14 @@ class BinaryCrossEntropyLoss(_Loss):
         _check_same_shape(self, predictions, targets)
         wanted = targets.data.astype(predictions.dtype, copy=False)
         if self.from_logits:
-            return self.reduce(apply(losses.BinaryCrossEntropyWithLogits(wanted), predictions))
+            return self.reduce(apply(operations.BinaryCrossEntropyWithLogits(wanted), predictions))
         outside = (predictions.data < 0) | (predictions.data > 1)
         if outside.any():
             raise SettingError(
                 f"binary cross entropy needs probabilities in [0, 1], got "
                 f"{float(predictions.data[outside][0]):.4g}; for logits use from_logits=True"
             )
-        return self.reduce(apply(losses.BinaryCrossEntropy(wanted), predictions))
+        return self.reduce(apply(operations.BinaryCrossEntropy(wanted), predictions))
 
 
 def _as_tensor(value: Any) -> Tensor:

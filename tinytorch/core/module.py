@@ -46,7 +46,7 @@ Method = TypeVar("Method", bound=Callable[..., Any])
 class HookHandle:
     """What registering a hook gives back: `remove()` takes the hook away again."""
 
-    _keys = count()  # never used twice, so that a second remove() takes nobody else's hook
+    _keys = count()  # never reused, so that a second remove() cannot remove another hook
 
     def __init__(self, hooks: dict[int, Any], hook: Any) -> None:
         self._hooks = hooks
@@ -71,7 +71,7 @@ class Execution:
     def wrapped(
         self, module: Module, method: Callable[..., Any], *, is_forward: bool
     ) -> Callable[..., Any]:
-        """Give the method as it is to be called."""
+        """Return the method as it is to be called."""
         if is_forward and self.around_forward is not None:
             method = partial(self.around_forward, module, method)
         return method if self.backend is None else partial(self._on_backend, method)
@@ -112,7 +112,7 @@ class Module:
 
     @property
     def is_watched(self) -> bool:
-        """Whether somebody wants to see, or has changed, how this module is called."""
+        """Whether this module has hooks, or an instance attribute replaces how it is called."""
         return bool(self._pre_hooks or self._hooks or self._execution or "forward" in self.__dict__)
 
     # ------------------------------------------------------------ the tree
@@ -208,7 +208,7 @@ class Module:
         return self
 
     def state_dict(self) -> dict[str, Array]:
-        """Give the arrays of all parameters and buffers by name, not copied."""
+        """Return the arrays of all parameters and buffers by name, not copied."""
         return {name: tensor.data for name, tensor in self._named_tensors()}
 
     def load_state_dict(self, arrays: Mapping[str, Any]) -> None:
@@ -296,11 +296,11 @@ class Module:
         return twin
 
     def __getstate__(self) -> dict[str, Any]:
-        """Give what a pickle holds: how a model is run is a matter of the machine it runs on."""
+        """Return the state to pickle, without the settings that belong to this machine."""
         return {name: value for name, value in vars(self).items() if name != "_execution"}
 
     def extra_repr(self) -> str:
-        """Give the settings to show between the brackets of `repr`."""
+        """Return the settings to show between the brackets of `repr`."""
         return ""
 
     @recursive_repr()

@@ -30,9 +30,9 @@ class Operation:
     """One differentiable operation, applied once.
 
     ``forward`` takes the arrays of the inputs and puts what the derivative needs into ``saved``.
-    ``backward`` takes the gradient of the output and gives one gradient per input, or None where
-    :meth:`wants` says that nobody needs it. A gradient is `grad` itself, a view of it, or a new
-    array that nothing else holds.
+    ``backward`` takes the gradient of the output and returns one gradient per input, or None where
+    :meth:`wants` is false. A gradient is `grad` itself, a view of it, or a new array that nothing
+    else references.
     """
 
     inputs: tuple[Any, ...] = ()
@@ -49,7 +49,7 @@ class Operation:
         raise NotImplementedError
 
     def wants(self, position: int) -> bool:
-        """Tell whether the gradient of this input is needed."""
+        """Return whether the gradient of this input is needed."""
         inputs = self.inputs
         return position < len(inputs) and bool(inputs[position].requires_grad)
 
@@ -83,7 +83,7 @@ class Binary(Operation):
     """An operation on two arrays that broadcast: derivatives are summed back to each shape."""
 
     def derivative(self, position: int, grad: Array) -> Array:
-        """Give the gradient of one input, in the broadcast shape."""
+        """Return the gradient of one input, in the broadcast shape."""
         raise NotImplementedError
 
     def backward(self, grad: Array) -> Gradients:
@@ -413,7 +413,7 @@ class _Reduction(Operation):
         self.keepdims = keepdims
 
     def axes(self) -> tuple[int, ...]:
-        """Give the reduced axes as non-negative numbers."""
+        """Return the reduced axes as non-negative numbers."""
         rank = len(self.inputs[0].shape)
         if self.axis is None or rank == 0:  # NumPy allows axis -1 of a scalar
             return tuple(range(rank))

@@ -58,14 +58,14 @@ class Optimizer:
         raise NotImplementedError
 
     def state_dict(self) -> dict[str, Array]:
-        """Give everything needed to go on later, as arrays by name, not copied."""
+        """Return the optimizer's state as arrays by name, not copied."""
         arrays: dict[str, Array] = {"steps": np.array(self.steps), "lr": np.array(self.lr)}
         for index, slots in enumerate(self.slots):
             arrays |= {f"{index}.{name}": array for name, array in slots.items()}
         return arrays
 
     def load_state_dict(self, arrays: Mapping[str, Array]) -> None:
-        """Take back what :meth:`state_dict` gave; nothing changes unless everything fits."""
+        """Restore what :meth:`state_dict` returned; nothing changes unless everything fits."""
         slots: list[dict[str, Array]] = [{} for _ in self.params]
         for key, array in arrays.items():
             if key in ("steps", "lr"):

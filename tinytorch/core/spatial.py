@@ -7,8 +7,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from tinytorch.core import operations as convolution
-from tinytorch.core import operations as normalization
+from tinytorch.core import operations
 from tinytorch.core.kernels.reference_spatial import Pair, output_size
 from tinytorch.core.layers import Seed, uniform
 from tinytorch.core.module import Module, check_floating_point
@@ -96,7 +95,7 @@ class Conv2d(Module):
     def _convolve(self, x: Tensor) -> Tensor:
         size = output_size(x.shape[2:], self.kernel_size, self.stride, self.padding, self.dilation)
         check_window(self, x, size)
-        operation = convolution.Conv2d(self.stride, self.padding, self.dilation, self.groups)
+        operation = operations.Conv2d(self.stride, self.padding, self.dilation, self.groups)
         if self.bias is None:
             return apply(operation, x, self.weight)
         return apply(operation, x, self.weight, self.bias)
@@ -111,7 +110,7 @@ class Conv2d(Module):
 
 
 class _Pool2d(Module):
-    operation: type[convolution.MaxPool2d] | type[convolution.AvgPool2d]
+    operation: type[operations.MaxPool2d] | type[operations.AvgPool2d]
 
     def __init__(
         self, kernel_size: int | Pair, stride: int | Pair | None = None, padding: int | Pair = 0
@@ -140,13 +139,13 @@ class _Pool2d(Module):
 class MaxPool2d(_Pool2d):
     """The largest element of each window."""
 
-    operation = convolution.MaxPool2d
+    operation = operations.MaxPool2d
 
 
 class AvgPool2d(_Pool2d):
     """The mean of each window; the padding counts as zeros."""
 
-    operation = convolution.AvgPool2d
+    operation = operations.AvgPool2d
 
 
 class BatchNorm2d(Module):
@@ -173,7 +172,7 @@ class BatchNorm2d(Module):
             raise ShapeError(
                 f"{self!r} needs more than one value per channel to train, got {x.shape}"
             )
-        operation = normalization.BatchNorm(self.eps)
+        operation = operations.BatchNorm(self.eps)
         result = apply(operation, x, self.weight, self.bias)
         unbiased = operation.variance * (count / (count - 1))
         for running, seen in ((self.running_mean, operation.mean), (self.running_var, unbiased)):

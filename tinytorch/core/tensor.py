@@ -8,11 +8,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from tinytorch.core import autograd
-from tinytorch.core import operations as elementwise
-from tinytorch.core import operations as products
-from tinytorch.core import operations as reductions
-from tinytorch.core import operations as shaping
+from tinytorch.core import autograd, operations
 from tinytorch.core.dispatch import run, state
 from tinytorch.core.kernels import Array
 from tinytorch.core.operations import Axes, Operation
@@ -108,17 +104,17 @@ class Tensor:
         return twin
 
     def item(self) -> Any:
-        """Give the only element as a Python number."""
+        """Return the only element as a Python number."""
         if self.size != 1:
             raise ShapeError(f"item() needs one element, this tensor has shape {self.shape}")
         return self.data.item()
 
     def numpy(self) -> Array:
-        """Give the array itself, not a copy."""
+        """Return the array itself, not a copy."""
         return self.data
 
     def astype(self, dtype: Any) -> Tensor:
-        """Give a copy of another dtype, without a graph."""
+        """Return a copy of another dtype, without a graph."""
         return Tensor(self.data.astype(dtype))
 
     # ------------------------------------------------------------ differentiation
@@ -130,11 +126,11 @@ class Tensor:
         autograd.backward(self, gradient, retain_graph=retain_graph)
 
     def detach(self) -> Tensor:
-        """Give a tensor with the same memory and no graph."""
+        """Return a tensor that shares memory with this one and has no graph."""
         return Tensor(self.data)
 
     def retain_grad(self) -> Tensor:
-        """Ask for ``grad`` although this tensor was computed."""
+        """Keep ``grad`` of this non-leaf tensor in the next backward pass."""
         self.retains_grad = True
         return self
 
@@ -144,24 +140,24 @@ class Tensor:
     # ------------------------------------------------------------ arithmetic
 
     def __add__(self, other: Operand) -> Tensor:
-        return apply(elementwise.Add(), self, _operand(other, self))
+        return apply(operations.Add(), self, _operand(other, self))
 
     def __sub__(self, other: Operand) -> Tensor:
-        return apply(elementwise.Subtract(), self, _operand(other, self))
+        return apply(operations.Subtract(), self, _operand(other, self))
 
     def __mul__(self, other: Operand) -> Tensor:
-        return apply(elementwise.Multiply(), self, _operand(other, self))
+        return apply(operations.Multiply(), self, _operand(other, self))
 
     def __truediv__(self, other: Operand) -> Tensor:
-        return apply(elementwise.Divide(), self, _operand(other, self))
+        return apply(operations.Divide(), self, _operand(other, self))
 
     def __pow__(self, other: Operand) -> Tensor:
         if isinstance(other, (int, float)):
-            return apply(elementwise.ScalarPower(other), self)
-        return apply(elementwise.Power(), self, _operand(other, self))
+            return apply(operations.ScalarPower(other), self)
+        return apply(operations.Power(), self, _operand(other, self))
 
     def __matmul__(self, other: Operand) -> Tensor:
-        return apply(products.Matmul(), self, _operand(other, self))
+        return apply(operations.Matmul(), self, _operand(other, self))
 
     def __radd__(self, other: Operand) -> Tensor:
         return _operand(other, self) + self
@@ -176,16 +172,16 @@ class Tensor:
         return _operand(other, self) / self
 
     def __rpow__(self, other: Operand) -> Tensor:
-        return apply(elementwise.Power(), _operand(other, self), self)
+        return apply(operations.Power(), _operand(other, self), self)
 
     def __rmatmul__(self, other: Operand) -> Tensor:
         return _operand(other, self) @ self
 
     def __neg__(self) -> Tensor:
-        return apply(elementwise.Negative(), self)
+        return apply(operations.Negative(), self)
 
     def __abs__(self) -> Tensor:
-        return apply(elementwise.Absolute(), self)
+        return apply(operations.Absolute(), self)
 
     def __eq__(self, other: object) -> Any:
         return self._compare("equal", other)
@@ -220,38 +216,38 @@ class Tensor:
         return abs(self)
 
     def exp(self) -> Tensor:
-        return apply(elementwise.Exp(), self)
+        return apply(operations.Exp(), self)
 
     def log(self) -> Tensor:
-        return apply(elementwise.Log(), self)
+        return apply(operations.Log(), self)
 
     def sqrt(self) -> Tensor:
-        return apply(elementwise.Sqrt(), self)
+        return apply(operations.Sqrt(), self)
 
     # ------------------------------------------------------------ reductions
 
     def sum(self, axis: Axes = None, keepdims: bool = False) -> Tensor:
-        return apply(reductions.Sum(axis, keepdims), self)
+        return apply(operations.Sum(axis, keepdims), self)
 
     def mean(self, axis: Axes = None, keepdims: bool = False) -> Tensor:
-        return apply(reductions.Mean(axis, keepdims), self)
+        return apply(operations.Mean(axis, keepdims), self)
 
     def max(self, axis: Axes = None, keepdims: bool = False) -> Tensor:
-        return apply(reductions.Max(axis, keepdims), self)
+        return apply(operations.Max(axis, keepdims), self)
 
     def var(self, axis: Axes = None, keepdims: bool = False) -> Tensor:
-        """Give the variance, divided by the number of elements (not by one less)."""
+        """Return the variance, divided by the number of elements (not by one less)."""
         centred = self - self.mean(axis, keepdims=True)
         return (centred**2).mean(axis, keepdims)
 
     def argmax(self, axis: int | None = None) -> Tensor:
-        """Give the index of the (first) largest element; it has no gradient."""
+        """Return the index of the (first) largest element; it has no gradient."""
         return Tensor(np.asarray(self.data.argmax(axis=axis)))
 
     # ------------------------------------------------------------ shapes
 
     def reshape(self, *shape: int | Sequence[int]) -> Tensor:
-        return apply(shaping.Reshape(_flat(shape)), self)
+        return apply(operations.Reshape(_flat(shape)), self)
 
     def transpose(self, *axes: int | Sequence[int]) -> Tensor:
         """Swap the last two axes, or the two that are given, or reorder all."""
@@ -263,13 +259,13 @@ class Tensor:
                 raise ShapeError(f"cannot swap axes {first} and {second} of shape {self.shape}")
             swapped[first], swapped[second] = swapped[second], swapped[first]
             order = tuple(swapped)
-        return apply(shaping.Transpose(order or tuple(range(self.ndim))), self)
+        return apply(operations.Transpose(order or tuple(range(self.ndim))), self)
 
     def permute(self, *axes: int | Sequence[int]) -> Tensor:
-        return apply(shaping.Transpose(_flat(axes)), self)
+        return apply(operations.Transpose(_flat(axes)), self)
 
     def broadcast_to(self, *shape: int | Sequence[int]) -> Tensor:
-        return apply(shaping.BroadcastTo(_flat(shape)), self)
+        return apply(operations.BroadcastTo(_flat(shape)), self)
 
     def flatten(self, start: int = 0) -> Tensor:
         """Join all axes from `start` on."""
@@ -280,7 +276,7 @@ class Tensor:
             index = index.data
         elif isinstance(index, tuple):
             index = tuple(part.data if isinstance(part, Tensor) else part for part in index)
-        return apply(shaping.GetItem(index), self)
+        return apply(operations.GetItem(index), self)
 
 
 class Parameter(Tensor):
@@ -328,7 +324,7 @@ def apply(operation: Operation, *inputs: Tensor) -> Tensor:
 
 def concatenate(tensors: Sequence[Tensor], axis: int = 0) -> Tensor:
     """Join tensors along an axis that they have."""
-    return apply(shaping.Concatenate(axis), *tensors)
+    return apply(operations.Concatenate(axis), *tensors)
 
 
 def stack(tensors: Sequence[Tensor], axis: int = 0) -> Tensor:
@@ -346,7 +342,7 @@ def where(condition: Any, a: Operand, b: Operand) -> Tensor:
     like = a if isinstance(a, Tensor) else b
     like = like if isinstance(like, Tensor) else Tensor(like)
     mask = condition.data if isinstance(condition, Tensor) else np.asarray(condition)
-    return apply(elementwise.Where(mask.astype(bool)), _operand(a, like), _operand(b, like))
+    return apply(operations.Where(mask.astype(bool)), _operand(a, like), _operand(b, like))
 
 
 def _as_array(data: Any) -> Array:
@@ -388,7 +384,7 @@ def _flat(numbers: tuple[int | Sequence[int], ...]) -> tuple[int, ...]:
 def _explain(
     error: Exception, operation: Operation, inputs: tuple[Any, ...]
 ) -> TinyTorchError | None:
-    """Say what is wrong with the inputs, or None when it is the operation that is wrong."""
+    """Return the error to raise for invalid inputs, or None where the operation itself failed."""
     name = type(operation).__name__
     strangers = [type(value).__name__ for value in inputs if not isinstance(value, Tensor)]
     if strangers:
@@ -396,7 +392,7 @@ def _explain(
     if isinstance(error, AttributeError):
         return None
     shapes = " and ".join(str(tensor.shape) for tensor in inputs)
-    if isinstance(operation, products.Matmul):
+    if isinstance(operation, operations.Matmul):
         return ShapeError(
             f"Matmul cannot use shapes {shapes}: the last axis of the first must be as long as the "
             "last but one of the second, and the axes before must broadcast"

@@ -48,7 +48,7 @@ class CharTokenizer:
             ) from None
 
     def decode(self, ids: Iterable[Any]) -> str:
-        """Give the text of a sequence of ids: numbers, an array or a tensor."""
+        """Return the text of a sequence of ids: numbers, an array or a tensor."""
         return "".join(self.alphabet[number] for number in _numbers(ids, self.vocab_size))
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -134,7 +134,7 @@ class BPETokenizer:
         return ids
 
     def decode(self, ids: Iterable[Any]) -> str:
-        """Give the text; bytes that are not UTF-8 become the replacement character."""
+        """Return the text; bytes that are not UTF-8 become the replacement character."""
         pieces = [self._bytes[number] for number in _numbers(ids, self.vocab_size)]
         return b"".join(pieces).decode(errors="replace")
 
@@ -164,7 +164,7 @@ def _utf8(text: str) -> bytes:
         return text.encode()
     except UnicodeEncodeError as error:
         lone = text[error.start]
-        raise TokenError(f"{lone!r} is half of a surrogate pair, which is no character") from None
+        raise TokenError(f"{lone!r} is half of a surrogate pair, not a character") from None
 
 
 def _count_pairs(pairs: Counter[Pair], ids: list[int], count: int) -> None:

@@ -36,7 +36,7 @@ StepReport = Callable[[int, int, float], None]
 
 
 def accuracy(outputs: Array, targets: Array) -> float:
-    """Give the share of rows whose largest output is the target."""
+    """Return the fraction of rows whose largest output is the target."""
     if outputs.shape[:-1] != targets.shape:
         raise ShapeError(
             f"accuracy of outputs {outputs.shape} needs targets of shape {outputs.shape[:-1]}, "
@@ -147,7 +147,7 @@ class EarlyStopping:
 
 @dataclass(frozen=True)
 class Epoch:
-    """What one pass over the data gave: mean training loss, and validation values if any."""
+    """Results of one pass over the data: mean training loss, and validation values if any."""
 
     number: int
     values: Mapping[str, float]
@@ -162,7 +162,7 @@ class History:
     best_epoch: int | None = None
 
     def values(self, name: str) -> list[float]:
-        """Give one value of every epoch, for example ``history.values("loss")``."""
+        """Return one value of every epoch, for example ``history.values("loss")``."""
         return [epoch.values[name] for epoch in self.epochs]
 
 
@@ -222,11 +222,11 @@ class Trainer:
         self.on_step = on_step
 
     def fit(self, loader: Any, *, epochs: int = 1, validation: Any = None) -> History:
-        """Go over the data `epochs` times; the model ends in the mode that it started in."""
+        """Train for `epochs` passes over the data; the mode of the model is restored."""
         if epochs < 0:
             raise SettingError(f"epochs must be at least 0, got {epochs}")
         if len(loader) == 0:
-            raise SettingError("the loader gives no batch: no examples, or drop_last with too few")
+            raise SettingError("the loader yields no batch: no examples, or drop_last with too few")
         best = None
         if self.early_stopping is not None:
             names = ("loss", *self.metrics) if validation is not None else ()
@@ -268,7 +268,7 @@ class Trainer:
         for batch in loader:
             if not isinstance(batch, (tuple, list)) or len(batch) != 2:
                 raise SettingError(
-                    f"training needs batches of (inputs, targets), such as a DataLoader gives; "
+                    f"training needs batches of (inputs, targets), such as a DataLoader yields; "
                     f"got {type(batch).__name__}"
                 )
             losses.append(self.train_step(*batch))
@@ -280,7 +280,7 @@ class Trainer:
         return float(np.average(losses, weights=weights)) if losses else math.nan
 
     def train_step(self, inputs: Tensor, targets: Tensor) -> float:
-        """Take one step on one batch and give its loss.
+        """Take one step on one batch and return its loss.
 
         A loss that is not finite raises :class:`DivergenceError` before any weight changes.
         """
@@ -301,7 +301,7 @@ class Trainer:
         return value
 
     def evaluate(self, loader: Any) -> dict[str, float]:
-        """Give the mean loss and metrics over the data, in evaluation mode and without a graph."""
+        """Return mean loss and metrics over the data, in evaluation mode and without a graph."""
         totals: dict[str, float] = {}
         count = 0
         for size, values in self._evaluated_batches(loader):

@@ -10,8 +10,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from tinytorch.core import operations as normalization
-from tinytorch.core import operations as products
+from tinytorch.core import operations
 from tinytorch.core.activations import GELU
 from tinytorch.core.attention import KVCache, MultiHeadAttention
 from tinytorch.core.autograd import no_grad
@@ -48,18 +47,18 @@ class LayerNorm(Module):
         self.bias = Parameter(np.zeros(normalized_shape, np.float32))
 
     def forward(self, x: Tensor, added: Tensor | None = None) -> Any:
-        """Normalise x; with something `added` to it, give the sum and the normalised sum.
+        """Normalise x; with `added`, return x + added and that sum normalised.
 
-        Without a graph that is one kernel, which walks over the sum while it is in the cache.
+        Without a graph that is one fused kernel.
         """
         check_floating_point(self, x)
         if x.data.ndim == 0 or x.data.shape[-1] != self.normalized_shape:
             raise ShapeError(f"{self!r} needs input (..., {self.normalized_shape}), got {x.shape}")
         if added is None:
-            return apply(normalization.LayerNorm(self.eps), x, self.weight, self.bias)
+            return apply(operations.LayerNorm(self.eps), x, self.weight, self.bias)
         if state.grad_enabled or x.data.shape != added.data.shape:
             total = x + added
-            return total, apply(normalization.LayerNorm(self.eps), total, self.weight, self.bias)
+            return total, apply(operations.LayerNorm(self.eps), total, self.weight, self.bias)
         total, output = run(
             "add_layer_norm", x.data, added.data, self.weight.data, self.bias.data, eps=self.eps
         )
@@ -70,10 +69,10 @@ class LayerNorm(Module):
 
 
 class TransformerBlock(Module):
-    """Attention, then a small network, each on normalised input and added to what came in.
+    """Pre-norm transformer block: attention, then a feed-forward network, each with a residual.
 
-    `ff_dim` is the width of the network, four times `embed_dim` unless given; `hidden_dim` is
-    another name for it.
+    `ff_dim` is the hidden width of the feed-forward network, by default four times `embed_dim`;
+    `hidden_dim` is an alias.
     """
 
     def __init__(
@@ -123,7 +122,7 @@ class TransformerBlock(Module):
         return x + self.mlp(normalised)
 
     def _is_plain(self) -> bool:
-        """Tell whether nobody watches this block, and its layers are what :meth:`_decode` knows."""
+        """Return whether this block is unwatched and has only layers that :meth:`_decode` knows."""
         attention, layers = self.attention, self.mlp.layers
         if state.recorders or state.grad_enabled or attention.window is not None:
             return False
@@ -141,10 +140,9 @@ class TransformerBlock(Module):
         )
 
     def _decode(self, x: Array, cache: KVCache, layer_idx: int) -> Array:
-        """Do what :meth:`forward_with_cache` does for one new token (batch, 1, width), on arrays.
+        """Run :meth:`forward_with_cache` for one new token (batch, 1, width), on plain arrays.
 
-        The work of a token is small, so the way through layers and tensors would take a good part
-        of its time.
+        The work per token is small: the overhead of layers and tensors would be a large share.
         """
         kernels = active_backend().kernels
         attention, (up, activation, down) = self.attention, self.mlp.layers
@@ -176,7 +174,7 @@ DECODED_TYPES = (LayerNorm, LayerNorm, MultiHeadAttention, Sequential, GELU)
 
 @lru_cache
 def _is_product(layer: Any) -> bool:
-    """Tell whether the class whose forward pass a layer has also says that it is one product."""
+    """Return whether the class whose forward pass a layer has also says that it is one product."""
     home = next(each for each in layer.__mro__ if "forward" in vars(each))
     return "product" in vars(home)
 
@@ -193,7 +191,7 @@ class TiedHead(Module):
         self.embedding = embedding
 
     def forward(self, x: Tensor) -> Tensor:
-        return apply(products.Linear(), x, self.embedding.weight.T)
+        return apply(operations.Linear(), x, self.embedding.weight.T)
 
 
 class GPT(Module):
@@ -266,7 +264,7 @@ class GPT(Module):
 
     @property
     def num_heads(self) -> int:
-        """Heads of each layer."""
+        """Attention heads per layer."""
         return self.blocks[0].attention.num_heads
 
     @property
@@ -284,10 +282,10 @@ class GPT(Module):
     def forward_with_cache(
         self, tokens: Any, cache: KVCache | None = None, *, last_only: bool = False
     ) -> tuple[Tensor, KVCache]:
-        """Give the logits of new tokens that follow those in the cache, without a graph.
+        """Return the logits of new tokens that follow those in the cache, without a graph.
 
-        `last_only` asks for those of the last token alone, (batch, 1, vocabulary): the others take
-        time, and nobody needs them to continue a prompt.
+        `last_only` returns those of the last token alone, (batch, 1, vocabulary), which is all that
+        generation needs.
         """
         ids = self._check(tokens, past=0 if cache is None else cache.seq_pos)
         batch = ids if ids.ndim == 2 else ids[None]
@@ -309,7 +307,7 @@ class GPT(Module):
         return logits, cache
 
     def make_cache(self, batch_size: int = 1, max_seq_len: int | None = None) -> KVCache:
-        """Give an empty cache that fits this model."""
+        """Return an empty cache that fits this model."""
         return KVCache(
             batch_size,
             self.max_seq_len if max_seq_len is None else max_seq_len,
@@ -339,7 +337,7 @@ class GPT(Module):
             if seen != needed
         ]
         raise ShapeError(
-            f"the cache does not fit: {', '.join(wrong)}; make_cache({batch_size}) gives one "
+            f"the cache does not fit: {', '.join(wrong)}; make_cache({batch_size}) returns one "
             "that does"
         )
 

@@ -25,21 +25,6 @@ import numpy as np
 from tinytorch.core.kernels.backend import Array
 from tinytorch.errors import DTypeError, SettingError, ShapeError
 
-__all__ = [
-    "BITS",
-    "FITS",
-    "QuantizedArray",
-    "Scheme",
-    "affine_parameters",
-    "check_finite",
-    "checked_array",
-    "narrowed_ranges",
-    "quantize_array",
-    "scale_shape",
-    "value_limits",
-]
-
-
 # ---------------------------------------------------------------- narrowing ranges where cutting
 # off the extremes makes everything else more exact
 
@@ -58,7 +43,7 @@ what rounding errors could feign is far less."""
 def narrowed_ranges(
     squared_error: Error, low: Array, high: Array, *, is_symmetric: bool
 ) -> tuple[Array, Array]:
-    """Give the ends, at most as wide as these, that have the least error for each scale."""
+    """Return the range within low..high that has the least error, for each scale."""
     return _Narrowing(squared_error, low, high).run(is_symmetric)
 
 
@@ -94,7 +79,7 @@ class _Narrowing:
             self.attempt(*moved(*start, 2**step))
 
     def attempt(self, low: Array, high: Array) -> Array:
-        """Keep these ends for the scales that they are better for, and give all their errors."""
+        """Keep these ranges for the scales whose error they lower, and return all errors."""
         low, high = np.maximum(low, self.widest[0]), np.minimum(high, self.widest[1])
         if (low == self.low).all() and (high == self.high).all():
             return self.error
@@ -134,8 +119,8 @@ class Scheme:
 
     symmetric: the zero point is 0 and values lie in -127..127 or -7..7, else in -128..127 or -8..7.
     axis: one scale for each index of this axis; None: one for the whole array.
-    group_size: for matrices with axis=1, one scale for each column and each so many neighbouring
-    rows, which it must divide.
+    group_size: for matrices with axis=1, one scale for each column and each group of this many
+    neighbouring rows; it must divide the number of rows.
     """
 
     bits: int = 8
@@ -158,7 +143,7 @@ class Scheme:
 
 @dataclass(frozen=True, eq=False)
 class QuantizedArray:
-    """An array as whole numbers: x = scale * (value - zero_point).
+    """An array as integers: x = scale * (value - zero_point).
 
     values: int8, of the shape of the original; values of 4 bits take a byte each until packed.
     scale: float32, () or (n,) for the axis or (groups, n). zero_point: int32, of the same shape.
@@ -170,7 +155,7 @@ class QuantizedArray:
     scheme: Scheme
 
     def dequantize(self) -> Array:
-        """Give the float32 array that the values stand for."""
+        """Return the float32 array that the values stand for."""
         result = np.empty(self.values.shape, np.float32)
         layout = _Layout.of(result, self.scheme)
         scale, values = layout.spread(self.scale), self.values.reshape(layout.view.shape)
@@ -191,7 +176,7 @@ class QuantizedArray:
 
 
 def value_limits(bits: int = 8, symmetric: bool = False) -> tuple[int, int]:
-    """Give the lowest and the highest value: -128 and 127, or -127 and 127 where symmetric."""
+    """Return the lowest and the highest value: -128 and 127, or -127 and 127 where symmetric."""
     if bits not in BITS:
         raise SettingError(f"bits={bits!r}; values have {' or '.join(map(str, BITS))} bits")
     highest: int = 2 ** (bits - 1) - 1
@@ -199,7 +184,7 @@ def value_limits(bits: int = 8, symmetric: bool = False) -> tuple[int, int]:
 
 
 def scale_shape(shape: tuple[int, ...], scheme: Scheme) -> tuple[int, ...]:
-    """Give the shape that the scales of an array of `shape` have."""
+    """Return the shape that the scales of an array of `shape` have."""
     if scheme.axis is None:
         return ()
     axis = _checked_axis(shape, scheme)
@@ -211,7 +196,7 @@ def scale_shape(shape: tuple[int, ...], scheme: Scheme) -> tuple[int, ...]:
 def affine_parameters(
     low: Any, high: Any, *, bits: int = 8, symmetric: bool = False
 ) -> tuple[Array, Array]:
-    """Give the scale (float32) and the zero point (int32) of values for the range low..high.
+    """Return the scale (float32) and the zero point (int32) of values for the range low..high.
 
     `low` and `high` are numbers or arrays of one shape; the range is widened to contain zero, and
     where symmetric to reach equally far to both sides. A range of nothing but zero has the scale 1
@@ -224,7 +209,7 @@ def affine_parameters(
         wrong = [end[~is_range][0] for end in np.broadcast_arrays(low, high)]
         raise SettingError(
             f"a range from {wrong[0]} to {wrong[1]} cannot be quantized; "
-            "give finite numbers, the lower one first"
+            "pass finite numbers, the lower one first"
         )
     low, high = np.minimum(low, 0), np.maximum(high, 0)
     with np.errstate(over="ignore"):
@@ -252,7 +237,7 @@ def quantize_array(
     limits: tuple[Any, Any] | None = None,
     fit: str = "range",
 ) -> QuantizedArray:
-    """Give the array as whole numbers, rounded half to even.
+    """Return the array as integers, rounded half to even.
 
     fit="range" takes each scale's range from its extremes, so that the round trip is off by at most
     half a step. fit="mse" narrows it where clipping the extremes makes the squared error smaller,
@@ -266,7 +251,7 @@ def quantize_array(
     if fit not in FITS:
         raise SettingError(f"fit={fit!r}; choose one of {', '.join(FITS)}")
     if limits is not None and fit != "range":
-        raise SettingError(f"limits are a range and fit={fit!r} looks for one; give only one")
+        raise SettingError(f"limits are a range and fit={fit!r} searches for one; pass only one")
     array = checked_array(array)
     layout = _Layout.of(array, scheme)
     if scheme.axis is not None:
@@ -276,7 +261,7 @@ def quantize_array(
     farthest = float(np.maximum(-low, high).max(initial=0))
     if farthest > LARGEST:
         raise SettingError(
-            f"{farthest:.3g} is beyond float32, in which quantized numbers are given back; "
+            f"{farthest:.3g} is beyond float32, the dtype of dequantized numbers; "
             "divide the array by a constant first"
         )
     if limits is not None:
@@ -296,19 +281,17 @@ def quantize_array(
 
 
 def checked_array(array: Any) -> Array:
-    """Give an array of real numbers as it is, and a list of them as an array."""
+    """Convert a list to an array; raise unless the elements are real numbers."""
     array = np.asarray(array)
     if array.dtype.kind not in "fiub":
-        raise DTypeError(
-            f"an array of {array.dtype} cannot be quantized; give floats or whole numbers"
-        )
+        raise DTypeError(f"an array of {array.dtype} cannot be quantized; pass floats or integers")
     return array
 
 
 def check_finite(array: Array, low: Array, high: Array) -> None:
-    """Raise if the extremes of an array betray NaN or infinity; say how many there are, and where.
+    """Raise if an array holds NaN or infinity, with how many and where.
 
-    The extremes show it for one pass less than asking every element would take.
+    The extremes are known already and show it, which saves a pass over the elements.
     """
     if np.isfinite(low).all() and np.isfinite(high).all():
         return
@@ -348,7 +331,7 @@ def _checked_limits(limits: tuple[Any, Any], shape: tuple[int, ...]) -> tuple[Ar
         if limit.shape not in ((), shape):
             raise ShapeError(
                 f"limits of shape {limit.shape} do not fit scales of shape {shape}; "
-                "give two numbers, or two arrays of that shape"
+                "pass two numbers, or two arrays of that shape"
             )
     return np.broadcast_to(low, shape), np.broadcast_to(high, shape)
 
@@ -375,11 +358,11 @@ class _Layout:
         return cls(array, tuple(other for other in range(array.ndim) if other != axis), shape)
 
     def spread(self, parameters: Array) -> Array:
-        """Give one parameter for each scale so that it broadcasts over the view."""
+        """Return one parameter for each scale so that it broadcasts over the view."""
         return np.expand_dims(parameters, self.axes)
 
     def blocks(self) -> Iterator[tuple[tuple[slice, ...], tuple[slice, ...]]]:
-        """Give the blocks of the view, each close in memory, and of what is spread over it."""
+        """Yield the blocks of the view, each close in memory, and of what is spread over it."""
         lengths = list(self.view.shape)
         for axis in sorted(range(self.view.ndim), key=lambda axis: -abs(self.view.strides[axis])):
             rest = math.prod(lengths) // max(lengths[axis], 1)
@@ -395,7 +378,7 @@ class _Layout:
             )
 
     def parts(self) -> Iterator[tuple[Any, _Layout]]:
-        """Cut the array into parts that share no scale, and say which scales they have."""
+        """Yield parts of the array that share no scale, with the indices of their scales."""
         own = next((axis for axis in range(self.view.ndim) if axis not in self.axes), None)
         if own is None:
             yield ..., self
@@ -408,7 +391,7 @@ class _Layout:
             yield part, _Layout(view, self.axes, (view.shape[own], *self.shape[1:]))
 
     def extremes(self) -> tuple[Array, Array]:
-        """Give the lowest and the highest element of each scale, or zero if that is beyond."""
+        """Return the lowest and the highest element of each scale, or zero if that is beyond."""
         with np.errstate(invalid="ignore"):
             low = np.min(self.view, axis=self.axes, initial=0)
             high = np.max(self.view, axis=self.axes, initial=0)
@@ -433,7 +416,7 @@ class _Layout:
             yield block, offset, quotient, whole
 
     def squared_error(self, low: Array, high: Array, scheme: Scheme) -> Array:
-        """Give the sum of squared errors of each scale, if it had the range low..high."""
+        """Return the sum of squared errors of each scale, if it had the range low..high."""
         parameters = affine_parameters(low, high, bits=scheme.bits, symmetric=scheme.symmetric)
         total = np.zeros(self.shape)
         for block, _, quotient, whole in self.whole_numbers(*parameters, scheme):

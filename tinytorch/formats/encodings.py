@@ -1,7 +1,7 @@
-"""What an encoding is: a way to keep arrays as plain parts and a short text.
+"""Encodings: ways to store an array as plain parts and a short text.
 
 An encoding turns an array into named parts, which are plain arrays, and a short text of settings;
-shape and settings together say what the parts look like. `encodings.py` has the table of them."""
+shape and settings together determine the parts. `ENCODINGS` is the table of them."""
 
 from __future__ import annotations
 
@@ -18,19 +18,6 @@ from tinytorch.core.kernels.backend import Array
 from tinytorch.errors import SettingError
 from tinytorch.formats.affine import QuantizedArray, Scheme, scale_shape, value_limits
 from tinytorch.formats.tensor_file import TensorSpec
-
-__all__ = [
-    "MAIN",
-    "QUANTIZED",
-    "Encoded",
-    "Encoding",
-    "Shape",
-    "check_quantized",
-    "has_bits",
-    "scheme_of",
-    "scheme_words",
-]
-
 
 MAIN = ""
 """The part that has the name of the array itself."""
@@ -53,10 +40,10 @@ class Encoding:
 
     accepts: whether an array is of the kind that this encoding is for.
     encode: take an array apart; raises a TinyTorchError for one that would not come back as it is.
-    layout: say what the parts of an array with this shape and these settings look like. Both come
-        from a file and may be anything: it raises a ValueError then, and allocates nothing.
-    decode: give the array back; the parts are as the layout says, but may hold anything: it raises
-        a ValueError if they mean nothing.
+    layout: return the specs of the parts of an array with this shape and these settings. Both come
+        from a file and are untrusted: it raises a ValueError if invalid, and allocates nothing.
+    decode: rebuild the array; the parts match the layout, but their values are untrusted: it raises
+        a ValueError if they are invalid.
     """
 
     accepts: Callable[[Any], bool]
@@ -66,11 +53,11 @@ class Encoding:
 
 
 # ---------------------------------------------------------------- quantized arrays in a weights
-# file: whole numbers of 8 or 4 bits, scales and zero points
+# file: integers of 8 or 4 bits, scales and zero points
 
 
 def has_bits(bits: int, array: Any) -> bool:
-    """Tell whether it is a quantized array with so many bits."""
+    """Return whether an array is quantized to `bits` bits."""
     return isinstance(array, QuantizedArray) and array.scheme.bits == bits
 
 
@@ -84,7 +71,7 @@ def _encode_quantized(array: QuantizedArray) -> Encoded:
 
 
 def check_quantized(array: QuantizedArray) -> None:
-    """Raise for what would not come back as it is."""
+    """Raise for an array that would not survive a round trip."""
     scheme, values, scale, zero_point = array.scheme, array.values, array.scale, array.zero_point
     if values.dtype != np.int8 or scale.dtype != np.float32 or zero_point.dtype != np.int32:
         raise SettingError(
@@ -131,20 +118,20 @@ def _decode_quantized(bits: int, encoded: Encoded) -> QuantizedArray:
 
 
 def scheme_words(scheme: Scheme) -> str:
-    """Give the settings of an array that is quantized so."""
+    """Return the settings text of a scheme: the inverse of :func:`scheme_of`."""
     words = [] if scheme.axis is None else [f"axis={scheme.axis}"]
     words += [] if scheme.group_size is None else [f"group={scheme.group_size}"]
     return " ".join(words if scheme.symmetric else [*words, "zero"])
 
 
 def scheme_of(bits: int, settings: str) -> Scheme:
-    """Give the scheme that settings in a file stand for."""
+    """Parse the settings text of a file into a scheme."""
     found = re.fullmatch(
         r"(?:axis=(?P<axis>-?[0-9]{1,9}) ?)?(?:group=(?P<group>[0-9]{1,18}) ?)?(?P<zero>zero)?",
         settings,
     )
     if found is None:
-        raise ValueError(f"{settings!r} are no settings of a quantized array")
+        raise ValueError(f"{settings!r} are not settings of a quantized array")
     return Scheme(
         bits=bits,
         symmetric=not found["zero"],

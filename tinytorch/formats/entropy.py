@@ -469,12 +469,12 @@ def _leading_bits(code: str) -> int:
     return 1 if code == "BOOL" else 8
 
 
-def _plain_words(words: str) -> tuple[str, bool]:
+def _plain_words(written: str) -> tuple[str, bool]:
     """Give the dtype, and whether the leading byte 0 means minus zero."""
-    code = words.removesuffix(MINUS).rstrip() or "F32"
-    is_minus = words.endswith(MINUS)
+    code = written.removesuffix(MINUS).rstrip() or "F32"
+    is_minus = written.endswith(MINUS)
     if code not in DTYPES or (is_minus and DTYPES[code].kind != "f"):
-        raise ValueError(f"{words!r} is no dtype")
+        raise ValueError(f"{written!r} is no dtype")
     return code, is_minus
 
 

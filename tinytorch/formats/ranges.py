@@ -18,8 +18,6 @@ from tinytorch.core.kernels.backend import Array, matmul
 from tinytorch.errors import SettingError
 from tinytorch.formats.affine import affine_parameters, check_finite, checked_array, value_limits
 
-__all__ = ["BINS", "METHODS", "RangeObserver", "RangeStatistics", "choose_range"]
-
 METHODS = ("minmax", "moving_average", "percentile", "mse", "entropy")
 
 BINS = 2048
@@ -62,7 +60,7 @@ class RangeStatistics:
 
     @property
     def summary(self) -> dict[str, float]:
-        """What a plan tells of it."""
+        """The statistics that a plan shows."""
         return {
             "values": self.count,
             "low": self.low,
@@ -77,7 +75,7 @@ class RangeStatistics:
         return (self.first_bin + np.arange(len(self.histogram) + 1)) * self.bin_width
 
     def to_dict(self) -> dict[str, Any]:
-        """Give plain numbers and lists, ready for JSON. What is not known is None."""
+        """Return plain numbers and lists, ready for JSON. What is not known is None."""
         names = ("low", "high", "mean", "std", "moving_low", "moving_high")
         used = np.trim_zeros(self.histogram, "b")
         return {
@@ -199,7 +197,7 @@ class _Bins:
 
 
 def _lowest_exponent(low: float, high: float) -> int:
-    """Give the exponent of a width that is not more than suffices."""
+    """Return the exponent of the smallest sufficient bin width."""
     largest, span = max(abs(low), abs(high)), high / 2 - low / 2
     lowest = SMALLEST_EXPONENT
     if largest:
@@ -220,9 +218,9 @@ def choose_range(
     symmetric: bool = False,
     percentile: float = 99.99,
 ) -> tuple[float, float]:
-    """Give the range to quantize by: it contains zero, and lies within what was seen.
+    """Return the range to quantize by: it contains zero, and is within the observed range.
 
-    minmax: all that was seen. moving_average: the extremes that batches have on average.
+    minmax: the whole observed range. moving_average: the average extremes of batches.
     percentile: 99.99 leaves out the lowest 0.01% and the highest 0.01% (symmetric: the 0.01% that
     are farthest from zero). mse: the least squared error of rounding and clipping. entropy: the
     least loss of information, after Migacz, *8-bit inference with TensorRT* (2017): the
@@ -262,12 +260,12 @@ def choose_range(
 
 
 def _between(low: float, high: float, ends: tuple[float, float]) -> tuple[float, float]:
-    """Give ends that contain zero, but nothing beyond low and high."""
+    """Return ends that contain zero, but nothing beyond low and high."""
     return max(low, min(ends[0], 0.0)), min(high, max(ends[1], 0.0))
 
 
 def _percentiles(statistics: RangeStatistics, share: float, symmetric: bool) -> tuple[float, float]:
-    """Give the numbers that `share` of all lie above, and below; within bins by interpolation."""
+    """Return the numbers that `share` of all lie above, and below; within bins by interpolation."""
     bins, counts = statistics.first_bin + np.arange(BINS + 1), statistics.histogram
     if symmetric:
         # Zero is an edge, so a bin of negative numbers lies exactly upon one of positive numbers.
@@ -314,7 +312,7 @@ def _least(judge: Judge, widest: tuple[float, float], *, symmetric: bool) -> tup
 
 
 def _inexact(statistics: RangeStatistics) -> Array:
-    """Give the histogram without the zeros, which every range holds exactly."""
+    """Return the histogram without the zeros, which every range holds exactly."""
     counts = statistics.histogram.astype(np.float64)
     if statistics.zeros:
         counts[-statistics.first_bin] -= statistics.zeros
@@ -324,7 +322,7 @@ def _inexact(statistics: RangeStatistics) -> Array:
 def _squared_errors(
     statistics: RangeStatistics, lows: Array, highs: Array, *, bits: int, symmetric: bool
 ) -> Array:
-    """Give the expected sum of squared errors for each range.
+    """Return the expected sum of squared errors for each range.
 
     With u = x / scale, the error of rounding and clipping is u - n, where n is the nearest whole
     number that there is a value for; its square has the integral n / 12 + (u - n)**3 / 3. Within a
@@ -348,9 +346,9 @@ def _squared_errors(
 def _divergences(
     statistics: RangeStatistics, lows: Array, highs: Array, *, bits: int, symmetric: bool
 ) -> Array:
-    """Give the Kullback-Leibler divergence for each range; infinity where it tells nothing.
+    """Return the Kullback-Leibler divergence for each range, infinity where it is undefined.
 
-    That is where there are fewer bins than values: each bin would have a value of its own.
+    That is where there are fewer bins than quantized values.
     """
     counts = _inexact(statistics)
     edges = statistics.edges

@@ -25,25 +25,6 @@ from tinytorch.core.files import write_atomically
 from tinytorch.core.kernels.backend import Array
 from tinytorch.errors import CheckpointError
 
-__all__ = [
-    "DTYPES",
-    "FORMAT_VERSION",
-    "LARGEST_HEADER_BYTES",
-    "Header",
-    "Tensor",
-    "TensorSpec",
-    "checked_shape",
-    "code_of",
-    "compact_json",
-    "header_bytes",
-    "json_object",
-    "opened",
-    "read_header",
-    "read_tensor",
-    "read_tensors",
-    "write_tensors",
-]
-
 FORMAT_VERSION = 2
 """The newest one that can be read; files that need nothing new are written as version 1."""
 
@@ -86,7 +67,7 @@ class TensorSpec(NamedTuple):
         return math.prod(self.shape) * DTYPES[self.code].itemsize
 
     def empty(self) -> Array:
-        """Give an array like this whose elements have no values yet."""
+        """Return an uninitialised array of this dtype and shape."""
         return np.empty(self.shape, DTYPES[self.code])
 
 
@@ -100,7 +81,7 @@ class Tensor(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Header:
-    """What stands before the payload. Tensors are in the order of the file."""
+    """The header of a file. Tensors are in the order of the file."""
 
     version: int
     checksum: str
@@ -133,7 +114,7 @@ def write_tensors(
 
 
 def header_bytes(tensors: Iterable[Tensor], texts: dict[str, str], *, version: int = 1) -> bytes:
-    """Give the length and the JSON, padded to whole words, with zeros for the checksum."""
+    """Return the length and the JSON, padded to whole words, with zeros for the checksum."""
     signature = {SIGNATURE_KEY: f"{version} {'0' * CHECKSUM_DIGITS}"}
     table: dict[str, Any] = {"__metadata__": signature | texts}
     end = 0
@@ -147,7 +128,7 @@ def header_bytes(tensors: Iterable[Tensor], texts: dict[str, str], *, version: i
 
 @contextmanager
 def opened(path: str | Path) -> Iterator[BufferedReader]:
-    """Open a file to read; whatever is wrong with it becomes a CheckpointError that names it."""
+    """Open a file for reading; errors in the block become a CheckpointError that names the file."""
     if not Path(path).is_file():
         raise CheckpointError(f"there is no weights file at {path}")
     try:
@@ -167,13 +148,13 @@ def opened(path: str | Path) -> Iterator[BufferedReader]:
 
 
 def read_header(file: BufferedReader) -> Header:
-    """Read what stands before the payload, and check that the tensors fill the file exactly."""
+    """Read the header, and check that the tensors fill the file exactly."""
     file_bytes = os.fstat(file.fileno()).st_size
     prefix = file.read(LENGTH_BYTES)
     length = int.from_bytes(prefix, "little")
     if len(prefix) < LENGTH_BYTES or length > min(file_bytes, LARGEST_HEADER_BYTES):
         raise CheckpointError(
-            f"is no weights file, or a truncated one: it has {file_bytes} bytes, "
+            f"is not a weights file, or truncated: it has {file_bytes} bytes, "
             f"and its first {LENGTH_BYTES} announce a header of {length}"
         )
     raw = file.read(length)
@@ -202,7 +183,7 @@ def read_tensors(file: BufferedReader, header: Header) -> dict[str, Array]:
     found = digest.hexdigest()[:CHECKSUM_DIGITS]
     if found != header.checksum:
         raise CheckpointError(
-            _damaged(f"its checksum is {header.checksum}, but its bytes give {found}")
+            _damaged(f"its checksum is {header.checksum}, but its bytes have {found}")
         )
     return tensors
 
@@ -223,7 +204,7 @@ def read_tensor(file: BufferedReader, header: Header, name: str) -> Array:
 
 
 def _signature(raw: bytes) -> tuple[int, str]:
-    """Give the version of the format and the checksum, with which every header begins."""
+    """Return the version of the format and the checksum, with which every header begins."""
     found = SIGNATURE.match(raw)
     if found is None:
         raise CheckpointError(_what_else(raw))
@@ -240,11 +221,11 @@ def _signature(raw: bytes) -> tuple[int, str]:
 
 
 def _what_else(raw: bytes) -> str:
-    """Say what a file is whose header does not begin as it should."""
+    """Describe a file whose header does not begin as expected."""
     try:
         json_object(raw)
     except (ValueError, TypeError, RecursionError):
-        return "is no weights file, or a damaged one: its header is not one of write_weights"
+        return "is not a weights file, or damaged: its header is not one of write_weights"
     return (
         "is a safetensors file, but not one of write_weights; load_checkpoint and read_arrays "
         "(tinytorch.core.checkpoints) read such files"
@@ -252,7 +233,7 @@ def _what_else(raw: bytes) -> str:
 
 
 def _tensor_specs(table: dict[str, Any], payload: int) -> dict[str, TensorSpec]:
-    """Check and give the tensors of a header, in the order of the file."""
+    """Check and return the tensors of a header, in the order of the file."""
     ranges = {}
     for name, row in table.items():
         start, end = map(_whole_number, row["data_offsets"])
@@ -275,7 +256,7 @@ def _tensor_specs(table: dict[str, Any], payload: int) -> dict[str, TensorSpec]:
 
 
 def checked_shape(lengths: Iterable[Any]) -> Shape:
-    """Give a shape that comes from a file, and so may be anything, if there are such arrays."""
+    """Validate a shape read from a file; raise unless an array can have it."""
     shape = tuple(map(_whole_number, lengths))
     if len(shape) > MOST_AXES or math.prod(max(length, 1) for length in shape) > MOST_ELEMENTS:
         raise ValueError(f"no array has a shape of {len(shape)} axes as long as {max(shape)}")
@@ -284,23 +265,23 @@ def checked_shape(lengths: Iterable[Any]) -> Shape:
 
 def _whole_number(number: Any) -> int:
     if type(number) is not int or not 0 <= number <= MOST_ELEMENTS:
-        raise ValueError(f"{number!r} is no length or offset")
+        raise ValueError(f"{number!r} is not a length or offset")
     return number
 
 
 def code_of(dtype: np.dtype[Any]) -> str | None:
-    """Give the name in `DTYPES` of a dtype in any byte order, or None if it has none."""
+    """Return the name in `DTYPES` of a dtype in any byte order, or None if it has none."""
     kind = f"{dtype.kind}{dtype.itemsize}"
     return next((code for code, own in DTYPES.items() if f"{own.kind}{own.itemsize}" == kind), None)
 
 
 def compact_json(value: Any, **settings: Any) -> str:
-    """Give JSON without spaces, in letters of any alphabet."""
+    """Return JSON without spaces, not restricted to ASCII."""
     return json.dumps(value, separators=(",", ":"), ensure_ascii=False, **settings)
 
 
 def json_object(text: str | bytes) -> dict[str, Any]:
-    """Give the dictionary in a JSON text; raise a ValueError or TypeError if there is none."""
+    """Return the dictionary in a JSON text; raise a ValueError or TypeError if there is none."""
     found = json.loads(text)
     if not isinstance(found, dict):
         raise TypeError(f"{type(found).__name__} where an object should be")
@@ -312,11 +293,11 @@ def _damaged(what: str) -> str:
 
 
 def _checksum_start(version: int) -> int:
-    """Give where in the header the digits of the checksum begin."""
+    """Return where in the header the digits of the checksum begin."""
     return len(HEADER_START) + len(f"{version} ")
 
 
 def _little_endian(array: Array) -> memoryview:
-    """Give the bytes of an array as the file has them; no copy if they lie in memory like that."""
+    """Return the bytes of an array in little-endian C order, without a copy where possible."""
     dtype = array.dtype.newbyteorder("<")
     return np.asarray(array, dtype, order="C").reshape(-1).view(np.uint8).data

@@ -39,22 +39,6 @@ from tinytorch.formats.tensor_file import (
     write_tensors,
 )
 
-__all__ = [
-    "ENCODINGS",
-    "MAIN",
-    "Encoded",
-    "Encoding",
-    "StoredArray",
-    "WeightsFile",
-    "WeightsSummary",
-    "describe_weights",
-    "pack_texts",
-    "read_weights",
-    "unpack_texts",
-    "write_weights",
-]
-
-
 # ---------------------------------------------------------------- how arrays are kept in a weights
 # file: each encoding is a row of the table `ENCODINGS`
 
@@ -69,7 +53,7 @@ def _encode_plain(array: Any) -> Encoded:
 
 def _plain_layout(shape: EncodingShape, settings: str) -> dict[str, TensorSpec]:
     if settings and settings not in DTYPES:
-        raise ValueError(f"{settings!r} is no dtype")
+        raise ValueError(f"{settings!r} is not a dtype")
     return {MAIN: TensorSpec(settings or "F32", shape)}
 
 
@@ -104,15 +88,15 @@ RAW_DEFLATE = -15
 
 
 def pack_texts(texts: dict[str, str]) -> bytes:
-    """Give texts as bytes that say themselves where they end."""
+    """Serialise texts to self-delimiting bytes."""
     packer = zlib.compressobj(9, zlib.DEFLATED, RAW_DEFLATE, zdict=KNOWN_WORDS)
     return packer.compress(compact_json(texts).encode()) + packer.flush()
 
 
 def unpack_texts(content: bytes) -> tuple[dict[str, str], int]:
-    """Give the texts at the beginning of some bytes, and how many of the bytes they take.
+    """Return the texts at the beginning of some bytes, and how many of the bytes they take.
 
-    The bytes may be anything: a ValueError or a TypeError says that they are no texts.
+    The bytes are untrusted: raises a ValueError or a TypeError if they are not texts.
     """
     unpacker = zlib.decompressobj(RAW_DEFLATE, zdict=KNOWN_WORDS)
     try:
@@ -173,7 +157,7 @@ class StoredArray:
 
 @dataclass(frozen=True)
 class WeightsSummary:
-    """What the header of a weights file says."""
+    """The contents of the header of a weights file."""
 
     arrays: tuple[StoredArray, ...]
     metadata: dict[str, Any]
@@ -221,7 +205,7 @@ def read_weights(path: str | Path) -> WeightsFile:
 
 
 def describe_weights(path: str | Path) -> WeightsSummary:
-    """Give what is in a weights file without reading the arrays; the checksum is not checked."""
+    """Return what is in a weights file without reading the arrays; the checksum is not checked."""
     with opened(path) as file:
         header = read_header(file)
         is_packed = header.version >= PACKED_VERSION and GATHERED in header.tensors
@@ -241,7 +225,7 @@ def describe_weights(path: str | Path) -> WeightsSummary:
 
 
 class _Entry(NamedTuple):
-    """How one array is kept, and the text in the file that says so."""
+    """How one array is stored, and its text in the file."""
 
     name: str
     encoding: str
@@ -263,7 +247,7 @@ class _Entry(NamedTuple):
                 f"(it knows {', '.join(ENCODINGS)}); update TinyTorch"
             )
         if not re.fullmatch("-|[0-9x]+", lengths):
-            raise ValueError(f"{lengths!r} is no shape")
+            raise ValueError(f"{lengths!r} is not a shape")
         numbers = [] if lengths == "-" else map(int, lengths.split("x"))
         return cls(name, encoding, checked_shape(numbers), settings)
 
@@ -274,7 +258,7 @@ class _Entry(NamedTuple):
 def _encoded(
     arrays: Mapping[str, Array | QuantizedArray], compact: bool
 ) -> tuple[list[_Entry], list[Tensor]]:
-    """Give an entry for each array in the order of their names, and a tensor for each part."""
+    """Return an entry for each array in the order of their names, and a tensor for each part."""
     entries, parts = [], []
     for name in sorted(map(_checked_name, arrays)):
         try:
@@ -303,7 +287,7 @@ def _stored_bytes(entry: _Entry, encoded: Encoded) -> int:
 
 
 def _arranged(entries: list[_Entry], parts: list[Tensor]) -> list[Tensor]:
-    """Give the tensors of the file: the parts, or if that takes too much, small ones together."""
+    """Return the tensors of the file: the parts, with small ones joined where that is smaller."""
 
     def header_length(tensors: list[Tensor]) -> int:
         return len(header_bytes(tensors, _texts(entries, tensors)))
@@ -328,7 +312,7 @@ class _Form(NamedTuple):
 
 
 def _forms(entries: list[_Entry], parts: list[Tensor], user: dict[str, str]) -> list[_Form]:
-    """Give the forms that a compact file may have, the one that older readers know first."""
+    """Return the forms that a compact file may have, the one that older readers know first."""
     apart, gathered = _in_order(parts), _in_order(_gathered(parts))
     packed = pack_texts(_texts(entries, gathered) | user)
     front = np.frombuffer(packed, np.uint8)
@@ -354,7 +338,7 @@ def _in_order(tensors: list[Tensor]) -> list[Tensor]:
 
 
 def _texts(entries: list[_Entry], tensors: list[Tensor]) -> dict[str, str]:
-    """Give the text of each array but those that are plain and a tensor of their own."""
+    """Return the text of each array but those that are plain and a tensor of their own."""
     own = {tensor.name for tensor in tensors}
     keys = [(_tensor_name(entry.name), entry) for entry in entries]
     return {key: entry.text for key, entry in keys if entry.encoding != "plain" or key not in own}
@@ -368,7 +352,7 @@ def _metadata_text(metadata: Mapping[str, Any]) -> str:
         text.encode()
     except (TypeError, ValueError, RecursionError) as error:
         raise SettingError(
-            f"the metadata does not fit into JSON: {error}; give texts, finite numbers, "
+            f"the metadata cannot be written as JSON: {error}; pass strings, finite numbers, "
             "booleans, None, and lists and dictionaries of them"
         ) from error
     return text
@@ -381,18 +365,18 @@ def _checked_name(name: Any) -> str:
             return name
     except UnicodeEncodeError:
         pass
-    raise SettingError(f"{name!r} cannot name an array; give a text that UTF-8 can hold")
+    raise SettingError(f"{name!r} cannot name an array; pass a string that UTF-8 can encode")
 
 
 def _tensor_name(name: str, part: str = MAIN) -> str:
-    """Give what a part is called in the file, different for all names and parts."""
+    """Return the unique tensor name of a part in the file."""
     if part != MAIN:
         return f"{RESERVED}{part}/{name}"
     return ESCAPE + name if name.startswith(RESERVED) else name
 
 
 def _array_name(key: str) -> str:
-    """Give the array whose main part is called so in the file."""
+    """Return the array name of a main part: the inverse of :func:`_tensor_name`."""
     name = key.removeprefix(ESCAPE)
     if _tensor_name(name) != key:
         raise ValueError(f"no array is called {key!r} in a file")
@@ -412,7 +396,7 @@ class _Place(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class _Contents:
-    """What a file says about its arrays: in its header, or packed into its gathered bytes."""
+    """The description of the arrays in a file: in its header, or packed into its joined bytes."""
 
     texts: dict[str, str]
     tensors: dict[str, TensorSpec]
@@ -433,7 +417,7 @@ def _contents(header: Header, gathered: Array | None) -> _Contents:
 
 
 def _placed(contents: _Contents) -> Iterator[tuple[_Entry, dict[str, _Place]]]:
-    """Give each array, in the order of their names, with the places of its parts."""
+    """Yield each array, in the order of their names, with the places of its parts."""
     tensors = dict(contents.tensors)
     room = tensors.pop(GATHERED, TensorSpec("U8", (0,)))
     used = contents.packed_bytes
@@ -456,7 +440,7 @@ def _placed(contents: _Contents) -> Iterator[tuple[_Entry, dict[str, _Place]]]:
 
 
 def _entries(contents: _Contents) -> list[_Entry]:
-    """Give the arrays by name: those with a text, and plain tensors, which need none."""
+    """Return the arrays by name: those with a text, and plain tensors, which need none."""
     texts = {key: text for key, text in contents.texts.items() if key != USER_KEY}
     for key, (code, shape) in contents.tensors.items():
         if key not in texts and (key.startswith(ESCAPE) or not key.startswith(RESERVED)):

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from functools import lru_cache
 from time import perf_counter
 from typing import Any
 
@@ -66,10 +67,46 @@ class Kernels:
 
 
 def compiled_kernels() -> Kernels:
-    """Give loops compiled by numba; an ImportError says why not."""
-    from tinytorch.measure import ceilings_numba
+    """Return loops compiled by numba; an ImportError says why not.
 
-    return Kernels("numba", ceilings_numba.read_repeatedly, ceilings_numba.copy_repeatedly, LINE)
+    They are compiled when first called, which takes about a second, and numba keeps them on disk.
+    """
+    return Kernels("numba", _compiled(_read_loop), _compiled(_copy_loop), LINE)
+
+
+@lru_cache
+def _compiled(function: Kernel) -> Kernel:
+    import numba
+
+    try:
+        compiled: Kernel = numba.njit(nogil=True, cache=True)(function)
+    except RuntimeError:  # There is no folder where the result could be kept.
+        compiled = numba.njit(nogil=True)(function)
+    return compiled
+
+
+def _read_loop(source: Words, target: Words, repeats: int) -> int:
+    """Read every word of `source`, again and again; `target` is there for the same signature."""
+    total = 0
+    for repeat in range(repeats):
+        # Whole numbers, because their additions may be reordered and so run as vectors.
+        seen = 0
+        for index in range(source.size):
+            seen += source[index]
+        total ^= seen + repeat
+    return total
+
+
+def _copy_loop(source: Words, target: Words, repeats: int) -> int:
+    """Copy `source` to `target` and back, again and again."""
+    for repeat in range(repeats):
+        if repeat % 2:
+            for index in range(source.size):
+                source[index] = target[index]
+        else:
+            for index in range(source.size):
+                target[index] = source[index]
+    return repeats
 
 
 def numpy_kernels() -> Kernels:

@@ -1,32 +1,42 @@
-"""Starting a child process, ending it with all that it has started, and saying how it ended."""
+"""Child processes: starting them, asking them, and ending them with all that they have started."""
 
 from __future__ import annotations
 
+import json
 import os
 import platform
+import queue
 import re
 import shutil
 import signal
 import subprocess
+import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from threading import Thread
+from time import perf_counter
+from typing import Any, BinaryIO
 
-from tinytorch.errors import SettingError
+from tinytorch.errors import SettingError, TinyTorchError
 
 __all__ = [
-    "EndedChild",
+    "CRASHED",
+    "OUT_OF_MEMORY",
+    "RAISED",
+    "TIMED_OUT",
+    "Child",
+    "ChildError",
     "end_child",
     "how_it_ended",
+    "import_path",
     "is_running",
     "last_words",
     "own_start",
     "owned_folder",
     "remove_stale_folders",
-    "run_child",
+    "run_command",
     "start_child",
 ]
 
@@ -34,24 +44,8 @@ __all__ = [
 WORDS_KEPT = 600
 
 
-@dataclass(frozen=True)
-class EndedChild:
-    """A process that is gone. `code` is None when it took too long and was ended.
-
-    `messages` is what it wrote to stderr, unless that went to the same place as its output.
-    """
-
-    code: int | None
-    output: str
-    messages: str = ""
-
-    @property
-    def is_late(self) -> bool:
-        return self.code is None
-
-
 def start_child(
-    command: Sequence[str], *, purpose: str = "", **settings: Any
+    command: Sequence[str] | str, *, purpose: str = "", **settings: Any
 ) -> subprocess.Popen[Any]:
     """Start a process in a group of its own; `settings` are those of :class:`subprocess.Popen`.
 
@@ -62,42 +56,33 @@ def start_child(
     try:
         return subprocess.Popen(command, **(usual | settings))
     except OSError as error:
-        what = f"{command[0]} cannot be started{purpose and f' {purpose}'}"
+        program = command if isinstance(command, str) else command[0]
+        what = f"{program} cannot be started{purpose and f' {purpose}'}"
         raise SettingError(f"{what}: {error.strerror or error}") from error
 
 
-def run_child(
-    command: Sequence[str],
-    *,
-    timeout_s: float,
-    folder: str | os.PathLike[str] | None = None,
-    environment: Mapping[str, str] | None = None,
-    together: bool = False,
-    purpose: str = "",
-) -> EndedChild:
-    """Run a process to its end, or until `timeout_s` have passed, and give what it has said.
+def run_command(
+    command: str, *, folder: str | os.PathLike[str], environment: Mapping[str, str]
+) -> tuple[int, str]:
+    """Run a command of the shell to its end; return its code, and all that it has printed.
 
-    The process, and those that it has started, are ended in any case, also when this call is
-    interrupted. `together` keeps output and messages in their order.
+    What it has started is ended with it, also when this call is interrupted.
     """
-    # Files, since reading pipes to their end would close stdin, and wait for grandchildren.
-    with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as messages:
+    # A file, since reading a pipe to its end would wait for grandchildren.
+    with tempfile.TemporaryFile() as output:
         child = start_child(
             command,
-            purpose=purpose,
+            shell=True,
+            stdin=subprocess.DEVNULL,
             stdout=output,
-            stderr=subprocess.STDOUT if together else messages,
+            stderr=subprocess.STDOUT,
             cwd=folder,
             env=environment,
         )
-        code: int | None = None
         try:
-            code = child.wait(timeout_s)
-        except subprocess.TimeoutExpired:
-            pass
+            return child.wait(), _text_in(output)
         finally:
             end_child(child)
-        return EndedChild(code, _text_in(output), _text_in(messages))
 
 
 def end_child(child: subprocess.Popen[Any]) -> None:
@@ -130,7 +115,7 @@ def how_it_ended(code: int) -> str:
 
 
 def last_words(text: str, limit: int = WORDS_KEPT) -> str:
-    """Give the end of what a process has said, in one line.
+    """Return the end of what a process has said, in one line.
 
     >>> last_words("first\\n\\n  second\\n")
     'first / second'
@@ -144,6 +129,150 @@ def _text_in(file: Any) -> str:
     return str(file.read().decode("utf-8", errors="replace"))
 
 
+# ---------------------------------------------------------------- asking a child process: requests
+# and answers are lines of JSON (see worker.py)
+
+WORKER = Path(__file__).with_name("worker.py")
+WATCHED_EVERY_S = 0.5
+LISTENING_S = 1.0
+CRASHED, OUT_OF_MEMORY, RAISED = "crashed", "out of memory", "raised"
+TIMED_OUT = "timed out"
+
+
+class ChildError(TinyTorchError):
+    """A request without an answer. `kind` is CRASHED, OUT_OF_MEMORY, RAISED or TIMED_OUT.
+
+    `raised` is the class of the exception there, where there was one.
+    """
+
+    def __init__(self, kind: str, words: str, *, raised: str = "") -> None:
+        super().__init__(words)
+        self.kind, self.raised = kind, raised
+
+
+class Child:
+    """A process that answers requests, until it is closed or an answer does not come.
+
+    `serve` names what answers there: `module:name` or `file.py:name`, a function or a class.
+    `path` is where it imports from; by default its working folder comes first.
+    """
+
+    def __init__(
+        self,
+        serve: str,
+        *,
+        python: str | None = None,
+        path: Sequence[str] | None = None,
+        scratch: str | os.PathLike[str] | None = None,
+        folder: str | os.PathLike[str] | None = None,
+        environment: Mapping[str, str] | None = None,
+        purpose: str = "",
+    ) -> None:
+        settings = {"serve": serve, "path": path, "scratch": scratch and os.fspath(scratch)}
+        self._messages = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the process
+        try:
+            self.process = start_child(
+                [python or sys.executable, os.fspath(WORKER), json.dumps(settings)],
+                purpose=purpose,
+                stdout=subprocess.PIPE,
+                stderr=self._messages,
+                cwd=folder,
+                env=environment,
+            )
+        except BaseException:
+            self._messages.close()
+            raise
+        self._lines: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+        self._listener = Thread(target=self._listen, args=(self.process.stdout,), daemon=True)
+        self._listener.start()
+
+    def ask(self, do: str | None = None, *, timeout_s: float, **settings: Any) -> Any:
+        """Send a request and wait for its answer."""
+        self.send(do, **settings)
+        return self.answer(timeout_s)
+
+    def send(
+        self,
+        do: str | None = None,
+        *,
+        followed_by: Callable[[BinaryIO], object] | None = None,
+        **settings: Any,
+    ) -> None:
+        """Send a request; `followed_by` writes what the service reads after it."""
+        pipe = self.process.stdin
+        assert pipe is not None
+        with suppress(OSError):  # when it has ended, reading the answer says how
+            pipe.write((json.dumps({"do": do, **settings}) + "\n").encode())
+            if followed_by is not None:
+                followed_by(pipe)  # type: ignore[arg-type]
+            pipe.flush()
+
+    def answer(self, timeout_s: float, while_waiting: Callable[[], None] = lambda: None) -> Any:
+        """Wait for the next answer; without one the process is ended and a ChildError raised.
+
+        `while_waiting` is called now and then.
+        """
+        try:
+            line = self._next_line(timeout_s, while_waiting)
+        except BaseException:
+            self.close()
+            raise
+        answer = json.loads(line)
+        if "error" not in answer:
+            return answer["answer"]
+        error = answer["error"]
+        words = error["words"] if error["is_ours"] and error["words"] else ""
+        words = words or ": ".join(filter(None, (error["class"], error["words"])))
+        kind = OUT_OF_MEMORY if error["is_memory"] else RAISED
+        raise ChildError(kind, words, raised=error["class"])
+
+    def heard(self) -> str:
+        """Return what the process has printed."""
+        return _text_in(self._messages)
+
+    def close(self) -> None:
+        """End the process and those that it has started."""
+        if self._messages.closed:
+            return
+        # Closing a pipe waits for whoever reads from it, so the listener has to leave first.
+        pipe, self.process.stdout = self.process.stdout, None
+        end_child(self.process)
+        self._listener.join(LISTENING_S)
+        if pipe is not None and not self._listener.is_alive():
+            pipe.close()
+        self._messages.close()
+
+    def _listen(self, pipe: Iterable[bytes]) -> None:
+        for line in pipe:
+            self._lines.put(line)
+        self._lines.put(b"")
+
+    def _next_line(self, timeout_s: float, while_waiting: Callable[[], None]) -> bytes:
+        end = perf_counter() + timeout_s
+        while True:
+            try:
+                left_s = max(0.0, end - perf_counter())
+                line = self._lines.get(timeout=min(WATCHED_EVERY_S, left_s))
+                break
+            except queue.Empty:
+                while_waiting()
+                if perf_counter() >= end:
+                    words = f"gave no answer within {timeout_s:.3g} s and was ended"
+                    raise ChildError(TIMED_OUT, words) from None
+        if line.endswith(b"\n"):
+            return line
+        code = self.process.wait()
+        said = last_words(self.heard()) or "nothing"
+        raise ChildError(CRASHED, f"its process {how_it_ended(code)}; it said: {said}")
+
+
+def import_path() -> list[str]:
+    """Return the folders that a child imports from as this process does: the working one, too."""
+    here = os.getcwd()
+    found = [path or here for path in sys.path]
+    return found if here in found else [here, *found]
+
+
 # ---------------------------------------------------------------- temporary folders that know
 # whose they are, so that those of killed processes can be removed
 
@@ -155,7 +284,7 @@ OWNER = re.compile(r"(?P<pid>\d+)-(?P<started>\d+)-\w+")
 
 @contextmanager
 def owned_folder(purpose: str) -> Iterator[Path]:
-    """Give a new temporary folder, which is gone when the block ends.
+    """Return a new temporary folder, which is gone when the block ends.
 
     Its name holds the machine and the process, so there is no moment at which it has no owner.
     """
@@ -181,14 +310,14 @@ def remove_stale_folders(purpose: str) -> tuple[Path, ...]:
 
 
 def own_start() -> float:
-    """Give when this process was started, for :func:`is_running`."""
+    """Return when this process was started, for :func:`is_running`."""
     import psutil
 
     return psutil.Process().create_time()
 
 
 def is_running(pid: int, started: float) -> bool:
-    """Say whether the process with a number that was started at some time is still there."""
+    """Return whether the process with a number that was started at some time is still there."""
     import psutil
 
     try:
@@ -198,7 +327,7 @@ def is_running(pid: int, started: float) -> bool:
             and process.status() != psutil.STATUS_ZOMBIE
         )
     except psutil.AccessDenied:
-        return True  # nobody can tell, so it is left alone
+        return True  # not known, so it is left alone
     except (psutil.Error, ValueError):
         return False
 

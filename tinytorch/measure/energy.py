@@ -5,7 +5,6 @@ included; nothing is subtracted."""
 
 from __future__ import annotations
 
-import ctypes
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -209,9 +208,7 @@ class NvmlMeter:
 
     def read(self) -> int:
         """Read the counter in millijoules."""
-        counted = ctypes.c_ulonglong()
-        self.device.ask("nvmlDeviceGetTotalEnergyConsumption", ctypes.byref(counted))
-        return counted.value
+        return int(self.device.ask("nvmlDeviceGetTotalEnergyConsumption"))
 
     def joules_between(self, before: int, after: int) -> float:
         """Give the joules between two readings."""

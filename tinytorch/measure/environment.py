@@ -20,6 +20,8 @@ from typing import Any
 
 import numpy as np
 
+from tinytorch.codec import Coded
+
 __all__ = [
     "Cache",
     "Commit",
@@ -308,12 +310,16 @@ class Observation:
     switches: int | None = field(default_factory=lambda: _involuntary_switches())
     ticks: CpuTicks | None = field(default_factory=lambda: cpu_ticks())
 
-    def doubts_since(self, earlier: Observation, *, is_computing: bool = True) -> tuple[str, ...]:
-        """Give a sentence for each reason to doubt what was measured between the two moments.
+    def doubts_since(
+        self, earlier: Observation, *, is_computing: bool = True, may_wait: bool = False
+    ) -> tuple[str, ...]:
+        """Return a sentence for each reason to doubt what was measured between the two moments.
 
-        A process that lets others, or a device, compute waits without being disturbed.
+        A process that lets others, or a device, compute waits without being disturbed; one that
+        `may_wait` does so in between.
         """
-        own = (_waiting_note(earlier, self), _switches_note(earlier, self)) if is_computing else ()
+        waiting = "" if may_wait else _waiting_note(earlier, self)
+        own = (waiting, _switches_note(earlier, self)) if is_computing else ()
         found = (_steal_note(earlier, self), *own, _load_note())
         return tuple(note for note in found if note)
 
@@ -428,7 +434,7 @@ class Commit:
 
 
 @dataclass(frozen=True)
-class Environment:
+class Environment(Coded):
     """The machine and the software on it. None is what the system does not say.
 
     `usable_cores` respects affinity and quota, `steal_share` is the part of all processor time
@@ -457,6 +463,8 @@ class Environment:
     threads_in_force: int
     commit: Commit | None
 
+    also_written = ("fingerprint",)
+
     @property
     def fingerprint(self) -> str:
         """Give a short hash of what decides about speed and does not change by itself.
@@ -477,11 +485,6 @@ class Environment:
         }
         text = json.dumps(deciding, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
-
-    def to_dict(self) -> dict[str, Any]:
-        """Give everything, ready for JSON."""
-        fields = asdict(self) | {"instruction_sets": list(self.instruction_sets)}
-        return {**fields, "fingerprint": self.fingerprint}
 
 
 def describe_environment(folder: str | os.PathLike[str] | None = None) -> Environment:

@@ -7,17 +7,21 @@ one of ``faster``, ``slower``, ``same`` and ``inconclusive``.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import Final
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Final, Self
 
 from tinytorch.errors import SettingError
 
-__all__ = ["FASTER", "INCONCLUSIVE", "SAME", "SLOWER", "Estimate", "time_verdict"]
+__all__ = ["FASTER", "INCONCLUSIVE", "SAME", "SLOWER", "Estimate", "read_verdict", "time_verdict"]
 
 FASTER: Final = "faster"
 SLOWER: Final = "slower"
 SAME: Final = "same"
 INCONCLUSIVE: Final = "inconclusive"
+FORMERLY: Final = {"not shown": INCONCLUSIVE}
+"""Verdict in records of former versions -> the verdict of today."""
 
 
 @dataclass(frozen=True)
@@ -41,9 +45,19 @@ class Estimate:
             )
 
     @classmethod
-    def counted(cls, value: float) -> Estimate:
+    def counted(cls, value: float) -> Self:
         """Return an exact value, counted rather than measured."""
         return cls(value, value, value, coverage=1.0)
+
+    def __iter__(self) -> Iterator[float]:
+        """Yield both ends: ``low, high = estimate``."""
+        yield from (self.low, self.high)
+
+    @property
+    def confidence(self) -> float:
+        """The coverage under its former name."""
+        warnings.warn("Estimate.confidence is called coverage", DeprecationWarning, stacklevel=2)
+        return self.coverage
 
     @property
     def inverse(self) -> Estimate:
@@ -55,6 +69,11 @@ class Estimate:
         ends = (self.value, self.high, self.low)
         value, low, high = (1 / end if end > 0 else math.inf for end in ends)
         return Estimate(value, low, high, self.coverage, self.n)
+
+    def scaled(self, factor: float) -> Self:
+        """Return the same quantity in a unit that is `factor` times smaller."""
+        value, low, high = (end * factor for end in (self.value, self.low, self.high))
+        return replace(self, value=value, low=low, high=high)
 
     def is_below(self, limit: float) -> bool | None:
         """Return whether the true value is at most `limit`; None where the interval holds both.
@@ -68,9 +87,19 @@ class Estimate:
             return True
         return False if self.low > limit else None
 
+    def is_less_than(self, other: Estimate | float, *, by: float = 0.0) -> bool:
+        """Return whether all of the interval lies below `other`, by more than the share `by`."""
+        low = other.low if isinstance(other, Estimate) else other
+        return self.high < low * (1 - by)
+
+    def is_more_than(self, other: Estimate | float, *, by: float = 0.0) -> bool:
+        """Return whether all of the interval lies above `other`, by more than the share `by`."""
+        high = other.high if isinstance(other, Estimate) else other
+        return self.low > high * (1 + by)
+
     def is_apart_from(self, other: Estimate) -> bool:
         """Return whether the two intervals have no value in common."""
-        return self.high < other.low or other.high < self.low
+        return self.is_less_than(other) or self.is_more_than(other)
 
 
 def time_verdict(ratio: Estimate, *, floor: float, band: float) -> str:
@@ -89,3 +118,8 @@ def time_verdict(ratio: Estimate, *, floor: float, band: float) -> str:
     if ratio.low >= 1 / (1 + band) and ratio.high <= 1 + band:
         return SAME
     return INCONCLUSIVE
+
+
+def read_verdict(written: str) -> str:
+    """Return a verdict or an outcome of a record, whatever version wrote it."""
+    return FORMERLY.get(written, written)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import sys
 from collections.abc import Mapping
@@ -14,8 +13,6 @@ from tinytorch.errors import MeasurementError
 from tinytorch.measure.timing import running_cuda, used_devices
 
 __all__ = [
-    "NOTHING_FOUND",
-    "TOO_SMALL",
     "UNAVAILABLE",
     "DeviceState",
     "DeviceWatch",
@@ -27,59 +24,52 @@ __all__ = [
 ]
 
 
-# ---------------------------------------------------------------- the library that comes with
-# NVIDIA's driver: finding a device, and asking about it
+# ---------------------------------------------------------------- NVML through `nvidia-ml-py`:
+# finding a device, and asking about it
 
-LIBRARY = "libnvidia-ml.so.1"
-NOTHING_FOUND, TOO_SMALL = 6, 7
-"""What the library answers when there is nothing, as no use of a device in the last second, and
-when an array has no room for everything: how much it is, it says."""
-UNAVAILABLE = (OSError, AttributeError, ValueError, IndexError, MeasurementError)
-"""What is in the way where there is no driver, no such device, or an older library."""
+NOT_INSTALLED = 'nvidia-ml-py is not installed; pip install "tinytorch-perf[gpu]"'
+UNAVAILABLE = (AttributeError, ValueError, IndexError, MeasurementError)
+"""What is raised where there is no driver, no such device, or an older library."""
 
 
 @dataclass(frozen=True)
 class NvmlDevice:
-    """One device, as the driver's library knows it."""
+    """One device; `library` is the module `pynvml`."""
 
     library: Any
     handle: Any
 
-    def call(self, name: str, *arguments: Any) -> int:
-        """Call a function of the library about this device, and give its status."""
-        status: int = getattr(self.library, name)(self.handle, *arguments)
-        return status
-
-    def ask(self, name: str, *arguments: Any) -> None:
+    def ask(self, name: str, *arguments: Any) -> Any:
         """Call a function of the library about this device; raise with what it says."""
-        _check(self.library, self.call(name, *arguments))
+        return _call(self.library, name, self.handle, *arguments)
 
-    def number(self, name: str, *arguments: Any, kind: Any = ctypes.c_uint) -> int | None:
+    def number(self, name: str, *arguments: Any) -> int | None:
         """Ask for one whole number; None where the device, or this driver, does not tell."""
-        found = kind()
         try:
-            self.ask(name, *arguments, ctypes.byref(found))
+            return int(self.ask(name, *arguments))
         except (AttributeError, MeasurementError):
             return None
-        return int(found.value)
 
 
 def open_nvml(device: str, library: Any = None) -> NvmlDevice:
     """Find a device such as `cuda:0`. What may be raised is in `UNAVAILABLE`."""
-    opened = ctypes.CDLL(LIBRARY) if library is None else library
-    _check(opened, opened.nvmlInit_v2())
-    return NvmlDevice(opened, _handle(opened, identity(device)))
+    if library is None:
+        try:
+            import pynvml
+        except ImportError as error:
+            raise MeasurementError(NOT_INSTALLED) from error
+        library = pynvml
+    _call(library, "nvmlInit")
+    identified = identity(device)
+    find = "Index" if isinstance(identified, int) else "UUID"
+    return NvmlDevice(library, _call(library, f"nvmlDeviceGetHandleBy{find}", identified))
 
 
-def _handle(library: Any, identified: int | str) -> Any:
-    handle = ctypes.c_void_p()
-    if isinstance(identified, int):
-        find = library.nvmlDeviceGetHandleByIndex_v2
-        _check(library, find(ctypes.c_uint(identified), ctypes.byref(handle)))
-    else:
-        find = library.nvmlDeviceGetHandleByUUID
-        _check(library, find(identified.encode(), ctypes.byref(handle)))
-    return handle
+def _call(library: Any, name: str, *arguments: Any) -> Any:
+    try:
+        return getattr(library, name)(*arguments)
+    except library.NVMLError as error:
+        raise MeasurementError(str(error)) from error
 
 
 def identity(device: str) -> int | str:
@@ -107,15 +97,6 @@ def identity(device: str) -> int | str:
     return int(names[index]) if names[index].isdigit() else names[index]
 
 
-def _check(library: Any, status: int) -> None:
-    if status == 0:
-        return
-    explain = library.nvmlErrorString
-    explain.restype = ctypes.c_char_p
-    text = explain(ctypes.c_int(status))
-    raise MeasurementError(text.decode() if text else f"error {status}")
-
-
 # ---------------------------------------------------------------- how an NVIDIA device was doing
 # while we measured: clocks, limits, heat, and who else used it
 
@@ -135,9 +116,6 @@ LOOK_EVERY_S = 0.05
 MOVED_SHARE = 0.05
 """A clock that moves by less than this share is a clock that stands still."""
 RECENT_S = 1.0
-UNKNOWN_BYTES = 2**64 - 1
-MORE_PROCESSES = 8
-"""Room for so many that start between two questions."""
 
 
 @dataclass(frozen=True)
@@ -169,16 +147,14 @@ class OtherPrograms:
 def read_state(device: NvmlDevice) -> DeviceState:
     """Ask for everything that changes while a device works."""
     milliwatts = device.number("nvmlDeviceGetPowerUsage")
-    reasons = device.number("nvmlDeviceGetCurrentClocksEventReasons", kind=ctypes.c_ulonglong)
+    reasons = device.number("nvmlDeviceGetCurrentClocksEventReasons")
     if reasons is None:  # the older name
-        reasons = device.number(
-            "nvmlDeviceGetCurrentClocksThrottleReasons", kind=ctypes.c_ulonglong
-        )
+        reasons = device.number("nvmlDeviceGetCurrentClocksThrottleReasons")
     return DeviceState(
-        sm_clock_mhz=device.number("nvmlDeviceGetClockInfo", ctypes.c_uint(SM_CLOCK)),
-        most_sm_clock_mhz=device.number("nvmlDeviceGetMaxClockInfo", ctypes.c_uint(SM_CLOCK)),
-        memory_clock_mhz=device.number("nvmlDeviceGetClockInfo", ctypes.c_uint(MEMORY_CLOCK)),
-        temperature_c=device.number("nvmlDeviceGetTemperature", ctypes.c_uint(TEMPERATURE_OF_CHIP)),
+        sm_clock_mhz=device.number("nvmlDeviceGetClockInfo", SM_CLOCK),
+        most_sm_clock_mhz=device.number("nvmlDeviceGetMaxClockInfo", SM_CLOCK),
+        memory_clock_mhz=device.number("nvmlDeviceGetClockInfo", MEMORY_CLOCK),
+        temperature_c=device.number("nvmlDeviceGetTemperature", TEMPERATURE_OF_CHIP),
         power_w=None if milliwatts is None else milliwatts / 1000,
         reasons=reasons,
     )
@@ -187,80 +163,39 @@ def read_state(device: NvmlDevice) -> DeviceState:
 # ---------------------------------------------------------------- who else uses it
 
 
-class _Process(ctypes.Structure):
-    _fields_ = (
-        ("pid", ctypes.c_uint),
-        ("nbytes", ctypes.c_ulonglong),
-        ("gpu_instance", ctypes.c_uint),
-        ("compute_instance", ctypes.c_uint),
-    )
-
-
-class _Use(ctypes.Structure):
-    _fields_ = (
-        ("pid", ctypes.c_uint),
-        ("microseconds", ctypes.c_ulonglong),
-        ("sm_percent", ctypes.c_uint),
-        ("memory_percent", ctypes.c_uint),
-        ("encoder_percent", ctypes.c_uint),
-        ("decoder_percent", ctypes.c_uint),
-    )
-
-
 def read_others(device: NvmlDevice, *, are_we_on_it: bool) -> OtherPrograms | None:
     """Say which programs beside this one compute on a device; None where nobody tells.
 
     Inside of a container the driver may know us by another number. Then nobody can tell which
     program is ours, only that one of them is.
     """
-    processes = _processes(device)
-    if processes is None:
+    try:
+        processes = device.ask("nvmlDeviceGetComputeRunningProcesses")
+    except (AttributeError, MeasurementError):
         return None
     own = os.getpid()
     if are_we_on_it and all(each.pid != own for each in processes):
         return OtherPrograms(max(0, len(processes) - 1))
     others = [each for each in processes if each.pid != own]
-    sizes = [each.nbytes for each in others]
-    nbytes = None if UNKNOWN_BYTES in sizes else sum(sizes)
+    sizes = [each.usedGpuMemory for each in others]
+    nbytes = None if None in sizes else sum(sizes)
     return OtherPrograms(len(others), nbytes, _busy_share(device, {each.pid for each in others}))
 
 
-def _processes(device: NvmlDevice) -> list[_Process] | None:
-    for version in ("v3", "v2"):
-        name = f"nvmlDeviceGetComputeRunningProcesses_{version}"
-        if hasattr(device.library, name):
-            return _listed(
-                lambda count, array, name=name: device.call(name, count, array), _Process
-            )
-    return None
-
-
 def _busy_share(device: NvmlDevice, pids: set[int]) -> float | None:
-    """Give the share of the last second that some processes kept the device busy."""
+    """Return the share of the last second that some processes kept the device busy."""
     if not pids:
         return 0.0
-    since = ctypes.c_ulonglong(int((time() - RECENT_S) * 1e6))
-    name = "nvmlDeviceGetProcessUtilization"
-    if not hasattr(device.library, name):
+    since = int((time() - RECENT_S) * 1e6)
+    try:
+        uses = device.ask("nvmlDeviceGetProcessUtilization", since)
+    except AttributeError:
         return None
-    uses = _listed(lambda count, array: device.call(name, array, count, since), _Use)
-    if uses is None:
-        return None
-    latest = {each.pid: each for each in sorted(uses, key=lambda each: each.microseconds)}
-    return sum(each.sm_percent for pid, each in latest.items() if pid in pids) / 100
-
-
-def _listed(ask: Any, kind: Any) -> list[Any] | None:
-    """Ask how many there are, then for all of them; None where the device does not tell."""
-    count = ctypes.c_uint(0)
-    status = ask(ctypes.byref(count), None)
-    if status == NOTHING_FOUND or (status == 0 and count.value == 0):
-        return []
-    if status not in (0, TOO_SMALL):
-        return None
-    found = (kind * (count.value + MORE_PROCESSES))()
-    count.value = len(found)
-    return list(found[: count.value]) if ask(ctypes.byref(count), found) == 0 else None
+    except MeasurementError as error:
+        is_idle = isinstance(error.__cause__, device.library.NVMLError_NotFound)
+        return 0.0 if is_idle else None
+    latest = {each.pid: each for each in sorted(uses, key=lambda each: each.timeStamp)}
+    return sum(each.smUtil for pid, each in latest.items() if pid in pids) / 100
 
 
 # ---------------------------------------------------------------- while measuring

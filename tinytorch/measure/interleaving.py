@@ -1,23 +1,23 @@
-"""The interleaver: two sides take turns in rounds; estimates and interim analyses of the ratio."""
+"""The interleaver: sides take turns in random order; estimates and interim analyses of ratios."""
 
 from __future__ import annotations
 
 import gc
 import importlib
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cache, cached_property, lru_cache
 from statistics import NormalDist
 from time import perf_counter, perf_counter_ns, process_time_ns, sleep, thread_time_ns
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from tinytorch.core.kernels.backend import matmul
 from tinytorch.errors import MeasurementError
-from tinytorch.measure.timing import Clock
+from tinytorch.measure.timing import Clock, gc_paused
 
 __all__ = [
     "FEWEST",
@@ -31,13 +31,54 @@ __all__ = [
     "Round",
     "Side",
     "Stopwatch",
+    "balanced_pairs",
     "common_level",
     "find_pace",
     "hodges_lehmann",
+    "interleave",
     "refine_pace",
     "signed_rank_interval",
     "take_round",
 ]
+
+
+# ---------------------------------------------------------------- who is next: any number of
+# sides in rounds of random order, or two sides in pairs
+
+Named = TypeVar("Named", bound=Hashable)
+
+
+def interleave(
+    sides: Collection[Named],
+    *,
+    rng: np.random.Generator,
+    at_least: int,
+    at_most: int | None = None,
+    budget_s: float = math.inf,
+) -> Iterator[tuple[int, Named]]:
+    """Yield the number of a round and a side: each side once a round, in a fresh random order.
+
+    What slows the machine down for a while then meets all sides alike. After `at_least` rounds a
+    new one begins only while `budget_s` lasts, up to `at_most` (default: `at_least`). A side that
+    is removed from `sides` meanwhile has no further turns. The garbage collector is off.
+    """
+    end = perf_counter() + budget_s
+    with gc_paused():
+        for number in range(at_least if at_most is None else at_most):
+            if number >= at_least and perf_counter() >= end:
+                return
+            present = list(sides)
+            for index in rng.permutation(len(present)):
+                if present[index] in sides:
+                    yield number, present[index]
+
+
+def balanced_pairs(pairs: int, rng: np.random.Generator) -> Iterator[tuple[int, int]]:
+    """Yield the order of two sides in each pair: A B B A or B A A B, against drifts."""
+    first = 0
+    for position in range(pairs):
+        first = int(rng.integers(2)) if position % 2 == 0 else 1 - first
+        yield first, 1 - first
 
 
 # ---------------------------------------------------------------- timing two sides in rounds:
@@ -49,45 +90,45 @@ TIMINGS = (LATENCY, THROUGHPUT)
 in a row of which only the last is. On a processor both are the same."""
 
 TURN_S = 1e-4
-"""A turn takes about so long: many calls of a fast function, one of a slow one. Short turns, since
+"""The length of a turn: many calls of a fast function, one of a slow one. Short turns, since
 most of what disturbs lasts longer: it then meets both neighbours, and their ratio does not move.
 With turns of a millisecond the ratio of a round spread three to ten times as much."""
 ROUND_S = 0.01
-"""Both sides are built anew after so much measuring. Where the parts of a model happen to lie in
+"""Both sides are rebuilt after this much measuring. Where the parts of a model happen to lie in
 memory moves its speed by one or two percent; only building again averages over that."""
 ROUND_OF_FINISHED_S = 0.006
 """What cannot be built anew needs rounds only to tell noise from difference."""
 LONG_CALL_S, VERY_LONG_CALL_S = 0.05, 1.0
 """Calls longer than the first are made no more often than they must be; one that took longer than
-the second is believed to take so long."""
+the second is not called again to confirm it."""
 LARGE_SHARE = 1 / 12
 """Calls that take a larger share of the budget, too, are made no more often than they must be."""
 COLD_SHARE, COLD_TRIES, COLD_OFTEN = 0.015, 15, 12
 """Where the caches, which the other side has emptied, make a turn longer by more than this share,
-one call that is not timed fills them again before each turn. It must show in so many tries out of
-so many, since it doubles the time that a comparison takes."""
+one call that is not timed fills them again before each turn. It must show in 12 tries out
+of 15, since it doubles the time that a comparison takes."""
 SETTLING_S = 5e-4
-"""So long, or for a turn, is what was just built called before it counts."""
+"""What was just built is called this long, or for a turn, before it counts."""
 CALLS_OF_TURN, CALLS_BEFORE = 4, 2
 """Calls of each side in a turn on a device, one by one, and calls before them that are not timed:
 those pay for what the other side has left in caches, allocators and clocks. A turn is no longer
 than `LONG_CALL_S`, as far as that is possible."""
 SUSTAINED_CALLS, FEWEST_SUSTAINED = 8, 2
-"""At least so many calls in a row are sustained, and so many where one takes `LONG_CALL_S`."""
+"""The fewest calls in a row that are sustained, and the fewest where one takes `LONG_CALL_S`."""
 WARM_UP_CALLS, WARM_UP_SHARE, STEADY = 5, 0.1, 0.02
-"""A device is warm when the median of so many calls moves by no more than the last of these. Half
+"""A device is warm when the median of some calls moves by no more than the last of these. Half
 of an eager model's time is Python, whose allocators and caches take tens of calls; clocks of an
 idle device take longer still. Each side may use the share of the budget for it."""
 MEDIAN_LOSS = math.pi / 2
 """The variance of a median over that of a mean, for normal noise."""
 QUARTILES_TO_SIGMA = 1.349
 LOPSIDED = 4.0
-"""Both sides make as many calls in a turn, unless one is so many times slower than the other."""
+"""Both sides make as many calls in a turn, unless one is this many times slower."""
 CALIBRATION_TRIES, MOST_GROWTH, AGREEMENT = 30, 10.0, 0.1
 MOST_ROUNDS = 1000
 """Rounds for which there is time; more would only make the estimate slow to compute."""
 DIGITS = 7
-"""Seconds are kept with so many digits; clocks are not better."""
+"""Significant digits of seconds; clocks are not better."""
 GARBAGE_ALLOWED = 20_000
 """Objects that wait for the collector, which is off while timing, before it runs between rounds."""
 
@@ -105,23 +146,23 @@ class Side(Protocol):
 
     @property
     def name(self) -> str:
-        """Give the word that reports use."""
+        """Return the word that reports use."""
 
     @property
     def can_rebuild(self) -> bool:
-        """Say whether :meth:`build` makes new buffers; a finished function has what it has."""
+        """Return whether :meth:`build` makes new buffers; a finished function has what it has."""
 
     @property
     def runs_here(self) -> bool:
-        """Say whether it runs in this process and on its processor."""
+        """Return whether it runs in this process and on its processor."""
 
     @property
     def warms_itself(self) -> bool:
-        """Say whether it makes a call that is not timed before each turn in any case."""
+        """Return whether it makes a call that is not timed before each turn in any case."""
 
     @property
     def least_turn_s(self) -> float:
-        """Give the shortest turn that hides the cost of timing it."""
+        """Return the shortest turn that hides the cost of timing it."""
 
     @property
     def device_timing(self) -> str | None:
@@ -129,11 +170,11 @@ class Side(Protocol):
 
     @property
     def untimed_call_s(self) -> float:
-        """Give what every call takes beside its time: emptying the caches, where that is asked."""
+        """Return what every call takes beside its time: emptying the caches, if asked for."""
 
     @property
     def slow_call_s(self) -> float:
-        """Give what a call is known to take that takes much of the budget; 0 for all others."""
+        """Return what a call is known to take that takes much of the budget; 0 for all others."""
 
     def release(self) -> None:
         """Free what was built, if it can be built anew."""
@@ -159,18 +200,18 @@ class Round:
 
     @property
     def log_ratios(self) -> list[float]:
-        """Give the log-ratios of neighbours: candidate over baseline."""
+        """Return the log-ratios of neighbours: candidate over baseline."""
         ratios: list[float] = np.log(np.array(self.candidate) / np.array(self.baseline)).tolist()
         return ratios
 
     @cached_property
     def log_ratio(self) -> float:
-        """Give the median of the log-ratios of neighbours."""
+        """Return the median of the log-ratios of neighbours."""
         return float(np.median(self.log_ratios))
 
     @cached_property
     def log_mean_ratio(self) -> float:
-        """Give the log-ratio of the mean times."""
+        """Return the log-ratio of the mean times."""
         return math.log(np.mean(self.candidate) / np.mean(self.baseline))
 
     @property
@@ -210,13 +251,13 @@ class Pace:
 
     @property
     def pair_s(self) -> float:
-        """Give the seconds of a pair of turns."""
+        """Return the seconds of a pair of turns."""
         calls = (loops + self.calls_before for loops in self.loops)
         timed_s = sum(count * seconds for count, seconds in zip(calls, self.call_s, strict=True))
         return timed_s + self.untimed_s
 
     def with_pairs(self, pairs: int) -> Pace:
-        """Give the same pace with another number of pairs in a round."""
+        """Return the same pace with another number of pairs in a round."""
         return replace(self, pairs=pairs, round_s=self.fixed_s + pairs * self.pair_s)
 
     def to_dict(self) -> dict[str, Any]:
@@ -270,7 +311,7 @@ def find_pace(baseline: Side, candidate: Side, *, budget_s: float) -> Pace:
 
 
 def _loops(call_s: tuple[float, float], turn_s: float) -> tuple[int, int]:
-    """Return how many calls of each side make a turn of so long."""
+    """Return how many calls of each side make a turn of `turn_s`."""
     loops = [max(1, math.ceil(turn_s / seconds)) for seconds in call_s]
     if max(call_s) < LOPSIDED * min(call_s):
         loops = [max(loops)] * 2
@@ -341,7 +382,7 @@ def _least_pairs(pace: Pace) -> int:
 
 
 def _spread(values: Sequence[float]) -> float:
-    """Give the standard deviation that a normal distribution with these quartiles would have."""
+    """Return the standard deviation that a normal distribution with these quartiles would have."""
     low, high = np.percentile(values, (25, 75))
     return float(high - low) / QUARTILES_TO_SIGMA
 
@@ -365,8 +406,8 @@ def take_round(baseline: Side, candidate: Side, *, pace: Pace, rng: np.random.Ge
             _settle(sides[index], pace.loops[index], call_s, rng)
     seconds: tuple[list[float], list[float]] = ([], [])
     displaced = 0
-    for first in _first_sides(pace.pairs, rng):
-        for index in (first, 1 - first):
+    for order in balanced_pairs(pace.pairs, rng):
+        for index in order:
             side, loops = sides[index], pace.loops[index]
             reading = side.time(loops, before=pace.calls_before)
             displaced += reading.lost_s > 0
@@ -382,14 +423,6 @@ def take_round(baseline: Side, candidate: Side, *, pace: Pace, rng: np.random.Ge
 
 def _rounded(seconds: list[float]) -> tuple[float, ...]:
     return tuple(float(f"{value:.{DIGITS}g}") for value in seconds)
-
-
-def _first_sides(pairs: int, rng: np.random.Generator) -> Iterator[int]:
-    """Say who begins each pair: A B B A or B A A B, so that a drift meets both alike."""
-    first = 0
-    for position in range(pairs):
-        first = int(rng.integers(2)) if position % 2 == 0 else 1 - first
-        yield first
 
 
 def _seconds_per_call(side: Side, turn_s: float, *, believed_s: float) -> float:
@@ -414,7 +447,7 @@ def _seconds_per_call(side: Side, turn_s: float, *, believed_s: float) -> float:
 
 
 def _coldness(sides: tuple[Side, Side], loops: tuple[int, int]) -> float:
-    """Give the share of a turn that its first call takes longer because the other side ran before.
+    """Return the share of a turn that its first call takes longer after the other side ran.
 
     The larger one of both sides; 0 when it does not show in the noise.
     """
@@ -429,14 +462,14 @@ def _coldness(sides: tuple[Side, Side], loops: tuple[int, int]) -> float:
 
 
 def _is_settled(side: Side, call_s: float) -> bool:
-    """Say whether a side makes long calls and has touched its memory already, or will by itself."""
+    """Return whether a side makes long calls and has touched, or will touch, its memory."""
     return call_s > LONG_CALL_S and (side.warms_itself or not side.can_rebuild)
 
 
 def _settle(side: Side, loops: int, call_s: float, rng: np.random.Generator) -> None:
     """Call what was just built for a turn, or a millisecond: it has to touch its memory.
 
-    A few calls more or less, so that what happens every so many calls does not always happen here.
+    A few calls more or less, so that what happens periodically does not always happen here.
     """
     least = max(loops, min(1000, math.ceil(SETTLING_S / call_s)))
     side.time(least + (int(rng.integers(5)) if call_s < LONG_CALL_S else 0))
@@ -482,7 +515,7 @@ class Stopwatch:
         return Reading(seconds, lost_s if lost_s > DISPLACED_SHARE * seconds else 0.0)
 
     def _reading_cost(self) -> float:
-        """Give how much more processor time than time an undisturbed reading shows."""
+        """Return how much more processor time than time an undisturbed reading shows."""
         extra = []
         for _ in range(CALIBRATIONS):
             computing, started = thread_time_ns(), perf_counter_ns()
@@ -492,7 +525,7 @@ class Stopwatch:
 
 
 def _waits() -> int | None:
-    """Give how often this thread has waited by its own will; None where nobody counts."""
+    """Return how often this thread has waited voluntarily; None where it is not counted."""
     if _usage is None:
         return None
     waits: int = _usage(_of_thread).ru_nvcsw
@@ -530,19 +563,19 @@ _usage, _of_thread = _usage_of_thread()
 # The interval is exact and asks nothing of the distribution but symmetry.
 
 LARGEST_EXACT = 300
-"""Up to so many values the distribution of signed ranks is computed; beyond, it is normal."""
+"""Up to this many values the distribution of signed ranks is computed; beyond, it is normal."""
 
 Bounds = tuple[float, float]
 EVERYWHERE: Bounds = (-math.inf, math.inf)
 
 
 def hodges_lehmann(values: Sequence[float]) -> float:
-    """Give the median of the means of all pairs: almost as sharp as the mean, and robust."""
+    """Return the median of the means of all pairs: almost as sharp as the mean, and robust."""
     return float(np.median(_pair_means(values)))
 
 
 def signed_rank_interval(values: Sequence[float], alpha: float) -> Bounds:
-    """Give the bounds of the centre that Wilcoxon's signed-rank test does not reject at `alpha`.
+    """Return the bounds of the centre that Wilcoxon's signed-rank test does not reject at `alpha`.
 
     With too few values for so small an `alpha` nothing can be excluded.
     """
@@ -554,7 +587,7 @@ def signed_rank_interval(values: Sequence[float], alpha: float) -> Bounds:
 
 
 def _pair_means(values: Sequence[float]) -> npt.NDArray[np.float64]:
-    """Give the means of all pairs, each value with itself included."""
+    """Return the means of all pairs, each value with itself included."""
     numbers = np.asarray(values, dtype=np.float64)
     first, second = np.triu_indices(len(numbers))
     return (numbers[first] + numbers[second]) / 2
@@ -562,7 +595,7 @@ def _pair_means(values: Sequence[float]) -> npt.NDArray[np.float64]:
 
 @lru_cache(maxsize=512)
 def _signed_rank_cut(count: int, alpha: float) -> int:
-    """Give how many pair means to leave out at each end, or -1."""
+    """Return how many pair means to leave out at each end, or -1."""
     if count > LARGEST_EXACT:
         from statistics import NormalDist
 
@@ -593,7 +626,7 @@ FEWEST = 6
 """With six values the widest interval, from the smallest to the largest, still covers 96.9%."""
 GROWTH, MOST = 1.4, 12
 RESERVE = 2
-"""Planned are looks up to so many times the expected number of values: estimates of time err."""
+"""Looks are planned up to this many times the expected values: estimates of time err."""
 GRID = 161
 
 
@@ -615,7 +648,7 @@ class Looks:
         return count >= self.counts[-1]
 
     def last_level(self, count: int) -> float:
-        """Give how much the last look may err: all that the looks before it have left.
+        """Return how much the last look may err: all that the looks before it have left.
 
         When time is up, the looks that were planned for later have not spent their part.
         """
@@ -625,7 +658,7 @@ class Looks:
 
 @lru_cache(maxsize=64)
 def common_level(counts: tuple[int, ...], allowed: float) -> float:
-    """Give the error of each look at which all of them together err with `allowed`."""
+    """Return the error of each look at which all of them together err with `allowed`."""
     return _level_for(allowed, lambda level: _chance_to_leave(counts, (level,) * len(counts)))
 
 
@@ -636,7 +669,7 @@ def _last_level(before: tuple[int, ...], level: float, count: int, allowed: floa
 
 
 def _level_for(allowed: float, chance: Callable[[float], float]) -> float:
-    """Give the largest level, up to `allowed`, at which the chance to err is not above it."""
+    """Return the largest level, up to `allowed`, at which the chance to err is not above it."""
     if chance(allowed) <= 1.01 * allowed:  # one look; the grid is not finer
         return allowed
     low, high = allowed / 100, allowed
@@ -656,9 +689,9 @@ def _planned_counts(expected: int) -> tuple[int, ...]:
 
 
 def _chance_to_leave(counts: tuple[int, ...], levels: tuple[float, ...]) -> float:
-    """Give the probability that a random walk leaves its tunnel at one of the looks.
+    """Return the probability that a random walk leaves its tunnel at one of the looks.
 
-    The sum of so many independent values is a random walk; the tunnel is what a look at each of
+    The sum of independent values is a random walk; the tunnel is what a look at each of
     the levels leaves open. Followed is the density of walks that are still inside.
     """
     widths = [NormalDist().inv_cdf(1 - level / 2) for level in levels]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import mmap
 import re
 import sys
 import threading
@@ -14,13 +15,18 @@ from pathlib import Path
 
 import numpy as np
 
+from tinytorch.measure.environment import group_folders
 from tinytorch.measure.timing import running_cuda, used_devices
+from tinytorch.measure.worker import is_out_of_memory
 
 __all__ = [
     "DeviceMemory",
     "ProcessMemory",
     "TracedMemory",
+    "available_bytes",
+    "be_first_to_go",
     "device_memory",
+    "fence_memory",
     "free_unused",
     "is_out_of_memory",
     "peak_during",
@@ -173,7 +179,6 @@ def _high_water_mark(of_windows: int | None) -> int | None:
 # ---------------------------------------------------------------- the memory of CUDA devices: what
 # is free, what a call needs, and when there is too little
 
-OUT_OF_MEMORY = re.compile(r"out of memory|ALLOC_FAILED", re.IGNORECASE)
 ASKED_FOR = re.compile(r"[Tt]ried to allocate ([\d.]+ [KMGT]?i?B)")
 GIB = 1 << 30
 
@@ -236,20 +241,6 @@ def free_unused() -> None:
         cuda.empty_cache()
 
 
-def is_out_of_memory(error: BaseException | None) -> bool:
-    """Tell whether an exception, or what caused it, says that a device has too little memory."""
-    while error is not None:
-        kind = type(error)
-        is_named = kind.__name__ == "OutOfMemoryError"
-        is_of_torch = kind.__module__.partition(".")[0] == "torch" or isinstance(
-            error, RuntimeError
-        )
-        if is_named or (is_of_torch and OUT_OF_MEMORY.search(str(error)) is not None):
-            return True
-        error = error.__cause__
-    return False
-
-
 def shortage_text(error: BaseException | None, device: str) -> str:
     """Say how much memory was asked for, and how much there is."""
     asked = ""
@@ -265,3 +256,96 @@ def shortage_text(error: BaseException | None, device: str) -> str:
             f"{memory.held_bytes / GIB:.3g} GiB are held by this program"
         )
     return "; ".join(parts) or "the device does not say how much is missing"
+
+
+# ---------------------------------------------------------------- how much memory is left, and a
+# fence around it
+
+OOM_SCORE = Path("/proc/self/oom_score_adj")
+FIRST_TO_GO = "1000"
+PROBE_BYTES = 64 << 20
+"""Asked for on top of what is allowed, to see whether the fence holds."""
+
+
+def available_bytes(device: str = "cpu") -> int:
+    """Return what this process may take on a device, on a processor without swapping.
+
+    A limit of the control groups around it counts, too: there, what exceeds it is killed.
+    """
+    on_device = device_memory(device)
+    if on_device is not None:
+        return on_device.free_bytes
+    import psutil
+
+    return min([int(psutil.virtual_memory().available), *_left_in_groups()])
+
+
+def fence_memory(allowed_bytes: int, device: str = "cpu") -> bool:
+    """Let every allocation beyond so many bytes more fail, and return whether that really works.
+
+    On a processor the fence is around the address space, since no system enforces one around memory
+    that is in use. It stays for the rest of the process. False where the system has none, as on
+    Windows and macOS; then nothing is limited.
+    """
+    on_device = device_memory(device)
+    if on_device is not None:
+        share = (on_device.held_bytes + allowed_bytes) / on_device.total_bytes
+        running_cuda().set_per_process_memory_fraction(min(1.0, share), device)
+        return True
+    return _fence_address_space(allowed_bytes)
+
+
+def _fence_address_space(allowed_bytes: int) -> bool:
+    import psutil
+
+    try:
+        resource = importlib.import_module("resource")
+        _, hard = resource.getrlimit(resource.RLIMIT_AS)
+        limit = psutil.Process().memory_info().vms + allowed_bytes
+        if hard != resource.RLIM_INFINITY:
+            limit = min(limit, hard)
+        resource.setrlimit(resource.RLIMIT_AS, (limit, hard))
+    except (ImportError, AttributeError, ValueError, OSError):
+        return False
+    try:
+        mmap.mmap(-1, allowed_bytes + PROBE_BYTES).close()
+    except (OSError, OverflowError, ValueError):
+        return True
+    return False
+
+
+def be_first_to_go() -> None:
+    """Ask the system to end this process before others, should memory run out in spite of all."""
+    with suppress(OSError):
+        OOM_SCORE.write_text(FIRST_TO_GO, "ascii")
+
+
+def _left_in_groups() -> Iterator[int]:
+    """Yield what is left below the memory limits of our control groups, in both layouts."""
+    for folder in group_folders("memory"):
+        for limit, used in (
+            ("memory.max", "memory.current"),
+            ("memory.limit_in_bytes", "memory.usage_in_bytes"),
+        ):
+            most, now = _number(folder / limit), _number(folder / used)
+            if most is not None and now is not None:
+                yield max(0, most - now + _reclaimable(folder))
+
+
+def _number(path: Path) -> int | None:
+    try:
+        text = path.read_text("ascii").strip()
+    except (OSError, ValueError):
+        return None
+    return int(text) if text.isdecimal() else None  # without a limit it reads "max"
+
+
+def _reclaimable(folder: Path) -> int:
+    """Return the bytes of files in memory, which go when the room is needed."""
+    try:
+        lines = (folder / "memory.stat").read_text("ascii").splitlines()
+    except (OSError, ValueError):
+        return 0
+    facts = dict(line.split(maxsplit=1) for line in lines if " " in line)
+    found = facts.get("inactive_file", facts.get("total_inactive_file", "0"))
+    return int(found) if found.isdecimal() else 0

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from tinytorch.codec import Coded
 from tinytorch.errors import SettingError
+from tinytorch.measure.estimate import Estimate
 
-__all__ = ["Interval", "Outliers", "Samples", "Stability", "values_needed"]
+__all__ = ["Outliers", "Samples", "Stability", "student_t_quantile", "values_needed"]
 
 MILD_FENCE, SEVERE_FENCE = 1.5, 3.0
 """Tukey's fences, in interquartile ranges beyond the quartiles."""
@@ -26,15 +26,6 @@ ROUNDING = 1e-12
 """Relative error of a sum of probabilities; a tail that is larger by less is not larger."""
 ENOUGH_TO_JUDGE = 4
 """Fewer values say nothing about stability: each half needs two."""
-
-
-@dataclass(frozen=True)
-class Interval:
-    """A range for an unknown number. `confidence` is the coverage that it really has."""
-
-    low: float
-    high: float
-    confidence: float
 
 
 @dataclass(frozen=True)
@@ -66,7 +57,7 @@ class Stability:
 
 
 @dataclass(frozen=True)
-class Samples:
+class Samples(Coded):
     """Raw repeated measurements of one thing, in base units, in the order of the runs.
 
     `loops` is how many calls each value averages over.
@@ -77,6 +68,8 @@ class Samples:
     unit: str = "s"
     loops: int = 1
     notes: tuple[str, ...] = ()
+
+    strict = True
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "values", tuple(float(value) for value in self.values))
@@ -125,8 +118,8 @@ class Samples:
             raise SettingError(f"percentile {q}; it must lie between 0 and 100")
         return float(np.percentile(self._sorted, q))
 
-    def median_interval(self, confidence: float = 0.95) -> Interval:
-        """Give an interval for the true median, from order statistics.
+    def median_interval(self, confidence: float = 0.95) -> Estimate:
+        """Return the median and an interval for the true one, from order statistics.
 
         It assumes independent values and nothing about their distribution. The coverage is the
         smallest possible one that reaches `confidence`; where there are too few values for that,
@@ -136,10 +129,11 @@ class Samples:
             raise SettingError(f"confidence {confidence}; it must lie between 0 and 1")
         rank, coverage = _median_ranks(self.count, confidence)
         ordered = self._sorted
-        return Interval(float(ordered[rank]), float(ordered[-1 - rank]), coverage)
+        low, high = float(ordered[rank]), float(ordered[-1 - rank])
+        return Estimate(self.median, low, high, coverage, self.count)
 
-    def percentile_interval(self, q: float, confidence: float = 0.95) -> Interval:
-        """Give a two-sided interval for the true q-th percentile, from order statistics.
+    def percentile_interval(self, q: float, confidence: float = 0.95) -> Estimate:
+        """Return a percentile and a two-sided interval for the true one, from order statistics.
 
         It assumes independent values and nothing about their distribution, and each end misses in
         at most half of what `confidence` leaves. Where there are too few values for an end, as for
@@ -152,7 +146,9 @@ class Samples:
         ordered = self._sorted
         low = float(ordered[below]) if below >= 0 else -math.inf
         high = float(ordered[upto]) if upto < self.count else math.inf
-        return Interval(low, high, coverage)
+        # With a low confidence both ends may lie on one side of the interpolated value.
+        value = min(max(self.percentile(q), low), high)
+        return Estimate(value, low, high, coverage, self.count)
 
     @property
     def outliers(self) -> Outliers:
@@ -195,15 +191,6 @@ class Samples:
     def with_notes(self, *notes: str) -> Samples:
         """Give the same measurements with more notes about doubt."""
         return replace(self, notes=(*self.notes, *notes))
-
-    def to_dict(self) -> dict[str, Any]:
-        """Give what was observed, ready for JSON; statistics are computed again from it."""
-        return asdict(self) | {"values": list(self.values), "notes": list(self.notes)}
-
-    @classmethod
-    def from_dict(cls, fields: Mapping[str, Any]) -> Samples:
-        """Give back what :meth:`to_dict` wrote."""
-        return cls(**{**fields, "values": tuple(fields["values"]), "notes": tuple(fields["notes"])})
 
 
 def values_needed(q: float, confidence: float = 0.95) -> int:
@@ -281,3 +268,37 @@ def _binomial(count: int, share: float) -> npt.NDArray[np.float64]:
     logarithms = np.concatenate([[0.0], np.cumsum(steps)])
     weights: npt.NDArray[np.float64] = np.exp(logarithms - logarithms.max())
     return weights / weights.sum()
+
+
+def student_t_quantile(probability: float, freedom: int) -> float:
+    """Return the quantile of Student's t distribution, by bisection of its distribution."""
+    if not 0 < probability < 1:
+        raise SettingError(f"probability={probability}; it must lie between 0 and 1")
+    if freedom < 1:
+        raise SettingError(f"freedom={freedom}; it must be at least 1")
+    if probability < 0.5:
+        return -student_t_quantile(1 - probability, freedom)
+    low, high = 0.0, 1.0
+    while _student_t_below(high, freedom) < probability:
+        low, high = high, 2 * high
+    while (middle := (low + high) / 2) not in (low, high):
+        if _student_t_below(middle, freedom) < probability:
+            low = middle
+        else:
+            high = middle
+    return high
+
+
+def _student_t_below(t: float, freedom: int) -> float:
+    """Return the probability below `t`, by the finite series (Abramowitz and Stegun, 26.7.3-4)."""
+    angle = math.atan2(t, math.sqrt(freedom))
+    cosine_squared = math.cos(angle) ** 2
+    term, total = 1.0, 0.0
+    start = freedom % 2
+    for step in range(start, freedom - 1, 2):
+        total += term
+        term *= cosine_squared * (step + 1) / (step + 2)
+    if start:
+        inner = angle + math.sin(angle) * math.cos(angle) * total
+        return 0.5 + inner / math.pi
+    return 0.5 + math.sin(angle) * total / 2

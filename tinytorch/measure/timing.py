@@ -274,18 +274,20 @@ _was_enabled = False
 
 
 @contextmanager
-def gc_paused() -> Iterator[None]:
+def gc_paused(*, collect: bool = True) -> Iterator[None]:
     """Collect garbage, then keep the collector off inside the block.
 
-    Blocks may be nested and may overlap in threads: the outermost collects, and the last one to
-    leave restores the collector as it was, also after an exception.
+    Short measurements do not afford to `collect`. Blocks may be nested and may overlap in threads:
+    the outermost collects, and the last one to leave restores the collector as it was, also after
+    an exception.
     """
     global _pause_depth, _was_enabled
     with _pause_lock:
         _pause_depth += 1
         if _pause_depth == 1:
             _was_enabled = gc.isenabled()
-            gc.collect()
+            if collect:
+                gc.collect()
             gc.disable()
     try:
         yield

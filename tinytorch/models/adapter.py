@@ -8,7 +8,7 @@ import inspect
 import sys
 from abc import ABC, abstractmethod
 from collections import UserDict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import partial, wraps
@@ -39,12 +39,14 @@ __all__ = [
     "entering_layers",
     "held_by",
     "leaves",
+    "namespace_of",
     "owner_of",
     "path_outside",
     "plain_arrays",
     "rebuilt",
     "replace_layers",
     "stamping_layers",
+    "wrapping_layers",
 ]
 
 
@@ -91,6 +93,14 @@ def rebuilt(value: Any, change: Callable[[Any], Any]) -> Any:
             return rows
         return type(value)(*parts) if hasattr(value, "_fields") else type(value)(parts)
     return change(value)
+
+
+def namespace_of(array: Any) -> Any:
+    """Return the module whose functions take an array: `numpy`, or `torch` for its tensors.
+
+    Both know `where`, `moveaxis`, `argsort(axis=, stable=)`, `asarray(dtype=, device=)` and alike.
+    """
+    return np if isinstance(array, (np.ndarray, np.generic)) else sys.modules["torch"]
 
 
 def plain_arrays(leaf: Any) -> tuple[Array, ...]:
@@ -161,7 +171,7 @@ def stamping_layers(
 
         return stamped
 
-    with _replaced(modules, methods, wrapper):
+    with wrapping_layers(modules, methods, wrapper):
         yield stamps
 
 
@@ -188,12 +198,14 @@ def entering_layers(
 
         return watched
 
-    with _replaced(modules, methods, wrapper):
+    with wrapping_layers(modules, methods, wrapper):
         yield
 
 
 @contextmanager
-def _replaced(modules: Mapping[str, Any], methods: Methods, wrapper: Wrapper) -> Iterator[None]:
+def wrapping_layers(
+    modules: Mapping[str, Any], methods: Methods, wrapper: Wrapper
+) -> Iterator[None]:
     """Put wrappers in front of methods, and take away exactly these in the end.
 
     Blocks of one thread may be nested; another thread waits until they end, since what it finds
@@ -316,7 +328,74 @@ class Adapter(ABC):
     def save(self, model: Any, path: Path) -> None:
         """Write the parameters and buffers of a model to one file, each once."""
 
+    # ------------------------------------------------------------ its tensors and layers
+
+    @abstractmethod
+    def own_tensors(self, module: Any) -> Iterator[tuple[str, Any]]:
+        """Yield the parameters and buffers that a layer holds itself, by name."""
+
+    def named_tensors(self, model: Any) -> dict[str, Any]:
+        """Return every parameter and buffer of a model, once, under its first name."""
+        found: dict[int, tuple[str, Any]] = {}
+        for path, module in self.modules(model).items():
+            for name, tensor in self.own_tensors(module):
+                found.setdefault(id(tensor), (f"{path}.{name}" if path else name, tensor))
+        return dict(found.values())
+
+    @abstractmethod
+    def is_parameter(self, tensor: Any) -> bool:
+        """Tell whether a tensor is learned."""
+
+    @abstractmethod
+    def values(self, tensor: Any) -> Any:
+        """Return the numbers of a tensor, in its memory: an array of its :func:`namespace_of`."""
+
+    @abstractmethod
+    def write(self, tensor: Any, values: Any) -> None:
+        """Replace the numbers of a tensor, in its memory if that can be written."""
+
+    @abstractmethod
+    def new_parameter(self, values: Any, like: Any) -> Any:
+        """Return a parameter with other numbers; its dtype and whether it learns are as before."""
+
+    @abstractmethod
+    def memory_of(self, tensor: Any) -> Hashable:
+        """Return what tensors on the same memory have in common."""
+
+    @abstractmethod
+    def why_unreadable(self, tensor: Any) -> str:
+        """Return why the numbers of a weight cannot be read as floats, or nothing."""
+
+    @abstractmethod
+    def packed_form(self, module: Any) -> str:
+        """Return the form in which a layer holds weights that are no floats, or nothing."""
+
+    def why_no_module(self, model: Any) -> str:
+        """Return why the layers of a model cannot be replaced or removed, or nothing."""
+        return ""
+
+    @abstractmethod
+    def replace_layers(self, model: Any, layers: Mapping[int, Any]) -> Any:
+        """Replace layers in place, by the `id` of the old one, and return the model.
+
+        A layer that is used in several places is replaced in each. The new one takes over the mode
+        of the old one. If the model itself is replaced, the new one is returned.
+        """
+
     # ------------------------------------------------------------ running it
+
+    def switch_to_eval(self, model: Any) -> None:
+        """Let all layers of a copy compute as in inference."""
+        for module in self.modules(model).values():
+            if isinstance(getattr(module, "training", None), bool):
+                module.training = False
+
+    @abstractmethod
+    def plain_calls(self, model: Any, *, fast_paths: bool = False) -> AbstractContextManager[None]:
+        """Call a model so that nothing is remembered, and each layer is called by itself.
+
+        With `fast_paths`, layers may compute in one kernel without calling their parts.
+        """
 
     def in_evaluation_mode(self, model: Any) -> Any:
         """Return a model for inference: a copy that shares its arrays, or itself."""

@@ -13,39 +13,6 @@ from itertools import pairwise
 
 from tinytorch.models.records import Call, TensorSpec
 
-__all__ = [
-    "added_product",
-    "attention",
-    "attention_backward",
-    "causal_pairs",
-    "convolution",
-    "convolution_backward",
-    "convolution_input_gradient",
-    "convolution_weight_gradient",
-    "encoder_layer",
-    "grouped_product",
-    "linear",
-    "multi_head_attention",
-    "packed_attention",
-    "packed_attention_backward",
-    "packed_convolution",
-    "product",
-    "recomputed_packed_scores",
-    "recomputed_scores",
-    "recurrent_layer",
-    "recurrent_layer_backward",
-    "recurrent_network",
-    "recurrent_network_backward",
-    "sparse_linear",
-    "squared_distances",
-    "summed_batch_product",
-    "time_first_convolution",
-    "trilinear",
-    "unasked_layer_gradients",
-    "unasked_network_gradients",
-    "visible_to_causal",
-]
-
 PACKED_ATTENTION = {
     "aten._flash_attention_forward",
     "aten._efficient_attention_forward",
@@ -73,7 +40,7 @@ def product(call: Call, first: int = 0) -> int:
 
 
 def added_product(call: Call) -> int:
-    """addmm and its kin take what is added first."""
+    """addmm and similar operators take the added tensor first."""
     return product(call, first=1)
 
 
@@ -84,7 +51,7 @@ def linear(call: Call) -> int:
 
 
 def sparse_linear(call: Call) -> int:
-    """Each row meets the weights that are held; zeros are not multiplied."""
+    """Each row is multiplied with the stored weights only."""
     x, values = call.tensor(0), call.tensor(1)
     return x.size // max(1, x.shape[-1]) * values.size
 
@@ -142,20 +109,20 @@ def squared_distances(call: Call) -> int:
 
 
 def convolution(call: Call) -> int:
-    """Each output (transposed: each input) position meets every tap of its group."""
+    """Each output (transposed: each input) position is multiplied with every tap of its group."""
     weight = call.shape(1)  # (out, in / groups, *kernel), transposed: (in, out / groups, *kernel)
     positions = call.tensor(0) if call.settings.get("transposed") else call.outputs[0]
     return positions.size * math.prod(weight[1:])
 
 
 def packed_convolution(call: Call) -> int:
-    """The same for weights that are packed, so that only the settings tell the size of a patch."""
+    """Convolution with packed weights, where only the settings have the size of a patch."""
     inputs = call.shape(0)[1] // call.settings.get("groups", 1)
     return call.outputs[0].size * inputs * math.prod(call.settings["kernel_size"])
 
 
 def time_first_convolution(call: Call) -> int:
-    """conv_tbc: weight (kernel, in, out), each output position meets every tap."""
+    """conv_tbc: weight (kernel, in, out), every tap for each output position."""
     return call.outputs[0].size * math.prod(call.shape(1)[:2])
 
 
@@ -182,7 +149,7 @@ def convolution_weight_gradient(call: Call) -> int:
 def attention(call: Call) -> int:
     """Scores and weighted sum: query (..., heads, queries, d), key (..., keys, d), value likewise.
 
-    With grouped queries there are fewer heads of keys; every query still meets every key.
+    With grouped queries there are fewer heads of keys; every query still attends to every key.
     """
     query, key, value = (call.shape(position) for position in range(3))
     rows = math.prod(call.outputs[0].shape[:-1])  # batch, heads, queries
@@ -212,7 +179,7 @@ def causal_pairs(queries: int, keys: int, *, last_sees_all: bool) -> int:
 
 
 def visible_to_causal(call: Call, macs: int) -> int:
-    """Give the part of an attention's products that its causal mask leaves: all without a mask."""
+    """Return the multiply-accumulates of an attention that its causal mask leaves."""
     mask_type = call.settings.get("custom_mask_type")
     is_causal = call.settings.get("causal") or call.settings.get("is_causal") or mask_type
     if not is_causal or not macs:
@@ -249,7 +216,7 @@ def _packed_pairs(call: Call, first: int) -> int:
 
 
 def _packed_lengths(call: Call, first: int) -> list[tuple[int, int]]:
-    """Give the numbers of queries and of keys of every sequence."""
+    """Return the numbers of queries and of keys of every sequence."""
     starts = [
         next((call.settings[name] for name in names if call.settings.get(name) is not None), None)
         for names in (("cum_seq_q", "cu_seqlens_q"), ("cum_seq_k", "cu_seqlens_k"))
@@ -287,7 +254,7 @@ def encoder_layer(call: Call) -> int:
 
 
 def _tokens(sequences: TensorSpec) -> list[int]:
-    """Give the length of every sequence of a batch, also of a ragged one."""
+    """Return the length of every sequence of a batch, also of a ragged one."""
     if sequences.parts:
         return [part[0] for part in sequences.parts]
     batch, time = sequences.shape[:2]
@@ -298,13 +265,13 @@ def _tokens(sequences: TensorSpec) -> list[int]:
 
 
 def recurrent_layer(call: Call) -> int:
-    """One layer in one direction: every token meets both weight matrices."""
+    """One layer in one direction: every token is multiplied with both weight matrices."""
     tokens = math.prod(call.shape(0)[:-1])
     return tokens * (call.tensor(1).size + call.tensor(2).size)
 
 
 def recurrent_network(call: Call) -> int:
-    """All layers and directions in one kernel: every token meets every weight matrix."""
+    """All layers and directions in one kernel: every token is multiplied with every matrix."""
     weights = call.inputs[1]
     assert isinstance(weights, tuple)
     tokens = math.prod(call.shape(0)[:-1])
@@ -341,11 +308,11 @@ def recurrent_network_backward(call: Call) -> int:
 
 
 def unasked_layer_gradients(call: Call) -> int:
-    """The products of a fused backward kernel for gradients that nobody asks for."""
+    """Products of a fused backward kernel for gradients that are not needed."""
     return 2 * recurrent_layer(call) - recurrent_layer_backward(call)
 
 
 def unasked_network_gradients(call: Call) -> int:
-    """The products of a fused backward kernel for gradients that nobody asks for."""
+    """Products of a fused backward kernel for gradients that are not needed."""
     gradients = 1 + bool(call.settings["output_mask"][-1])
     return gradients * recurrent_network(call) - recurrent_network_backward(call)

@@ -6,17 +6,18 @@ import copy
 import inspect
 import weakref
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from time import perf_counter
 from types import CellType, FunctionType, SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
 from tinytorch.core.autograd import no_grad
 from tinytorch.core.checkpoints import save_checkpoint, write_arrays
 from tinytorch.core.dispatch import KernelCall, recording, state
+from tinytorch.core.generation import without_attached_cache
 from tinytorch.core.module import Module, naming
 from tinytorch.core.optimizers import SGD, Adam, AdamW, Optimizer
 from tinytorch.core.tensor import Parameter, Tensor
@@ -31,12 +32,13 @@ from tinytorch.models.adapter import (
     held_by,
     owner_of,
     path_outside,
+    replace_layers,
 )
 from tinytorch.models.costs import cost_of
 from tinytorch.models.records import Call, Ledger, OpRecord, Recording, TensorSpec
 
-__all__ = ["CoreAdapter", "named_tensors", "own_tensors"]
-
+if TYPE_CHECKING:
+    from tinytorch.core.transformers import GPT
 
 # ---------------------------------------------------------------- the tensors that models of
 # TinyTorch hold, and their names
@@ -53,7 +55,7 @@ def own_tensors(module: Any) -> Iterator[tuple[str, Tensor]]:
 
 
 def named_tensors(model: Any) -> dict[str, Tensor]:
-    """Give every tensor that a model holds, once, under its first name."""
+    """Return every tensor that a model holds, once, under its first name."""
     found: dict[int, tuple[str, Tensor]] = {}
     for path, module in adapter_for(model).modules(model).items():
         for name, tensor in own_tensors(module):
@@ -76,7 +78,7 @@ INTEGER_PRODUCTS = frozenset(
     for operation in ("linear", "conv2d")
     for mode in ("dynamic", "static")
 ) | {"int8_matmul"}
-"""Kernels that take floats and multiply whole numbers: judged by the rate of these."""
+"""Kernels that take floats and multiply integers: judged by the rate of these."""
 
 
 class CoreAdapter(Adapter):
@@ -146,7 +148,51 @@ class CoreAdapter(Adapter):
         else:
             write_arrays(path, state)
 
+    # ------------------------------------------------------------ its tensors and layers
+
+    def own_tensors(self, module: Any) -> Iterator[tuple[str, Tensor]]:
+        return own_tensors(module)
+
+    def is_parameter(self, tensor: Tensor) -> bool:
+        return isinstance(tensor, Parameter) or tensor.requires_grad
+
+    def values(self, tensor: Any) -> Any:
+        return tensor.data if isinstance(tensor, Tensor) else np.asarray(tensor)
+
+    def write(self, tensor: Tensor, values: Any) -> None:
+        if tensor.data.flags.writeable:
+            tensor.data[...] = values
+        else:
+            tensor.data = np.array(values, tensor.data.dtype)
+
+    def new_parameter(self, values: Any, like: Tensor) -> Parameter:
+        array = np.ascontiguousarray(values, like.data.dtype)
+        return Parameter(array, requires_grad=like.requires_grad)
+
+    def memory_of(self, tensor: Tensor) -> int:
+        return id(tensor.data)
+
+    def why_unreadable(self, tensor: Tensor) -> str:
+        if tensor.data.dtype.kind != "f":
+            return f"its weight holds {tensor.data.dtype}, no floats"
+        return "" if tensor.data.size else "its weight is empty"
+
+    def packed_form(self, module: Any) -> str:
+        own = (each.data for _, each in own_tensors(module))
+        return next((str(each.dtype) for each in own if each.dtype.kind != "f" and each.ndim), "")
+
+    def replace_layers(self, model: Any, layers: Mapping[int, Any]) -> Any:
+        return replace_layers(model, layers)
+
     # ------------------------------------------------------------ running it
+
+    @contextmanager
+    def plain_calls(self, model: Any, *, fast_paths: bool = False) -> Iterator[None]:
+        with no_grad(), ExitStack() as stack:
+            for module in model.modules() if isinstance(model, Module) else ():
+                if "attached_cache" in vars(module):
+                    stack.enter_context(without_attached_cache(cast("GPT", module)))
+            yield
 
     def without_gradients(self) -> AbstractContextManager[Any]:
         return no_grad()
@@ -268,14 +314,14 @@ class CoreAdapter(Adapter):
 
 
 class _Recorder:
-    """Sees every kernel of this thread, and every array that goes in or comes out."""
+    """Records every kernel of this thread, with its input and output arrays."""
 
     def __init__(self, differentiated: list[tuple[Tensor, str | None]]) -> None:
         self._began = 0.0
         self.ledger = Ledger(lambda: perf_counter() - self._began)
         self.operations: list[OpRecord] = []
         self._differentiated = differentiated
-        self._bonds: list[Any] = []  # weak references fire only while somebody holds them
+        self._bonds: list[Any] = []  # weak references only fire while they are alive
         self._held_bytes: list[int] = []
 
     def begin(self) -> float:
@@ -338,7 +384,7 @@ class _Recorder:
 
 @contextmanager
 def _in_plain_objects(modules: Mapping[str, Any]) -> Iterator[None]:
-    """Let kernels know when they run in a model that is no module and does not tell them."""
+    """Attribute kernels to models that are plain objects, which do not set the layer path."""
     paths: list[str | None] = []
 
     def enter(path: str) -> None:
@@ -354,7 +400,7 @@ def _in_plain_objects(modules: Mapping[str, Any]) -> Iterator[None]:
 
 
 def _owner(array: Any) -> Any:
-    """Give the array that owns the memory of a view; None for numbers, which own nothing."""
+    """Return the array that owns the memory of a view; None for numbers, which own nothing."""
     if not isinstance(array, np.ndarray):
         return None
     base: Any = array.base
@@ -365,7 +411,7 @@ def _owner(array: Any) -> Any:
 
 
 def _held_bytes(array: Any) -> int:
-    """Give the bytes of an array that are really there: one that is broadcast has fewer."""
+    """Return the bytes that an array holds: fewer than its elements' where it is broadcast."""
     owner = _owner(array)
     return int(array.nbytes if owner is None else min(array.nbytes, owner.nbytes))
 
@@ -410,7 +456,7 @@ def _kinds_of_tensors(module: Any) -> Iterator[tuple[str, Tensor, bool]]:
 
 
 def _weights_in(module: Any, tensor: Tensor) -> int:
-    """Give how many numbers a tensor stands for."""
+    """Return the number of weights that a tensor represents."""
     if tensor is getattr(module, "values", None) and hasattr(module, "weight_size"):
         return int(module.weight_size)
     return int(tensor.data.size)

@@ -6,8 +6,8 @@ operators, without their overload and without the underscore of in-place variant
 Conventions. The headline is the multiply-accumulates of contractions; a FLOP count is twice that.
 Everything else that computes is listed separately as `other_flops`, where each elementary function
 (also an exponential) counts once per element. Bytes are those that are read and written, each once;
-:mod:`tinytorch.models.costs` says how. A kind that is not in the table, and that its
-framework does not mark as elementwise, has no cost: it is named in ``not_counted``."""
+see :class:`Rule`. A kind that is not in the table, and that its framework does not mark as
+elementwise, has no cost: it is named in ``not_counted``."""
 
 from __future__ import annotations
 
@@ -20,35 +20,6 @@ import numpy as np
 from tinytorch.models import contractions as of
 from tinytorch.models.contractions import visible_to_causal
 from tinytorch.models.records import Argument, Call, Cost, TensorSpec
-
-__all__ = [
-    "COPY",
-    "COSTS",
-    "CREATION",
-    "DRAWN",
-    "GATHER",
-    "MOVEMENT",
-    "PACKED_GATHER",
-    "PICKED_LOSS",
-    "PICKED_LOSS_BACKWARD",
-    "POINTWISE",
-    "POOLING",
-    "RANDOM",
-    "UNPOOLING",
-    "UNPOOLING_BY_SHAPE",
-    "VIEW",
-    "Count",
-    "Rule",
-    "contraction",
-    "cost_of",
-    "normalisation",
-    "on_list",
-    "placed",
-    "pointwise",
-    "reduction",
-    "update",
-]
-
 
 # ---------------------------------------------------------------- the kinds of rules in the cost
 # table: how operations and bytes are counted for each
@@ -161,7 +132,7 @@ def _picked(call: Call) -> int:
 
 
 def _of(spec: TensorSpec, count: int) -> int:
-    """Give the bytes of so many elements of a tensor, all of it at most."""
+    """Return the bytes of `count` elements of a tensor, at most those of all."""
     return spec.nbytes * min(count, spec.size) // max(spec.size, 1)
 
 
@@ -210,27 +181,27 @@ def contraction(macs: Count, recomputed: Count | None = None) -> Rule:
 
 
 def pointwise(per_element: int = 1) -> Rule:
-    """So many operations for each element of the output."""
+    """`per_element` operations for each element of the output."""
     return Rule("elementwise", other=lambda call: per_element * _largest(call))
 
 
 def reduction(per_element: int = 1) -> Rule:
-    """So many operations for each element of the input."""
+    """`per_element` operations for each element of the input."""
     return Rule("reduction", other=lambda call: per_element * call.tensor(0).size)
 
 
 def normalisation(per_element: int) -> Rule:
-    """So many operations for each element of the input."""
+    """`per_element` operations for each element of the input."""
     return Rule("normalisation", other=lambda call: per_element * call.tensor(0).size)
 
 
 def on_list(per_element: int = 1) -> Rule:
-    """So many operations for each element of each tensor of a list."""
+    """`per_element` operations for each element of each tensor of a list."""
     return Rule("update", other=lambda call: per_element * _first_size(call))
 
 
 def update(per_element: int) -> Rule:
-    """An optimizer step: so many operations for each parameter."""
+    """An optimizer step: `per_element` operations for each parameter."""
     return Rule(
         "update", other=lambda call: per_element * _first_size(call), written=_all_but_gradient
     )
@@ -310,7 +281,7 @@ PICKED_LOSS_BACKWARD = Rule("reduction", other=lambda call: call.tensor(2).size,
 
 
 def cost_of(call: Call, rule: Rule | None = None) -> Cost | None:
-    """Give the cost of a call, or None when there is no formula for its kind."""
+    """Return the cost of a call, or None when there is no formula for its kind."""
     rule = rule or COSTS.get(call.kind)
     return rule.cost_of(call) if rule else None
 
@@ -593,7 +564,6 @@ DATA_MOVEMENT: dict[str, Rule] = {
     **dict.fromkeys(("reshape", "transpose", "broadcast_to"), MOVEMENT),
     **dict.fromkeys(("getitem", "embedding"), GATHER),
     "int8_embedding": PACKED_GATHER,
-    **dict.fromkeys(("codebook_lookup", "codebook_lookup_backward"), MOVEMENT),
     **dict.fromkeys(("concatenate", "getitem_backward", "embedding_backward"), MOVEMENT),
     **dict.fromkeys(
         (

@@ -234,9 +234,9 @@ def draw_digits(
     finished images after each of these blocks.
     """
     if count < 0:
-        raise SettingError(f"count is {count}: ask for zero or more images")
+        raise SettingError(f"count is {count}: it must not be negative")
     if seed < 0:
-        raise SettingError(f"seed is {seed}: give zero or a positive whole number")
+        raise SettingError(f"seed is {seed}: it must not be negative")
     images = np.empty((count, SIDE, SIDE), dtype=np.float32)
     labels = np.empty(count, dtype=np.int64)
     for start in range(0, count, BLOCK):
@@ -269,7 +269,7 @@ def _uniform(bounds: tuple[float, float], count: int, rng: np.random.Generator) 
 
 
 def _write(labels: NDArray[np.int64], rng: np.random.Generator) -> FloatArray:
-    """Choose a style for each label and give its segments: (2 ends, SEGMENTS, BLOCK, 2)."""
+    """Choose a style for each label and return its segments: (2 ends, SEGMENTS, BLOCK, 2)."""
     segments = np.empty((2, SEGMENTS, labels.size, 2), dtype=np.float32)
     preference = rng.random(labels.size)
     for digit, styles in CURVES.items():
@@ -320,7 +320,7 @@ def _ink(segments: FloatArray, rng: np.random.Generator) -> FloatArray:
 
 
 def _pressure(count: int, rng: np.random.Generator) -> FloatArray:
-    """Give the width of the pen at each segment, relative to its mean: (SEGMENTS, count)."""
+    """Return the width of the pen at each segment, relative to its mean: (SEGMENTS, count)."""
     along = np.linspace(0.0, 2.0 * np.pi, SEGMENTS)[:, None]
     turns = _uniform(HANDWRITING.swells, count, rng)
     swell = np.sin(along * turns + rng.uniform(0.0, 2.0 * np.pi, count))
@@ -379,7 +379,7 @@ def _share_segments(strokes: tuple[Stroke, ...]) -> list[int]:
 
 
 def _spline(points: int, pieces: int) -> NDArray[np.float64]:
-    """Give the Catmull-Rom weights (pieces + 1, points) of samples evenly spaced in parameter."""
+    """Return the Catmull-Rom weights (pieces + 1, points) of samples evenly spaced in parameter."""
     identity = np.eye(points)
     padded = np.vstack([2 * identity[0] - identity[1], identity, 2 * identity[-1] - identity[-2]])
     position = np.linspace(0.0, points - 1, pieces + 1)

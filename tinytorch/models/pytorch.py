@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from pathlib import Path
@@ -37,16 +37,21 @@ from tinytorch.models.pytorch_tensors import (
     as_arrays,
     copied_tensor,
     held_bytes,
+    is_compiled,
     layout_of,
     merged_state,
+    packed_objects,
     packed_weights,
+    replace_modules,
     single,
+    why_no_module,
     write_state,
 )
 from tinytorch.models.pytorch_trace import KernelTrace
 from tinytorch.models.records import Recording
 
-__all__ = ["TorchAdapter", "holds_torch_module", "tensors_in"]
+FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+"""Floats that torch computes with; the others only hold numbers."""
 
 OPTIMIZERS: dict[str, Callable[[list[Any]], torch.optim.Optimizer]] = {
     "sgd": lambda parameters: torch.optim.SGD(parameters, lr=1e-3),
@@ -81,7 +86,7 @@ class TorchAdapter(Adapter):
     def watchable_modules(self, model: Any) -> dict[str, Any]:
         """Leave out what is inside of a compiled module: to touch it is to compile it again."""
         modules = self.modules(model)
-        compiled = [path for path, module in modules.items() if _is_compiled(module)]
+        compiled = [path for path, module in modules.items() if is_compiled(module)]
         inside = tuple(f"{path}." if path else "" for path in compiled)
         return {
             path: module
@@ -90,7 +95,7 @@ class TorchAdapter(Adapter):
         }
 
     def parameters(self, model: Any) -> tuple[ParameterSpec, ...]:
-        """Give every tensor with the bytes that it holds, packed weights by their unpacked size."""
+        """Return every tensor with the bytes that it holds; packed weights count as unpacked."""
         tensors = tuple(
             ParameterSpec(
                 name=name,
@@ -146,7 +151,7 @@ class TorchAdapter(Adapter):
         given = {str(tensor.device) for tensor in tensors_in(inputs)}
         if len(homes) > 1:
             places = ", ".join(f"{name} on {home}" for home, name in homes.items())
-            raise BackendError(f"the model lies on several devices ({places}); profile one part")
+            raise BackendError(f"the model is on several devices ({places}); profile one part")
         fetches_to = getattr(owner_of(model), "fetches_inputs_to", None)
         if fetches_to is not None:  # it moves inputs of the processor itself
             given = {str(fetches_to)} | given - {"cpu"}
@@ -187,7 +192,61 @@ class TorchAdapter(Adapter):
             raise ModelError("the model holds no parameters: there is nothing to write to a file")
         write_state(state, path)
 
+    # ------------------------------------------------------------ its tensors and layers
+
+    def own_tensors(self, module: Any) -> Iterator[tuple[str, torch.Tensor]]:
+        if isinstance(module, torch.nn.Module):
+            yield from module.named_parameters(recurse=False)
+            yield from module.named_buffers(recurse=False)
+
+    def is_parameter(self, tensor: torch.Tensor) -> bool:
+        return isinstance(tensor, torch.nn.Parameter)
+
+    def values(self, tensor: torch.Tensor) -> torch.Tensor:
+        return tensor.detach()
+
+    def write(self, tensor: torch.Tensor, values: Any) -> None:
+        with torch.no_grad():
+            tensor.copy_(torch.as_tensor(values))
+
+    def new_parameter(self, values: Any, like: torch.Tensor) -> torch.nn.Parameter:
+        held = values.to(like.dtype).contiguous()
+        return torch.nn.Parameter(held, requires_grad=like.requires_grad)
+
+    def memory_of(self, tensor: torch.Tensor) -> Hashable:
+        return id(tensor) if self.why_unreadable(tensor) else (tensor.device, tensor.data_ptr())
+
+    def why_unreadable(self, tensor: torch.Tensor) -> str:
+        if torch.nn.parameter.is_lazy(tensor):
+            return "its weight has no shape yet; call the model once before"
+        if tensor.is_meta:
+            return "its weight is on the meta device, without numbers"
+        if tensor.is_quantized or type(tensor.detach()) is not torch.Tensor:
+            kind = type(tensor.detach()).__name__
+            return f"its weight is held in another form ({kind})"
+        if tensor.dtype not in FLOATS:
+            return f"its weight holds {str(tensor.dtype).removeprefix('torch.')}, no floats"
+        return "" if tensor.numel() else "its weight is empty"
+
+    def packed_form(self, module: Any) -> str:
+        for _, packed in packed_objects(module):
+            return str(packed._type().name())  # type: ignore[attr-defined]
+        return ""
+
+    def why_no_module(self, model: Any) -> str:
+        return why_no_module(model)
+
+    def replace_layers(self, model: Any, layers: Mapping[int, Any]) -> Any:
+        modules = self.modules(model).values()
+        replaced = {each: layers[id(each)] for each in modules if id(each) in layers}
+        return replace_modules(model, replaced)
+
     # ------------------------------------------------------------ running it
+
+    @contextmanager
+    def plain_calls(self, model: Any, *, fast_paths: bool = False) -> Iterator[None]:
+        with torch.no_grad(), self.preserving(model), without_fast_paths(not fast_paths):
+            yield
 
     def without_gradients(self) -> AbstractContextManager[Any]:
         return torch.no_grad()
@@ -355,9 +414,20 @@ class TorchAdapter(Adapter):
 
 
 def holds_torch_module(model: Any) -> bool:
-    """Tell whether a model is a PyTorch module, or an object or function that uses one."""
+    """Return whether a model is a PyTorch module, or an object or function that uses one."""
     owner = owner_of(model)
     return isinstance(owner, torch.nn.Module) or any(True for _ in held_by(owner, torch.nn.Module))
+
+
+@contextmanager
+def without_fast_paths(is_meant: bool = True) -> Iterator[None]:
+    """Let encoder layers call their linear layers instead of one kernel for all of them."""
+    was_enabled = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(was_enabled and not is_meant)
+    try:
+        yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(was_enabled)
 
 
 def tensors_in(value: Any) -> list[torch.Tensor]:
@@ -408,9 +478,3 @@ def _generators(modules: Mapping[str, Any]) -> list[torch.Generator]:
         value for module in modules.values() for value in getattr(module, "__dict__", {}).values()
     ]
     return [value for value in held if isinstance(value, torch.Generator)]
-
-
-def _is_compiled(module: Any) -> bool:
-    """Tell whether `torch.compile(module)` or `module.compile()` was called."""
-    attributes = getattr(module, "__dict__", {})
-    return "dynamo_ctx" in attributes or attributes.get("_compiled_call_impl") is not None

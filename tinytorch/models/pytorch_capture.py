@@ -21,8 +21,6 @@ from tinytorch.measure.timing import gc_paused
 from tinytorch.models.adapter import leaves
 from tinytorch.models.pytorch_compile import users_line, why_it_failed
 
-__all__ = ["Captured", "capture", "taken_bytes", "why_not_captured"]
-
 Step = Callable[[], Any]
 
 SYNCHRONISES = (
@@ -64,7 +62,7 @@ class Captured:
         self.output, self.seconds, self.nbytes = output, seconds, nbytes
 
     def replay(self) -> Any:
-        """Do the work again, on the current stream, and give the same output, overwritten."""
+        """Do the work again, on the current stream, and return the same output, overwritten."""
         self._graph.replay()
         return self.output
 
@@ -84,7 +82,7 @@ def taken_bytes(device: str | torch.device) -> int | None:
 
 
 def why_not_captured(device: str | torch.device) -> str:
-    """Say why nothing can be captured on a device, or nothing."""
+    """Return why nothing can be captured on a device, or nothing."""
     if torch.device(device).type != "cuda":
         return f"{NO_DEVICE}, and this model is on {device}"
     return "" if torch.cuda.is_available() else f"{NO_DEVICE}, and torch finds none"
@@ -134,7 +132,7 @@ def capture(
 
 
 def _warm_up(step: Step, place: torch.device, warmups: int) -> Exception | None:
-    """Let everything that happens only once happen now, and give what waits for the device, if any.
+    """Run what happens only on first calls, and return the first host synchronisation, if any.
 
     That is no error yet: some code waits only while nothing is recorded.
     """
@@ -256,7 +254,7 @@ def _tidy_up(place: torch.device, pool: Any) -> None:
 def _free_frames(error: BaseException | None, known: BaseException | None = None) -> None:
     """Let go of the variables of functions that an error ended: their tensors take memory.
 
-    Those of an error that was `known` before are somebody else's.
+    Frames of an error that was `known` before are left alone.
     """
     while error is not None and error is not known:
         traceback.clear_frames(error.__traceback__)
@@ -302,7 +300,7 @@ def _explained(error: Exception) -> str:
 
 
 def _first_cause(error: BaseException) -> BaseException:
-    """Give the error that came first: ending a broken recording raises another one."""
+    """Return the error that came first: ending a broken recording raises another one."""
     while error.__context__ is not None and any(
         text in str(error).lower() for text in FOLLOWS_FROM_ANOTHER
     ):

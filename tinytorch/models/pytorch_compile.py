@@ -21,22 +21,6 @@ import torch
 from tinytorch.errors import SettingError, first_line
 from tinytorch.models.pytorch_tensors import WrappedModel, around_calls, wrappers_of
 
-__all__ = [
-    "MODES",
-    "GraphBreak",
-    "Graphs",
-    "compiled",
-    "graph_breaks",
-    "graphs_of",
-    "own_entrance",
-    "refusals",
-    "users_line",
-    "uses_cuda_graphs",
-    "why_it_failed",
-    "why_no_compiler",
-]
-
-
 # ---------------------------------------------------------------- where torch.compile goes back to
 # Python, and how many graphs it makes. Imported after torch
 
@@ -78,7 +62,7 @@ class Graphs:
 
 
 def own_entrance(call: Call) -> Call:
-    """Give a function of its own code around a call.
+    """Return a function of its own code around a call.
 
     What is compiled is kept with the code of the outermost function, for a handful of variants;
     beyond them nothing is compiled any more. Models that share that code, as every Sequential
@@ -91,13 +75,6 @@ def own_entrance(call: Call) -> Call:
     name = f"compiled_call_{next(_numbers)}"
     compiled_call.__code__ = compiled_call.__code__.replace(co_name=name)
     return compiled_call
-
-
-def graph_breaks(
-    call: Call, inputs: tuple[Any, ...], keywords: Mapping[str, Any] | None = None
-) -> tuple[GraphBreak, ...]:
-    """Name the places where torch.compile would go back to Python, each once."""
-    return graphs_of(call, inputs, keywords).breaks
 
 
 def graphs_of(
@@ -157,7 +134,7 @@ def _reason(text: str) -> str:
 
 
 def users_line(frames: Iterable[tuple[str, int | None]]) -> tuple[str, int]:
-    """Give the innermost place, as file and line, that is neither torch's code nor ours."""
+    """Return the innermost place, as file and line, that is neither torch's code nor ours."""
     found = ("", 0)
     for file, line in frames:
         if file and not any(folder in Path(file).parents for folder in NOT_THE_USERS):
@@ -211,7 +188,7 @@ MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagrap
 
 
 def why_no_compiler(device: str | torch.device) -> str:
-    """Say why torch.compile cannot make code for a device, or nothing.
+    """Return why torch.compile cannot make code for a device, or nothing.
 
     Whether the compilers that are found work is known only once something was compiled.
     """
@@ -275,7 +252,7 @@ def _why_no_triton() -> str:
 
 
 def uses_cuda_graphs(mode: str) -> bool:
-    """Tell whether a mode captures CUDA graphs: the next call overwrites what one has returned."""
+    """Return whether a mode captures CUDA graphs, whose outputs the next call overwrites."""
     return mode in ("reduce-overhead", "max-autotune")
 
 
@@ -289,7 +266,7 @@ def compiled(
     options: Mapping[str, Any] | None = None,
     backend: Any = "inductor",
 ) -> Call:
-    """Give a function that compiles a model or function when it is first called.
+    """Return a function that compiles a model or function when it is first called.
 
     `freeze` packs weights as constants where no gradients are asked for: changes of weights are
     then not seen. It needs `fullgraph`, since what is compiled behind a graph break would stay
@@ -369,7 +346,7 @@ _packing_weights = _PackingWeights()
 
 
 def refusals() -> tuple[type[Exception], ...]:
-    """Give what torch raises where it cannot compile a call, before it computes anything."""
+    """Return what torch raises where it cannot compile a call, before it computes anything."""
     from torch._dynamo import exc
 
     others = (getattr(exc, name, None) for name in ("FailOnRecompileLimitHit",))

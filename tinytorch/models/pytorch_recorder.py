@@ -32,22 +32,6 @@ from tinytorch.models.pytorch_tensors import (
 from tinytorch.models.pytorch_trace import KernelTrace
 from tinytorch.models.records import Argument, Call, Cost, Ledger, OpRecord, Recording, TensorSpec
 
-__all__ = [
-    "Places",
-    "Resident",
-    "decomposed",
-    "hold_back",
-    "operator_kind",
-    "optimizer_state",
-    "peak_of_live_bytes",
-    "record_step",
-    "rule_of",
-    "running_eagerly",
-    "storage_of",
-    "unfolds",
-]
-
-
 # ---------------------------------------------------------------- which layer, and which phase of
 # a training step, an operator of PyTorch belongs to
 
@@ -98,7 +82,7 @@ class Places:
         self._is_updating = False
 
     def now(self) -> tuple[str | None, str]:
-        """Give the layer and the phase of an operator that runs at this moment."""
+        """Return the layer and the phase of an operator that runs at this moment."""
         node = _running_node()
         if node is not None:
             path, is_called_by_backward = self._stack[-1] if self._stack else ("", False)
@@ -123,7 +107,7 @@ class Places:
 
 
 def _running_node() -> Any:
-    """Give the node that a backward pass is working on, or None outside of any."""
+    """Return the node that a backward pass is working on, or None outside of any."""
     return torch._C._current_autograd_node()
 
 
@@ -146,7 +130,7 @@ ASKING = {"aten.mkldnn_rnn_layer_backward": ("input", "hx_")}
 FRESH = ("aten.lift", "aten.lift_fresh")
 """Operators that are handed what `torch.tensor` has just made."""
 CYCLES_PER_S = 2e9
-"""About as many as a GPU makes; only used to let it wait for a while."""
+"""About the clock rate of a GPU; only used to stall it for some time."""
 LONGEST_WAIT_S = 1.0
 
 
@@ -205,14 +189,14 @@ def record_step(
 
 
 def optimizer_state(optimizer: Any) -> list[torch.Tensor]:
-    """Give the tensors that an optimizer keeps from step to step."""
+    """Return the tensors that an optimizer keeps from step to step."""
     return list(
         flat_tensors([dict(each) for each in optimizer.state.values()] if optimizer else [])
     )
 
 
 def hold_back(device: str, seconds: float) -> Callable[[], bool]:
-    """Let a GPU wait while the program hands in work; gives whether it still waits."""
+    """Stall a GPU while work is queued; the returned function tells whether it is still stalled."""
     torch.cuda._sleep(int(min(seconds, LONGEST_WAIT_S) * CYCLES_PER_S))
     over = torch.cuda.Event()
     over.record(torch.cuda.current_stream(device))
@@ -237,7 +221,7 @@ class _Recorder(TorchDispatchMode):
         self.ledger = Ledger(lambda: perf_counter() - self._began)
         self._on_cuda = device.startswith("cuda")
         self._stream = torch.cuda.current_stream(device) if self._on_cuda else None
-        self._bonds: list[Any] = []  # weak references fire only while somebody holds them
+        self._bonds: list[Any] = []  # weak references only fire while they are alive
         self._pending: list[tuple[OpRecord, Any, Any]] = []
 
     def begin(self) -> float:
@@ -304,13 +288,13 @@ class _Recorder(TorchDispatchMode):
         return event
 
     def seconds(self, begin: Any, end: Any) -> float:
-        """Give the time of a GPU between two marks."""
+        """Return the time of a GPU between two marks."""
         if self._trace is not None:
             return self._trace.seconds(begin, end)
         return float(begin.elapsed_time(end)) / 1e3
 
     def finished(self) -> tuple[OpRecord, ...]:
-        """Give the records; on a GPU with its own time for each operator: a view takes none."""
+        """Return the records; on a GPU with its own time for each operator: a view takes none."""
         if not self._on_cuda:
             return tuple(record for record, _, _ in self._pending)
         return tuple(
@@ -360,7 +344,7 @@ def operator_kind(func: Any) -> str:
 
 
 def rule_of(func: Any, kind: str) -> Rule | None:
-    """Find how an operator is counted: by its row, or by what PyTorch says that it is."""
+    """Return the cost rule of an operator: its row in the table, or by PyTorch's tags."""
     rule = COSTS.get(kind)
     if rule is not None:
         return rule
@@ -372,7 +356,7 @@ def rule_of(func: Any, kind: str) -> Rule | None:
 
 
 def _is_view(func: Any) -> bool:
-    """Tell whether an operator only looks at memory in another way, or a tensor itself does so."""
+    """Return whether an operator only makes a view."""
     in_place = torch.Tag.inplace_view in getattr(func, "tags", ())
     return in_place or bool(getattr(func, "is_view", False))
 
@@ -389,7 +373,7 @@ def _cost(call: Call, rule: Rule | None) -> Cost | None:
 
 
 def decomposed(mode: Any, func: Any, args: tuple[Any, ...], kwargs: Any) -> Any:
-    """Run an operator as the operators that it is made of, so that these are seen."""
+    """Run an operator by its decomposition, so that its parts are recorded."""
     if not isinstance(func, torch._ops.OpOverload) or func is torch.ops.prim.device.default:
         return NotImplemented
     with mode:
@@ -440,7 +424,7 @@ def _as_argument(value: Any) -> Argument:
 
 
 def unfolds(kind: type) -> bool:
-    """Tell whether a tensor class unfolds into operators on plain tensors."""
+    """Return whether a tensor class unfolds into operators on plain tensors."""
     return kind.__torch_dispatch__ is not torch._C._disabled_torch_dispatch_impl  # type: ignore[attr-defined]
 
 
@@ -454,7 +438,7 @@ def unfolds(kind: type) -> bool:
 def peak_of_live_bytes(
     step: Callable[[], object], *, modules: Mapping[str, Any], inputs: Iterable[torch.Tensor]
 ) -> int | None:
-    """Run `step` once, and give the most bytes that were alive at once; None where nothing ran.
+    """Run `step` once, and return the most bytes that were alive at once; None where nothing ran.
 
     Parameters, buffers and inputs are part of it, the scratch memory inside of operators is not.
     Packed weights that cannot be unpacked are not either. Compiled models run as they were written.
@@ -475,7 +459,7 @@ def peak_of_live_bytes(
 
 
 def _packed_bytes(module: Any) -> int:
-    """Give the bytes that no tensor shows; of what cannot be unpacked, nobody knows them."""
+    """Return the bytes of packed weights that no tensor shows; 0 where they cannot be unpacked."""
     try:
         return sum(nbytes for _, _, nbytes in packed_weights(module))
     except (RuntimeError, TypeError):
@@ -491,7 +475,7 @@ class _LiveBytes(TorchDispatchMode):
         super().__init__()
         self.total = self.peak = self.operations = 0
         self._made: dict[int, int] = {}
-        self._bonds: dict[int, Any] = {}  # weak references fire only while somebody holds them
+        self._bonds: dict[int, Any] = {}  # weak references only fire while they are alive
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
@@ -552,7 +536,7 @@ class _LiveBytes(TorchDispatchMode):
 
 @lru_cache(maxsize=1024)
 def _is_counted(func: Any) -> bool:
-    """Tell whether the recorder knows an operator; of others it runs what they are made of."""
+    """Return whether the recorder records an operator itself, and not its decomposition."""
     return rule_of(func, operator_kind(func)) is not None
 
 

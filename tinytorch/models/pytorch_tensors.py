@@ -19,34 +19,6 @@ from tinytorch.errors import BackendError, CheckpointError
 from tinytorch.models.adapter import Array, Layout
 from tinytorch.models.records import TensorSpec
 
-__all__ = [
-    "PackedWeight",
-    "PreparedModel",
-    "WrappedModel",
-    "around_calls",
-    "as_arrays",
-    "as_spec",
-    "copied_tensor",
-    "flat_tensors",
-    "held_bytes",
-    "innermost",
-    "is_held_twice",
-    "layout_of",
-    "merged_state",
-    "packed_objects",
-    "packed_weights",
-    "packing_of",
-    "parts_of",
-    "replace_modules",
-    "single",
-    "storage_of",
-    "unpacked_bytes",
-    "why_no_module",
-    "wrappers_of",
-    "write_state",
-]
-
-
 # ---------------------------------------------------------------- what a tensor of PyTorch is made
 # of: the buffers that it holds, and its description
 
@@ -55,7 +27,7 @@ COMPRESSED_COLUMNS = (torch.sparse_csc, torch.sparse_bsc)
 
 
 def parts_of(tensor: torch.Tensor) -> list[torch.Tensor]:
-    """Give the plain tensors behind one: the values and indices of a sparse one, for example."""
+    """Return the plain tensors behind one: the values and indices of a sparse one, for example."""
     if is_traceable_wrapper_subclass(tensor):
         names, _ = tensor.__tensor_flatten__()
         return [part for name in names for part in parts_of(getattr(tensor, name))]
@@ -72,7 +44,7 @@ def parts_of(tensor: torch.Tensor) -> list[torch.Tensor]:
 
 
 def held_bytes(tensor: torch.Tensor) -> int:
-    """Give the bytes that are really there: a sparse or expanded tensor has fewer than elements."""
+    """Return the bytes held: fewer than the elements' for a sparse or expanded tensor."""
     total = 0
     for part in parts_of(tensor):
         nbytes = part.numel() * part.element_size()
@@ -82,7 +54,7 @@ def held_bytes(tensor: torch.Tensor) -> int:
 
 
 def storage_of(tensor: torch.Tensor) -> Any:
-    """Give the storage of a tensor, or None where there is none (sparse, packed, fake)."""
+    """Return the storage of a tensor, or None where there is none (sparse, packed, fake)."""
     try:
         return tensor.untyped_storage()
     except (NotImplementedError, RuntimeError):
@@ -147,7 +119,7 @@ def as_arrays(tensor: torch.Tensor) -> tuple[Array, ...]:
 
 
 def copied_tensor(tensor: torch.Tensor) -> torch.Tensor:
-    """Copy a tensor with its memory layout; axes along which memory repeats go on doing so."""
+    """Copy a tensor with its memory layout; expanded axes stay expanded."""
     part = single(tensor)
     twin = part.clone(memory_format=torch.preserve_format)
     if part.shape != tensor.shape:
@@ -156,7 +128,7 @@ def copied_tensor(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def single(tensor: torch.Tensor) -> torch.Tensor:
-    """Give a view without the axes along which memory repeats, so that it can be written to."""
+    """Return a view without the expanded axes, which can be written to."""
     tensor = tensor.detach()
     if tensor.layout == torch.strided and not tensor.is_nested:
         for axis, step in enumerate(tensor.stride()):
@@ -168,7 +140,7 @@ def single(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def merged_state(roots: Iterable[tuple[str, torch.nn.Module]]) -> dict[str, Any]:
-    """Give what `state_dict` says of some modules in one dictionary, under their paths."""
+    """Merge the `state_dict` of several modules, under their paths."""
     return {
         f"{path}.{name}" if path else name: value
         for path, module in roots
@@ -206,7 +178,7 @@ def _is_plain(value: Any) -> bool:
 
 
 def _each_once(state: Mapping[str, torch.Tensor]) -> tuple[dict[str, torch.Tensor], dict[str, str]]:
-    """Give tensors ready for safetensors, and for every further name the first one."""
+    """Return tensors ready for safetensors, and for every further name the first one."""
     first: dict[Any, str] = {}
     tensors: dict[str, torch.Tensor] = {}
     names: dict[str, str] = {}
@@ -235,14 +207,14 @@ HOOKS = (
 
 
 def why_no_module(model: Any) -> str:
-    """Say why the layers of a model cannot be changed, or nothing."""
+    """Return why the layers of a model cannot be changed, or nothing."""
     if not isinstance(model, nn.Module):
         return f"it is a {type(model).__name__}, and only the layers of a Module can be changed"
     if isinstance(model, torch.jit.ScriptModule):
         return "it is compiled by torch.jit; change the model that it was made from"
     if isinstance(model, (nn.DataParallel, nn.parallel.DistributedDataParallel)):
         return "it is spread over devices; change the model in its .module"
-    if any(_is_compiled_code(module) for module in model.modules()):
+    if any(is_compiled(module) for module in model.modules()):
         return "it is compiled; change it first and call torch.compile on the result"
     for name, each in model.named_parameters():
         if nn.parameter.is_lazy(each):
@@ -252,13 +224,14 @@ def why_no_module(model: Any) -> str:
     return ""
 
 
-def _is_compiled_code(module: nn.Module) -> bool:
-    """Tell whether `torch.compile(module)` or `module.compile()` was called."""
-    return "_orig_mod" in module._modules or module._compiled_call_impl is not None
+def is_compiled(module: Any) -> bool:
+    """Return whether `torch.compile(module)` or `module.compile()` was called."""
+    attributes = getattr(module, "__dict__", {})
+    return "dynamo_ctx" in attributes or attributes.get("_compiled_call_impl") is not None
 
 
 def replace_modules(model: nn.Module, replaced: Mapping[nn.Module, nn.Module]) -> nn.Module:
-    """Put other layers into a model in place, wherever the old ones are, and give the model.
+    """Put other layers into a model in place, wherever the old ones are, and return the model.
 
     Hooks and mode of the old ones go over. If the model itself is replaced, the new one is given.
     """
@@ -300,7 +273,7 @@ class WrappedModel(nn.Module):
             return getattr(self.model, name)
 
     def around_call(self) -> AbstractContextManager[None]:
-        """Give a block for settings of torch that code sees when it is compiled and when it runs.
+        """Return a block for settings of torch that code sees when it is compiled and when it runs.
 
         `forward` enters it by itself, unless it is compiled: then it is entered around all of that.
         """
@@ -360,7 +333,7 @@ def around_calls(model: Any) -> Iterator[None]:
 
 
 def innermost(model: Any) -> Any:
-    """Give the model inside of all wrappers."""
+    """Return the model inside of all wrappers."""
     for wrapper in wrappers_of(model):
         model = wrapper.model
     return model
@@ -392,7 +365,7 @@ def packed_objects(module: Any) -> Iterator[tuple[str, torch.ScriptObject]]:
 
 
 def packed_weights(module: Any) -> list[PackedWeight]:
-    """Give what a layer keeps in objects of C++, by their unpacked size.
+    """Return what a layer keeps in objects of C++, by their unpacked size.
 
     That is the values, a scale and a zero point of four bytes for each channel, and the bias.
     oneDNN keeps the unpacked values beside the packed ones, and they count twice. What FBGEMM adds
@@ -403,7 +376,7 @@ def packed_weights(module: Any) -> list[PackedWeight]:
     for name, packed in packed_objects(module):
         tensors = list(_tensors_of(packed))
         if not tensors:
-            raise TypeError(f"{name} gives out no tensors when it is unpacked")
+            raise TypeError(f"{name} unpacks to no tensors")
         size = sum(tensor.numel() for tensor in tensors)
         nbytes = sum(unpacked_bytes(tensor) for tensor in tensors)
         if is_held_twice(packed):
@@ -417,9 +390,9 @@ def packed_weights(module: Any) -> list[PackedWeight]:
 def packing_of(packed: torch.ScriptObject) -> str:
     """Return a text that is equal for weights that the same kernels have packed.
 
-    The class is the same for all engines, and torch shows nobody which one has packed. So it is
-    what the kernels answer to numbers that none of them takes, and each has an answer of its own.
-    The text is for comparing with another such text; nothing may depend on what it says.
+    The class is the same for all engines, and torch does not expose which one packed. The text is
+    the error of the kernels for an input that none of them supports, which differs by engine. It
+    is only for comparison with another such text.
     """
     name = str(packed._type().name())  # type: ignore[attr-defined]
     inner = [packing_of(each) for each in _inner_objects(packed)]
@@ -477,7 +450,7 @@ def unpacked_bytes(tensor: torch.Tensor) -> int:
 
 
 def _tensors_of(packed: torch.ScriptObject) -> Iterator[torch.Tensor]:
-    """Yield weights and biases, each once; whole numbers say how, not what, it computes."""
+    """Yield weights and biases, each once; integers in the state are settings."""
     seen: set[int] = set()
     for leaf in _leaves(packed):
         if (leaf.is_quantized or leaf.is_floating_point()) and leaf.data_ptr() not in seen:
@@ -489,7 +462,7 @@ def _inner_objects(packed: torch.ScriptObject) -> Iterator[torch.ScriptObject]:
     """Yield the packed weights that another object holds, such as those of a recurrent cell."""
     try:
         state = packed.__getstate__()
-    except (RuntimeError, TypeError):  # it tells nobody
+    except (RuntimeError, TypeError):  # not exposed
         return
     found = [state]
     while found:

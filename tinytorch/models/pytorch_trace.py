@@ -24,12 +24,10 @@ from torch.profiler import ProfilerActivity, profile, record_function
 
 from tinytorch.errors import MeasurementError
 
-__all__ = ["KernelTrace"]
-
 MARK = "tinytorch mark "
 ON_DEVICE = ("kernel", "gpu_memcpy", "gpu_memset")
 LAUNCHES = ("cuda_runtime", "cuda_driver")
-"""Categories of events in a trace: what the device does, and what makes it do so."""
+"""Categories of events in a trace: work of the device, and its launches."""
 US = 1e-6
 
 
@@ -91,10 +89,10 @@ class KernelTrace:
             return number
 
     def seconds(self, begin: int, end: int) -> float:
-        """Give how long the device computed what was launched between two marks."""
+        """Return the device time of what was launched between two marks."""
         if not self._moments:
             raise MeasurementError(
-                "nothing was traced: somebody else uses the profiler of torch; end that, and "
+                "nothing was traced: another profiler of torch is active; end that, and "
                 "measure again"
             )
         moments = [self._moments[begin], self._moments[end]]
@@ -132,10 +130,10 @@ def _is_tracing() -> bool:
 
 
 def _turn_off(profiling: Any) -> None:
-    """End a trace that nobody reads, without an error of its own.
+    """Abandon a trace, suppressing errors.
 
-    Torch waits for the device first. One that is out of order would raise there, over the error
-    that is already on its way, and leave the profiler on, so that nothing is traced any more.
+    Torch synchronises with the device first. A failed device would raise there, which would hide
+    the error being raised and leave the profiler on.
     """
     with suppress(Exception):
         profiling.profiler.use_device = None  # nothing to wait for
@@ -146,7 +144,7 @@ def _turn_off(profiling: Any) -> None:
 
 
 def _events_of(profiling: Any) -> list[dict[str, Any]]:
-    """Give what was traced, by the file that torch writes."""
+    """Return what was traced, by the file that torch writes."""
     with TemporaryDirectory() as folder:
         file = Path(folder) / "trace.json"
         profiling.export_chrome_trace(str(file))
@@ -155,7 +153,7 @@ def _events_of(profiling: Any) -> list[dict[str, Any]]:
 
 
 def _alone(kernels: Iterable[tuple[float, float, int]]) -> Iterator[tuple[float, float, int]]:
-    """Give the begin of each kernel, and how long it ran after all before it had ended."""
+    """Yield the start of each kernel, and how long it ran after all before it had ended."""
     latest = -math.inf
     for began, ended, which in sorted(kernels):
         yield began, max(0.0, ended - max(began, latest)), which

@@ -7,17 +7,6 @@ from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = [
-    "Allocation",
-    "Call",
-    "Cost",
-    "LayerCall",
-    "Ledger",
-    "OpRecord",
-    "Recording",
-    "TensorSpec",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class TensorSpec:
@@ -48,7 +37,7 @@ Argument = TensorSpec | tuple[TensorSpec, ...] | None
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One executed operation, before anybody has asked what it costs.
+    """One executed operation, without its cost.
 
     `inputs` are the tensors in the order of the operation's signature: None where one is absent, a
     tuple where it takes several. `settings` are its other arguments by name. `changed` are the
@@ -73,11 +62,11 @@ class Call:
         return tuple(flat)
 
     def shape(self, position: int) -> tuple[int, ...]:
-        """Give the shape of the input at a position, which must be a tensor."""
+        """Return the shape of the input at a position, which must be a tensor."""
         return self.tensor(position).shape
 
     def tensor(self, position: int) -> TensorSpec:
-        """Give the input at a position, which must be a tensor."""
+        """Return the input at a position, which must be a tensor."""
         found = self.inputs[position]
         assert isinstance(found, TensorSpec), f"input {position} of {self.kind} is {found!r}"
         return found
@@ -89,8 +78,8 @@ class Cost:
 
     `macs` are the multiply-accumulates of contractions, dense: padding and masked positions count.
     `causal_macs` leaves out what a causal mask hides, where the operation says that it has one.
-    `recomputed_macs` are products that a fused backward kernel does again, or for gradients that
-    nobody asks for; they are not in `macs`.
+    `recomputed_macs` are products that a fused backward kernel repeats, or does for gradients that
+    are not needed; they are not in `macs`.
     `other_flops` is elementwise, normalisation and reduction work.
     """
 
@@ -207,7 +196,7 @@ class _Entry:
 
 
 class Ledger:
-    """Keep books on buffers while a model runs.
+    """Tracks buffers while a model runs.
 
     A buffer is known by a key, which may be used again once the buffer is dead. What is there
     before the recording has its category from the start; the others get theirs at the end, when it
@@ -232,26 +221,26 @@ class Ledger:
         self._enter(key, _Entry(nbytes, None, path, phase, self._now()))
 
     def resize(self, key: Hashable, nbytes: int) -> None:
-        """Close the books of a buffer that has got another size, and open new ones."""
+        """End the entry of a buffer whose size changed, and begin a new one."""
         entry = self._entries[self._living[key]]
         if entry.phase != RESIDENT and entry.nbytes != nbytes:
             self.remove(key)
             self.add(key, nbytes, entry.path, entry.phase)
 
     def remove(self, key: Hashable) -> None:
-        """Close the books of a buffer that is freed."""
+        """End the entry of a buffer that was freed."""
         index = self._living.pop(key, None)
         if index is not None:
             self._entries[index].died = self._now()
 
     def name(self, key: Hashable, category: str) -> None:
-        """Say what a buffer that is still alive is for, unless it is known already."""
+        """Set the category of a live buffer, unless it has one."""
         index = self._living.get(key)
         if index is not None and self._entries[index].category is None:
             self._entries[index].category = category
 
     def allocations(self) -> tuple[Allocation, ...]:
-        """Give what was seen, in the order of birth."""
+        """Return what was seen, in the order of birth."""
         return tuple(
             Allocation(
                 nbytes=entry.nbytes,

@@ -36,7 +36,7 @@ FORMS = f"a built-in name ({', '.join(ZOO)}), file.py:factory or package.module:
 
 
 def load_workload(target: str) -> Workload:
-    """Give the workload that a target names.
+    """Return the workload that a target names.
 
     A target is a built-in name, ``file.py:factory`` or ``package.module:factory``. The factory
     takes no arguments and returns a Workload, or a model and its inputs: ``model, x``,
@@ -47,8 +47,8 @@ def load_workload(target: str) -> Workload:
     place, colon, name = target.rpartition(":")
     if not colon or not place or not name:
         near = get_close_matches(target, ZOO, n=1)
-        hint = f"did you mean {near[0]!r}?" if near else f"give {FORMS}"
-        raise TargetError(f"{target!r} is no target: {hint}")
+        hint = f"did you mean {near[0]!r}?" if near else f"pass {FORMS}"
+        raise TargetError(f"{target!r} is not a target: {hint}")
     factory = _find_factory(target, import_place(target, place), name)
     try:
         made = factory()
@@ -175,7 +175,7 @@ MARKS_OF_A_PROJECT = (".git", "pyproject.toml")
 
 
 def resolved(reference: str, folder: str) -> str:
-    """Give the reference with its file, if it has one, found from a folder on."""
+    """Return the reference with its file, if it has one, found from a folder on."""
     place, _, name = reference.rpartition(":")
     return f"{Path(folder) / place}:{name}" if place.endswith(".py") else reference
 
@@ -193,7 +193,7 @@ def check_reference(reference: str, folder: str, *, names: Sequence[str] = ()) -
         near = get_close_matches(reference, names, n=1)
         known = f"{', '.join(names)}, " if names else ""
         raise SettingError(
-            f"did you mean {near[0]!r}?" if near else f"give {known}{REFERENCE_FORMS}"
+            f"did you mean {near[0]!r}?" if near else f"pass {known}{REFERENCE_FORMS}"
         )
     source = Path(folder) / place if place.endswith(".py") else _source_of(place)
     if source is None:
@@ -203,7 +203,7 @@ def check_reference(reference: str, folder: str, *, names: Sequence[str] = ()) -
     try:
         tree = ast.parse(source.read_bytes(), filename=str(source))
     except (SyntaxError, ValueError) as error:
-        raise SettingError(f"{source} is no Python: {error}") from error
+        raise SettingError(f"{source} is not valid Python: {error}") from error
     found = list(_bound_names(tree))
     if name not in found and "*" not in found and "__getattr__" not in found:
         near = get_close_matches(name, found, n=1)
@@ -222,10 +222,10 @@ def load_reference(reference: str) -> Any:
 
 
 def located(reference: str, folder: str) -> str:
-    """Give the file that a reference leads to, so that namesakes in other folders differ.
+    """Return the file of a reference, which tells namesakes in other folders apart.
 
-    It is told as :func:`place_in_project` does. Nothing for built-in names, for what is installed,
-    and for what cannot be found.
+    The path is as of :func:`place_in_project`; empty for built-in names, installed modules and
+    modules that are not found.
     """
     place = reference.rpartition(":")[0]
     if not place or place.partition(".")[0] in sys.stdlib_module_names:
@@ -238,10 +238,7 @@ def located(reference: str, folder: str) -> str:
 
 
 def place_in_project(file: Path) -> str:
-    """Give a path relative to the project that it belongs to; an absolute one outside of projects.
-
-    A project may lie elsewhere on another day or machine.
-    """
+    """Return a path relative to its project, which may move; absolute outside of projects."""
     file = file.resolve()
     for mark in MARKS_OF_A_PROJECT:
         root = next((each for each in file.parents if (each / mark).exists()), None)
@@ -251,7 +248,7 @@ def place_in_project(file: Path) -> str:
 
 
 def is_installed(file: Path) -> bool:
-    """Say whether a file belongs to an environment, wherever that is."""
+    """Return whether a file belongs to an environment, wherever that is."""
     return any(part in INSTALLED for part in file.parts)
 
 
@@ -281,7 +278,7 @@ def _found_otherwise(name: str) -> ModuleSpec | None:
 
 
 def _bound_names(tree: ast.AST) -> Iterator[str]:
-    """Give the names that the top level of a module binds; `*` for a star import."""
+    """Yield the names that the top level of a module binds; `*` for a star import."""
     for node in ast.iter_child_nodes(tree):
         match node:
             case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):

@@ -25,8 +25,6 @@ from tinytorch.core.training import CosineSchedule, History, StepReport, Trainer
 from tinytorch.models import zoo
 from tinytorch.models.workload import Scores
 
-__all__ = ["RECIPES", "Recipe", "main", "train_model"]
-
 
 @dataclass(frozen=True)
 class Recipe:

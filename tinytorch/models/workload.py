@@ -40,12 +40,12 @@ Scores = npt.NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Workload:
-    """A model, what to call it with, and how to tell whether it is still any good.
+    """A model, its example inputs, and how to evaluate it.
 
     `inputs` are the arguments of one call of the model, `keywords` those that it takes by name.
     `calibration` holds such arguments for
-    several calls, from training data. `evaluate` gives a score per held-out example, higher is
-    better, always of the same examples in the same order; `metric` says what its mean is called.
+    several calls, from training data. `evaluate` returns a score per held-out example, higher is
+    better, always of the same examples in the same order; `metric` is the name of its mean.
     """
 
     name: str
@@ -96,7 +96,7 @@ def check_workload(workload: Any, what: str = "a plan") -> None:
     if not isinstance(workload, Workload):
         raise SettingError(
             f"{what} is made for a Workload, got {type(workload).__name__}; "
-            "load_workload('mlp') or Workload(name, model, inputs) gives one"
+            "load_workload('mlp') or Workload(name, model, inputs) makes one"
         )
 
 
@@ -111,13 +111,13 @@ def call_model(model: Any, *inputs: Any, **settings: Any) -> Any:
 
 
 def batch_size(inputs: tuple[Any, ...], output: Any) -> int | None:
-    """Give the number of examples, if every input and the first output have as many on axis 0."""
+    """Return the number of examples, if every input and the first output have as many on axis 0."""
     first = [*_first_axes(inputs), *list(_first_axes(output))[:1]]
     return first[0] if first and len(set(first)) == 1 else None
 
 
 def _first_axes(value: Any) -> Iterator[int | None]:
-    """Give the length of the first axis of every tensor, None for one that has no second axis."""
+    """Yield the length of the first axis of every tensor, None for one that has no second axis."""
     if isinstance(value, Mapping):
         value = list(value.values())
     if isinstance(value, (list, tuple)):
@@ -135,7 +135,7 @@ AXES = {"batch": 0, "sequence": 1}
 
 
 def axis_number(axis: str | int) -> int:
-    """Give the number of an axis that has a name."""
+    """Return the number of an axis that has a name."""
     if isinstance(axis, str) and axis not in AXES:
         raise SettingError(f"axis {axis!r}; it is {', '.join(AXES)} or a number from 0 on")
     number = AXES[axis] if isinstance(axis, str) else axis
@@ -145,7 +145,7 @@ def axis_number(axis: str | int) -> int:
 
 
 def axis_length(inputs: tuple[Any, ...], axis: int) -> int:
-    """Give the length of the first input that has such an axis."""
+    """Return the length of the first input that has such an axis."""
     shapes = [tuple(tensor.shape) for tensor in _tensors(inputs)]
     for shape in shapes:
         if len(shape) > axis and shape[axis]:
@@ -155,7 +155,7 @@ def axis_length(inputs: tuple[Any, ...], axis: int) -> int:
 
 
 def resize_inputs(inputs: tuple[Any, ...], axis: int, size: int) -> tuple[Any, ...]:
-    """Give inputs of `size` along an axis, by repeating and cutting the values that are there.
+    """Return inputs of `size` along an axis, by repeating and cutting the values that are there.
 
     Every input that is as long there as the first one is resized; the others stay as they are.
     """
@@ -164,7 +164,7 @@ def resize_inputs(inputs: tuple[Any, ...], axis: int, size: int) -> tuple[Any, .
 
 
 def resize_workload(workload: Workload, axis: int, size: int) -> Workload:
-    """Give the workload with example inputs of another size, those given by name included."""
+    """Return the workload with example inputs of another size, those given by name included."""
     given = (workload.inputs, dict(workload.keywords))
     inputs, keywords = resize_inputs(given, axis, size)
     return replace(workload, inputs=inputs, keywords=keywords)
@@ -214,7 +214,7 @@ WRONG = "calibration data is a tensor or batches of them, got {}"
 
 
 def as_batches(samples: Any) -> Batches:
-    """Give calibration data as the arguments of several calls.
+    """Return calibration data as the arguments of several calls.
 
     Taken are one tensor or array (a batch), or batches in a list, a tuple or a data loader: each a
     tensor, or a tuple of which the first item is the input, as with labels beside it.
@@ -236,7 +236,7 @@ def as_batches(samples: Any) -> Batches:
 
 
 def _input_of(batch: Any) -> Any:
-    """Give the tensor in a batch, which may stand first in a tuple, with labels behind it."""
+    """Return the tensor in a batch, which may stand first in a tuple, with labels behind it."""
     first = batch[0] if isinstance(batch, (tuple, list)) and len(batch) else batch
     if isinstance(first, np.ndarray):
         first = Tensor(first)
@@ -249,7 +249,7 @@ def _input_of(batch: Any) -> Any:
 # it runs at speed: compiling, capturing, tuning
 
 FIRST_CALL = "first call"
-"""What nobody has declared, but was seen: the first call takes longer than those after it."""
+"""Setup that is not declared, but was measured: the first call is slower than later ones."""
 COMPILED_BY_DYNAMO = "_torchdynamo_orig_callable"
 
 
@@ -258,7 +258,7 @@ class Preparation:
     """Something that was done once, and is no part of the time of a call.
 
     `what` is a word such as "compiled" or "captured". `nbytes` is the memory that stays taken for
-    it, on the device of the model, as measured; None where nobody knows.
+    it, on the device of the model, as measured; None where unknown.
     """
 
     what: str
@@ -267,21 +267,21 @@ class Preparation:
 
     @property
     def is_estimate(self) -> bool:
-        """Say whether the time is the difference of two calls, not that of the thing itself."""
+        """Return whether the time is the difference of two calls, not that of the thing itself."""
         return self.what == FIRST_CALL
 
     def to_dict(self) -> dict[str, Any]:
-        """Give everything, ready for JSON."""
+        """Return everything, ready for JSON."""
         return asdict(self)
 
     @classmethod
     def from_dict(cls, fields: Mapping[str, Any]) -> Preparation:
-        """Give back what :meth:`to_dict` wrote."""
+        """Return what :meth:`to_dict` wrote."""
         return cls(**fields)
 
 
 def while_planning(preparations: Sequence[Preparation]) -> Preparation:
-    """Give what a plan's trial has spent: what is made later may find its results kept by torch.
+    """Return what a plan's trial has spent: what is made later may find its results kept by torch.
 
     Its memory was given back.
     """
@@ -290,7 +290,7 @@ def while_planning(preparations: Sequence[Preparation]) -> Preparation:
 
 
 def preparations_of(model: Any) -> tuple[Preparation, ...]:
-    """Give what was done to a model, or to layers in it, once; nothing where it is called as it is.
+    """Return the setup that a model or its layers need; nothing for a model called as it is.
 
     A model that has some belongs to its memory: a copy of it would have to be prepared again.
     """
@@ -300,7 +300,7 @@ def preparations_of(model: Any) -> tuple[Preparation, ...]:
 
 
 def prepares_itself(model: Any) -> bool:
-    """Tell whether a model, or a layer in it, is prepared when it is first called, if not before.
+    """Return whether a model, or a layer in it, is prepared when it is first called, if not before.
 
     That is what compiled models do, and those that keep `preparations`, be it none so far.
     """
@@ -308,7 +308,7 @@ def prepares_itself(model: Any) -> bool:
 
 
 def is_compiled(model: Any) -> bool:
-    """Tell whether `torch.compile` has a part in a model: it compiles when it is first called."""
+    """Return whether `torch.compile` has a part in a model: it compiles when it is first called."""
     return any(_compiles(part) for part in _parts(model))
 
 

@@ -56,7 +56,7 @@ def split_corpus(text: str, held_out: float = 0.1) -> tuple[str, str]:
     """
     if not 0.0 < held_out < 1.0:
         raise SettingError(
-            f"held_out is {held_out!r}: give the fraction of the text to hold out, "
+            f"held_out is {held_out!r}: pass the fraction of the text to hold out, "
             "between 0 and 1 without the ends (0.1 holds out the last tenth)"
         )
     wanted = round(len(text) * (1.0 - held_out))
@@ -70,20 +70,6 @@ def split_corpus(text: str, held_out: float = 0.1) -> tuple[str, str]:
         )
     cut = min(cuts, key=lambda position: abs(position - wanted))
     return text[:cut], text[cut:]
-
-
-def unigram_entropy(text: str) -> float:
-    """Compute the entropy of single characters, in nats per character.
-
-    No model that ignores what came before can have a lower loss on this text, so a language model
-    has learned something only where its loss is below.
-    """
-    if not text:
-        raise SettingError("the text is empty: entropy needs at least one character")
-    codes = np.frombuffer(text.encode("utf-32-le"), dtype=np.uint32)
-    counts = np.unique(codes, return_counts=True)[1]
-    shares = counts / codes.size
-    return float(-(shares * np.log(shares)).sum())
 
 
 # ---------------------------------------------------------------- the zoo: three small real
@@ -101,7 +87,7 @@ EVALUATION_BATCH = 250
 
 
 def build_mlp(rng: Seed = None, *, side: int = SIDE) -> Sequential:
-    """Give an untrained 784-128-64-10 perceptron for flat images."""
+    """Return an untrained 784-128-64-10 perceptron for flat images."""
     rng = np.random.default_rng(rng)
     return Sequential(
         Linear(side * side, 128, rng=rng),
@@ -113,7 +99,7 @@ def build_mlp(rng: Seed = None, *, side: int = SIDE) -> Sequential:
 
 
 def build_cnn(rng: Seed = None, *, side: int = SIDE) -> Sequential:
-    """Give an untrained network of two 3x3 convolutions for images (batch, 1, side, side)."""
+    """Return an untrained network of two 3x3 convolutions for images (batch, 1, side, side)."""
     rng = np.random.default_rng(rng)
     return Sequential(
         Conv2d(1, 16, 3, padding=1, rng=rng),
@@ -128,19 +114,19 @@ def build_cnn(rng: Seed = None, *, side: int = SIDE) -> Sequential:
 
 
 def build_gpt(rng: Seed = None) -> GPT:
-    """Give an untrained character-level GPT of 4 layers, 4 heads, width 128, context 64."""
+    """Return an untrained character-level GPT of 4 layers, 4 heads, width 128, context 64."""
     return GPT(tokenizer().vocab_size, 128, 4, 4, max_seq_len=CONTEXT, rng=rng)
 
 
 @lru_cache(maxsize=1)
 def tokenizer() -> CharTokenizer:
-    """Give the tokenizer of the corpus, one token per character that occurs in it."""
+    """Return the tokenizer of the corpus, one token per character that occurs in it."""
     return CharTokenizer.train(load_corpus())
 
 
 @lru_cache(maxsize=4)
 def digit_data(*, held_out: bool, flat: bool) -> TensorDataset:
-    """Give images (scaled to mean 0 and deviation 1, roughly) and labels, drawn on first use."""
+    """Return images (scaled to mean 0 and deviation 1, roughly) and labels, drawn on first use."""
     count, seed = (HELD_OUT_IMAGES, HELD_OUT_SEED) if held_out else (TRAINING_IMAGES, TRAINING_SEED)
     images, labels = draw_digits(count, seed=seed)
     return TensorDataset(as_inputs(images, flat=flat), labels)
@@ -154,7 +140,7 @@ def as_inputs(images: Array, *, flat: bool) -> Array:
 
 @lru_cache(maxsize=2)
 def text_data(*, held_out: bool) -> TensorDataset:
-    """Give windows of 64 characters and what follows each; training windows overlap by half."""
+    """Return windows of 64 characters and what follows each; training windows overlap by half."""
     training, rest = split_corpus(load_corpus())
     ids = np.array(tokenizer().encode(rest if held_out else training))
     starts = np.arange(0, len(ids) - CONTEXT, CONTEXT if held_out else CONTEXT // 2)
@@ -241,7 +227,7 @@ ZOO: dict[str, Callable[[], Workload]] = {
 
 
 def load_zoo(name: str) -> Workload:
-    """Give a fresh copy of a trained model of the zoo as a workload."""
+    """Return a fresh copy of a trained model of the zoo as a workload."""
     if name not in ZOO:
         raise TargetError(f"the zoo has no {name!r}; it has {', '.join(ZOO)}")
     return ZOO[name]()

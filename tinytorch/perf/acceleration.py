@@ -26,7 +26,6 @@ from tinytorch.transforms.optimized_backend import (
     unfused_gelu,
     vectorized_matmul,
 )
-from tinytorch.transforms.pinned_transfers import PinnedTransfers, prefetching
 from tinytorch.transforms.set_threads import SetThreads
 from tinytorch.transforms.tensor_float32 import TensorFloat32
 from tinytorch.tuning.sizes import SizeAdvice, advise_batch_size, advise_sequence_length
@@ -44,7 +43,6 @@ __all__ = [
     "KernelReport",
     "LowerPrecision",
     "OptimizedBackend",
-    "PinnedTransfers",
     "Race",
     "Rival",
     "SetThreads",
@@ -56,7 +54,6 @@ __all__ = [
     "checkpoint_layers",
     "fused_gelu",
     "model_backend",
-    "prefetching",
     "remove_checkpoints",
     "set_backend",
     "set_model_backend",

@@ -6,7 +6,7 @@ The classic names of the competition, which is built on top of all this, are imp
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from tinytorch.benchmarking.benchmark import Benchmark, BenchmarkResult
+from tinytorch.benchmarking.benchmark import Benchmark, BenchmarkResult, BenchmarkSuite
 from tinytorch.benchmarking.mlperf import MLPerf
 from tinytorch.benchmarking.performance import (
     Performance,
@@ -15,7 +15,6 @@ from tinytorch.benchmarking.performance import (
     measure_performance,
     plot_performance_comparison,
 )
-from tinytorch.benchmarking.suite import BenchmarkSuite
 
 if TYPE_CHECKING:
     from tinytorch.competition.classic import CompetitionProfiler, TinyMLPerf, TinyMLPerfCompetition

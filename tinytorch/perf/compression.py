@@ -1,4 +1,4 @@
-"""What makes it smaller and faster? Pruning, structure, low rank, sharing, distillation, files."""
+"""What makes it smaller and faster? Pruning, structure, low rank, distillation, files."""
 
 from tinytorch.transforms.compressed_file import load_compressed, save_compressed
 from tinytorch.transforms.compression import (
@@ -17,7 +17,6 @@ from tinytorch.transforms.low_rank import LowRank, low_rank_approximate
 from tinytorch.transforms.prune import Masks, Prune
 from tinytorch.transforms.remove_channels import RemoveChannels
 from tinytorch.transforms.remove_layers import RemoveLayers
-from tinytorch.transforms.share_weights import SharedWeightConv2d, SharedWeightLinear, ShareWeights
 from tinytorch.transforms.sparse_layers import (
     Crossover,
     SparseLayers,
@@ -49,9 +48,6 @@ __all__ = [
     "Prune",
     "RemoveChannels",
     "RemoveLayers",
-    "ShareWeights",
-    "SharedWeightConv2d",
-    "SharedWeightLinear",
     "SparseLayers",
     "SparseLinear",
     "StructuredPruner",

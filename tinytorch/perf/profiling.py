@@ -1,12 +1,12 @@
 """Why is it slow? Time, memory, FLOPs and the bottleneck of models and functions."""
 
 from tinytorch.measure.roofline import amdahl, classify_bound
-from tinytorch.measure.scaling import predict_scaling
 from tinytorch.profiling.context import ProfilerContext, SimpleProfiler, profile, profile_function
 from tinytorch.profiling.flops import FLOPCounter, count_flops
 from tinytorch.profiling.memory_profiler import MemoryProfiler, MemoryTracker, profile_memory
 from tinytorch.profiling.model_profile import profile_model, profile_workload
 from tinytorch.profiling.profiler import Profiler, quick_profile
+from tinytorch.profiling.size_laws import predict_scaling
 from tinytorch.profiling.timer import Timer
 from tinytorch.profiling.weights import analyze_weight_distribution, training_memory
 

@@ -15,18 +15,6 @@ from tinytorch.models.workload import call_model
 from tinytorch.profiling.timer import check_count, refuse_lazy
 from tinytorch.showing import profiling_reports
 
-__all__ = [
-    "FLOPCounter",
-    "SampleFlops",
-    "as_inputs",
-    "check_model",
-    "count_flops",
-    "example_inputs",
-    "flops_per_sample",
-    "record_call",
-    "shape_of",
-]
-
 
 def count_flops(model: Any, *inputs: Any, backward: bool = False, **settings: Any) -> int:
     """Count the FLOPs of one call on exactly these inputs: contractions, two per MAC.
@@ -65,23 +53,35 @@ def record_call(model: Any, *inputs: Any, backward: bool = False, **settings: An
 def example_inputs(model: Any, input_shape: Any) -> tuple[Any, ...]:
     """Make inputs of a shape, or of each of several shapes: numbers, or tokens for embeddings."""
     check_model(model)
-    shapes = input_shape if _is_list_of_shapes(input_shape) else (input_shape,)
+    return inputs_of_shapes(model, checked_shapes(input_shape))
+
+
+def inputs_of_shapes(model: Any, shapes: tuple[tuple[int, ...], ...]) -> tuple[Any, ...]:
+    """Make an input of each shape: normal numbers, or tokens where the model embeds them."""
     adapter = adapter_for(model)
-    return tuple(adapter.example(_checked(shape), model) for shape in shapes)
+    return tuple(adapter.example(shape, model) for shape in shapes)
+
+
+def checked_shapes(input_shape: Any) -> tuple[tuple[int, ...], ...]:
+    """Return the shapes of all arguments: `input_shape` is one shape, or one per argument."""
+    several = isinstance(input_shape, (tuple, list)) and any(
+        isinstance(each, (tuple, list)) for each in input_shape
+    )
+    return tuple(_checked(shape) for shape in (input_shape if several else (input_shape,)))
 
 
 def as_inputs(x: Any) -> tuple[Any, ...]:
-    """Give the arguments of a call: a tuple is several, everything else is one."""
+    """Return the arguments of a call: a tuple is several, everything else is one."""
     return x if isinstance(x, tuple) else (x,)
 
 
 def shape_of(x: Any) -> tuple[int, ...]:
-    """Give the shape of an input; () for what has none."""
+    """Return the shape of an input; () if it has none."""
     return tuple(int(length) for length in getattr(x, "shape", ()))
 
 
 def check_model(model: Any) -> None:
-    """Refuse what is no model, and one that returns before it has done its work.
+    """Raise SettingError unless this is a model whose call does its work before returning.
 
     A model can be called, or has `forward`.
     """
@@ -93,17 +93,10 @@ def check_model(model: Any) -> None:
     refuse_lazy(model)
 
 
-def _is_list_of_shapes(given: Any) -> bool:
-    return isinstance(given, (tuple, list)) and any(
-        isinstance(each, (tuple, list)) for each in given
-    )
-
-
 def _checked(shape: Any) -> tuple[int, ...]:
-    try:
-        lengths = tuple(shape)
-    except TypeError:
-        raise SettingError(f"input_shape={shape!r}; give a tuple such as (32, 784)") from None
+    lengths = tuple(shape) if hasattr(shape, "__iter__") else ()
+    if not lengths:
+        raise SettingError(f"input_shape={shape!r}; give a tuple such as (32, 784)")
     for length in lengths:
         if isinstance(length, bool) or not hasattr(length, "__index__") or length < 1:
             raise SettingError(f"input_shape={lengths}; every length is a whole number from 1 on")
@@ -326,7 +319,7 @@ def _linear_macs(rows: int, inputs: int, outputs: int) -> int:
 
 
 def _attention(length: int, width: int, batch: int, bias: bool) -> tuple[int, int]:
-    """Give the multiply-accumulates and the additions of biases."""
+    """Return the multiply-accumulates, and the additions of biases."""
     rows = batch * length
     tokens = (batch, length, width)  # how they are split into heads makes no difference
     products = 4 * _linear_macs(rows, width, width) + _macs("attention", (tokens,) * 3, tokens)
@@ -416,7 +409,7 @@ def flops_per_sample(model: Any, inputs: tuple[Any, ...], *, backward: bool = Fa
 
 
 def _with_fixed_part(counts: dict[int, int], whole: int, length: int) -> SampleFlops:
-    """Tell a batch with some fixed work apart from an axis along which the cost is no line."""
+    """Decide whether costs are affine in the length of the first axis: a batch with fixed work."""
     (a, at_a), (b, at_b), (c, at_c) = sorted(counts.items())
     if (at_b - at_a) * (c - b) != (at_c - at_b) * (b - a):
         return SampleFlops(whole, whole, None)

@@ -8,7 +8,7 @@ and it is stated with it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -16,10 +16,7 @@ from tinytorch.errors import SettingError
 from tinytorch.measure.ceilings import Ceilings
 from tinytorch.profiling.profile import Profile
 
-__all__ = ["DEVICES", "Device", "HardwareEstimate", "estimate_on", "find_device", "this_machine"]
-
 SECONDS_PER_HOUR = 3600
-NO_RATE = "no rate for"
 
 
 @dataclass(frozen=True)
@@ -36,7 +33,7 @@ class Device:
             raise SettingError(f"device {self.name!r}: rates and bandwidth must be positive")
 
     def peak_for(self, dtype: str) -> float | None:
-        """Give the rate for a dtype, or None when it is not described."""
+        """Return the peak FLOP/s for a dtype, or None if it is unknown."""
         return self.peak_flops.get(dtype)
 
 
@@ -93,7 +90,7 @@ class HardwareEstimate:
         return self.at_best_s * self.optimism if self.optimism is not None else None
 
     def cost_per_million(self, *, expected: bool = True) -> float | None:
-        """Give the price of a million calls, one after the other on one device."""
+        """Return the price of a million sequential calls on one device."""
         seconds = self.expected_s if expected else self.at_best_s
         if seconds is None or self.price_per_hour is None:
             return None
@@ -117,7 +114,7 @@ class HardwareEstimate:
 
 
 def find_device(name: str) -> Device:
-    """Give a described device by its short name."""
+    """Return a device by its short name."""
     if name not in DEVICES:
         raise SettingError(f"no description of device {name!r}; there are {', '.join(DEVICES)}")
     return DEVICES[name]
@@ -136,16 +133,19 @@ def estimate_on(
     target = find_device(device) if isinstance(device, str) else device
     if price_per_hour is not None and not price_per_hour >= 0:
         raise SettingError(f"price_per_hour={price_per_hour}: a price is not negative")
-    at_best, notes = _roofline_seconds(profile, target)
+    at_best, unknown = _roofline_seconds(profile, target)
+    notes = _missing_rates(unknown, target)
+    if left_out := [each.kind for each in profile.not_counted]:
+        notes.append(f"not counted, so not in the estimate: {', '.join(left_out)}")
     here: float | None = None
     if profile.ceilings is not None:
         own = this_machine(profile.ceilings)
         # What fits into a cache here is read from there, not from memory.
         bandwidth = profile.ceilings.bandwidth(profile.working_set_bytes)
-        here, here_notes = _roofline_seconds(profile, replace(own, bandwidth=bandwidth))
-        missing = [note for note in here_notes if note.startswith(NO_RATE)]
-        if missing:
-            here, notes = None, (*notes, *missing)
+        here, unknown = _roofline_seconds(profile, replace(own, bandwidth=bandwidth))
+        if unknown:
+            here = None
+            notes += _missing_rates(unknown, own)
     return HardwareEstimate(
         device=target,
         at_best_s=at_best,
@@ -153,12 +153,19 @@ def estimate_on(
         here_measured_s=profile.latency.median,
         examples=profile.examples,
         price_per_hour=price_per_hour,
-        notes=notes,
+        notes=tuple(notes),
     )
 
 
-def _roofline_seconds(profile: Profile, device: Device) -> tuple[float, tuple[str, ...]]:
-    """Sum over the operations the longer of computing and moving bytes."""
+def _missing_rates(dtypes: Iterable[str], device: Device) -> list[str]:
+    return [f"no rate for {each} on {device.name}: only its bytes count" for each in sorted(dtypes)]
+
+
+def _roofline_seconds(profile: Profile, device: Device) -> tuple[float, set[str]]:
+    """Sum over the operations the longer of computing and moving bytes.
+
+    Beside the seconds stand the dtypes that the device has no rate for.
+    """
     total, unknown = 0.0, set()
     for record in profile.operations:
         if record.cost is None:
@@ -168,8 +175,4 @@ def _roofline_seconds(profile: Profile, device: Device) -> tuple[float, tuple[st
             unknown.add(record.dtype)
         compute = record.all_flops / peak if peak else 0.0
         total += max(compute, record.bytes_moved / device.bandwidth)
-    notes = [f"{NO_RATE} {dtype} on {device.name}: only its bytes count" for dtype in unknown]
-    left_out = [each.kind for each in profile.not_counted]
-    if left_out:
-        notes.append(f"not counted, so not in the estimate: {', '.join(left_out)}")
-    return total, tuple(sorted(notes))
+    return total, unknown

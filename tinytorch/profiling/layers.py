@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import reduce
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -18,35 +18,11 @@ from tinytorch.models.records import Argument, LayerCall, OpRecord, TensorSpec
 if TYPE_CHECKING:
     from tinytorch.profiling.profile import Profile
 
-__all__ = [
-    "BACKWARD",
-    "PHASES",
-    "UPDATE",
-    "Layer",
-    "LayerGroup",
-    "LayerRow",
-    "LayerTimes",
-    "Span",
-    "StepGroup",
-    "ancestors",
-    "build_layers",
-    "group_layers",
-    "group_name",
-    "layer_rows",
-    "layer_spans",
-    "layer_times",
-    "layers_around",
-    "operation_spans",
-    "shared_name",
-    "typical_run",
-]
-
-
 # ---------------------------------------------------------------- naming many layers at once:
 # ``blocks.{0..3}.mlp`` for four of them that differ in a number
 
 MOST_PIECES = 5
-"""So many numbers and runs of them are written out; of more, the middle is left out."""
+"""Most numbers and ranges that are written out; of more, the middle is left out."""
 
 _Parts = tuple[tuple[str, ...], ...]
 """A path, part by part, each with everything that can stand there."""
@@ -73,7 +49,7 @@ class StepGroup:
 
 
 def group_layers(paths: Iterable[str]) -> tuple[LayerGroup, ...]:
-    """Put layers together whose paths differ only in numbers, in the order of the first of each.
+    """Group layers whose paths differ only in numbers, in order of first appearance.
 
     A group has every combination of its numbers, so its name says exactly which layers it has.
 
@@ -144,7 +120,7 @@ PHASES = {BACKWARD: "backward", UPDATE: "update"}
 
 
 def ancestors(path: str) -> list[str]:
-    """Give a path and all that it lies in, from the inside to the model itself."""
+    """Return a path and all of its ancestors, innermost first, up to the model itself."""
     if path in PHASES:
         return [path]
     parts = path.split(".") if path else []
@@ -152,7 +128,7 @@ def ancestors(path: str) -> list[str]:
 
 
 def layers_around(path: str | None, known: Container[str]) -> list[str]:
-    """Give the known layers around an operation, the outermost first."""
+    """Return the known layers around an operation, outermost first."""
     if path is None:
         return []
     return [outer for outer in reversed(ancestors(path)) if outer in known]
@@ -370,7 +346,7 @@ def _with_cost(row: Layer, record: OpRecord, *, is_own: bool) -> Layer:
 
 
 def group_name(path: str) -> str:
-    """Give the name that repeated layers share: ``h.3.mlp`` and ``h.7.mlp`` are ``h.*.mlp``."""
+    """Return the name that repeated layers share: ``h.3.mlp`` and ``h.7.mlp`` are ``h.*.mlp``."""
     return re.sub(r"(?<![^.])\d+(?![^.])", "*", path)
 
 
@@ -390,25 +366,9 @@ def _with_insides(totals: Mapping[str | None, int]) -> dict[str, int]:
 # of all rows add up to the whole call.
 
 LONGEST_PATTERN = 6
-"""Repetition is looked for in patterns of up to so many layers (convolution, norm, ReLU, ...)."""
-SUMMED = (
-    "calls",
-    "time_s",
-    "self_s",
-    "macs",
-    "self_macs",
-    "causal_macs",
-    "other_flops",
-    "bytes_moved",
-    "self_flops",
-    "self_bytes",
-    "backward_s",
-    "backward_macs",
-    "parameters",
-    "parameter_bytes",
-    "activation_bytes",
-    "peak_bytes",
-)
+"""Longest pattern of repeated layers (convolution, norm, ReLU, ...)."""
+NOT_SUMMED = frozenset({"path", "kind", "depth", "is_leaf", "self_largest_bytes"})
+SUMMED = tuple(each.name for each in fields(Layer) if each.name not in NOT_SUMMED)
 
 
 @dataclass(frozen=True)
@@ -453,7 +413,7 @@ class _Node:
 def layer_rows(
     profile: Profile, *, depth: int | None = None, expand: bool = False
 ) -> tuple[LayerRow, ...]:
-    """Give the rows of the tree, in the order of the model.
+    """Return the rows of the tree, in the order of the model.
 
     `depth` is how many levels to go down from the model, which is level 0; all of them if None.
     Repeated blocks are one row each, unless `expand`.
@@ -470,7 +430,7 @@ def layer_rows(
 
 
 def shared_name(paths: Sequence[str]) -> str:
-    """Name several layers by what their paths share: ``h.*.mlp.0`` for ``h.0.mlp.0`` and others."""
+    """Return the common name of several layers: ``h.*.mlp.0`` for ``h.0.mlp.0`` and others."""
     split = [path.split(".") for path in paths]
     if len({len(parts) for parts in split}) != 1:
         return ", ".join(paths)
@@ -517,7 +477,7 @@ def _folded(nodes: Sequence[_Node]) -> Iterator[_Node]:
 
 
 def _repetition(signatures: Sequence[object]) -> tuple[int, int]:
-    """Give the length of the pattern at the beginning, and how many times it stands there."""
+    """Return the length of the leading pattern, and the number of its repetitions."""
     for length in range(1, min(LONGEST_PATTERN, len(signatures) // 2) + 1):
         pattern = signatures[:length]
         times = 1
@@ -541,7 +501,7 @@ def _merged(nodes: Sequence[_Node]) -> _Node:
 
 
 def _label(nodes: Sequence[_Node]) -> str:
-    """Name what was folded; inside of a folded block all have the same name already."""
+    """Return the label of folded nodes; inside of a folded block all share one already."""
     first, last = nodes[0].label, nodes[-1].label
     if first == last:
         return first
@@ -580,7 +540,7 @@ def _rows(node: _Node, level: int, depth: int | None) -> Iterable[LayerRow]:
 
 
 def _own(node: _Node) -> Layer:
-    """Give what a container does outside of the layers in it, as a layer of its own."""
+    """Return the own work of a container, outside of its layers, as a layer."""
     whole = node.layer
 
     def rest(field: str) -> int:
@@ -625,13 +585,13 @@ class Span:
 
 
 def typical_run(profile: Profile) -> int:
-    """Give the index of the watched call whose total is the median (the lower of two)."""
+    """Return the index of the watched call whose total is the lower median."""
     order = np.argsort(profile.watched.values, kind="stable")
     return int(order[(len(order) - 1) // 2])
 
 
 def layer_spans(profile: Profile) -> tuple[Span, ...]:
-    """Give the layer calls of a typical watched call, outer ones first.
+    """Return the layer calls of a typical watched call, outer ones first.
 
     The first span is the call itself; what is in it and in no layer is unattributed.
     """
@@ -657,7 +617,7 @@ def layer_spans(profile: Profile) -> tuple[Span, ...]:
 
 
 def operation_spans(profile: Profile) -> tuple[Span, ...]:
-    """Give the operations of the recorded call, and around them the layers that ran them.
+    """Return the operations of the recorded call, inside of the layers that ran them.
 
     There is a track for each phase. A layer reaches from its first operation to its last. On a
     GPU an operation begins when the program has started it and all before it are done.
@@ -675,7 +635,7 @@ def operation_spans(profile: Profile) -> tuple[Span, ...]:
 def _nested(
     phase: str, timed: Sequence[tuple[OpRecord, int, int]], kinds: Mapping[str, str]
 ) -> list[Span]:
-    """Put a span around the operations of each layer, from its first until another has its turn."""
+    """Nest the operations of each layer in a span, from its first to its last."""
     spans: list[Span] = []
     opened: list[tuple[str, int]] = []  # the layers around the latest operation, and their spans
     for record, begin, end in timed:

@@ -17,18 +17,6 @@ from tinytorch.measure.timing import used_devices
 from tinytorch.profiling.timer import bound_call, check_count
 from tinytorch.showing import profiling_reports
 
-__all__ = [
-    "MB",
-    "BlockMemory",
-    "LeakReport",
-    "MemoryProfiler",
-    "MemoryTracker",
-    "detect_leak",
-    "metering",
-    "profile_memory",
-]
-
-
 # ---------------------------------------------------------------- the memory of one block, by
 # every meter that sees a part of it
 
@@ -72,7 +60,7 @@ class BlockMemory:
         return above + (self.tensors.peak_bytes if self.tensors else 0)
 
     def stats(self) -> dict[str, Any]:
-        """Give the numbers in MB (2**20 bytes).
+        """Return the numbers in MB (2**20 bytes).
 
         `baseline_mb`, `final_mb` and `peak_mb` are what Python, NumPy and PyTorch held on the host
         for what was allocated since tracing began, `allocated_mb` is final minus baseline. The
@@ -99,7 +87,7 @@ class BlockMemory:
 def metering() -> Iterator[BlockMemory]:
     """Measure the memory of a block with all meters that apply.
 
-    Blocks may be nested, and a tracer that somebody else started keeps running. Code runs slower
+    Blocks may be nested, and a tracer that was running before keeps running. Code runs slower
     meanwhile, so never time it here.
     """
     with ExitStack() as meters:
@@ -203,9 +191,9 @@ def detect_leak(function: Callable[[], object], *, calls: int = 20) -> LeakRepor
 
 @contextmanager
 def _older_objects_set_aside() -> Iterator[None]:
-    """Let the collector look at new objects only, or each look takes as long as all that there is.
+    """Freeze existing objects, so that a collection takes time for new objects only.
 
-    Somebody who has set objects aside himself finds them so.
+    Objects that were frozen before stay frozen.
     """
     gc.collect()
     is_ours = gc.get_freeze_count() == 0
@@ -224,7 +212,7 @@ def _python_bytes(function: Callable[[], object], calls: int) -> Sequence[int]:
 
 
 def _tensor_bytes(function: Callable[[], object], calls: int) -> Sequence[int]:
-    """Look at tensors on the host, and on devices if there are any in use."""
+    """Return the bytes of tensors on the host and on the devices in use, after each call."""
     from tinytorch.profiling.torch import metering_device, metering_tensors
 
     with metering_device() as device, metering_tensors() as host:
@@ -297,7 +285,7 @@ class MemoryTracker:
 class MemoryProfiler(MemoryTracker):
     """Measure what a function allocates; as a context manager, what a block does.
 
-    Safe to nest and to use again: a tracer that somebody else started keeps running.
+    Safe to nest and to reuse: a tracer that was running before keeps running.
     """
 
     @property

@@ -24,6 +24,7 @@ from tinytorch.errors import BackendError, ModelError, SettingError, TinyTorchEr
 from tinytorch.measure.ceilings import Progress, machine_ceilings
 from tinytorch.measure.counters import count_events
 from tinytorch.measure.environment import describe_environment, observe
+from tinytorch.measure.interleaving import interleave
 from tinytorch.measure.memory import traced_memory
 from tinytorch.measure.samples import Samples
 from tinytorch.measure.timing import gc_paused
@@ -37,12 +38,13 @@ from tinytorch.models.adapter import (
 )
 from tinytorch.models.records import LayerCall, Recording
 from tinytorch.models.workload import Workload, batch_size
-from tinytorch.profiling.profile import BACKWARD, UPDATE, Profile
+from tinytorch.profiling.layers import BACKWARD, UPDATE
+from tinytorch.profiling.profile import Profile
 
 __all__ = [
-    "IN_TRAINING_MODE",
     "Task",
     "Timing",
+    "about_training_mode",
     "check_run",
     "profile_model",
     "profile_workload",
@@ -152,18 +154,18 @@ def time_in_turns(
 ) -> Timing:
     """Call the model unwatched and watched in turns, so that noise meets both alike.
 
-    Who begins changes from turn to turn. Where a turn has several calls, the first one does not
+    Their order is random. Where a turn has several calls, the first one does not
     count: it finds the caches full of something else. Once a call turns out to wait for its device,
     so that it cannot be queued up, a trace tells about layers instead, where there is one.
     """
     tally, name = _Tally(), task.workload.name
     runs_behind = task.adapter.hold_back(task.device, 0.0) is not None
     before = observe()
+    rng = np.random.default_rng(0)
     with gc_paused():
         per_turn = _calls_per_turn(task, runs, budget_s)
         for turn, count in enumerate(per_turn):
-            kinds = tally.kinds(runs_behind=runs_behind)
-            for take in kinds if turn % 2 == 0 else reversed(kinds):
+            for _, take in interleave(tally.kinds(runs_behind=runs_behind), rng=rng, at_least=1):
                 take(task, count)
             if turn == 0 and tally.gaps:
                 tally.trace(task, sum(per_turn))
@@ -396,7 +398,6 @@ def _trace(adapter: Adapter, model: Any, call: Callable[[], Any]) -> list[tuple[
 # ---------------------------------------------------------------- profiling a workload: unwatched
 # calls, watched calls in turns with them, one recorded call
 
-IN_TRAINING_MODE = "the model is in training mode"
 """How the note begins where that changes what layers compute."""
 
 
@@ -517,22 +518,29 @@ def _record(task: Task, *, by_trace: bool) -> Recording:
     )
 
 
+def about_training_mode(adapter: Adapter, model: Any) -> str:
+    """Say which layers training mode changes, or nothing where it changes none."""
+    changing = {
+        type(module).__name__
+        for module in adapter.modules(model).values()
+        if getattr(module, "training", False)
+        and any(kind in type(module).__name__ for kind in ("Dropout", "BatchNorm"))
+    }
+    if not changing:
+        return ""
+    return (
+        f"the model is in training mode, which changes {', '.join(sorted(changing))}; "
+        "call model.eval() before to measure inference"
+    )
+
+
 def _blind_spots(
     task: Task, recording: Recording, parameters: Iterable[ParameterSpec], timing: Timing
 ) -> tuple[str, ...]:
     """Say what ran without being seen, so that no total is taken for complete."""
     model, notes = task.workload.model, []
-    changing = [
-        type(module).__name__
-        for module in task.adapter.modules(model).values()
-        if getattr(module, "training", False)
-        and any(word in type(module).__name__ for word in ("Dropout", "BatchNorm"))
-    ]
-    if changing and not task.is_training:
-        notes.append(
-            f"{IN_TRAINING_MODE}, which changes {', '.join(sorted(set(changing)))}; "
-            "call model.eval() before to measure inference"
-        )
+    if not task.is_training and (doubt := about_training_mode(task.adapter, model)):
+        notes.append(doubt)
     if len(task.adapter.watchable_modules(model)) < len(task.adapter.modules(model)):
         notes.append("the layers inside of a compiled module are not timed one by one")
     if not recording.operations:

@@ -21,34 +21,13 @@ from tinytorch.measure.samples import Samples
 from tinytorch.models.adapter import ParameterSpec
 from tinytorch.models.records import Allocation, LayerCall, OpRecord, Recording
 from tinytorch.profiling.layers import (
-    BACKWARD,
     PHASES,
-    UPDATE,
     Layer,
     build_layers,
     layer_times,
     shared_name,
 )
 from tinytorch.showing import Shown
-
-__all__ = [
-    "BACKWARD",
-    "FACTORS",
-    "UPDATE",
-    "BottleneckFacts",
-    "DeviceFacts",
-    "Hotspot",
-    "MemoryTimeline",
-    "NotCounted",
-    "OperationGroup",
-    "Profile",
-    "ProfileFacts",
-    "describe_hotspot",
-    "find_facts",
-    "share_of_possible",
-    "speedups",
-]
-
 
 # ---------------------------------------------------------------- the few facts of a profile that
 # decide what to do next: what is slow, why, and what it holds
@@ -138,7 +117,7 @@ class ProfileFacts:
 
 
 def find_facts(profile: Profile) -> ProfileFacts:
-    """Draw the facts from a profile."""
+    """Compute the facts of a profile."""
     latency = profile.latency.median
     model = profile.model_bound
     memory = profile.memory
@@ -169,7 +148,7 @@ def find_facts(profile: Profile) -> ProfileFacts:
 
 
 def describe_hotspot(profile: Profile, hotspot: Hotspot) -> BottleneckFacts:
-    """Give what a row of the hotspots says about time, limits and possible gains."""
+    """Return time, bound and possible speedups of a hotspot."""
     paths = set(hotspot.layers)
     members = [layer for layer in profile.layers if layer.path in paths]
     bound = hotspot.bound
@@ -191,7 +170,7 @@ def describe_hotspot(profile: Profile, hotspot: Hotspot) -> BottleneckFacts:
 
 
 def share_of_possible(bound: Bound | None, moved: int, seconds: float) -> float | None:
-    """Give the share of what the roof allows that work of so many bytes and seconds reached.
+    """Return the achieved share of the roofline for work of `moved` bytes in `seconds`.
 
     Where moving bytes is the limit, that is its share of the bandwidth: the same number as the one
     in FLOP/s, and one that work without any FLOPs, such as looking up embeddings, has as well.
@@ -202,7 +181,7 @@ def share_of_possible(bound: Bound | None, moved: int, seconds: float) -> float 
 
 
 def speedups(hotspot: Hotspot) -> dict[float, float | None]:
-    """Give the speedup of the whole for each factor by which these layers might become faster."""
+    """Return the speedup of the whole model for each factor of `FACTORS` on these layers."""
     # Clocks of a GPU are coarse: a share may come out below 0, and then there is nothing to say.
     if not 0 <= hotspot.share <= 1 + ROUNDING:
         return dict.fromkeys(FACTORS)
@@ -228,7 +207,7 @@ def _families(profile: Profile) -> dict[str, float]:
 
 
 def _shares(totals: Mapping[str, float]) -> dict[str, float]:
-    """Give each part of a whole as a share of it, the largest first."""
+    """Return each part as a share of the total, largest first."""
     whole = sum(totals.values())
     ordered = sorted(totals.items(), key=lambda item: -item[1])
     return {name: value / whole for name, value in ordered if value} if whole else {}
@@ -319,7 +298,7 @@ class MemoryTimeline:
         return _total(made, lambda each: each.path)
 
     def series(self, buckets: int = 200, *, from_first_change: bool = False) -> dict[str, Any]:
-        """Give the highest level in each of `buckets` spans of time, for pictures.
+        """Return the highest level in each of `buckets` spans of time, for charts.
 
         `seconds` are the ends of the spans. The highest `total` may be less than the sum of the
         `categories`, which peak at different times. `from_first_change` leaves out the time in
@@ -401,7 +380,7 @@ class Hotspot:
     bound: Bound | None
 
     def speedup_if(self, factor: float) -> float:
-        """Give the speedup of the whole model if these layers were so many times faster."""
+        """Return the speedup of the whole model if these layers ran `factor` times as fast."""
         return amdahl(self.share, factor)
 
 
@@ -502,7 +481,7 @@ class Profile(Shown):
         return self.examples / self.latency.median if self.examples else None
 
     def layer(self, path: str) -> Layer:
-        """Give one row of the layer table."""
+        """Return one row of the layer table."""
         for layer in self.layers:
             if layer.path == path:
                 return layer
@@ -510,11 +489,11 @@ class Profile(Shown):
         raise SettingError(f"no layer {path!r} ran in {self.name}; there are {known}, ...")
 
     def share(self, layer: Layer) -> float:
-        """Give the part of a call that is spent in a layer and below it."""
+        """Return the share of a call that is spent in a layer and below it."""
         return layer.time_s / self.total_s
 
     def peak_share(self, layer: Layer) -> float | None:
-        """Give the part of the memory at the peak that a layer and those below made or hold."""
+        """Return the share of the peak memory that a layer and those below allocated or hold."""
         return layer.peak_bytes / self.memory.peak_bytes if self.memory.peak_bytes else None
 
     @cached_property
@@ -666,12 +645,12 @@ class Profile(Shown):
         return weights.most_common(1)[0][0] if weights and self.macs else "float32"
 
     def bound(self, layer: Layer) -> Bound | None:
-        """Say which ceiling is above a layer; None where nothing was counted or measured."""
+        """Return the roofline bound of a layer; None if costs or ceilings are unknown."""
         return self._bound(layer.all_flops, layer.bytes_moved, layer.time_s)
 
     @property
     def model_bound(self) -> Bound | None:
-        """Say which ceiling is above the call as a whole."""
+        """The roofline bound of the whole call; None if costs or ceilings are unknown."""
         return self._bound(self.flops + self.other_flops, self.bytes_moved, self.latency.median)
 
     def _bound(self, flops: int, moved: int, seconds: float) -> Bound | None:

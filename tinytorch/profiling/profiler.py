@@ -26,25 +26,13 @@ from tinytorch.profiling.flops import (
     flops_per_sample,
     record_call,
 )
+from tinytorch.profiling.layers import BACKWARD
 from tinytorch.profiling.memory_profiler import MB
 from tinytorch.profiling.model_profile import profile_workload
-from tinytorch.profiling.profile import BACKWARD, MemoryTimeline, Profile, share_of_possible
-from tinytorch.profiling.timer import check_count
+from tinytorch.profiling.profile import MemoryTimeline, Profile, share_of_possible
+from tinytorch.profiling.timer import check_budget, check_count
 from tinytorch.profiling.weights import OPTIMIZER_STATES, count_parameters, parameter_bytes
 from tinytorch.showing import profiling_reports
-
-__all__ = [
-    "OperationTotal",
-    "OperationTotals",
-    "Profiler",
-    "backward_facts",
-    "bound_facts",
-    "layer_facts",
-    "memory_facts",
-    "operation_name",
-    "quick_profile",
-]
-
 
 # ---------------------------------------------------------------- what ran inside a block, by
 # operation: names that people use, calls and time
@@ -174,7 +162,7 @@ class OperationTotals:
 
 
 def operation_name(kind: str) -> str:
-    """Give the name that people use for a kind of operation.
+    """Return the common name of a kind of operation.
 
     >>> operation_name("aten.addmm"), operation_name("layer_norm_backward")
     ('Matrix multiplication', 'Layer normalization')
@@ -200,7 +188,7 @@ REPORTED_OPTIMIZERS = ("sgd", "adam", "adamw")
 
 
 def memory_facts(model: Any, memory: MemoryTimeline) -> dict[str, float]:
-    """Give the memory of a recorded call in MB, by bytes of live buffers.
+    """Return the memory of a recorded call in MB, by bytes of live buffers.
 
     `activation_memory_mb` is the most that the call itself held at once, `peak_memory_mb` adds what
     was there before: parameters, buffers and inputs. `memory_efficiency` is parameters plus
@@ -217,7 +205,7 @@ def memory_facts(model: Any, memory: MemoryTimeline) -> dict[str, float]:
 
 
 def layer_facts(model: Any, profile: Profile, flops: SampleFlops) -> dict[str, Any]:
-    """Give size, speed and memory of a call.
+    """Return size, speed and memory of a call.
 
     `flops` are of one sample, two per multiply-accumulate, contractions only; `flops_per_call` are
     of the whole batch, and `gflops_per_second` is these over the median latency.
@@ -240,7 +228,7 @@ def layer_facts(model: Any, profile: Profile, flops: SampleFlops) -> dict[str, A
 
 
 def bound_facts(profile: Profile) -> dict[str, Any]:
-    """Say what limits a call on this machine.
+    """Return what bounds a call on this machine.
 
     `memory_bandwidth_mbs` is the bytes that operations read and wrote over the latency, in MB/s.
     `achieved_gflops_per_second` is the rate of all work, elementwise work included.
@@ -272,7 +260,7 @@ def _why_unbounded(profile: Profile) -> str:
 
 
 def backward_facts(profile: Profile, forward: SampleFlops, both: SampleFlops) -> dict[str, Any]:
-    """Give the facts of a training step without its update: forward, and backward of a scalar.
+    """Return the facts of a training step without its update: forward, and backward of a scalar.
 
     FLOPs are per sample, rates of the whole batch. Latencies are medians over the watched calls,
     and the total is their sum. `forward_memory_mb` is the peak of the forward pass, which keeps
@@ -310,7 +298,7 @@ def backward_facts(profile: Profile, forward: SampleFlops, both: SampleFlops) ->
 
 
 def _phase_medians(profile: Profile) -> tuple[float, float]:
-    """Give the median seconds of the forward and of the backward pass."""
+    """Return the median seconds of the forward and of the backward pass."""
     backward = [
         sum(call.end - call.start for call in run if call.path == BACKWARD) for run in profile.runs
     ]
@@ -345,8 +333,7 @@ class Profiler:
     """
 
     def __init__(self, *, budget_s: float = 0.5) -> None:
-        if not budget_s > 0:
-            raise SettingError(f"budget_s={budget_s}: a measurement needs some time")
+        check_budget(budget_s)
         self.budget_s = budget_s
         self.latency: Samples | None = None
         """The seconds behind the last :meth:`measure_latency`."""
@@ -370,7 +357,7 @@ class Profiler:
         return memory_facts(model, MemoryTimeline(recording.allocations))
 
     def measure_latency(self, model: Any, x: Any, warmup: int = 10, iterations: int = 100) -> float:
-        """Give the median milliseconds of a call without gradients; raw values in `latency`."""
+        """Return the median milliseconds of a call without gradients; `latency` has raw values."""
         check_model(model)
         check_count("warmup", warmup, at_least=0)
         check_count("iterations", iterations, at_least=1)
@@ -392,13 +379,13 @@ class Profiler:
     # ------------------------------------------------------------ everything at once
 
     def profile_layer(self, layer: Any, input_shape: Any) -> dict[str, Any]:
-        """Give type, parameters, FLOPs, latency and memory: see :func:`layer_facts`."""
+        """Measure type, parameters, FLOPs, latency and memory: see :func:`layer_facts`."""
         inputs = example_inputs(layer, input_shape)
         profile = self._profile(layer, inputs, ceilings=False)
         return layer_facts(layer, profile, flops_per_sample(layer, inputs))
 
     def profile_forward_pass(self, model: Any, x: Any) -> dict[str, Any]:
-        """Give the facts of a call and what limits it on this machine.
+        """Measure a call and what bounds it on this machine.
 
         The keys are those of :func:`layer_facts` and :func:`bound_facts`. The first time on a
         machine its ceilings are measured, which takes some seconds.

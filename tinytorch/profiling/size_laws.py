@@ -1,5 +1,7 @@
 """Laws through numbers at several sizes: exact ones for counts, fitted ones for measurements.
 
+A trend is what a law says about time, FLOPs or memory at another size.
+
 Every law is a sum of terms ``coefficient * size ** power``.
 """
 
@@ -7,17 +9,32 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from tinytorch.core.kernels.backend import matmul
-from tinytorch.measure.samples import Interval
-from tinytorch.measure.scaling import FAR, predict_scaling, student_t_quantile
+from tinytorch.errors import SettingError
+from tinytorch.measure.estimate import Estimate
+from tinytorch.measure.samples import Samples, student_t_quantile
 
-__all__ = ["LEAST_SIZES", "Law", "Terms", "exact_polynomial", "fit_law", "tail_power_law"]
+__all__ = [
+    "LEAST_SIZES",
+    "NOT_RESOLVED",
+    "Law",
+    "ScalingPrediction",
+    "SizePoint",
+    "Terms",
+    "Trend",
+    "exact_polynomial",
+    "fit_law",
+    "fit_trend",
+    "predict_scaling",
+    "tail_power_law",
+]
 
 Terms = tuple[tuple[float, float], ...]
 Array = npt.NDArray[np.float64]
@@ -34,7 +51,7 @@ SUPPORTS = ((0,), (1,), (2,), (0, 1), (1, 2), (0, 2), (0, 1, 2))
 EXACT, POWER = "exact polynomial", "power law"
 FIXED = "fixed part"
 CLEARLY = 0.8
-"""Another law replaces the power law where its error is at most so much of the other's."""
+"""Another law replaces the power law where its error is at most this share of the other's."""
 RIVAL = 3.0
 """Laws are told apart if their errors differ by more than this share, over the sizes to spare.
 
@@ -45,7 +62,7 @@ NO_ERROR = 1e-9
 LEAST_NOISE = 0.005
 """Relative errors of medians below this do not make one more credible than another."""
 STEPS = 6
-"""Relative errors depend on the fit itself; so many repetitions settle it."""
+"""Relative errors depend on the fit itself; this many repetitions converge."""
 
 
 @dataclass(frozen=True)
@@ -62,9 +79,9 @@ class Law:
     name: str
     terms: Terms
     fitted: tuple[int, ...]
-    interval: Interval | None
+    interval: Estimate | None
     exponent: float
-    exponent_interval: Interval | None
+    exponent_interval: Estimate | None
     formula: str = ""
     error: float | None = None
     power_law_error: float | None = None
@@ -76,7 +93,7 @@ class Law:
         return self.name == EXACT
 
     def value(self, size: float) -> float:
-        """Give what the law says about a size."""
+        """Return what the law says about a size."""
         return _sum(self.terms, size)
 
 
@@ -85,7 +102,7 @@ def _sum(terms: Terms, size: float) -> float:
 
 
 def _growth(terms: Terms) -> Terms:
-    """Give the derivative by the logarithm of the size."""
+    """Return the derivative by the logarithm of the size."""
     return tuple((coefficient * power, power) for coefficient, power in terms)
 
 
@@ -95,7 +112,7 @@ def _growth(terms: Terms) -> Terms:
 def exact_polynomial(
     sizes: Sequence[int], counts: Sequence[int], *, at: int, constant: int = 0
 ) -> Law | None:
-    """Give the simplest polynomial of degree two at most that gives all counts to the last digit.
+    """Return the simplest polynomial of degree two at most that gives all counts to the last digit.
 
     None if there is no such polynomial, or no size to spare that confirms it. `constant` is a part
     of the counts that does not grow; it is in the formula, but neither in the terms nor in the
@@ -117,9 +134,9 @@ def exact_polynomial(
                 EXACT,
                 terms,
                 tuple(sizes),
-                interval=Interval(value, value, 1.0),
+                interval=Estimate.counted(value),
                 exponent=exponent,
-                exponent_interval=Interval(exponent, exponent, 1.0),
+                exponent_interval=Estimate.counted(exponent),
                 formula=_formula(pairs, constant),
             )
     return None
@@ -152,6 +169,127 @@ def _formula(pairs: list[tuple[Fraction, int]], constant: int) -> str:
 def _number(number: Fraction) -> str:
     whole = f"{number.numerator:,}"
     return whole if number.denominator == 1 else f"{whole}/{number.denominator:,}"
+
+
+# ---------------------------------------------------------------- a power law alone
+
+NOTABLE_DIFFERENCE = 0.15
+"""A local exponent that differs from the fitted one by more bends away from a power law."""
+FAR = 10.0
+"""Beyond this many times the largest size a power law is more hope than evidence."""
+
+
+@dataclass(frozen=True)
+class ScalingPrediction:
+    """What ``value = factor * size ** exponent``, fitted to measurements, gives at a size.
+
+    `interval` is where a new measurement at that size is expected (a prediction interval),
+    `residuals` are natural logarithms of measured over fitted, value by value.
+    """
+
+    at: float
+    value: float
+    interval: Estimate
+    exponent: float
+    exponent_interval: Estimate
+    factor: float
+    residuals: tuple[float, ...]
+    notes: tuple[str, ...] = ()
+
+
+def predict_scaling(
+    sizes: Sequence[float],
+    values: Sequence[float] | Sequence[Sequence[float]],
+    *,
+    at: float,
+    confidence: float = 0.95,
+) -> ScalingPrediction:
+    """Fit a power law by least squares on logarithms and say what it gives at size `at`.
+
+    `values` has one measurement per size, or a list of repeated ones. The intervals assume errors
+    of equal relative size, and a power law also at `at`; a note says when the largest sizes do not
+    follow the fit. Two measurements determine the law without a rest to judge it by, so their
+    intervals are infinite.
+
+    >>> found = predict_scaling([128, 256, 512], [10, 40, 160], at=2048)
+    >>> round(found.value), round(found.exponent, 6)
+    (2560, 2.0)
+    """
+    x, y = _logarithms(sizes, values, at)
+    if not 0 < confidence < 1:
+        raise SettingError(f"confidence={confidence}; it must lie between 0 and 1")
+    center, spread = x.mean(), float(((x - x.mean()) ** 2).sum())
+    exponent = float(((x - center) * y).sum() / spread)
+    intercept = float(y.mean() - exponent * center)
+    residuals = y - (intercept + exponent * x)
+    freedom = len(x) - 2
+    distance = math.log(at) - center
+    predicted = intercept + exponent * math.log(at)
+    if freedom:
+        sigma = math.sqrt(float((residuals**2).sum()) / freedom)
+        reach = student_t_quantile((1 + confidence) / 2, freedom) * sigma
+        of_exponent = reach / math.sqrt(spread)
+        of_value = reach * math.sqrt(1 + 1 / len(x) + distance**2 / spread)
+    else:
+        of_exponent = of_value = math.inf
+    return ScalingPrediction(
+        at=float(at),
+        value=_exp(predicted),
+        interval=Estimate(
+            _exp(predicted),
+            _exp(predicted - of_value),
+            _exp(predicted + of_value),
+            confidence,
+            len(x),
+        ),
+        exponent=exponent,
+        exponent_interval=Estimate(
+            exponent, exponent - of_exponent, exponent + of_exponent, confidence, len(x)
+        ),
+        factor=_exp(intercept),
+        residuals=tuple(float(each) for each in residuals),
+        notes=_bends(x, y, exponent, at),
+    )
+
+
+def _logarithms(
+    sizes: Sequence[float], values: Sequence[float] | Sequence[Sequence[float]], at: float
+) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+    """Check everything and give the logarithms, one pair for each measurement."""
+    if len(sizes) != len(values):
+        raise SettingError(f"{len(sizes)} sizes but {len(values)} values; give one per size")
+    repeated = [np.atleast_1d(np.asarray(value, dtype=float)).ravel() for value in values]
+    if any(len(each) == 0 for each in repeated):
+        raise SettingError("a size without a value; measure it or leave it out")
+    x = np.repeat(np.asarray(sizes, dtype=float), [len(each) for each in repeated])
+    y = np.concatenate(repeated) if repeated else np.empty(0)
+    if len(set(x.tolist())) < 2:
+        raise SettingError(f"sizes {list(sizes)}; a trend needs at least two different sizes")
+    for name, numbers in (("size", x), ("value", y), ("at", np.array([float(at)]))):
+        wrong = numbers[~(np.isfinite(numbers) & (numbers > 0))]
+        if len(wrong):
+            raise SettingError(f"{name} {wrong[0]:g}; a power law needs positive numbers")
+    return np.log(x), np.log(y)
+
+
+def _bends(
+    x: npt.NDArray[np.float64], y: npt.NDArray[np.float64], exponent: float, at: float
+) -> tuple[str, ...]:
+    notes = []
+    sizes = np.unique(x)
+    if len(x) == 2:
+        notes.append("two measurements leave nothing to estimate the error from: no interval")
+    before, last = (float(np.median(y[x == size])) for size in sizes[-2:])
+    local = (last - before) / float(sizes[-1] - sizes[-2])
+    if len(sizes) > 2 and abs(local - exponent) > NOTABLE_DIFFERENCE:
+        notes.append(
+            f"not a pure power law: between the two largest sizes the exponent is {local:.2f}, "
+            f"in the fit {exponent:.2f}; measure nearer to the size that you ask about"
+        )
+    largest, smallest = math.exp(sizes[-1]), math.exp(sizes[0])
+    if at > FAR * largest or at < smallest / FAR:
+        notes.append(f"{at:g} is far from the measured sizes, {smallest:g} to {largest:g}")
+    return tuple(notes)
 
 
 def tail_power_law(sizes: Sequence[int], values: Sequence[float], *, at: int) -> Law:
@@ -230,9 +368,11 @@ def fit_law(
         best.name,
         best.terms,
         tuple(sizes),
-        interval=Interval(_exp(low), _exp(high), CONFIDENCE),
+        interval=Estimate(_exp(logs[0][0]), _exp(low), _exp(high), CONFIDENCE, len(sizes)),
         exponent=exponent,
-        exponent_interval=Interval(exponent - reach, exponent + reach, CONFIDENCE),
+        exponent_interval=Estimate(
+            exponent, exponent - reach, exponent + reach, CONFIDENCE, len(sizes)
+        ),
         error=best.error,
         power_law_error=power.error,
         rivals=tuple(fit.name for fit in rivals),
@@ -241,7 +381,7 @@ def fit_law(
 
 
 def _weights(sizes: Sequence[int], noise: Sequence[float] | None) -> tuple[Array, float]:
-    """Give what each value weighs, 1 unless it is noisier than usual, and the usual noise."""
+    """Return what each value weighs, 1 unless it is noisier than usual, and the usual noise."""
     errors = np.zeros(len(sizes)) if noise is None else np.asarray(noise, float)
     usual = float(np.median(errors))
     scale = max(usual, LEAST_NOISE) ** 2
@@ -314,7 +454,7 @@ class _Trial:
     def _judge(
         self, design: Array, residuals: Array, there: Array, slope: Array
     ) -> tuple[float, float, float]:
-        """Give the error at sizes left out, and the reach of the prediction and of the exponent."""
+        """Return the error at sizes left out, and the reach of prediction and exponent."""
         freedom = len(design) - design.shape[1]
         if freedom < 1:
             return math.inf, math.inf, math.inf
@@ -343,3 +483,199 @@ def _far(trial: _Trial) -> tuple[str, ...]:
 
 def _exp(number: float) -> float:
     return math.exp(number) if number < 709 else math.inf
+
+
+# ---------------------------------------------------------------- how time, FLOPs and memory grow
+# with a size, from what was measured at several
+
+ROUNDING = 1e-6
+"""Numbers may follow a law so exactly that only rounding is left of their interval."""
+WIDEST = 10.0
+"""An interval whose ends differ by a larger factor would contain almost anything."""
+RESOLVED = 0.5
+"""An exponent that is not known better than this has no words."""
+NOT_RESOLVED = "not resolved by these measurements"
+LAWS = ("constant", "linear", "quadratic", "cubic")
+NEARLY = 0.1
+NORMAL_REACH = 1.96
+"""Standard errors from the middle of a 95% interval to its ends."""
+
+
+@dataclass(frozen=True)
+class SizePoint:
+    """What was measured and counted at one size.
+
+    `peak_bytes` are those of live buffers; `resident_bytes` of them are parameters and buffers of
+    the model, whatever the size.
+    """
+
+    size: int
+    latency: Samples
+    flops: int
+    peak_bytes: int
+    resident_bytes: int
+    not_counted: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Trend:
+    """What a law through the measured sizes says about one quantity at the size `at`.
+
+    `constant` does not grow and is added to what the law gives. `measured` is the truth, if known.
+    """
+
+    quantity: str
+    at: int
+    law: Law
+    constant: int = 0
+    measured: float | None = None
+
+    @property
+    def value(self) -> float:
+        return self.value_at(self.at)
+
+    def value_at(self, size: float) -> float:
+        """Return what the law says about any size."""
+        return self.law.value(size) + self.constant
+
+    @property
+    def interval(self) -> Estimate | None:
+        """Where a measurement is expected; None if nothing is left to judge the law by."""
+        found = self.law.interval
+        if found is None:
+            return None
+        value, low, high = (x + self.constant for x in (found.value, found.low, found.high))
+        return replace(found, value=value, low=low, high=high)
+
+    @property
+    def is_shown(self) -> bool:
+        """Whether the interval is narrow enough to be a prediction."""
+        return self.interval is not None and self.interval.high <= WIDEST * self.interval.low
+
+    @property
+    def holds(self) -> bool | None:
+        """Whether what was measured lies in the interval.
+
+        None if nothing was measured, and if the interval is missing or so wide that a number in it
+        shows nothing.
+        """
+        if self.measured is None or self.interval is None or not self.is_shown:
+            return None
+        slack = ROUNDING * abs(self.measured)
+        return self.interval.low - slack <= self.measured <= self.interval.high + slack
+
+    @property
+    def exponent_reach(self) -> float:
+        """How far the interval of the exponent reaches to both sides, infinite without one."""
+        found = self.law.exponent_interval
+        return math.inf if found is None else found.high - self.law.exponent
+
+    @property
+    def words(self) -> str:
+        """The exponent in words: `about linear`, `between linear and quadratic`."""
+        if self.exponent_reach > RESOLVED:
+            return NOT_RESOLVED
+        exponent = self.law.exponent
+        nearest = round(exponent)
+        if 0 <= nearest < len(LAWS) and abs(exponent - nearest) <= NEARLY:
+            return f"about {LAWS[nearest]}"
+        if exponent < 0:
+            return "falling"
+        below = math.floor(exponent)
+        if below >= len(LAWS) - 1:
+            return f"more than {LAWS[-1]}"
+        return f"between {LAWS[below]} and {LAWS[below + 1]}"
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Which law it is, how well it tells what it has not seen, and what to doubt."""
+        doubts = tuple(f"{self.quantity}: {note}" for note in self.law.notes)
+        if self.interval is not None and not self.is_shown:
+            wide = f"its interval is wider than a factor of {WIDEST:g}: nothing is shown"
+            doubts = (f"{self.quantity}: {wide}", *doubts)
+        if self.words == NOT_RESOLVED:
+            doubts = (f"{self.quantity}: the exponent is {NOT_RESOLVED}", *doubts)
+        return (*self._law_in_words(), *doubts)
+
+    def _law_in_words(self) -> tuple[str, ...]:
+        law, sizes = self.law, self.law.fitted
+        if law.is_exact:
+            verb, unit = ("follows", " bytes") if self.quantity == "memory" else ("follow", "")
+            where = f"exactly at all {len(sizes)} sizes"
+            return (f"{self.quantity} {verb} {law.formula}{unit} {where}",)
+        if law.error is None:
+            return ()
+        words = f"{self.quantity} follows: {law.name}; a size left out is missed by {law.error:.1%}"
+        if law.name != POWER and law.power_law_error is not None:
+            words += f", by a power law by {law.power_law_error:.1%}"
+            words += f"; the exponent is that at {sizes[-1]}"
+        if law.rivals:
+            words += f"; not told apart, and covered by the interval: {', '.join(law.rivals)}"
+        return (words,)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything, ready for JSON but for numbers that are not finite."""
+        law = self.law
+        intervals = {"interval": law.interval, "exponent_interval": law.exponent_interval}
+        return {
+            **asdict(self),
+            "law": asdict(law) | {name: _ends(found) for name, found in intervals.items()},
+            "value": self.value,
+            "interval": _ends(self.interval),
+            "is_exact": self.law.is_exact,
+            "is_shown": self.is_shown,
+            "holds": self.holds,
+            "words": self.words,
+            "notes": list(self.notes),
+        }
+
+
+def _ends(found: Estimate | None) -> dict[str, float] | None:
+    if found is None:
+        return None
+    return {"low": found.low, "high": found.high, "confidence": found.coverage}
+
+
+def fit_trend(
+    quantity: str,
+    points: Sequence[SizePoint],
+    at: int,
+    truth: SizePoint | None,
+    *,
+    flops: Trend | None = None,
+) -> Trend:
+    """Find the law that a quantity follows.
+
+    `quantity` is `time`, `FLOPs` or `memory`; `truth` is the point at the size `at`, if known.
+    Counts are exact, and so is a polynomial through them that leaves nothing over; if there is
+    none, they get a power law. Time is fitted by the median of each size; `flops` is the trend of
+    the FLOPs, which time may follow.
+    """
+    sizes = [point.size for point in points]
+    constant = points[-1].resident_bytes if quantity == "memory" else 0
+    measured = _value(quantity, truth) if truth is not None else None
+    values = [_value(quantity, point) for point in points]
+    if quantity == "time":
+        work = flops.law.terms if flops and flops.law.is_exact else None
+        noise = [_noise(point.latency) for point in points]
+        law: Law | None = fit_law(sizes, values, at=at, noise=noise, work=work)
+    else:
+        law = exact_polynomial(sizes, [int(value) for value in values], at=at, constant=constant)
+    if law is None:
+        law = tail_power_law(sizes, [value - constant for value in values], at=at)
+    return Trend(quantity, at, law, constant, measured)
+
+
+def _value(quantity: str, point: SizePoint) -> float:
+    values = {
+        "time": point.latency.median,
+        "FLOPs": point.flops,
+        "memory": point.peak_bytes,
+    }
+    return values[quantity]
+
+
+def _noise(latency: Samples) -> float:
+    """Return the relative standard error of the median, from its interval."""
+    found = latency.median_interval()
+    return math.log(found.high / found.low) / (2 * NORMAL_REACH)

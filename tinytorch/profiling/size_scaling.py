@@ -2,228 +2,30 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
-from time import perf_counter
-from typing import Any, Protocol
+from typing import Any
 
-from tinytorch.errors import SettingError, TinyTorchError
+from tinytorch.errors import SettingError
+from tinytorch.measure.ceilings import Progress
 from tinytorch.measure.environment import observe
-from tinytorch.measure.samples import Interval, Samples
-from tinytorch.measure.timing import gc_paused
-from tinytorch.models.adapter import Adapter, adapter_for
-from tinytorch.models.workload import Workload, axis_length, axis_number, resize_workload
-from tinytorch.profiling.profile import MemoryTimeline
-from tinytorch.profiling.size_laws import POWER, Law, exact_polynomial, fit_law, tail_power_law
+from tinytorch.measure.samples import Samples
+from tinytorch.models.workload import Workload, axis_number
+from tinytorch.profiling.size_laws import SizePoint, Trend, fit_trend
+from tinytorch.profiling.size_runs import MEMORY, SizeTrial, round_s, time_in_turns
 
-__all__ = ["NOT_RESOLVED", "SizePoint", "SizeScaling", "Trend", "fit_trend", "measure_scaling"]
-
-
-# ---------------------------------------------------------------- how time, FLOPs and memory grow
-# with a size, from what was measured at several
-
-ROUNDING = 1e-6
-"""Numbers may follow a law so exactly that only rounding is left of their interval."""
-WIDEST = 10.0
-"""An interval whose ends differ by a larger factor would contain almost anything."""
-RESOLVED = 0.5
-"""An exponent that is not known better than this has no words."""
-NOT_RESOLVED = "not resolved by these measurements"
-LAWS = ("constant", "linear", "quadratic", "cubic")
-NEARLY = 0.1
-NORMAL_REACH = 1.96
-"""Standard errors from the middle of a 95% interval to its ends."""
-
-
-@dataclass(frozen=True)
-class SizePoint:
-    """What was measured and counted at one size.
-
-    `peak_bytes` are those of live buffers; `resident_bytes` of them are parameters and buffers of
-    the model, whatever the size.
-    """
-
-    size: int
-    latency: Samples
-    flops: int
-    peak_bytes: int
-    resident_bytes: int
-    not_counted: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class Trend:
-    """What a law through the measured sizes says about one quantity at the size `at`.
-
-    `constant` does not grow and is added to what the law gives. `measured` is the truth, if known.
-    """
-
-    quantity: str
-    at: int
-    law: Law
-    constant: int = 0
-    measured: float | None = None
-
-    @property
-    def value(self) -> float:
-        return self.value_at(self.at)
-
-    def value_at(self, size: float) -> float:
-        """Give what the law says about any size."""
-        return self.law.value(size) + self.constant
-
-    @property
-    def interval(self) -> Interval | None:
-        """Where a measurement is expected; None if nothing is left to judge the law by."""
-        found = self.law.interval
-        if found is None:
-            return None
-        return Interval(found.low + self.constant, found.high + self.constant, found.confidence)
-
-    @property
-    def is_shown(self) -> bool:
-        """Whether the interval is narrow enough to be a prediction."""
-        return self.interval is not None and self.interval.high <= WIDEST * self.interval.low
-
-    @property
-    def holds(self) -> bool | None:
-        """Whether what was measured lies in the interval.
-
-        None if nothing was measured, and if the interval is missing or so wide that a number in it
-        shows nothing.
-        """
-        if self.measured is None or self.interval is None or not self.is_shown:
-            return None
-        slack = ROUNDING * abs(self.measured)
-        return self.interval.low - slack <= self.measured <= self.interval.high + slack
-
-    @property
-    def exponent_reach(self) -> float:
-        """How far the interval of the exponent reaches to both sides, infinite without one."""
-        found = self.law.exponent_interval
-        return math.inf if found is None else found.high - self.law.exponent
-
-    @property
-    def words(self) -> str:
-        """The exponent in words: `about linear`, `between linear and quadratic`."""
-        if self.exponent_reach > RESOLVED:
-            return NOT_RESOLVED
-        exponent = self.law.exponent
-        nearest = round(exponent)
-        if 0 <= nearest < len(LAWS) and abs(exponent - nearest) <= NEARLY:
-            return f"about {LAWS[nearest]}"
-        if exponent < 0:
-            return "falling"
-        below = math.floor(exponent)
-        if below >= len(LAWS) - 1:
-            return f"more than {LAWS[-1]}"
-        return f"between {LAWS[below]} and {LAWS[below + 1]}"
-
-    @property
-    def notes(self) -> tuple[str, ...]:
-        """Which law it is, how well it tells what it has not seen, and what to doubt."""
-        doubts = tuple(f"{self.quantity}: {note}" for note in self.law.notes)
-        if self.interval is not None and not self.is_shown:
-            wide = f"its interval is wider than a factor of {WIDEST:g}: nothing is shown"
-            doubts = (f"{self.quantity}: {wide}", *doubts)
-        if self.words == NOT_RESOLVED:
-            doubts = (f"{self.quantity}: the exponent is {NOT_RESOLVED}", *doubts)
-        return (*self._law_in_words(), *doubts)
-
-    def _law_in_words(self) -> tuple[str, ...]:
-        law, sizes = self.law, self.law.fitted
-        if law.is_exact:
-            verb, unit = ("follows", " bytes") if self.quantity == "memory" else ("follow", "")
-            where = f"exactly at all {len(sizes)} sizes"
-            return (f"{self.quantity} {verb} {law.formula}{unit} {where}",)
-        if law.error is None:
-            return ()
-        words = f"{self.quantity} follows: {law.name}; a size left out is missed by {law.error:.1%}"
-        if law.name != POWER and law.power_law_error is not None:
-            words += f", by a power law by {law.power_law_error:.1%}"
-            words += f"; the exponent is that at {sizes[-1]}"
-        if law.rivals:
-            words += f"; not told apart, and covered by the interval: {', '.join(law.rivals)}"
-        return (words,)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Give everything, ready for JSON but for numbers that are not finite."""
-        return {
-            **asdict(self),
-            "value": self.value,
-            "interval": asdict(self.interval) if self.interval else None,
-            "is_exact": self.law.is_exact,
-            "is_shown": self.is_shown,
-            "holds": self.holds,
-            "words": self.words,
-            "notes": list(self.notes),
-        }
-
-
-def fit_trend(
-    quantity: str,
-    points: Sequence[SizePoint],
-    at: int,
-    truth: SizePoint | None,
-    *,
-    flops: Trend | None = None,
-) -> Trend:
-    """Find the law that a quantity follows.
-
-    `quantity` is `time`, `FLOPs` or `memory`; `truth` is the point at the size `at`, if known.
-    Counts are exact, and so is a polynomial through them that leaves nothing over; if there is
-    none, they get a power law. Time is fitted by the median of each size; `flops` is the trend of
-    the FLOPs, which time may follow.
-    """
-    sizes = [point.size for point in points]
-    constant = points[-1].resident_bytes if quantity == "memory" else 0
-    measured = _value(quantity, truth) if truth is not None else None
-    values = [_value(quantity, point) for point in points]
-    if quantity == "time":
-        work = flops.law.terms if flops and flops.law.is_exact else None
-        noise = [_noise(point.latency) for point in points]
-        law: Law | None = fit_law(sizes, values, at=at, noise=noise, work=work)
-    else:
-        law = exact_polynomial(sizes, [int(value) for value in values], at=at, constant=constant)
-    if law is None:
-        law = tail_power_law(sizes, [value - constant for value in values], at=at)
-    return Trend(quantity, at, law, constant, measured)
-
-
-def _value(quantity: str, point: SizePoint) -> float:
-    values = {
-        "time": point.latency.median,
-        "FLOPs": point.flops,
-        "memory": point.peak_bytes,
-    }
-    return values[quantity]
-
-
-def _noise(latency: Samples) -> float:
-    """Give the relative standard error of the median, from its interval."""
-    found = latency.median_interval()
-    return math.log(found.high / found.low) / (2 * NORMAL_REACH)
+__all__ = ["SizeScaling", "measure_scaling"]
 
 
 # ---------------------------------------------------------------- how time, FLOPs and memory of a
 # model grow with the size of its inputs, and what comes next
 
-BLOCK_S = 1e-3
-"""Calls are timed in blocks of about this length; shorter ones mostly show the clock."""
 MIN_ROUNDS, MAX_ROUNDS = 5, 50
 ENOUGH_SIZES = 4
 MANY_STEPS = (1, 3 / 4, 1 / 2, 3 / 8, 1 / 4, 3 / 16, 1 / 8)
 """The sizes to measure by default, as parts of the largest of them."""
 FEW_STEPS = MANY_STEPS[::2]
 """These, where the budget does not allow more."""
-
-
-class Progress(Protocol):
-    """Somebody who may be watching."""
-
-    def describe(self, text: str) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -269,7 +71,7 @@ class SizeScaling:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """Give everything, ready for JSON but for numbers that are not finite."""
+        """Return everything, ready for JSON but for numbers that are not finite."""
         trends = {"time": self.time, "flops": self.flops, "memory": self.memory}
         return {
             **asdict(self),
@@ -296,9 +98,10 @@ def measure_scaling(
     so that noise meets all alike. `check` measures `at` too and says whether the prediction holds.
     """
     chosen = _check(workload, at, sizes, budget_s)
-    trial = _Trial(workload, axis_number(axis), progress)
-    with trial.environment():
-        trial.run_as_it_is()
+    trial = _Search(SizeTrial(workload, "batch", axis_number(axis)), progress)
+    with trial.bench.environment():
+        with trial.bench.adapter.naming_failures(workload.model):
+            workload.run()  # if that fails, the size is not to blame
         if check:
             trial.admit(at)
         if chosen is None:
@@ -318,7 +121,7 @@ def measure_scaling(
 def _conclude(
     workload: Workload,
     axis: str | int,
-    trial: _Trial,
+    trial: _Search,
     points: tuple[SizePoint, ...],
     at: int,
     truth: SizePoint | None,
@@ -331,10 +134,10 @@ def _conclude(
     flops = fit_trend("FLOPs", points, at, truth) if counted else None
     return SizeScaling(
         name=workload.name,
-        framework=trial.adapter.name,
-        device=trial.device,
+        framework=trial.bench.facts.framework,
+        device=trial.bench.facts.device,
         axis=str(axis),
-        usual=trial.usual,
+        usual=trial.bench.facts.usual,
         points=points,
         at=at,
         time=fit_trend("time", points, at, truth, flops=flops),
@@ -349,55 +152,32 @@ def _conclude(
 
 
 @dataclass
-class _Trial:
-    """A model that is called with inputs of several sizes."""
+class _Search:
+    """Sizes that were tried, and the seconds of a call of each."""
 
-    workload: Workload
-    axis: int
+    bench: SizeTrial
     progress: Progress | None = None
-    adapter: Adapter = field(init=False)
-    device: str = field(init=False)
-    usual: int = field(init=False)
-    resized: dict[int, Workload] = field(default_factory=dict)
     seconds: dict[int, float] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
 
-    def __post_init__(self) -> None:
-        model, arguments = self.workload.model, self.workload.arguments
-        self.usual = axis_length(arguments, self.axis)
-        self.adapter = adapter_for(model, arguments)
-        self.device = self.adapter.device(model, arguments)
-
-    @contextmanager
-    def environment(self) -> Iterator[None]:
-        with self.adapter.preserving(self.workload.model), self.adapter.without_gradients():
-            yield
-
     def tell(self, text: str) -> None:
         if self.progress is not None:
-            self.progress.describe(f"{self.workload.name}: {text}")
-
-    def run_as_it_is(self) -> None:
-        """Call the model with its own inputs: if that fails, the size is not to blame."""
-        with self.adapter.naming_failures(self.workload.model):
-            self.workload.run()
+            self.progress.describe(f"{self.bench.facts.name}: {text}")
 
     def admit(self, size: int) -> None:
         """Try a size; one that the model refuses is an error that says so."""
         self.tell(f"trying size {size}")
-        resized = resize_workload(self.workload, self.axis, size)
-        try:
-            with self.adapter.naming_failures(self.workload.model):
-                resized.run()
-        except TinyTorchError as error:
+        found = self.bench.attempt(size, with_peak=False)
+        if not found.works:
+            verb = "runs out of memory at" if found.kind == MEMORY else "refuses"
             raise SettingError(
-                f"{self.workload.name} refuses size {size} on axis {self.axis}: {error}"
-            ) from error
-        self.resized[size] = resized
-        self.seconds[size] = self.time_block(size, 1)
+                f"{self.bench.facts.name} {verb} size {size} on axis {self.bench.axis}: "
+                f"{found.failure}"
+            )
+        self.seconds[size] = found.seconds
 
     def choose(self, at: int, budget_s: float) -> tuple[int, ...]:
-        """Give sizes up to half of `at`, or up to the largest that the budget allows."""
+        """Return sizes up to half of `at`, or up to the largest that the budget allows."""
         limit = max(at // 2, min(ENOUGH_SIZES, at - 1))
         if limit < 2:
             raise SettingError(f"a trend needs two sizes below at={at}; ask for a larger one")
@@ -407,7 +187,8 @@ class _Trial:
                 f"a budget of {budget_s:g} s allows sizes up to {largest}; "
                 f"a larger one measures nearer to {at}"
             )
-        many = self.round_s(self.seconds[largest], MANY_STEPS) * MIN_ROUNDS <= budget_s
+        longest_s = self.seconds[largest]
+        many = MIN_ROUNDS * round_s(longest_s * step for step in MANY_STEPS) <= budget_s
         refused: dict[int, SettingError] = {}
         wanted = _spread_below(largest, MANY_STEPS if many else FEW_STEPS)
         for size in wanted:
@@ -431,9 +212,9 @@ class _Trial:
         """Go from the usual size to the largest one that can be measured often enough."""
 
         def is_affordable(seconds: float) -> bool:
-            return self.round_s(seconds, FEW_STEPS) * MIN_ROUNDS <= budget_s
+            return MIN_ROUNDS * round_s(seconds * step for step in FEW_STEPS) <= budget_s
 
-        size = min(limit, max(self.usual, ENOUGH_SIZES))
+        size = min(limit, max(self.bench.facts.usual, ENOUGH_SIZES))
         self.admit(size)
         while size > ENOUGH_SIZES and not is_affordable(self.seconds[size]):
             size = max(ENOUGH_SIZES, size // 2)
@@ -448,59 +229,35 @@ class _Trial:
             size = following
         return size
 
-    def round_s(self, seconds: float, steps: Sequence[float]) -> float:
-        """Estimate a round of turns, if the largest size takes so long, and others their part."""
-        return sum(max(BLOCK_S, seconds * step) for step in steps)
-
     def time_in_turns(self, sizes: Sequence[int], budget_s: float) -> dict[int, list[float]]:
-        """Give seconds per call for each size; in every round all sizes have a turn."""
-        loops = {size: max(1, round(BLOCK_S / self.seconds[size])) for size in sizes}
-        values: dict[int, list[float]] = {size: [] for size in sizes}
-        until = perf_counter() + budget_s
-        with gc_paused():
-            for turn in range(MAX_ROUNDS):
-                if turn >= MIN_ROUNDS and perf_counter() > until:
-                    break
-                self.tell(f"timing {len(sizes)} sizes, round {turn + 1}")
-                # There and back, so that what drifts meets small and large sizes alike.
-                for size in sizes if turn % 2 == 0 else reversed(sizes):
-                    values[size].append(self.time_block(size, loops[size]))
+        values, failures = time_in_turns(
+            self.bench,
+            {size: self.seconds[size] for size in sizes},
+            at_least=MIN_ROUNDS,
+            at_most=MAX_ROUNDS,
+            budget_s=budget_s,
+            tell=self.tell,
+        )
+        for error in failures.values():
+            raise error
         return values
-
-    def time_block(self, size: int, loops: int) -> float:
-        call = self.resized[size].run
-        self.adapter.synchronize(self.device)
-        self.adapter.forget_marks()
-        stamp = self.adapter.stamp(self.device)
-        begin = stamp()
-        for _ in range(loops):
-            call()
-        end = stamp()
-        self.adapter.synchronize(self.device)
-        return self.adapter.seconds(begin, end) / loops
 
     def count(self, size: int, values: Sequence[float]) -> SizePoint:
         """Record one call for its FLOPs and memory, and put them to the times."""
         self.tell(f"counting at size {size}")
-        resized = self.resized[size]
-        recording = self.adapter.record(
-            resized.model, resized.run, device=self.device, inputs=resized.arguments
-        )
-        memory = MemoryTimeline(recording.allocations)
-        held = memory.peak_by_category
-        missing = {record.kind for record in recording.operations if record.cost is None}
+        counted = self.bench.count(size)
         return SizePoint(
             size=size,
-            latency=Samples(f"{self.workload.name} at size {size}", tuple(values)),
-            flops=sum(record.flops for record in recording.operations),
-            peak_bytes=memory.peak_bytes,
-            resident_bytes=held.get("parameters", 0) + held.get("buffers", 0),
-            not_counted=tuple(sorted(missing)),
+            latency=Samples(f"{self.bench.facts.name} at size {size}", tuple(values)),
+            flops=counted.flops,
+            peak_bytes=counted.peak_bytes,
+            resident_bytes=counted.resident_bytes,
+            not_counted=counted.not_counted,
         )
 
 
 def _spread_below(largest: int, steps: Sequence[float]) -> tuple[int, ...]:
-    """Give sizes up to the largest one by these steps, and more where these are too few."""
+    """Return sizes up to the largest one by these steps, and more where these are too few."""
     sizes = {max(1, round(largest * step)) for step in steps}
     for size in range(largest, 0, -1):
         if len(sizes) >= ENOUGH_SIZES:

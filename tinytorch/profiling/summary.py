@@ -24,9 +24,6 @@ from tinytorch.profiling.profile import (
     share_of_possible,
 )
 
-__all__ = ["SCHEMA_VERSION", "CacheFit", "cache_fits", "summarise_profile"]
-
-
 SCHEMA = "tinytorch.profile"
 SCHEMA_VERSION = 1
 """Grows when a name changes its meaning or goes; new names alone do not count."""
@@ -36,7 +33,7 @@ PERCENTILES = (5, 25, 75, 95, 99)
 
 
 def summarise_profile(profile: Profile) -> dict[str, Any]:
-    """Give everything that a profile shows, in dictionaries, lists, numbers, text and None.
+    """Return everything that a profile shows, as dictionaries, lists, numbers, strings and None.
 
     Seconds, bytes, and shares of 1. What is unknown, or no finite number, is None.
     """
@@ -82,7 +79,11 @@ def _samples(samples: Samples) -> dict[str, Any]:
         **samples.to_dict(),
         "count": samples.count,
         "median": samples.median,
-        "median_interval": asdict(interval),
+        "median_interval": {
+            "low": interval.low,
+            "high": interval.high,
+            "confidence": interval.coverage,
+        },
         "mean": samples.mean,
         "std": samples.std,
         "minimum": samples.minimum,
@@ -142,7 +143,7 @@ def _bound(bound: Bound | None, moved: int, seconds: float) -> dict[str, Any] | 
 
 
 def _roofline(profile: Profile) -> dict[str, Any]:
-    """Give the roof, and under it the model and its hotspots by what they do themselves.
+    """Return the roofline, with the model and the own work of its hotspots as points.
 
     Its axes are logarithmic: what has no FLOPs, and so is limited by the bandwidth alone, has no
     place there.
@@ -214,7 +215,7 @@ def _device(device: DeviceFacts) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    """Turn everything into what JSON knows; a number that is not finite becomes None."""
+    """Convert a value to JSON types; non-finite numbers become None."""
     if isinstance(value, Mapping):
         return {_key(key): _plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):

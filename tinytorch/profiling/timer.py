@@ -24,15 +24,6 @@ from tinytorch.measure.timing import (
 )
 from tinytorch.showing import profiling_reports
 
-__all__ = [
-    "Timer",
-    "bound_call",
-    "check_count",
-    "readable_name",
-    "refuse_lazy",
-    "timing_stats",
-]
-
 MS = 1e3
 LAZY = (inspect.iscoroutinefunction, inspect.isgeneratorfunction, inspect.isasyncgenfunction)
 TRACING_NOTE = "memory was being traced meanwhile, which makes Python code several times slower"
@@ -134,7 +125,7 @@ class Timer:
     def __exit__(self, *exception: object) -> None:
         block, begun_before = self._blocks.pop()
         with block:
-            if len(self._begun) > begun_before:  # else somebody stopped it inside the block
+            if len(self._begun) > begun_before:  # else stop() was called inside the block
                 self.stop()
 
 
@@ -153,7 +144,7 @@ class _ShowingProgress:
 
 
 def timing_stats(samples: Samples) -> dict[str, Any]:
-    """Give the statistics of seconds in milliseconds.
+    """Return the statistics of samples in seconds, in milliseconds.
 
     `p50_ms` is the median and `ci_low_ms` to `ci_high_ms` its interval, which covers
     `ci_confidence` (95% or, with few runs, as much as they allow). Percentiles interpolate
@@ -165,7 +156,7 @@ def timing_stats(samples: Samples) -> dict[str, Any]:
         "p50_ms": samples.median * MS,
         "ci_low_ms": interval.low * MS,
         "ci_high_ms": interval.high * MS,
-        "ci_confidence": interval.confidence,
+        "ci_confidence": interval.coverage,
         "mean_ms": samples.mean * MS,
         "std_ms": samples.std * MS,
         "min_ms": samples.minimum * MS,
@@ -184,7 +175,7 @@ def timing_stats(samples: Samples) -> dict[str, Any]:
 def bound_call(
     func: Callable[..., Any], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
 ) -> partial[Any]:
-    """Give `func` with its arguments, as a function without any; a model may have only forward."""
+    """Bind `func` to its arguments; a model may have only `forward`."""
     if not isinstance(args, (tuple, list)):
         raise SettingError(
             f"args is a {type(args).__name__}; give a tuple of arguments, such as args=(x,)"
@@ -198,7 +189,7 @@ def bound_call(
 
 
 def refuse_lazy(func: Any) -> None:
-    """Refuse what returns before it has done its work: timing it would time nothing.
+    """Raise SettingError for a lazy function: timing its call would time nothing.
 
     That is a generator or coroutine, or a model whose call or `forward` is one.
     """
@@ -211,14 +202,21 @@ def refuse_lazy(func: Any) -> None:
 
 
 def readable_name(func: Any) -> str:
-    """Give the name of a function, with its class but not where that was defined."""
+    """Return the qualified name of a function, without enclosing functions."""
     name = getattr(func, "__qualname__", type(func).__name__)
     return str(name).rpartition("<locals>.")[2]
 
 
-def check_count(name: str, value: int, *, at_least: int) -> None:
-    """Refuse what is no whole number, or too small."""
+def check_count(name: str, value: Any, *, at_least: int) -> int:
+    """Return `value` as an int; raise SettingError unless it is a whole number >= `at_least`."""
     if isinstance(value, bool) or not hasattr(value, "__index__"):
         raise SettingError(f"{name}={value!r}; it must be a whole number")
     if value < at_least:
         raise SettingError(f"{name}={value}; it must be at least {at_least}")
+    return int(value)
+
+
+def check_budget(budget_s: float) -> None:
+    """Raise SettingError unless the time budget is positive."""
+    if not budget_s > 0:
+        raise SettingError(f"budget_s={budget_s}: a measurement needs some time")

@@ -18,17 +18,6 @@ from tinytorch.measure.timing import used_devices, wait_for_devices
 from tinytorch.models.pytorch_recorder import operator_kind, unfolds
 from tinytorch.models.pytorch_tensors import flat_tensors, parts_of, storage_of
 
-__all__ = [
-    "DeviceMemory",
-    "HostTensors",
-    "OperatorClock",
-    "OperatorMode",
-    "load_dispatcher",
-    "metering_device",
-    "metering_tensors",
-]
-
-
 See = Callable[[str, float], None]
 
 
@@ -43,7 +32,7 @@ class OperatorMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     @classmethod
     def ignore_compile_internals(cls) -> bool:
-        """Let code that is compiled run as such; what insists on compiling would fail otherwise."""
+        """Let compiled code run compiled; code that requires compilation would fail otherwise."""
         return True
 
     def watch(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -78,7 +67,7 @@ class OperatorClock(OperatorMode):  # type: ignore[no-untyped-call]
 
 @cache
 def load_dispatcher() -> None:
-    """Let PyTorch import, once, what its modes need.
+    """Let PyTorch import what its modes need, once.
 
     That is 65 MB of modules, which belong neither to the time nor to the memory of any block.
     """
@@ -145,7 +134,7 @@ class HostTensors(OperatorMode):  # type: ignore[no-untyped-call]
 
 @dataclass
 class _Known:
-    """A storage that was seen; the weak reference fires only while somebody holds it."""
+    """A storage that was seen; the weak reference fires only while it is referenced."""
 
     bond: Any
     before_bytes: int
@@ -208,7 +197,7 @@ def _peak_since_reset() -> int:
 
 
 def _share_peak() -> None:
-    """Tell the peak since the last reset to all open blocks, then reset it for the next one."""
+    """Propagate the peak since the last reset to all open blocks, then reset it."""
     peak = _peak_since_reset()
     for meter in _open:
         meter._peak = max(meter._peak, peak)

@@ -13,23 +13,12 @@ from tinytorch.errors import ModelError, SettingError
 from tinytorch.models.adapter import adapter_for, owner_of
 from tinytorch.profiling.timer import check_count
 
-__all__ = [
-    "OPTIMIZER_STATES",
-    "TrainingMemory",
-    "analyze_weight_distribution",
-    "count_parameters",
-    "parameter_bytes",
-    "parameter_tensors",
-    "training_memory",
-]
-
-
 SMALL = {"0001": 0.001, "001": 0.01, "01": 0.1}
 """Thresholds by the end of their key."""
 
 
 def parameter_tensors(model: Any) -> list[Any]:
-    """Give what a model learns, each tensor once: by `parameters()`, or by looking into it.
+    """Return the parameters of a model, each tensor once: from `parameters()`, or by inspection.
 
     A bound method learns what its owner does, a function what the models that it uses do.
     """
@@ -45,7 +34,7 @@ def count_parameters(model: Any) -> int:
 
 
 def parameter_bytes(model: Any) -> int:
-    """Give the bytes that the parameters hold."""
+    """Return the bytes of the parameters."""
     return sum(int(tensor.data.nbytes) for tensor in parameter_tensors(model))
 
 
@@ -166,7 +155,7 @@ def training_memory(
     dtype: str = "float32",
     activations: int = 0,
 ) -> TrainingMemory:
-    """Give the bytes that training holds between and inside steps.
+    """Return the bytes that training holds between and inside of steps.
 
     `parameters` is a number, or a model to count them of. Weights, gradients and what the
     optimizer keeps (sgd nothing, momentum one number per parameter, adam and adamw two) all have
@@ -191,7 +180,7 @@ def _is_number(value: Any) -> bool:
 
 
 def _whole(name: str, value: Any) -> int:
-    """Give a whole number, which may be written as 125e6."""
+    """Return a whole number, which may be given as a float such as 125e6."""
     if isinstance(value, float) and value.is_integer():
         value = int(value)
     check_count(name, value, at_least=0)

@@ -87,7 +87,7 @@ def add_options(parser: pytest.Parser) -> None:
         "strict",
         action="store_true",
         default=False,
-        help="what is not shown is a failure too, not just a line in the summary",
+        help="what is inconclusive is a failure too, not just a line in the summary",
     )
     _add(group, "--perf-budget", "budget", type=float, metavar="S", help="seconds for each test")
     _add(

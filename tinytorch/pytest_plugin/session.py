@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import json
-import math
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -16,6 +15,7 @@ from uuid import uuid4
 import pytest
 
 from tinytorch import __version__
+from tinytorch.codec import encode
 from tinytorch.errors import ModelError, SettingError, TinyTorchError
 from tinytorch.pytest_plugin.options import (
     COMPARING,
@@ -258,18 +258,9 @@ class PerfSession:
 
         assert self.settings.json_file is not None
         with write_atomically(self.settings.json_file.absolute()) as temporary:
-            text = json.dumps(_finite(self.to_dict()), indent=1, allow_nan=False)
+            text = json.dumps(encode(self.to_dict()), indent=1, allow_nan=False)
             temporary.write_text(text + "\n", "utf-8")
         self.messages.append(f"wrote {self.settings.json_file}")
-
-
-def _finite(value: Any) -> Any:
-    """Write null for what is no finite number: JSON has no other form for it."""
-    if isinstance(value, Mapping):
-        return {key: _finite(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(item) for item in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _measured(fields: Mapping[str, Any]) -> Measured:
@@ -392,7 +383,7 @@ class Perf:
 
         It is worse with less accuracy, when it cannot be evaluated, and with broken outputs: of
         another number or shape, or not finite where the baseline's are (``evidence=False`` looks
-        at time alone). What is not shown either way, about time or accuracy, is named in the
+        at time alone). What is inconclusive, about time or accuracy, is named in the
         summary, and a failure with ``--perf-strict``. Without ``--perf`` the test is skipped.
         """
         __tracebackhide__ = True
@@ -400,18 +391,18 @@ class Perf:
             raise SettingError(f"tolerance={tolerance}; it must be a share such as 0.05")
         if not self.is_on:
             pytest.skip(OFF)
-        from tinytorch.comparison.comparison import quality_doubt, quality_loss, stays_within
+        from tinytorch.comparison.comparison import quality_doubt, quality_loss
         from tinytorch.reporting.forest_plot import ratio_text
 
-        settings.setdefault("is_known", lambda ratio: stays_within(ratio, tolerance) is not None)
+        settings.setdefault("is_known", lambda ratio: ratio.is_below(1 + tolerance) is not None)
         found = self._compare(baseline, candidate, settings)
-        is_within = None if found.contradiction else stays_within(found.ratio, tolerance)
+        is_within = None if found.contradiction else found.ratio.is_below(1 + tolerance)
         ends = f"{ratio_text(found.time_ratio_low)} to {ratio_text(found.time_ratio_high)}"
         shown = (
             f"{ratio_text(found.time_ratio)} the time ({ends}), n={found.n} rounds, "
             f"tolerance {100 * tolerance:.3g}%"
         )
-        open_time = f"not shown whether it is slower: {shown}" if is_within is None else ""
+        open_time = f"time is inconclusive: {shown}" if is_within is None else ""
         open_question = "; ".join(filter(None, (open_time, quality_doubt(found))))
         self._keep({"comparison": found.to_dict(), "open": open_question})
         if loss := quality_loss(found):
@@ -419,7 +410,7 @@ class Perf:
         if is_within is False:
             pytest.fail(f"{found.candidate_name} is slower than {found.baseline_name}: {shown}")
         if open_question and self._options.is_strict:
-            pytest.fail(f"{open_question}; --perf-strict wants it shown")
+            pytest.fail(f"{open_question}; --perf-strict makes that a failure")
         return found
 
     def _compare(self, baseline: Any, candidate: Any, settings: dict[str, Any]) -> Comparison:

@@ -34,10 +34,10 @@ __all__ = ["ChangePoint", "drifts", "find_change_points"]
 Array = npt.NDArray[np.float64]
 
 GRID = 96
-"""Stretches of longer series start and end on a grid of so many places; single steps are refined
+"""Windows of longer series start and end on a grid of this size; single steps are refined
 to the exact index afterwards."""
 EXCEEDED = 10
-"""So many shuffles that differ as much settle that it was chance (Besag and Clifford 1991)."""
+"""Permutations with as large a difference after which sampling stops (Besag and Clifford 1991)."""
 MOST_SHUFFLES = 50_000
 BATCH = 64
 CLIP = 3.0
@@ -69,7 +69,7 @@ def find_change_points(
     min_change: float = 0.01,
     seed: int = 0,
 ) -> tuple[ChangePoint, ...]:
-    """Give the changes of level in a series, in order.
+    """Return the change points of a series, in order.
 
     `significance` is the chance of one or more false findings in the whole search. A level has at
     least `min_segment` values, and differs from the one before by at least `min_change` of it.
@@ -86,7 +86,7 @@ def find_change_points(
 
 
 def drifts(values: Sequence[float] | Array, changes: Sequence[ChangePoint]) -> bool:
-    """Say whether values keep moving in one direction inside of the levels that were found.
+    """Return whether values drift in one direction within the detected levels.
 
     Then the changes are rather parts of one slow drift. It counts, inside of the levels, how many
     more pairs rise than fall (Mann-Kendall).
@@ -112,7 +112,7 @@ class _Search:
     rng: np.random.Generator
 
     def segment(self, start: int, end: int) -> list[int]:
-        """Give the places where a segment and, in turn, its pieces seem to change."""
+        """Yield the candidate change points of a segment, recursively."""
         length = end - start
         if length < 2 * self.min_segment:
             return []
@@ -171,7 +171,7 @@ class _Search:
         return changes
 
     def _beside(self, places: list[int], at: int) -> tuple[int, int]:
-        """Give the start of the level before a place, and the end of the one after it."""
+        """Return the start of the level before a position, and the end of the level after it."""
         start = places[at - 1] if at else 0
         end = places[at + 1] if at + 1 < len(places) else len(self.series)
         return start, end
@@ -181,7 +181,7 @@ class _Search:
         return difference > 0 and difference >= self.min_change * abs(change.before)
 
     def _p_value(self, scores: Array, arcs: _Arcs, level: float) -> float:
-        """Give the chance that shuffled values differ as much; `level` is what will decide."""
+        """Return the permutation p-value, precise enough to compare with `level`."""
         if not scores.any():  # All values are equal.
             return 1.0
         order = np.arange(scores.shape[1])
@@ -211,7 +211,7 @@ class _Arcs:
 
     @classmethod
     def within(cls, length: int, least: int) -> _Arcs:
-        """Give all stretches of at least so many values that leave as many on each side, or none.
+        """Return all windows of at least `least` values with as many on each side, or none.
 
         One that starts at the beginning or ends at the end is a single step; the two say the same.
         """
@@ -225,7 +225,7 @@ class _Arcs:
 
     @classmethod
     def splits(cls, length: int, least: int) -> _Arcs:
-        """Give the stretches from the beginning: one for every single step."""
+        """Return the windows from the beginning: one for every single step."""
         last = np.arange(least, length - least + 1)
         return cls.of(np.zeros_like(last), last, length)
 
@@ -235,23 +235,23 @@ class _Arcs:
         return cls(first, last, 1 / np.sqrt(inside * (length - inside)))
 
     def differences(self, scores: Array) -> Array:
-        """Give how much each stretch differs from the rest; scores are (2, shuffles, length)."""
+        """Return the difference of each window from the rest; scores are (2, shuffles, length)."""
         sums = np.zeros((*scores.shape[:-1], scores.shape[-1] + 1))
         np.cumsum(scores, axis=-1, out=sums[..., 1:])
         return np.abs(sums[..., self.last] - sums[..., self.first]) * self.weight
 
     def largest(self, scores: Array) -> Array:
-        """Give the largest difference of each shuffle, by either score."""
+        """Return the largest difference of each permutation, by either score."""
         return self.differences(scores).max(axis=(0, 2))
 
     def best(self, scores: Array) -> tuple[int, int]:
-        """Give the stretch that differs most."""
+        """Return the window with the largest difference."""
         at = int(self.differences(scores).max(axis=0).argmax())
         return int(self.first[at]), int(self.last[at])
 
 
 def _scores(values: Array) -> Array:
-    """Give two robust scores of each value, of mean 0 and variance 1: (2, length).
+    """Return two robust scores of each value, with mean 0 and variance 1: (2, length).
 
     Ranks see a change of many values, whatever else there is. Distances from the middle, cut off
     at a few spreads, see that the few values of a fresh change lie far from all others.
@@ -275,7 +275,7 @@ def _check(series: Array, significance: float, min_segment: int, min_change: flo
         raise SettingError(f"values of shape {series.shape}; give one number per record")
     if not np.isfinite(series).all():
         position = int(np.flatnonzero(~np.isfinite(series))[0])
-        raise SettingError(f"value {series[position]} at position {position}; drop or mend it")
+        raise SettingError(f"value {series[position]} at position {position}; drop or fix it")
     if not 0 < significance < 1:
         raise SettingError(f"significance={significance}; it must lie between 0 and 1")
     if min_segment < 2:

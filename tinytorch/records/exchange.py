@@ -44,7 +44,7 @@ DECIDING_CPU = ("brand_raw", "brand", "arch", "bits", "count", "flags")
 
 
 def is_pytest_benchmark(contents: Any) -> bool:
-    """Say whether this is what ``pytest --benchmark-json`` writes."""
+    """Return whether this is what ``pytest --benchmark-json`` writes."""
     return (
         isinstance(contents, Mapping)
         and isinstance(contents.get("benchmarks"), list)
@@ -53,7 +53,7 @@ def is_pytest_benchmark(contents: Any) -> bool:
 
 
 def records_of(contents: Mapping[str, Any]) -> tuple[list[Record], list[tuple[int, str]]]:
-    """Give a record for each entry, and number and reason of those that give none."""
+    """Return one record per entry, and number and reason of the entries without one."""
     environment = _environment(contents)
     records: list[Record] = []
     refused: list[tuple[int, str]] = []
@@ -129,7 +129,7 @@ def _environment(contents: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _commit(found: Any) -> dict[str, Any] | None:
-    """Give the commit as ours are written; outside of a repository the file has a word for it."""
+    """Return the commit in our notation; outside of a repository the file has a placeholder."""
     hash = found.get("id") if isinstance(found, Mapping) else None
     if not isinstance(hash, str) or set(hash) - set(hexdigits):
         return None
@@ -140,7 +140,7 @@ def _commit(found: Any) -> dict[str, Any] | None:
 # moving them between stores, and results of pytest-benchmark
 
 CHUNK = 500
-"""So many records are added in one transaction."""
+"""Records per transaction."""
 
 
 @dataclass(frozen=True)

@@ -116,7 +116,7 @@ def _judge(
 
 
 def _check_resolution(tolerance: float) -> Iterator[str]:
-    """Refuse a tolerance that this machine cannot resolve; say when nobody knows."""
+    """Raise for a tolerance that this machine cannot resolve; note where that is unknown."""
     from tinytorch.comparison.self_check import known_floor
 
     floor = known_floor()
@@ -147,7 +147,7 @@ class _Gate:
     # ------------------------------------------------------------ the baseline
 
     def find_baseline(self) -> str | StoredBaselines:
-        """Give the hash of a commit, or stored records."""
+        """Return the hash of a commit, or stored records."""
         path = self.here / self.against
         if path.is_file():
             return baselines_in_file(path, origin=self.against)
@@ -187,7 +187,7 @@ class _Gate:
     # ------------------------------------------------------------ the sides
 
     def enter_sides(self, stack: ExitStack, found: str | StoredBaselines) -> tuple[GateSide, ...]:
-        """Give the sides to measure: both, or the candidate alone where the baseline is stored."""
+        """Return the sides to measure: both, or only the candidate if the baseline is stored."""
         if isinstance(found, StoredBaselines):
             return (self._candidate_side(stack),)
         repository = find_repository(self.here)
@@ -239,7 +239,7 @@ class _Gate:
                 side.set_up(self.settings.setup)
 
     def notes_on(self, found: str | StoredBaselines) -> tuple[str, ...]:
-        """Say what is odd about the two sides."""
+        """Return notes about the two sides."""
         if isinstance(found, StoredBaselines):
             return found.notes
         repository = find_repository(self.here)

@@ -6,36 +6,29 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from tinytorch.comparison.accuracy import INCONCLUSIVE, WORSE, AccuracyComparison
-from tinytorch.comparison.comparison import FASTER, SLOWER, Comparison, verdict_of
-from tinytorch.comparison.sequential import TimeRatio
+from tinytorch.comparison.accuracy import WORSE, AccuracyComparison, is_equally_good
+from tinytorch.comparison.comparison import Comparison
+from tinytorch.measure.estimate import FASTER, INCONCLUSIVE, SLOWER, Estimate, time_verdict
 
 __all__ = [
     "ACCURACY",
     "FAILED",
     "INVALID",
     "NEW",
-    "NOT_SHOWN",
     "PASSED",
     "REGRESSION",
     "SEVERITY",
     "GateResult",
     "TargetResult",
-    "decide",
 ]
 
 FAILED, REGRESSION, ACCURACY, INVALID = "failed", "regression", "accuracy", "invalid"
-NOT_SHOWN, PASSED, NEW = "not shown", "passed", "new"
-SEVERITY = (FAILED, REGRESSION, ACCURACY, INVALID, NOT_SHOWN, PASSED, NEW)
+PASSED, NEW = "passed", "new"
+SEVERITY = (FAILED, REGRESSION, ACCURACY, INVALID, INCONCLUSIVE, PASSED, NEW)
 """The worst first. The worst verdict of all targets is that of the gate."""
 TIMES_FROM = 2.0
-
-
-def decide(ratio: TimeRatio, tolerance: float) -> str:
-    """Say what an interval shows: all of it on one side of the tolerance, or nothing."""
-    if ratio.low > 1 + tolerance:
-        return REGRESSION
-    return PASSED if ratio.high < 1 + tolerance else NOT_SHOWN
+VERDICTS = {True: PASSED, False: REGRESSION, None: INCONCLUSIVE}
+"""Whether a time ratio keeps to the tolerance -> the verdict on it."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +43,7 @@ class TargetResult:
 
     target: str
     tolerance: float
-    ratio: TimeRatio | None = None
+    ratio: Estimate | None = None
     comparison: Comparison | None = None
     accuracy: AccuracyComparison | None = None
     outputs: str = ""
@@ -74,49 +67,49 @@ class TargetResult:
             return FAILED
         found = {self.time_verdict, self.accuracy_verdict}
         if self.obstacle:
-            found.add(NOT_SHOWN)
+            found.add(INCONCLUSIVE)
         return min(found, key=SEVERITY.index)
 
     @property
     def time_verdict(self) -> str:
-        """Say what is shown about the time; nothing, where typical calls and the mean disagree."""
+        """The verdict on the time: inconclusive where typical calls and the mean disagree."""
         if self.ratio is None:
-            return NOT_SHOWN
-        return NOT_SHOWN if self.contradiction else decide(self.ratio, self.tolerance)
+            return INCONCLUSIVE
+        is_open = bool(self.contradiction)
+        return INCONCLUSIVE if is_open else VERDICTS[self.ratio.is_below(1 + self.tolerance)]
 
     @property
     def contradiction(self) -> str:
-        """Say when the mean of all calls lies on the other side of the tolerance, or nothing."""
+        """Return a note if the mean of all calls is on the other side of the tolerance, or ""."""
         found = self.comparison
         # Against a record, the comparison is of the candidate with itself.
         if found is None or self.ratio != found.ratio or not found.contradiction:
             return ""
-        differs = decide(found.mean_ratio, self.tolerance) != decide(self.ratio, self.tolerance)
+        limit = 1 + self.tolerance
+        differs = found.mean_ratio.is_below(limit) is not found.ratio.is_below(limit)
         return found.contradiction if differs else ""
 
     @property
     def accuracy_verdict(self) -> str:
-        """Say what is shown about accuracy; without an evaluation there is nothing to violate."""
+        """The verdict of the accuracy; without an evaluation it cannot be violated."""
         if self.accuracy is None or self._is_equally_good:
             return PASSED
         if self.accuracy.verdict == WORSE:
             return ACCURACY
-        return NOT_SHOWN if self.accuracy.verdict == INCONCLUSIVE else PASSED
+        return INCONCLUSIVE if self.accuracy.verdict == INCONCLUSIVE else PASSED
 
     @property
     def _is_equally_good(self) -> bool:
-        """The same outputs and scores come from the same function: no sample is too small."""
         found = self.accuracy
-        has_same_scores = found is not None and found.baseline_scores == found.candidate_scores
-        return has_same_scores and self.has_same_outputs
+        return found is not None and is_equally_good(found, has_same_outputs=self.has_same_outputs)
 
     @property
     def change(self) -> str:
-        """Name a difference in time that is shown, whatever the tolerance: faster or slower."""
+        """Return an established difference in time, whatever the tolerance: faster or slower."""
         if self.ratio is None or self.comparison is None or self.contradiction:
             return ""
         rule = self.comparison.rule
-        found = verdict_of(self.ratio, floor=self.comparison.floor, band=rule.band)
+        found = time_verdict(self.ratio, floor=self.comparison.floor, band=rule.band)
         return found if found in (FASTER, SLOWER) else ""
 
     @property
@@ -125,21 +118,13 @@ class TargetResult:
 
     @property
     def reason(self) -> str:
-        """Say in one line why the verdict is what it is."""
+        """Return the reason of the verdict in one line."""
         if self.is_new:
             return "the baseline does not have it; nothing to compare with"
         if self.problem:
             return self.problem
-        errors = [
-            f"the {side} {error}"
-            for side, error in (
-                ("candidate", self.candidate_error),
-                ("baseline", self.baseline_error),
-            )
-            if error
-        ]
-        if errors:
-            return "; ".join(errors)
+        if self.candidate_error or self.baseline_error:
+            return "; ".join(filter(None, (self.candidate_error, self.baseline_error)))
         parts = [self._time_reason(), self._accuracy_reason(), self.obstacle]
         if self.verdict == ACCURACY:
             parts = parts[1::-1] + parts[2:]  # what decides comes first
@@ -151,7 +136,7 @@ class TargetResult:
         if self.contradiction:
             return self.contradiction
         size = _size(self.ratio)
-        if self.time_verdict == NOT_SHOWN:
+        if self.time_verdict == INCONCLUSIVE:
             return f"{size}: the interval reaches over the tolerance of {self.tolerance:.1%}"
         if self.time_verdict == REGRESSION:
             return f"{size}, beyond the tolerance of {self.tolerance:.1%}"
@@ -168,7 +153,7 @@ class TargetResult:
         return f"{found.metric} {found.verdict}: {means}, {found.evidence}{more}"
 
     def kept_as(self, record: str, *notes: str) -> TargetResult:
-        """Give the same result with the hash of its record."""
+        """Return the result with the hash of its record."""
         return replace(self, record=record, notes=(*self.notes, *notes))
 
     def to_dict(self) -> dict[str, Any]:
@@ -205,15 +190,17 @@ class GateResult:
 
     @property
     def verdict(self) -> str:
-        """Give the worst verdict; it decides about the exit code."""
-        return min((each.verdict for each in self.results), key=SEVERITY.index, default=NOT_SHOWN)
+        """The worst verdict, which determines the exit code."""
+        return min(
+            (each.verdict for each in self.results), key=SEVERITY.index, default=INCONCLUSIVE
+        )
 
     @property
     def seconds_used(self) -> float:
         return sum(each.seconds_used for each in self.results)
 
     def having(self, *verdicts: str) -> tuple[TargetResult, ...]:
-        """Give the targets with one of these verdicts."""
+        """Return the targets with one of these verdicts."""
         return tuple(each for each in self.results if each.verdict in verdicts)
 
     @property
@@ -241,7 +228,7 @@ def _counted(verdict: str, found: Sequence[TargetResult]) -> str:
     return f"{len(found)} {verdict}{more}"
 
 
-def _size(ratio: TimeRatio) -> str:
+def _size(ratio: Estimate) -> str:
     """Write a ratio in words: percent where it is near 1, else how many times."""
     if ratio.value < TIMES_FROM:
         value, low, high = map(_change_text, (ratio.value, ratio.low, ratio.high))

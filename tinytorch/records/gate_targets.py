@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import filecmp
-import json
 import os
-import subprocess
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -17,16 +15,17 @@ from typing import Any
 import numpy as np
 
 from tinytorch.comparison.compare import compare
-from tinytorch.comparison.comparison import FASTER, SLOWER, Comparison
+from tinytorch.comparison.comparison import Comparison, failed_evaluation
+from tinytorch.comparison.evidence import EVALUATE_FAILED
 from tinytorch.comparison.outputs import OutputDifference
-from tinytorch.comparison.processes import WORKER, Isolated
-from tinytorch.comparison.sequential import TimeRatio
-from tinytorch.errors import MeasurementError, ModelError, SettingError
+from tinytorch.comparison.processes import Isolated
+from tinytorch.errors import MeasurementError, ModelError, SettingError, TinyTorchError
 from tinytorch.measure.ceilings import Progress
-from tinytorch.measure.child_process import how_it_ended, last_words, run_child
+from tinytorch.measure.child_process import TIMED_OUT, ChildError, last_words, run_command
+from tinytorch.measure.estimate import FASTER, SLOWER, Estimate
 from tinytorch.measure.samples import Samples
 from tinytorch.models.targets import is_installed, place_in_project
-from tinytorch.records.gate_result import NOT_SHOWN, TargetResult, decide
+from tinytorch.records.gate_result import TargetResult
 from tinytorch.records.history import (
     KIND,
     LATENCY,
@@ -84,7 +83,7 @@ class _Trees:
         self._by_tail = tuple(_by_tail(each) for each in self.files)
 
     def differ_in(self, file: str) -> bool:
-        """Say whether the trees have a file that is not the same on both sides."""
+        """Return whether any file differs between the trees."""
         one, other = (top / file for top in self.tops)
         if one.is_file() and other.is_file():
             return not filecmp.cmp(one, other, shallow=False)
@@ -95,7 +94,7 @@ class _Trees:
         return self.files[0] != self.files[1] or any(map(self.differ_in, self.files[0]))
 
     def counterparts(self, side: int, module: str, imported: str) -> Iterator[str]:
-        """Give the files of a side's tree that could have been imported as a module."""
+        """Return the files of a side's tree that a module could have been imported from."""
         wanted = PurePosixPath(*module.split("."))
         is_package = imported.endswith(PACKAGE)
         wanted = wanted / PACKAGE if is_package else wanted.with_name(f"{wanted.name}.py")
@@ -116,12 +115,12 @@ def _by_tail(files: Iterable[str]) -> dict[tuple[str, ...], list[str]]:
 
 
 def _tail(file: PurePosixPath) -> tuple[str, ...]:
-    """Give what tells modules apart: the name of the file, for a package that of its folder too."""
+    """Return what identifies a module: its file name, for a package also its folder."""
     return file.parts[-2:] if file.name == PACKAGE else file.parts[-1:]
 
 
 def about_code(tops: tuple[Path, Path], origins: tuple[Origins, Origins]) -> tuple[str, str]:
-    """Give why the sides do not run the code of their trees, though it differs; and a note.
+    """Return why the sides do not run the differing code of their trees, and a note.
 
     Each is empty where there is nothing to say. That each side imports another installed file is
     no reason: then it has an environment of its own.
@@ -135,7 +134,7 @@ def about_code(tops: tuple[Path, Path], origins: tuple[Origins, Origins]) -> tup
 
 
 def _shadowed(trees: _Trees, origins: tuple[Origins, Origins]) -> str:
-    """Name a module that a tree has, and has changed, but that was imported from elsewhere."""
+    """Return a changed module of the tree that was imported from elsewhere."""
     for side in (1, 0):
         for module, imported in sorted(origins[side].outside.items()):
             other = origins[1 - side].outside.get(module)
@@ -172,7 +171,6 @@ def _all_from_elsewhere(trees: _Trees, origins: tuple[Origins, Origins]) -> str:
 # their code is, which Python runs it, and whether it works
 
 BASELINE, CANDIDATE = "baseline", "candidate"
-PROBE = Path(__file__).with_name("probe.py")
 SIDE_VARIABLE = "TINYTORCH_GATE_SIDE"
 
 
@@ -219,7 +217,7 @@ class GateSide:
         return str(self.folder / self.python) if has_folder else self.python
 
     def isolated(self, target: str) -> Isolated:
-        """Give a target in fresh processes of this side."""
+        """Return a target that runs in fresh processes of this side."""
         return Isolated(
             target,
             python=self.interpreter,
@@ -229,7 +227,7 @@ class GateSide:
         )
 
     def _python_path(self) -> str:
-        """Give the places to import from: those of this tree first, before what is installed.
+        """Return the import path: this tree first, before installed packages.
 
         Without this an editable install, which leads to the working tree, would win on both sides.
         """
@@ -239,7 +237,7 @@ class GateSide:
         return os.pathsep.join(dict.fromkeys([*map(str, own), *map(self._moved, given)]))
 
     def _moved(self, place: str) -> str:
-        """Give the same place in this side's tree, where it was one in the tree of people."""
+        """Return the corresponding path in this side's tree, for a path in the working tree."""
         path = Path(place).resolve()
         if self.top is not None and self.origin is not None and path.is_relative_to(self.origin):
             return str(self.top / path.relative_to(self.origin))
@@ -250,44 +248,28 @@ class GateSide:
 
         A candidate that cannot be prepared has failed; without a baseline nothing can be measured.
         """
-        ran = subprocess.run(
-            command,
-            shell=True,
-            cwd=self.folder,
-            env=os.environ | {SIDE_VARIABLE: self.name},
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            errors="replace",
-        )
-        if ran.returncode != 0:
+        environment = os.environ | {SIDE_VARIABLE: self.name}
+        code, output = run_command(command, folder=self.folder, environment=environment)
+        if code != 0:
             kind = ModelError if self.name == CANDIDATE else MeasurementError
-            said = last_words(ran.stdout)
+            said = last_words(output)
             raise kind(
-                f"the setup command ended with {ran.returncode} for the {self.name} "
+                f"the setup command ended with {code} for the {self.name} "
                 f"({self.label}); it said: {said or 'nothing'}"
             )
 
     def probe(self, target: str, *, others: Sequence[Path] = ()) -> Probed:
         """Load a target and call it once; `others` are trees that nothing may come from."""
-        isolated = self.isolated(target)
-        request = json.dumps({"target": target, "worker": str(WORKER)})
-        ran = run_child(
-            [isolated.python, str(PROBE), request],
-            timeout_s=self.timeout_s,
-            folder=isolated.folder,
-            environment=isolated.environment,
-            purpose=f"for the {self.name}",
-        )
-        if ran.code is None:
-            return Probed(
-                f"it gave no answer within {self.timeout_s:g} s; allow more with a longer timeout"
-            )
-        if not ran.output.strip():
-            said = last_words(ran.messages) or "nothing"
-            return Probed(f"its process {how_it_ended(ran.code)}; it said: {said}")
-        return self._understood(target, json.loads(ran.output), others)
+        process = self.isolated(target).start(purpose=f"for the {self.name}")
+        try:
+            seen = process.ask("probe", timeout_s=self.timeout_s, target=target)
+        except ChildError as error:
+            if error.kind == TIMED_OUT:
+                return Probed(f"it {error}; allow more with a longer timeout")
+            return Probed(str(error))
+        finally:
+            process.close()
+        return self._understood(target, seen, others)
 
     def _understood(self, target: str, seen: dict[str, Any], others: Sequence[Path]) -> Probed:
         origins = self._origins(target, seen["modules"])
@@ -324,7 +306,7 @@ class GateSide:
         return Origins(own, outside, self._told(files.get(place, "")))
 
     def _told(self, file: str) -> str:
-        """Name the file of a target as it is called on every day and machine."""
+        """Return the path of a target's file, independent of day and machine."""
         if not file or is_installed(Path(file)):
             return ""
         return (self._inside(file) if self.top else "") or place_in_project(Path(file))
@@ -333,7 +315,7 @@ class GateSide:
         return os.path.realpath(self.folder / place)
 
     def _inside(self, file: str) -> str:
-        """Give the path of a file of this side in its tree, or nothing for one of others."""
+        """Return the path of a file relative to this side's tree; "" for one outside of it."""
         root = (self.top or self.folder).resolve()
         is_own = Path(file).is_relative_to(root) and not is_installed(Path(file))
         return Path(file).relative_to(root).as_posix() if is_own else ""
@@ -360,7 +342,7 @@ class Measuring:
         second: Isolated,
         *,
         names: tuple[str, str],
-        is_known: Callable[[TimeRatio], bool],
+        is_known: Callable[[Estimate], bool],
     ) -> Comparison:
         """Compare two isolated targets as the settings say."""
         return compare(
@@ -395,16 +377,16 @@ def against_commit(
             sides[0].isolated(target),
             sides[1].isolated(target),
             names=(BASELINE, CANDIDATE),
-            is_known=lambda ratio: decide(ratio, tolerance) != NOT_SHOWN,
+            is_known=lambda ratio: ratio.is_below(1 + tolerance) is not None,
         )
     except (ModelError, MeasurementError) as error:
-        result = _after_failure(result, str(error))
+        result = _after_failure(result, error)
         return replace(result, seconds_used=perf_counter() - started)
     broken = found.outputs.broken if found.outputs else ""
     if broken:  # what computes something else is not ranked by its speed
         return replace(
             result,
-            candidate_error=f"gives broken outputs: {broken}",
+            candidate_error=f"{CANDIDATE} gives broken outputs: {broken}",
             outputs=_about_outputs(found.outputs),
             seconds_used=perf_counter() - started,
         )
@@ -440,28 +422,28 @@ def _before_measuring(
     if old.is_missing and not new.error:
         return replace(result, is_new=True)
     if old.error or new.error:
-        gone = "does not have it any more"
+        failed = [
+            seen.error and f"{side} fails: {seen.error}"
+            for side, seen in ((BASELINE, old), (CANDIDATE, new))
+        ]
+        gone = f"{CANDIDATE} does not have it any more"
         return replace(
             result,
-            candidate_error=gone if new.is_missing else new.error and f"fails: {new.error}",
-            baseline_error="" if old.is_missing else old.error and f"fails: {old.error}",
+            candidate_error=gone if new.is_missing else failed[1],
+            baseline_error="" if old.is_missing else failed[0],
         )
     tops = (sides[0].top or sides[0].folder, sides[1].top or sides[1].folder)
     problem, note = about_code(tops, (old.origins, new.origins))
     return replace(result, problem=problem, notes=(note,) if note else ())
 
 
-def _after_failure(result: TargetResult, message: str) -> TargetResult:
-    """See whose failure ended a comparison; its message starts with the name of the side."""
-    error = _error_of(CANDIDATE, message)
-    if error:
-        return replace(result, candidate_error=error)
-    error = _error_of(BASELINE, message)
-    return replace(result, baseline_error=error) if error else replace(result, problem=message)
-
-
-def _error_of(side: str, message: str) -> str:
-    return message.removeprefix(side).lstrip(": ") if message.startswith(side) else ""
+def _after_failure(result: TargetResult, error: TinyTorchError) -> TargetResult:
+    """Blame the side whose failure ended a comparison."""
+    if error.subject == CANDIDATE:
+        return replace(result, candidate_error=str(error))
+    if error.subject == BASELINE:
+        return replace(result, baseline_error=str(error))
+    return replace(result, problem=str(error))
 
 
 def _with_accuracy(
@@ -471,11 +453,10 @@ def _with_accuracy(
     if found.accuracy is not None:
         return replace(result, accuracy=found.accuracy)
     had, has = (each.has_evaluate for each in probed)
-    reason = found.not_measured.get("accuracy", "")
     if had and has:
-        error = _error_of(CANDIDATE, reason)
-        if error:
+        if error := failed_evaluation(found):
             return replace(result, candidate_error=error)
+        reason = found.not_measured.get("accuracy", "")
         return replace(result, obstacle=f"accuracy could not be compared: {reason}")
     if had:
         return replace(
@@ -488,7 +469,7 @@ def _with_accuracy(
 
 
 def _about_outputs(found: OutputDifference | None) -> str:
-    """Name a difference between outputs, or nothing."""
+    """Return a difference between outputs, or ""."""
     if found is None or found.is_identical:
         return ""
     if found.mismatch:
@@ -517,7 +498,7 @@ def against_record(
     tolerance = measuring.settings.tolerance
     result = TargetResult(target, tolerance)
     if probed.error:
-        return replace(result, candidate_error=f"fails: {probed.error}")
+        return replace(result, candidate_error=f"{CANDIDATE} fails: {probed.error}")
     settings = settings_of(probed.python if side.python else "", probed.origins.file)
     like = Record(KIND, target, {}, measuring.environment, settings)
     baseline, reason = stored.of(like)
@@ -533,8 +514,7 @@ def against_record(
             is_known=lambda ratio: _is_within(ratio, tolerance / 2),
         )
     except (ModelError, MeasurementError) as error:
-        message = str(error).removeprefix(CANDIDATE_AGAIN).removeprefix(CANDIDATE).lstrip(": ")
-        result = replace(result, candidate_error=message)
+        result = replace(result, candidate_error=str(error))
         return replace(result, seconds_used=perf_counter() - started)
     ratio, notes = compare_with_record(latency_of(found), baseline)
     result = replace(
@@ -547,7 +527,7 @@ def against_record(
     return _with_stored_accuracy(result, found, baseline.record, measuring.settings.margin)
 
 
-def _is_within(ratio: TimeRatio, share: float) -> bool:
+def _is_within(ratio: Estimate, share: float) -> bool:
     return ratio.high <= 1 + share and ratio.low >= 1 / (1 + share)
 
 
@@ -562,9 +542,9 @@ def _with_stored_accuracy(
     result: TargetResult, found: Comparison, record: Record, margin: float
 ) -> TargetResult:
     if found.accuracy is None:
-        reason = found.not_measured.get("accuracy", "")
-        if _error_of(CANDIDATE, reason):
-            return replace(result, candidate_error=_error_of(CANDIDATE, reason))
+        reason = found.not_measured.get("accuracy")
+        if reason is not None and reason.code == EVALUATE_FAILED:
+            return replace(result, candidate_error=str(reason))
         if stored_scores(record) is not None:
             return replace(result, obstacle=f"the record has an accuracy, this run none: {reason}")
         return result
@@ -582,7 +562,7 @@ def _with_stored_accuracy(
 
 
 def latency_of(found: Comparison) -> Samples:
-    """Give the candidate's seconds per call, one value for each process."""
+    """Return the candidate's seconds per call, one value per process."""
     values = tuple(float(np.median(each.candidate)) for each in found.rounds)
     return Samples(LATENCY, values, loops=found.pace.loops[1])
 
@@ -596,7 +576,7 @@ def record_of(
     file: str = "",
     run: str = "",
 ) -> Record:
-    """Give a result as a record, whose times can serve as a baseline later.
+    """Return a result as a record, whose times can serve as a later baseline.
 
     `labels` name baseline and candidate; `python` is the version of an interpreter of their own,
     `file` that of the target, relative to the tree.

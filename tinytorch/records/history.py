@@ -16,11 +16,10 @@ import numpy as np
 
 from tinytorch.comparison.accuracy import AccuracyComparison, compare_accuracy
 from tinytorch.comparison.comparison import Comparison
-from tinytorch.comparison.sequential import TimeRatio
 from tinytorch.errors import RecordError, SettingError
 from tinytorch.measure.environment import DECIDING_LIBRARIES
-from tinytorch.measure.samples import Interval, Samples
-from tinytorch.measure.scaling import student_t_quantile
+from tinytorch.measure.estimate import Estimate
+from tinytorch.measure.samples import Samples, student_t_quantile
 from tinytorch.records.change_points import ChangePoint, drifts, find_change_points
 from tinytorch.records.record import Record, SeriesKey, canonical_json, parse_record, utc_text
 from tinytorch.records.store import RecordStore, SeriesSummary
@@ -85,8 +84,8 @@ class TrendPoint:
         return self.samples.median
 
     @property
-    def interval(self) -> Interval | None:
-        """Give the interval of the median; a single value has none."""
+    def interval(self) -> Estimate | None:
+        """Return the interval of the median, or None for a single value."""
         return self.samples.median_interval() if self.samples.count > 1 else None
 
 
@@ -106,7 +105,7 @@ class Trend:
 
     @property
     def last_change(self) -> float | None:
-        """Give the last value relative to the one before, minus 1; None where that says nothing."""
+        """Return the relative change from the previous value to the last; None if undefined."""
         if len(self.points) < 2 or self.values[-2] == 0:
             return None
         return self.values[-1] / self.values[-2] - 1
@@ -118,7 +117,7 @@ class Trend:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Give what a reader should doubt."""
+        """Return the reasons to doubt the trend."""
         notes = []
         steps = [change.after - change.before for change in self.change_points]
         one_way = all(step > 0 for step in steps) or all(step < 0 for step in steps)
@@ -145,7 +144,7 @@ class Trend:
 
 
 def trends(records: Iterable[Record], metric: str | None = None) -> tuple[Trend, ...]:
-    """Give a trend for each series and metric, the one with the newest record first.
+    """Return one trend per series and metric, the one with the newest record first.
 
     Records of unlike machines, settings, kinds or units are never merged: each has its own trend.
     """
@@ -159,7 +158,7 @@ def trends(records: Iterable[Record], metric: str | None = None) -> tuple[Trend,
 
 
 def trend(records: Sequence[Record], metric: str) -> Trend:
-    """Give the trend of records of one series; unlike ones are an error that says what differs."""
+    """Return the trend of records of one series; raise if they are not comparable."""
     found = trends(records, metric)
     if not found:
         known = sorted({name for record in records for name in record.samples})
@@ -177,7 +176,7 @@ def trend(records: Sequence[Record], metric: str) -> Trend:
 
 
 def comparable(a: Record, b: Record, metric: str | None = None) -> str | None:
-    """Give the reason why two records cannot be compared, or None when they can.
+    """Return the reason why two records are not comparable, or None if they are.
 
     The reason names what differs: kind, name, settings, machine, and with a `metric` its unit.
     """
@@ -222,7 +221,7 @@ def _point_fields(point: TrendPoint) -> dict[str, Any]:
         "value": point.value,
         "low": interval.low if interval else None,
         "high": interval.high if interval else None,
-        "confidence": interval.confidence if interval else None,
+        "confidence": interval.coverage if interval else None,
         "count": point.samples.count,
         "commit": point.commit,
         "commit_has_changes": point.commit_has_changes,
@@ -240,7 +239,7 @@ def _metric_differences(a: Record, b: Record, metric: str) -> list[str]:
 
 
 def _machine_differences(a: Record, b: Record) -> str:
-    """Name what of two environments differs and decides about speed."""
+    """Return the performance-relevant differences of two environments."""
     one, other = _deciding(a.environment), _deciding(b.environment)
     differing = _differences(one, other)
     return differing or f"{a.machine} against {b.machine}"
@@ -290,7 +289,7 @@ def _as_text(value: Any) -> str:
 PARTS = frozenset({"attempt"})
 """Kinds of records that belong to others."""
 RECENT = 40
-"""So many of the newest records of a series make its small picture."""
+"""Number of recent records in the sparkline of a series."""
 FIRST_CHOICE = ("latency", "time ratio", "throughput")
 
 
@@ -328,7 +327,7 @@ def overview(
     metric: str | None = None,
     limit: int | None = None,
 ) -> list[SeriesOverview]:
-    """Give the series of a store with their recent trends, the newest first.
+    """Return the series of a store with their recent trends, newest first.
 
     Attempts of an optimization, which are parts of its record, are listed only when asked for.
     """
@@ -347,7 +346,7 @@ def overview(
 
 
 def records_named(store: RecordStore, name: str, *, kind: str | None = None) -> list[Record]:
-    """Give the records of a name; an unknown one is an error that names near ones."""
+    """Return the records of a name; raise SettingError with a suggestion if it is unknown."""
     records = store.find(name=name, kind=kind)
     if records:
         return records
@@ -362,7 +361,7 @@ def records_named(store: RecordStore, name: str, *, kind: str | None = None) -> 
 
 
 def usual_metric(records: Sequence[Record]) -> str:
-    """Give the metric to look at when nobody says which: of the newest record with any."""
+    """Return the default metric: the first one of the newest record that has any."""
     for record in sorted(records, key=lambda each: each.created_at, reverse=True):
         preferred = [name for name in FIRST_CHOICE if name in record.samples]
         if record.samples:
@@ -379,14 +378,15 @@ def usual_metric(records: Sequence[Record]) -> str:
 KIND, LATENCY, TIME_RATIO = "gate", "latency", "time ratio"
 PROTOCOL = "fresh processes, in turns"
 ENOUGH_RECORDS = 5
-"""From so many earlier records on, their spread says how far runs differ."""
-ONE_RECORD_REACH = 0.10
-"""With fewer, a difference must be larger than this share to count."""
+"""Fewest earlier records from which the run-to-run variance is estimated."""
+ONE_RECORD_REACH = 0.1001
+"""With fewer, a difference must be larger than this share to count: a little more than the default
+tolerance, so that a single record never suffices."""
 CONFIDENCE = 0.95
 
 
 def settings_of(python: str = "", file: str = "") -> dict[str, Any]:
-    """Give the settings of a gate's record: what must be equal to compare with it later.
+    """Return the settings of a gate's record, which must be equal for a later comparison.
 
     `file` is that of the target: ``bench.py:make`` is another thing in another folder.
     """
@@ -416,7 +416,7 @@ class StoredBaselines:
         return tuple(dict.fromkeys(record.name for record in self.records))
 
     def of(self, like: Record) -> tuple[Baseline | None, str]:
-        """Give the baseline for a record of today, or None and the reason in words.
+        """Return the baseline for a new record, or None and the reason.
 
         Among records of the same name the newest that can be compared is taken.
         """
@@ -442,14 +442,14 @@ class StoredBaselines:
 
 
 def baselines_in_store(store: RecordStore, hash_prefix: str) -> StoredBaselines:
-    """Give one record of a store, with the others of its series."""
+    """Return one record of a store, with the others of its series."""
     record = store.get(hash_prefix)
     series = store.find(**record.series._asdict())
     return StoredBaselines(f"record {record.hash[:12]}", tuple(series), record)
 
 
 def baselines_in_file(path: str | os.PathLike[str], *, origin: str = "") -> StoredBaselines:
-    """Give the records of a file of JSON lines, as ``tinytorch history --export`` writes it.
+    """Read the records of a JSON Lines file, as ``tinytorch history --export`` writes it.
 
     `origin` is how reports call it; without, by its path.
     """
@@ -476,8 +476,8 @@ def baselines_in_file(path: str | os.PathLike[str], *, origin: str = "") -> Stor
     return StoredBaselines(origin or str(path), tuple(records), notes=tuple(notes))
 
 
-def compare_with_record(today: Samples, baseline: Baseline) -> tuple[TimeRatio, tuple[str, ...]]:
-    """Give today's time over the record's, with an interval that allows for runs to differ.
+def compare_with_record(today: Samples, baseline: Baseline) -> tuple[Estimate, tuple[str, ...]]:
+    """Return the time ratio to a record, with an interval that includes run-to-run variance.
 
     With enough earlier records, their spread since the last change of level is that of a run; the
     difference of two runs has it twice. `today` has one value per process.
@@ -503,12 +503,12 @@ def compare_with_record(today: Samples, baseline: Baseline) -> tuple[TimeRatio, 
             f"runs of this series differ by {math.expm1(spread):.1%} (standard deviation of "
             f"{len(level)} records), which makes the interval"
         )
-    ratio = TimeRatio(math.exp(centre), math.exp(centre - reach), math.exp(centre + reach))
+    ratio = Estimate(math.exp(centre), math.exp(centre - reach), math.exp(centre + reach))
     return ratio, (note,)
 
 
 def stored_scores(record: Record) -> tuple[tuple[float, ...], str] | None:
-    """Give the candidate's score of each example in a record, and the metric's name."""
+    """Return the candidate's score per example in a record, and the name of the metric."""
     comparison = record.details.get("comparison")
     if not isinstance(comparison, dict) or not comparison.get("accuracy"):
         return None
@@ -535,7 +535,7 @@ def _obstacle(record: Record, like: Record) -> str | None:
 
 
 def _reach_within(samples: Samples) -> float:
-    """Give how far the interval of a median reaches, as a logarithm."""
+    """Return the half-width of the interval of a median, as a logarithm."""
     if samples.count < 2 or samples.minimum <= 0:
         return 0.0
     interval = samples.median_interval(CONFIDENCE)
@@ -543,7 +543,7 @@ def _reach_within(samples: Samples) -> float:
 
 
 def _latest_level(records: Sequence[Record]) -> list[float]:
-    """Give the logarithms of the medians since the last change of level."""
+    """Return the logarithms of the medians since the last change point."""
     values = [math.log(record.samples[LATENCY].median) for record in records]
     changes = find_change_points([math.exp(value) for value in values])
     return values[changes[-1].index :] if changes else values

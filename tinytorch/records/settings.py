@@ -57,7 +57,7 @@ class GateSettings:
                 raise SettingError(f"{name}={value}; it must be a number of seconds above zero")
 
     def changed(self, **settings: Any) -> GateSettings:
-        """Give the same settings with others instead; None leaves one as it is."""
+        """Return the settings with these replaced; None leaves a setting unchanged."""
         given = {name: value for name, value in settings.items() if value is not None}
         return replace(self, **given)
 

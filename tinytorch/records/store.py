@@ -45,7 +45,7 @@ __all__ = [
 
 VERSION = 2
 APPLICATION_ID = 0x74746F72
-"""Written into the file's header ("ttor"), so that nobody else's database becomes a store."""
+"""Written into the file's header ("ttor"), so that no other database is taken for a store."""
 
 COLUMNS = ("hash", "kind", "name", "machine", "settings_key", "run", "created_at", "body")
 """What a row holds. All but the body are copies out of it, for searching."""
@@ -124,7 +124,7 @@ def prepare(connection: sqlite3.Connection, path: Path) -> None:
 
 @contextmanager
 def _reading_one_moment(connection: sqlite3.Connection) -> Iterator[None]:
-    """Let all that the block reads be of one moment, whoever writes meanwhile."""
+    """Read a consistent snapshot inside of the block."""
     if connection.in_transaction:
         yield
         return
@@ -137,7 +137,7 @@ def _reading_one_moment(connection: sqlite3.Connection) -> Iterator[None]:
 
 
 def _checked_version(connection: sqlite3.Connection, path: Path) -> int:
-    """Give the version of a file that this program may use."""
+    """Return the schema version of a file; raise RecordError if it is not supported."""
     with _reading_one_moment(connection):
         version = int(connection.execute("PRAGMA user_version").fetchone()[0])
         is_ours = connection.execute("PRAGMA application_id").fetchone()[0] == APPLICATION_ID
@@ -165,7 +165,7 @@ MARKS_OF_A_PROJECT = (".git", "pyproject.toml")
 
 
 def store_path(path: str | os.PathLike[str] | None = None) -> Path:
-    """Give the file that holds the records, as an absolute path; nothing is created.
+    """Return the absolute path of the record file; nothing is created.
 
     Without a `path` it is what the environment variable ``TINYTORCH_RECORDS`` names, else
     ``.tinytorch/records.sqlite`` in the nearest folder, from the working directory upwards, that
@@ -180,7 +180,7 @@ def store_path(path: str | os.PathLike[str] | None = None) -> Path:
 
 
 def refuge_path() -> Path:
-    """Give the file in the temporary folder for results that the store did not take.
+    """Return the file in the temporary folder for results that could not be stored.
 
     Each user has one, since a temporary folder is often shared.
     """
@@ -219,12 +219,12 @@ OTHERWISE = "gave an error; check the file with `tinytorch history --check`"
 
 
 def error_code(error: sqlite3.Error) -> int:
-    """Give SQLite's primary result code; 0 when the error did not come from SQLite itself."""
+    """Return SQLite's primary result code; 0 if the error did not come from SQLite."""
     return getattr(error, "sqlite_errorcode", 0) & 0xFF
 
 
 def record_error(path: Path, error: sqlite3.Error | OSError) -> RecordError:
-    """Turn an error of the database or the system into ours."""
+    """Turn a database or system error into a RecordError."""
     if isinstance(error, OSError):
         return RecordError(f"{path}: {error.strerror or error}; {ELSEWHERE.removeprefix('or ')}")
     if isinstance(error, sqlite3.ProgrammingError):
@@ -235,7 +235,7 @@ def record_error(path: Path, error: sqlite3.Error | OSError) -> RecordError:
 
 @contextmanager
 def naming_faults(path: Path) -> Iterator[None]:
-    """Turn errors of the database inside of the block into a RecordError."""
+    """Turn database errors inside of the block into a RecordError."""
     try:
         yield
     except (sqlite3.Error, OSError) as error:
@@ -255,7 +255,7 @@ INSERT = f"""
     ON CONFLICT (hash) DO UPDATE SET {", ".join(f"{name} = excluded.{name}" for name in COLUMNS)}
     WHERE {" OR ".join(f"{name} IS NOT excluded.{name}" for name in COLUMNS)}
 """
-"""A known record stays as it is; a damaged one is mended by adding it again."""
+"""A known record stays as it is; a damaged one is repaired by adding it again."""
 
 
 @dataclass(frozen=True)
@@ -357,7 +357,7 @@ class RecordStore:
         limit: int | None = None,
         newest_first: bool = False,
     ) -> list[Record]:
-        """Give the records that fit, by date; `limit` keeps the first ones in that order.
+        """Return the matching records by date; `limit` keeps the first ones in that order.
 
         Records of one moment come in the order in which they were added. Damaged ones are skipped
         and listed in `damaged`.
@@ -381,7 +381,7 @@ class RecordStore:
         return self._read_all(rows, limit)
 
     def get(self, hash_prefix: str) -> Record:
-        """Give the one record whose hash starts so."""
+        """Return the one record whose hash starts with `hash_prefix`."""
         prefix = hash_prefix.strip().lower()
         if len(prefix) < SHORTEST_PREFIX or set(prefix) - set("0123456789abcdef"):
             raise SettingError(
@@ -405,7 +405,7 @@ class RecordStore:
         return found
 
     def series(self) -> list[SeriesSummary]:
-        """Give what there is, the series with the newest record first."""
+        """Return all series, the one with the newest record first."""
         rows = self._ask(
             """
             SELECT kind, name, machine, settings_key, count(*), min(created_at), max(created_at)
@@ -425,14 +425,14 @@ class RecordStore:
         return tuple(found)
 
     def count_rows(self) -> int | None:
-        """Give how many records there are, damaged ones included; None if that cannot be told."""
+        """Return the number of records, damaged ones included; None if it is unknown."""
         try:
             return len(self)
         except RecordError:
             return None
 
     def readable(self) -> list[Record]:
-        """Give all records that can still be read, also from a damaged file, by date."""
+        """Yield all readable records by date, also from a damaged file."""
         found = self._read_all(self._all_rows(), None)
         return sorted(found, key=lambda record: record.created_at)
 
@@ -523,7 +523,7 @@ def keep(record: Record, store_path: str | os.PathLike[str] | None = None) -> Ke
 
 
 def _columns_of(record: Record) -> tuple[str, ...]:
-    """Give the columns between hash and body."""
+    """Return the columns between hash and body."""
     kind, name, machine, settings_key = record.series
     return kind, name, machine, settings_key, record.run, record.created_at
 
@@ -547,7 +547,7 @@ def _connect(path: Path, timeout_s: float) -> sqlite3.Connection:
     if not path.exists() or (os.access(path, os.W_OK) and os.access(path.parent, os.W_OK)):
         # Autocommit: transactions begin and end where we say so.
         return sqlite3.connect(path, timeout=timeout_s, isolation_level=None)
-    # Without a log nobody is writing; then SQLite does not need to create files beside it.
+    # Without a log there is no writer; then SQLite does not need to create files beside it.
     has_log = path.with_name(f"{path.name}-wal").exists()
     mode = "mode=ro" if has_log else "mode=ro&immutable=1"
     address = f"{path.as_uri()}?{mode}"

@@ -64,13 +64,13 @@ class Repository:
         return tuple(row[8] for row in rows if row[2].startswith("S"))
 
     def find_commit(self, revision: str) -> str | None:
-        """Give the full hash of the commit that a revision names; None when there is none."""
+        """Return the full hash of the commit that a revision names, or None."""
         if not revision or revision.startswith("-"):
             return None
         return self._git("rev-parse", "--verify", "--quiet", f"{revision}^{{commit}}") or None
 
     def unknown(self, revision: str) -> str:
-        """Say that a revision is not known, and what to do about it."""
+        """Return the error for an unknown revision."""
         if self._git("rev-parse", "--is-shallow-repository") == "true":
             return (
                 f"this shallow clone has no revision {revision!r}; fetch the whole history "
@@ -86,7 +86,7 @@ class Repository:
         return f"there is no revision {revision!r} in {self.top}; {advice}"
 
     def submodules(self, tree: Path) -> dict[str, Path]:
-        """Give the submodules of a tree that the repository has itself: name to local clone."""
+        """Return the submodules of a tree that the repository holds locally: name to clone."""
         listed = _run(tree, "config", "-f", ".gitmodules", "--get-regexp", r"\.path$").stdout
         common = self._git("rev-parse", "--path-format=absolute", "--git-common-dir") or ""
         keys = (line.split(" ", 1)[0] for line in listed.splitlines())
@@ -100,7 +100,7 @@ class Repository:
 
 
 def find_repository(folder: str | os.PathLike[str]) -> Repository:
-    """Give the repository that a folder belongs to; SettingError when there is none."""
+    """Return the repository of a folder; raise SettingError if there is none."""
     here = Path(folder).resolve()
     ran = _run(here, "rev-parse", "--show-toplevel")
     if ran.returncode != 0:
@@ -112,7 +112,7 @@ def find_repository(folder: str | os.PathLike[str]) -> Repository:
 
 
 def python_files(tree: Path) -> frozenset[str]:
-    """Give the Python files of a tree, submodules included, but for those that git ignores."""
+    """Return the Python files of a tree, submodules included, without those git ignores."""
     tracked = _run(tree, "ls-files", "-z", "--cached", "--recurse-submodules", "--", "*.py")
     new = _run(tree, "ls-files", "-z", "--others", "--exclude-standard", "--", "*.py")
     listed = f"{tracked.stdout}\0{new.stdout}".split("\0")
@@ -121,7 +121,7 @@ def python_files(tree: Path) -> frozenset[str]:
 
 @contextmanager
 def checked_out(repository: Repository, commit: str) -> Iterator[Path]:
-    """Give a folder with a commit in it, while the block runs.
+    """Yield a folder with a commit checked out, for the duration of the block.
 
     It is a worktree of git in the temporary folder, with those submodules that the repository has.
     Whatever happens in the block, it is removed; what a killed process has left is removed by the
@@ -166,7 +166,7 @@ def _write_owner(holder: Path) -> None:
 
 
 def _has_owner(holder: Path) -> bool:
-    """Say whether the process that made a folder still runs; its number may be another's now."""
+    """Return whether the process that made a folder still runs; its PID may be reused."""
     try:
         facts = json.loads((holder / OWNER).read_text("utf-8"))
         return is_running(facts["pid"], facts["started"])

@@ -95,7 +95,7 @@ def outcome_words(advice: Advice, attempt: Attempt | None) -> str:
 def agreement_words(advice: Advice, attempt: Attempt) -> str:
     """Say whether what was measured is as predicted; "" where one of them is missing."""
     time = attempt.measured.time
-    return "" if time is None else advice.agreement(time.gain)
+    return "" if time is None else advice.agreement(time.inverse)
 
 
 def _card(place: int, advice: Advice, outcomes: Mapping[str, Attempt] | None) -> RenderableType:

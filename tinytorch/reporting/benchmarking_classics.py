@@ -15,7 +15,7 @@ from rich.text import Text
 
 from tinytorch.errors import MissingPartError
 from tinytorch.measure.environment import Environment
-from tinytorch.measure.samples import Interval
+from tinytorch.measure.estimate import Estimate
 from tinytorch.reporting.profiling_classics import show
 from tinytorch.reporting.quantities import (
     UNKNOWN,
@@ -156,9 +156,7 @@ def draw_results(results: Mapping[str, Mapping[str, BenchmarkResult]]) -> Figure
             if result.error is not None:
                 failed[f"{name} ({metric})"] = result.error
                 continue
-            low, high, covers = result.ci_lower, result.ci_upper, result.ci_confidence
-            has_interval = low is not None and high is not None and bool(covers)
-            interval = Interval(low or 0.0, high or 0.0, covers or 0.0) if has_interval else None
+            interval = result.interval if result.ci_confidence else None
             bars.append((name, result.typical, interval))
         panels.append((_axis_title(metric, by_name), bars))
     return _draw_panels(panels, failed)
@@ -209,7 +207,7 @@ def _draw_panels(panels: Sequence[tuple[str, Sequence[Any]]], failed: Mapping[st
     return figure
 
 
-def _draw_bars(axes: Axes, bars: Sequence[tuple[str, float | None, Interval | None]]) -> None:
+def _draw_bars(axes: Axes, bars: Sequence[tuple[str, float | None, Estimate | None]]) -> None:
     """Draw a bar for each value that is known, with a line from one end of its interval on."""
     known = [(name, value, interval) for name, value, interval in bars if value is not None]
     if not known:

@@ -10,11 +10,7 @@ from statistics import median
 from tinytorch.comparison import accuracy as accuracies
 from tinytorch.comparison.accuracy import AccuracyComparison
 from tinytorch.comparison.comparison import (
-    FASTER,
-    NOT_SHOWN,
     NOT_STATED,
-    SAME,
-    SLOWER,
     Comparison,
     failed_evaluation,
     quality_doubt,
@@ -23,6 +19,7 @@ from tinytorch.comparison.comparison import (
 from tinytorch.comparison.evidence import Tail, TailPercentile
 from tinytorch.comparison.outputs import ArrayDifference, OutputDifference
 from tinytorch.comparison.self_check import SelfCheck, Trial
+from tinytorch.measure.estimate import FASTER, INCONCLUSIVE, SAME, SLOWER
 from tinytorch.measure.interleaving import LATENCY, THROUGHPUT, Round
 from tinytorch.measure.samples import values_needed
 from tinytorch.measure.timing import COLD
@@ -74,7 +71,7 @@ __all__ = [
     "verdict_text",
 ]
 
-TONES: dict[str, Tone] = {FASTER: "good", SLOWER: "bad", SAME: "neutral", NOT_SHOWN: "unknown"}
+TONES: dict[str, Tone] = {FASTER: "good", SLOWER: "bad", SAME: "neutral", INCONCLUSIVE: "unknown"}
 ACCURACY_TONES: dict[str, Tone] = {
     accuracies.NOT_WORSE: "good",
     accuracies.WORSE: "bad",
@@ -190,7 +187,7 @@ def _verdict(comparison: Comparison) -> str:
         FASTER: f"{ratio_text(comparison.speedup)} faster",
         SLOWER: f"{ratio_text(comparison.time_ratio)} slower",
         SAME: "Same speed",
-        NOT_SHOWN: NOT_SHOWN.capitalize(),
+        INCONCLUSIVE: INCONCLUSIVE.capitalize(),
     }[comparison.verdict]
     return f"{words}, accuracy inconclusive" if quality_doubt(comparison) else words
 
@@ -259,9 +256,10 @@ def _quality_notes(comparisons: Sequence[Comparison]) -> Iterator[str]:
     """Say what stands against each beside its time; a loss of accuracy is its outcome already."""
     for each in comparisons:
         loss = "" if _outcome(each) == "less accurate" else quality_loss(each)
-        if reason := loss or quality_doubt(each):
-            name = each.candidate_name
-            yield reason if reason.startswith(name) else f"{name}: {reason}"
+        if loss:
+            yield loss  # it names the candidate
+        elif doubt := quality_doubt(each):
+            yield f"{each.candidate_name}: {doubt}"
 
 
 def _names(comparison: Comparison) -> tuple[str, str]:
@@ -406,7 +404,7 @@ def preparation_lines(comparison: Comparison) -> Iterator[str]:
         if done:
             yield f"{name}: setup time ({', '.join(map(_setup, done))}), not part of the times"
     if (found := comparison.break_even) is not None:
-        calls, low, high = (count_text(math.ceil(x)) for x in (found.calls, found.low, found.high))
+        calls, low, high = (count_text(math.ceil(x)) for x in (found.value, found.low, found.high))
         yield f"{names[1]} breaks even after {calls} calls ({low} to {high})"
 
 
@@ -694,14 +692,14 @@ def self_check_document(check: SelfCheck) -> Document:
         ("trials", f"{trials} comparisons of {check.target} with itself"),
         ("false alarms", f"{alarms} of {trials}"),
         (SAME, f"{trials - alarms - check.undecided} of {trials}"),
-        (NOT_SHOWN, f"{check.undecided} of {trials}"),
+        (INCONCLUSIVE, f"{check.undecided} of {trials}"),
         ("largest difference", f"{_percent(check.largest_difference)}, of estimates"),
         ("noise", f"{_percent(check.reach)} from the estimate to the end of its interval"),
         ("floor", f"{floor}; {use}"),
         ("time", f"{seconds_text(check.median_seconds)} for one comparison"),
-        ("kept", check.kept or "no, since it has no name that others know"),
+        ("kept", check.kept or f"no: {check.obstacle or 'it has no name that others know'}"),
     ]
-    undecided = f"{check.undecided} of {trials} {NOT_SHOWN}; " if check.undecided else ""
+    undecided = f"{check.undecided} of {trials} {INCONCLUSIVE}; " if check.undecided else ""
     banner = Banner(verdict, f"{undecided}{believe}", tone="unknown" if alarms else "good")
     return Document(
         f"Self-check with {check.target}", banner, (plot, Facts(facts)), raw=check.to_dict()
@@ -709,11 +707,11 @@ def self_check_document(check: SelfCheck) -> Document:
 
 
 def _trial_row(label: str, trial: Trial) -> ForestRow:
-    tone = {SAME: "neutral", NOT_SHOWN: "unknown"}.get(trial.verdict, "bad")
+    tone = {SAME: "neutral", INCONCLUSIVE: "unknown"}.get(trial.verdict, "bad")
     # As a speedup: right of 1 is faster.
-    value, low, high = 1 / trial.ratio, 1 / trial.high, 1 / trial.low
-    text = f"{trial.verdict:<12}  {ratio_text(low)} to {ratio_text(high)}"
-    return ForestRow(label, value, low, high, text, tone)
+    found = trial.ratio.inverse
+    text = f"{trial.verdict:<12}  {ratio_text(found.low)} to {ratio_text(found.high)}"
+    return ForestRow(label, found.value, found.low, found.high, text, tone)
 
 
 def _percent(share: float) -> str:

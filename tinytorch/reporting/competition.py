@@ -21,15 +21,22 @@ from tinytorch.competition.board import (
     Ranking,
     RefusedRun,
     Standing,
-    pooled_score,
 )
 from tinytorch.competition.entry import as_plain
 from tinytorch.competition.events import EVENTS, KEPT, LOST, Division, Event, Measure, tier_verdict
-from tinytorch.competition.judgement import FASTER_BEYOND, FEWEST_HEATS, Heat, Judgement, Score
+from tinytorch.competition.judgement import (
+    FASTER_BEYOND,
+    FEWEST_HEATS,
+    Heat,
+    Judgement,
+    Score,
+    score_of,
+)
 from tinytorch.competition.rounds import Round
 from tinytorch.competition.rules import Finding, Rule
 from tinytorch.competition.run_files import NOT_CHECKED, SEED_NOT_REVEALED, KeptRun
 from tinytorch.competition.signing import WHAT_TO_INSTALL
+from tinytorch.measure.estimate import FASTER, INCONCLUSIVE, SAME, SLOWER
 from tinytorch.reporting.comparison import accuracy_line
 from tinytorch.reporting.comparison import score_text as accuracy_writer
 from tinytorch.reporting.forest_plot import ForestPlot, ForestRow, ratio_text
@@ -84,7 +91,7 @@ __all__ = [
 # same ones in the terminal and on pages
 
 NOT_AFFILIATED = "This competition is not affiliated with MLCommons or its MLPerf benchmarks."
-VERDICT_STYLES = {"faster": "green", "slower": "red", "not shown": "yellow"}
+VERDICT_STYLES = {FASTER: "green", SLOWER: "red", SAME: "cyan", INCONCLUSIVE: "yellow"}
 BAND = FASTER_BEYOND - 1
 
 
@@ -117,8 +124,8 @@ def score_text(score: Score | None) -> str:
 
 def run_score_text(judgement: Judgement) -> str:
     """Write the score of one run, or that it has none."""
-    names = [each.name for each in judgement.event.scored]
-    return score_text(pooled_score(judgement.heats, names))
+    names = judgement.event.scored
+    return score_text(score_of(judgement.heats, names))
 
 
 def moment_text(created_at: str) -> str:
@@ -133,7 +140,7 @@ def headline(judgement: Judgement) -> tuple[str, str]:
     fatal = sorted({each.rule for each in judgement.findings if each.is_fatal})
     if fatal:
         return f"{where}: not valid: it breaks {', '.join(fatal)}", "bold red"
-    score = pooled_score(judgement.heats, [each.name for each in judgement.event.scored])
+    score = score_of(judgement.heats, judgement.event.scored)
     if score is None:
         return f"{where}: no score: {_why_no_score(judgement)}", "bold yellow"
     kept = _accuracy_words(judgement)
@@ -207,7 +214,7 @@ def value_text(value: float | None, unit: str) -> str:
 
 def _measure_scores(judgement: Judgement) -> list[tuple[Measure, Score | None]]:
     measures = judgement.event.measures
-    return [(each, pooled_score(judgement.heats, [each.name])) for each in measures]
+    return [(each, score_of(judgement.heats, [each.name])) for each in measures]
 
 
 def _median(heats: Sequence[Heat], side: str, name: str) -> float | None:
@@ -220,13 +227,13 @@ def _median(heats: Sequence[Heat], side: str, name: str) -> float | None:
 
 def ablation_rows(judgement: Judgement) -> list[tuple[str, Score | None, str]]:
     """Give name, contribution and what is to be said of each technique that was switched off."""
-    names = [each.name for each in judgement.event.scored]
+    names = judgement.event.scored
     rows = []
     for each in judgement.ablations:
-        score = pooled_score(each.heats, names)
+        score = score_of(each.heats, names)
         said = each.reason or f"{len(each.heats)} heats, too few for an interval"
         if score is not None:
-            said = {"faster": "helps", "slower": "hurts"}.get(score.verdict, "no help is shown")
+            said = {FASTER: "helps", SLOWER: "hurts"}.get(score.verdict, "no help is shown")
         rows.append((plain(each.technique), score, plain(said)))
     return rows
 
@@ -332,7 +339,7 @@ def render_divisions(tiers: Sequence[float]) -> RenderableType:
 # ---------------------------------------------------------------- boards of the competition in the
 # terminal: ranks with intervals, and what is not ranked
 
-NOT_SHOWN_APART = "A rank that is shared (=) means: no difference between these is shown."
+SHARED_RANK = "A rank that is shared (=) means: no difference between these is shown."
 ABOUT: dict[BoardKind, str] = {
     "speed": "how many times faster than the reference, over the heats of all runs",
     "innovation": "what the techniques contribute at least, weighted by how rare they are",
@@ -358,7 +365,7 @@ def show_board(
         *_missing_part(contests),
         *_damaged(board),
         *_rounds(board),
-        Text(NOT_SHOWN_APART, style="dim"),
+        Text(SHARED_RANK, style="dim"),
         Text(NOT_AFFILIATED, style="dim"),
     )
 

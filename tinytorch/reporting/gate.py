@@ -6,12 +6,12 @@ import re
 from collections.abc import Iterator
 from xml.etree import ElementTree
 
+from tinytorch.measure.estimate import INCONCLUSIVE
 from tinytorch.records.gate_result import (
     ACCURACY,
     FAILED,
     INVALID,
     NEW,
-    NOT_SHOWN,
     PASSED,
     REGRESSION,
     GateResult,
@@ -46,7 +46,7 @@ TONES: dict[str, Tone] = {
     REGRESSION: "bad",
     ACCURACY: "bad",
     INVALID: "warning",
-    NOT_SHOWN: "unknown",
+    INCONCLUSIVE: "unknown",
     PASSED: "good",
     NEW: "neutral",
 }
@@ -55,7 +55,7 @@ TITLES = {
     REGRESSION: "The gate fails: slower than the tolerance allows",
     ACCURACY: "The gate fails: accuracy is lost",
     INVALID: "The measurement is not to be trusted",
-    NOT_SHOWN: "Not shown: there is not enough evidence to pass",
+    INCONCLUSIVE: "Inconclusive: there is not enough evidence to pass",
     PASSED: "The gate passes",
     NEW: "Nothing was compared: all targets are new",
 }
@@ -140,7 +140,7 @@ def _ratio_text(row: TargetResult) -> str:
 def _accuracy_text(row: TargetResult) -> str:
     if row.accuracy is None:
         return UNKNOWN
-    words = {PASSED: "not worse", ACCURACY: "worse", NOT_SHOWN: "inconclusive"}
+    words = {PASSED: "not worse", ACCURACY: "worse", INCONCLUSIVE: "inconclusive"}
     return f"{words[row.accuracy_verdict]} ({row.accuracy.difference:+.2g})"
 
 
@@ -152,12 +152,12 @@ def _count_text(row: TargetResult) -> str:
 
 
 def gate_junit(result: GateResult) -> str:
-    """Write JUnit XML: one test case per target; what is not shown counts as skipped."""
+    """Write JUnit XML: one test case per target; what is inconclusive counts as skipped."""
     counts = {
         "tests": len(result.results),
         "failures": len(result.having(FAILED, REGRESSION, ACCURACY)),
         "errors": len(result.having(INVALID)),
-        "skipped": len(result.having(NOT_SHOWN, NEW)),
+        "skipped": len(result.having(INCONCLUSIVE, NEW)),
     }
     totals = {name: str(count) for name, count in counts.items()}
     totals["time"] = f"{result.seconds_used:.3f}"
@@ -188,7 +188,7 @@ def _add_case(suite: ElementTree.Element, row: TargetResult) -> None:
         ElementTree.SubElement(case, "failure", message=message, type=row.verdict)
     elif row.verdict == INVALID:
         ElementTree.SubElement(case, "error", message=message, type=row.verdict)
-    elif row.verdict in (NOT_SHOWN, NEW):
+    elif row.verdict in (INCONCLUSIVE, NEW):
         ElementTree.SubElement(case, "skipped", message=message)
     said = [_ratio_text(row), row.reason, row.outputs, *row.notes]
     out = ElementTree.SubElement(case, "system-out")
@@ -205,8 +205,8 @@ def _xml_text(text: str) -> str:
 def gate_annotations(result: GateResult) -> list[str]:
     """Return the lines that GitHub Actions shows beside the code of a pull request."""
     lines = []
-    for row in result.having(FAILED, REGRESSION, ACCURACY, INVALID, NOT_SHOWN):
-        level = "warning" if row.verdict == NOT_SHOWN else "error"
+    for row in result.having(FAILED, REGRESSION, ACCURACY, INVALID, INCONCLUSIVE):
+        level = "warning" if row.verdict == INCONCLUSIVE else "error"
         file = row.target.rpartition(":")[0]
         place = f"file={_property(file)}," if file.endswith(".py") else ""
         title = _property(f"tinytorch gate: {row.verdict}")

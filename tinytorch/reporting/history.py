@@ -250,7 +250,7 @@ def _interval_text(point: TrendPoint, unit: str) -> str:
     found = point.interval
     if found is None:
         return UNKNOWN
-    short = f" ({found.confidence:.0%})" if found.confidence < 0.95 else ""
+    short = f" ({found.coverage:.0%})" if found.coverage < 0.95 else ""
     return f"{value_text(found.low, unit)} to {value_text(found.high, unit)}{short}"
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from tinytorch.benchmarking.suite_run import ENTRY_KIND, EntryOutcome
+from tinytorch.codec import DataError
 from tinytorch.comparison.comparison import Comparison
 from tinytorch.errors import RecordError, SettingError, TinyTorchError
 from tinytorch.records.record import Record
@@ -192,7 +193,7 @@ def _no_report(source: str, command: object) -> str:
 
 
 def _damaged(source: str, error: Exception) -> TinyTorchError:
-    if isinstance(error, TinyTorchError):
+    if isinstance(error, TinyTorchError) and not isinstance(error, DataError):
         return error
     missing = f"{error} is missing" if isinstance(error, KeyError) else str(error)
     return RecordError(f"{source} is damaged, or of another version of tinytorch: {missing}")

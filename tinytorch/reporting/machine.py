@@ -15,7 +15,8 @@ from tinytorch.measure.ceilings import Ceilings, Rate
 from tinytorch.measure.environment import Environment
 from tinytorch.measure.samples import Samples
 from tinytorch.profiling.hardware import HardwareEstimate
-from tinytorch.profiling.size_scaling import NOT_RESOLVED, SizeScaling, Trend
+from tinytorch.profiling.size_laws import NOT_RESOLVED, Trend
+from tinytorch.profiling.size_scaling import SizeScaling
 from tinytorch.reporting.forest_plot import ratio_text
 from tinytorch.reporting.quantities import (
     UNKNOWN,
@@ -395,9 +396,9 @@ def _verdict(scaling: SizeScaling) -> list[Text]:
 
 def _finding(trend: Trend) -> str:
     if trend.interval is None:
-        return "is not shown to fit (no interval)"
+        return "is inconclusive (no interval)"
     if trend.holds is None:
-        return "is not shown to fit (the interval is too wide)"
+        return "is inconclusive (the interval is too wide)"
     if trend.law.is_exact:
         return "is exactly as predicted" if trend.holds else "is not as predicted"
     return "is inside its interval" if trend.holds else "is outside its interval"

@@ -84,7 +84,8 @@ from tinytorch.tuning.attempt import (
     OUTCOMES,
     Attempt,
     Measured,
-    Value,
+    is_less,
+    is_more,
 )
 from tinytorch.tuning.optimization import Optimization
 from tinytorch.tuning.saving import snippet
@@ -249,10 +250,10 @@ def _attempt_row(optimization: Optimization, attempt: Attempt) -> Row:
     return Row(cells, tone="" if found else "faint")
 
 
-def _share(share: Value | None, *, has_tone: bool = False) -> Cell:
+def _share(share: Estimate | None, *, has_tone: bool = False) -> Cell:
     if share is None:
         return Cell(UNKNOWN)
-    tone = "good" if share.is_less else "bad" if share.is_more else ""
+    tone = "good" if is_less(share) else "bad" if is_more(share) else ""
     return Cell(share_text(share), share.value, tone=tone if has_tone else "")
 
 
@@ -361,9 +362,8 @@ def _points(optimization: Optimization, objective: str) -> Iterator[ParetoPoint]
     for name, shown, measured, tone in candidates:
         x, y = measured.time, getattr(measured, objective)
         if x is not None and y is not None:
-            across = Estimate(x.value, x.low, x.high)
-            upwards = Estimate(*(factor * end for end in (y.value, y.low, y.high)))
-            yield ParetoPoint(shown, across, upwards, name in optimization.front, tone)
+            scaled = Estimate(*(factor * end for end in (y.value, y.low, y.high)))
+            yield ParetoPoint(shown, x, scaled, name in optimization.front, tone)
 
 
 def _score_unit(optimization: Optimization) -> tuple[float, str]:

@@ -10,8 +10,9 @@ from dataclasses import fields
 from typing import Any
 
 from tinytorch.comparison.accuracy import NOT_WORSE
-from tinytorch.comparison.comparison import FASTER, SAME, SLOWER, Comparison
+from tinytorch.comparison.comparison import Comparison
 from tinytorch.comparison.outputs import OutputDifference
+from tinytorch.measure.estimate import FASTER, INCONCLUSIVE, SAME, SLOWER, Estimate
 from tinytorch.measure.interleaving import LATENCY, THROUGHPUT
 from tinytorch.profiling.profile import DeviceFacts, find_facts
 from tinytorch.reporting.comparison import (
@@ -35,6 +36,7 @@ from tinytorch.reporting.quantities import (
     ratio_text,
     seconds_text,
 )
+from tinytorch.transforms.inference_mode import INFERENCE_MODE
 from tinytorch.tuning.attempt import (
     ACCURACY_INCONCLUSIVE,
     BETTER,
@@ -43,17 +45,16 @@ from tinytorch.tuning.attempt import (
     IN_MEMORY,
     INACCURATE,
     NO_GAIN,
-    NOT_SHOWN,
     NOT_TRIED,
-    NOTHING_TO_DO,
     RELOADED,
+    SKIPPED,
     WORSE,
     Attempt,
     LimitCheck,
-    Value,
+    is_less,
+    is_more,
     measured_by,
 )
-from tinytorch.tuning.catalog import INFERENCE_MODE
 from tinytorch.tuning.optimization import Contribution, Optimization
 from tinytorch.tuning.ranking import OBJECTIVE_OF, value_at
 
@@ -100,12 +101,12 @@ TONES = {
     BETTER: "good",
     NO_GAIN: "neutral",
     WORSE: "bad",
-    NOT_SHOWN: "unknown",
+    INCONCLUSIVE: "unknown",
     ACCURACY_INCONCLUSIVE: "unknown",
     INACCURATE: "bad",
     BROKEN: "bad",
     FAILED: "bad",
-    NOTHING_TO_DO: "neutral",
+    SKIPPED: "neutral",
     NOT_TRIED: "unknown",
 }
 """Outcome -> how it looks."""
@@ -143,10 +144,10 @@ def _speed_phrase(comparison: Comparison) -> str:
     return f"{comparison.verdict} (interval {ends})"
 
 
-def _bytes_phrase(share: Value | None, where: str) -> str:
-    if share is not None and share.is_less:
-        return f"{ratio_text(share.gain.value)} smaller {where}"
-    if share is not None and share.is_more:
+def _bytes_phrase(share: Estimate | None, where: str) -> str:
+    if share is not None and is_less(share):
+        return f"{ratio_text(share.inverse.value)} smaller {where}"
+    if share is not None and is_more(share):
         return f"{ratio_text(share.value)} as large {where}"
     return ""
 
@@ -194,7 +195,7 @@ def interval_text(attempt: Attempt) -> str:
     return f"{ratio_text(found.speedup_low)} to {ratio_text(found.speedup_high)}"
 
 
-def share_text(share: Value | None) -> str:
+def share_text(share: Estimate | None) -> str:
     """Write what is left of the baseline's time or bytes, in percent."""
     return UNKNOWN if share is None else percent_text(share.value)
 
@@ -219,12 +220,12 @@ PLURALS = {
     BETTER: "better",
     NO_GAIN: "without a gain",
     WORSE: "worse",
-    NOT_SHOWN: NOT_SHOWN,
+    INCONCLUSIVE: INCONCLUSIVE,
     ACCURACY_INCONCLUSIVE: "with an inconclusive accuracy",
     INACCURATE: "inaccurate",
     BROKEN: "broken",
     FAILED: "failed",
-    NOTHING_TO_DO: "with nothing to do",
+    SKIPPED: "skipped",
     NOT_TRIED: "not tried",
 }
 """Outcome -> what stands behind a number of attempts."""
@@ -276,7 +277,7 @@ def verdict_word(optimization: Optimization) -> str:
         return "Keeps to the limits"
     value = value_at(goal, best.measured)
     assert value is not None, "what is recommended was ranked by it"
-    return f"{ratio_text(value.gain.value)} {AIMS[goal]}"
+    return f"{ratio_text(value.inverse.value)} {AIMS[goal]}"
 
 
 def confirmation_lines(optimization: Optimization) -> list[str]:
@@ -428,11 +429,12 @@ def limit_line(check: LimitCheck) -> str:
     """Say whether a limit is kept: ``time of a call: 12.1 ms, at most 100 ms: kept``."""
     what, write = LIMIT_WORDS[check.limit]
     most = f"at most {write(check.most)}: {check.verdict}"
-    if check.value is None or check.low is None or check.high is None:
+    found = check.found
+    if found is None:
         return f"{what}: not measured, {most}"
-    value = write(check.value)
-    if check.low < check.high:
-        ends = (write(x) if math.isfinite(x) else UNKNOWN for x in (check.low, check.high))
+    value = write(found.value)
+    if found.low < found.high:
+        ends = (write(x) if math.isfinite(x) else UNKNOWN for x in found)
         value += f" ({' to '.join(ends)})"
     return f"{what}: {value}, {most}"
 

@@ -6,11 +6,10 @@ from collections.abc import Iterator
 
 from rich.text import Text
 
-from tinytorch.measure.samples import Interval
+from tinytorch.measure.estimate import Estimate
+from tinytorch.profiling.layers import BACKWARD, UPDATE
 from tinytorch.profiling.profile import (
-    BACKWARD,
     FACTORS,
-    UPDATE,
     BottleneckFacts,
     DeviceFacts,
     NotCounted,
@@ -62,7 +61,7 @@ def head_rows(profile: Profile, facts: ProfileFacts) -> Iterator[tuple[str, str,
     """Yield name and value of what a call takes, does and holds, and what speaks against it."""
     latency = profile.latency
     interval = latency.median_interval(USUAL_CONFIDENCE)
-    confidence = min(interval.confidence, USUAL_CONFIDENCE)
+    confidence = min(interval.coverage, USUAL_CONFIDENCE)
     doubt = f"median; {confidence:.0%} interval {interval_text(interval)}, n={latency.count}"
     if latency.count == 1:
         doubt = "of one call; how much it varies is not known"
@@ -203,7 +202,7 @@ def device_sentence(device: DeviceFacts) -> str:
     )
 
 
-def interval_text(interval: Interval) -> str:
+def interval_text(interval: Estimate) -> str:
     """Write both ends: ``2.31 ms to 2.46 ms``."""
     return f"{seconds_text(interval.low)} to {seconds_text(interval.high)}"
 

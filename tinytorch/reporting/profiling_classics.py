@@ -113,7 +113,7 @@ def _timing_rows(samples: Samples) -> Table:
 def _between(samples: Samples) -> str:
     interval = samples.median_interval()
     low, high = seconds_text(interval.low), seconds_text(interval.high)
-    return f"{low} to {high} with {interval.confidence:.0%} confidence"
+    return f"{low} to {high} with {interval.coverage:.0%} confidence"
 
 
 # ---------------------------------------------------------------- memory

@@ -40,7 +40,7 @@ from tinytorch.reporting.quantities import (
     seconds_text,
 )
 from tinytorch.tuning.advice import Advice
-from tinytorch.tuning.attempt import NOT_TRIED, Attempt
+from tinytorch.tuning.attempt import NOT_TRIED, Attempt, is_less
 from tinytorch.tuning.optimization import Optimization
 from tinytorch.tuning.ranking import OBJECTIVE_OF
 from tinytorch.tuning.tour import Introduction, SampleDigit, Tour, Visit
@@ -256,7 +256,7 @@ def _smaller(found: Optimization) -> Iterator[str]:
     sizes = [
         (size.value, each)
         for each in found.attempts
-        if each.is_acceptable and (size := each.measured.size) is not None and size.is_less
+        if each.is_acceptable and (size := each.measured.size) is not None and is_less(size)
     ]
     if sizes:
         smallest = min(sizes, key=lambda pair: pair[0])[1]

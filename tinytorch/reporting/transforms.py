@@ -393,7 +393,7 @@ def _verdict(deployment: Deployment, checks: Sequence[Check]) -> Text:
     near = [LABELS[each.name] for each in missing if each.verdict != NOT_MEASURED]
     parts = [f"{', '.join(near)} cannot be told from the budget"] if near else []
     parts += [f"{', '.join(unknown)} was not measured"] if unknown else []
-    return Text(f"It is not shown to fit: {'; '.join(parts)}.", style="yellow")
+    return Text(f"Inconclusive: {'; '.join(parts)}.", style="yellow")
 
 
 def _named(checks: Sequence[Check], verdict: str) -> str:
@@ -696,7 +696,8 @@ class _Picture:
 def _conclusions(tradeoff: CacheTradeoff) -> list[Text]:
     first, last = tradeoff.points[0], tradeoff.points[-1]
     if tradeoff.break_even is None:
-        lines = [Text(f"The cache is not shown to be faster at {last.length} tokens.", "yellow")]
+        found = f"The cache is not faster, or inconclusive, at {last.length} tokens."
+        lines = [Text(found, "yellow")]
     else:
         lines = [
             Text(

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
+from importlib.util import find_spec
 from time import perf_counter
 from typing import Any
 
-from tinytorch.comparison.sequential import TimeRatio
 from tinytorch.core.dispatch import KernelCall, active_backend, use_backend
 from tinytorch.core.kernels import NUMPY, REFERENCE, Backend
 from tinytorch.core.module import Module
 from tinytorch.errors import BackendError
 from tinytorch.measure.environment import describe_environment
-from tinytorch.models.adapter import adapter_for
+from tinytorch.measure.estimate import Estimate
 from tinytorch.models.workload import Workload
 from tinytorch.profiling.profile import Profile
 from tinytorch.transforms.kernel_choice import (
@@ -27,17 +27,14 @@ from tinytorch.transforms.kernel_choice import (
     recorded_calls,
     set_model_backend,
 )
-from tinytorch.transforms.plan import Gain, Plan, Skipped, Step
+from tinytorch.transforms.plan import TIME, Gain, Plan, Skipped, Step, Transform, Variant
 
-__all__ = ["CompiledKernels"]
-
-NAME = "CompiledKernels"
 SAME_BYTES = "the same parameters are held"
 CALLS = 3
 
 
 @dataclass(frozen=True)
-class CompiledKernels:
+class CompiledKernels(Transform):
     """Let a backend with compiled kernels compute the model.
 
     The plan names the layers whose operations the backend computes in another way than `numpy`;
@@ -45,21 +42,34 @@ class CompiledKernels:
     (``OptimizedBackend().tune(...)``).
     """
 
+    variants = (
+        Variant(
+            "compiled-kernels",
+            "compute with kernels compiled for this machine",
+            cost="the first call of each kernel compiles it, and the result is cached",
+        ),
+    )
+    role, place, order = "kernels", 9, 170
+    risk, serves = "exact", TIME
+    frameworks = ("core",)
+    follows_weights = True
+    may_compete = True
+
     backend: str = "numba"
 
-    def plan(self, workload: Workload, profile: Profile | None = None) -> Plan:
-        """Say which layers run on compiled kernels. The model is called a few times."""
+    @property
+    def missing_extras(self) -> tuple[str, ...]:
+        return ("fast",) if self.backend == "numba" and find_spec("numba") is None else ()
+
+    def make_plan(self, workload: Workload, profile: Profile | None) -> Plan:
+        """Find the layers that run on compiled kernels. The model is called a few times."""
         try:
             with use_backend(self.backend) as backend:
                 pass
         except BackendError as error:
-            return self._nothing(str(error))
-        adapter = adapter_for(workload.model, workload.arguments)
-        if adapter.name != "core" or not isinstance(workload.model, Module):
-            kind = f"a model of {adapter.name}" if adapter.name != "core" else "no Module"
-            return self._nothing(
-                f"{workload.name} is {kind}; backends compute modules of tinytorch"
-            )
+            return self.skipping(str(error))
+        if not isinstance(workload.model, Module):
+            return self.skipping(f"{workload.name} is no Module; backends compute these")
         with prepared(workload) as running, use_backend(NUMPY):
             running.run()  # what is done once is no part of what repeats
             seconds = min(_timed(running) for _ in range(CALLS))
@@ -69,9 +79,7 @@ class CompiledKernels:
         unknown = {"shrinkage": SAME_BYTES} | ({} if gain else {"speedup": reason})
         is_active = active_backend().name == backend.name
         note = f"this process computes with {backend.name} already: against it nothing is gained"
-        return Plan(
-            NAME,
-            asdict(self),
+        return self.planned(
             steps,
             skipped,
             speedup=gain,
@@ -79,16 +87,9 @@ class CompiledKernels:
             notes=(note,) if is_active else (),
         )
 
-    def apply(self, workload: Workload, plan: Plan) -> Any:
-        """Give a copy of the model that runs on the backend wherever it is called."""
-        plan.check_made_by(NAME, asdict(self))
-        model = adapter_for(workload.model, workload.arguments).clone(workload.model)
-        if not plan.is_empty:
-            set_model_backend(model, self.backend)
+    def change(self, model: Any, workload: Workload, plan: Plan) -> Any:
+        set_model_backend(model, self.backend)
         return model
-
-    def _nothing(self, reason: str) -> Plan:
-        return Plan(NAME, asdict(self), (), (Skipped("", reason),))
 
 
 def _timed(workload: Workload) -> float:
@@ -152,11 +153,11 @@ def _predicted(
         return before / after
 
     basis = f"{len(known)} operations by what was measured for their size classes"
-    return Gain(speedup("value"), speedup("high"), speedup("low"), basis), ""
+    return Gain(speedup("value"), speedup("high"), speedup("low"), basis=basis), ""
 
 
-def _time_ratio(choices: Mapping[Key, Choice], key: Key, backend: Backend) -> TimeRatio | None:
-    """Give the time of a backend's kernel over that of numpy's for a size class, if measured."""
+def _time_ratio(choices: Mapping[Key, Choice], key: Key, backend: Backend) -> Estimate | None:
+    """Return the time of a backend's kernel over that of numpy's for a size class, if measured."""
     choice = choices.get(key)
     if choice is None:
         return None
@@ -165,9 +166,9 @@ def _time_ratio(choices: Mapping[Key, Choice], key: Key, backend: Backend) -> Ti
     ours, theirs = _relative(choice, backend.name), _relative(choice, of_numpy)
     if ours is None or theirs is None:
         return None
-    return TimeRatio(ours.value / theirs.value, ours.low / theirs.high, ours.high / theirs.low)
+    return Estimate(ours.value / theirs.value, ours.low / theirs.high, ours.high / theirs.low)
 
 
-def _relative(choice: Choice, name: str) -> TimeRatio | None:
-    """Give the time of an implementation over that of the chosen one."""
-    return TimeRatio(1.0, 1.0, 1.0) if name == choice.chosen else choice.against(name)
+def _relative(choice: Choice, name: str) -> Estimate | None:
+    """Return the time of an implementation over that of the chosen one."""
+    return Estimate.counted(1.0) if name == choice.chosen else choice.against(name)

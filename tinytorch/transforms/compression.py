@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import math
 import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from numbers import Integral, Real
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
+from tinytorch.codec import Coded
 from tinytorch.comparison.accuracy import AccuracyComparison, compare_accuracy
 from tinytorch.core.kernels import Array
 from tinytorch.core.layers import Linear
@@ -22,7 +24,7 @@ from tinytorch.errors import SettingError
 from tinytorch.formats.affine import QuantizedArray, value_limits
 from tinytorch.formats.entropy import entropy_bytes
 from tinytorch.formats.weights_file import describe_weights, write_weights
-from tinytorch.models.adapter import Adapter, adapter_for, replace_layers
+from tinytorch.models.adapter import Adapter, adapter_for, namespace_of, replace_layers
 from tinytorch.models.core import named_tensors
 from tinytorch.models.workload import Scores, Workload
 from tinytorch.showing import Shown
@@ -79,7 +81,7 @@ __all__ = [
 
 
 @dataclass(frozen=True)
-class CompressionStage:
+class CompressionStage(Coded):
     """A model on its way: `original`, `pruned` or `quantized`.
 
     sparsity: the share of the weights with two or more axes that are zero. file_bytes: the size of
@@ -94,14 +96,9 @@ class CompressionStage:
     encoded_bytes: int
     accuracy: AccuracyComparison | None = field(default=None, repr=False)  # it has every score
 
-    def to_dict(self) -> dict[str, Any]:
-        """Give everything, ready for JSON."""
-        accuracy = None if self.accuracy is None else self.accuracy.to_dict()
-        return {**vars(self), "accuracy": accuracy}
-
 
 @dataclass(frozen=True, eq=False, repr=False)
-class CompressionResult(Shown):
+class CompressionResult(Coded, Shown):
     """A compressed model, and the evidence.
 
     model: an ordinary float model, which holds exactly what `load_compressed` gives: the weights
@@ -125,6 +122,12 @@ class CompressionResult(Shown):
     metric: str = "accuracy"
     skipped: tuple[Skipped, ...] = ()
     notes: tuple[str, ...] = ()
+
+    also_written = (
+        *("name", "original_bytes", "file_bytes", "ratio", "naive_ratio", "bound_ratio"),
+        *("above_bound", "coding_above_bound"),
+    )
+    renames: ClassVar = {"model": None, "state": None}
 
     # ------------------------------------------------------------ sizes
 
@@ -178,27 +181,6 @@ class CompressionResult(Shown):
     def save(self, path: str | Path, metadata: Mapping[str, Any] | None = None) -> int:
         """Write the compressed file, atomically; returns its bytes. `load_compressed` reads it."""
         return write_state(path, self.state, metadata)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Give the numbers, ready for JSON, without the weights."""
-        return {
-            "name": self.name,
-            "stages": [stage.to_dict() for stage in self.stages],
-            "original_bytes": self.original_bytes,
-            "file_bytes": self.file_bytes,
-            "header_bytes": self.header_bytes,
-            "bound_bytes": self.bound_bytes,
-            "ratio": self.ratio,
-            "naive_ratio": self.naive_ratio,
-            "naive_parts": dict(self.naive_parts),
-            "bound_ratio": self.bound_ratio,
-            "above_bound": self.above_bound,
-            "coding_above_bound": self.coding_above_bound,
-            "baseline_score": self.baseline_score,
-            "metric": self.metric,
-            "skipped": [vars(each) for each in self.skipped],
-            "notes": list(self.notes),
-        }
 
     def __repr__(self) -> str:
         found = "not compared" if self.accuracy is None else self.accuracy.verdict
@@ -607,14 +589,16 @@ def magnitude_prune(model: Any, sparsity: float = 0.5) -> Any:
     weights as well; the transform ``Prune`` leaves them alone, and works on a copy.
     """
     check_sparsity(sparsity)
+    adapter = adapter_for(model)
     named = weights_of(model)
-    weights = list(named.values())
-    scores = [weight_scores(_ranked(name, _as_array(each))) for name, each in named.items()]
-    size = sum(each.size for each in scores)
-    most = sum(max(each.size - 1, int((each < 0).sum())) for each in scores)
-    counts = share_out(scores, min(round(sparsity * size), most))
-    for weight, each, count in zip(weights, scores, counts, strict=True):
-        _set_zero(weight, smallest(each, count))
+    scores = [weight_scores(_ranked(name, adapter.values(each))) for name, each in named.items()]
+    sizes = [math.prod(each.shape) for each in scores]
+    most = sum(
+        max(size - 1, int((each < 0).sum())) for size, each in zip(sizes, scores, strict=True)
+    )
+    counts = share_out(scores, min(round(sparsity * sum(sizes)), most))
+    for weight, each, count in zip(named.values(), scores, counts, strict=True):
+        set_zero(adapter, weight, smallest(each, count))
     return model
 
 
@@ -627,26 +611,25 @@ def structured_prune(model: Any, prune_ratio: float = 0.5) -> Any:
     never the outputs of the model.
     """
     _check_ratio("prune_ratio", prune_ratio)
-    if adapter_for(model).name == "pytorch":
-        raise SettingError(
-            "zeros in whole outputs are for models of tinytorch; RemoveChannels really removes "
-            "channels of PyTorch models"
-        )
+    adapter = adapter_for(model)
     chosen_layers: dict[int, tuple[Any, LayerKind]] = {}
-    for path, layer in adapter_for(model).modules(model).items():
+    for path, layer in adapter.modules(model).items():
         kind = kind_of(layer)
         if kind is not None and not kind.is_table:
-            _ranked(f"{path}.weight", layer.weight.data)
+            _ranked(f"{path}.weight", adapter.values(layer.weight))
             chosen_layers.setdefault(id(layer.weight), (layer, kind))
     for layer, kind in chosen_layers.values():
-        outputs = np.moveaxis(layer.weight.data, kind.output_axis, 0)
-        norms = np.linalg.norm(outputs.reshape(len(outputs), -1).astype(np.float64), axis=1)
+        weight = adapter.values(layer.weight)
+        xp = namespace_of(weight)
+        outputs = xp.moveaxis(weight, kind.output_axis, 0)
+        rows = xp.asarray(outputs.reshape(len(outputs), -1), dtype=xp.float64)
+        norms = xp.linalg.norm(rows, axis=1)
         weakest = smallest(norms, max(0, min(round(prune_ratio * len(norms)), len(norms) - 1)))
-        chosen = np.zeros(layer.weight.shape, np.bool_)
-        np.moveaxis(chosen, kind.output_axis, 0)[weakest] = True
-        set_zero(layer.weight, chosen)
+        chosen = xp.zeros_like(weight, dtype=xp.bool)
+        xp.moveaxis(chosen, kind.output_axis, 0)[weakest] = True
+        set_zero(adapter, layer.weight, chosen)
         if layer.bias is not None:
-            set_zero(layer.bias, weakest)
+            set_zero(adapter, layer.bias, weakest)
     return model
 
 
@@ -668,7 +651,7 @@ class MagnitudePruner:
         """Give a pruned copy of a model, as `magnitude_prune` would make it."""
         pruned = magnitude_prune(adapter_for(model).clone(model), self.sparsity)
         named = weights_of(pruned).items()
-        self.masks = Masks({name: _as_array(weight) != 0 for name, weight in named})
+        self.masks = Masks.of(pruned, [name for name, _ in named])
         return pruned
 
 
@@ -790,26 +773,10 @@ def _check_ratio(name: str, ratio: Any) -> None:
         raise SettingError(f"{name} is a share, at least 0 and below 1, got {ratio!r}")
 
 
-def _ranked(name: str, weight: Array) -> Array:
-    """Give a weight if there is a smallest and a largest of its numbers."""
-    if not np.isfinite(weight).all():
+def _ranked(name: str, weight: Any) -> Any:
+    """Return a weight if there is a smallest and a largest of its numbers."""
+    if not namespace_of(weight).isfinite(weight).all():
         raise SettingError(
-            f"{name.lstrip('.')!r} holds NaN or infinity, which cannot be ranked; mend it before"
+            f"{name.lstrip('.')!r} holds NaN or infinity, which cannot be ranked; fix it before"
         )
     return weight
-
-
-def _as_array(weight: Any) -> Array:
-    if isinstance(weight, Tensor):
-        return weight.data
-    array: Array = weight.detach().float().cpu().numpy()  # NumPy has no bfloat16
-    return array
-
-
-def _set_zero(weight: Any, chosen: Array) -> None:
-    if isinstance(weight, Tensor):
-        set_zero(weight, chosen)
-        return
-    from tinytorch.transforms.prune.torch import set_zero_torch
-
-    set_zero_torch(weight, chosen)

@@ -5,14 +5,15 @@ from __future__ import annotations
 import math
 import tempfile
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from numbers import Real
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from tinytorch.comparison.accuracy import AccuracyComparison, compare_accuracy
 from tinytorch.comparison.resources import measure_resources
 from tinytorch.errors import CheckpointError, SettingError
+from tinytorch.measure.estimate import INCONCLUSIVE, Estimate
 from tinytorch.measure.samples import Samples
 from tinytorch.measure.timing import measure_time
 from tinytorch.models.adapter import Adapter, adapter_for
@@ -22,20 +23,10 @@ from tinytorch.transforms.compressed_file import load_compressed, save_compresse
 from tinytorch.transforms.compression import CompressionResult
 from tinytorch.transforms.support.weights import scores_of
 
-__all__ = [
-    "BUDGETS",
-    "DOES_NOT_FIT",
-    "FITS",
-    "NOT_MEASURED",
-    "NOT_SHOWN",
-    "Check",
-    "Deployment",
-    "budget_verdict",
-    "deployment_report",
-]
-
 FITS, DOES_NOT_FIT = "fits", "does not fit"
-NOT_SHOWN, NOT_MEASURED = "not shown", "not measured"
+NOT_MEASURED = "not measured"
+VERDICTS = {True: FITS, False: DOES_NOT_FIT, None: INCONCLUSIVE}
+"""Whether a quantity keeps to its budget -> the verdict on it."""
 
 MB = 2**20
 MS = 1e-3
@@ -47,24 +38,16 @@ CONFIDENCE = 0.95
 NO_INPUTS = "there are no inputs"
 
 
-class Range(NamedTuple):
-    """A number that was measured, and the interval that it is known to lie in."""
-
-    value: float
-    low: float
-    high: float
-
-
 @dataclass(frozen=True)
 class Check:
     """One quantity beside its budget, in the unit of its name; `limit` is None without a budget.
 
-    The verdict is `fits`, `does not fit`, `not shown` where the interval straddles the budget, or
-    `not measured`, and then there is a reason; without a budget it is empty.
+    The verdict is `fits`, `does not fit`, `inconclusive` where the interval straddles the budget,
+    or `not measured`, and then there is a reason; without a budget it is empty.
     """
 
     name: str
-    found: Range | None
+    found: Estimate | None
     limit: float | None
     verdict: str
     reason: str = ""
@@ -109,19 +92,19 @@ class Deployment(Shown):
             return DOES_NOT_FIT
         if not verdicts:
             return ""
-        return FITS if verdicts == {FITS} else NOT_SHOWN
+        return FITS if verdicts == {FITS} else INCONCLUSIVE
 
-    def _check(self, name: str, found: Range | None) -> Check:
+    def _check(self, name: str, found: Estimate | None) -> Check:
         limit = self.budgets.get(name)
         reason = self.not_measured.get(name, "") if found is None else ""
         if limit is None:
             return Check(name, found, None, "", reason)
         if found is None:
             return Check(name, None, limit, NOT_MEASURED, reason)
-        return Check(name, found, limit, budget_verdict(found.low, found.high, limit))
+        return Check(name, found, limit, VERDICTS[found.is_below(limit)])
 
     def to_dict(self) -> dict[str, Any]:
-        """Give everything, ready for JSON; a number that is not finite is None."""
+        """Return everything, ready for JSON; a number that is not finite is None."""
         return {
             "name": self.name,
             "verdict": self.verdict,
@@ -143,13 +126,6 @@ class Deployment(Shown):
             f"Deployment({self.name}, {self.file_bytes:,} bytes instead of "
             f"{self.original_bytes:,}{verdict})"
         )
-
-
-def budget_verdict(low: float, high: float, limit: float) -> str:
-    """Judge an interval: all of it up to the limit fits, all of it beyond does not."""
-    if high <= limit:
-        return FITS
-    return DOES_NOT_FIT if low > limit else NOT_SHOWN
 
 
 def deployment_report(
@@ -207,7 +183,7 @@ def deployment_report(
 
 
 def _written(workload: Workload, compressed: Any, place: Path) -> Path:
-    """Give the file to load, and write it where there is none yet."""
+    """Return the file to load, and write it where there is none yet."""
     if isinstance(compressed, (str, Path)):
         return Path(compressed)
     if isinstance(compressed, CompressionResult):
@@ -286,7 +262,7 @@ def _notes(load: Samples | None, latency: Samples | None) -> tuple[str, ...]:
         [] if load is None else ["the file was read before: loading it the first time is slower"]
     )
     if load is not None and load.count < LOADS:
-        sure = load.median_interval(CONFIDENCE).confidence
+        sure = load.median_interval(CONFIDENCE).coverage
         doubt = f": its interval holds with a confidence of {sure:.0%}, not {CONFIDENCE:.0%}"
         doubt = doubt if sure < CONFIDENCE else ""
         notes.append(
@@ -301,24 +277,24 @@ def _notes(load: Samples | None, latency: Samples | None) -> tuple[str, ...]:
 # ---------------------------------------------------------------- budgets
 
 
-def _exactly(number: float | None) -> Range | None:
-    return None if number is None else Range(number, number, number)
+def _exactly(number: float | None) -> Estimate | None:
+    return None if number is None else Estimate.counted(number)
 
 
-def _median_ms(samples: Samples | None) -> Range | None:
-    if samples is None:
-        return None
-    interval = samples.median_interval(CONFIDENCE)
-    return Range(samples.median / MS, interval.low / MS, interval.high / MS)
+def _median_ms(samples: Samples | None) -> Estimate | None:
+    return None if samples is None else samples.median_interval(CONFIDENCE).scaled(1 / MS)
 
 
-def _drop(accuracy: AccuracyComparison | None) -> Range | None:
+def _drop(accuracy: AccuracyComparison | None) -> Estimate | None:
     if accuracy is None:
         return None
-    return Range(-accuracy.difference, -accuracy.high, -accuracy.low)
+    if accuracy.failed:
+        return Estimate(math.inf, math.inf, math.inf, accuracy.confidence, accuracy.n)
+    ends = (-accuracy.difference, -accuracy.high, -accuracy.low)
+    return Estimate(*ends, accuracy.confidence, accuracy.n)
 
 
-BUDGETS: dict[str, Callable[[Deployment], Range | None]] = {
+BUDGETS: dict[str, Callable[[Deployment], Estimate | None]] = {
     "flash_mb": lambda each: _exactly(each.file_bytes / MB),
     "load_ms": lambda each: _median_ms(each.load),
     "latency_ms": lambda each: _median_ms(each.latency),
@@ -341,6 +317,6 @@ def _checked_budgets(budgets: Mapping[str, Any]) -> dict[str, float]:
 def _plain_check(check: Check) -> dict[str, Any]:
     found = None
     if check.found is not None:
-        named = check.found._asdict().items()
+        named = asdict(check.found).items()
         found = {name: value if math.isfinite(value) else None for name, value in named}
     return {**vars(check), "found": found}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from tinytorch.core import operations as products
@@ -12,13 +12,9 @@ from tinytorch.core.layers import Linear, Sequential
 from tinytorch.core.module import Module, check_floating_point
 from tinytorch.core.tensor import Tensor, apply
 from tinytorch.errors import ShapeError
-from tinytorch.models.adapter import adapter_for
 from tinytorch.models.workload import Workload
 from tinytorch.profiling.profile import Profile
-from tinytorch.transforms.plan import Plan, Skipped, Step
-
-__all__ = ["FuseLayers", "FusedLinear", "InFront", "activation_word"]
-
+from tinytorch.transforms.plan import TIME, Plan, Skipped, Step, Transform, Variant
 
 # ---------------------------------------------------------------- a linear layer with its
 # activation as one kernel
@@ -58,7 +54,7 @@ WORDS: dict[type[Module], str] = {ReLU: "relu", Tanh: "tanh", Sigmoid: "sigmoid"
 
 
 def activation_word(activation: Module) -> str:
-    """Give what the kernel calls an activation, or "" where it does not have it."""
+    """Return what the kernel calls an activation, or "" where it does not have it."""
     if type(activation) is GELU:
         return "gelu_tanh" if activation.approximate == "tanh" else "gelu"
     return WORDS.get(type(activation), "")
@@ -67,7 +63,6 @@ def activation_word(activation: Module) -> str:
 # ---------------------------------------------------------------- FuseLayers: the transform that
 # makes one layer of a linear layer and the activation after it
 
-NAME = "FuseLayers"
 NOT_PREDICTED = {
     "speedup": "how much the saved pass over the activations matters depends on the backend and "
     "the size; compare() measures it",
@@ -76,7 +71,7 @@ NOT_PREDICTED = {
 
 
 @dataclass(frozen=True)
-class FuseLayers:
+class FuseLayers(Transform):
     """Compute a `Linear` and the activation that follows it in a Sequential as one layer.
 
     The activation is applied to a part of the result while that is still in a cache, where the
@@ -84,15 +79,19 @@ class FuseLayers:
     Layers that offer `with_activation`, as quantized ones do, are fused by it.
     """
 
-    def plan(self, workload: Workload, profile: Profile | None = None) -> Plan:
+    variants = (Variant("fused-layers", "compute neighbouring layers in one pass"),)
+    role, place, order = "fusing", 6, 50
+    risk, serves = "exact", TIME
+    frameworks = ("core",)
+    follows_weights = True
+    may_compete = True
+
+    def make_plan(self, workload: Workload, profile: Profile | None) -> Plan:
         """Find pairs of a linear layer and an activation. Nothing is run."""
         model = workload.model
-        steps, skipped = [], []
         if not isinstance(model, Module):
-            adapter = adapter_for(model, workload.arguments)
-            reason = f"{workload.name} is a {type(model).__name__} of {adapter.name}, no Module"
-            skipped.append(Skipped("", f"{reason} of tinytorch"))
-            return Plan(NAME, asdict(self), (), tuple(skipped), not_predicted=NOT_PREDICTED)
+            return self.skipping(f"it is a {type(model).__name__}, no Module of tinytorch")
+        steps, skipped = [], []
         for path, linear, after in _pairs(model):
             reason = _why_not(linear, after)
             if reason:
@@ -102,14 +101,9 @@ class FuseLayers:
                 what = f"fused with the {type(after).__name__} after it"
                 why = "saves one pass over the activations"
                 steps.append(Step(path, what, why, {"activation": activation_word(after)}))
-        return Plan(NAME, asdict(self), tuple(steps), tuple(skipped), not_predicted=NOT_PREDICTED)
+        return self.planned(steps, skipped, not_predicted=NOT_PREDICTED)
 
-    def apply(self, workload: Workload, plan: Plan) -> Any:
-        """Give a copy of the model with these pairs fused."""
-        plan.check_made_by(NAME, asdict(self))
-        model = adapter_for(workload.model, workload.arguments).clone(workload.model)
-        if plan.is_empty:
-            return model
+    def change(self, model: Any, workload: Workload, plan: Plan) -> Any:
         modules = dict(model.named_modules())
         for layer in plan.layers:
             container, _, index = layer.rpartition("layers.")

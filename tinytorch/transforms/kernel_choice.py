@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -10,59 +9,24 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, replace
 from functools import cache
 from pathlib import Path
-from time import perf_counter
 from typing import Any, Protocol
 
 import numpy as np
 
 from tinytorch import __version__
-from tinytorch.comparison.sequential import TimeRatio, estimate_ratio
+from tinytorch.comparison.sequential import estimate_ratio
 from tinytorch.core.dispatch import KernelCall, recording, use_backend
 from tinytorch.core.files import cache_folder, write_atomically
 from tinytorch.core.kernels import Array, Backend, Kernel
 from tinytorch.core.module import Execution, Module
 from tinytorch.errors import BackendError, SettingError
-from tinytorch.measure.interleaving import Stopwatch
-from tinytorch.measure.timing import WALL
+from tinytorch.measure.estimate import Estimate
+from tinytorch.measure.interleaving import Stopwatch, interleave
+from tinytorch.measure.timing import WALL, gc_paused
 from tinytorch.models.adapter import adapter_for
 from tinytorch.models.targets import load_workload
 from tinytorch.models.workload import Workload
 from tinytorch.showing import Shown
-
-__all__ = [
-    "DEFAULT_WINS",
-    "DEFAULT_WRONG",
-    "FASTER",
-    "IN_PLACE",
-    "NO_DIFFERENCE",
-    "ONLY_ONE",
-    "Check",
-    "Choice",
-    "KernelReport",
-    "Key",
-    "Race",
-    "Rival",
-    "Signature",
-    "arrays_in",
-    "choices_file",
-    "choose",
-    "class_of",
-    "copied",
-    "deciding_settings",
-    "forget_choices",
-    "implementations",
-    "load_choices",
-    "model_backend",
-    "operations_of",
-    "prepared",
-    "recorded_calls",
-    "save_choices",
-    "set_model_backend",
-    "signature",
-    "size_class",
-    "without_model_backends",
-]
-
 
 # ---------------------------------------------------------------- what was measured about the
 # implementations of an operation, and which one was chosen
@@ -83,7 +47,7 @@ class Rival:
     """
 
     name: str
-    ratio: TimeRatio | None
+    ratio: Estimate | None
     note: str = ""
 
 
@@ -106,21 +70,21 @@ class Choice:
     verdict: str
     seconds: float | None = None
 
-    def against(self, name: str) -> TimeRatio | None:
-        """Give the time of another implementation over that of the chosen one, if measured."""
+    def against(self, name: str) -> Estimate | None:
+        """Return the time of another implementation over that of the chosen one, if measured."""
         return next((each.ratio for each in self.rivals if each.name == name), None)
 
     def to_dict(self) -> dict[str, Any]:
-        """Give everything, ready for JSON."""
+        """Return everything, ready for JSON."""
         return asdict(self)
 
     @classmethod
     def from_dict(cls, fields: Mapping[str, Any]) -> Choice:
-        """Give back what :meth:`to_dict` wrote."""
+        """Return what :meth:`to_dict` wrote."""
         rivals = tuple(
             Rival(
                 each["name"],
-                None if each["ratio"] is None else TimeRatio(**each["ratio"]),
+                None if each["ratio"] is None else Estimate(**each["ratio"]),
                 each["note"],
             )
             for each in fields["rivals"]
@@ -140,7 +104,7 @@ class KernelReport(Shown):
     notes: tuple[str, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
-        """Give everything, ready for JSON."""
+        """Return everything, ready for JSON."""
         return asdict(self)
 
 
@@ -155,7 +119,7 @@ Key = tuple[str, str]
 
 
 def choices_file(fingerprint: str) -> Path:
-    """Give the file that holds, or will hold, the choices of a machine."""
+    """Return the file that holds, or will hold, the choices of a machine."""
     return cache_folder() / f"kernels-{fingerprint}.json"
 
 
@@ -247,14 +211,14 @@ DECIDING_SETTINGS: dict[str, tuple[str, ...]] = {
 
 
 def deciding_settings(kind: str) -> tuple[str, ...]:
-    """Give the names of the settings of an operation that decide about speed."""
+    """Return the names of the settings of an operation that decide about speed."""
     return DECIDING_SETTINGS.get(kind, ())
 
 
 def signature(
     arguments: Sequence[Any], settings: Mapping[str, Any], names: Sequence[str]
 ) -> Signature:
-    """Give a key for exactly these shapes, dtypes and settings, in about a microsecond."""
+    """Return a key for exactly these shapes, dtypes and settings, in about a microsecond."""
     key: list[Any] = []
     for value in arguments:
         if isinstance(value, (np.ndarray, np.generic)):
@@ -383,7 +347,7 @@ WORK: dict[str, Callable[[Sequence[Shape]], int]] = {
 
 
 def arrays_in(arguments: Sequence[Any]) -> list[Any]:
-    """Give the arrays among arguments, also those in a tuple: as a recorder sees them."""
+    """Return the arrays among arguments, also those in a tuple: as a recorder sees them."""
     items = (
         item
         for value in arguments
@@ -402,7 +366,7 @@ ROUNDINGS = 200
 up, and different exponentials. Sums of very many terms may differ by more; then the exact result
 decides."""
 AS_GOOD_AS = 4.0
-"""A result may be so many times further from the exact one than the reference's."""
+"""How many times further from the exact result than the reference's a result may be."""
 
 
 def copied(arguments: Sequence[Any]) -> tuple[Any, ...]:
@@ -449,7 +413,7 @@ class Check:
         self.expected = self._results(reference, copied(arguments))
 
     def why_wrong(self, kernel: Kernel) -> str | None:
-        """Give the reason why an implementation cannot be used on these arguments, or None."""
+        """Return the reason why an implementation cannot be used on these arguments, or None."""
         if kernel is self.reference:
             return None
         own = copied(self.arguments)
@@ -524,7 +488,7 @@ def _are_close(found: Any, expected: Any) -> bool:
 
 
 def _distance(found: Array, expected: Array) -> float:
-    """Give the largest difference as a share of the largest element; infinite for a lost NaN."""
+    """Return the largest difference as a share of the largest element; infinite for a lost NaN."""
     is_finite = np.isfinite(expected)
     if not np.array_equal(found[~is_finite], expected[~is_finite], equal_nan=True):
         return math.inf
@@ -592,7 +556,7 @@ class Race:
 
 
 def implementations(kind: str, backends: Sequence[Backend]) -> dict[str, Kernel]:
-    """Give the different functions for an operation, by the first backend that has each."""
+    """Return the different functions for an operation, by the first backend that has each."""
     found: dict[str, Kernel] = {}
     for backend in backends:
         kernel = backend.kernels.get(kind)
@@ -651,32 +615,32 @@ def choose(
 
 
 def _start(times: Times, default: str) -> str:
-    """Give the default, or the fastest where that is wrong or needs no further evidence."""
+    """Return the default, or the fastest where that is wrong or needs no further evidence."""
     if default in times:
         return default
     return min(times, key=lambda name: float(np.median(times[name])))
 
 
-def _ratios(times: Times, start: str, alpha: float) -> dict[str, TimeRatio]:
+def _ratios(times: Times, start: str, alpha: float) -> dict[str, Estimate]:
     return {
         name: _ratio(values, times[start], alpha) for name, values in times.items() if name != start
     }
 
 
 def _winner(times: Times, start: str, alpha: float, floor: float) -> str:
-    """Give the fastest of those that are shown to be faster than the one to start from."""
+    """Return the fastest of those that are shown to be faster than the one to start from."""
     ratios = _ratios(times, start, alpha)
     shown = {name: ratio.value for name, ratio in ratios.items() if ratio.high < 1 - floor}
     return min(shown, key=shown.__getitem__) if shown else start
 
 
 def _is_decided(times: Times, start: str, alpha: float, floor: float) -> bool:
-    """Say whether each is known to be faster by more than the floor, or known not to be."""
+    """Return whether each is known to be faster by more than the floor, or known not to be."""
     ratios = _ratios(times, start, alpha).values()
     return not any(ratio.low <= 1 - floor <= ratio.high for ratio in ratios)
 
 
-def _ratio(times: Sequence[float], others: Sequence[float], alpha: float) -> TimeRatio:
+def _ratio(times: Sequence[float], others: Sequence[float], alpha: float) -> Estimate:
     return estimate_ratio(np.log(np.array(times) / np.array(others)).tolist(), alpha)
 
 
@@ -691,7 +655,7 @@ def _race(
     """Let implementations take turns in random order; give the seconds per call in each round."""
     rng = np.random.default_rng(race.seed)
     calls = {name: _call(op, kernel, arguments, settings) for name, kernel in kernels.items()}
-    with _no_collections():
+    with gc_paused(collect=False):
         first = _first_readings(calls)
         fastest = min(first.values())
         hopeless = [
@@ -710,7 +674,7 @@ def _race(
 
 
 def _first_readings(calls: Mapping[str, Call]) -> dict[str, float]:
-    """Give the shortest of a few single calls of each, taken in turns."""
+    """Return the shortest of a few single calls of each, taken in turns."""
     readings: Times = {name: [] for name in calls}
     for _ in range(FIRST_READINGS):
         for name, call in calls.items():
@@ -728,20 +692,22 @@ def _take_rounds(
     rng: np.random.Generator,
 ) -> None:
     """Add rounds to `times`, each with a turn of everyone."""
-    end, names = perf_counter() + budget_s, list(calls)
-    loops = {name: min(MOST_LOOPS, max(1, round(TURN_S / first[name]))) for name in names}
-    while (done := len(times[names[0]])) < FEWEST_ROUNDS or (
-        done < MOST_ROUNDS and perf_counter() < end
+    loops = {name: min(MOST_LOOPS, max(1, round(TURN_S / first[name]))) for name in calls}
+    done = min(map(len, times.values()))
+    for _, name in interleave(
+        calls,
+        rng=rng,
+        at_least=max(0, FEWEST_ROUNDS - done),
+        at_most=max(0, MOST_ROUNDS - done),
+        budget_s=budget_s,
     ):
-        for index in rng.permutation(len(names)):
-            name = names[index]
-            if first[name] < WARMED_BELOW_S:
-                calls[name]()
-            times[name].append(_seconds(calls[name], loops[name]))
+        if first[name] < WARMED_BELOW_S:
+            calls[name]()
+        times[name].append(_seconds(calls[name], loops[name]))
 
 
 def _call(op: str, kernel: Kernel, arguments: Sequence[Any], settings: Mapping[str, Any]) -> Call:
-    """Give the call to time; what changes its arguments works on copies."""
+    """Return the call to time; what changes its arguments works on copies."""
     own = copied(arguments) if op in IN_PLACE else tuple(arguments)
     return lambda: kernel(*own, **settings)
 
@@ -754,18 +720,6 @@ def _seconds(call: Call, loops: int) -> float:
 @cache
 def _watch() -> Stopwatch:
     return Stopwatch(WALL)
-
-
-@contextmanager
-def _no_collections() -> Iterator[None]:
-    """Keep the collector off, without the collection before that longer measurements afford."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
 
 
 # ---------------------------------------------------------------- a backend for a model: it
@@ -794,7 +748,7 @@ def set_model_backend(model: Module, backend: str | Backend | GivesBackend | Non
 
 
 def model_backend(model: Module) -> Backend | None:
-    """Give the backend that a model was given, or None."""
+    """Return the backend that a model was given, or None."""
     return None if model._execution is None else model._execution.backend
 
 
@@ -832,7 +786,7 @@ def _set(module: Module, backend: Backend | None) -> None:
 
 @contextmanager
 def prepared(model: Any, inputs: Any = None) -> Iterator[Workload]:
-    """Give the workload to run, without gradients; the model stays as it was.
+    """Return the workload to run, without gradients; the model stays as it was.
 
     Backends of its own are lifted: inside the block the model runs on that of the caller.
     """
@@ -865,7 +819,7 @@ def operations_of(workload: Workload) -> list[tuple[str, str]]:
 
 
 def class_of(call: KernelCall) -> tuple[str, str]:
-    """Give the operation of a recorded call and its size class."""
+    """Return the operation of a recorded call and its size class."""
     shapes = [spec.shape for spec in call.inputs]
     dtypes = [str(spec.dtype) for spec in call.inputs]
     return call.kind, size_class(call.kind, shapes, dtypes, call.settings)

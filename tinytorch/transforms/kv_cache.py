@@ -10,7 +10,7 @@ from typing import Any, Self
 import numpy as np
 
 from tinytorch.comparison.compare import compare
-from tinytorch.comparison.comparison import FASTER, Comparison
+from tinytorch.comparison.comparison import Comparison
 from tinytorch.core.attention import MultiHeadAttention
 from tinytorch.core.autograd import no_grad
 from tinytorch.core.dispatch import active_backend
@@ -25,17 +25,8 @@ from tinytorch.core.tensor import Tensor
 from tinytorch.core.transformers import GPT
 from tinytorch.errors import MeasurementError, SettingError, ShapeError
 from tinytorch.measure.ceilings import Progress
+from tinytorch.measure.estimate import FASTER
 from tinytorch.showing import Shown
-
-__all__ = [
-    "CachePoint",
-    "CacheTradeoff",
-    "CachedMultiHeadAttention",
-    "disable_kv_cache",
-    "enable_kv_cache",
-    "measure_cache_tradeoff",
-]
-
 
 # ---------------------------------------------------------------- giving a whole model a key-value
 # cache, and taking it away again
@@ -95,7 +86,7 @@ def enable_kv_cache(
 
 
 def disable_kv_cache(model: Module) -> None:
-    """Give back the plain model; nothing happens where no cache is enabled."""
+    """Return the plain model; nothing happens where no cache is enabled."""
     for module in model.modules():
         attached = vars(module).get("forward")
         if isinstance(attached, _Attached):
@@ -211,7 +202,7 @@ def _attach(attached: _Attached) -> None:
 
 
 def _find(model: Module) -> tuple[dict[str, GPT], dict[str, MultiHeadAttention]]:
-    """Give every GPT of a tree, and the attention layers outside of these, by their names."""
+    """Return every GPT of a tree, and the attention layers outside of these, by their names."""
     modules = dict(model.named_modules())
     gpts = {name: module for name, module in modules.items() if isinstance(module, GPT)}
     inside = {id(part) for gpt in gpts.values() for part in gpt.modules()}
@@ -282,7 +273,7 @@ class CachedMultiHeadAttention(MultiHeadAttention):
 
     @classmethod
     def of(cls, attention: MultiHeadAttention, *, max_seq_len: int | None = None) -> Self:
-        """Give a cached layer that shares the weights of a causal one."""
+        """Return a cached layer that shares the weights of a causal one."""
         if not attention.causal:
             raise SettingError(
                 f"{attention.extra_repr()}: only causal attention can be cached, because without "
@@ -300,7 +291,7 @@ class CachedMultiHeadAttention(MultiHeadAttention):
 
     @property
     def seq_pos(self) -> int:
-        """Give the number of tokens that are remembered."""
+        """Return the number of tokens that are remembered."""
         return 0 if self.cache is None else self.cache.seq_pos
 
     def reset(self) -> None:
@@ -373,27 +364,27 @@ class CachePoint:
 
     @property
     def plain_s(self) -> float:
-        """Give the median seconds of a step without cache."""
+        """Return the median seconds of a step without cache."""
         return self.comparison.baseline.median
 
     @property
     def cached_s(self) -> float:
-        """Give the median seconds of a step with the cache."""
+        """Return the median seconds of a step with the cache."""
         return self.comparison.candidate.median
 
     @property
     def saved_s(self) -> float:
-        """Give the seconds that the cache saves on this token; below 0 it costs them."""
+        """Return the seconds that the cache saves on this token; below 0 it costs them."""
         return self.plain_s - self.cached_s
 
     @property
     def speedup(self) -> float:
-        """Give the time without cache over that with it."""
+        """Return the time without cache over that with it."""
         return self.comparison.speedup
 
     @property
     def verdict(self) -> str:
-        """Say what is shown: `faster` is that the cache makes the step faster."""
+        """Return what is shown: `faster` is that the cache makes the step faster."""
         return self.comparison.verdict
 
     def to_dict(self) -> dict[str, Any]:
@@ -424,7 +415,7 @@ class CacheTradeoff(Shown):
 
     @property
     def break_even(self) -> int | None:
-        """Give the shortest measured length from which on the cache is shown to be faster.
+        """Return the shortest measured length from which on the cache is shown to be faster.
 
         None when it is not, at the longest one.
         """
@@ -464,7 +455,7 @@ class CacheTradeoff(Shown):
         return total
 
     def to_dict(self) -> dict[str, Any]:
-        """Give everything, ready for JSON."""
+        """Return everything, ready for JSON."""
         return {
             "name": self.name,
             "backend": self.backend,
@@ -580,7 +571,7 @@ def _joint_notes(points: Sequence[CachePoint]) -> tuple[str, ...]:
 
 
 def _check_equal(plain: Array, cached: Array, length: int) -> float:
-    """Give the largest difference of the logits, or raise: what is wrong is not timed."""
+    """Return the largest difference of the logits, or raise: what is wrong is not timed."""
     difference = float(np.abs(plain - cached).max())
     allowed = TOLERANCE * max(1.0, float(np.abs(plain).max()))
     if not difference <= allowed:

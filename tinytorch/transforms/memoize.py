@@ -19,8 +19,6 @@ from tinytorch.core.module import Module
 from tinytorch.core.tensor import Tensor
 from tinytorch.errors import GraphError, SettingError
 
-__all__ = ["MemoStatistics", "memoize"]
-
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
 
@@ -50,7 +48,7 @@ def memoize(function: Any = None, /, *, maxsize: int | None = DEFAULT_SIZE) -> A
     Use it as ``@memoize`` or ``@memoize(maxsize=1000)``; None keeps everything, else the results
     that were not used for longest go first. Arguments are arrays, tensors, numbers, texts and other
     hashable values, also in lists, tuples, sets and dictionaries. Arrays count by their content:
-    shape, dtype and a 256-bit digest of their bytes. Every caller gets a copy, so that nobody can
+    shape, dtype and a 256-bit digest of their bytes. Every caller gets a copy, so that none can
     change what is kept. It is safe in threads; two that miss at the same time both compute.
 
     A function that reads anything else that may change (weights, files, the clock, random numbers)
@@ -127,7 +125,7 @@ class Memoized(Generic[Parameters, Result]):
 
 
 def _key(value: Any) -> Hashable:
-    """Give something hashable that is equal for equal content, and for nothing else."""
+    """Return something hashable that is equal for equal content, and for nothing else."""
     kind = type(value)
     if isinstance(value, Tensor):
         return kind, value.requires_grad, _array_key(value.data)

@@ -49,17 +49,6 @@ from tinytorch.transforms.kernel_choice import (
     size_class,
 )
 
-__all__ = [
-    "TENSOR_OPERATIONS",
-    "OptimizedBackend",
-    "fused_gelu",
-    "tiled_matmul",
-    "unfused_gelu",
-    "vectorized_matmul",
-    "with_a_method_for_each_operation",
-]
-
-
 # ---------------------------------------------------------------- operations on tensors by their
 # kind: what :class:`OptimizedBackend` calls, with gradients
 #
@@ -269,7 +258,7 @@ Class = TypeVar("Class", bound=type)
 
 
 def with_a_method_for_each_operation(cls: Class) -> Class:
-    """Give a class with `dispatch` a method for each operation, to be found and asked for help."""
+    """Return a class with `dispatch` as a method for each operation, so that help() finds it."""
     for kind in REFERENCE.kernels:
         assert not hasattr(cls, kind), f"the operation {kind} hides a method of {cls.__name__}"
         setattr(cls, kind, _method(kind, cls.__name__))
@@ -277,7 +266,7 @@ def with_a_method_for_each_operation(cls: Class) -> Class:
 
 
 def _method(kind: str, owner: str) -> Callable[..., Any]:
-    """Give the method of an operation, with a signature and a docstring for those who look."""
+    """Return the method of an operation, with a signature and a docstring for those who look."""
 
     def method(self: Any, *arguments: Any, **settings: Any) -> Any:
         return self.dispatch(kind, *arguments, **settings)
@@ -363,7 +352,7 @@ class OptimizedBackend:
         return list(found.values())
 
     def _usual(self) -> Backend:
-        """Give the backend that computes unless another one is shown to be faster."""
+        """Return the backend that computes unless another one is shown to be faster."""
         by_name = {backend.name: backend for backend in self._backends}
         names = (active_backend().name, "numba", "numpy")
         return next((by_name[name] for name in names if name in by_name), self._backends[-1])
@@ -388,7 +377,7 @@ class OptimizedBackend:
                 return compute(*map(_wrapped, arguments), **settings).data
 
     def as_backend(self) -> Backend:
-        """Give a backend whose kernels choose in this way."""
+        """Return a backend whose kernels choose in this way."""
         return self._backend
 
     if TYPE_CHECKING:
@@ -398,7 +387,7 @@ class OptimizedBackend:
     # ------------------------------------------------------------ choosing
 
     def _kernel(self, kind: str) -> Kernel:
-        """Give the function that looks up the choice for its arguments and calls it."""
+        """Return the function that looks up the choice for its arguments and calls it."""
         functions = implementations(kind, self._backends)
         if len(functions) == 1:
             return next(iter(functions.values()))
@@ -447,7 +436,7 @@ class OptimizedBackend:
             return functions[choice.chosen]
 
     def _known_choice(self, key: Key, functions: dict[str, Kernel]) -> Choice | None:
-        """Give a choice made before among the same implementations."""
+        """Return a choice made before among the same implementations."""
         if not self._is_loaded:
             self._is_loaded = True
             if self.keep:
@@ -506,7 +495,7 @@ class OptimizedBackend:
                 self._save()
 
     def report(self) -> KernelReport:
-        """Give every choice that is known on this machine."""
+        """Return every choice that is known on this machine."""
         with self._lock:
             known = [
                 self._known_choice(key, implementations(key[0], self._backends))
@@ -555,7 +544,7 @@ GELU_CUBIC = 0.044715
 
 
 def vectorized_matmul(a: Tensor, b: Tensor) -> Tensor:
-    """Give a @ b in one call of the active backend's matrix product.
+    """Return a @ b in one call of the active backend's matrix product.
 
     >>> vectorized_matmul(Tensor([[1.0, 2.0]]), Tensor([[3.0], [4.0]]))
     Tensor([[11.]])
@@ -564,7 +553,7 @@ def vectorized_matmul(a: Tensor, b: Tensor) -> Tensor:
 
 
 def tiled_matmul(a: Tensor, b: Tensor, tile_size: int = 64) -> Tensor:
-    """Give a @ b as a sum of products of tiles, `tile_size` rows and columns each.
+    """Return a @ b as a sum of products of tiles, `tile_size` rows and columns each.
 
     Three loops over rows, columns and the axis that is summed; tiles at the edges are smaller.
     Vectors, matrices and stacks of matrices that broadcast are all fine. A tile is meant to fit
@@ -581,12 +570,12 @@ def tiled_matmul(a: Tensor, b: Tensor, tile_size: int = 64) -> Tensor:
 
 
 def fused_gelu(x: Tensor) -> Tensor:
-    """Give GELU (tanh form) in one kernel: x is read once and the result written once."""
+    """Return GELU (tanh form) in one kernel: x is read once and the result written once."""
     return apply(activations.GELU("tanh"), _tensor(x))
 
 
 def unfused_gelu(x: Tensor) -> Tensor:
-    """Give the same as a chain of eight elementwise operations.
+    """Return the same as a chain of eight elementwise operations.
 
     Each of them reads and writes a whole array, which is what fusing saves.
     """

@@ -14,7 +14,7 @@ from typing import Any, Self
 import numpy as np
 
 from tinytorch import __version__
-from tinytorch.comparison.sequential import Rule, TimeRatio, estimate_ratio, time_until_known
+from tinytorch.comparison.sequential import Rule, estimate_ratio, time_until_known
 from tinytorch.comparison.sides import LocalSide
 from tinytorch.core.dispatch import active_backend, run, state
 from tinytorch.core.files import cache_folder, write_atomically
@@ -31,16 +31,17 @@ from tinytorch.core.spatial import Conv2d
 from tinytorch.core.tensor import Parameter, Tensor
 from tinytorch.errors import BackendError, DTypeError, GraphError, SettingError, ShapeError
 from tinytorch.measure.environment import describe_environment
+from tinytorch.measure.estimate import Estimate
 from tinytorch.models.adapter import adapter_for
 from tinytorch.models.core import own_tensors
-from tinytorch.models.workload import Workload, check_workload
+from tinytorch.models.workload import Workload
 from tinytorch.profiling.profile import Profile
-from tinytorch.transforms.plan import Gain, Plan, Skipped
+from tinytorch.transforms.plan import Gain, Plan, Skipped, Transform, Variant, check_choice
+from tinytorch.transforms.prune import Prune
 from tinytorch.transforms.support.observing import (
     checked_patterns,
     idle_patterns,
     see_calibration,
-    switch_to_eval,
 )
 from tinytorch.transforms.support.weights import (
     WeightLayer,
@@ -48,23 +49,6 @@ from tinytorch.transforms.support.weights import (
     carry_out,
     find_weight_layers,
 )
-
-__all__ = [
-    "GOALS",
-    "SPARSITIES",
-    "Crossover",
-    "CrossoverPoint",
-    "Key",
-    "SparseLayers",
-    "SparseLinear",
-    "crossover_file",
-    "load_crossovers",
-    "measure_crossover",
-    "merge_doubts",
-    "save_crossover",
-    "sparse_bytes",
-]
-
 
 # ---------------------------------------------------------------- SparseLinear: a linear layer
 # that holds, reads and multiplies only weights that are not zero
@@ -101,7 +85,7 @@ class SparseLinear(Module):
 
     @classmethod
     def of(cls, linear: Linear) -> Self:
-        """Give a layer that computes the same as a Linear; nothing is held in common."""
+        """Return a layer that computes the same as a Linear; nothing is held in common."""
         if not isinstance(linear, Linear):
             raise DTypeError(f"SparseLinear is made of a Linear, not of {linear!r}")
         bias = None if linear.bias is None else linear.bias.data
@@ -111,7 +95,7 @@ class SparseLinear(Module):
         return layer
 
     def dense(self) -> Linear:
-        """Give an ordinary layer, with all its weights bit for bit (but -0 is 0 now)."""
+        """Return an ordinary layer, with all its weights bit for bit (but -0 is 0 now)."""
         linear = Linear(self.in_features, self.out_features, self.bias is not None, rng=0)
         linear.weight = Parameter(self.weight.data)
         if self.bias is not None:
@@ -133,13 +117,13 @@ class SparseLinear(Module):
         return Tensor(result if result.dtype == x.data.dtype else result.astype(x.data.dtype))
 
     def product(self) -> Product:
-        """Give the kernel that computes this layer, and what it takes after x."""
+        """Return the kernel that computes this layer, and what it takes after x."""
         bias = None if self.bias is None else self.bias.data
         settings = {} if self.activation is None else {"activation": self.activation}
         return "sparse_linear", (*self._arrays(), bias), settings
 
     def _arrays(self) -> tuple[Array, Array, Array]:
-        """Give values, indices and pointers; those that came from elsewhere are looked at once."""
+        """Return values, indices and pointers; those that were assigned are checked once."""
         arrays = (self.values.data, self.indices.data, self.pointers.data)
         known = self._checked
         if not known or any(one is not other for one, other in zip(arrays, known, strict=True)):
@@ -169,14 +153,14 @@ class SparseLinear(Module):
             raise ShapeError("the indices of each output of a sparse matrix ascend; these do not")
 
     def with_activation(self, word: str) -> Self:
-        """Give the same layer, which applies an activation to its result in the same kernel."""
+        """Return the same layer, which applies an activation to its result in the same kernel."""
         twin = copy.copy(self)
         twin.activation = word
         return twin
 
     @property
     def weight(self) -> Tensor:
-        """The weight (in, out) with its zeros, made anew each time: nobody holds it."""
+        """The weight (in, out) with its zeros, computed at each access, never held."""
         return Tensor(unpack_sparse(*self._arrays(), inputs=self.in_features))
 
     @property
@@ -185,7 +169,7 @@ class SparseLinear(Module):
         return 1 - self.values.size / self.weight_size
 
     def memory_usage(self) -> dict[str, Any]:
-        """Give the bytes of the dense layer and those that are really held, and their ratio."""
+        """Return the bytes of the dense layer and those that are really held, and their ratio."""
         held = sum(tensor.data.nbytes for _, tensor in self._named_tensors())
         bias = 0 if self.bias is None else self.bias.data.nbytes
         original = self.weight_size * self.values.data.itemsize + bias
@@ -220,7 +204,7 @@ Key = tuple[int, int, int, str]
 
 
 def crossover_file(fingerprint: str) -> Path:
-    """Give the file that holds, or will hold, the crossovers of a machine."""
+    """Return the file that holds, or will hold, the crossovers of a machine."""
     return cache_folder() / f"crossovers-{fingerprint}.json"
 
 
@@ -270,7 +254,7 @@ class CrossoverPoint:
     sparsity: float
     dense_s: float
     sparse_s: float
-    ratio: TimeRatio
+    ratio: Estimate
     rounds: int
 
 
@@ -290,7 +274,7 @@ class Crossover:
     points: tuple[CrossoverPoint, ...]
     doubts: tuple[str, ...] = ()
 
-    def ratio_at(self, sparsity: float) -> TimeRatio:
+    def ratio_at(self, sparsity: float) -> Estimate:
         """Estimate sparse over dense time at a sparsity; below 1 sparse is faster.
 
         Between points the ratio is taken to grow with the share of weights that is left; below the
@@ -302,7 +286,7 @@ class Crossover:
             ratios = [getattr(point.ratio, name) for point in reversed(self.points)]
             return float(np.interp(1 - sparsity, left, ratios))
 
-        return TimeRatio(at("value"), at("low"), at("high"))
+        return Estimate(at("value"), at("low"), at("high"))
 
     @property
     def sparsity(self) -> float | None:
@@ -325,7 +309,7 @@ class Crossover:
         """From this sparsity on sparse is shown to be faster; None if it nowhere is."""
         return self._crossing(lambda ratio: ratio.high)
 
-    def _crossing(self, read: Callable[[TimeRatio], float]) -> float | None:
+    def _crossing(self, read: Callable[[Estimate], float]) -> float | None:
         """Walk down from the highest sparsity as long as sparse is faster."""
         above: CrossoverPoint | None = None
         for point in reversed(self.points):
@@ -340,7 +324,7 @@ class Crossover:
 
     @property
     def where(self) -> str:
-        """Say what was measured, and on what."""
+        """Return what was measured, and on what."""
         return (
             f"for {self.inputs} x {self.outputs} with {_count(self.rows, 'row')} on this machine "
             f"({self.backend}, {_count(self.threads, 'thread')})"
@@ -348,12 +332,13 @@ class Crossover:
 
     @property
     def note(self) -> str:
-        """Say in a sentence from where on sparse is faster."""
+        """Return in a sentence from where on sparse is faster."""
         first, last = self.points[0].sparsity, self.points[-1].sparsity
         if self.low is None:
             return f"dense is faster at every sparsity up to {last:.0%} {self.where}"
         if self.high is None or self.sparsity is None:
-            return f"sparse is not shown to be faster at any sparsity up to {last:.0%} {self.where}"
+            doubt = "whether sparse is faster is inconclusive at any sparsity"
+            return f"{doubt} up to {last:.0%} {self.where}"
         if self.high == first:
             return f"sparse is faster from {first:.0%} sparsity on, the least tried, {self.where}"
         if self.low == first:
@@ -371,7 +356,7 @@ class Crossover:
     @classmethod
     def from_dict(cls, fields: dict[str, Any]) -> Crossover:
         points = tuple(
-            CrossoverPoint(**(each | {"ratio": TimeRatio(**each["ratio"])}))
+            CrossoverPoint(**(each | {"ratio": Estimate(**each["ratio"])}))
             for each in fields["points"]
         )
         return cls(**(fields | {"points": points, "doubts": tuple(fields["doubts"])}))
@@ -477,7 +462,7 @@ def _measure_point(
     return CrossoverPoint(sparsity, dense_s, sparse_s, ratio, len(timed.rounds)), timed.doubts
 
 
-def _is_known(ratio: TimeRatio) -> bool:
+def _is_known(ratio: Estimate) -> bool:
     is_apart = ratio.high < 1 - FLOOR or ratio.low > 1 + FLOOR
     return is_apart or ratio.high < ratio.low * (1 + FLOOR)
 
@@ -525,7 +510,7 @@ def merge_doubts(doubts: Iterable[str]) -> tuple[str, ...]:
 
 
 def _range(numbers: Iterable[str]) -> str:
-    """Give the least and the most of numbers as they are written, some of them ranges already."""
+    """Return the least and the most of numbers as they are written, some of them ranges already."""
     single = [end for each in numbers for end in each.split(" to ")]
     ordered = sorted(single, key=lambda each: float(each.rstrip("%").replace(",", "")))
     return ordered[0] if ordered[0] == ordered[-1] else f"{ordered[0]} to {ordered[-1]}"
@@ -538,7 +523,6 @@ def _count(number: int, word: str) -> str:
 # ---------------------------------------------------------------- SparseLayers: the transform that
 # computes without the zeros of a pruned model, where it pays
 
-NAME = "SparseLayers"
 GOALS = ("latency", "memory")
 NO_CONVOLUTION = "there is no sparse kernel for convolutions; RemoveChannels makes them smaller"
 NO_PROFILE = (
@@ -553,7 +537,7 @@ NO_TORCH = (
 
 
 @dataclass(frozen=True)
-class SparseLayers:
+class SparseLayers(Transform):
     """Hold and multiply only the weights that are not zero, in linear layers.
 
     goal="latency": where it is measured to be faster, at the layer's sparsity and with the rows
@@ -562,22 +546,29 @@ class SparseLayers:
     no gradients through, so its tensors need none.
     """
 
+    variants = (
+        Variant(
+            "pruned-sparse",
+            "set four of five weights to zero, and skip them where that is faster",
+            preceded_by=(Prune(sparsity=0.8),),
+        ),
+    )
+    role, place, order = "numbers", 4, 80
+    frameworks = ("core",)
+    is_slow = True
+    follows_weights = True  # zeros take less room in a file than the places of all other weights
+    for_others = NO_TORCH
+    may_compete, effect = True, "leaves out weights that are zero"
+
     goal: str = "latency"
     keep: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        if self.goal not in GOALS:
-            raise SettingError(f"unknown goal {self.goal!r}; there are {', '.join(GOALS)}")
+        check_choice("goal", self.goal, GOALS)
         object.__setattr__(self, "keep", checked_patterns(self.keep))
 
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
-
-    def plan(self, workload: Workload, profile: Profile | None = None) -> Plan:
+    def make_plan(self, workload: Workload, profile: Profile | None) -> Plan:
         """Look at each layer's zeros, and measure whether they pay. A copy of it is called."""
-        check_workload(workload)
-        if adapter_for(workload.model, workload.arguments).name == "pytorch":
-            return self._empty((Skipped("", NO_TORCH),))
         layers = find_weight_layers(workload, self.keep, verb="sparse")
         for each in layers.found.values():
             each.reason = each.reason or _why_not(each, layers)
@@ -589,11 +580,9 @@ class SparseLayers:
         )
         notes = (*idle_patterns(self.keep, layers.found, change="sparse"), *merge_doubts(doubts))
         if not layers.steps:
-            return self._empty(_skipped(layers), notes)
+            return self.planned((), _skipped(layers), notes=notes)
         speedup = None if profile is None else _speedup(layers, profile)
-        return Plan(
-            NAME,
-            self.to_dict(),
+        return self.planned(
             layers.steps,
             _skipped(layers),
             speedup=speedup,
@@ -603,8 +592,8 @@ class SparseLayers:
         )
 
     def apply(self, workload: Workload, plan: Plan) -> Any:
-        """Give a copy of the model in which the layers of the plan are sparse."""
-        plan.check_made_by(NAME, self.to_dict())
+        """Return a copy of the model with the layers of the plan sparse."""
+        plan.check_made_by(self.name, self.to_dict())
         model = carry_out(workload, plan, _build)
         if plan.is_empty:
             return model
@@ -612,9 +601,6 @@ class SparseLayers:
             for _, tensor in own_tensors(module):
                 tensor.requires_grad, tensor.grad = False, None  # sparse layers let none through
         return model
-
-    def _empty(self, skipped: tuple[Skipped, ...], notes: tuple[str, ...] = ()) -> Plan:
-        return Plan(NAME, self.to_dict(), (), skipped, notes=notes)
 
 
 def _build(layer: Any, settings: Mapping[str, Any]) -> SparseLinear:
@@ -631,7 +617,7 @@ def _build(layer: Any, settings: Mapping[str, Any]) -> SparseLinear:
 
 
 def _why_not(each: WeightLayer, layers: WeightLayers) -> str:
-    """Say why a layer cannot be sparse, whatever the goal."""
+    """Return why a layer cannot be sparse, whatever the goal."""
     if type(each.layer) is Conv2d:
         return NO_CONVOLUTION
     weight = each.weight
@@ -661,14 +647,14 @@ def _decide_by_bytes(each: WeightLayer) -> None:
 def _deciding_by_time(
     workload: Workload, layers: WeightLayers, doubts: list[str]
 ) -> Callable[[WeightLayer], None]:
-    """Give the function that decides by time, after seeing how many rows each layer gets."""
+    """Return the function that decides by time, after seeing how many rows each layer gets."""
     rows = _rows_seen(workload, layers)
     paths = {id(each.layer): path for path, each in layers.found.items()}
 
     def decide(each: WeightLayer) -> None:
         path = paths[id(each.layer)]
         if path not in rows:
-            each.reason = "without example inputs nobody knows how many rows it gets"
+            each.reason = "needs example inputs: the number of rows that it gets is unknown"
             return
         inputs, outputs = each.weight.shape
         crossover = measure_crossover(inputs, outputs, rows[path])
@@ -715,7 +701,7 @@ def _sparsity(each: WeightLayer) -> float:
 
 
 def _skipped(layers: WeightLayers) -> tuple[Skipped, ...]:
-    """Give all that stays; layers that are sparse already hold floats, but that is no news."""
+    """Return all that stays; layers that are sparse already hold floats, but that is no news."""
     return tuple(
         Skipped(each.layer, "it is sparse already")
         if isinstance(layers.modules.get(each.layer), SparseLinear)
@@ -728,14 +714,13 @@ def _skipped(layers: WeightLayers) -> tuple[Skipped, ...]:
 
 
 def _rows_seen(workload: Workload, layers: WeightLayers) -> dict[str, int]:
-    """Give the most rows that each layer gets in a call on the example inputs, by its path."""
+    """Return the most rows that each layer gets in a call on the example inputs, by its path."""
     paths = [path for path, each in layers.found.items() if not each.reason]
     if not workload.arguments or not paths:
         return {}
     adapter = adapter_for(workload.model, workload.arguments)
     twin = adapter.clone(workload.model)
     modules = dict(adapter.modules(twin))
-    switch_to_eval(modules)
     rows: dict[str, int] = {}
 
     def see(path: str, x: Any) -> None:
@@ -761,7 +746,7 @@ def _speedup(layers: WeightLayers, profile: Profile) -> Gain | None:
             left[name] -= share * (1 - 1 / step.settings[name])
     value, low, high = (1 / left[name] for name in ("speedup", "speedup_low", "speedup_high"))
     basis = f"Amdahl's law: these layers take {total:.0%} of a call in the profile"
-    return Gain(value, low, high, basis)
+    return Gain(value, low, high, basis=basis)
 
 
 def _why_no_speedup(goal: str, profile: Profile | None) -> dict[str, str]:

@@ -7,11 +7,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from tinytorch.measure.estimate import Estimate
 from tinytorch.transforms.plan import Gain
-from tinytorch.tuning.attempt import Value
-
-__all__ = ["Advice", "billions", "millions"]
-
 
 NEAR = 4 / 3
 """A gain, as a logarithm, that differs by no more than this factor is as predicted."""
@@ -23,7 +20,7 @@ class Advice:
 
     `evidence` are sentences with numbers of the profile: layers, shares, bounds, sizes. `predicted`
     is how many times faster the whole call becomes, within what Amdahl's law and the roofline
-    allow; where nobody can tell, it is None and `not_predicted` has the reason. `share` is the part
+    allow; where it is unknown, it is None and `not_predicted` has the reason. `share` is the part
     of the time that it is about.
     """
 
@@ -37,8 +34,8 @@ class Advice:
     cost: str = ""
     share: float | None = None
 
-    def agreement(self, measured: Value) -> str:
-        """Say how a measured speedup lies to the predicted one; "" where there is none.
+    def agreement(self, measured: Estimate) -> str:
+        """Return how a measured speedup compares with the prediction; "" without one.
 
         As predicted is what has the predicted value in its interval, or a gain of about its size,
         unless all of the interval lies beyond what was held possible.

@@ -30,14 +30,11 @@ from tinytorch.tuning.rules_products import (
 from tinytorch.tuning.rules_program import (
     book_keeping,
     busy_machine,
-    data_loading_advice,
     launches,
     not_counted,
     python_overhead,
     synchronisations,
 )
-
-__all__ = ["RULES", "Rule", "advise", "data_loading_advice"]
 
 Rule = Callable[[Profile, Facts], Iterable[Advice]]
 
@@ -72,27 +69,12 @@ RULES: dict[str, Rule] = {
 
 PLANNED = "planned"
 RISKS = {
-    "exact": "nothing but the order of sums changes",
-    "rounding": "numbers have fewer bits: outputs change a little, accuracy is to be checked",
-    "approximate": "another function is computed: accuracy decides, and needs an evaluate",
+    "exact": "equal outputs up to the order of summation",
+    "rounding": "lower precision: small output differences; check the accuracy",
+    "approximate": "outputs differ: needs an evaluate to check the accuracy",
 }
-COSTS = {
-    "compiled": "the first call of each shape compiles, for seconds to minutes",
-    "compiled-captured": "compiling and capturing before the first call; fixed shapes",
-    "captured": "capturing before the first call; fixed shapes, and memory held for the graph",
-    "compiled-kernels": "the first call of each kernel compiles, and what it made is kept",
-    "static-generation": "compiling and capturing before the first text; a cache of full length",
-    "int8-static": "calibration data that stands for what will come",
-    "tf32": "while a call runs, other threads multiply so as well",
-    "channels-last": "inputs are put into another order at the door",
-    "inference-mode": "outputs cannot take part in a graph",
-    "fold-batch-norm": "the copy cannot be trained further",
-    "pruned-sparse": "fine-tuning, where accuracy is lost",
-    "fewer-channels": "fine-tuning, where accuracy is lost",
-    "fewer-layers": "fine-tuning, where accuracy is lost",
-    "low-rank": "fine-tuning, where accuracy is lost",
-}
-"""Entry -> what it costs beside trying it."""
+COSTS = {"approximate": "fine-tuning, where accuracy is lost"}
+"""Risk -> what an entry costs beyond the time of trying it, unless it says so itself."""
 
 
 def advise(
@@ -101,7 +83,7 @@ def advise(
     entries: Sequence[Entry] = (),
     plans: Mapping[str, tuple[Plan, ...]] | None = None,
 ) -> tuple[Advice, ...]:
-    """Say what a profile suggests, with the evidence, what brings most first.
+    """Return what a profile suggests, with the evidence, largest gain first.
 
     `entries` are those that can be tried; without them, all of the catalog that fit the framework
     and the device. `plans` has what their transforms would do, by the name of the entry: what a
@@ -134,9 +116,8 @@ def _finished(advice: Advice, facts: Facts, entry: Entry | None) -> Advice:
     """Add what the catalog knows of risk and cost, and what the plans have measured."""
     if entry is None:
         return advice
-    advice = replace(
-        advice, risk=advice.risk or RISKS[entry.risk], cost=advice.cost or COSTS.get(entry.name, "")
-    )
+    cost = advice.cost or entry.cost or COSTS.get(entry.risk, "")
+    advice = replace(advice, risk=advice.risk or RISKS[entry.risk], cost=cost)
     plans = facts.plans.get(entry.name, ())
     planned = _planned_gain(plans)
     if planned is not None and advice.rule != "parameters dominate":
@@ -155,7 +136,7 @@ def _planned_gain(plans: Sequence[Plan]) -> Gain | None:
         math.prod(getattr(x, name) for x in gains) for name in ("value", "low", "high")
     )
     basis = "; ".join(dict.fromkeys(each.basis for each in gains))
-    return Gain(value, low, high, f"its own plan: {basis}")
+    return Gain(value, low, high, basis=f"its own plan: {basis}")
 
 
 def _bounded(gain: Gain, advice: Advice) -> Gain:
@@ -166,7 +147,7 @@ def _bounded(gain: Gain, advice: Advice) -> Gain:
     if gain.high <= most:
         return gain
     low, value = min(gain.low, most), min(gain.value, most)
-    return Gain(value, low, most, f"{gain.basis}; no more than Amdahl's law allows")
+    return Gain(value, low, most, basis=f"{gain.basis}; at most what Amdahl's law allows")
 
 
 def _only_planned(facts: Facts, named: Iterable[str]) -> Iterable[Advice]:
@@ -179,8 +160,8 @@ def _only_planned(facts: Facts, named: Iterable[str]) -> Iterable[Advice]:
             rule=PLANNED,
             title=entry.about[:1].upper() + entry.about[1:],
             evidence=(
-                f"its plan expects a call {gain.value:.2f} times as fast ({gain.low:.2f} to "
-                f"{gain.high:.2f}): {gain.basis.removeprefix('its own plan: ')}",
+                f"{gain.value:.2f}x speedup ({gain.low:.2f}x to {gain.high:.2f}x) planned: "
+                f"{gain.basis.removeprefix('its own plan: ')}",
             ),
             entry=entry.name,
             predicted=gain,
@@ -189,6 +170,6 @@ def _only_planned(facts: Facts, named: Iterable[str]) -> Iterable[Advice]:
 
 
 def _planned_share(facts: Facts, entry: str) -> float:
-    """Give the part of a call in the layers that a plan names; the model itself is all of it."""
+    """Return the share of a call in the layers that a plan names; the model itself is all of it."""
     layers = {layer for plan in facts.plans[entry] for layer in plan.layers}
     return 1.0 if "" in layers else share_of(facts.changed_by(entry, facts.work))

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from statistics import median
 from typing import Any
 
 from tinytorch.comparison.comparison import Comparison
 from tinytorch.errors import SettingError
+from tinytorch.measure.estimate import INCONCLUSIVE, Estimate, read_verdict
 from tinytorch.measure.interleaving import LATENCY, THROUGHPUT
 from tinytorch.measure.samples import Samples
 from tinytorch.transforms.plan import Plan
@@ -24,22 +25,23 @@ __all__ = [
     "INACCURATE",
     "IN_MEMORY",
     "LIMITS",
-    "NOTHING_TO_DO",
-    "NOT_SHOWN",
     "NOT_TRIED",
     "NO_GAIN",
     "OBJECTIVES",
     "OUTCOMES",
+    "OUT_OF_TIME",
     "RELOADED",
-    "TIME_IS_UP",
+    "SAME_BYTES",
+    "SKIPPED",
     "WORSE",
     "Attempt",
     "LimitCheck",
     "Measured",
     "Settings",
-    "Value",
     "check_limits",
     "checked_limits",
+    "is_less",
+    "is_more",
     "measured_by",
 ]
 
@@ -52,40 +54,6 @@ SAME_BYTES = 0.001
 
 
 @dataclass(frozen=True)
-class Value:
-    """A number and the interval that it lies in; where it was counted, both ends are the number."""
-
-    value: float
-    low: float
-    high: float
-
-    @classmethod
-    def counted(cls, value: float) -> Value:
-        """Give a number that has no doubt about it."""
-        return cls(value, value, value)
-
-    @property
-    def gain(self) -> Value:
-        """How many times less it is: 2 where this is half; of 0, infinitely many times."""
-        ends = (self.value, self.high, self.low)
-        return Value(*(1 / end if end > 0 else math.inf for end in ends))
-
-    @property
-    def is_less(self) -> bool:
-        """Whether a share is shown to be below 1, by more than what does not matter."""
-        return self.high < 1 - SAME_BYTES
-
-    @property
-    def is_more(self) -> bool:
-        """Whether a share is shown to be above 1, by more than what does not matter."""
-        return self.low > 1 + SAME_BYTES
-
-    def is_below(self, other: Value, *, by: float = 0.0) -> bool:
-        """Say whether it is shown to be smaller, by more than this share."""
-        return self.high < other.low * (1 - by) if by else self.high < other.low
-
-
-@dataclass(frozen=True)
 class Measured:
     """A candidate's time, memory and size as shares of the baseline's, and its accuracy's gain.
 
@@ -93,10 +61,10 @@ class Measured:
     better. What was not measured is None.
     """
 
-    time: Value | None = None
-    memory: Value | None = None
-    size: Value | None = None
-    accuracy: Value | None = None
+    time: Estimate | None = None
+    memory: Estimate | None = None
+    size: Estimate | None = None
+    accuracy: Estimate | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Give everything, ready for JSON; an end of an interval that is not known is None."""
@@ -112,69 +80,82 @@ class Measured:
 
 
 OBJECTIVES = tuple(each.name for each in fields(Measured))
-BASELINE = Measured(*(Value.counted(x) for x in (1.0, 1.0, 1.0, 0.0)))
+BASELINE = Measured(*(Estimate.counted(x) for x in (1.0, 1.0, 1.0, 0.0)))
 """The model as it is, against itself."""
+
+
+def is_less(share: Estimate | None) -> bool:
+    """Return whether a share lies below 1, by more than what does not matter."""
+    return share is not None and share.is_less_than(1, by=SAME_BYTES)
+
+
+def is_more(share: Estimate | None) -> bool:
+    """Return whether a share lies above 1, by more than what does not matter."""
+    return share is not None and share.is_more_than(1, by=SAME_BYTES)
 
 
 def measured_by(comparison: Comparison) -> Measured:
     """Draw from a comparison with the baseline what a candidate is judged by."""
-    ratio = comparison.ratio
     return Measured(
-        time=Value(ratio.value, ratio.low, ratio.high),
+        time=comparison.ratio,
         memory=_share(comparison, lambda each: each.memory_bytes),
         size=_share(comparison, lambda each: each.file_bytes),
         accuracy=_accuracy(comparison),
     )
 
 
-def _share(comparison: Comparison, of: Any) -> Value | None:
+def _share(comparison: Comparison, of: Any) -> Estimate | None:
     if comparison.resources is None:
         return None
     before, after = (of(each) for each in comparison.resources)
     if not before or after is None:
         return None
-    return Value.counted(after / before)
+    return Estimate.counted(after / before)
 
 
-def _accuracy(comparison: Comparison) -> Value | None:
+def _accuracy(comparison: Comparison) -> Estimate | None:
     accuracy = comparison.accuracy
     if accuracy is None or accuracy.failed:
         return None
-    return Value(accuracy.difference, accuracy.low, accuracy.high)
+    ends = (accuracy.difference, accuracy.low, accuracy.high)
+    return Estimate(*ends, accuracy.confidence, accuracy.n)
 
 
-def _value(given: Mapping[str, Any] | None) -> Value | None:
+def _value(given: Mapping[str, Any] | None) -> Estimate | None:
     if given is None:
         return None
     low = -math.inf if given["low"] is None else given["low"]
-    return Value(given["value"], low, math.inf if given["high"] is None else given["high"])
+    high = math.inf if given["high"] is None else given["high"]
+    return Estimate(**{**given, "low": low, "high": high})
 
 
 # ---------------------------------------------------------------- attempt: a stack of transforms
 # that was tried, and what came of it
 
-BETTER, NO_GAIN, WORSE, NOT_SHOWN = "better", "no gain", "worse", "not shown"
+BETTER, NO_GAIN, WORSE = "better", "no gain", "worse"
 ACCURACY_INCONCLUSIVE = "accuracy inconclusive"
 INACCURATE, BROKEN, FAILED = "inaccurate", "broken", "failed"
-NOTHING_TO_DO, NOT_TRIED = "nothing to do", "not tried"
+SKIPPED, NOT_TRIED = "skipped", "not tried"
 OUTCOMES = {
     BETTER: "shown to be better at the goal, and as good",
     NO_GAIN: "as good, and no better at the goal",
     WORSE: "as good, and worse at the goal",
-    NOT_SHOWN: "as good; nothing is shown about the goal",
+    INCONCLUSIVE: "as good; inconclusive about the goal",
     ACCURACY_INCONCLUSIVE: "too few examples to tell whether accuracy is kept: timed, never ranked",
     INACCURATE: "accuracy is worse than the margin allows, or outputs are too far off: never timed",
     BROKEN: "gives outputs that cannot stand in for the baseline's: never ranked",
     FAILED: "could not be carried out",
-    NOTHING_TO_DO: "the plan is empty",
-    NOT_TRIED: "nobody tried",
+    SKIPPED: "the plan is empty",
+    NOT_TRIED: "it was not tried",
 }
 """Outcome -> what it means."""
-TIME_IS_UP = "the budget of"
-"""How the reason begins where there was no time to try."""
+RENAMED = {"nothing to do": SKIPPED}
+"""What outcomes were called in older records."""
+OUT_OF_TIME = "out-of-time"
+"""Code of an attempt that was not tried because the budget was spent."""
 RELOADED, IN_MEMORY = "reloaded", "in memory"
 """Which model a confirmation is of: one that was saved and loaded, or the one that was made."""
-ACCEPTABLE = frozenset({BETTER, NO_GAIN, WORSE, NOT_SHOWN})
+ACCEPTABLE = frozenset({BETTER, NO_GAIN, WORSE, INCONCLUSIVE})
 
 
 @dataclass(frozen=True)
@@ -184,6 +165,8 @@ class Attempt:
     `comparison` is with the baseline, `against_best` with the best stack so far, by time alone;
     `measured` is what the first one says. `seconds` is what all of it took, planning included.
     `confirmed_on` is RELOADED or IN_MEMORY for a confirmation, and empty otherwise.
+    `measured_at` is when, for one that comes from the records of an earlier run.
+    `code` says for programs why it was not tried.
     """
 
     stack: tuple[str, ...]
@@ -195,6 +178,8 @@ class Attempt:
     seconds: float = 0.0
     notes: tuple[str, ...] = ()
     confirmed_on: str = ""
+    measured_at: str = ""
+    code: str = ""
 
     @property
     def name(self) -> str:
@@ -204,7 +189,7 @@ class Attempt:
     @property
     def lacked_time(self) -> bool:
         """Whether it was not tried because the time was up."""
-        return self.outcome == NOT_TRIED and self.reason.startswith(TIME_IS_UP)
+        return self.code == OUT_OF_TIME
 
     @property
     def is_acceptable(self) -> bool:
@@ -241,6 +226,8 @@ class Attempt:
             "seconds": self.seconds,
             "notes": list(self.notes),
             "confirmed_on": self.confirmed_on,
+            "measured_at": self.measured_at,
+            "code": self.code,
             "changes_process": list(self.changes_process),
         }
 
@@ -248,9 +235,12 @@ class Attempt:
     def from_dict(cls, fields: Mapping[str, Any]) -> Attempt:
         """Give back what :meth:`to_dict` wrote; conclusions are drawn again."""
         comparison, against = fields["comparison"], fields["against_best"]
+        # Before there were codes: what took no time at all was not tried for want of it.
+        is_late = fields["outcome"] == NOT_TRIED and not fields["seconds"]
+        former = OUT_OF_TIME if is_late else ""
         return cls(
             stack=tuple(fields["stack"]),
-            outcome=fields["outcome"],
+            outcome=RENAMED.get(fields["outcome"], read_verdict(fields["outcome"])),
             reason=fields["reason"],
             plans=tuple(Plan.from_dict(each) for each in fields["plans"]),
             comparison=comparison and Comparison.from_dict(comparison),
@@ -258,6 +248,8 @@ class Attempt:
             seconds=fields["seconds"],
             notes=tuple(fields["notes"]),
             confirmed_on=fields.get("confirmed_on", ""),
+            measured_at=fields.get("measured_at", ""),
+            code=fields.get("code", former),
         )
 
 
@@ -267,7 +259,7 @@ class Attempt:
 MEGABYTE = 1e6
 LEAST_COVERAGE = 0.95
 """Of so few rounds that an interval holds with less, nothing is shown."""
-KEPT, LIMIT_BROKEN, LIMIT_NOT_SHOWN = "kept", "broken", "not shown"
+KEPT, LIMIT_BROKEN = "kept", "broken"
 LIMITS = {
     "latency_ms": "median time of a call, in milliseconds",
     "memory_mb": "most memory alive at once, in 10^6 bytes",
@@ -278,18 +270,19 @@ LIMITS = {
 
 @dataclass(frozen=True)
 class LimitCheck:
-    """One limit, what was measured, and whether it is kept, broken or not shown."""
+    """One limit, what was measured, and whether it is kept, broken or inconclusive."""
 
     limit: str
     most: float
-    value: float | None
-    low: float | None
-    high: float | None
+    found: Estimate | None
     verdict: str
 
     def to_dict(self) -> dict[str, Any]:
-        """Give everything, ready for JSON; an end of an interval that is not known is None."""
-        return asdict(self) | {"high": None if self.high == math.inf else self.high}
+        """Return everything, ready for JSON; an end of an interval that is not known is None."""
+        ends = (self.found.value, self.found.low, self.found.high) if self.found else ()
+        known = [end if math.isfinite(end) else None for end in ends] or [None] * 3
+        numbers = dict(zip(("value", "low", "high"), known, strict=True))
+        return {"limit": self.limit, "most": self.most, **numbers, "verdict": self.verdict}
 
 
 def checked_limits(limits: Mapping[str, float] | None) -> dict[str, float]:
@@ -314,31 +307,28 @@ def check_limits(
     )
 
 
-def _check(name: str, most: float, value: Value | None) -> LimitCheck:
-    if value is None:
-        return LimitCheck(name, most, None, None, None, LIMIT_NOT_SHOWN)
-    verdict = KEPT if value.high <= most else LIMIT_BROKEN if value.low > most else LIMIT_NOT_SHOWN
-    return LimitCheck(name, most, value.value, value.low, value.high, verdict)
+def _check(name: str, most: float, found: Estimate | None) -> LimitCheck:
+    is_kept = found.is_below(most) if found else None
+    verdict = {True: KEPT, False: LIMIT_BROKEN, None: INCONCLUSIVE}[is_kept]
+    return LimitCheck(name, most, found, verdict)
 
 
-def _limit_value(name: str, comparison: Comparison, side: int) -> Value | None:
+def _limit_value(name: str, comparison: Comparison, side: int) -> Estimate | None:
     if name == "latency_ms":
         # Turns of a round share memory and a moment: only rounds are independent of each other.
-        found = comparison.rounds_of(LATENCY)
-        if not found:
+        taken = comparison.rounds_of(LATENCY)
+        if not taken:
             return None
-        rounds = [(each.baseline, each.candidate)[side] for each in found]
-        samples = Samples("rounds", tuple(median(each) for each in rounds))
-        interval = samples.median_interval()
-        low, high = interval.low, interval.high
-        if interval.confidence < LEAST_COVERAGE:
-            low, high = 0.0, math.inf
-        return Value(*(1e3 * x for x in (samples.median, low, high)))
+        rounds = [(each.baseline, each.candidate)[side] for each in taken]
+        samples = Samples("rounds", tuple(1e3 * median(each) for each in rounds))
+        found = samples.median_interval()
+        is_known = found.coverage >= LEAST_COVERAGE
+        return found if is_known else replace(found, low=0.0, high=math.inf)
     if comparison.resources is None:
         return None
     resources = comparison.resources[side]
     nbytes = resources.memory_bytes if name == "memory_mb" else resources.file_bytes
-    return None if nbytes is None else Value.counted(nbytes / MEGABYTE)
+    return None if nbytes is None else Estimate.counted(nbytes / MEGABYTE)
 
 
 # ---------------------------------------------------------------- what an optimization is asked

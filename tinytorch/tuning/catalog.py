@@ -1,39 +1,21 @@
-"""The catalog: what can be tried on a model, in a table that can be read from top to bottom."""
+"""The catalog: what can be tried on a model, derived from the attributes of the transforms."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from difflib import get_close_matches
-from typing import Any, Literal
+from typing import Any
 
 from tinytorch.errors import SettingError
 from tinytorch.models.adapter import adapter_for
 from tinytorch.models.workload import Workload
-from tinytorch.transforms.capture_graph import CaptureGraph
-from tinytorch.transforms.channels_last import ChannelsLast
-from tinytorch.transforms.compile_model import CompileModel
-from tinytorch.transforms.compiled_kernels import CompiledKernels
-from tinytorch.transforms.fold_batch_norm import FoldBatchNorm
-from tinytorch.transforms.fuse_attention import FuseAttention
-from tinytorch.transforms.fuse_layers import FuseLayers
-from tinytorch.transforms.inference_mode import InferenceMode
-from tinytorch.transforms.low_rank import LowRank
-from tinytorch.transforms.lower_precision import LowerPrecision
-from tinytorch.transforms.plan import Transform
-from tinytorch.transforms.prune import Prune
-from tinytorch.transforms.quantize import Quantize
-from tinytorch.transforms.remove_channels import RemoveChannels
-from tinytorch.transforms.remove_layers import RemoveLayers
-from tinytorch.transforms.set_threads import SetThreads
-from tinytorch.transforms.sparse_layers import SparseLayers
-from tinytorch.transforms.static_generation import StaticGeneration
-from tinytorch.transforms.tensor_float32 import TensorFloat32
+from tinytorch.transforms import find_transforms
+from tinytorch.transforms.plan import GOALS, RISKS, Goal, Risk, Transform
 
 __all__ = [
     "CATALOG",
     "GOALS",
-    "INFERENCE_MODE",
     "Entry",
     "Goal",
     "Risk",
@@ -43,31 +25,14 @@ __all__ = [
     "risk_of",
 ]
 
-Goal = Literal["latency", "throughput", "memory", "size"]
-GOALS: tuple[Goal, ...] = ("latency", "throughput", "memory", "size")
-INFERENCE_MODE = "inference-mode"
-"""What a user gets by calling the model in another way; results show what it brings alone."""
-Risk = Literal["exact", "rounding", "approximate"]
-RISKS: tuple[Risk, ...] = ("exact", "rounding", "approximate")
-"""From the smallest to the largest."""
-TIME, BYTES, ALL = (
-    frozenset({"latency", "throughput"}),
-    frozenset({"memory", "size"}),
-    frozenset(GOALS),
-)
-
 
 @dataclass(frozen=True)
 class Entry:
     """One thing to try: transforms that belong together, in their order.
 
-    Entries of one `role` are rivals: a stack has at most one of each. `place` is where it stands
-    in a stack. `risk` says what happens to the outputs: nothing but the order of sums ("exact"),
-    numbers with fewer bits ("rounding"), or another function ("approximate"), which is tried only
-    where somebody can say how good a model is. What `is_slow` to carry out is tried last, so that
-    it cannot spend the time of the others. `made_for` names the class of models
-    that it is for alone, where there is one, and there it comes first; `made_by` says who makes
-    such a model.
+    Entries of one `role` are rivals: a stack has at most one of each. `cost` is what it costs a
+    user beyond the time of trying it. The other fields are attributes of
+    :class:`~tinytorch.transforms.plan.Transform`.
     """
 
     name: str
@@ -82,69 +47,46 @@ class Entry:
     is_slow: bool = False
     made_for: str = ""
     made_by: str = ""
+    cost: str = ""
 
     def to_dict(self) -> dict[str, Any]:
-        """Give what it is called and what it does, ready for JSON."""
+        """Return its name, its transforms and its risk, ready for JSON."""
         transforms = [
-            {"transform": type(each).__name__, "settings": asdict(each)}  # type: ignore[call-overload]
+            {"transform": each.name, "settings": each.to_dict()} | _origin(each)
             for each in self.transforms
         ]
         return {"name": self.name, "transforms": transforms, "risk": self.risk}
 
 
-# fmt: off
-CATALOG: tuple[Entry, ...] = (
-    # what the model is made of
-    Entry("fewer-channels", (RemoveChannels(macs=0.5),), "structure", 1, "approximate", ALL,
-          "remove the channels that matter least, until half of the multiply-accumulates are left"),
-    Entry("fewer-layers", (RemoveLayers(count=1),), "structure", 1, "approximate", ALL,
-          "remove the block that matters least"),
-    Entry("fold-batch-norm", (FoldBatchNorm(),), "norms", 2, "exact", ALL,
-          "fold batch norms into the convolutions before them", ("pytorch",)),
-    Entry("fused-attention", (FuseAttention(),), "attention", 2, "exact", ALL,
-          "compute attention in one kernel where a model writes it out", ("pytorch",)),
-    Entry("fused-layers", (FuseLayers(),), "fusing", 6, "exact", TIME,
-          "compute neighbouring layers in one pass", ("core",)),
-    # the numbers that it holds
-    Entry("low-rank", (LowRank(energy=0.95),), "factors", 3, "approximate", ALL,
-          "write weights as products of two smaller matrices"),
-    Entry("pruned-sparse", (Prune(sparsity=0.8), SparseLayers()), "numbers", 4, "approximate", ALL,
-          "set four of five weights to zero, and skip them where that is faster", ("core",),
-          is_slow=True),
-    Entry("int8-dynamic", (Quantize(mode="dynamic"),), "numbers", 4, "rounding", ALL,
-          "hold weights in 8 bits and multiply in integers"),
-    Entry("int8-static", (Quantize(mode="static"),), "numbers", 4, "rounding", ALL,
-          "the same, with ranges known from calibration data"),
-    Entry("int8-weights", (Quantize(mode="weight_only"),), "numbers", 4, "rounding", ALL,
-          "hold weights in 8 bits and multiply in floats"),
-    Entry("int4-weights", (Quantize(mode="weight_only", bits=4),), "numbers", 4, "rounding", ALL,
-          "hold weights in 4 bits, in groups"),
-    Entry("bfloat16-layers", (LowerPrecision(how="layers"),), "numbers", 4, "rounding", ALL,
-          "multiply in bfloat16, keep the rest in float32", ("pytorch",)),
-    Entry("bfloat16", (LowerPrecision(),), "numbers", 4, "rounding", ALL,
-          "hold and compute everything in bfloat16", ("pytorch",)),
-    Entry("tf32", (TensorFloat32(),), "numbers", 4, "rounding", TIME,
-          "multiply float32 numbers as TF32", ("pytorch",), ("cuda",)),
-    # how they lie in memory and how the model is called
-    Entry("channels-last", (ChannelsLast(),), "layout", 5, "exact", TIME,
-          "keep the channels of a pixel together", ("pytorch",)),
-    Entry("threads", (SetThreads(),), "threads", 7, "exact", TIME,
-          "compute with as many threads as is fastest", ("pytorch",), ("cpu",)),
-    Entry(INFERENCE_MODE, (InferenceMode(),), "calling", 8, "exact", ALL,
-          "do without the book-keeping for gradients", ("pytorch",)),
-    Entry("compiled-kernels", (CompiledKernels(),), "kernels", 9, "exact", TIME,
-          "compute with kernels compiled for this machine", ("core",)),
-    Entry("compiled", (CompileModel(),), "kernels", 9, "exact", TIME,
-          "let torch.compile fuse operations", ("pytorch",), is_slow=True),
-    Entry("captured", (CaptureGraph(),), "kernels", 9, "exact", TIME,
-          "launch all kernels of a call at once", ("pytorch",), ("cuda",), is_slow=True),
-    Entry("compiled-captured", (CaptureGraph(compile=True),), "kernels", 9, "exact", TIME,
-          "fuse operations and launch them at once", ("pytorch",), ("cuda",), is_slow=True),
-    Entry("static-generation", (StaticGeneration(),), "kernels", 9, "exact", TIME,
-          "generate with a cache that is allocated once, and a compiled step", ("pytorch",),
-          made_for="Generation", made_by="tinytorch.perf.memoization.generation_call"),
+def _origin(transform: Transform) -> dict[str, str]:
+    """Return the package of a transform that is not our own: another version is another entry."""
+    found = find_transforms().get(transform.name)
+    return {"package": found.package} if found is not None and found.package else {}
+
+
+def _entries_of(transform: type[Transform]) -> Iterator[Entry]:
+    """Yield an entry for each variant that a transform names."""
+    for variant in transform.variants:
+        yield Entry(
+            name=variant.name,
+            transforms=(*variant.preceded_by, transform(**variant.settings)),
+            role=transform.role or transform.__name__,
+            place=transform.place,
+            risk=transform.risk,
+            serves=frozenset(transform.serves),
+            about=variant.about,
+            frameworks=transform.frameworks,
+            devices=transform.devices,
+            is_slow=transform.is_slow,
+            made_for=transform.made_for,
+            made_by=transform.made_by,
+            cost=variant.cost,
+        )
+
+
+CATALOG: tuple[Entry, ...] = tuple(
+    entry for found in find_transforms().values() for entry in _entries_of(found.transform)
 )
-# fmt: on
 
 
 def entries_for(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,23 +15,8 @@ from tinytorch.profiling.profile import Profile, ProfileFacts, find_facts
 from tinytorch.transforms.plan import Gain, Plan
 from tinytorch.tuning.catalog import CATALOG, Entry
 
-__all__ = [
-    "LEAST_GAIN",
-    "LITTLE",
-    "NO_CEILINGS",
-    "Change",
-    "Facts",
-    "Roof",
-    "Work",
-    "gain_of",
-    "gather_facts",
-    "missing_rate",
-    "roof_of",
-]
-
-
 LITTLE = 0.05
-"""What takes a smaller part of a call is not worth a word: Amdahl's law allows 5% at most."""
+"""Smaller shares of a call are not reported: Amdahl's law allows a gain of 5% at most."""
 PRODUCTS = "contraction"
 FREE = frozenset({"view"})
 ROW_OF_PHASE = {phase: path for path, phase in PHASES.items()}
@@ -88,17 +72,17 @@ class Facts:
     plans: Mapping[str, tuple[Plan, ...]] = field(default_factory=dict)
 
     def entries(self, *names: str) -> tuple[Entry, ...]:
-        """Give those of these entries that can be tried and have something to do."""
+        """Return those of these entries that are offered and whose plan is not empty."""
         found = (self.offered[name] for name in names if name in self.offered)
         return tuple(each for each in found if not self.does_nothing(each.name))
 
     def does_nothing(self, entry: str) -> bool:
-        """Say whether a plan is known and one of its parts has nothing to do."""
+        """Return whether a plan is known and one of its parts is empty."""
         plans = self.plans.get(entry)
         return plans is not None and (not plans or any(plan.is_empty for plan in plans))
 
     def changed_by(self, entry: str, work: Iterable[Work]) -> tuple[Work, ...]:
-        """Give the work inside of the layers that an entry's plan changes; all without a plan."""
+        """Return the work in the layers that an entry's plan changes; all work without a plan."""
         layers = {layer for plan in self.plans.get(entry, ()) for layer in plan.layers}
         if not layers:
             return tuple(work)
@@ -145,12 +129,12 @@ def _fitting(profile: Profile) -> Iterable[Entry]:
 
 
 def _busy_share(profile: Profile) -> float:
-    """Give the part of a call in which the device computes; layers are timed in that part."""
+    """Return the share of a call in which the device computes, where layers are timed."""
     return min(1.0, max(0.0, 1 - (profile.idle_share or 0.0)))
 
 
 def _outside_share(profile: Profile, work: Sequence[Work]) -> float:
-    """Give the part of a call in no operation; on a GPU that in which it waits."""
+    """Return the share of a call outside of operations; on a GPU, the idle share."""
     if profile.device != "cpu":
         return 1 - _busy_share(profile)
     placed = {id(each.record) for each in work}
@@ -178,7 +162,7 @@ def _work(profile: Profile) -> Iterable[Work]:
 
 
 def _calm_times(profile: Profile) -> dict[str, float]:
-    """Give the shortest own time of each layer in a watched call.
+    """Return the shortest own time of each layer in a watched call.
 
     The recording is one call, perhaps in a calm moment: only calm calls can be compared with it. It
     is slower than these, so that operations are taken to be longer than they are, never shorter.
@@ -192,7 +176,7 @@ def _calm_times(profile: Profile) -> dict[str, float]:
 
 
 def _place(record: OpRecord, rows: Mapping[str, object]) -> str | None:
-    """Give the row of the layer table whose own time has this operation."""
+    """Return the row of the layer table whose own time includes this operation."""
     if record.phase != "forward":
         row = ROW_OF_PHASE.get(record.phase)
         return row if row in rows else None
@@ -230,7 +214,7 @@ def _weight_finder(profile: Profile) -> Callable[[OpRecord], TensorSpec | None]:
 
 
 def named_layers(work: Iterable[Work]) -> str:
-    """Name the layers that take most of the time, repeated ones together."""
+    """Return the names of the layers that take most of the time, repeated ones grouped."""
     seconds: dict[str, float] = defaultdict(float)
     for each in work:
         seconds[each.layer] += each.seconds
@@ -244,12 +228,12 @@ def named_layers(work: Iterable[Work]) -> str:
 
 
 def share_of(work: Iterable[Work]) -> float:
-    """Give the part of a call that some work takes, never above 1."""
+    """Return the share of a call that some work takes, at most 1."""
     return min(1.0, math.fsum(each.share for each in work))
 
 
 def inside_share(work: Iterable[Work]) -> float:
-    """Give the part of a call that operations take without the Python around them."""
+    """Return the share of a call that operations take, without the Python around them."""
     return min(1.0, math.fsum(each.share * each.inside for each in work))
 
 
@@ -266,22 +250,23 @@ def time_text(seconds: float) -> str:
     return f"{seconds:.3g} s" if seconds < 1000 else f"{seconds:,.0f} s"
 
 
-def numbers_in(text: str) -> bool:
-    """Say whether a sentence holds a number."""
-    return re.search(r"\d", text) is not None
+def outside_text(profile: Profile, share: float) -> str:
+    """Describe the share of a call outside of operations; on a GPU, its idle share."""
+    if profile.device == "cpu":
+        return f"{share:.0%} or more of a call is outside of operations: Python and kernel calls"
+    return f"{share:.0%} of a call the device is idle: host-bound"
 
 
 # ---------------------------------------------------------------- how much faster a call can
 # become: the roofline for each operation, Amdahl's law for the whole
 #
-# Two assumptions stand behind predicted values: an operation that has less to move, or a higher
-# ceiling above it, stays as far from its roof as it is now; and operations in one pass take as long
-# as the slowest of them. The upper end is the roof itself, the lower end 1: a kernel that nobody
-# has timed may bring nothing.
+# Predictions make two assumptions: an operation with fewer bytes or a higher ceiling keeps its
+# efficiency, and fused operations take as long as the slowest of them. The upper end is the
+# roofline, the lower end 1: a kernel that was not measured may bring nothing.
 
 LEAST_GAIN = 1.05
-"""Nothing is advised where less is expected."""
-NO_CEILINGS = "the machine's ceilings were not measured, so nothing bounds the gain"
+"""Least expected speedup that is advised."""
+NO_CEILINGS = "this machine's ceilings were not measured"
 
 
 @dataclass(frozen=True)
@@ -292,7 +277,7 @@ class Roof:
     bandwidth: float
 
     def seconds(self, work: Work, *, moved: float | None = None, dtype: str = "") -> float | None:
-        """Give the least time for an operation, with so many bytes and in this arithmetic.
+        """Return the roofline time of an operation, with `moved` bytes and in `dtype`.
 
         None where the machine's rate for it was not measured.
         """
@@ -304,7 +289,7 @@ class Roof:
         return max(computing, (record.bytes_moved if moved is None else moved) / self.bandwidth)
 
     def is_memory_bound(self, work: Work) -> bool | None:
-        """Say whether moving bytes is the limit of an operation; None where nobody knows."""
+        """Return whether an operation is memory-bound; None if unknown."""
         peak = self.ceilings.peak_flops(work.record.dtype)
         if peak is None or not work.record.bytes_moved:
             return None
@@ -312,7 +297,7 @@ class Roof:
 
 
 def roof_of(profile: Profile) -> Roof | None:
-    """Give the roof above a profile, if the machine was measured.
+    """Return the roofline of a profile, if the machine was measured.
 
     A model that is called again and again finds in a cache what fits there as a whole.
     """
@@ -323,18 +308,18 @@ def roof_of(profile: Profile) -> Roof | None:
 
 
 def missing_rate(profile: Profile, dtype: str) -> str:
-    """Say why nothing is known about products of a dtype, or nothing where it is known."""
+    """Return why the rate for products of a dtype is unknown, or "" if it is known."""
     if profile.ceilings is None:
         return NO_CEILINGS
     if profile.ceilings.peak_flops(dtype) is not None:
         return ""
-    why = profile.ceilings.not_measured.get(f"{dtype} rate", "it is not among the measured ones")
-    return f"the machine's rate for {dtype} products was not measured: {why}"
+    why = profile.ceilings.not_measured.get(f"{dtype} rate", "not among the measured dtypes")
+    return f"this machine's {dtype} rate was not measured: {why}"
 
 
 @dataclass(frozen=True)
 class Change:
-    """What becomes of some work: the part of its time that is left, as expected and at best."""
+    """The remaining share of the time of some work, as expected (`left`) and at best (`least`)."""
 
     work: Work
     left: float
@@ -342,7 +327,7 @@ class Change:
 
     @classmethod
     def under(cls, work: Work, now: float | None, then: float | None) -> Change:
-        """Give what a roof of `then` seconds in the place of one of `now` leaves.
+        """Return the change when the roofline time goes from `now` to `then` seconds.
 
         Work that beats its roof (a cache helped, or the ceiling is too low) keeps its lead.
         """
@@ -356,7 +341,7 @@ class Change:
 def gain_of(
     changes: Iterable[Change], basis: str, *, vanishing: float = 0.0, left: float = 1.0
 ) -> Gain:
-    """Give the gain of a whole call by Amdahl's law.
+    """Return the gain of a whole call by Amdahl's law.
 
     What is expected is saved in the operation itself, at best also in the Python around it, which
     the layer table has in one number with it. `vanishing` is the share of the call in no operation,
@@ -369,9 +354,9 @@ def gain_of(
     )
     saved, most = saved + vanishing * (1 - left), most + vanishing
     value, high = _speedup(saved), _speedup(most)
-    return Gain(value, 1.0, max(value, high), basis)
+    return Gain(value, 1.0, max(value, high), basis=basis)
 
 
 def _speedup(saved: float) -> float:
-    """Give the speedup of a whole that is rid of this share, short of infinity."""
+    """Return the speedup after removing this share of the time, short of infinity."""
     return 1 / max(1 - saved, 1e-6) if saved > 0 else 1.0

@@ -13,13 +13,14 @@ from tinytorch.measure.environment import describe_environment
 from tinytorch.models.adapter import adapter_for
 from tinytorch.models.targets import load_workload
 from tinytorch.models.workload import Workload, check_workload
-from tinytorch.profiling.model_profile import IN_TRAINING_MODE, profile_workload
+from tinytorch.profiling.model_profile import about_training_mode, profile_workload
 from tinytorch.profiling.profile import Profile
 from tinytorch.records.record import Record
+from tinytorch.transforms.inference_mode import INFERENCE_MODE
 from tinytorch.tuning.advice import Advice
 from tinytorch.tuning.advise import advise
 from tinytorch.tuning.attempt import NOT_TRIED, Attempt, Settings
-from tinytorch.tuning.catalog import INFERENCE_MODE, Entry, entries_for, left_out
+from tinytorch.tuning.catalog import Entry, entries_for, left_out
 from tinytorch.tuning.optimization import Optimization
 from tinytorch.tuning.ranking import OBJECTIVE_OF
 from tinytorch.tuning.records import (
@@ -118,7 +119,7 @@ def optimize(
         notes=(
             *left_out(workload, goal, only=only, skip=skip),
             *((MADE_TO_EVALUATE,) if was_training else ()),
-            *_doubts(profile),
+            *_doubts(workload),
         ),
     )
     search = journal = None
@@ -241,9 +242,10 @@ def _empty_result(workload: Workload, settings: Settings, profile: Profile) -> O
     )
 
 
-def _doubts(profile: Profile) -> tuple[str, ...]:
-    """Give what the profile says about the model that makes every attempt doubtful."""
-    return tuple(each for each in profile.notes if each.startswith(IN_TRAINING_MODE))
+def _doubts(workload: Workload) -> tuple[str, ...]:
+    """Say what about the model makes every attempt doubtful."""
+    adapter = adapter_for(workload.model, workload.arguments)
+    return tuple(filter(None, [about_training_mode(adapter, workload.model)]))
 
 
 def _with_findings(result: Optimization, search: Search) -> Optimization:

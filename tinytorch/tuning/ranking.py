@@ -5,63 +5,47 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping, Sequence
 
-from tinytorch.comparison.comparison import FASTER, SLOWER, Comparison
-from tinytorch.comparison.comparison import NOT_SHOWN as TIME_NOT_SHOWN
+from tinytorch.comparison.comparison import Comparison
+from tinytorch.measure.estimate import FASTER, INCONCLUSIVE, SLOWER, Estimate
 from tinytorch.tuning.attempt import (
     BASELINE,
     BETTER,
     KEPT,
     NO_GAIN,
-    NOT_SHOWN,
     OBJECTIVES,
     SAME_BYTES,
     WORSE,
     Attempt,
     Measured,
-    Value,
     check_limits,
+    is_less,
+    is_more,
     measured_by,
 )
 
-__all__ = [
-    "OBJECTIVE_OF",
-    "baseline_keeps",
-    "best_of",
-    "choose",
-    "dominates",
-    "front_of",
-    "holds",
-    "next_best",
-    "outcome_at",
-    "value_at",
-]
-
-
 OBJECTIVE_OF = {"latency": "time", "throughput": "time", "memory": "memory", "size": "size"}
 """Goal -> the objective that decides about it."""
-OF_TIME = {FASTER: BETTER, SLOWER: WORSE, TIME_NOT_SHOWN: NOT_SHOWN}
+OF_TIME = {FASTER: BETTER, SLOWER: WORSE, INCONCLUSIVE: INCONCLUSIVE}
 
 
 def outcome_at(goal: str, comparison: Comparison) -> str:
-    """Say what a comparison shows about a goal; whether the candidate is any good is not asked."""
+    """Return the outcome of a comparison at a goal, regardless of accuracy."""
     if OBJECTIVE_OF[goal] == "time":
         return OF_TIME.get(comparison.verdict, NO_GAIN)
     share = value_at(goal, measured_by(comparison))
     if share is None:
-        return NOT_SHOWN
-    if share.high < 1 - SAME_BYTES:
-        return BETTER
-    return WORSE if share.low > 1 + SAME_BYTES else NO_GAIN
+        return INCONCLUSIVE
+    return BETTER if is_less(share) else WORSE if is_more(share) else NO_GAIN
 
 
 def best_of(
     attempts: Sequence[Attempt], *, goal: str, limits: Mapping[str, float]
 ) -> Attempt | None:
-    """Give the best attempt that is acceptable, better at the goal and keeps to the limits.
+    """Return the best attempt that is acceptable, better at the goal and within the limits.
 
     Where limits are set and only some attempt that is not better at the goal keeps to them, it is
     that one: a limit is a condition, a goal a wish. A stack that was compared with another of them,
-    and not shown to be faster, does not come before it: its value may be smaller by chance.
+    and inconclusive, does not come before it: its value may be smaller by chance.
     """
     acceptable = [each for each in attempts if each.is_acceptable and each.comparison]
     fitting = [each for each in acceptable if _keeps(each, limits)]
@@ -89,7 +73,7 @@ def choose(
     goal: str,
     limits: Mapping[str, float],
 ) -> Attempt | None:
-    """Give the best attempt that no fresh comparison speaks against.
+    """Return the best attempt that no confirmation contradicts.
 
     What was confirmed comes before everything else; once one did not hold, nothing else is chosen:
     the others were found the same way.
@@ -107,7 +91,7 @@ def next_best(
     goal: str,
     limits: Mapping[str, float],
 ) -> Attempt | None:
-    """Give what a fresh comparison should be made of, if none was; or the best that was confirmed.
+    """Return the attempt to confirm next, or the best one that is confirmed already.
 
     It is the best attempt that was not refuted. Once one is confirmed, another one comes before it
     only where its interval is wholly better than what was left of the first one's.
@@ -135,13 +119,13 @@ def _is_shown_better(attempt: Attempt, best: Attempt, goal: str) -> bool:
 
 
 def holds(confirmation: Attempt, *, goal: str, limits: Mapping[str, float]) -> bool:
-    """Tell whether a fresh comparison, on its own, would lead to the same choice."""
+    """Return whether a confirmation, on its own, leads to the same choice."""
     return best_of([confirmation], goal=goal, limits=limits) is not None
 
 
-def value_at(goal: str, measured: Measured) -> Value | None:
-    """Give what decides about a goal."""
-    value: Value | None = getattr(measured, OBJECTIVE_OF[goal])
+def value_at(goal: str, measured: Measured) -> Estimate | None:
+    """Return the value that decides about a goal."""
+    value: Estimate | None = getattr(measured, OBJECTIVE_OF[goal])
     return value
 
 
@@ -151,7 +135,7 @@ def _time_of(attempt: Attempt) -> float:
 
 
 def _adds_nothing(attempt: Attempt, names: Collection[str]) -> bool:
-    """Tell whether it was not shown to be faster than another one of these."""
+    """Return whether it was compared with another one of these and not found faster."""
     against = attempt.against_best
     return against is not None and against.verdict != FASTER and against.baseline_name in names
 
@@ -161,7 +145,7 @@ def _keeps(attempt: Attempt, limits: Mapping[str, float]) -> bool:
 
 
 def baseline_keeps(attempts: Sequence[Attempt], limits: Mapping[str, float]) -> bool:
-    """Tell whether the model as it is keeps to all limits, as far as the first comparison says."""
+    """Return whether the baseline is within all limits, by the first comparison."""
     compared = next((each for each in attempts if each.comparison), None)
     checks = check_limits(compared, limits, of_baseline=True)
     return all(each.verdict == KEPT for each in checks)
@@ -175,7 +159,7 @@ COUNTED = frozenset({"memory", "size"})
 
 
 def front_of(attempts: Sequence[Attempt]) -> tuple[str, ...]:
-    """Give the names of acceptable attempts that no other dominates; "" is the model as it is."""
+    """Return the names of the acceptable, non-dominated attempts; "" is the baseline."""
     points = {"": BASELINE} | {x.name: x.measured for x in attempts if x.is_acceptable}
     return tuple(
         name
@@ -185,7 +169,7 @@ def front_of(attempts: Sequence[Attempt]) -> tuple[str, ...]:
 
 
 def dominates(first: Measured, second: Measured) -> bool:
-    """Tell whether the first is at least as good in everything, and shown better in something.
+    """Return whether the first is at least as good in every objective and shown better in one.
 
     So what is best at one objective is always on the front. What one of them does not have decides
     nothing.
@@ -199,16 +183,16 @@ def dominates(first: Measured, second: Measured) -> bool:
     return all(_is_as_good(*each) for each in pairs) and any(_is_better(*each) for each in pairs)
 
 
-def _is_as_good(objective: str, ours: Value, theirs: Value) -> bool:
+def _is_as_good(objective: str, ours: Estimate, theirs: Estimate) -> bool:
     if objective in HIGHER_IS_BETTER:
         return ours.value >= theirs.value
     return ours.value <= theirs.value * (1 + _slack(objective))
 
 
-def _is_better(objective: str, ours: Value, theirs: Value) -> bool:
+def _is_better(objective: str, ours: Estimate, theirs: Estimate) -> bool:
     if objective in HIGHER_IS_BETTER:
-        return theirs.is_below(ours)
-    return ours.is_below(theirs, by=_slack(objective))
+        return theirs.is_less_than(ours)
+    return ours.is_less_than(theirs, by=_slack(objective))
 
 
 def _slack(objective: str) -> float:

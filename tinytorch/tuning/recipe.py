@@ -5,41 +5,22 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
 from tinytorch.errors import CheckpointError, SettingError, TinyTorchError, first_line
 from tinytorch.models.workload import Workload
-from tinytorch.transforms.capture_graph import CaptureGraph
-from tinytorch.transforms.channels_last import ChannelsLast
-from tinytorch.transforms.compile_model import CompileModel
-from tinytorch.transforms.compiled_kernels import CompiledKernels
-from tinytorch.transforms.fold_batch_norm import FoldBatchNorm
-from tinytorch.transforms.fuse_attention import FuseAttention
-from tinytorch.transforms.fuse_layers import FuseLayers
-from tinytorch.transforms.inference_mode import InferenceMode
-from tinytorch.transforms.low_rank import LowRank
-from tinytorch.transforms.lower_precision import LowerPrecision
-from tinytorch.transforms.pinned_transfers import PinnedTransfers
+from tinytorch.transforms import find_transforms
 from tinytorch.transforms.plan import Plan, Transform
-from tinytorch.transforms.prune import Prune
-from tinytorch.transforms.quantize import Quantize
-from tinytorch.transforms.remove_channels import RemoveChannels
-from tinytorch.transforms.remove_layers import RemoveLayers
-from tinytorch.transforms.set_threads import SetThreads
-from tinytorch.transforms.share_weights import ShareWeights
-from tinytorch.transforms.sparse_layers import SparseLayers
-from tinytorch.transforms.static_generation import StaticGeneration
-from tinytorch.transforms.tensor_float32 import TensorFloat32
 
 __all__ = [
-    "PREPARED",
     "TRANSFORMS",
     "Recipe",
     "carry_out",
     "last_change",
+    "packages_of",
     "plain_json",
     "rebuilt_plan",
     "rebuilt_transform",
@@ -48,46 +29,10 @@ __all__ = [
 
 FORMAT, SCHEMA = "tinytorch optimized model", 1
 
-TRANSFORMS: dict[str, type[Any]] = {
-    each.__name__: each
-    for each in (
-        RemoveChannels,
-        RemoveLayers,
-        FoldBatchNorm,
-        LowRank,
-        Prune,
-        ShareWeights,
-        Quantize,
-        LowerPrecision,
-        TensorFloat32,
-        ChannelsLast,
-        SparseLayers,
-        FuseLayers,
-        FuseAttention,
-        SetThreads,
-        InferenceMode,
-        PinnedTransfers,
-        CompiledKernels,
-        CompileModel,
-        CaptureGraph,
-        StaticGeneration,
-    )
+TRANSFORMS: dict[str, type[Transform]] = {
+    name: found.transform for name, found in find_transforms().items()
 }
 """The name in a recipe -> the transform. Nothing else in a file can be asked for."""
-
-PREPARED = frozenset({"CompileModel", "CaptureGraph", "StaticGeneration"})
-"""What calls a model to prepare it, and has to do that again in every process."""
-AFTER_WEIGHTS = PREPARED | {
-    "SparseLayers",  # zeros take less room in a file than the places of all other weights
-    "FuseLayers",
-    "FuseAttention",
-    "TensorFloat32",
-    "SetThreads",
-    "InferenceMode",
-    "PinnedTransfers",
-    "CompiledKernels",
-}
-"""What is done once the weights are in: it changes none of them, or makes its own from them."""
 
 Shapes = Mapping[str, tuple[int, ...]]
 
@@ -98,7 +43,8 @@ class Recipe:
 
     The first `weights_after` of the plans are carried out on the original, whatever its weights;
     then those of the file are put in, whose hash is `weights_sha256`; then the other plans follow.
-    `tensors` are the names and shapes of the original.
+    `tensors` are the names and shapes of the original. `packages` has, by the name of a transform
+    that is not TinyTorch's own, the package that it comes from, with its version.
     """
 
     name: str
@@ -111,11 +57,14 @@ class Recipe:
     weights_sha256: str
     tensors: Shapes
     versions: Mapping[str, str]
+    packages: Mapping[str, str] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
         """Give everything, ready for JSON; numbers that are not finite are None."""
         fields = {name: getattr(self, name) for name in self.__dataclass_fields__}
         fields["plans"] = [each.to_dict() for each in self.plans]
+        if not self.packages:
+            del fields["packages"]
         found: dict[str, Any] = plain_json({"format": FORMAT, "schema": SCHEMA, **fields})
         return found
 
@@ -130,7 +79,10 @@ class Recipe:
                 f"{SCHEMA}; update TinyTorch"
             )
         try:
+            packages = {name: str(of) for name, of in fields.get("packages", {}).items()}
+            _check_installed(packages)
             plans = tuple(rebuilt_plan(Plan.from_dict(each)) for each in fields["plans"])
+            fields = {**fields, "packages": packages}
             known = {name: fields[name] for name in cls.__dataclass_fields__}
             known["plans"], known["stack"] = plans, tuple(fields["stack"])
             known["tensors"] = {name: tuple(shape) for name, shape in fields["tensors"].items()}
@@ -164,6 +116,21 @@ class Recipe:
         )
 
 
+def packages_of(plans: Sequence[Plan]) -> dict[str, str]:
+    """Return the packages of transforms that are not TinyTorch's own, by the names of these."""
+    packages = {plan.transform: find_transforms()[plan.transform].package for plan in plans}
+    return {name: package for name, package in packages.items() if package}
+
+
+def _check_installed(packages: Mapping[str, str]) -> None:
+    for name, package in packages.items():
+        if name not in TRANSFORMS:
+            raise CheckpointError(
+                f"it needs the transform {name!r} of the package {package}, which is not installed "
+                f"here; install it with: pip install {package.replace(' ', '==')}"
+            )
+
+
 def rebuilt_transform(name: Any, settings: Any) -> Transform:
     """Give the transform that a recipe names."""
     if name not in TRANSFORMS:
@@ -172,13 +139,12 @@ def rebuilt_transform(name: Any, settings: Any) -> Transform:
             f"{', '.join(TRANSFORMS)}); update TinyTorch"
         )
     try:
-        transform: Transform = TRANSFORMS[name](**settings)
+        return TRANSFORMS[name](**settings)
     except (SettingError, TypeError) as error:
         raise CheckpointError(
             f"its recipe is damaged, or of another version: {name} does not take "
             f"{settings!r} ({first_line(error)})"
         ) from error
-    return transform
 
 
 def rebuilt_plan(plan: Plan) -> Plan:
@@ -187,7 +153,7 @@ def rebuilt_plan(plan: Plan) -> Plan:
     There, a tuple is a list; `check_made_by` compares settings, and tells these apart.
     """
     transform = rebuilt_transform(plan.transform, plan.settings)
-    own: dict[str, Any] = asdict(transform)  # type: ignore[call-overload]
+    own = transform.to_dict()
     if plain_json(own) != plain_json(dict(plan.settings)):
         raise CheckpointError(
             f"its recipe is damaged, or of another version: {plan.transform} has the settings "
@@ -197,15 +163,15 @@ def rebuilt_plan(plan: Plan) -> Plan:
 
 
 def last_change(plans: Sequence[Plan]) -> int:
-    """Give how many plans it takes until no weight changes any more."""
-    places = [place for place, plan in enumerate(plans, 1) if plan.transform not in AFTER_WEIGHTS]
-    return max(places, default=0)
+    """Return how many plans it takes until no weight changes any more."""
+    changes = [not TRANSFORMS[plan.transform].follows_weights for plan in plans]
+    return max((place for place, is_change in enumerate(changes, 1) if is_change), default=0)
 
 
 def carry_out(workload: Workload, plans: Sequence[Plan]) -> Any:
     """Carry out plans on copies of a workload's model, one on what the other gave."""
     for plan in plans:
-        if plan.transform in PREPARED and not workload.arguments:
+        if TRANSFORMS[plan.transform].is_prepared and not workload.arguments:
             raise SettingError(
                 f"{plan.transform} prepares a model for its inputs, and there are none; give a "
                 "workload, Workload(name, model, inputs), instead of the model alone"

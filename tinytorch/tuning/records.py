@@ -33,27 +33,13 @@ from tinytorch.tuning.attempt import (
     INACCURATE,
     NO_GAIN,
     NOT_TRIED,
-    NOTHING_TO_DO,
+    SKIPPED,
     WORSE,
     Attempt,
     Settings,
 )
 from tinytorch.tuning.catalog import CATALOG, Entry
 from tinytorch.tuning.optimization import Optimization
-
-__all__ = [
-    "ATTEMPT_KIND",
-    "OPTIMIZATION_KIND",
-    "Origin",
-    "add_record",
-    "attempt_record",
-    "find_finished",
-    "is_from_before",
-    "optimization_record",
-    "origin_of",
-    "workload_fingerprint",
-]
-
 
 # ---------------------------------------------------------------- a short text that says which
 # workload this is: the same in every process, for the same one
@@ -63,11 +49,11 @@ Add = Callable[[str, Any], None]
 
 
 class UnreadableError(Exception):
-    """A model with numbers that nobody can read."""
+    """A model whose weights cannot be read."""
 
 
 def workload_fingerprint(workload: Workload) -> str:
-    """Give a hash of everything that can be seen of a workload.
+    """Return a hash of everything observable of a workload.
 
     In it are the values of parameters, buffers, inputs and calibration data, classes and settings
     of the layers, the files that define them and `evaluate`, and the arrays and numbers that
@@ -245,14 +231,10 @@ def _add_bare_code(add: Add, code: CodeType) -> None:
 
 ATTEMPT_KIND, OPTIMIZATION_KIND = "attempt", "optimization"
 JOIN = " + "
-NOT_AGAIN = ", not again"
-"""How the note of an attempt ends that an earlier run made."""
 RECENT = 5
-"""So many attempts at one thing are looked at for the last that was really made."""
-FINISHED = frozenset(
-    {BETTER, NO_GAIN, WORSE, ACCURACY_INCONCLUSIVE, INACCURATE, BROKEN, NOTHING_TO_DO}
-)
-"""Outcomes that stay: what failed or was not shown may turn out otherwise the next time.
+"""Number of recent attempts that are searched for one that was not skipped."""
+FINISHED = frozenset({BETTER, NO_GAIN, WORSE, ACCURACY_INCONCLUSIVE, INACCURATE, BROKEN, SKIPPED})
+"""Outcomes that stay: what failed or was inconclusive may turn out otherwise the next time.
 
 An inconclusive accuracy stays: other examples, or another margin, are other settings.
 """
@@ -353,7 +335,7 @@ def optimization_record(optimization: Optimization, origin: Origin) -> Record:
 
 
 def find_finished(store: RecordStore, origin: Origin) -> dict[tuple[str, ...], Attempt]:
-    """Give the attempts that need not be repeated, the newest of each stack.
+    """Return the attempts that need not be repeated, the newest of each stack.
 
     They were made on this machine, of the same model, with the same inputs, settings, libraries
     and tinytorch; a note says when. What failed, or showed nothing, is not among them.
@@ -371,8 +353,8 @@ def find_finished(store: RecordStore, origin: Origin) -> dict[tuple[str, ...], A
 
 
 def is_from_before(attempt: Attempt) -> bool:
-    """Tell whether an attempt comes from an earlier run, by :func:`find_finished`."""
-    return attempt.notes[-1:] != () and attempt.notes[-1].endswith(NOT_AGAIN)
+    """Return whether an attempt comes from an earlier run, by :func:`find_finished`."""
+    return bool(attempt.measured_at)
 
 
 def add_record(store: RecordStore, record: Record) -> str:
@@ -406,7 +388,7 @@ def _settings_key(origin: Origin, stack: tuple[str, ...]) -> str:
 
 
 def _digest(scores: npt.ArrayLike | None) -> str:
-    """Give a hash of scores, without the last places, which the order of sums may move."""
+    """Return a hash of scores, rounded to be independent of the order of summation."""
     if scores is None:
         return ""
     values = np.asarray(scores, dtype=np.float64)
@@ -420,7 +402,7 @@ def _device_name(device: str) -> str:
 
 @cache
 def _own_version() -> str:
-    """Give the version, and a hash of the files that decide what an attempt gives."""
+    """Return the version, and a hash of the files that determine the result of an attempt."""
     package = Path(errors_module.__file__).parent
     digest = hashlib.blake2b(digest_size=8)
     for folder in DECIDING_FOLDERS:
@@ -433,17 +415,17 @@ def _own_version() -> str:
 
 
 def _newest(store: RecordStore, key: SeriesKey) -> Attempt | None:
-    """Give the last attempt of a series at which something was really tried."""
+    """Return the last attempt of a series that was not skipped."""
     records = store.find(**key._asdict(), newest_first=True, limit=RECENT)
     attempts = (_attempt_of(each) for each in records)
     return next((each for each in attempts if each and each.outcome != NOT_TRIED), None)
 
 
 def _attempt_of(record: Record) -> Attempt | None:
-    """Give the attempt in a record, with a note that says when; None where there is none."""
+    """Read the attempt in a record, with a note of its date; None if there is none."""
     try:
         attempt = Attempt.from_dict(record.details)
     except (TinyTorchError, KeyError, TypeError, ValueError, AttributeError):
         return None
-    made = f"measured at {record.created_at[:16].replace('T', ' ')} UTC{NOT_AGAIN}"
-    return replace(attempt, notes=(*attempt.notes, made))
+    made = f"measured at {record.created_at[:16].replace('T', ' ')} UTC, not again"
+    return replace(attempt, notes=(*attempt.notes, made), measured_at=record.created_at)

@@ -1,4 +1,4 @@
-"""Rules about attention: written out in several operations, and growing with the square."""
+"""Rules about attention, fusion, generation, memory and batch size."""
 
 from __future__ import annotations
 
@@ -22,34 +22,22 @@ from tinytorch.tuning.facts import (
     gain_of,
     inside_share,
     named_layers,
+    outside_text,
     roof_of,
     share_of,
     time_text,
 )
 from tinytorch.tuning.rules_products import at_most
 
-__all__ = [
-    "batch_norms",
-    "convolution_layout",
-    "own_kernels",
-    "parameters_dominate",
-    "quadratic_attention",
-    "small_batch",
-    "small_operations",
-    "token_by_token",
-    "written_out_attention",
-]
-
-
 SOFTMAX = frozenset({"softmax", "aten._softmax", "aten._safe_softmax"})
 REACH = 16
-"""How many operations away from a softmax its products are looked for: masks, scales, copies."""
+"""How many operations away from a softmax its products may be: masks, scales, copies."""
 IN_ONE_KERNEL = (
-    "the two products take as long as now, and all between them as long as the slowest of it; at "
-    "best a kernel at the roof, which moves queries, keys, values and outputs, but no scores"
+    "both matmuls unchanged, everything between them in one pass; at best a fused kernel at the "
+    "roofline, which moves queries, keys, values and outputs, but no scores"
 )
 FAR = 64
-"""A length that is more times longer than the present one is nobody's worry today."""
+"""Lengths beyond this multiple of the present one are not reported."""
 
 
 @dataclass(frozen=True)
@@ -91,12 +79,12 @@ def written_out_attention(profile: Profile, facts: Facts) -> Iterable[Advice]:
         length = max(each.keys for each in found)
         yield Advice(
             rule="attention written out",
-            title="Compute attention in one kernel",
+            title="Fuse attention into one kernel",
             evidence=(
-                f"{counted(len(found), 'attention')} of {named_layers(work)} take {share:.0%} of a "
-                f"call in {counted(sum(x.family != 'view' for x in work), 'operation')}",
-                f"score matrices of {millions(scores)} MB at a length of {length} are written and "
-                "read again; four times as much at twice the length",
+                f"{share:.0%} of a call is attention in {named_layers(work)}: "
+                f"{counted(sum(x.family != 'view' for x in work), 'operation')}",
+                f"{millions(scores)} MB of attention scores are written and read back at length "
+                f"{length}, growing quadratically with the length",
                 at_most(share),
             ),
             entry=entry.name,
@@ -107,7 +95,7 @@ def written_out_attention(profile: Profile, facts: Facts) -> Iterable[Advice]:
 
 
 def quadratic_attention(profile: Profile, facts: Facts) -> Iterable[Advice]:
-    """The length from which on attention, that grows with the square, is most of the work."""
+    """The length at which attention, whose cost is quadratic, exceeds all other products."""
     found = [each for each in find_attention(facts.work) if 1 < each.queries == each.keys]
     inside = {id(x) for each in found for x in each.products}
     attention = sum(x.record.macs for each in found for x in each.products)
@@ -121,18 +109,18 @@ def quadratic_attention(profile: Profile, facts: Facts) -> Iterable[Advice]:
     share = share_of(x for each in found for x in each.work)
     yield Advice(
         rule="quadratic attention",
-        title=f"Attention is half of all products at a length of {takes_over:,}",
+        title=f"Attention reaches half of the multiply-accumulates at length {takes_over:,}",
         evidence=(
-            f"at the present length of {length:,}, attention has {millions(attention)} M "
-            f"multiply-accumulates, all other products {millions(rest)} M, and it takes "
-            f"{share:.0%} of a call",
-            "attention grows with the square of the length, the others in proportion: it overtakes "
-            f"them at {takes_over:,}, {takes_over / length:.2g} times the present length",
+            f"{share:.0%} of a call is attention at the present length of {length:,}",
+            f"{millions(attention)} M multiply-accumulates in attention, {millions(rest)} M in all "
+            "other products",
+            f"{takes_over / length:.2g}x the present length makes them equal: attention grows "
+            "quadratically, the others linearly",
             _score_memory(found),
         ),
-        not_predicted="it says what happens at other lengths, and changes nothing at this one",
-        cost="shorter inputs, a window over the last tokens, or a cache of keys and values where "
-        "tokens come one by one; tinytorch advise --sequence measures lengths",
+        not_predicted="no effect at the present length",
+        cost="shorter inputs, sliding-window attention, or a KV cache for generation; "
+        "tinytorch advise --sequence measures lengths",
         share=share,
     )
 
@@ -156,7 +144,7 @@ def find_attention(work: Sequence[Work]) -> tuple[Attention, ...]:
 
 
 def _around_softmax(work: Sequence[Work], place: int) -> Iterable[Attention]:
-    """Give the products that make and use the matrix of a softmax, and all between them."""
+    """Yield the products before and after a softmax, with all operations between them."""
     scores = work[place].record.outputs[0]
     if len(scores.shape) < 3:
         return
@@ -181,7 +169,7 @@ def _inputs(work: Work) -> tuple[TensorSpec, ...]:
 
 
 def _fused_gain(roof: Roof, found: Sequence[Attention], facts: Facts, entry: str) -> Gain:
-    """Let all between the two products be one pass; at best, let everything be at the roof."""
+    """Predict one pass between the two products; at best, everything at the roofline."""
     changes: list[Change] = []
     for each in found:
         work = facts.changed_by(entry, each.work)
@@ -200,38 +188,35 @@ def _fused_gain(roof: Roof, found: Sequence[Attention], facts: Facts, entry: str
 def _score_memory(found: Sequence[Attention]) -> str:
     written = [each.score_bytes for each in found if each.is_written_out]
     if written:
-        return (
-            f"its scores take {millions(max(written))} MB now, 4 times as much at twice the length"
-        )
-    return "its scores are never in memory as a whole: 0 bytes of it grow with the square"
+        return f"{millions(max(written))} MB of attention scores, 4x at twice the length"
+    return "0 bytes of attention scores: a fused kernel never holds them in memory"
 
 
-# ---------------------------------------------------------------- rules about what stands between
-# products: small operations, norms, the layout of images
+# ---------------------------------------------------------------- rules about operations
+# between products: fusion, norms, memory layout
 
 FEW = 0.10
-"""What fusing is about: a smaller part of a call is not worth a compiler."""
+"""A smaller share of a call is not worth compiling for."""
 NAMED_KINDS = 4
 
 
 def small_operations(profile: Profile, facts: Facts) -> Iterable[Advice]:
-    """Neighbouring operations in one pass, and fewer steps of Python between them."""
+    """Consecutive operations fused into one pass, with less Python between them."""
     small, share = facts.small, inside_share(facts.small)
     outside = facts.outside_share if profile.device == "cpu" else 0.0
     if share + outside < FEW or not small:
         return
     runs = _runs(facts.work)
-    # With no product to be computed along with, one pass is left of a run.
+    # Without a product to fuse with, one pass of each run is left.
     has_products = bool(facts.products)
     calls = len(runs) + len(facts.products)
     evidence = (
-        f"{counted(len(small), 'operation')} besides products take {share:.0%} of a call: "
+        f"{share:.0%} of a call is in {counted(len(small), 'operation')} between products: "
         f"{_kinds(small)}",
-        f"they stand in {counted(len(runs), 'run')} of neighbours, {len(small) / len(runs):.2g} in "
-        "each; a fused run passes over its numbers once",
-        f"at least {outside:.0%} of a call is in no operation: Python, and calling kernels",
+        f"{counted(len(runs), 'fusible run')}, {len(small) / len(runs):.2g} operations on average",
+        outside_text(profile, outside),
     )
-    vanishes = "at best they take no time at all" if has_products else "at best as well"
+    vanishes = "at best they take no time" if has_products else "at best as well"
     for entry in facts.entries("compiled"):
         yield Advice(
             rule="small operations",
@@ -240,9 +225,9 @@ def small_operations(profile: Profile, facts: Facts) -> Iterable[Advice]:
             entry=entry.name,
             predicted=gain_of(
                 _as_slowest(runs, vanish=has_products),
-                "a run of neighbours takes as long as the slowest of them, and the time in no "
-                f"operation shrinks with the number of calls, from {len(facts.work)} to {calls}; "
-                f"{vanishes}, and nothing is spent outside of operations",
+                "a fused run takes as long as its slowest operation, and the time outside of "
+                f"operations scales with the kernel calls, from {len(facts.work)} to {calls}; "
+                f"{vanishes}, with no time outside of operations",
                 vanishing=outside,
                 left=calls / len(facts.work),
             ),
@@ -253,7 +238,7 @@ def small_operations(profile: Profile, facts: Facts) -> Iterable[Advice]:
 
 
 def own_kernels(profile: Profile, facts: Facts) -> Iterable[Advice]:
-    """Kernels compiled for this machine, in the place of those of NumPy."""
+    """Kernels compiled for this machine instead of NumPy."""
     share = share_of(facts.work)
     if share < LITTLE:
         return
@@ -261,21 +246,22 @@ def own_kernels(profile: Profile, facts: Facts) -> Iterable[Advice]:
     for entry in facts.entries("compiled-kernels"):
         yield Advice(
             rule="own kernels",
-            title="Compute with kernels compiled for this machine",
+            title="Use kernels compiled for this machine",
             evidence=(
-                f"{counted(len(facts.work), 'operation')} take {share:.0%} of a call; the slowest "
-                f"is {slowest.record.kind} in {named_layers([slowest])}, with {slowest.share:.0%}",
+                f"{share:.0%} of a call is in {counted(len(facts.work), 'operation')}",
+                f"{slowest.share:.0%} of a call is in the slowest one, {slowest.record.kind} in "
+                f"{named_layers([slowest])}",
                 at_most(share),
             ),
             entry=entry.name,
-            not_predicted="how fast other kernels are is known only where they were timed for the "
-            "same sizes: OptimizedBackend().tune(workload) does that",
+            not_predicted="kernel times depend on the sizes: OptimizedBackend().tune(workload) "
+            "measures them",
             share=share,
         )
 
 
 def batch_norms(profile: Profile, facts: Facts) -> Iterable[Advice]:
-    """Batch norms that could be part of the convolution before them."""
+    """Batch norms that can be folded into the layer before them."""
     norms = [x for x in facts.work if "batch_norm" in x.record.kind and x.record.phase == "forward"]
     if profile.mode != "inference" or not norms:
         return
@@ -289,21 +275,22 @@ def batch_norms(profile: Profile, facts: Facts) -> Iterable[Advice]:
             rule="batch norms",
             title="Fold batch norms into the layers before them",
             evidence=(
-                f"{counted(len(folded), 'batch norm')} of {named_layers(folded)} take {share:.0%} "
-                f"of a call and move {millions(moved)} MB; in inference each is a fixed scale",
+                f"{share:.0%} of a call is in {counted(len(folded), 'batch norm')} in "
+                f"{named_layers(folded)}",
+                f"{millions(moved)} MB moved by them per call; in inference each is an affine map",
                 at_most(share),
             ),
             entry=entry.name,
             predicted=gain_of(
                 (Change(each, 0.0, 0.0) for each in folded),
-                "Amdahl's law: what is folded takes no time, if all of these can be folded",
+                "Amdahl's law: folded layers take no time, if all of them can be folded",
             ),
             share=share,
         )
 
 
 def convolution_layout(profile: Profile, facts: Facts) -> Iterable[Advice]:
-    """Convolutions that may be faster with the channels of a pixel together."""
+    """Convolutions that may be faster in channels-last memory format."""
     found = [each for each in facts.products if "conv" in each.record.kind]
     share = share_of(found)
     if share < LITTLE:
@@ -312,15 +299,14 @@ def convolution_layout(profile: Profile, facts: Facts) -> Iterable[Advice]:
     for entry in facts.entries("channels-last"):
         yield Advice(
             rule="layout of convolutions",
-            title="Keep the channels of a pixel together",
+            title="Use the channels-last memory format",
             evidence=(
-                f"{counted(len(found), 'convolution')} of {named_layers(found)} take {share:.0%} "
-                f"of a call, with {millions(macs)} M multiply-accumulates",
+                f"{share:.0%} of a call is in {counted(len(found), 'convolution')} in "
+                f"{named_layers(found)}: {millions(macs)} M multiply-accumulates",
                 at_most(share),
             ),
             entry=entry.name,
-            not_predicted="which layout is faster depends on the kernels of the device; only "
-            "trying tells",
+            not_predicted="depends on the device's kernels; only a measurement tells",
             share=share,
         )
 
@@ -329,7 +315,7 @@ def convolution_layout(profile: Profile, facts: Facts) -> Iterable[Advice]:
 
 
 def _runs(work: Sequence[Work]) -> list[list[Work]]:
-    """Give the small operations that follow each other with no product between them."""
+    """Return runs of consecutive small operations without a product between them."""
     runs: list[list[Work]] = [[]]
     for each in work:
         if each.is_product:
@@ -347,7 +333,7 @@ def _as_slowest(runs: Iterable[Sequence[Work]], *, vanish: bool) -> Iterable[Cha
 
 
 def _activations(facts: Facts, entry: str, evidence: Sequence[str]) -> Iterable[Advice]:
-    """What follows a product directly can be computed while its result is in a cache."""
+    """Activations right after a product can be fused into it."""
     layers = {layer for plan in facts.plans.get(entry, ()) for layer in plan.layers}
     after = [
         second
@@ -360,14 +346,14 @@ def _activations(facts: Facts, entry: str, evidence: Sequence[str]) -> Iterable[
         return
     gain: Gain = gain_of(
         (Change(each, 0.0, 0.0) for each in after),
-        "Amdahl's law: an activation takes no time in the pass of the product before it",
+        "Amdahl's law: a fused activation takes no time",
     )
     yield Advice(
         rule="small operations",
-        title="Compute activations with the products before them",
+        title="Fuse activations into the products before them",
         evidence=(
             *evidence,
-            f"{counted(len(after), 'activation')} right after a product take {share:.0%} of a call",
+            f"{share:.0%} of a call is in {counted(len(after), 'activation')} after a product",
             at_most(share),
         ),
         entry=entry,
@@ -377,7 +363,7 @@ def _activations(facts: Facts, entry: str, evidence: Sequence[str]) -> Iterable[
 
 
 def _kinds(small: Sequence[Work]) -> str:
-    """Name the kinds that take most of the time, with their shares."""
+    """Return the kinds with the largest shares."""
     shares: dict[str, float] = {}
     for each in small:
         shares[each.record.kind] = shares.get(each.record.kind, 0.0) + each.share
@@ -386,12 +372,12 @@ def _kinds(small: Sequence[Work]) -> str:
     return ", ".join(names)
 
 
-# ---------------------------------------------------------------- rules about text that is written
-# token by token
+# ---------------------------------------------------------------- rules about text
+# generation
 
 
 def token_by_token(profile: Profile, facts: Facts) -> Iterable[Advice]:
-    """A decoder that runs once for every token, with a cache that grows and is made anew."""
+    """A decoder that runs once per token, with a KV cache that is reallocated."""
     layers = {each.path: each for each in profile.layers}
     kind = profile.kinds.get("")
     decoder = layers.get("model")
@@ -400,47 +386,43 @@ def token_by_token(profile: Profile, facts: Facts) -> Iterable[Advice]:
         return
     idle, steps = facts.outside_share, decoder.calls
     share = min(1.0, idle + inside_share(facts.small))
-    where = "the device waits for the program" if profile.device != "cpu" else "no operation runs"
     gain = None
     if profile.device != "cpu":
         gain = gain_of(
             [Change(each, 1.0, 0.0) for each in facts.small],
-            "a step that is replayed does not wait for the program, and its kernels take as long "
-            "as now; at best what stands between products takes no time",
+            "a replayed step has no launch overhead, and its kernels take as long as now; at best "
+            "everything between products takes no time",
             vanishing=idle,
             left=0.0,
         )
     yield Advice(
         rule="token by token",
-        title="Generate with a cache that is allocated once",
+        title="Generate with a static KV cache",
         evidence=(
-            f"a call runs the decoder {steps:.0f} times, once for every token, "
-            f"{time_text(profile.latency.median / steps)} each",
-            f"a token takes {counted(round(len(facts.work) / steps), 'operation')}, and {where} in "
-            f"at least {idle:.0%} of a call; {share - idle:.0%} is spent between products",
+            f"{steps:.0f} decoder steps per call, {time_text(profile.latency.median / steps)} and "
+            f"{counted(round(len(facts.work) / steps), 'operation')} each",
+            outside_text(profile, idle),
+            f"{share - idle:.0%} of a call is between products",
         ),
         entry=entries[0].name,
         predicted=gain,
-        not_predicted=""
-        if gain
-        else "how much of a step a compiled one saves on a processor is "
-        "known only once it is compiled",
+        not_predicted="" if gain else "on a CPU, the gain is known only after compilation",
         share=share,
     )
 
 
-# ---------------------------------------------------------------- rules about bytes: parameters
-# that fill the memory, batches too small for what is read
+# ---------------------------------------------------------------- rules about bytes: weights
+# that dominate the memory, batches that are too small
 
 MOST = 0.5
-"""More than half of the memory is what it is mostly made of."""
+"""Parameters dominate from this share of the peak memory on."""
 MANY = 1 << 16
-"""Batches beyond this are no advice."""
-ABOUT_BYTES = "it is about bytes, not about time; the plan counts them"
+"""Largest batch that is advised."""
+ABOUT_BYTES = "saves memory, not time"
 
 
 def parameters_dominate(profile: Profile, facts: Facts) -> Iterable[Advice]:
-    """Parameters that are most of the memory: hold them in fewer bytes."""
+    """Parameters that dominate the peak memory: store them in fewer bits."""
     peak = profile.memory.peak_bytes
     held = sum(spec.nbytes for spec in _weights(facts.products))
     share = profile.parameter_bytes / peak if peak else 0.0
@@ -453,12 +435,12 @@ def parameters_dominate(profile: Profile, facts: Facts) -> Iterable[Advice]:
     smaller = rest + held * min(1.0, bits / width)
     yield Advice(
         rule="parameters dominate",
-        title="Hold the weights in fewer bytes",
+        title="Store the weights in fewer bits",
         evidence=(
-            f"parameters are {millions(profile.parameter_bytes)} of the {millions(peak)} MB alive "
-            f"at the peak ({share:.0%}), {width:.3g} bits each",
-            f"the weights of products are {millions(held)} MB; in {bits} bits the peak would be "
-            f"{millions(smaller)} MB, scales not counted: {peak / smaller:.2f} times less",
+            f"{share:.0%} of the {millions(peak)} MB peak memory are parameters, {width:.3g} bits "
+            "each",
+            f"{millions(held)} MB of it are weights of products: in {bits} bits the peak is "
+            f"{millions(smaller)} MB, without scales, {peak / smaller:.2f}x less",
         ),
         entry=entry.name,
         not_predicted=ABOUT_BYTES,
@@ -466,7 +448,7 @@ def parameters_dominate(profile: Profile, facts: Facts) -> Iterable[Advice]:
 
 
 def small_batch(profile: Profile, facts: Facts) -> Iterable[Advice]:
-    """Weights that are read for a few examples only: more of them would use what is read."""
+    """Weights that are read for a few examples: a larger batch reuses them."""
     roof, batch = roof_of(profile), profile.examples
     if roof is None or not batch:
         return
@@ -488,23 +470,21 @@ def small_batch(profile: Profile, facts: Facts) -> Iterable[Advice]:
         return
     yield Advice(
         rule="small batch",
-        title=f"A batch of {enough:,} would use the weights that are read for {batch:,}",
+        title=f"A batch of {enough:,} instead of {batch:,} is compute-bound",
         evidence=(
-            f"{counted(len(bound), 'product')} that take {share:.0%} of a call read "
-            f"{millions(weights)} MB of weights for a batch of {batch:,}: "
-            f"{flops / moved:.3g} FLOP per byte, where {ridge:.3g} keep the machine computing",
-            f"the weights are read once for any batch: from {enough:,} on these products are "
-            f"compute-bound, with {billions(peak)} GFLOP/s and {billions(roof.bandwidth)} GB/s as "
-            f"measured for a working set of {millions(profile.working_set_bytes)} MB",
+            f"{share:.0%} of a call is in {counted(len(bound), 'memory-bound product')}",
+            f"{millions(weights)} MB of weights are read for a batch of {batch:,}",
+            f"{flops / moved:.3g} FLOP per byte, below the ridge point of {ridge:.3g}",
+            f"{billions(peak)} GFLOP/s and {billions(roof.bandwidth)} GB/s measured, for a working "
+            f"set of {millions(profile.working_set_bytes)} MB",
         ),
-        not_predicted="examples per second grow, and so does the time of a call; "
-        "tinytorch advise measures both",
-        cost="a call takes longer and holds more activations; examples have to wait for each other",
+        not_predicted="throughput and latency both grow; tinytorch advise measures both",
+        cost="higher latency and activation memory per call",
         share=share,
     )
 
 
 def _weights(products: Iterable[Work]) -> Iterable[TensorSpec]:
-    """Give each weight once per layer, however often the layer is called."""
+    """Return each weight once per layer, however often the layer is called."""
     found = {(each.record.path, each.weight) for each in products if each.weight is not None}
     return (weight for _, weight in found)

@@ -1,7 +1,4 @@
-"""Rules about products: matrices, convolutions, attention. Fewer bytes, fewer bits, fewer of them.
-
-They are most of the time of most models.
-"""
+"""Rules about products (matmuls, convolutions, attention): fewer bytes, bits or products."""
 
 from __future__ import annotations
 
@@ -28,18 +25,14 @@ from tinytorch.tuning.facts import (
     share_of,
 )
 
-__all__ = ["compute_bound_products", "fewer_products", "memory_bound_products"]
-
-ASSUMED = "each product stays as far from its roof as it is now"
+ASSUMED = "each product keeps its share of the roofline"
 
 
 @dataclass(frozen=True)
 class Numbers:
-    """Other numbers to compute with.
+    """A number format: bits of weights and activations, and the dtype of products.
 
-    Weights and activations take this part of their bytes (of what float32 takes), and products are
-    computed in `dtype`; "" is the one of today. `everywhere` tells whether it is so outside of
-    products, too.
+    A `dtype` of "" keeps the present one. `everywhere` includes operations other than products.
     """
 
     weight_bits: int
@@ -59,7 +52,7 @@ NUMBERS: dict[str, Numbers] = {
     "bfloat16":        Numbers(16, "bfloat16", activation_bits=16, everywhere=True),
 }
 # fmt: on
-"""Entry -> the numbers that it computes with."""
+"""Entry -> its number format."""
 MEMORY_BOUND = ("int8-weights", "int4-weights", "bfloat16")
 COMPUTE_BOUND = ("tf32", "int8-dynamic", "int8-static", "bfloat16-layers", "bfloat16")
 MACS_LEFT = 0.5
@@ -67,7 +60,7 @@ FEWER = ("fewer-channels", "low-rank")
 
 
 def memory_bound_products(profile: Profile, facts: Facts) -> Iterable[Advice]:
-    """Weights in fewer bytes, where reading them is what takes the time."""
+    """Weights in fewer bits, where products are memory-bound."""
     roof = roof_of(profile)
     weighted = [each for each in facts.products if each.weight is not None]
     bound = [each for each in weighted if roof and roof.is_memory_bound(each)]
@@ -77,12 +70,12 @@ def memory_bound_products(profile: Profile, facts: Facts) -> Iterable[Advice]:
     weights = sum(each.weight.nbytes for each in bound if each.weight)
     moved = sum(each.record.bytes_moved for each in bound)
     evidence = (
-        f"{counted(len(bound), 'product')} of {named_layers(bound)} take {share:.0%} of a call and "
-        "are memory-bound",
-        f"{millions(weights)} of the {millions(moved)} MB that they move are weights, each number "
-        f"of which is used {_rows(bound)} when it is read",
-        f"the working set of {millions(profile.working_set_bytes)} MB moves at "
-        f"{billions(roof.bandwidth)} GB/s at best",
+        f"{share:.0%} of a call is in {counted(len(bound), 'memory-bound product')} in "
+        f"{named_layers(bound)}",
+        f"{millions(weights)} of the {millions(moved)} MB that they move are weights, each used "
+        f"{_rows(bound)} per read",
+        f"{billions(roof.bandwidth)} GB/s at most for a working set of "
+        f"{millions(profile.working_set_bytes)} MB",
     )
     for entry in facts.entries(*MEMORY_BOUND):
         yield from _with_other_numbers(
@@ -91,7 +84,7 @@ def memory_bound_products(profile: Profile, facts: Facts) -> Iterable[Advice]:
 
 
 def compute_bound_products(profile: Profile, facts: Facts) -> Iterable[Advice]:
-    """Products of fewer bits, where multiplying is what takes the time."""
+    """Products in fewer bits, where they are compute-bound."""
     roof = roof_of(profile)
     bound = [x for x in facts.products if x.weight and not (roof and roof.is_memory_bound(x))]
     share = share_of(bound)
@@ -99,14 +92,13 @@ def compute_bound_products(profile: Profile, facts: Facts) -> Iterable[Advice]:
         return
     macs = sum(each.record.macs for each in bound)
     seconds = sum(each.seconds for each in bound)
-    what = "are compute-bound" if roof else "whose limit is not known"
+    what = "compute-bound product" if roof else "product"
     evidence = [
-        f"{counted(len(bound), 'product')} of {named_layers(bound)} take {share:.0%} of a call and "
-        f"{what}",
-        f"they compute {millions(macs)} M multiply-accumulates at "
-        f"{billions(2 * macs / seconds)} GFLOP/s{_of_peak(roof, bound)}",
+        f"{share:.0%} of a call is in {counted(len(bound), what)} in {named_layers(bound)}",
+        f"{billions(2 * macs / seconds)} GFLOP/s for {millions(macs)} M multiply-accumulates"
+        f"{_of_peak(roof, bound)}",
     ]
-    # Where both rules speak of an entry, the other one has said it with its own evidence.
+    # An entry that the other rule advises is not advised twice.
     is_said = {x.entry for x in memory_bound_products(profile, facts)}
     for entry in facts.entries(*COMPUTE_BOUND):
         if entry.name not in is_said:
@@ -121,14 +113,14 @@ def compute_bound_products(profile: Profile, facts: Facts) -> Iterable[Advice]:
 
 
 def fewer_products(profile: Profile, facts: Facts) -> Iterable[Advice]:
-    """Another function with fewer multiply-accumulates, where these take most of the time."""
+    """Fewer multiply-accumulates, where these take most of the time."""
     weighted = [each for each in facts.products if each.weight is not None]
     share = share_of(weighted)
     if share < 0.5:
         return
     macs = sum(each.record.macs for each in weighted)
     evidence = (
-        f"{counted(len(weighted), 'product')} with weights take {share:.0%} of a call, with "
+        f"{share:.0%} of a call is in {counted(len(weighted), 'product')} with weights: "
         f"{millions(macs)} M multiply-accumulates",
     )
     for entry in facts.entries(*FEWER):
@@ -170,8 +162,8 @@ def _with_other_numbers(
         basis = f"{ASSUMED}; {_bytes_basis(numbers)}"
         if numbers.dtype:
             peak = roof.ceilings.peak_flops(numbers.dtype) or 0.0
-            basis += f"; {numbers.dtype} products at {billions(peak)} G/s, as measured, at best"
-        basis += "; packing and unpacking numbers costs nothing, at best"
+            basis += f"; {numbers.dtype} products at the measured {billions(peak)} G/s, at best"
+        basis += "; no cost of packing, at best"
         gain = gain_of((_changed(x, roof, numbers) for x in changed), basis)
         if gain.value < LEAST_GAIN:  # the machine is no faster in these numbers
             return
@@ -205,12 +197,12 @@ def _is_conv(work: Work) -> bool:
 
 
 def _fewer(entry: Entry, facts: Facts, weighted: Sequence[Work]) -> dict[str, object]:
-    """Give the gain of half the products; how many a low rank leaves is known only to its plan."""
+    """Return the gain of half the products; only a plan knows how many a low rank leaves."""
     if entry.name == "low-rank":
-        return {"not_predicted": "how many multiply-accumulates are left depends on the ranks"}
+        return {"not_predicted": "the remaining multiply-accumulates depend on the ranks"}
     basis = (
-        f"{MACS_LEFT:.0%} of the multiply-accumulates of products with weights are left, each as "
-        "fast as now; at best everything between them shrinks as much"
+        f"{MACS_LEFT:.0%} of the multiply-accumulates of products with weights remain, at the same "
+        "rate; at best everything between them shrinks as much"
     )
     changes = [Change(each, MACS_LEFT, MACS_LEFT) for each in weighted]
     changes += [Change(each, 1.0, MACS_LEFT) for each in facts.small]
@@ -218,7 +210,7 @@ def _fewer(entry: Entry, facts: Facts, weighted: Sequence[Work]) -> dict[str, ob
 
 
 def _without_layers(profile: Profile, facts: Facts, entry: Entry) -> Iterable[Advice]:
-    """Removed layers take no time: their share is known once a plan has named them."""
+    """Remove the layers that a plan names; removed layers take no time."""
     known = {layer.path: layer for layer in profile.layers}
     removed = [
         known[path]
@@ -234,9 +226,9 @@ def _without_layers(profile: Profile, facts: Facts, entry: Entry) -> Iterable[Ad
     yield Advice(
         rule="fewer products",
         title="Remove whole layers",
-        evidence=(f"{names} takes {share:.1%} of a call",),
+        evidence=(f"{share:.1%} of a call is in {names}",),
         entry=entry.name,
-        predicted=Gain(speedup, 1.0, speedup, "Amdahl's law: what is removed takes no time"),
+        predicted=Gain(speedup, 1.0, speedup, basis="Amdahl's law: removed layers take no time"),
         share=share,
     )
 
@@ -244,21 +236,21 @@ def _without_layers(profile: Profile, facts: Facts, entry: Entry) -> Iterable[Ad
 # ---------------------------------------------------------------- words
 
 TITLES = {
-    "int8-weights": "Hold the weights in 8 bits",
-    "int4-weights": "Hold the weights in 4 bits",
-    "int8-dynamic": "Multiply in 8-bit integers",
-    "int8-static": "Multiply in 8-bit integers, with ranges known beforehand",
-    "tf32": "Multiply float32 as TF32",
-    "bfloat16-layers": "Multiply in bfloat16",
-    "bfloat16": "Compute in bfloat16",
+    "int8-weights": "Store the weights in 8 bits",
+    "int4-weights": "Store the weights in 4 bits",
+    "int8-dynamic": "Quantize to int8 (dynamic)",
+    "int8-static": "Quantize to int8 (static, calibrated)",
+    "tf32": "Use TF32 for float32 matmuls",
+    "bfloat16-layers": "Compute products in bfloat16",
+    "bfloat16": "Convert the model to bfloat16",
 }
 
 
 def at_most(share: float) -> str:
-    """Say what Amdahl's law allows if a share of a call took no time."""
+    """Return the bound of the speedup by Amdahl's law for a share of a call."""
     if share >= 1 - 1e-9:
-        return "they take all of the call (100%), so that Amdahl's law allows any gain"
-    return f"a call can become {amdahl(share):.2f} times as fast at most, if they took no time"
+        return "100% of a call: Amdahl's law sets no bound"
+    return f"{amdahl(share):.2f}x speedup at most (Amdahl's law)"
 
 
 def _rows(bound: Sequence[Work]) -> str:
@@ -268,24 +260,24 @@ def _rows(bound: Sequence[Work]) -> str:
 
 
 def _of_peak(roof: Roof | None, bound: Sequence[Work]) -> str:
-    """Say which share of the machine's rate products reach, if that is one rate."""
+    """Describe the achieved share of the machine's peak, if all products have one dtype."""
     dtypes = {each.record.dtype for each in bound}
     peak = roof.ceilings.peak_flops(next(iter(dtypes))) if roof and len(dtypes) == 1 else None
     if peak is None:
         return ""
     reached = sum(2 * x.record.macs for x in bound) / sum(x.seconds for x in bound)
-    return f", {reached / peak:.0%} of what the machine reaches in {next(iter(dtypes))}"
+    return f", {reached / peak:.0%} of the measured {next(iter(dtypes))} peak"
 
 
 def _rates(roof: Roof | None, entry: Entry) -> Iterable[str]:
     dtype = NUMBERS[entry.name].dtype
     peak = roof.ceilings.peak_flops(dtype) if roof else None
     if peak is not None:
-        yield f"the machine multiplies {dtype} at {peak / 1e9:.4g} G operations/s, as measured"
+        yield f"{peak / 1e9:.4g} G operations/s measured for {dtype}"
 
 
 def _bytes_basis(numbers: Numbers) -> str:
     if numbers.weight_bits == 32:
-        return "the same bytes are read"
+        return "unchanged bytes"
     rest = f", the rest in {numbers.activation_bits}" if numbers.activation_bits != 32 else ""
-    return f"weights in {numbers.weight_bits} bits{rest}, scales not counted"
+    return f"weights in {numbers.weight_bits} bits{rest}, without scales"

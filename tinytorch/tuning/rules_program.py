@@ -1,13 +1,12 @@
-"""Rules about everything around the operations: Python, launches, waiting, the machine itself."""
+"""Rules about everything around operations: Python, launch overhead, synchronisation, noise."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 
 from tinytorch.measure.roofline import amdahl
-from tinytorch.measure.samples import Samples
 from tinytorch.profiling.profile import Profile
-from tinytorch.transforms.plan import Gain
 from tinytorch.tuning.advice import Advice
 from tinytorch.tuning.facts import (
     LITTLE,
@@ -17,20 +16,10 @@ from tinytorch.tuning.facts import (
     gain_of,
     inside_share,
     named_layers,
-    numbers_in,
+    outside_text,
     share_of,
     time_text,
 )
-
-__all__ = [
-    "book_keeping",
-    "busy_machine",
-    "data_loading_advice",
-    "launches",
-    "not_counted",
-    "python_overhead",
-    "synchronisations",
-]
 
 MUCH = 0.3
 NOTABLE = 0.1
@@ -47,26 +36,26 @@ WAITS = frozenset(
         "aten.repeat_interleave",
     }
 )
-"""Operations of whose result the program has to know something before it goes on."""
+"""Operations whose result the host waits for."""
 BUSY_WORDS = ("busy", "displaced", "steal", "not steady", "other programs", "throttl", "hot")
 
 
 def launches(profile: Profile, facts: Facts) -> Iterable[Advice]:
-    """A device that waits for the program to launch its kernels."""
+    """Launch overhead that leaves the device idle."""
     idle = facts.outside_share if profile.device != "cpu" else 0.0
     if idle < LITTLE or profile.mode != "inference":
         return
     kernels = [each for each in facts.work if each.seconds > 0]
     evidence = (
-        f"the device waits for the program in {idle:.0%} of a call of "
-        f"{time_text(profile.latency.median)}, which has {counted(len(kernels), 'kernel')}",
-        f"without waiting a call can become {amdahl(min(idle, 1.0)):.2f} times as fast",
+        outside_text(profile, idle),
+        f"{counted(len(kernels), 'kernel')} in a call of {time_text(profile.latency.median)}",
+        f"{amdahl(min(idle, 1.0)):.2f}x speedup at most without launch overhead",
     )
-    best = "the device waits no longer and the kernels take as long as now"
+    best = "no launch overhead, and the kernels take as long as now"
     for entry in facts.entries("captured"):
         yield Advice(
             rule="launches",
-            title="Launch all kernels of a call at once",
+            title="Capture the call as a CUDA graph",
             evidence=evidence,
             entry=entry.name,
             predicted=gain_of((), best, vanishing=idle, left=0.0),
@@ -77,12 +66,12 @@ def launches(profile: Profile, facts: Facts) -> Iterable[Advice]:
         fused = [Change(each, 1.0, 0.0) for each in facts.small]
         yield Advice(
             rule="launches",
-            title="Fuse operations and launch them at once",
-            evidence=(*evidence, f"{share - idle:.0%} of a call is spent between products"),
+            title="Compile the model and capture it as a CUDA graph",
+            evidence=(*evidence, f"{share - idle:.0%} of a call is between products"),
             entry=entry.name,
             predicted=gain_of(
                 fused,
-                f"{best}; at best what stands between products takes no time",
+                f"{best}; at best everything between products takes no time",
                 vanishing=idle,
                 left=0.0,
             ),
@@ -91,30 +80,27 @@ def launches(profile: Profile, facts: Facts) -> Iterable[Advice]:
 
 
 def python_overhead(profile: Profile, facts: Facts) -> Iterable[Advice]:
-    """A program that spends its time between operations."""
+    """Time that is spent between operations."""
     share = facts.outside_share
     if share < MUCH:
         return
     count = len(profile.operations)
-    where = "the device waits for the program" if profile.device != "cpu" else "no operation runs"
     yield Advice(
         rule="python overhead",
-        title="The program around the operations takes much of the time",
+        title="Python overhead dominates",
         evidence=(
-            f"{where} in at least {share:.0%} of a call of {time_text(profile.latency.median)}",
-            f"a call has {counted(count, 'operation')} in {counted(len(profile.layers), 'layer')}, "
-            f"{time_text(profile.latency.median / max(1, count))} each on average",
+            outside_text(profile, share),
+            f"{counted(count, 'operation')} in {counted(len(profile.layers), 'layer')}, "
+            f"{time_text(profile.latency.median / max(1, count))} per operation on average",
         ),
-        not_predicted="how much of a program can be left out is for its author to say; "
-        f"Amdahl's law allows {amdahl(min(share, 0.999)):.3g} times",
-        cost="more work in each call (a larger batch), fewer and larger layers, no Python loops "
-        "over parts of tensors",
+        not_predicted=f"depends on the code; {amdahl(min(share, 0.999)):.3g}x at most (Amdahl)",
+        cost="larger batches, fewer and larger layers, no Python loops over parts of tensors",
         share=share,
     )
 
 
 def book_keeping(profile: Profile, facts: Facts) -> Iterable[Advice]:
-    """Book-keeping for gradients, and dropout, in calls that need neither."""
+    """Autograd overhead and dropout in inference."""
     if profile.mode != "inference":
         return
     dropped = [each for each in facts.work if "dropout" in each.record.kind]
@@ -123,28 +109,27 @@ def book_keeping(profile: Profile, facts: Facts) -> Iterable[Advice]:
     if share + facts.outside_share < NOTABLE and not dropped:
         return
     evidence = [
-        f"a call has {counted(len(facts.work), 'operation')}, with book-keeping in each of them; "
-        f"{share:.0%} of its time is in small ones"
+        f"{counted(len(facts.work), 'operation')} per call, each with autograd overhead",
+        f"{share:.0%} of a call is in small operations",
     ]
     if dropped:
         evidence.append(
-            f"{counted(len(dropped), 'dropout')} of {named_layers(dropped)} run in "
-            f"{share_of(dropped):.1%} of a call: the model is not in evaluation mode"
+            f"{share_of(dropped):.1%} of a call is in {counted(len(dropped), 'dropout')} in "
+            f"{named_layers(dropped)}: the model is not in evaluation mode"
         )
     for entry in facts.entries("inference-mode"):
         yield Advice(
             rule="book-keeping",
-            title="Do without the book-keeping for gradients",
+            title="Run in inference mode",
             evidence=tuple(evidence),
             entry=entry.name,
-            not_predicted="a profile is taken without gradients, so what recording them costs is "
-            "not in it",
+            not_predicted="the profile was taken without gradients, so it lacks their overhead",
             share=share_of(dropped) if dropped else min(1.0, facts.outside_share),
         )
 
 
 def synchronisations(profile: Profile, facts: Facts) -> Iterable[Advice]:
-    """Operations that make the program wait for the device in the middle of a call."""
+    """Synchronisations of host and device in the middle of a call."""
     found = [each for each in facts.work if each.record.kind in WAITS]
     if profile.device == "cpu" or not found:
         return
@@ -152,21 +137,21 @@ def synchronisations(profile: Profile, facts: Facts) -> Iterable[Advice]:
     idle = facts.outside_share
     yield Advice(
         rule="synchronisation",
-        title="The program waits for the device in the middle of a call",
+        title="Host and device synchronise in the middle of a call",
         evidence=(
-            f"{counted(len(found), 'operation')} ({kinds}) of {named_layers(found)} give numbers "
-            "to the program, which waits for them",
-            f"the device waits for the program in {idle:.0%} of a call",
+            f"{counted(len(found), 'operation')} in {named_layers(found)} return values to the "
+            f"host: {kinds}",
+            outside_text(profile, idle),
         ),
-        not_predicted="what the wait costs depends on how far ahead the program was; Amdahl's law "
-        f"allows {amdahl(min(idle, 0.999)):.3g} times",
-        cost="keep such decisions on the device (torch.where, masks), or make them once",
+        not_predicted="depends on how far the host runs ahead; "
+        f"{amdahl(min(idle, 0.999)):.3g}x at most (Amdahl)",
+        cost="keep decisions on the device (torch.where, masks), or make them once",
         share=idle,
     )
 
 
 def not_counted(profile: Profile, facts: Facts) -> Iterable[Advice]:
-    """Operations without a formula: what is said about limits leaves them out."""
+    """Operations without a cost formula, which bounds leave out."""
     missing = profile.not_counted
     share = facts.of_profile.not_counted_share
     if share < NOTABLE:
@@ -174,64 +159,29 @@ def not_counted(profile: Profile, facts: Facts) -> Iterable[Advice]:
     names = ", ".join(f"{each.kind} ({each.calls} times)" for each in missing[:3])
     yield Advice(
         rule="not counted",
-        title="Some of the time is in operations that nobody has counted",
+        title="Some operations have no cost formula",
         evidence=(
             f"{share:.0%} of the time of all recorded operations is in {names}",
-            f"what is said about FLOPs, bytes and limits leaves {len(missing)} kinds out",
+            f"{counted(len(missing), 'kind')} of operations missing in FLOPs, bytes and bounds",
         ),
-        not_predicted="nothing is known about what they compute",
+        not_predicted="their FLOPs and bytes are unknown",
         share=min(1.0, share),
     )
 
 
 def busy_machine(profile: Profile, facts: Facts) -> Iterable[Advice]:
-    """Measurements that were disturbed: measure again before believing small differences."""
+    """Measurements that were disturbed by other processes."""
     notes = [
         note
         for note in dict.fromkeys((*profile.notes, *profile.latency.notes))
-        if numbers_in(note) and any(word in note for word in BUSY_WORDS)
+        if re.search(r"\d", note) and any(word in note for word in BUSY_WORDS)
     ]
     if not notes:
         return
     yield Advice(
         rule="busy machine",
-        title="Something else used the machine: measure again when it is quiet",
+        title="The machine was not idle: measure again",
         evidence=tuple(notes),
-        not_predicted="it changes nothing in the model; shares of time may be off until then",
-        cost="ending other programs, or waiting",
-    )
-
-
-def data_loading_advice(load_s: Samples, step_s: Samples) -> Advice | None:
-    """Say whether getting a batch holds a training step up; None where it does not.
-
-    `load_s` are times of getting one batch, `step_s` of a step on one that is there, both in
-    seconds. Loaded in the background, a batch is free as long as it takes less than a step.
-    """
-    load, step = load_s.median, step_s.median
-    share = load / (load + step) if load + step > 0 else 0.0
-    if share < LITTLE:
-        return None
-    in_turns, in_parallel = load + step, max(load, step)
-    speedup = in_turns / in_parallel
-    ratio = f"{load / step:.2f} times a step" if step > 0 else "more than a step"
-    return Advice(
-        rule="data loading",
-        title="Load the next batch while a step runs"
-        if load <= step
-        else "Getting data takes longer than learning from it",
-        evidence=(
-            f"a batch takes {time_text(load)} to get (n={load_s.count}), a step "
-            f"{time_text(step)} (n={step_s.count}): {ratio}",
-            f"{share:.0%} of the time of a loop that does one after the other is loading",
-        ),
-        predicted=Gain(
-            speedup,
-            1.0,
-            speedup,
-            "loading wholly beside the step, by the measured medians; a loop that does this "
-            "already gains nothing",
-        ),
-        cost="processes or threads that load, and memory for the batches that wait",
-        share=share,
+        not_predicted="the model is unchanged; shares of time may be off",
+        cost="stop other processes first",
     )

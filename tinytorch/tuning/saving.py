@@ -1,8 +1,7 @@
-"""Keeping what an optimization recommends in a file, and making the model again from that.
+"""Save the model that an optimization recommends, and load it again.
 
 A file holds weights and a recipe, and no code: `load_optimized` takes the original's architecture,
-does what the recipe says and puts the weights in. What has to be done anew in each process, such as
-compiling, is done then."""
+applies the recipe and loads the weights. Setup such as compilation happens then."""
 
 from __future__ import annotations
 
@@ -33,25 +32,14 @@ from tinytorch.transforms.plan import Plan
 from tinytorch.transforms.quantize.saving import load_quantized, save_quantized
 from tinytorch.tuning.optimization import Optimization
 from tinytorch.tuning.recipe import (
-    PREPARED,
     TRANSFORMS,
     Recipe,
     carry_out,
     last_change,
+    packages_of,
     rebuilt_plan,
     recipe_text,
 )
-
-__all__ = [
-    "CoreStorage",
-    "SavedModel",
-    "load_optimized",
-    "recipe_in",
-    "reloaded",
-    "save_optimized",
-    "snippet",
-]
-
 
 # ---------------------------------------------------------------- weights of TinyTorch models in a
 # compressed weights file that also has the recipe
@@ -68,11 +56,11 @@ class CoreStorage:
         self.file_format = "compressed weights file" if is_coded else "weights file"
 
     def shapes(self, model: Any) -> dict[str, tuple[int, ...]]:
-        """Give names and shapes of everything that a file holds of a model."""
+        """Return names and shapes of all tensors that a file holds of a model."""
         return {name: tensor.shape for name, tensor in named_tensors(model).items()}
 
     def digests(self, model: Any) -> dict[str, str]:
-        """Give a hash of each tensor, by its name."""
+        """Return a hash of each tensor, by name."""
         found = {}
         for name, tensor in named_tensors(model).items():
             array = tensor.data
@@ -82,7 +70,7 @@ class CoreStorage:
         return found
 
     def with_other_weights(self, model: Any) -> Any:
-        """Give a copy with random parameters, as somebody has who built the architecture anew."""
+        """Return a copy with random parameters, as after building the architecture again."""
         twin = adapter_for(model).clone(model)
         rng = np.random.default_rng(SEED)
         for tensor in named_tensors(twin).values():
@@ -105,7 +93,7 @@ class CoreStorage:
             write_weights(path, file.arrays, file.metadata, compact=True)
 
     def rebuild(self, path: Path, workload: Workload, recipe: Recipe) -> Any:
-        """Give the model of a file as it is before the last plans; its hash is not checked."""
+        """Rebuild the model of a file up to the saved weights; its hash is not checked."""
         plans = recipe.plans[: recipe.weights_after]
         if _is_quantized(recipe):
             return load_quantized(path, carry_out(workload, plans[:-1]))[0]
@@ -113,30 +101,28 @@ class CoreStorage:
 
 
 def recipe_in(path: Path) -> Any:
-    """Give the recipe of a weights file, or None if it has none."""
+    """Return the recipe of a weights file, or None if it has none."""
     own = describe_weights(path).metadata.get(OWN)
     return own.get(RECIPE) if isinstance(own, Mapping) else None
 
 
 def _is_quantized(recipe: Recipe) -> bool:
-    """Tell whether the file has whole numbers under the names of the float model."""
+    """Return whether the file holds quantized weights under the names of the float model."""
     plans = recipe.plans[: recipe.weights_after]
-    return bool(plans) and plans[-1].transform == "Quantize"
+    return bool(plans) and TRANSFORMS[plans[-1].transform].holds_integers
 
 
 # ---------------------------------------------------------------- keeping what an optimization
 # recommends in a file, and making the model again from that
 
 WEIGHTS_FILE, RECIPE_FILE = "model.safetensors", "recipe.json"
-"""What a folder holds. The recipe is in both; that of the weights counts."""
+"""The files of a folder. Both hold the recipe; the one in the weights is used."""
 VERSIONS_OF = {"core": ("tinytorch-perf", "numpy"), "pytorch": ("tinytorch-perf", "torch")}
 ROUNDING = 1e-5
-"""How far outputs of the same weights may be apart, relative to the largest: sums of the same
-numbers may be added up in another order. Any other difference is larger."""
+"""Relative tolerance of outputs of the same weights: only the order of summation may differ."""
 CODED_BELOW_BYTES = 2**20
 """Coding weights close to their entropy takes about a second per megabyte, each way. Larger ones
 are coded only where that was the goal, or where a stack made zeros and repeated values."""
-MAKING_REPEATS = frozenset({"Prune", "ShareWeights"})
 NOT_AS_WRITTEN = "what is read back is not what was written"
 OTHER_MODEL = (
     "the workload's model, with the recommended stack carried out, does not hold what the "
@@ -146,7 +132,7 @@ OTHER_MODEL = (
 
 @dataclass(frozen=True)
 class SavedModel:
-    """What was written: a file or a folder, its bytes, the format of the weights, and remarks."""
+    """A written file or folder: its bytes, the format of the weights, and notes."""
 
     path: Path
     nbytes: int
@@ -155,28 +141,28 @@ class SavedModel:
 
 
 class Storage(Protocol):
-    """What a framework offers to keep models."""
+    """Saving and loading models of one framework."""
 
     file_format: str
 
     def shapes(self, model: Any) -> dict[str, tuple[int, ...]]:
-        """Give names and shapes of everything that a file holds of a model."""
+        """Return names and shapes of all tensors that a file holds of a model."""
 
     def digests(self, model: Any) -> dict[str, str]:
-        """Give a hash of each tensor, by its name."""
+        """Return a hash of each tensor, by name."""
 
     def with_other_weights(self, model: Any) -> Any:
-        """Give a copy with random parameters, as somebody has who built the architecture anew."""
+        """Return a copy with random parameters, as after building the architecture again."""
 
     def write(self, path: Path, model: Any, recipe: Recipe) -> None:
         """Write the weights and the recipe."""
 
     def rebuild(self, path: Path, workload: Workload, recipe: Recipe) -> Any:
-        """Give the model of a file as it is before the last plans; its hash is not checked."""
+        """Rebuild the model of a file up to the saved weights; its hash is not checked."""
 
 
 class CannotBeKeptError(CheckpointError):
-    """A model at one point of a stack from whose file it could not be made again."""
+    """A model in a stack that cannot be rebuilt from its file."""
 
 
 # ---------------------------------------------------------------- saving
@@ -197,7 +183,7 @@ def save_optimized(
     if best is None:
         raise SettingError(
             f"nothing that was tried on {optimization.name} is recommended, so there is nothing to "
-            "save; the model as it is stays the best"
+            "save; the baseline stays the best"
         )
     check_workload(workload, "what is saved")
     plans = tuple(rebuilt_plan(each) for each in best.plans)
@@ -209,7 +195,7 @@ def save_optimized(
 
 
 def reloaded(workload: Workload, *, name: str, stack: Sequence[str], plans: Sequence[Plan]) -> Any:
-    """Return the model of a stack as somebody has it who saves it and loads it again.
+    """Return the model of a stack after saving and loading it.
 
     Raises CheckpointError where that is impossible. Unlike :func:`save_optimized` it calls no
     model to see whether a file gives the same outputs: whoever asks for the model checks it.
@@ -243,26 +229,27 @@ def _save(
 def _is_worth_coding(goal: str, workload: Workload, plans: Sequence[Plan]) -> bool:
     adapter = adapter_for(workload.model, workload.arguments)
     nbytes = sum(each.nbytes for each in adapter.parameters(workload.model))
-    makes_repeats = any(each.transform in MAKING_REPEATS for each in plans)
+    makes_repeats = any(TRANSFORMS[each.transform].makes_repeats for each in plans)
     return goal == "size" or makes_repeats or nbytes < CODED_BELOW_BYTES
 
 
 def _check_same(storage: Storage, model: Any, workload: Workload, plans: Sequence[Plan]) -> None:
-    """Raise unless the plans lead to the recommended model, as far as tensors can tell."""
+    """Raise SettingError unless the plans lead to a model with the same tensors."""
     if model is None:
         return
-    built = carry_out(workload, [each for each in plans if each.transform not in PREPARED])
+    unprepared = [each for each in plans if not TRANSFORMS[each.transform].is_prepared]
+    built = carry_out(workload, unprepared)
     try:
         ours, theirs = (sorted(storage.digests(each).values()) for each in (built, model))
         is_same = ours == theirs
-    except CheckpointError:  # packed by code that shows nobody what it holds
+    except CheckpointError:  # packed weights cannot be read
         is_same = _gives_the_same(workload, model, built)
     if not is_same:
         raise SettingError(OTHER_MODEL)
 
 
 def _gives_the_same(workload: Workload, expected: Any, model: Any) -> bool:
-    """Tell whether outputs are equal but for rounding; also where nobody can call the models."""
+    """Return whether outputs are equal up to rounding; True if the models cannot be called."""
     try:
         outputs = [_outputs(replace(workload, model=each)) for each in (expected, model)]
     except Exception:  # a model may raise anything, for example without inputs
@@ -301,6 +288,7 @@ def _recipe(
         weights_sha256="",
         tensors=storage.shapes(workload.model),
         versions={name: _version(name) for name in VERSIONS_OF[framework]},
+        packages=packages_of(plans),
     )
 
 
@@ -346,7 +334,7 @@ def _check_rebuilt(path: Path, workload: Workload, recipe: Recipe, storage: Stor
 
 @contextmanager
 def _cannot_be_kept() -> Iterator[None]:
-    """Turn what goes wrong with this model, but not with this disk, into CannotBeKeptError."""
+    """Turn errors of the model, but not of the disk, into CannotBeKeptError."""
     try:
         yield
     except OSError:
@@ -360,7 +348,7 @@ def _cannot_be_kept() -> Iterator[None]:
 
 
 def _remove_if_empty(folder: Path) -> None:
-    with suppress(OSError):  # it was never made, or somebody else has put something in
+    with suppress(OSError):  # it was never created, or is not empty
         folder.rmdir()
 
 
@@ -375,7 +363,7 @@ def _notes(recipe: Recipe, latest: int, reason: str) -> Iterator[str]:
         )
     if names[latest:]:
         yield _done_again(names[latest:])
-    if PREPARED & set(names):
+    if any(TRANSFORMS[name].is_prepared for name in names):
         yield "load_optimized() needs a workload, with the inputs to prepare the model for"
 
 
@@ -387,7 +375,7 @@ def _done_again(names: Sequence[str]) -> str:
 
 
 def load_optimized(path: str | Path, workload_or_model: Any) -> Any:
-    """Give the model that :func:`save_optimized` wrote, made from the original's architecture.
+    """Load the model that :func:`save_optimized` wrote, into the original's architecture.
 
     The weights of what is given do not matter, and it stays as it is. A workload is needed where
     the model is compiled or captured, or fused by watching a call: for its inputs.
@@ -426,7 +414,7 @@ def _load(path: Path, workload: Workload) -> Any:
 
 
 def _read_recipe(path: Path) -> Any:
-    """Give the recipe of a file of any framework."""
+    """Return the recipe of a file of either framework."""
     from safetensors import SafetensorError, safe_open
 
     try:
@@ -476,15 +464,15 @@ def _listed(names: Sequence[str]) -> str:
 # what an optimization recommends
 
 MOST_SECONDS = 10.0
-"""How long the program compares, unless all of the optimization had less."""
+"""Time budget of the comparison in the program, at most that of the optimization."""
 USUAL_MARGIN, USUAL_SEED = 0.01, 0
-"""What compare() takes unless it is told otherwise."""
+"""The defaults of compare()."""
 OWN_TARGET = "file.py:factory"
 WIDEST = 100
 
 
 def snippet(optimization: Optimization, *, target: str = "", saved: str = "") -> str:
-    """Give a Python program that carries out the recommended stack and compares it again.
+    """Return a Python program that applies the recommended stack and compares it again.
 
     `target` is what the workload is loaded from, unless the optimization knows; a built-in one is
     known by its name, and without one the program says where to put one's own. `saved` is where the

@@ -51,15 +51,15 @@ class TorchStorage:
     file_format = "safetensors"
 
     def shapes(self, model: Any) -> dict[str, tuple[int, ...]]:
-        """Give names and shapes of everything that a file holds of a model."""
+        """Return names and shapes of all tensors that a file holds of a model."""
         return {name: tuple(each.shape) for name, each in _parts(_state(model)).items()}
 
     def digests(self, model: Any) -> dict[str, str]:
-        """Give a hash of each tensor, by its name."""
+        """Return a hash of each tensor, by name."""
         return {name: _digest(tensor) for name, tensor in _parts(_state(model)).items()}
 
     def with_other_weights(self, model: Any) -> Any:
-        """Give a copy with random parameters, as somebody has who built the architecture anew."""
+        """Return a copy with random parameters, as after building the architecture again."""
         twin = TorchAdapter().clone(model)
         generator = torch.Generator().manual_seed(SEED)
         with torch.no_grad():
@@ -87,7 +87,7 @@ class TorchStorage:
             raise OSError(str(error)) from error
 
     def rebuild(self, path: Path, workload: Workload, recipe: Recipe) -> Any:
-        """Give the model of a file as it is before the last plans; its hash is not checked."""
+        """Rebuild the model of a file up to the saved weights; its hash is not checked."""
         tensors, same = _read(path)
         model = carry_out(workload, recipe.plans[: recipe.weights_after])
         if model is workload.model:

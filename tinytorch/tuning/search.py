@@ -8,50 +8,47 @@ from dataclasses import dataclass, field
 from time import monotonic
 from typing import Any
 
-from tinytorch.comparison.comparison import FASTER
 from tinytorch.errors import first_line
 from tinytorch.measure.ceilings import Progress
+from tinytorch.measure.estimate import FASTER
 from tinytorch.profiling.profile import Profile
 from tinytorch.tuning.attempt import (
     BETTER,
     NOT_TRIED,
-    NOTHING_TO_DO,
+    OUT_OF_TIME,
     SAME_BYTES,
-    TIME_IS_UP,
+    SKIPPED,
     Attempt,
+    is_less,
 )
 from tinytorch.tuning.catalog import Entry
 from tinytorch.tuning.optimization import Contribution
 from tinytorch.tuning.ranking import OBJECTIVE_OF, baseline_keeps, choose, next_best, value_at
-from tinytorch.tuning.trying import Built, NothingToDoError, Trials, build_stack, by_place
-
-__all__ = ["Search", "better_alone", "hidden_alone", "rival_stacks", "roles_of", "sparing_alone"]
-
+from tinytorch.tuning.trying import Built, SkippedError, Trials, build_stack, by_place
 
 # ---------------------------------------------------------------- which entries are worth adding
 # to a stack, by what was seen of each of them alone
 
 CLOSE = 1.25
-"""A rival that is at most so many times worse alone may be better in company."""
+"""A rival that is worse alone by at most this factor may be better in a stack."""
 NOTABLE_WAITING = 0.2
-"""From this share of a call on in which the device waits for the program, waiting may hide a gain.
+"""Idle share of the device from which launch overhead may hide a gain.
 
-The program, not the device, then sets the pace: kernels that end sooner leave the device to wait
-longer. Below it, the device is busy in most of a call and a gain shows; and short calls of any
-model wait a little where they begin and end, which hides nothing. It is a choice, not measured: too
-low costs trials that find nothing, since what is added has to be shown to be faster.
+A host-bound call does not become shorter when its kernels do. Below this share the device is busy
+in most of a call and a gain shows; every call is idle for a moment at its beginning and end. The
+value is a choice, not a measurement: too low a value costs trials without a gain.
 """
 WITHOUT_WAITING = "kernels"
-"""The role of entries that launch fewer kernels, or all of them at once."""
+"""The role of entries that reduce launch overhead."""
 NOT_HIDDEN = frozenset({WITHOUT_WAITING, "calling", "threads"})
-"""Roles of entries that change what the program does: waiting for it hides nothing of that."""
+"""Roles of entries that change the work of the host, whose gain launch overhead does not hide."""
 OBJECTIVE_OF_LIMIT = {"latency_ms": "time", "memory_mb": "memory", "size_mb": "size"}
 
 
 def better_alone(
     attempts: Sequence[Attempt], entries: Sequence[Entry], *, goal: str
 ) -> list[Entry]:
-    """Give what was better alone, the best first."""
+    """Return the entries that were better alone, best first."""
     alone = _by_entry(attempts)
     found = [
         (value.value, entry)
@@ -70,12 +67,11 @@ def hidden_alone(
     profile: Profile | None,
     goal: str,
 ) -> list[Entry]:
-    """Give what may have gained nothing alone only because the device waits, in the order given.
+    """Return the entries whose gain alone may be hidden because calls are host-bound.
 
-    That is what was as good as the model and not better, on a device that waits for the program in
-    a notable part of a call, once the `best` has something that takes the waiting away. What only
-    spares the program work is not among it. Of one role there may be several, and the best may have
-    another one of it: which of them was better alone says little.
+    These are the acceptable entries without a gain, once the `best` reduces launch overhead;
+    entries that only save work of the host are excluded. Several may have the same role, or that of
+    a part of the best: which of them was better alone says little.
     """
     idle_share = profile.idle_share if profile else None
     is_hiding = idle_share is not None and idle_share >= NOTABLE_WAITING
@@ -93,7 +89,7 @@ def hidden_alone(
 def sparing_alone(
     attempts: Sequence[Attempt], entries: Sequence[Entry], *, limits: Mapping[str, float]
 ) -> list[Entry]:
-    """Give what alone needs less time, memory or space of what is limited, the least first."""
+    """Return the entries that alone need less of a limited resource, the smallest first."""
     limited = {OBJECTIVE_OF_LIMIT[name] for name in limits}
     alone = _by_entry(attempts)
     shares: list[tuple[float, Entry]] = []
@@ -101,7 +97,7 @@ def sparing_alone(
         if entry.name not in alone or not alone[entry.name].is_acceptable:
             continue
         values = [getattr(alone[entry.name].measured, name) for name in limited]
-        if less := [value.value for value in values if value is not None and value.is_less]:
+        if less := [value.value for value in values if value is not None and is_less(value)]:
             shares.append((math.prod(less), entry))
     return [entry for _, entry in sorted(shares, key=lambda pair: pair[0])]
 
@@ -109,7 +105,7 @@ def sparing_alone(
 def rival_stacks(
     attempts: Sequence[Attempt], ranked: Sequence[Entry], *, best: Sequence[Entry], goal: str
 ) -> Iterator[tuple[Entry, ...]]:
-    """Give the best stack with one part replaced by a rival that was nearly as good alone."""
+    """Yield the best stack with one part replaced by a rival that was nearly as good alone."""
     if len(best) < 2:
         return
     alone = _by_entry(attempts)
@@ -123,12 +119,12 @@ def rival_stacks(
 
 
 def roles_of(entries: Sequence[Entry]) -> set[str]:
-    """Give the roles that a stack of these has taken."""
+    """Return the roles of these entries."""
     return {each.role for each in entries}
 
 
 def _by_entry(attempts: Sequence[Attempt]) -> dict[str, Attempt]:
-    """Give the attempts of single entries, by their names."""
+    """Return the attempts of single entries, by entry name."""
     return {each.stack[0]: each for each in attempts if len(each.stack) == 1}
 
 
@@ -137,23 +133,23 @@ def _by_entry(attempts: Sequence[Attempt]) -> dict[str, Attempt]:
 
 SHARE_OF_SINGLES, SHARE_OF_COMBINATIONS = 0.5, 0.2
 SHARE_OF_CONFIRMATION, SHARE_OF_ABLATION = 0.15, 0.15
-"""Parts of the budget."""
+"""Shares of the time budget."""
 LEAST_S, MOST_S = 0.5, 60.0
-"""A comparison gets at least and at most so long; it ends sooner once its answer is known."""
+"""Least and largest time budget of a comparison; it ends early once its verdict is known."""
 EVIDENCE = 1.2
-"""A comparison takes so many times its budget: memory and size are measured on top."""
+"""A comparison takes this multiple of its budget: memory and size are measured on top."""
 LEAST_LIMIT_S = 60.0
-"""Planning and applying a stack may take so long however small the budget is."""
+"""Time limit for planning and applying a stack, however small the time budget is."""
 MOST_CONFIRMATIONS = 3
-"""So many are compared afresh, from the best on, until one holds."""
+"""Most confirmations, from the best attempt on, until one holds."""
 OTHER_SEEDS = 1_000_000
-"""Fresh comparisons draw from seeds of their own, this far from those of attempts."""
-OUT_OF_TIME = f"{TIME_IS_UP} {{budget:g}} s was spent before"
+"""Offset of the seeds of confirmations from those of attempts."""
+TIME_IS_UP = "the budget of {budget:g} s was spent before"
 
 
 @dataclass
 class Search:
-    """Tries the entries of a catalog on a workload within a budget, and remembers what it saw.
+    """Tries the entries of a catalog on a workload within a time budget, and keeps the results.
 
     `finished` are attempts of an earlier run, by their stacks, which are not repeated. `on_attempt`
     hears of each attempt as soon as it is finished, so that nothing is lost by an interrupt. The
@@ -294,7 +290,7 @@ class Search:
             self.ablation.append(self._contribution(part, whole, _bounded(share), seed))
 
     def model_of(self, stack: Sequence[str]) -> Any:
-        """Give the model of a stack that was tried; None where it cannot be made again."""
+        """Return the model of a stack that was tried; None if it cannot be rebuilt."""
         built = self._at_hand(stack) or self._built(self._entries_of(stack))
         return built and built.model
 
@@ -307,11 +303,11 @@ class Search:
         if known is not None and self._still_answers(known):
             self._keep(known)
             return None
-        was_any_tried = any(x.outcome not in (NOT_TRIED, NOTHING_TO_DO) for x in self.attempts)
+        was_any_tried = any(x.outcome not in (NOT_TRIED, SKIPPED) for x in self.attempts)
         is_late = was_any_tried and self._left_of(1 - SHARE_OF_CONFIRMATION) <= 0
         if is_late and self.trials.can_judge(entries):  # else more time would not help
-            reason = OUT_OF_TIME.format(budget=self.trials.settings.budget_s)
-            self._keep(Attempt(stack, NOT_TRIED, reason))
+            reason = TIME_IS_UP.format(budget=self.trials.settings.budget_s)
+            self._keep(Attempt(stack, NOT_TRIED, reason, code=OUT_OF_TIME))
             return None
         self._tell(" + ".join(stack))
         attempt, built = self.trials.attempt(
@@ -354,14 +350,14 @@ class Search:
             return attempt.against_best is not None and attempt.against_best.verdict == FASTER
         before = next((x for x in self.attempts if x.stack == self.best.stack), None)
         ours, theirs = (value_at(self.goal, x.measured) if x else None for x in (attempt, before))
-        return ours is not None and theirs is not None and ours.is_below(theirs, by=SAME_BYTES)
+        return ours is not None and theirs is not None and ours.is_less_than(theirs, by=SAME_BYTES)
 
     def _contribution(self, part: str, whole: Built, budget_s: float, seed: int) -> Contribution:
         rest = self._entries_of([name for name in whole.stack if name != part])
         try:
             without = build_stack(self.trials.workload, rest, self.trials.profile)
             found = self.trials.compare_with(without, whole, budget_s=budget_s, seed=seed)
-        except NothingToDoError as error:
+        except SkippedError as error:
             return Contribution(part, None, f"without it, {error}")
         except Exception as error:  # as in an attempt: a candidate's fault ends nothing
             return Contribution(part, None, first_line(error))
@@ -374,7 +370,7 @@ class Search:
         return OBJECTIVE_OF[self.goal] == "time"
 
     def _still_answers(self, known: Attempt) -> bool:
-        """Tell whether an earlier attempt was compared with what is the best now, where it is."""
+        """Return whether an earlier attempt was compared with the present best, where needed."""
         if self.best is None or len(known.stack) < 2 or not self._is_about_time:
             return True
         against = known.against_best
@@ -384,12 +380,12 @@ class Search:
         )
 
     def _at_hand(self, stack: Sequence[str]) -> Built | None:
-        """Give a stack whose model is still there: what was confirmed, before the best so far."""
+        """Return a stack whose model is in memory: the confirmed one, else the best so far."""
         held = (self._confirmed, self.best, self._single)
         return next((each for each in held if each and each.stack == tuple(stack)), None)
 
     def _drop(self, stack: Sequence[str]) -> None:
-        """Let go of the model of a stack that was made before the one that was confirmed."""
+        """Release the model of a stack that was built before the confirmed one."""
         if self._single and self._single.stack == tuple(stack):
             self._single = None
         if self.best and self.best.stack == tuple(stack):
@@ -403,7 +399,7 @@ class Search:
         return self._entries_of(self.best.stack) if self.best else []
 
     def _best_with(self, entry: Entry) -> tuple[Entry, ...]:
-        """Give the best stack with an entry, in the place of its rival if there is one."""
+        """Return the best stack with an entry added, replacing the one of the same role."""
         return by_place([*(each for each in self._parts if each.role != entry.role), entry])
 
     def _was_in_company(self, entry: Entry) -> bool:
@@ -427,7 +423,7 @@ class Search:
             self.progress.advance()
 
     def _left_of(self, share: float) -> float:
-        """Give what is left of this share of the budget, which is spent from its beginning on."""
+        """Return the seconds left of this share of the time budget."""
         return share * self.trials.settings.budget_s - (monotonic() - self.started)
 
     def _tell(self, text: str) -> None:
@@ -436,5 +432,5 @@ class Search:
 
 
 def _bounded(seconds: float) -> float:
-    """Give the budget of a comparison that may take about so long, with its evidence."""
+    """Return the time budget of a comparison that may take `seconds` in total."""
     return min(MOST_S, max(LEAST_S, seconds / EVIDENCE))

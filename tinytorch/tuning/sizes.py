@@ -9,33 +9,36 @@ from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from operator import index
 from time import perf_counter
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
-from tinytorch.comparison.sequential import TimeRatio, estimate_ratio
-from tinytorch.errors import MeasurementError, ModelError, SettingError, TinyTorchError
+from tinytorch.comparison.sequential import estimate_ratio
+from tinytorch.errors import MeasurementError, ModelError, SettingError
+from tinytorch.measure.ceilings import Progress
 from tinytorch.measure.environment import observe
-from tinytorch.measure.samples import Interval, Samples
-from tinytorch.measure.timing import gc_paused
+from tinytorch.measure.estimate import Estimate
+from tinytorch.measure.samples import Samples
 from tinytorch.models.targets import load_workload
 from tinytorch.models.workload import Workload, check_workload
-from tinytorch.showing import Shown
-from tinytorch.tuning.size_trial import (
+from tinytorch.profiling.size_runs import (
     LATE,
     MEMORY,
     REFUSED,
     Attempt,
     CannotSendError,
+    SizeBench,
     SizeProcess,
     SizeTrial,
+    round_s,
+    time_in_turns,
 )
+from tinytorch.showing import Shown
 
 __all__ = [
     "SHARE_HERE",
     "Ceiling",
     "Limit",
-    "Progress",
     "Recommendation",
     "SearchSettings",
     "SizeAdvice",
@@ -61,7 +64,7 @@ class SizeMeasurement:
 
     `latency` has seconds per call, round by round; in each round every size had a turn.
     `peak_bytes` is the most that was held at once, parameters and inputs included: by live buffers
-    on a processor, by the allocator on a GPU. None where nobody could tell.
+    on a processor, by the allocator on a GPU. None where it is unknown.
     """
 
     size: int
@@ -71,13 +74,13 @@ class SizeMeasurement:
 
     @property
     def throughput(self) -> float:
-        """Give examples or tokens per second, at the median latency."""
+        """Return examples or tokens per second, at the median latency."""
         return self.items / self.latency.median
 
     @property
-    def throughput_interval(self) -> Interval:
+    def throughput_interval(self) -> Estimate:
         found = self.latency.median_interval(CONFIDENCE)
-        return Interval(self.items / found.high, self.items / found.low, found.confidence)
+        return found.inverse.scaled(self.items)
 
     def to_dict(self) -> dict[str, Any]:
         interval = self.throughput_interval
@@ -171,7 +174,7 @@ class SizeAdvice(Shown):
             raise SettingError(f"advice about {self.name!r} without a measured size")
 
     def point(self, size: int) -> SizeMeasurement:
-        """Give what was measured at a size."""
+        """Return what was measured at a size."""
         return next(each for each in self.points if each.size == size)
 
     @cached_property
@@ -187,14 +190,14 @@ class SizeAdvice(Shown):
         """
         return self._knee(self.points)
 
-    def slowdown(self, size: int, other: int | None = None) -> TimeRatio:
-        """Give the time per item at a size over that at another, the best; below 1 is faster."""
+    def slowdown(self, size: int, other: int | None = None) -> Estimate:
+        """Return the time per item at a size over that at another, the best; below 1 is faster."""
         best = self.point(self.best if other is None else other)
         return self._slowdown(self.point(size), best)
 
     @property
     def meets_limits(self) -> bool | None:
-        """Whether a size keeps the limits: False if all are shown not to, None if nobody knows."""
+        """Whether a size keeps the limits: False if all are shown not to, None if unknown."""
         found = {self._keeps_limits(point) for point in self.points}
         return True if True in found else None if None in found else False
 
@@ -208,7 +211,7 @@ class SizeAdvice(Shown):
         return Recommendation(size, self._why(size, fitting))
 
     def to_dict(self) -> dict[str, Any]:
-        """Give everything, ready for JSON."""
+        """Return everything, ready for JSON."""
         recommended = self.recommended
         return {
             **{
@@ -239,7 +242,7 @@ class SizeAdvice(Shown):
         return min(point.size for point in near)
 
     def _best(self, points: Sequence[SizeMeasurement]) -> SizeMeasurement:
-        """Give the size that no other beats in the same rounds; medians mix calm and busy ones."""
+        """Return the size that none beats in the same rounds; medians mix quiet and busy ones."""
         best = max(points, key=lambda point: point.throughput)
         for _ in points:
             rival = min(points, key=lambda point: self._slowdown(point, best).value)
@@ -248,7 +251,7 @@ class SizeAdvice(Shown):
             best = rival
         return best
 
-    def _slowdown(self, point: SizeMeasurement, best: SizeMeasurement) -> TimeRatio:
+    def _slowdown(self, point: SizeMeasurement, best: SizeMeasurement) -> Estimate:
         rounds = min(point.latency.count, best.latency.count)
         seconds = np.array(point.latency.values[:rounds]) / point.items
         others = np.array(best.latency.values[:rounds]) / best.items
@@ -264,7 +267,7 @@ class SizeAdvice(Shown):
         verdicts: set[bool | None] = {True}
         if self.latency_limit_s is not None:
             seconds = point.latency.median_interval(CONFIDENCE)
-            verdicts.add(_is_below(seconds.low, seconds.high, self.latency_limit_s))
+            verdicts.add(seconds.is_below(self.latency_limit_s))
         if self.memory_limit_bytes is not None:
             peak = point.peak_bytes
             verdicts.add(None if peak is None else peak <= self.memory_limit_bytes)
@@ -305,14 +308,9 @@ class SizeAdvice(Shown):
             facts.append(f"takes {took:.3g} ms, with a limit of {limit:g} ms")
         if self.memory_limit_bytes is not None:
             peak = smallest.peak_bytes
-            held = "holds nobody knows how much" if peak is None else f"holds {peak:,} bytes"
+            held = "holds an unknown number of bytes" if peak is None else f"holds {peak:,} bytes"
             facts.append(f"{held}, with a limit of {self.memory_limit_bytes:,}")
         return f"{start} size {smallest.size} {' and '.join(facts)}"
-
-
-def _is_below(low: float, high: float, limit: float) -> bool | None:
-    """Say whether an interval lies below a limit: None if the limit lies inside of it."""
-    return True if high <= limit else False if low > limit else None
 
 
 def _listed(names: Sequence[str]) -> str:
@@ -322,8 +320,6 @@ def _listed(names: Sequence[str]) -> str:
 # ---------------------------------------------------------------- searching through sizes: which
 # are worth timing, how fast they are, which is the largest
 
-BLOCK_S = 1e-3
-"""Calls are timed in blocks of about this length; shorter ones mostly show the clock."""
 FEWEST_ROUNDS, MOST_ROUNDS = 10, 40
 """With ten rounds 26 sizes can be told from the best one with an error of 5% in all."""
 FIRST_SEQUENCE = 16
@@ -331,9 +327,9 @@ CLIMB_SHARE, TIMING_SHARE = 0.4, 0.8
 """The parts of the budget after which climbing and timing end; the rest is for the ceiling."""
 CALLS_PER_ATTEMPT = 4
 BARELY_MORE, IDLE_STEPS = 1.05, 2
-"""So many doublings in a row that give less than this are enough to see where it leads to."""
+"""The climb ends after this many doublings in a row that gain less than this factor."""
 FAR_TOO_SLOW = 4.0
-"""Sizes that take so many times as long as the latency limit say nothing any more."""
+"""Sizes beyond this many times the latency limit are not tried."""
 SHARE_OF_FREE = {"cpu": 0.8, "cuda": 0.95}
 SHARE_HERE = 0.5
 """The part of the free memory that a process of its own may use, and this process."""
@@ -345,18 +341,12 @@ LONGEST_STEP = 8
 """Sizes grow by this factor at most: what is known tells little about the time of larger ones."""
 LARGEST = 1 << 24
 FIRST_WAIT_S, SHORTEST_WAIT_S = 120.0, 20.0
-"""So long an answer may take, also when the budget is smaller: the first, which may have to
+"""Seconds that an answer may take, whatever the budget: the first, which may have to
 compile, and the others."""
 NOT_TRIED = "not tried"
 MEBIBYTE = 1 << 20
 NOISY = 1.5
 """Intervals whose ends differ by this factor leave much open."""
-
-
-class Progress(Protocol):
-    """Somebody who may be watching."""
-
-    def describe(self, text: str) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -392,7 +382,7 @@ class SearchSettings:
 class SizeSearch:
     """Sizes that were tried, and what they tell about the next one."""
 
-    bench: SizeProcess | SizeTrial
+    bench: SizeBench
     kind: str
     settings: SearchSettings
     progress: Progress | None
@@ -404,7 +394,7 @@ class SizeSearch:
 
     @property
     def elapsed_s(self) -> float:
-        """Give the time that was used, without that for a process anew, as far as it is as long."""
+        """Return the time used, without restarting processes (up to the budget)."""
         elapsed_s = perf_counter() - self.started
         return elapsed_s - min(self.bench.restarting_s, self.settings.budget_s)
 
@@ -486,7 +476,7 @@ class SizeSearch:
         if self.is_fenced:
             return None
         if last.peak_bytes is None:
-            return Limit(NOT_TRIED, "nobody knows how much memory a larger size would take")
+            return Limit(NOT_TRIED, "the memory of a larger size is unknown")
         # Attention grows with the square of the sequence; nothing grows faster with the batch.
         grown = last.peak_bytes * (size / last.size) ** (1 if self.kind == "batch" else 2)
         if grown - self.bench.facts.resident_bytes <= self.allowed_bytes:
@@ -501,7 +491,8 @@ class SizeSearch:
         if first_s + (calls - 1) * seconds > left_s:
             return Limit("budget", f"size {size:,} does not fit into the time that is left")
         timing_s = (TIMING_SHARE - CLIMB_SHARE) * self.settings.budget_s
-        if calls > 1 and FEWEST_ROUNDS * self.round_s(seconds) > timing_s:
+        known = (each.seconds for each in self.attempts.values() if each.works)
+        if calls > 1 and FEWEST_ROUNDS * round_s((*known, seconds)) > timing_s:
             return Limit("budget", f"timing size {size:,} often enough would take too long")
         return None
 
@@ -526,11 +517,6 @@ class SizeSearch:
             return Limit("saturated", reason)
         return None
 
-    def round_s(self, seconds: float) -> float:
-        """Estimate a round of turns with one more size; each has a call that is not timed."""
-        known = [each.seconds for each in self.attempts.values() if each.works]
-        return sum(each + max(BLOCK_S, each) for each in (*known, seconds))
-
     def measure(self, limited_by: Limit) -> tuple[SizeMeasurement, ...]:
         """Time all sizes that work in turns; `limited_by` says why there are no others."""
         works = {size: each for size, each in sorted(self.attempts.items()) if each.works}
@@ -548,8 +534,16 @@ class SizeSearch:
         if not works:
             raise SettingError(f"{name}: none of the sizes can be measured; {limited_by.reason}")
         self.notes += [each.note for each in works.values() if each.note]
-        values = self.time_in_turns(works)
-        if not any(values.values()):
+        values, failures = time_in_turns(
+            self.bench,
+            {size: each.seconds for size, each in works.items()},
+            at_least=FEWEST_ROUNDS,
+            at_most=MOST_ROUNDS,
+            budget_s=TIMING_SHARE * self.settings.budget_s - self.elapsed_s,
+            tell=self.tell,
+        )
+        self.notes += [f"size {size} is left out: {error}" for size, error in failures.items()]
+        if not values:
             raise MeasurementError(f"{name}: every size fails when timed; {self.notes[-1]}")
         per_size = self.bench.facts.items_per_size
         points = tuple(
@@ -559,31 +553,10 @@ class SizeSearch:
                 Samples(f"{name} at size {size}", tuple(values[size])),
                 works[size].peak_bytes,
             )
-            for size in works
-            if values[size]
+            for size in values
         )
         self.notes += _noise_note(points)
         return points
-
-    def time_in_turns(self, works: dict[int, Attempt]) -> dict[int, list[float]]:
-        """Give seconds per call for each size; in every round all sizes have a turn."""
-        loops = {size: max(1, round(BLOCK_S / each.seconds)) for size, each in works.items()}
-        values: dict[int, list[float]] = {size: [] for size in works}
-        enough_s = TIMING_SHARE * self.settings.budget_s
-        with gc_paused():
-            for turn in range(MOST_ROUNDS):
-                if turn >= FEWEST_ROUNDS and self.elapsed_s > enough_s:
-                    break
-                self.tell(f"timing {len(works)} sizes, round {turn + 1}")
-                # There and back, so that what drifts meets small and large sizes alike.
-                for size in list(loops) if turn % 2 == 0 else list(reversed(loops)):
-                    try:
-                        values[size].append(self.bench.time(size, loops[size]))
-                    except TinyTorchError as error:
-                        self.notes.append(f"size {size} is left out: {error}")
-                        loops.pop(size)
-                        values[size] = []
-        return values
 
     # ------------------------------------------------------------ the ceiling
 
@@ -597,7 +570,7 @@ class SizeSearch:
         failures = [each for size, each in self.attempts.items() if size > works]
         failed = min(failures, key=lambda each: each.size, default=None)
         if not works and failed is not None and failed.works and failed.peak_bytes is None:
-            return Ceiling(0, None, Limit(NOT_TRIED, "nobody knows how much memory a size holds"))
+            return Ceiling(0, None, Limit(NOT_TRIED, "the memory that a size holds is unknown"))
         if self.settings.sizes is not None or not works:
             limit = self.as_limit(failed) if failed else limited_by
             return Ceiling(works, failed.size if failed else None, limit)
@@ -616,7 +589,7 @@ class SizeSearch:
         return Ceiling(works, failed.size, self.as_limit(failed))
 
     def next_larger(self, works: int) -> tuple[int, Limit | None]:
-        """Give a size just below what memory seems to allow, then one above, else a double one.
+        """Return a size just below what memory seems to allow, then one above, else a double one.
 
         With it comes why it is not even tried.
         """
@@ -660,11 +633,11 @@ class SizeSearch:
 
     @property
     def may_be_brief(self) -> bool:
-        """Whether it is enough that a call returns, since nobody needs to know its peak."""
+        """Whether it is enough that a call returns: its peak is not needed."""
         return self.is_fenced and self.settings.memory_limit_bytes is None
 
     def fits(self, found: Attempt) -> bool:
-        """Say whether a size ran, and is known to have held no more than was asked for."""
+        """Return whether a size ran, and is known to have held no more than was asked for."""
         limit, peak = self.settings.memory_limit_bytes, found.peak_bytes
         return found.works and (limit is None or (peak is not None and peak <= limit))
 
@@ -700,8 +673,6 @@ def _noise_note(points: Sequence[SizeMeasurement]) -> list[str]:
 
 # ---------------------------------------------------------------- which batch size, which sequence
 # length? Answered by measuring growing ones
-
-Bench = SizeProcess | SizeTrial
 
 TWICE = (
     "the device holds the model twice, here and in the process that was measured; a target such as "
@@ -750,7 +721,7 @@ def advise_sequence_length(
     """Measure growing sequences at the batch of the example inputs: tokens per second, memory.
 
     Everything else is as for :func:`advise_batch_size`. `axis` is where tokens are counted, if not
-    second. The ceiling may be that of the model, which has only so many positions.
+    second. The ceiling may be that of the model, which has a fixed number of positions.
     """
     settings = SearchSettings(sizes, latency_limit_s, memory_limit_bytes, budget_s, tolerance)
     return _advise(workload, "sequence", axis, settings, progress)
@@ -798,8 +769,8 @@ def _advise(
 
 def _bench(
     source: Workload | str, kind: str, axis: int | None, progress: Progress | None
-) -> tuple[Bench, list[str]]:
-    """Give the place where sizes are tried, and what to know about it."""
+) -> tuple[SizeBench, list[str]]:
+    """Return the place where sizes are tried, and what to know about it."""
     name = source if isinstance(source, str) else source.name
     loading = (lambda: progress.describe(f"{name}: loading")) if progress else lambda: None
     try:

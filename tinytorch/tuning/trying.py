@@ -18,14 +18,15 @@ from tinytorch.comparison.accuracy import (
     AccuracyComparison,
     about_sample_size,
     compare_accuracy,
+    is_equally_good,
 )
 from tinytorch.comparison.compare import compare
 from tinytorch.comparison.comparison import Comparison
 from tinytorch.comparison.evidence import NO_EVALUATE, outputs_and_seconds, outputs_of, scores_of
 from tinytorch.comparison.outputs import OutputDifference, attention_mask_of, compare_outputs
 from tinytorch.comparison.resources import Resources, measure_resources
-from tinytorch.comparison.sides import WorkloadSide
-from tinytorch.errors import ModelError, SettingError, TinyTorchError, first_line
+from tinytorch.comparison.sides import Known, WorkloadSide
+from tinytorch.errors import Failure, ModelError, SettingError, TinyTorchError, first_line
 from tinytorch.measure.ceilings import Progress
 from tinytorch.measure.timing import time_limit
 from tinytorch.models.workload import Workload, preparations_of
@@ -38,8 +39,8 @@ from tinytorch.tuning.attempt import (
     IN_MEMORY,
     INACCURATE,
     NOT_TRIED,
-    NOTHING_TO_DO,
     RELOADED,
+    SKIPPED,
     Attempt,
     Settings,
 )
@@ -52,7 +53,7 @@ __all__ = [
     "Baseline",
     "Built",
     "Check",
-    "NothingToDoError",
+    "SkippedError",
     "Trials",
     "build_stack",
     "by_outputs",
@@ -92,7 +93,9 @@ def by_scores(
     Too few examples do not decide against what computes the same function, but for rounding: there
     outputs decide, by `closeness`. An established loss outranks it.
     """
-    if accuracy.verdict == NOT_WORSE or _is_same(accuracy, outputs):
+    if accuracy.verdict == NOT_WORSE or is_equally_good(
+        accuracy, has_same_outputs=outputs is not None and outputs.is_identical
+    ):
         return Check(outputs, accuracy)
     if accuracy.failed:
         return Check(outputs, accuracy, accuracy.evidence)
@@ -105,12 +108,6 @@ def by_scores(
         return Check(outputs, accuracy, notes=(note, *close.notes))
     doubt = f"{means.removeprefix('accuracy ')}, {accuracy.evidence}; {accuracy.remedy}"
     return Check(outputs, accuracy, doubt, is_inconclusive=True)
-
-
-def _is_same(accuracy: AccuracyComparison, outputs: OutputDifference | None) -> bool:
-    """The same outputs and scores come from the same function: no sample is too small."""
-    has_same_scores = accuracy.baseline_scores == accuracy.candidate_scores
-    return has_same_scores and outputs is not None and outputs.is_identical
 
 
 def by_outputs(outputs: OutputDifference | None, *, most: float, explain: Explain) -> Check:
@@ -162,7 +159,7 @@ class Baseline:
         self.mask = attention_mask_of(workload)
         self._resources: Resources | None = None
         side = WorkloadSide(workload, name=BASELINE)
-        with side.environment():
+        with side.opened():
             self.outputs, self.call_s = outputs_and_seconds(side)
             started = perf_counter()
             self.scores, self.metric = self._score(side)
@@ -177,15 +174,13 @@ class Baseline:
             replace(self.workload, evaluate=None),
             name=BASELINE,
             rng=rng,
-            known_outputs=self.outputs,
-            known_call_s=self.call_s,
-            known_resources=self._resources,
+            known=Known(self.outputs, self.call_s, self._resources),
         )
 
     def resources(self, side: WorkloadSide, *, call_s: float) -> Resources:
         """Measure what it needs, after this side was timed; a large one is written only once."""
         if self._resources is None:
-            with side.environment():
+            with side.opened():
                 # A side that is not built anew has called the model itself.
                 self._resources = measure_resources(
                     side.workload,
@@ -261,7 +256,7 @@ CANNOT_BE_JUDGED = (
 
 MARGIN = "--max-accuracy-drop"
 """What sets the margin of an `evaluate`."""
-FOR_THE_BEST = "measured only of what is chosen in the end"
+FOR_THE_BEST = Failure("measured only of what is chosen in the end", "only-of-the-best")
 NOT_RELOADED = "confirmed on the model in memory, not on one that was saved and loaded: {reason}"
 Timing = tuple[float, int, Progress | None]
 """How long a comparison may take, its seed, and who watches."""
@@ -276,7 +271,7 @@ class Built:
     plans: tuple[Plan, ...]
 
 
-class NothingToDoError(Exception):
+class SkippedError(Exception):
     """A transform of a stack whose plan is empty; it is no failure."""
 
     def __init__(self, reason: str, plans: Sequence[Plan]) -> None:
@@ -299,10 +294,10 @@ def build_stack(
             try:
                 plan = transform.plan(current, None if plans else profile)
             except SettingError as error:  # it needs what this workload does not have
-                raise NothingToDoError(f"{type(transform).__name__}: {error}", plans) from error
+                raise SkippedError(f"{type(transform).__name__}: {error}", plans) from error
             plans.append(plan)
             if plan.is_empty:
-                raise NothingToDoError(_why_empty(plan), plans)
+                raise SkippedError(_why_empty(plan), plans)
             current = replace(current, model=transform.apply(current, plan))
     return Built(tuple(each.name for each in entries), current.model, tuple(plans))
 
@@ -403,13 +398,11 @@ class Trials:
             risk = risk_of(entries)
             attempt = self._judged(attempt, built, best, timing, risk=risk, is_final=is_final)
             attempt = replace(attempt, notes=(*attempt.notes, *notes))
-        except NothingToDoError as error:
-            attempt = replace(attempt, outcome=NOTHING_TO_DO, reason=str(error), plans=error.plans)
+        except SkippedError as error:
+            attempt = replace(attempt, outcome=SKIPPED, reason=str(error), plans=error.plans)
         except Exception as error:  # what a candidate does wrong must not end the search
             # Our own words need no class before them.
-            reason = first_line(error)
-            if isinstance(error, TinyTorchError):
-                reason = reason.removeprefix(f"{type(error).__name__}: ")
+            reason = first_line(error, with_class=not isinstance(error, TinyTorchError))
             attempt = replace(attempt, outcome=FAILED, reason=reason)
         attempt = replace(attempt, seconds=perf_counter() - started)
         return attempt, built if attempt.is_acceptable else None
@@ -474,7 +467,7 @@ class Trials:
         baseline = self._baseline.side(rng)
         comparison = compare(
             baseline,
-            WorkloadSide(candidate, name=attempt.name, rng=rng, known_outputs=found),
+            WorkloadSide(candidate, name=attempt.name, rng=rng, known=Known(found)),
             budget_s=budget_s,
             precision=PRECISION,
             timing=self.settings.timing,
@@ -484,7 +477,7 @@ class Trials:
             seed=seed,
             progress=progress,
         )
-        missing: dict[str, str] = dict(comparison.not_measured)
+        missing: dict[str, Failure] = dict(comparison.not_measured)
         if not is_final:
             missing = dict.fromkeys(("calls", "energy", "accuracy"), FOR_THE_BEST)
             resources = self._resources(baseline, candidate, comparison)
@@ -511,7 +504,7 @@ class Trials:
     def _checked(self, name: str, model: Any, risk: Risk) -> tuple[Check, Arrays]:
         """Give whether a model is as good by its outputs or scores, and these outputs."""
         side = WorkloadSide(replace(self.workload, model=model), name=name)
-        with side.environment():
+        with side.opened():
             side.stay_as_it_is("it is called once")
             found = outputs_of(side)
             outputs = (
@@ -560,7 +553,7 @@ class Trials:
         """Measure what both need after they were compared."""
         baseline.release()  # a device may have no room for a copy beside both
         first_s, second_s = comparison.pace.call_s
-        with WorkloadSide(candidate, name=comparison.candidate_name).environment():
+        with WorkloadSide(candidate, name=comparison.candidate_name).opened():
             after = measure_resources(
                 candidate,
                 preparations=comparison.preparations[1],

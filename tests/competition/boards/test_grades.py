@@ -20,7 +20,7 @@ def rows(board, **settings):
 @given(st.floats(0.01, 100), st.floats(0.01, 100), st.floats(1.1, 50))
 def test_points_lie_between_0_and_100_and_grow_with_what_is_shown(one, other, full):
     less, more = (
-        points_of(Score(low, low, low, 10), full_marks_at=full) for low in sorted([one, other])
+        points_of(Score(low, low, low, n=10), full_marks_at=full) for low in sorted([one, other])
     )
     assert 0 <= less <= more <= 100
 
@@ -29,7 +29,7 @@ def test_points_lie_between_0_and_100_and_grow_with_what_is_shown(one, other, fu
     ("low", "points"), [(0.9, 0), (1, 0), (2**0.5, 25), (2, 50), (4, 100), (9, 100)]
 )
 def test_points_follow_doublings(low, points):
-    assert points_of(Score(10, low, 20, 10)) == pytest.approx(points)
+    assert points_of(Score(10, low, 20, n=10)) == pytest.approx(points)
 
 
 def test_there_is_one_row_for_each_team_and_event():

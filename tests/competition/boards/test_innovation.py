@@ -16,12 +16,12 @@ from tinytorch.competition.board import (
 from tinytorch.competition.entry import Technique
 from tinytorch.competition.judgement import Score
 
-FAST = Score(100.0, 99.0, 101.0, 10)
+FAST = Score(100.0, 99.0, 101.0, n=10)
 lows = st.floats(0.01, 20)
 
 
 def score(low):
-    return Score(low * 1.1, low, low * 1.2, 10)
+    return Score(low * 1.1, low, low * 1.2, n=10)
 
 
 @st.composite
@@ -96,7 +96,7 @@ def test_a_technique_that_only_one_team_has_counts_whole():
 
 def test_a_part_that_is_slow_on_purpose_earns_nothing():
     """The entry without it is ten times slower, but the whole is as fast as the reference."""
-    found = Innovation((Credit("a", score(10.0), 0, 0, False),), Score(1.0, 0.99, 1.01, 10))
+    found = Innovation((Credit("a", score(10.0), 0, 0, False),), Score(1.0, 0.99, 1.01, n=10))
     assert found.value == 1
     assert found.is_capped
 
@@ -112,9 +112,9 @@ def test_splitting_a_technique_in_two_does_not_count_twice():
 
 def test_composite_is_seventy_and_thirty_and_so_are_its_bounds():
     """Innovation is a lower bound itself; what it might come to belongs to the upper one."""
-    speed = Score(2.0, 1.8, 2.2, 10)
+    speed = Score(2.0, 1.8, 2.2, n=10)
     found = composite_of(
-        speed, Innovation((Credit("a", Score(1.6, 1.5, 1.7, 10), 0, 0, False),), speed)
+        speed, Innovation((Credit("a", Score(1.6, 1.5, 1.7, n=10), 0, 0, False),), speed)
     )
     assert (found.value, found.low, found.high) == pytest.approx((1.85, 1.71, 2.05))
 

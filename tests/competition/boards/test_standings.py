@@ -12,7 +12,6 @@ from tinytorch.competition.board import (
     OUTNUMBERED,
     gather_standings,
     in_order,
-    pooled_score,
     ranks_of,
     refusal_of,
 )
@@ -26,7 +25,7 @@ P90 = ["p90 latency"]
 @st.composite
 def scores(draw):
     low, value, high = sorted(draw(st.lists(st.floats(0.1, 10), min_size=3, max_size=3)))
-    return Score(value, low, high, 10)
+    return Score(value, low, high, n=10)
 
 
 def only(*runs):
@@ -162,7 +161,7 @@ def test_too_few_heats_are_refused_with_a_word():
 def test_a_heat_without_a_usual_number_is_refused(value):
     broken = Heat({"p90 latency": 1e-3}, {} if value is None else {"p90 latency": value})
     whole = (*heats(), broken)
-    assert pooled_score(whole, P90) is None
+    assert score_of(whole, P90) is None
     assert refusal_of(replace(run(), judgement=judgement(heats=whole))) == NO_MEASURE
 
 

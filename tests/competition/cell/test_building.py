@@ -9,8 +9,7 @@ from optimized_stacks import recommending
 
 from tinytorch.competition.cell.building import SIZE_OF_CODE, Built, build, bytes_below, prepare
 from tinytorch.competition.cell.contender import Contender
-from tinytorch.competition.entry import Technique
-from tinytorch.competition.entry_file import files_below
+from tinytorch.competition.entry import Technique, files_below
 from tinytorch.core.autograd import no_grad
 from tinytorch.core.checkpoints import save_checkpoint
 from tinytorch.core.tensor import Tensor

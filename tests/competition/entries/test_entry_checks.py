@@ -7,16 +7,16 @@ import numpy as np
 import pytest
 from example_entries import a_code_entry, an_entry, write_manifest
 
-from tinytorch.competition import entry_checks, techniques
-from tinytorch.competition.entry import Entry, Technique
+from tinytorch.competition import entry_checks
+from tinytorch.competition.entry import Entry, Technique, read_entry
 from tinytorch.competition.entry_checks import check_entry
-from tinytorch.competition.entry_file import read_entry
 from tinytorch.competition.events import EVENTS
 from tinytorch.competition.rules import Finding
 from tinytorch.competition.techniques import TECHNIQUES
 from tinytorch.core.checkpoints import read_arrays, write_arrays
 from tinytorch.formats.weights_file import write_weights
 from tinytorch.models.zoo import WEIGHTS
+from tinytorch.transforms import compiled_kernels
 
 
 def _check(entry: Entry, **options: Any) -> list[tuple[str, str]]:
@@ -77,7 +77,7 @@ def test_an_order_in_which_less_is_found_is_a_doubt() -> None:
 def test_a_part_that_is_not_installed_is_told_with_the_command(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(techniques, "find_spec", lambda name: None)
+    monkeypatch.setattr(compiled_kernels, "find_spec", lambda name: None)
     (found,) = check_entry(an_entry("compiled-kernels"), run=False)
     assert found.rule == "E8"
     assert found.fix == "in the folder of TinyTorch: pip install '.[fast]'"

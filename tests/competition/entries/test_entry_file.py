@@ -7,15 +7,17 @@ from pathlib import Path
 import pytest
 from example_entries import MAKE, PLAIN, a_code_entry, an_entry, write_manifest
 
-from tinytorch.competition import entry_file
-from tinytorch.competition.entry import MANIFEST, EntryError, Technique
-from tinytorch.competition.entry_file import (
-    contender_of,
+from tinytorch.competition import entry as entry_file
+from tinytorch.competition.entry import (
+    MANIFEST,
+    EntryError,
+    Technique,
     entry_files,
     hash_entry,
     read_entry,
     write_entry,
 )
+from tinytorch.competition.entry_checks import contender_of
 from tinytorch.errors import SettingError
 
 

@@ -5,9 +5,8 @@ from pathlib import Path
 import pytest
 
 from tinytorch.competition import new_entry as module
-from tinytorch.competition.entry import EntryError
+from tinytorch.competition.entry import EntryError, read_entry
 from tinytorch.competition.entry_checks import check_entry
-from tinytorch.competition.entry_file import read_entry
 from tinytorch.competition.events import DIVISIONS, EVENTS
 from tinytorch.competition.new_entry import new_entry
 from tinytorch.errors import SettingError

@@ -1,23 +1,27 @@
-"""Every transform has a ruling; what is declared is resolved, or refused with the reason."""
+"""What is declared is resolved, or refused with the reason."""
 
+import re
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from project_files import ROOT
 
-from tinytorch.competition import techniques
 from tinytorch.competition.entry import EntryError, Technique
+from tinytorch.competition.events import DIVISIONS
 from tinytorch.competition.techniques import (
     KV_CACHE,
-    RULINGS,
     TECHNIQUES,
+    divisions_of,
     implied_precision,
     missing_parts,
     resolve,
     resolved,
     why_not_in,
 )
+from tinytorch.transforms import compiled_kernels
+from tinytorch.transforms.plan import TorchTransform, Transform
 from tinytorch.transforms.prune import Prune
 from tinytorch.transforms.quantize import Quantize
 from tinytorch.tuning.catalog import CATALOG
@@ -35,16 +39,42 @@ NAMES = st.sampled_from(
 )
 
 
-def test_every_transform_has_a_ruling() -> None:
-    assert set(RULINGS) == set(TRANSFORMS)
+def test_transforms_are_allowed_by_what_their_classes_say() -> None:
+    allowed = {name: divisions_of(each) for name, each in TRANSFORMS.items()}
+    assert allowed["Quantize"] == allowed["FuseLayers"] == DIVISIONS
+    assert allowed["Prune"] == allowed["SparseLayers"] == ("open", "learner")
+    assert allowed["CompileModel"] == ()  # the references are models of TinyTorch
+
+
+def test_a_transform_that_does_not_say_that_it_may_compete_is_not_allowed() -> None:
+    class Silent(Transform):
+        risk = "exact"
+
+    class ForPyTorch(TorchTransform):
+        risk, may_compete = "exact", True
+
+    assert divisions_of(Silent) == divisions_of(ForPyTorch) == ()
+    Silent.may_compete = True
+    assert divisions_of(Silent) == DIVISIONS
 
 
 def test_what_is_for_core_can_be_declared_and_has_a_division() -> None:
     for name, transforms in TECHNIQUES.items():
         assert resolve(Technique(name)) == transforms
-        assert all(RULINGS[type(each).__name__].divisions for each in transforms)
+        assert all(divisions_of(type(each)) for each in transforms)
     others = {each.name for each in CATALOG if "core" not in each.frameworks}
     assert not others & set(TECHNIQUES)
+
+
+def test_the_documentation_lists_the_techniques_by_their_divisions() -> None:
+    page = (ROOT / "docs" / "competition.md").read_text("utf-8")
+    table = page.partition("| technique | closed | open, learner |")[2].partition("\n\n")[0]
+    allowed = {}
+    for row in table.splitlines()[2:]:
+        names, closed, others = row.strip("|").split("|")
+        assert others.strip() == "yes"
+        allowed |= dict.fromkeys(re.findall(r"`([\w-]+)`", names), closed.strip() == "yes")
+    assert allowed == {name: not why_not_in("closed", Technique(name)) for name in TECHNIQUES}
 
 
 def test_what_the_catalog_calls_approximate_is_not_closed() -> None:
@@ -74,7 +104,10 @@ def test_a_technique_of_ones_own_has_its_settings() -> None:
         (Technique("compiled"), "for models of PyTorch"),
         (Technique("a", (("CompileModel", {}),)), "CompileModel is for models of PyTorch"),
         (Technique("a", (("Quantise", {}),)), "did you mean Quantize"),
-        (Technique("a", (("os.system", {}),)), "no transform 'os.system'; there are Quantize"),
+        (
+            Technique("a", (("os.system", {}),)),
+            "there are RemoveChannels",
+        ),
         (Technique("a", (("Quantize", {"mode": "x"}),)), "unknown mode 'x'"),
         (Technique("a", (("Quantize", {"wings": 2}),)), "no setting 'wings'; Quantize has mode "),
         (Technique("a", (("FuseLayers", {"bits": 2}),)), "FuseLayers has no settings"),
@@ -96,7 +129,7 @@ def test_what_is_unknown_is_told(technique: Technique, words: str) -> None:
 
 @settings(max_examples=100)
 @given(
-    st.sampled_from([name for name, each in RULINGS.items() if each.divisions]),
+    st.sampled_from([name for name, each in TRANSFORMS.items() if divisions_of(each)]),
     st.dictionaries(NAMES, VALUES, max_size=3),
 )
 def test_any_settings_give_a_transform_or_an_entry_error(name: str, given: dict[str, Any]) -> None:
@@ -138,7 +171,7 @@ def test_the_least_precise_of_several_transforms_counts() -> None:
 
 
 def test_a_part_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(techniques, "find_spec", lambda name: None)
+    monkeypatch.setattr(compiled_kernels, "find_spec", lambda name: None)
     assert missing_parts(Technique("compiled-kernels")) == ("fast",)
     assert missing_parts(Technique("a", (("CompiledKernels", {"backend": "numpy"}),))) == ()
     assert missing_parts(Technique("fused-layers")) == ()

@@ -20,9 +20,8 @@ from tinytorch.competition import judge as bench
 from tinytorch.competition.cell.confinement import landlock_version
 from tinytorch.competition.cell.contender import Limits
 from tinytorch.competition.cell.contender_process import ContenderProcess
-from tinytorch.competition.entry import Entry, Technique
-from tinytorch.competition.entry_checks import check_entry
-from tinytorch.competition.entry_file import contender_of, read_entry, write_entry
+from tinytorch.competition.entry import Entry, Technique, read_entry, write_entry
+from tinytorch.competition.entry_checks import check_entry, contender_of
 from tinytorch.competition.events import EVENTS, draw_questions
 from tinytorch.competition.judge import judge
 from tinytorch.core.checkpoints import save_checkpoint

@@ -7,6 +7,7 @@ from example_legs import an_entry
 
 from tinytorch.competition.entry import Technique
 from tinytorch.competition.judge import judge
+from tinytorch.competition.judgement import score_of
 from tinytorch.errors import SettingError
 
 
@@ -37,7 +38,7 @@ def test_a_cache_of_keys_and_values_is_shown_to_help():
     entry = an_entry("transformer_decathlon", techniques=(Technique("kv-cache"),))
     judged = judge(entry, heats=6)
     assert judged.is_valid, judged.findings
-    assert judged.measure_scores["decode"].verdict == "faster"
+    assert score_of(judged.heats, ["decode"]).verdict == "faster"
     (removed,) = judged.ablations
-    assert removed.score(judged.event).value > 1
+    assert score_of(removed.heats, judged.event.scored).value > 1
     assert dataclasses.replace(judged, notes=()).score == judged.score

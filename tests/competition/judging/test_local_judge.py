@@ -12,6 +12,7 @@ from tinytorch.competition import local_judge as local_contender
 from tinytorch.competition import local_judge as module
 from tinytorch.competition.entry import Entry, Technique
 from tinytorch.competition.events import EVENTS
+from tinytorch.competition.judgement import score_of
 from tinytorch.competition.local_judge import judge_model
 from tinytorch.competition.rounds import PRACTICE
 from tinytorch.errors import SettingError
@@ -62,7 +63,7 @@ def test_the_reference_scores_one():
     found = judged(ScriptedModel(3.0))
     assert found.is_valid
     assert found.score.value == pytest.approx(1)
-    assert found.score.verdict == "not shown"
+    assert found.score.verdict == "inconclusive"
 
 
 def test_a_fast_model_that_has_not_learned_is_refused():
@@ -121,7 +122,7 @@ def test_what_a_technique_contributes_is_measured():
     entry = replace(ENTRY, techniques=(Technique("trick"),))
     found = judged(ScriptedModel(1.0), entry=entry, without={"trick": ScriptedModel(2.0)})
     (ablation,) = found.ablations
-    assert ablation.score(found.event).value == pytest.approx(2)
+    assert score_of(ablation.heats, found.event.scored).value == pytest.approx(2)
 
 
 def test_a_technique_that_cannot_be_left_out_has_a_reason():

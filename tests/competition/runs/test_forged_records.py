@@ -8,13 +8,12 @@ import pytest
 from example_judgements import SPRING, entry_folder, kept_judgement
 from parts import require_part
 
-from tinytorch.competition import record_checks as record_status
+from tinytorch.competition import verification as record_status
 from tinytorch.competition.judgement_record import as_record
 from tinytorch.competition.rounds import write_round
-from tinytorch.competition.run_files import record_text
+from tinytorch.competition.run_files import keep_run, record_text
 from tinytorch.competition.signing import new_key, sign_record
-from tinytorch.competition.submissions import keep_run, read_folder
-from tinytorch.competition.verification import check_files, verify
+from tinytorch.competition.verification import check_files, findings_in, read_folder
 
 DATA = "da" * 32
 
@@ -28,7 +27,8 @@ def kept(tmp_path, monkeypatch):
 
 
 def fatal_rules(path, **given):
-    return {each.rule for each in verify(path, **given) if each.is_fatal}
+    found = findings_in(check_files(path, **given))
+    return {each.rule for each in found if each.is_fatal}
 
 
 def rewritten(record, folder):

@@ -8,8 +8,8 @@ from example_judgements import at, kept_entry, kept_judgement, some_heats
 from tinytorch.competition.events import EVENTS
 from tinytorch.competition.judgement import Ablation
 from tinytorch.competition.judgement_record import as_record
-from tinytorch.competition.record_checks import check_numbers
 from tinytorch.competition.rules import finding
+from tinytorch.competition.verification import check_numbers
 
 FATAL = (finding("T3", "a question that came again took no time"),)
 

@@ -5,13 +5,13 @@ from dataclasses import replace
 import pytest
 from example_judgements import SPRING, kept_entry, kept_judgement
 
-from tinytorch.competition import record_checks as record_status
+from tinytorch.competition import verification as record_status
 from tinytorch.competition.events import EVENTS, draw_questions
 from tinytorch.competition.judgement_record import as_record
-from tinytorch.competition.record_checks import check_round, find_round, status_of
 from tinytorch.competition.rounds import PRACTICE
 from tinytorch.competition.rules import finding
 from tinytorch.competition.signing import SignatureCheck
+from tinytorch.competition.verification import check_round, find_round, status_of
 
 KEY, OTHER_KEY = "ssh-ed25519 AAAA", "ssh-ed25519 BBBB"
 FIRST_QUESTIONS = "da" * 32

@@ -14,9 +14,10 @@ from parts import hide_package, require_part
 
 from tinytorch.competition.judgement_record import as_record
 from tinytorch.competition.rounds import write_round
-from tinytorch.competition.run_files import record_text
+from tinytorch.competition.run_files import keep_run, record_text
 from tinytorch.competition.signing import new_key, sign_record
-from tinytorch.competition.submissions import keep_run, read_folder, submit
+from tinytorch.competition.submissions import submit
+from tinytorch.competition.verification import read_folder
 from tinytorch.errors import SettingError
 
 

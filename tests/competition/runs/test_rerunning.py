@@ -9,9 +9,10 @@ from parts import require_part
 from tinytorch.competition import submissions as rerunning
 from tinytorch.competition.rounds import PRACTICE, write_round
 from tinytorch.competition.rules import finding
-from tinytorch.competition.run_files import read_record_file
+from tinytorch.competition.run_files import keep_run, read_record_file
 from tinytorch.competition.signing import check_signature, new_key
-from tinytorch.competition.submissions import keep_run, read_folder, rerun
+from tinytorch.competition.submissions import rerun
+from tinytorch.competition.verification import read_folder
 from tinytorch.errors import SettingError
 
 
@@ -94,7 +95,7 @@ def test_a_round_with_a_key_is_signed_with_that_key(entry, tmp_path):
 
 @pytest.mark.parametrize(
     ("found", "message"),
-    [(SPRING.public(), "the seed of round 'spring' is not known"), (PRACTICE, "everybody knows")],
+    [(SPRING.public(), "the seed of round 'spring' is not known"), (PRACTICE, "practice round")],
 )
 def test_a_secret_seed_is_needed(entry, found, message):
     with pytest.raises(SettingError, match=message):

@@ -6,7 +6,7 @@ import pytest
 from example_judgements import entry_folder, kept_judgement
 from parts import require_part
 
-from tinytorch.competition.entry_file import read_entry
+from tinytorch.competition.entry import read_entry
 from tinytorch.competition.rules import finding
 from tinytorch.competition.run_files import keep_run
 from tinytorch.competition.signing import check_signature, new_key

@@ -7,16 +7,20 @@ import pytest
 from example_judgements import SPRING, entry_folder, kept_judgement
 from parts import hide_package, require_part
 
-from tinytorch.competition import record_checks as record_status
+from tinytorch.competition import verification as record_status
 from tinytorch.competition.judgement_record import as_record
 from tinytorch.competition.rounds import write_round
-from tinytorch.competition.run_files import record_text
+from tinytorch.competition.run_files import keep_run, record_text
 from tinytorch.competition.signing import new_key, sign_record, signature_path
-from tinytorch.competition.submissions import keep_run, submit
-from tinytorch.competition.verification import check_files, verify
+from tinytorch.competition.submissions import submit
+from tinytorch.competition.verification import check_files, findings_in
 from tinytorch.errors import SettingError
 
 DATA = "da" * 32
+
+
+def verify(path, **given):
+    return findings_in(check_files(path, **given))
 
 
 @pytest.fixture(autouse=True)
@@ -62,10 +66,8 @@ def test_a_score_that_was_written_by_hand_is_found(entry):
 def test_other_questions_than_those_of_the_seed_are_found(entry):
     path = keep_run(judgement_of(entry, data_sha256="0" * 64), entry)
     (found,) = verify(path)
-    assert (found.rule, found.seen) == (
-        "R2",
-        "its questions are not those of the seed of round 'practice'",
-    )
+    assert found.rule == "R2"
+    assert "practice" in found.seen
 
 
 def test_a_round_is_known_from_the_folder_or_given(entry, tmp_path):

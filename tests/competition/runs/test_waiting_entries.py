@@ -3,8 +3,8 @@
 import pytest
 from example_judgements import SPRING, entry_folder, kept_judgement
 
-from tinytorch.competition import record_checks as record_status
-from tinytorch.competition.submissions import keep_run
+from tinytorch.competition import verification as record_status
+from tinytorch.competition.run_files import keep_run
 from tinytorch.competition.verification import check_files, find_waiting
 
 DATA = "da" * 32

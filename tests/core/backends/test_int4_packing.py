@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tinytorch.core.kernels.packing import pack_int4, packed_length_int4, unpack_int4
+from tinytorch.core.kernels.packing import pack_int4, packed_length_int4, unpack_nibbles
 from tinytorch.errors import DTypeError, SettingError, ShapeError
 
 
@@ -14,8 +14,8 @@ def test_unpacking_gives_back_what_was_packed(inputs, outputs, group_size, seed)
     weight = np.random.default_rng(seed).integers(-8, 8, (inputs, outputs)).astype(np.int8)
     scales = np.ones((-(-inputs // group_size), outputs), np.float32)
     packed = pack_int4(weight, scales, group_size=group_size)
-    assert unpack_int4(packed).dtype == np.int8
-    np.testing.assert_array_equal(unpack_int4(packed), weight)
+    assert unpack_nibbles(packed.values, *packed.shape).dtype == np.int8
+    np.testing.assert_array_equal(unpack_nibbles(packed.values, *packed.shape), weight)
     assert packed.values.shape == (packed_length_int4(inputs, outputs),)
     assert packed.nbytes == packed.values.nbytes + scales.nbytes
 

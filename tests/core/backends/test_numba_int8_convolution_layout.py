@@ -91,8 +91,8 @@ def test_images_have_their_own_steps_and_bytes_of_the_reference(rng):
     [
         {"groups": 3},
         {"groups": 0},
-        {"kernel": (0, 3)},
-        {"kernel": (9, 3)},
+        {"kernel_size": (0, 3)},
+        {"kernel_size": (9, 3)},
         {"stride": (1, 0)},
         {"padding": (-1, 0)},
         {"dilation": (0, 1)},
@@ -100,7 +100,7 @@ def test_images_have_their_own_steps_and_bytes_of_the_reference(rng):
     ],
 )
 def test_there_is_no_plan_where_shapes_do_not_fit(wrong):
-    fields = {"kernel": (3, 3), "stride": (1, 1), "padding": (0, 0), "dilation": (1, 1)}
+    fields = {"kernel_size": (3, 3), "stride": (1, 1), "padding": (0, 0), "dilation": (1, 1)}
     right = Window(**fields, groups=2)
     assert layout.make_plan((4, 6, 6), 6, right) is not None
     assert layout.make_plan((4, 6, 6), 6, right._replace(**wrong)) is None

@@ -12,7 +12,6 @@ from numba import njit
 
 from tinytorch.core.kernels.numba import simd as fast
 from tinytorch.core.kernels.reference import gelu as exact_gelu
-from tinytorch.core.kernels.reference import gelu_backward as exact_gelu_backward
 
 EPS = float(np.finfo(np.float32).eps)
 
@@ -80,18 +79,13 @@ def test_tanh_keeps_its_digits_near_0():
 
 
 @pytest.mark.parametrize("approximate", ["tanh", "none"])
-def test_gelu_and_its_slope_are_close_everywhere(approximate):
+def test_gelu_is_close_everywhere(approximate):
     x = np.linspace(-12, 12, 50_001).astype(np.float32)
-    wide, ones = x.astype(np.float64), np.ones(x.size)
+    wide = x.astype(np.float64)
     value = over(fast.gelu, approximate == "tanh")(x)
-    slope = over(fast.gelu_slope, approximate == "tanh")(x)
     # 1.5e-7 of erf, or a few roundings, times x / 2
     np.testing.assert_allclose(
         value, exact_gelu(wide, approximate=approximate), rtol=4 * EPS, atol=1e-6
-    )
-    # where it is nearly 1, a rounding of that is multiplied by x and a slope, together below 60
-    np.testing.assert_allclose(
-        slope, exact_gelu_backward(ones, wide, approximate=approximate), rtol=0, atol=30 * EPS
     )
 
 

@@ -61,7 +61,7 @@ def test_other_ids_mean_what_they_mean_in_the_reference(ids):
 
 def test_what_does_not_fit_is_refused():
     values, scales = table(6, 70)
-    with pytest.raises(ShapeError, match="no packed weight of 9 inputs and 70 outputs"):
+    with pytest.raises(ShapeError, match="packed weight of 9 inputs and 70 outputs"):
         int8_embedding(np.array([1]), values, scales, width=9)
     with pytest.raises(DTypeError, match="must be integers"):
         int8_embedding(np.array([True]), values, scales, width=6)

@@ -171,7 +171,7 @@ def test_what_does_not_fit_is_named(kind, wrong, error, message):
 @pytest.mark.parametrize("zero_point", [-129, 128])
 def test_a_zero_point_must_be_one_that_a_border_can_have(zero_point, rng):
     layer, _, images = draw_layer(SMALL, rng)
-    with pytest.raises(SettingError, match=f"zero_point={zero_point} is no int8"):
+    with pytest.raises(SettingError, match=f"zero_point={zero_point}"):
         int8.int8_conv2d_static(
             images, *layer.arrays, scale=0.1, zero_point=zero_point, **SMALL.settings
         )

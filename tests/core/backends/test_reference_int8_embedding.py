@@ -39,7 +39,7 @@ def test_ids_are_integers(packed):
 
 def test_a_table_of_another_size_is_refused(packed):
     ids = np.array([1])
-    with pytest.raises(ShapeError, match="no packed weight of 9 inputs and 70 outputs"):
+    with pytest.raises(ShapeError, match="packed weight of 9 inputs and 70 outputs"):
         int8_embedding(ids, packed.values, packed.scales, width=9)
     with pytest.raises(ShapeError, match=r"one scale for each token, got shape \(70, 1\)"):
         int8_embedding(ids, packed.values, packed.scales[:, None], width=6)

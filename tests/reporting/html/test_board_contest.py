@@ -2,6 +2,7 @@ from example_boards import refused, run, some_board
 from html_reading import Reading
 
 from tinytorch.competition.board import make_board
+from tinytorch.competition.rules import RULES
 from tinytorch.reporting.html.board_page import contest_section
 
 
@@ -64,7 +65,7 @@ def test_refused_runs_say_what_was_seen_and_what_to_do():
     assert row[1:4] == [
         "it breaks T3",
         "T3: a question that came again took 0.1 of its time",
-        "forget what was asked",
+        RULES["T3"].fix,
     ]
 
 

@@ -6,7 +6,7 @@ from example_pages import HOSTILE
 from html_reading import Reading
 
 from tinytorch.competition.judgement import Ablation
-from tinytorch.competition.rules import Finding
+from tinytorch.competition.rules import RULES, Finding
 from tinytorch.reporting.html.board_page import judgement_page
 from tinytorch.reporting.html.page import render_page, report_html
 
@@ -43,7 +43,7 @@ def test_findings_say_what_to_do():
         "T3",
         "fatal",
         "a question that came again took 0.1 of its time",
-        "forget what was asked",
+        RULES["T3"].fix,
     ] in rows
 
 

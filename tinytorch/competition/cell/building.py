@@ -15,8 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tinytorch.competition.cell.contender import Contender
-from tinytorch.competition.entry import Technique
-from tinytorch.competition.entry_file import files_below
+from tinytorch.competition.entry import Technique, files_below
 from tinytorch.competition.events import find_event
 from tinytorch.competition.techniques import KV_CACHE, resolve
 from tinytorch.core.checkpoints import KEY, load_checkpoint
@@ -29,7 +28,6 @@ from tinytorch.models.targets import import_place
 from tinytorch.models.workload import Workload
 from tinytorch.models.zoo import CONTEXT, load_zoo, text_data
 from tinytorch.transforms.plan import Plan
-from tinytorch.tuning.recipe import plain_json
 from tinytorch.tuning.saving import load_optimized
 
 __all__ = ["SIZE_OF_CODE", "Built", "build", "prepare"]
@@ -119,7 +117,7 @@ def _carry_out(
             if not plan.is_empty:
                 workload = replace(workload, model=transform.apply(workload, plan))
             made.append(plan)
-        plans += [plain_json(each.to_dict()) for each in made]
+        plans += [each.to_dict() for each in made]
         if all(each.is_empty for each in made):
             notes.append(f"{technique.name} found nothing to do{_reason(made)}")
     if isinstance(workload.model, Module):

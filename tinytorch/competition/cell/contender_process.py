@@ -47,8 +47,7 @@ from tinytorch.competition.cell.messages import (
     array_fields,
     packed_header,
 )
-from tinytorch.competition.entry import MANIFEST
-from tinytorch.competition.entry_file import files_below
+from tinytorch.competition.entry import MANIFEST, files_below
 from tinytorch.competition.events import find_event
 from tinytorch.core.files import cache_folder
 from tinytorch.errors import SettingError

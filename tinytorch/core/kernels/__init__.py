@@ -45,7 +45,7 @@ BACKENDS: Mapping[str, Backend] = _Backends()
 
 
 def default_backend() -> Backend:
-    """Give the compiled backend where numba is installed and works, else `numpy`."""
+    """Return the compiled backend where numba is installed and works, else `numpy`."""
     if "numba" not in BACKENDS:
         return NUMPY
     try:

@@ -12,9 +12,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["matmul"]
-
-
 Array = npt.NDArray[Any]
 Kernel = Callable[..., Any]
 
@@ -27,7 +24,7 @@ class Backend:
     kernels: Mapping[str, Kernel]
 
     def extended(self, name: str, kernels: Mapping[str, Kernel]) -> Backend:
-        """Give a backend that computes `kernels` its own way and inherits the rest."""
+        """Return a backend with `kernels` replaced and the others inherited."""
         unknown = kernels.keys() - self.kernels.keys()
         assert not unknown, f"{name} has kernels that {self.name} lacks: {sorted(unknown)}"
         return Backend(name, MappingProxyType({**self.kernels, **kernels}))
@@ -41,7 +38,7 @@ class Backend:
 
 
 class _Flags(threading.local):
-    """Runs a function of NumPy while its floating-point flags are only noted, per thread.
+    """Runs a NumPy function with floating-point flags recorded instead of reported, per thread.
 
     NumPy keeps its error state in a context variable, so a context that was prepared once takes a
     tenth of a microsecond per call; a block of `numpy.errstate` takes half of one.

@@ -14,11 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from tinytorch.core.kernels import numpy_quantized as codebook
-from tinytorch.core.kernels import numpy_quantized as int8
-from tinytorch.core.kernels import numpy_quantized as int8_convolution
-from tinytorch.core.kernels import numpy_quantized as int8_embedding
-from tinytorch.core.kernels import numpy_spatial as sparse
+from tinytorch.core.kernels import numpy_quantized as quantized
 from tinytorch.core.kernels import numpy_spatial as spatial
 from tinytorch.core.kernels import reference
 from tinytorch.core.kernels.backend import Array, matmul
@@ -178,7 +174,7 @@ def linear(
 
 
 def _causal_bias(queries: int, keys: int, dtype: np.dtype[Any]) -> Array:
-    """Give 0 where a query may look and -inf where it may not."""
+    """Return 0 where a query may look and -inf where it may not."""
     if queries * keys > LARGEST_KEPT_BIAS:
         return _make_causal_bias(queries, keys, dtype)
     return _kept_causal_bias(queries, keys, dtype)
@@ -450,10 +446,9 @@ NUMPY = reference.REFERENCE.extended(
         "cross_entropy_backward": cross_entropy_backward,
         "sgd_step": sgd_step,
         "adam_step": adam_step,
-        **codebook.CODEBOOK_KERNELS,
-        **int8.KERNELS,
-        **int8_convolution.CONVOLUTION_KERNELS,
-        **int8_embedding.EMBEDDING_KERNELS,
-        **sparse.KERNELS,
+        **quantized.KERNELS,
+        **quantized.CONVOLUTION_KERNELS,
+        **quantized.EMBEDDING_KERNELS,
+        **spatial.KERNELS,
     },
 )

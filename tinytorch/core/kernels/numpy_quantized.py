@@ -10,16 +10,12 @@ from tinytorch.core.kernels import reference_quantized as reference
 from tinytorch.core.kernels.backend import Array, Kernel, matmul
 from tinytorch.core.kernels.numpy_spatial import conv2d
 from tinytorch.core.kernels.packing import PANEL_COLUMNS, STEP, packed_length, unpack_values
-from tinytorch.core.kernels.reference_quantized import PACKED_ENTRIES, code_bytes
 from tinytorch.core.kernels.reference_spatial import Pair
 
-__all__ = ["CODEBOOK_KERNELS", "CONVOLUTION_KERNELS", "EMBEDDING_KERNELS", "KERNELS", "pairs_of"]
-
-
 # ---------------------------------------------------------------- INT8 products with NumPy: BLAS
-# has no whole numbers, but its floats can be exact
+# has no integers, but its floats can be exact
 #
-# Products of uint8 and int8 and sums of 514 of them are whole numbers below 2**24, and float32 has
+# Products of uint8 and int8 and sums of 514 of them are integers below 2**24, and float32 has
 # all of these. So blocks of that depth are multiplied as floats, and added up as integers.
 
 EXACT_DEPTH = 2**24 // (255 * 128)
@@ -69,9 +65,9 @@ KERNELS: dict[str, Kernel] = {
 
 
 # ---------------------------------------------------------------- INT8 convolutions with NumPy:
-# whole numbers by way of floats that have all of them
+# integers by way of floats that have all of them
 #
-# The sums over some channels are whole numbers below 2**24, which float32 has all of. So that many
+# The sums over some channels are integers below 2**24, which float32 has all of. So that many
 # channels at a time are convolved as floats, and the results added up as integers.
 
 
@@ -132,26 +128,3 @@ def int8_embedding(ids: Array, values: Array, scales: Array, *, width: int) -> A
 
 
 EMBEDDING_KERNELS: dict[str, Kernel] = {"int8_embedding": int8_embedding}
-
-
-# ---------------------------------------------------------------- weights by codes with NumPy: a
-# byte of two codes is looked up at once in a table of pairs
-
-BYTES = np.arange(256, dtype=np.uint8)
-BOTH_CODES = np.stack([BYTES & 15, BYTES >> 4], axis=1)  # (256, 2)
-
-
-def pairs_of(codebook: Array) -> Array:
-    """Give the two entries that each byte means (256, 2); NaN where there is no such entry."""
-    padded = np.full(PACKED_ENTRIES, np.nan, codebook.dtype)
-    padded[: len(codebook)] = codebook
-    return padded[BOTH_CODES]
-
-
-def codebook_lookup(codes: Array, codebook: Array, *, size: int) -> Array:
-    if len(codebook) > PACKED_ENTRIES or codes.shape != (code_bytes(size, len(codebook)),):
-        return reference.codebook_lookup(codes, codebook, size=size)
-    return pairs_of(codebook).take(codes, axis=0).reshape(-1)[:size]
-
-
-CODEBOOK_KERNELS: dict[str, Kernel] = {"codebook_lookup": codebook_lookup}

@@ -12,9 +12,6 @@ from tinytorch.core.kernels.backend import Array, Kernel, matmul
 from tinytorch.core.kernels.reference_quantized import activate, check_sparse
 from tinytorch.core.kernels.reference_spatial import Pair, output_size, pad_image, unpad_image
 
-__all__ = ["KERNELS", "sparse_linear"]
-
-
 # ---------------------------------------------------------------- convolution, pooling and batch
 # normalisation of the NumPy backend
 #
@@ -143,7 +140,7 @@ def conv2d_backward_weight(
 
 
 def _window(start: int, stride: int, count: int) -> slice:
-    """Give the positions that tap `start` of `count` windows reads."""
+    """Return the positions that tap `start` of `count` windows reads."""
     return slice(start, start + stride * (count - 1) + 1, stride)
 
 
@@ -179,7 +176,7 @@ def max_pool2d_backward(
 def _send_to_first(
     grad: Array, largest: Array, source: Array, windows: list[Any], *, overlap: bool
 ) -> Array:
-    """Give each gradient to the first window of `source` that holds the largest element."""
+    """Route each gradient to the first window of `source` that holds the largest element."""
     result = np.zeros(source.shape, grad.dtype)
     left = grad
     for window in windows[:-1]:

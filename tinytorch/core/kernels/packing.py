@@ -9,25 +9,6 @@ import numpy as np
 from tinytorch.core.kernels.backend import Array
 from tinytorch.errors import DTypeError, SettingError, ShapeError
 
-__all__ = [
-    "MOST_INPUTS",
-    "PANEL_COLUMNS",
-    "STEP",
-    "STEP_INT4",
-    "PackedInt4",
-    "PackedInt8",
-    "aligned",
-    "pack_int4",
-    "pack_int8",
-    "packed_length",
-    "packed_length_int4",
-    "unpack_int4",
-    "unpack_int8",
-    "unpack_nibbles",
-    "unpack_values",
-]
-
-
 # ---------------------------------------------------------------- how INT8 weights lie in memory,
 # so that one layout serves every kernel and every processor
 #
@@ -110,16 +91,11 @@ def pack_int8(weight: Array, scales: Array) -> PackedInt8:
     )
 
 
-def unpack_int8(packed: PackedInt8) -> Array:
-    """Give back the int8 matrix (inputs, outputs) that was packed."""
-    return unpack_values(packed.values, *packed.shape)
-
-
 def unpack_values(values: Array, inputs: int, outputs: int) -> Array:
-    """Give the int8 matrix (inputs, outputs) whose packed values these are."""
+    """Return the int8 matrix (inputs, outputs) whose packed values these are."""
     if values.shape != (packed_length(inputs, outputs),):
         raise ShapeError(
-            f"values of shape {values.shape} are no packed weight of {inputs} inputs and "
+            f"values of shape {values.shape} are not a packed weight of {inputs} inputs and "
             f"{outputs} outputs"
         )
     lines = -(-inputs // STEP)
@@ -134,13 +110,13 @@ def unpack_values(values: Array, inputs: int, outputs: int) -> Array:
 
 
 def packed_length(inputs: int, outputs: int) -> int:
-    """Give how many bytes the packed values take."""
+    """Return how many bytes the packed values take."""
     size = -(-inputs // STEP) * STEP * outputs
     return size + -(outputs * STEP) % WIDEST_REGISTER if size else 0
 
 
 def aligned(values: Array) -> Array:
-    """Give packed values that begin where kernels read them best: the same, or a copy."""
+    """Return packed values aligned to 64 bytes: the same array, or a copy."""
     if values.ctypes.data % WIDEST_REGISTER == 0:
         return values
     room = _room(values.size)
@@ -149,7 +125,7 @@ def aligned(values: Array) -> Array:
 
 
 def _room(size: int) -> Array:
-    """Reserve bytes from a multiple of 64 on, so that no register is read from two cache lines."""
+    """Allocate bytes aligned to 64, so that no vector load crosses a cache line."""
     room = np.empty(size + WIDEST_REGISTER, np.int8)
     start = -room.ctypes.data % WIDEST_REGISTER
     return room[start : start + size]
@@ -158,7 +134,7 @@ def _room(size: int) -> Array:
 # ---------------------------------------------------------------- how INT4 weights lie in memory:
 # as INT8 weights do, with two values in each byte
 #
-# The layout is that of :mod:`int8_packing`, but the four bytes that lie side by side hold the
+# The layout is that of `packing`, but the four bytes that lie side by side hold the
 # values of eight inputs, the first one in the lowest bits. There is a scale for each output and
 # each *group* of neighbouring inputs: w = scales[group, output] * value, with values from -8 to 7.
 
@@ -221,13 +197,8 @@ def pack_int4(weight: Array, scales: Array, *, group_size: int) -> PackedInt4:
     )
 
 
-def unpack_int4(packed: PackedInt4) -> Array:
-    """Give back the matrix (inputs, outputs) that was packed, as int8."""
-    return unpack_nibbles(packed.values, *packed.shape)
-
-
 def unpack_nibbles(values: Array, inputs: int, outputs: int) -> Array:
-    """Give the int8 matrix (inputs, outputs) whose packed values these are."""
+    """Return the int8 matrix (inputs, outputs) whose packed values these are."""
     pairs = unpack_values(values, -(-inputs // STEP_INT4) * 4, outputs)
     both = np.empty((2 * len(pairs), outputs), np.int8)
     both[0::2], both[1::2] = pairs << 4 >> 4, pairs >> 4  # shifts to the right keep the sign
@@ -235,5 +206,5 @@ def unpack_nibbles(values: Array, inputs: int, outputs: int) -> Array:
 
 
 def packed_length_int4(inputs: int, outputs: int) -> int:
-    """Give how many bytes the packed values take."""
+    """Return how many bytes the packed values take."""
     return packed_length(-(-inputs // STEP_INT4) * 4, outputs)

@@ -14,13 +14,9 @@ from typing import Any
 
 import numpy as np
 
-from tinytorch.core.kernels import reference_quantized as codebook
-from tinytorch.core.kernels import reference_quantized as int4
-from tinytorch.core.kernels import reference_quantized as int8
-from tinytorch.core.kernels import reference_quantized as int8_convolution
+from tinytorch.core.kernels import reference_quantized as quantized
 from tinytorch.core.kernels import reference_spatial as spatial
 from tinytorch.core.kernels.backend import Array, Backend, matmul
-from tinytorch.core.kernels.reference_quantized import int8_embedding, sparse_linear
 
 GELU_SCALE = math.sqrt(2.0 / math.pi)
 GELU_CUBIC = 0.044715
@@ -124,7 +120,7 @@ def attention(
 
     Returns the mix and, when asked to keep them, the weights (batch, heads, queries, keys). With
     `causal`, the last query sees every key, the one before it all but the last, and so on. A row
-    that may see nothing gives zeros.
+    that may see nothing returns zeros.
     """
     scores = scale * matmul(query, np.swapaxes(key, -1, -2))
     if bias is not None:
@@ -151,7 +147,7 @@ def attention_backward(
     scale: float,
     causal: bool = False,
 ) -> tuple[Array, Array, Array]:
-    """Give the gradients of query, key and value, from the weights that the forward pass kept.
+    """Return the gradients of query, key and value, from the weights that the forward pass kept.
 
     Under a `causal` mask the hidden weights are zero already; a kernel may skip them.
     """
@@ -176,7 +172,7 @@ def layer_norm(x: Array, weight: Array, bias: Array, *, eps: float) -> tuple[Arr
 def add_layer_norm(
     x: Array, residual: Array, weight: Array, bias: Array, *, eps: float
 ) -> tuple[Array, Array]:
-    """Give x + residual, and that normalised along the last axis; nothing is kept for gradients."""
+    """Return x + residual, and that sum normalised along the last axis; for inference only."""
     total = x + residual
     return total, layer_norm(total, weight, bias, eps=eps)[0]
 
@@ -223,7 +219,7 @@ def embedding_backward(grad: Array, ids: Array, *, count: int) -> Array:
 
 
 def cross_entropy(logits: Array, targets: Array) -> tuple[Array, Array]:
-    """Give the loss of each row of `logits` (rows, classes), and the probabilities."""
+    """Return the loss of each row of `logits` (rows, classes), and the probabilities."""
     log_probabilities = log_softmax(logits, axis=-1)
     losses = -log_probabilities[np.arange(len(targets)), targets]
     return losses, np.exp(log_probabilities)
@@ -348,17 +344,17 @@ REFERENCE = Backend(
             "attention": attention,
             "attention_backward": attention_backward,
             # products with packed INT8 and INT4 weights
-            "int8_matmul": int8.int8_matmul,
-            "int8_linear_weight_only": int8.int8_linear_weight_only,
-            "int8_linear_dynamic": int8.int8_linear_dynamic,
-            "int8_linear_static": int8.int8_linear_static,
-            "int4_linear_weight_only": int4.int4_linear_weight_only,
-            "int8_conv2d_weight_only": int8_convolution.int8_conv2d_weight_only,
-            "int8_conv2d_dynamic": int8_convolution.int8_conv2d_dynamic,
-            "int8_conv2d_static": int8_convolution.int8_conv2d_static,
-            "int8_embedding": int8_embedding,
+            "int8_matmul": quantized.int8_matmul,
+            "int8_linear_weight_only": quantized.int8_linear_weight_only,
+            "int8_linear_dynamic": quantized.int8_linear_dynamic,
+            "int8_linear_static": quantized.int8_linear_static,
+            "int4_linear_weight_only": quantized.int4_linear_weight_only,
+            "int8_conv2d_weight_only": quantized.int8_conv2d_weight_only,
+            "int8_conv2d_dynamic": quantized.int8_conv2d_dynamic,
+            "int8_conv2d_static": quantized.int8_conv2d_static,
+            "int8_embedding": quantized.int8_embedding,
             # products with sparse weights
-            "sparse_linear": sparse_linear,
+            "sparse_linear": quantized.sparse_linear,
             # normalisation
             "layer_norm": layer_norm,
             "layer_norm_backward": layer_norm_backward,
@@ -382,8 +378,6 @@ REFERENCE = Backend(
             "concatenate": concatenate,
             "embedding": embedding,
             "embedding_backward": embedding_backward,
-            "codebook_lookup": codebook.codebook_lookup,
-            "codebook_lookup_backward": codebook.codebook_lookup_backward,
             # losses, one value per example
             "cross_entropy": cross_entropy,
             "cross_entropy_backward": cross_entropy_backward,

@@ -14,47 +14,11 @@ from tinytorch.core.kernels.packing import unpack_nibbles, unpack_values
 from tinytorch.core.kernels.reference_spatial import Pair, conv2d, output_size
 from tinytorch.errors import DTypeError, SettingError, ShapeError
 
-__all__ = [
-    "LARGEST",
-    "LARGEST_CODEBOOK",
-    "OFFSET",
-    "PACKED_ENTRIES",
-    "SMALLEST_ROW",
-    "Convolve",
-    "Window",
-    "activate",
-    "check_codes",
-    "check_sparse",
-    "code_bytes",
-    "codebook_lookup",
-    "codebook_lookup_backward",
-    "convolve_integers",
-    "dequantize",
-    "index_type",
-    "int4_linear_weight_only",
-    "int8_conv2d_dynamic",
-    "int8_conv2d_static",
-    "int8_conv2d_weight_only",
-    "int8_embedding",
-    "int8_linear_dynamic",
-    "int8_linear_static",
-    "int8_linear_weight_only",
-    "int8_matmul",
-    "pack_codes",
-    "pack_sparse",
-    "quantize_by",
-    "quantize_rows",
-    "sparse_linear",
-    "unpack_codes",
-    "unpack_sparse",
-]
-
-
 # ---------------------------------------------------------------- INT8 products of the reference
 # backend, in short, obvious NumPy
 #
-# Weights come packed (:mod:`int8_packing`), with one scale for each output:
-# ``run(kind, x, *packed.arrays, bias)``. Activations are quantized to whole numbers q with
+# Weights come packed (`packing`), with one scale for each output:
+# ``run(kind, x, *packed.arrays, bias)``. Activations are quantized to integers q with
 # x = step (q - zero_point); they are rounded half to even.
 
 Product = Callable[[Array, Array, Array], Array]
@@ -70,9 +34,9 @@ SMALLEST_ROW = np.float32(1e-30)
 
 
 def quantize_rows(x: Array) -> tuple[Array, Array]:
-    """Give int8 rows in -127..127, and the step (..., 1) of each row: its largest element / 127.
+    """Return int8 rows in -127..127, and the step (..., 1) of each row: its largest element / 127.
 
-    A row that holds NaN or infinity has the step NaN, and so gives NaN.
+    A row that holds NaN or infinity has the step NaN, so its results are NaN.
     """
     largest = np.abs(x).max(axis=-1, keepdims=True, initial=0)
     is_zero, is_finite = largest < SMALLEST_ROW, np.isfinite(largest)
@@ -83,9 +47,9 @@ def quantize_rows(x: Array) -> tuple[Array, Array]:
 
 
 def quantize_by(x: Array, scale: float, zero_point: int) -> tuple[Array, Array]:
-    """Give int8 rows, which saturate at -128 and 127, and the step (..., 1) of each row.
+    """Return int8 rows, which saturate at -128 and 127, and the step (..., 1) of each row.
 
-    A row that holds NaN has the step NaN, and so gives NaN.
+    A row that holds NaN has the step NaN, so its results are NaN.
     """
     step = x.dtype.type(scale)
     whole = np.rint(x * (1 / step))
@@ -98,7 +62,7 @@ def quantize_by(x: Array, scale: float, zero_point: int) -> tuple[Array, Array]:
 def dequantize(
     product: Array, steps: Array, scales: Array, bias: Array | None, activation: str | None
 ) -> Array:
-    """Scale whole numbers (..., outputs), add a bias of floats, and apply the activation."""
+    """Scale integers (..., outputs), add a bias of floats, and apply the activation."""
     result = product.astype(steps.dtype) * (steps * scales)
     return activate(result if bias is None else result + bias, activation)
 
@@ -110,7 +74,7 @@ def activate(x: Array, activation: str | None) -> Array:
 
 
 def _at_least_float32(x: Array) -> Array:
-    """Widen half precision, which sums of whole numbers and small steps do not fit into."""
+    """Widen half precision, which sums of integers and small steps do not fit into."""
     return x.astype(np.float32) if x.dtype == np.float16 else x
 
 
@@ -118,7 +82,7 @@ def _at_least_float32(x: Array) -> Array:
 
 
 def int8_matmul(x: Array, values: Array, sums: Array) -> Array:
-    """Give the exact product (..., outputs) in int32 of int8 or uint8 rows and a packed weight."""
+    """Return the exact int32 product (..., outputs) of int8 or uint8 rows and a packed weight."""
     weight = unpack_values(values, x.shape[-1], sums.size)
     return matmul(x.astype(np.int64), weight.astype(np.int64)).astype(np.int32)
 
@@ -149,7 +113,7 @@ def int8_linear_dynamic(
     activation: str | None = None,
     product: Product = int8_matmul,
 ) -> Array:
-    """Quantize each row by its largest element, multiply whole numbers, and scale the result."""
+    """Quantize each row by its largest element, multiply integers, and scale the result."""
     rows, steps = quantize_rows(_at_least_float32(x))
     return dequantize(product(rows, values, sums), steps, scales, bias, activation)
 
@@ -166,10 +130,10 @@ def int8_linear_static(
     activation: str | None = None,
     product: Product = int8_matmul,
 ) -> Array:
-    """Do the same with a given scale and zero point.
+    """Multiply integers quantized by a given scale and zero point, and scale the result.
 
     Floats are quantized to int8 first, int8 and uint8 are taken as they are. The bias is of floats,
-    or of int32 in steps of scale * scales, as it is usual for static quantization.
+    or of int32 in steps of scale * scales, as usual for static quantization.
     """
     scale, zero_point = float(scale), int(zero_point)  # NumPy's may be too narrow to add to
     if x.dtype in (np.int8, np.uint8):
@@ -206,8 +170,8 @@ def int4_linear_weight_only(
 # ---------------------------------------------------------------- INT8 convolutions of the
 # reference backend, in short, obvious NumPy
 #
-# Weights come packed (:mod:`int8_packing`), as the matrix (inputs of a patch, output channels) with
-# one scale for each output channel. Images become whole numbers q with x = step (q - zero_point),
+# Weights come packed (`packing`), as the matrix (inputs of a patch, output channels) with
+# one scale for each output channel. Images become integers q with x = step (q - zero_point),
 # and zeros around an image are the number zero, whatever its q is. A whole image shares one step.
 # If it holds NaN (or infinity, where its own largest element makes the step), the step is NaN, and
 # so is all that comes from this image; the others of the batch do not notice.
@@ -218,11 +182,11 @@ Convolve = Callable[..., Array]
 class Window(NamedTuple):
     """How a kernel slides over an image."""
 
-    kernel: Pair
+    kernel_size: Pair
     stride: Pair
     padding: Pair
     dilation: Pair
-    groups: int
+    groups: int = 1
 
     def convolve(self, convolve: Convolve, x: Array, weight: Array, *bias: Array | None) -> Array:
         """Call a function that takes what `conv2d` takes."""
@@ -232,13 +196,13 @@ class Window(NamedTuple):
         )  # fmt: skip
 
     def output_size(self, x: Array) -> Pair:
-        return output_size(x.shape[2:], self.kernel, self.stride, self.padding, self.dilation)
+        return output_size(x.shape[2:], self.kernel_size, self.stride, self.padding, self.dilation)
 
 
 def convolve_integers(
     x: Array, weight: Array, *, stride: Pair, padding: Pair, dilation: Pair, groups: int
 ) -> Array:
-    """Give the exact convolution of whole numbers from -255 to 255 with an int8 weight."""
+    """Return the exact convolution of integers from -255 to 255 with an int8 weight."""
     window = Window((weight.shape[2], weight.shape[3]), stride, padding, dilation, groups)
     return window.convolve(conv2d, x.astype(np.int64), weight.astype(np.int64))
 
@@ -253,15 +217,11 @@ def int8_conv2d_weight_only(
     sums: Array,
     bias: Array | None = None,
     *,
-    kernel_size: Pair,
-    stride: Pair,
-    padding: Pair,
-    dilation: Pair,
-    groups: int = 1,
     convolve: Convolve = conv2d,
+    **geometry: Any,
 ) -> Array:
     """Make the weight floats for this call and convolve them; the sums are not needed."""
-    window = Window(kernel_size, stride, padding, dilation, groups)
+    window = Window(**geometry)
     _check(x, scales, bias, window)
     weight = _weight(x, values, scales, window) * scales.astype(x.dtype)[:, None, None, None]
     return window.convolve(convolve, x, weight, bias)
@@ -274,15 +234,11 @@ def int8_conv2d_dynamic(
     sums: Array,
     bias: Array | None = None,
     *,
-    kernel_size: Pair,
-    stride: Pair,
-    padding: Pair,
-    dilation: Pair,
-    groups: int = 1,
     convolve: Convolve = convolve_integers,
+    **geometry: Any,
 ) -> Array:
-    """Quantize each image by its largest element, convolve whole numbers, and scale the result."""
-    window = Window(kernel_size, stride, padding, dilation, groups)
+    """Quantize each image by its largest element, convolve integers, and scale the result."""
+    window = Window(**geometry)
     _check(x, scales, bias, window)
     rows, steps = quantize_rows(_rows(x))
     weight = _weight(x, values, scales, window)
@@ -297,27 +253,23 @@ def int8_conv2d_static(
     sums: Array,
     bias: Array | None = None,
     *,
-    kernel_size: Pair,
-    stride: Pair,
-    padding: Pair,
-    dilation: Pair,
-    groups: int = 1,
     scale: float,
     zero_point: int = 0,
     convolve: Convolve = convolve_integers,
+    **geometry: Any,
 ) -> Array:
-    """Do the same with a given scale and zero point; beyond -128..127 numbers saturate.
+    """Convolve integers quantized by a given scale and zero point; they saturate at -128 and 127.
 
     The bias is of floats, or of int32 in steps of scale * scales. Here the zero point is taken off
     each number; a backend that leaves it in takes zero_point * sums off the result.
     """
     scale, zero_point = float(scale), int(zero_point)  # NumPy's may be too narrow to add to
-    window = Window(kernel_size, stride, padding, dilation, groups)
+    window = Window(**geometry)
     _check(x, scales, bias, window)
     if not -128 <= zero_point <= 127:
         raise SettingError(
-            f"zero_point={zero_point} is no int8, so zeros around images could not be quantized; "
-            "give one in -128..127"
+            f"zero_point={zero_point} is not an int8, so padding could not be quantized; "
+            "pass one in -128..127"
         )
     rows, steps = quantize_by(_rows(x), scale, zero_point)
     centred = rows.reshape(x.shape).astype(np.int16) - np.int16(zero_point)
@@ -331,26 +283,26 @@ def int8_conv2d_static(
 
 
 def _rows(x: Array) -> Array:
-    """Give each image as a row."""
+    """Return each image as a row."""
     return x.reshape(len(x), math.prod(x.shape[1:]))
 
 
 def _weight(x: Array, values: Array, scales: Array, window: Window) -> Array:
-    """Give the int8 weight (out, in / groups, height, width)."""
+    """Return the int8 weight (out, in / groups, height, width)."""
     channels = x.shape[1] // window.groups
-    matrix = unpack_values(values, channels * math.prod(window.kernel), scales.size)
-    return matrix.T.reshape(scales.size, channels, *window.kernel)
+    matrix = unpack_values(values, channels * math.prod(window.kernel_size), scales.size)
+    return matrix.T.reshape(scales.size, channels, *window.kernel_size)
 
 
 def _scaled(total: Array, steps: Array, scales: Array, bias: Array | None) -> Array:
-    """Scale whole numbers (batch, out, rows, columns) and add a bias of floats."""
+    """Scale integers (batch, out, rows, columns) and add a bias of floats."""
     if bias is not None:
         bias = bias[:, None, None]
     return dequantize(total, steps[:, :, None, None], scales[:, None, None], bias, None)
 
 
 def _check(x: Array, scales: Array, bias: Array | None, window: Window) -> None:
-    """Say what does not fit; the length of the packed values is checked where they are unpacked."""
+    """Raise for shapes that do not match; the packed values are checked where they are unpacked."""
     kernel, stride, padding, dilation, groups = window
     if x.dtype.kind != "f":
         raise DTypeError(f"an INT8 convolution needs floating-point images, got {x.dtype}")
@@ -373,19 +325,19 @@ def _check(x: Array, scales: Array, bias: Array | None, window: Window) -> None:
     if min(window.output_size(x)) < 1:
         raise ShapeError(
             f"a kernel of {kernel} with dilation {dilation} does not fit into images of "
-            f"{x.shape[2:]} with padding {padding}; give larger images"
+            f"{x.shape[2:]} with padding {padding}; pass larger images"
         )
 
 
 # ---------------------------------------------------------------- looking up rows of an INT8
 # table, in short, obvious NumPy
 #
-# The table comes packed (:mod:`int8_packing`) as the matrix (width, tokens), so that an output
+# The table comes packed (`packing`) as the matrix (width, tokens), so that an output
 # layer can multiply with the same bytes: a row of the table is a column of the matrix.
 
 
 def int8_embedding(ids: Array, values: Array, scales: Array, *, width: int) -> Array:
-    """Give the rows (*ids.shape, width) of some tokens as floats: values times the token's scale.
+    """Return the rows (*ids.shape, width) of some tokens as floats: values times the token's scale.
 
     As with any index of NumPy, negative ids count from the end.
     """
@@ -395,77 +347,6 @@ def int8_embedding(ids: Array, values: Array, scales: Array, *, width: int) -> A
         raise ShapeError(f"a table needs one scale for each token, got shape {scales.shape}")
     table = unpack_values(values, width, scales.size).T  # (tokens, width)
     return table[ids].astype(np.float32) * scales[ids][..., None]
-
-
-# ---------------------------------------------------------------- weights by codes: each is the
-# number of an entry in a small codebook, in short, obvious NumPy
-#
-# Codes are uint8, in a row. With up to 16 entries they take half a byte each: two codes in a byte,
-# the first one in the lower bits; with more they take a byte.
-
-PACKED_ENTRIES = 16
-"""So many entries have codes of half a byte."""
-LARGEST_CODEBOOK = 256
-
-
-def code_bytes(size: int, entries: int) -> int:
-    """Give how many bytes the codes of `size` weights take."""
-    return (size + 1) // 2 if entries <= PACKED_ENTRIES else size
-
-
-def pack_codes(codes: Array, entries: int) -> Array:
-    """Lay out codes (any shape, whole numbers below `entries`) as kernels take them."""
-    if not 1 <= entries <= LARGEST_CODEBOOK:
-        raise SettingError(f"a codebook has 1 to {LARGEST_CODEBOOK} entries, not {entries}")
-    if codes.dtype.kind not in "iu":
-        raise DTypeError(f"codes are whole numbers, got {codes.dtype}")
-    if codes.size and not 0 <= codes.min() <= codes.max() < entries:
-        raise SettingError(
-            f"codes from {codes.min()} to {codes.max()} do not fit a codebook of {entries} entries"
-        )
-    line = codes.reshape(-1).astype(np.uint8)
-    if entries > PACKED_ENTRIES:
-        return line
-    low, high = line[0::2], np.zeros_like(line[0::2])
-    high[: line.size // 2] = line[1::2]
-    packed: Array = low | high << 4
-    return packed
-
-
-def unpack_codes(packed: Array, *, size: int, entries: int) -> Array:
-    """Give back `size` codes, one in each uint8."""
-    if packed.shape != (code_bytes(size, entries),):
-        raise ShapeError(
-            f"{size} codes of {entries} entries take {code_bytes(size, entries)} bytes in a row, "
-            f"not {packed.shape}"
-        )
-    if entries > PACKED_ENTRIES:
-        return packed
-    return np.stack([packed & 15, packed >> 4], axis=1).reshape(-1)[:size]
-
-
-def check_codes(packed: Array, *, size: int, entries: int) -> None:
-    """Raise unless packed codes, such as those from a file, all mean entries of a codebook."""
-    if packed.dtype != np.uint8:
-        raise DTypeError(f"packed codes are uint8, got {packed.dtype}")
-    codes = unpack_codes(packed, size=size, entries=entries)
-    most = int(codes.max(initial=0))
-    if most >= entries:
-        raise SettingError(
-            f"there is a code of {most} among the {size:,} of a weight, but its codebook has only "
-            f"{entries} entries; codes and codebook are not from the same weight"
-        )
-
-
-def codebook_lookup(codes: Array, codebook: Array, *, size: int) -> Array:
-    """Give the entries (size,) that packed codes mean."""
-    return codebook[unpack_codes(codes, size=size, entries=len(codebook))]
-
-
-def codebook_lookup_backward(grad: Array, codes: Array, *, entries: int) -> Array:
-    """Give the gradient of each entry: the sum of those of all weights with its code."""
-    numbers = unpack_codes(codes, size=grad.size, entries=entries)
-    return np.bincount(numbers, weights=grad.reshape(-1), minlength=entries).astype(grad.dtype)
 
 
 # ---------------------------------------------------------------- products with sparse weights of
@@ -488,7 +369,7 @@ def sparse_linear(
     *,
     activation: str | None = None,
 ) -> Array:
-    """Give x (..., inputs) times the sparse matrix, plus the bias, through the activation."""
+    """Return x (..., inputs) times the sparse matrix, plus the bias, through the activation."""
     check_sparse(values, indices, pointers, inputs=x.shape[-1])
     result = np.empty((*x.shape[:-1], pointers.size - 1), np.result_type(x, values))
     for output, (first, last) in enumerate(pairwise(pointers)):
@@ -497,7 +378,7 @@ def sparse_linear(
 
 
 def check_sparse(values: Array, indices: Array, pointers: Array, *, inputs: int) -> None:
-    """Raise unless these three are a sparse matrix with so many inputs."""
+    """Raise unless these three are a sparse matrix with `inputs` inputs."""
     if values.ndim != 1 or values.shape != indices.shape:
         raise ShapeError(
             f"a sparse matrix has one index for each value, got {indices.shape} and {values.shape}"
@@ -519,12 +400,12 @@ def check_sparse(values: Array, indices: Array, pointers: Array, *, inputs: int)
 
 
 def index_type(inputs: int) -> np.dtype[Any]:
-    """Give the type that counts so many inputs: two bytes where they will do."""
+    """Return the dtype of indices: two bytes each where the number of inputs allows it."""
     return np.dtype(np.uint16 if inputs <= MOST_SHORT_INDICES else np.int32)
 
 
 def pack_sparse(weight: Array) -> tuple[Array, Array, Array]:
-    """Give values, indices and pointers of a matrix (inputs, outputs); both zeros are left out."""
+    """Return values, indices and pointers of a matrix (inputs, outputs), without 0.0 and -0.0."""
     columns = np.ascontiguousarray(weight.T)
     is_kept = columns != 0
     counts = np.cumsum(is_kept.sum(axis=1))
@@ -534,7 +415,7 @@ def pack_sparse(weight: Array) -> tuple[Array, Array, Array]:
 
 
 def unpack_sparse(values: Array, indices: Array, pointers: Array, *, inputs: int) -> Array:
-    """Give the matrix (inputs, outputs) with its zeros."""
+    """Return the matrix (inputs, outputs) with its zeros."""
     check_sparse(values, indices, pointers, inputs=inputs)
     weight = np.zeros((inputs, pointers.size - 1), values.dtype)
     weight[indices, np.repeat(np.arange(pointers.size - 1), np.diff(pointers))] = values

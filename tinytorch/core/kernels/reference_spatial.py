@@ -19,7 +19,7 @@ Window = tuple[int, int, tuple[slice, slice]]
 def output_size(
     size: tuple[int, ...], kernel: Pair, stride: Pair, padding: Pair, dilation: Pair
 ) -> Pair:
-    """Give the height and width that a sliding window produces."""
+    """Return the height and width that a sliding window produces."""
     height, width = (
         (length + 2 * pad - dilate * (taps - 1) - 1) // step + 1
         for length, taps, step, pad, dilate in zip(

@@ -14,10 +14,9 @@ from tinytorch.competition.board import (
     Place,
     Ranking,
     RefusedRun,
-    pooled_score,
 )
 from tinytorch.competition.board_files import to_csv, to_json
-from tinytorch.competition.judgement import Heat, Judgement, Score
+from tinytorch.competition.judgement import Heat, Judgement, Score, score_of
 from tinytorch.competition.run_files import NOT_CHECKED, KeptRun
 from tinytorch.reporting.comparison import accuracy_line
 from tinytorch.reporting.competition import (
@@ -428,7 +427,7 @@ def _runs(board: Board) -> Section | None:
 def _run_row(run: KeptRun) -> list[Cell | str]:
     found = run.judgement
     entry = found.entry
-    score = pooled_score(found.heats, [each.name for each in found.event.scored])
+    score = score_of(found.heats, found.event.scored)
     rules = sorted({each.rule for each in found.findings if each.is_fatal})
     return [
         date_text(found.created_at),

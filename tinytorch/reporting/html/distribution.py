@@ -7,7 +7,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from tinytorch.measure.samples import Interval, Samples
+from tinytorch.measure.estimate import Estimate
+from tinytorch.measure.samples import Samples
 from tinytorch.profiling.profile import Profile, ProfileFacts
 from tinytorch.reporting.html.markup import Cell, Column, Markup, element, joined, table
 from tinytorch.reporting.html.page import Section
@@ -58,9 +59,9 @@ def latency_section(profile: Profile, facts: ProfileFacts) -> Section:
     return Section("latency", "Latency", joined(parts), about=_about(latency, interval))
 
 
-def _about(latency: Samples, interval: Interval) -> str:
+def _about(latency: Samples, interval: Estimate) -> str:
     calls = "" if latency.loops == 1 else f" Each value is the mean of {latency.loops} calls."
-    confidence = min(interval.confidence, 0.95)
+    confidence = min(interval.coverage, 0.95)
     return (
         f"{latency.count:,} calls of the model as it is, with nobody watching.{calls} The line is "
         f"the median, {seconds_text(latency.median)}, the band its {confidence:.0%} interval, "
@@ -72,7 +73,7 @@ def _sentence(text: str) -> str:
     return f"{text[:1].upper()}{text[1:]}."
 
 
-def _window(latency: Samples, interval: Interval) -> tuple[float, float]:
+def _window(latency: Samples, interval: Estimate) -> tuple[float, float]:
     """Give the range to draw; single calls far away would press all others together."""
     first, third = latency.percentile(25), latency.percentile(75)
     reach = FAR_OUT * max(third - first, 0.002 * abs(latency.median))
@@ -108,7 +109,7 @@ def _step(latency: Samples) -> int:
 # ---------------------------------------------------------------- pictures
 
 
-def _distribution(latency: Samples, interval: Interval, window: tuple[float, float]) -> Markup:
+def _distribution(latency: Samples, interval: Estimate, window: tuple[float, float]) -> Markup:
     low, high = window
     scale = Scale(low, high, 0, 100)
     inside = [value for value in latency.values if low <= value <= high]
@@ -188,7 +189,7 @@ def _dots(values: list[float], scale: Scale) -> Iterator[Markup]:
         )
 
 
-def _run_order(latency: Samples, interval: Interval, window: tuple[float, float]) -> Markup:
+def _run_order(latency: Samples, interval: Estimate, window: tuple[float, float]) -> Markup:
     scale = Scale(1, max(2, latency.count), 1, 99)
     upright = Scale(*window, HEIGHT, 0)
     step = _step(latency)

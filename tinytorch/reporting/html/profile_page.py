@@ -516,7 +516,7 @@ def _facts(profile: Profile, facts: ProfileFacts) -> Iterator[tuple[str, str]]:
     latency = profile.latency
     interval = latency.median_interval(USUAL_CONFIDENCE)
     if latency.count > 1:
-        confidence = min(interval.confidence, USUAL_CONFIDENCE)
+        confidence = min(interval.coverage, USUAL_CONFIDENCE)
         yield f"median, {confidence:.0%} interval, n={latency.count:,}", interval_text(interval)
     else:
         yield "calls", "one; how much it varies is not known"

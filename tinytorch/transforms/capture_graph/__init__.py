@@ -6,12 +6,13 @@ from dataclasses import dataclass
 from types import ModuleType
 
 from tinytorch.errors import SettingError
-from tinytorch.transforms.compile_model import check_limits
-from tinytorch.transforms.plan import TorchTransform
-
-__all__ = ["CaptureGraph"]
-
-NAME = "CaptureGraph"
+from tinytorch.transforms.plan import (
+    TIME,
+    TorchTransform,
+    Variant,
+    check_seconds,
+    check_tolerance,
+)
 
 
 @dataclass(frozen=True)
@@ -31,7 +32,24 @@ class CaptureGraph(TorchTransform):
     `tolerance` of the largest one, by default by what rounding of the model's numbers explains.
     """
 
-    subject = "a CUDA graph"
+    variants = (
+        Variant(
+            "captured",
+            "launch all kernels of a call at once",
+            cost="capturing before the first call; fixed shapes, and memory held for the graph",
+        ),
+        Variant(
+            "compiled-captured",
+            "fuse operations and launch them at once",
+            {"compile": True},
+            cost="compiling and capturing before the first call; fixed shapes",
+        ),
+    )
+    role, place, order = "kernels", 9, 190
+    risk, serves = "exact", TIME
+    devices = ("cuda",)
+    is_slow = True
+    follows_weights = is_prepared = True
 
     compile: bool = False
     copy_outputs: bool = True
@@ -42,7 +60,8 @@ class CaptureGraph(TorchTransform):
     def __post_init__(self) -> None:
         if self.most < 1:
             raise SettingError(f"most must be at least 1 kind of arguments, got {self.most!r}")
-        check_limits(self.tolerance, self.limit_s)
+        check_tolerance(self.tolerance)
+        check_seconds("limit_s", self.limit_s)
 
     @property
     def torch_code(self) -> ModuleType:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Hashable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from itertools import chain
 from operator import attrgetter
 from threading import RLock
@@ -20,9 +20,8 @@ from tinytorch.models.pytorch_capture import Captured, capture, why_not_captured
 from tinytorch.models.pytorch_compile import compiled, why_no_compiler
 from tinytorch.models.pytorch_tensors import HOOKS, PreparedModel
 from tinytorch.models.workload import Preparation, Workload, while_planning
-from tinytorch.transforms.capture_graph import NAME
 from tinytorch.transforms.compile_model.torch import preparation_notes, rounding_of
-from tinytorch.transforms.plan import Plan, Skipped, Step
+from tinytorch.transforms.plan import Plan, Step
 from tinytorch.transforms.support.torch import (
     IN_TRAINING,
     SEED,
@@ -41,8 +40,6 @@ from tinytorch.transforms.support.torch import (
 
 if TYPE_CHECKING:
     from tinytorch.transforms.capture_graph import CaptureGraph
-
-__all__ = ["CapturedModel", "apply_torch", "plan_torch"]
 
 
 # ---------------------------------------------------------------- a PyTorch model whose calls were
@@ -82,7 +79,7 @@ class _StaticInputs:
         return list(leaves((self.inputs, self.keywords)))
 
     def are_written(self) -> bool:
-        """Tell whether a call has written to tensors, lists or dictionaries among them."""
+        """Return whether a call has written to tensors, lists or dictionaries among them."""
         return (
             [*map(id, self._leaves())] != [*map(id, self._parts)]
             or [each._version for each in self.tensors] != self._versions
@@ -138,7 +135,7 @@ class CapturedModel(PreparedModel):
         self._no_graphs: str | None = None  # the reason why this device has none, once known
         is_compiled = self._settings["compile"]
         self._call = compiled(self.model, backend=BACKEND) if is_compiled else self.model.__call__
-        # Says to everybody that the layers inside must not be touched.
+        # Tells other transforms that the layers inside must not be changed.
         self._compiled_call_impl = self._call_impl
 
     def prepare(self, inputs: tuple[Any, ...], keywords: Mapping[str, Any]) -> CapturedModel:
@@ -222,7 +219,7 @@ class CapturedModel(PreparedModel):
     # ------------------------------------------------------------ capturing it
 
     def _recording(self, kind: Hashable, inputs: Any, keywords: Any) -> _Recording | None:
-        """Give what was captured for such arguments, now if need be; None where it cannot be."""
+        """Return what was captured for such arguments, now if need be; None where it cannot be."""
         if kind in self._kinds:
             return self._kinds[kind]
         if len(self._kinds) >= self._most:
@@ -327,11 +324,11 @@ def plan_torch(workload: Workload, settings: CaptureGraph) -> Plan:
     """Look for what a graph cannot hold, then capture a copy and compare its outputs."""
     reason = _why_not(workload)
     if reason:
-        return _nothing(settings, reason)
+        return settings.skipping(reason)
     prepared: list[Preparation] = []
     trial, is_compiled, notes = _tried(workload, settings, prepared)
     if not trial.works:
-        return _nothing(settings, refusal(workload.model, trial))
+        return settings.skipping(refusal(workload.model, trial))
     what = "compiled, then captured as a CUDA graph" if is_compiled else "captured as a CUDA graph"
     why = "all kernels of a call are started at once"
     spent = while_planning(prepared).to_dict()
@@ -341,13 +338,13 @@ def plan_torch(workload: Workload, settings: CaptureGraph) -> Plan:
         notes.append(OVERWRITTEN)
     if _has_hooks(workload.model):
         notes.append(HOOKED)
-    return Plan(NAME, asdict(settings), (step,), not_predicted=NOT_PREDICTED, notes=tuple(notes))
+    return settings.planned((step,), not_predicted=NOT_PREDICTED, notes=tuple(notes))
 
 
 def apply_torch(
     model: nn.Module, workload: Workload, plan: Plan, settings: CaptureGraph
 ) -> CapturedModel:
-    """Give a copy of the model that was captured for the workload's inputs."""
+    """Return a copy of the model that was captured for the workload's inputs."""
     tried = plan.steps[0].settings
     twin = _captured(model, workload, settings, tried["compile"])
     twin.preparations += (Preparation.from_dict(tried["planning"]),)
@@ -361,10 +358,6 @@ def _captured(
         model, compile=is_compiled, copy_outputs=settings.copy_outputs, most=settings.most
     )
     return twin.prepare(workload.inputs, workload.keywords)
-
-
-def _nothing(settings: CaptureGraph, reason: str) -> Plan:
-    return Plan(NAME, asdict(settings), (), (Skipped("", reason),))
 
 
 def _tried(
@@ -420,7 +413,7 @@ def _reasons(workload: Workload, place: str) -> Iterator[str]:
 
 
 def _draws_numbers(workload: Workload, place: str) -> bool:
-    """Tell whether a call moves a random generator on."""
+    """Return whether a call moves a random generator on."""
     adapter = TorchAdapter()
     with adapter.preserving(workload.model):
         run_once(adapter, workload, adapter.clone(workload.model))

@@ -5,11 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from types import ModuleType
 
-from tinytorch.transforms.plan import TorchTransform
-
-__all__ = ["ChannelsLast"]
-
-NAME = "ChannelsLast"
+from tinytorch.transforms.plan import TIME, TorchTransform, Variant
 
 
 @dataclass(frozen=True)
@@ -22,7 +18,15 @@ class ChannelsLast(TorchTransform):
     matrix products like this layout in half precision; elsewhere it may well be slower.
     """
 
-    subject = "the layout channels-last"
+    variants = (
+        Variant(
+            "channels-last",
+            "hold images with the channels last",
+            cost="inputs are copied into another memory format",
+        ),
+    )
+    role, place, order = "layout", 5, 130
+    risk, serves = "exact", TIME
 
     @property
     def torch_code(self) -> ModuleType:

@@ -12,7 +12,7 @@ from torch.nn.modules.conv import _ConvNd
 from tinytorch.errors import SettingError
 from tinytorch.models.pytorch_tensors import WrappedModel
 from tinytorch.models.workload import Workload
-from tinytorch.transforms.channels_last import NAME, ChannelsLast
+from tinytorch.transforms.channels_last import ChannelsLast
 from tinytorch.transforms.plan import Plan, Skipped, Step
 from tinytorch.transforms.support.torch import (
     changed_tensors,
@@ -23,8 +23,6 @@ from tinytorch.transforms.support.torch import (
     try_change,
     why_unchangeable,
 )
-
-__all__ = ["ChannelsLastModel", "apply_torch", "laid_out", "plan_torch"]
 
 FORMATS = {4: torch.channels_last, 5: torch.channels_last_3d}
 """The layout by the number of axes; there is none for fewer."""
@@ -66,7 +64,7 @@ def laid_out(model: nn.Module, layers: Collection[str]) -> ChannelsLastModel:
     wrong = [path for path in layers if not isinstance(modules.get(path), _ConvNd)]
     if wrong:
         raise SettingError(
-            f"the model has no convolution {wrong[0]!r}, which the plan of {NAME} knows; make a "
+            f"the model has no convolution {wrong[0]!r}, which the plan knows; make a "
             "plan for this model"
         )
     axes = set()
@@ -78,7 +76,7 @@ def laid_out(model: nn.Module, layers: Collection[str]) -> ChannelsLastModel:
 
 
 def apply_torch(model: nn.Module, workload: Workload, plan: Plan, settings: ChannelsLast) -> Any:
-    """Give the copy of the model with this layout."""
+    """Return the copy of the model with this layout."""
     return laid_out(model, plan.layers)
 
 
@@ -86,12 +84,12 @@ def plan_torch(workload: Workload, settings: ChannelsLast) -> Plan:
     """Find the convolutions, and try the layout on a copy."""
     reason = why_unchangeable(workload.model) or _why_not_at_boundary(workload)
     if reason:
-        return Plan(NAME, {}, (), (Skipped("", reason),))
+        return settings.skipping(reason)
     reasons = dict(_convolutions(workload.model))
     skipped = [Skipped(path, why) for path, why in reasons.items() if why]
     layers = [path for path, why in reasons.items() if not why]
     if not layers:
-        return Plan(NAME, {}, (), (Skipped("", NO_CONVOLUTION), *skipped))
+        return settings.skipping(NO_CONVOLUTION, *skipped)
     trial = try_change(
         workload,
         lambda model: laid_out(model, layers),
@@ -99,13 +97,11 @@ def plan_torch(workload: Workload, settings: ChannelsLast) -> Plan:
     )
     if not trial.works:
         reason = refusal(workload.model, trial)
-        if "view" in trial.reason:
+        if trial.difference is None:  # the model itself raised
             reason += " (code that uses view() needs the usual layout; reshape() does not)"
-        return Plan(NAME, {}, (), (Skipped("", reason), *skipped))
+        return settings.skipping(reason, *skipped)
     steps = [Step(path, "kernels and images with the channels last", WHY) for path in layers]
-    return Plan(
-        NAME,
-        {},
+    return settings.planned(
         tuple(steps),
         tuple(skipped),
         not_predicted=NOT_PREDICTED,

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from types import ModuleType
-from typing import Literal
+from typing import Literal, get_args
 
 from tinytorch.errors import SettingError
-from tinytorch.transforms.plan import TorchTransform
-
-__all__ = ["CompileModel", "check_limits"]
-
-NAME = "CompileModel"
-MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
+from tinytorch.transforms.plan import (
+    TIME,
+    TorchTransform,
+    Variant,
+    check_choice,
+    check_seconds,
+    check_tolerance,
+)
 
 Mode = Literal["default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs"]
+MODES: tuple[Mode, ...] = get_args(Mode)
 
 
 @dataclass(frozen=True)
@@ -25,13 +27,23 @@ class CompileModel(TorchTransform):
     `mode` is that of torch.compile. `dynamic` is whether sizes are left open: None lets torch find
     out, which compiles once more when another size comes. `freeze` packs the weights for the
     processor, in memory beside that of the model; it is for calls without gradients, and weights
-    that change are packed again, but for what is written through `.data`, which nobody sees.
+    that change are packed again, but for what is written through `.data`, which is not noticed.
 
     A plan compiles a copy, within `limit_s` seconds, and compares its outputs: they may change by
     `tolerance` of the largest one, by default by what rounding of the model's numbers explains.
     """
 
-    subject = "torch.compile"
+    variants = (
+        Variant(
+            "compiled",
+            "let torch.compile fuse operations",
+            cost="the first call of each shape compiles, for seconds to minutes",
+        ),
+    )
+    role, place, order = "kernels", 9, 180
+    risk, serves = "exact", TIME
+    is_slow = True
+    follows_weights = is_prepared = True
 
     mode: Mode = "default"
     dynamic: bool | None = None
@@ -40,22 +52,14 @@ class CompileModel(TorchTransform):
     limit_s: float = 300.0
 
     def __post_init__(self) -> None:
-        if self.mode not in MODES:
-            raise SettingError(f"mode is one of {', '.join(MODES)}, got {self.mode!r}")
+        check_choice("mode", self.mode, MODES)
         if self.dynamic not in (None, True, False):
             raise SettingError(f"dynamic is None, True or False, got {self.dynamic!r}")
-        check_limits(self.tolerance, self.limit_s)
+        check_tolerance(self.tolerance)
+        check_seconds("limit_s", self.limit_s)
 
     @property
     def torch_code(self) -> ModuleType:
         from tinytorch.transforms.compile_model import torch as compile_model_torch
 
         return compile_model_torch
-
-
-def check_limits(tolerance: float | None, limit_s: float) -> None:
-    """Raise unless these are how far outputs may move and how long a trial may take."""
-    if tolerance is not None and not 0 <= tolerance < math.inf:
-        raise SettingError(f"tolerance is a share of the largest output, 0 or more: {tolerance!r}")
-    if not limit_s > 0:
-        raise SettingError(f"limit_s must be more than 0 seconds, got {limit_s!r}")

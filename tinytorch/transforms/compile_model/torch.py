@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
@@ -27,8 +26,7 @@ from tinytorch.models.pytorch_compile import (
 )
 from tinytorch.models.pytorch_tensors import PreparedModel
 from tinytorch.models.workload import Preparation, Workload, while_planning
-from tinytorch.transforms.compile_model import NAME
-from tinytorch.transforms.plan import Plan, Skipped, Step
+from tinytorch.transforms.plan import Plan, Step
 from tinytorch.transforms.support.torch import (
     ROUNDING,
     TF32,
@@ -46,8 +44,6 @@ from tinytorch.transforms.support.torch import (
 
 if TYPE_CHECKING:
     from tinytorch.transforms.compile_model import CompileModel
-
-__all__ = ["CompiledModel", "apply_torch", "plan_torch", "preparation_notes", "rounding_of"]
 
 
 # ---------------------------------------------------------------- a PyTorch model that was
@@ -92,7 +88,7 @@ class CompiledModel(PreparedModel):
             self.model, backend=BACKEND, fullgraph=is_frozen, **self._settings
         )
         self._weights = SameWeights(self.model, also_numbers=True) if is_frozen else None
-        # Says to everybody that the layers inside must not be touched.
+        # Tells other transforms that the layers inside must not be changed.
         self._compiled_call_impl = self._call_impl
 
     def prepare(self, inputs: tuple[Any, ...], keywords: Mapping[str, Any]) -> CompiledModel:
@@ -176,7 +172,7 @@ NOT_PREDICTED = {
 }
 PACKED = (
     "packed weights are held beside those of the model; weights that change are packed again, "
-    "at the next call, unless they were written through .data, which nobody sees"
+    "at the next call, unless they were written through .data, which is not noticed"
 )
 SHOWN_BREAKS = 10
 
@@ -185,17 +181,17 @@ def plan_torch(workload: Workload, settings: CompileModel) -> Plan:
     """Look for what stands in the way, then compile a copy and compare its outputs."""
     reason = why_not_compiled(workload)
     if reason:
-        return _nothing(settings, reason)
+        return settings.skipping(reason)
     try:
         graphs = _graphs(workload, settings)
     except Exception as error:  # the model or torch may raise anything
-        return _nothing(settings, f"torch.compile cannot follow it: {first_line(error)}")
+        return settings.skipping(f"torch.compile cannot follow it: {first_line(error)}")
     if not graphs.count:
         why = f": {graphs.breaks[0]}" if graphs.breaks else ""
-        return _nothing(settings, f"torch.compile finds nothing to compile in it{why}")
+        return settings.skipping(f"torch.compile finds nothing to compile in it{why}")
     if settings.freeze and graphs.breaks:
         where = graphs.breaks[0]
-        return _nothing(settings, f"weights are packed where it is a single graph, but at {where}")
+        return settings.skipping(f"weights are packed where it is a single graph, but at {where}")
     tolerance = rounding_of(workload) if settings.tolerance is None else settings.tolerance
 
     prepared: list[Preparation] = []
@@ -207,20 +203,20 @@ def plan_torch(workload: Workload, settings: CompileModel) -> Plan:
 
     trial = try_change(workload, change, tolerance=tolerance, limit_s=settings.limit_s)
     if not trial.works:
-        return _nothing(settings, refusal(workload.model, trial))
+        return settings.skipping(refusal(workload.model, trial))
     what = f"compiled, mode {settings.mode!r}{', weights packed' if settings.freeze else ''}"
     spent = {"planning": while_planning(prepared).to_dict()}
     step = Step("", what, "fuses operations, and calls of kernels take less time", spent)
     notes = [*_notes(trial, prepared, graphs), *([PACKED] if settings.freeze else [])]
     if not graphs.breaks:  # torch would remember the sizes, with the model's own functions
         notes += _variants(workload, settings)
-    return Plan(NAME, asdict(settings), (step,), not_predicted=NOT_PREDICTED, notes=tuple(notes))
+    return settings.planned((step,), not_predicted=NOT_PREDICTED, notes=tuple(notes))
 
 
 def apply_torch(
     model: nn.Module, workload: Workload, plan: Plan, settings: CompileModel
 ) -> CompiledModel:
-    """Give a copy of the model that was compiled, and called once so that it stays so."""
+    """Return a copy of the model that was compiled, and called once so that it stays so."""
     twin = _compiled(model, workload, settings)
     planning = Preparation.from_dict(plan.steps[0].settings["planning"])
     twin.preparations = (*twin.preparations, planning)
@@ -234,15 +230,11 @@ def _compiled(model: nn.Module, workload: Workload, settings: CompileModel) -> C
     return twin.prepare(workload.inputs, workload.keywords)
 
 
-def _nothing(settings: CompileModel, reason: str) -> Plan:
-    return Plan(NAME, asdict(settings), (), (Skipped("", reason),))
-
-
 # ---------------------------------------------------------------- what is known before
 
 
 def why_not_compiled(workload: Workload) -> str:
-    """Say why a model cannot be compiled, as far as can be told without trying, or nothing."""
+    """Return why a model cannot be compiled, as far as can be told without trying, or ""."""
     reason = why_unchangeable(workload.model)
     if reason:
         return reason
@@ -254,7 +246,7 @@ def why_not_compiled(workload: Workload) -> str:
 
 
 def rounding_of(workload: Workload) -> float:
-    """Give how far outputs may move, from the coarsest numbers that a call computes with."""
+    """Return how far outputs may move, from the coarsest numbers that a call computes with."""
     adapter = TorchAdapter()
     seen = _SeenDtypes()
     try:

@@ -20,26 +20,10 @@ from tinytorch.formats.affine import QuantizedArray, Scheme, quantize_array, val
 from tinytorch.formats.weights_file import read_weights, write_weights
 from tinytorch.models.adapter import adapter_for
 from tinytorch.models.core import named_tensors
-from tinytorch.transforms.prune.layers import Prunable, find_prunables
+from tinytorch.transforms.prune.layers import find_prunables
 from tinytorch.transforms.support.observing import checked_patterns, idle_patterns
 from tinytorch.transforms.support.trimming import let_layers_know
 from tinytorch.transforms.support.weights import why_not_resized
-
-__all__ = [
-    "BFLOAT16",
-    "State",
-    "as_floats",
-    "beyond_reach",
-    "compressed_state",
-    "idle_keeps",
-    "load_compressed",
-    "plain_state",
-    "quantize_weight",
-    "raise_problems",
-    "save_compressed",
-    "with_state",
-    "write_state",
-]
 
 State = Mapping[str, Array | QuantizedArray]
 """What a file holds of a model: arrays by the names of its tensors, some of them whole numbers."""
@@ -79,7 +63,7 @@ def save_compressed(
 def load_compressed(
     path: str | Path, model: Any, *, resize: bool = False
 ) -> tuple[Any, dict[str, Any]]:
-    """Give a copy of a model with the weights of a file, and the metadata that was saved with them.
+    """Return a copy of a model with the weights of a file, and the metadata saved with them.
 
     The model says what the structure is, for example one that was just built; its own weights do
     not matter, and it stays as it is. The copy holds exactly what the file stands for, in the
@@ -89,7 +73,7 @@ def load_compressed(
     A model whose channels were removed has the same layers, but smaller ones. With `resize`, layers
     of the copy become as small as those of the file; without, that is an error, because it could as
     well be the file of another model. Layers that a transform has replaced by others (LowRank,
-    SparseLayers, ShareWeights) have other names: apply the same transform before.
+    SparseLayers) have other names: apply the same transform before.
     """
     file = read_weights(path)
     own = file.metadata.get(OWN, {})
@@ -107,7 +91,7 @@ def load_compressed(
 
 
 def compressed_state(model: Any, *, bits: int | None = None, keep: Iterable[str] = ()) -> State:
-    """Give what a file holds of a model; layers that match a pattern of `keep` stay in floats."""
+    """Return what a file holds of a model; layers that match a pattern of `keep` stay in floats."""
     if bits is not None:
         value_limits(bits)
     keep = checked_patterns(keep)
@@ -129,10 +113,10 @@ def compressed_state(model: Any, *, bits: int | None = None, keep: Iterable[str]
 
 
 def idle_keeps(model: Any, keep: Sequence[str]) -> tuple[str, ...]:
-    """Give a note for each pattern that keeps no layer from being rounded."""
+    """Return a note for each pattern that keeps no layer from being rounded."""
     if not keep:
         return ()
-    paths = [path for each in _weights(model, ()) for path in each.layers]
+    paths = [path for each in find_prunables(model, embeddings=True)[0] for path in each.layers]
     return idle_patterns(keep, paths, change="rounded")
 
 
@@ -157,12 +141,12 @@ def write_state(path: str | Path, state: State, metadata: Mapping[str, Any] | No
 
 
 def plain_state(state: State) -> State:
-    """Give a state as a weights file takes it: the bits of bfloat16 are whole numbers there."""
+    """Return a state as a weights file takes it: the bits of bfloat16 are whole numbers there."""
     return {name: _plain(each) for name, each in state.items()}
 
 
 def as_floats(array: Array) -> Array:
-    """Give the numbers that the bits of bfloat16 stand for; other arrays as they are."""
+    """Return the numbers that the bits of bfloat16 stand for; other arrays as they are."""
     if array.dtype != BFLOAT16:
         return array
     wide = np.asarray(array.view(np.uint16).astype(np.uint32) << np.uint32(16))
@@ -170,7 +154,7 @@ def as_floats(array: Array) -> Array:
 
 
 def _with_short_floats(state: State, names: Any) -> State:
-    """Give a state of a file with those arrays as bfloat16 that its metadata says are."""
+    """Return a state of a file with those arrays as bfloat16 that its metadata says are."""
     found: dict[str, Any] = dict(state)
     for name in names if isinstance(names, list) else [names]:
         each = found.get(name) if isinstance(name, str) else None
@@ -187,7 +171,7 @@ def _plain(each: Array | QuantizedArray) -> Array | QuantizedArray:
 
 
 def with_state(model: Any, state: State, *, resize: bool = False) -> Any:
-    """Give a copy of a model that holds what a state stands for; raise unless everything fits."""
+    """Return a copy of a model that holds what a state stands for; raise unless everything fits."""
     arrays = {
         name: each.dequantize() if isinstance(each, QuantizedArray) else each
         for name, each in state.items()
@@ -250,7 +234,7 @@ def check_fits(
 
 
 def beyond_reach(name: str, wide: Array, is_infinite: Array, dtype: str) -> list[str]:
-    """Give what to say if floats became infinite in a dtype that does not reach so far."""
+    """Return what to say if floats became infinite in a dtype that does not reach so far."""
     if wide.dtype.kind != "f":
         return []
     lost = is_infinite & ~np.isinf(wide)
@@ -271,19 +255,12 @@ def _can_hold(wanted: np.dtype[Any], given: np.dtype[Any]) -> bool:
 
 
 def _weight_names(model: Any, keep: tuple[str, ...]) -> set[str]:
-    """Give the weights of layers that take whole numbers, under all of their names."""
-    found = [each for each in _weights(model, keep) if not each.is_left]
+    """Return the weights of layers that take whole numbers, under all of their names."""
+    prunables, _ = find_prunables(model, keep=keep, embeddings=True)
+    found = [each for each in prunables if not each.is_left]
     if adapter_for(model).name == "pytorch":
         from tinytorch.transforms.compressed_file.torch import without_wrappers
 
         return {without_wrappers(each.name) for each in found}
     own = {id(each.weight.data) for each in found}  # two tensors on one array are one weight
     return {name for name, tensor in named_tensors(model).items() if id(tensor.data) in own}
-
-
-def _weights(model: Any, keep: Sequence[str]) -> list[Prunable]:
-    if adapter_for(model).name == "pytorch":
-        from tinytorch.transforms.prune.torch import find_prunables_torch
-
-        return find_prunables_torch(model, keep=keep, embeddings=True)[0]
-    return find_prunables(model, keep=keep, embeddings=True)[0]

@@ -20,19 +20,17 @@ from tinytorch.transforms.compressed_file import (
     raise_problems,
 )
 
-__all__ = ["fill_torch", "torch_arrays", "without_wrappers"]
-
 COMPILED = "_orig_mod."
 """What torch.compile puts before the names of the model inside."""
 
 
 def torch_arrays(model: Any) -> dict[str, Array]:
-    """Give the state of a model as arrays, each once."""
+    """Return the state of a model as arrays, each once."""
     return {name: _as_array(name, tensor) for name, tensor in _each_once(model).items()}
 
 
 def without_wrappers(name: str) -> str:
-    """Give the name that a tensor has in a model which was not compiled."""
+    """Return the name that a tensor has in a model which was not compiled."""
     return name.replace(COMPILED, "")
 
 
@@ -81,7 +79,7 @@ def _as_tensor(array: Array) -> torch.Tensor:
 
 
 def _each_once(model: Any) -> dict[str, torch.Tensor]:
-    """Give every tensor of the state under the first of its names."""
+    """Return every tensor of the state under the first of its names."""
     owner = owner_of(model)
     is_module = isinstance(owner, torch.nn.Module)
     found = merged_state([("", owner)] if is_module else held_by(owner, torch.nn.Module))

@@ -8,7 +8,7 @@ softened part shrink by T^2, which the loss makes good, so that alpha means the 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from numbers import Real
 from typing import Any, Self
 
@@ -22,10 +22,9 @@ from tinytorch.core.module import Module, keeping_modes
 from tinytorch.core.tensor import Tensor
 from tinytorch.core.training import History
 from tinytorch.errors import DTypeError, ModelError, SettingError, ShapeError
-from tinytorch.models.adapter import owner_of
-from tinytorch.models.core import named_tensors
+from tinytorch.models.adapter import adapter_for, owner_of
 from tinytorch.models.workload import call_model
-from tinytorch.transforms.support.observing import calling_plainly
+from tinytorch.transforms.support.observing import check_loader
 
 __all__ = ["KnowledgeDistillation", "Lesson"]
 
@@ -78,15 +77,15 @@ class KnowledgeDistillation:
             raise SettingError(
                 f"teacher and student are of one framework, got {kinds}: one of them is PyTorch's"
             )
-        if isinstance(self.student, Module):
-            learned = list(self.student.parameters())
-            own = {id(each) for each in learned} | {id(each.data) for each in learned}
-            for name, each in named_tensors(owner_of(self.teacher)).items():
-                if id(each) in own or id(each.data) in own:
-                    raise SettingError(
-                        f"teacher and student share {name!r}, so training would change the "
-                        "teacher; give the student a copy (copy.deepcopy)"
-                    )
+        adapter = adapter_for(owner_of(self.teacher))
+        learned: Iterable[Any] = getattr(self.student, "parameters", tuple)()
+        own = {key for each in learned for key in (id(each), adapter.memory_of(each))}
+        for name, each in adapter.named_tensors(owner_of(self.teacher)).items():
+            if id(each) in own or adapter.memory_of(each) in own:
+                raise SettingError(
+                    f"teacher and student share {name!r}, so training would change the teacher; "
+                    "give the student a copy (copy.deepcopy)"
+                )
 
     # ------------------------------------------------------------ the loss
 
@@ -160,9 +159,9 @@ class KnowledgeDistillation:
     def teach(self, inputs: Any) -> Array:
         """Give the teacher's logits: in evaluation mode and without a graph."""
         if not isinstance(self.teacher, Module):
-            with calling_plainly(self.teacher):
+            with adapter_for(self.teacher).plain_calls(self.teacher):
                 return _array(call_model(self.teacher, inputs))
-        with keeping_modes(self.teacher), calling_plainly(self.teacher):
+        with keeping_modes(self.teacher), adapter_for(self.teacher).plain_calls(self.teacher):
             self.teacher.eval()
             return _array(self.teacher(inputs))
 
@@ -188,19 +187,15 @@ class KnowledgeDistillation:
         """
         if "loss" in settings:
             raise SettingError("the loss is that of the distillation; leave out loss=")
+        if not isinstance(self.student, Module) and not _is_torch_module(self.student):
+            raise SettingError(
+                f"the student that is trained is a module, got {type(self.student).__name__}"
+            )
+        check_loader(loader)
         if _is_torch_module(self.student):
             from tinytorch.transforms.distillation.torch import fit
 
             return fit(self, loader, optimizer, epochs, validation=validation, **settings)
-        if not isinstance(self.student, Module):
-            raise SettingError(
-                f"the student that is trained is a module, got {type(self.student).__name__}"
-            )
-        if not hasattr(loader, "__len__"):
-            raise SettingError(
-                f"training goes over the data several times, which a {type(loader).__name__} "
-                "cannot; give a DataLoader or a list of batches"
-            )
         history: History = self.student.fit(
             _Lessons(loader, self),
             self.lesson_loss,

@@ -5,11 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from types import ModuleType
 
-from tinytorch.transforms.plan import TorchTransform
-
-__all__ = ["FoldBatchNorm"]
-
-NAME = "FoldBatchNorm"
+from tinytorch.transforms.plan import TorchTransform, Variant
 
 
 @dataclass(frozen=True)
@@ -18,13 +14,21 @@ class FoldBatchNorm(TorchTransform):
 
     In evaluation mode a batch norm multiplies each channel by a number and adds another one; both
     go into the weight and the bias of the layer before. Which layer that is, is seen in a call of
-    the model: its output is what the norm gets, and nobody else reads it. That this holds for every
-    call, the code of the module around both must prove (torch.fx traces it). An empty layer stays
+    the model: its output is what the norm gets, and nothing else reads it. The code of the module
+    around both must prove that this holds for every call (torch.fx traces it). An empty layer stays
     in the place of the norm, so that names stay. The copy is for evaluation: calling it in
     training mode is an error.
     """
 
-    subject = "folding batch norms"
+    variants = (
+        Variant(
+            "fold-batch-norm",
+            "fold batch norms into the convolutions before them",
+            cost="the copy cannot be trained further",
+        ),
+    )
+    role, place, order = "norms", 2, 30
+    risk = "exact"
 
     @property
     def torch_code(self) -> ModuleType:

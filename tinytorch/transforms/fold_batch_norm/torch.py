@@ -20,7 +20,7 @@ from tinytorch.errors import ModelError, SettingError
 from tinytorch.models.pytorch import TorchAdapter, tensors_in
 from tinytorch.models.pytorch_tensors import HOOKS, replace_modules
 from tinytorch.models.workload import Workload, call_model
-from tinytorch.transforms.fold_batch_norm import NAME, FoldBatchNorm
+from tinytorch.transforms.fold_batch_norm import FoldBatchNorm
 from tinytorch.transforms.plan import Gain, Plan, Skipped, Step
 from tinytorch.transforms.support.torch import (
     SEED,
@@ -33,18 +33,6 @@ from tinytorch.transforms.support.torch import (
     try_change,
     why_unchangeable,
 )
-
-__all__ = [
-    "Flow",
-    "FoldedNorm",
-    "apply_torch",
-    "fold_pairs",
-    "folded",
-    "plan_torch",
-    "watch_flow",
-    "why_not_always",
-]
-
 
 # ---------------------------------------------------------------- which layer's output a batch
 # norm reads, and whether it is the only reader. Imported after torch
@@ -59,7 +47,7 @@ class Flow:
     """What one call did.
 
     `source` has the layer whose output was the input of each norm, `axes` how many axes that had.
-    `read_elsewhere` are layers whose output somebody but one norm read, changed, gave out or kept,
+    `read_elsewhere` are layers whose output something but one norm read, changed, gave out or kept,
     `weight_read` those whose weight or bias was read by others than the layer.
     """
 
@@ -188,7 +176,7 @@ class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def why_not_always(model: nn.Module, layer: str, norm: str) -> str:
-    """Say why other calls may use the output of a layer elsewhere than in a norm, or nothing.
+    """Return why other calls may use the output of a layer elsewhere than in a norm, or nothing.
 
     The code of the innermost module around both is read, with everything else as it is. The model
     is a copy: its code runs with symbols in the place of tensors.
@@ -278,7 +266,7 @@ class FoldedNorm(nn.Identity):
         self.axes = axes
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
-        """Give the input."""
+        """Return the input."""
         if self.training:
             raise ModelError(
                 "this batch norm was folded for evaluation; call eval() on the model, or train the "
@@ -299,7 +287,7 @@ class FoldedNorm(nn.Identity):
 
 
 def apply_torch(model: nn.Module, workload: Workload, plan: Plan, settings: FoldBatchNorm) -> Any:
-    """Give the copy of the model with these norms folded."""
+    """Return the copy of the model with these norms folded."""
     return fold_pairs(model, plan.steps)
 
 
@@ -312,10 +300,10 @@ def plan_torch(workload: Workload, settings: FoldBatchNorm) -> Plan:
     if not reason and not norms:
         reason = "it has no batch norm"
     if reason:
-        return Plan(NAME, {}, (), (Skipped("", reason),))
+        return settings.skipping(reason)
     flow = watch_flow(workload, [*_layers(modules)], norms)
     if flow.error:
-        return Plan(NAME, {}, (), (Skipped("", flow.error),))
+        return settings.skipping(flow.error)
     reasons = {path: _why_not(model, modules, path, flow) for path in norms}
     twin: nn.Module = TorchAdapter().clone(model)
     for path in [path for path, why in reasons.items() if not why]:
@@ -323,8 +311,8 @@ def plan_torch(workload: Workload, settings: FoldBatchNorm) -> Plan:
     skipped = tuple(Skipped(path, why) for path, why in reasons.items() if why)
     steps = tuple(_step(path, flow) for path, why in reasons.items() if not why)
     if not steps:
-        return Plan(NAME, {}, (), skipped)
-    return _tried(workload, steps, skipped)
+        return settings.planned((), skipped)
+    return _tried(workload, settings, steps, skipped)
 
 
 def _layers(modules: Mapping[str, nn.Module]) -> Iterator[str]:
@@ -339,7 +327,12 @@ def _step(norm: str, flow: Flow) -> Step:
     return Step(norm, f"folded into {layer!r}", WHY, settings)
 
 
-def _tried(workload: Workload, steps: tuple[Step, ...], skipped: tuple[Skipped, ...]) -> Plan:
+def _tried(
+    workload: Workload,
+    settings: FoldBatchNorm,
+    steps: tuple[Step, ...],
+    skipped: tuple[Skipped, ...],
+) -> Plan:
     held: list[int] = []
 
     def change(model: nn.Module) -> nn.Module:
@@ -350,13 +343,11 @@ def _tried(workload: Workload, steps: tuple[Step, ...], skipped: tuple[Skipped, 
     trial: Trial = try_change(workload, change, tolerance=rounding_of(workload.model))
     if not trial.works:
         reason = refusal(workload.model, trial)
-        return Plan(NAME, {}, (), (Skipped("", reason), *skipped))
-    return Plan(
-        NAME,
-        {},
+        return settings.skipping(reason, *skipped)
+    return settings.planned(
         steps,
         skipped,
-        shrinkage=Gain.counted(_held(workload.model), held[0], "counted on a copy"),
+        shrinkage=Gain.of_bytes(_held(workload.model), held[0], "counted on a copy"),
         not_predicted={"speedup": NO_SPEEDUP},
         notes=(trial_note(trial), FOR_EVALUATION),
     )
@@ -370,7 +361,7 @@ def _held(model: nn.Module) -> int:
 
 
 def _why_not(model: nn.Module, modules: Mapping[str, Any], path: str, flow: Flow) -> str:
-    """Say why a norm stays, or nothing; what is simplest to understand comes first."""
+    """Return why a norm stays, or nothing; what is simplest to understand comes first."""
     norm = modules[path]
     reason = _why_not_norm(norm) or _why_not_called(path, flow)
     if reason:
@@ -457,7 +448,7 @@ def _why_not_finite(layer: Any, norm: Any, name: str) -> str:
 
 
 def folded(layer: Any, norm: Any) -> tuple[torch.Tensor, torch.Tensor]:
-    """Give the weight and the bias of a layer that also does what the norm after it does.
+    """Return the weight and the bias of a layer that also does what the norm after it does.
 
     Computed in float64, and given in the dtype of the weight.
     """
@@ -490,7 +481,7 @@ def fold_pairs(model: nn.Module, steps: Iterable[Step]) -> nn.Module:
         if type(norm) not in NORMS or type(layer) not in LAYERS:
             raise SettingError(
                 f"the model has no norm {step.layer!r} after {step.settings['layer']!r}, as the "
-                f"plan of {NAME} knows it; make a plan for this model"
+                f"plan knows it; make a plan for this model"
             )
         weight, bias = folded(layer, norm)
         is_learned = layer.weight.requires_grad

@@ -5,11 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from types import ModuleType
 
-from tinytorch.transforms.plan import TorchTransform
-
-__all__ = ["FuseAttention"]
-
-NAME = "FuseAttention"
+from tinytorch.transforms.plan import TorchTransform, Variant
 
 
 @dataclass(frozen=True)
@@ -25,7 +21,12 @@ class FuseAttention(TorchTransform):
     are the same within rounding.
     """
 
-    subject = "fused attention"
+    variants = (
+        Variant("fused-attention", "compute attention in one kernel where a model writes it out"),
+    )
+    role, place, order = "attention", 2, 40
+    risk = "exact"
+    follows_weights = True
 
     @property
     def torch_code(self) -> ModuleType:

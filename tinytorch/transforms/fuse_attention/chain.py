@@ -24,17 +24,6 @@ from tinytorch.transforms.fuse_attention.kernel import (
     shape_of,
 )
 
-__all__ = [
-    "Chain",
-    "Layout",
-    "find_chains",
-    "fuse_chains",
-    "permuted",
-    "queries_and_keys",
-    "values_of",
-]
-
-
 # ---------------------------------------------------------------- products of attention as they
 # are written: what is the query, the key, the value
 
@@ -98,7 +87,7 @@ def values_of(node: fx.Node, weights: fx.Node, module: nn.Module) -> tuple[Layou
 
 
 def _terms(node: fx.Node) -> tuple[list[str], str, list[Any]]:
-    """Give the letters of the operands and of the result, and the operands."""
+    """Return the letters of the operands and of the result, and the operands."""
     equation, *operands = node.args
     if len(operands) == 1 and isinstance(operands[0], (tuple, list)):
         operands = list(operands[0])
@@ -140,7 +129,7 @@ def _summed_by_einsum(node: fx.Node, weights: fx.Node) -> tuple[Layout, tuple[in
 
 
 def _laid_out(node: fx.Node, term: str, batch: str, last: str) -> Layout:
-    """Give the layout with the axes of the batch first, those it lacks with size 1."""
+    """Return the layout with the axes of the batch first, those it lacks with size 1."""
     wanted = batch + last
     if not set(term) <= set(wanted):
         raise NotFused(f"the einsum sums the axis {min(set(term) - set(wanted))!r} away")
@@ -154,9 +143,9 @@ def _laid_out(node: fx.Node, term: str, batch: str, last: str) -> Layout:
 QUESTIONS = ("size", "dim", "dtype", "device", "shape")
 """What may be asked about scores without needing their numbers."""
 ODD_SETTINGS = ("alpha", "rounding_mode")
-"""Settings of sums and quotients that hardly anybody uses."""
+"""Settings of sums and quotients that are rarely used."""
 PURE = ("eq", "ne", "not", "bool", "cast", "getitem", "transpose", "unsqueeze", "full")
-"""Operations that are erased if nobody uses their result any more."""
+"""Operations that are erased if their result is no longer used."""
 ELSEWHERE = "its attention weights are used elsewhere, too"
 RETURNED = "its attention weights are returned"
 
@@ -188,7 +177,7 @@ class Chain:
 
     @property
     def silenced(self) -> tuple[str, ...]:
-        """Give the modules that are called no more."""
+        """Return the modules that are called no more."""
         return tuple(str(node.target) for node in self.nodes if node.op == "call_module")
 
 
@@ -201,7 +190,7 @@ class _Change(NamedTuple):
 
 
 def find_chains(graph: fx.Graph, module: nn.Module) -> tuple[list[Chain], list[NotFused]]:
-    """Give the attention in a graph that can be fused, and why others cannot."""
+    """Return the attention in a graph that can be fused, and why others cannot."""
     chains: list[Chain] = []
     reasons: list[NotFused] = []
     for node in graph.nodes:
@@ -288,7 +277,7 @@ def _check_dropout(node: fx.Node, module: nn.Module) -> None:
 
 
 def _before(node: Any, user: fx.Node, module: nn.Module) -> tuple[list[_Change], list[fx.Node]]:
-    """Give what scores go through before softmax, the last first, and the nodes that do it."""
+    """Return what scores go through before softmax, the last first, and the nodes that do it."""
     name = operation(node, module)
     if not name:
         if isinstance(node, fx.Node) and node.op == "placeholder":
@@ -383,7 +372,7 @@ def _check_factor(chain: Chain, factor: Any) -> None:
 
 
 def _is_question(user: fx.Node) -> bool:
-    """Tell whether a node asks what a tensor is like, and not for its numbers."""
+    """Return whether a node asks what a tensor is like, and not for its numbers."""
     if user.op == "call_method":
         return user.target in QUESTIONS
     return user.op == "call_function" and user.target is getattr and user.args[1] in QUESTIONS
@@ -437,7 +426,7 @@ def _settings(chain: Chain) -> dict[str, Any]:
 
 
 def _erase(graph: fx.Graph, node: fx.Node, module: nn.Module) -> None:
-    """Erase a node that nobody uses any more, and what was computed for it alone."""
+    """Erase a node that is no longer used, and what was computed for it alone."""
     if node.users or node not in graph.nodes:
         return
     inputs = list(node.all_input_nodes)

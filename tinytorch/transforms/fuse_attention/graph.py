@@ -27,28 +27,6 @@ from tinytorch.models.workload import Workload
 from tinytorch.transforms.fuse_attention.kernel import HIDDEN, AnotherCall, NotFused, expect
 from tinytorch.transforms.support.torch import ROUNDING, first_line, run_once, why_unlike
 
-__all__ = [
-    "BLIND",
-    "HOOKS",
-    "PLAIN",
-    "FusedCalls",
-    "GraphCode",
-    "Kind",
-    "Observed",
-    "Proof",
-    "Site",
-    "call_kind",
-    "calls_of_modules",
-    "fuse_in_place",
-    "is_fused",
-    "observe_attention",
-    "prove",
-    "tolerance_for",
-    "trace_call",
-    "why_stateful",
-]
-
-
 # ---------------------------------------------------------------- a module that computes its
 # attention fused when it is called as it was before, else by hand
 
@@ -107,7 +85,7 @@ class FusedCalls:
         return self  # nothing in it changes
 
     def find(self, module: Any, kind: Kind | None) -> GraphCode | None:
-        """Give the fused forward for a call, or None where it is to be computed by hand."""
+        """Return the fused forward for a call, or None where it is to be computed by hand."""
         fused = None if kind is None else self.forwards.get(kind)
         if fused is None:
             return None
@@ -123,7 +101,7 @@ class FusedCalls:
 def call_kind(
     training: bool, inputs: tuple[Any, ...], keywords: Mapping[str, Any]
 ) -> tuple[Kind | None, list[torch.Tensor]]:
-    """Give what a graph depends on in a call, None if that is an object, and the tensors in order.
+    """Return what a graph depends on in a call, None if an object, and the tensors in order.
 
     Of a tensor that is the number of its axes, of other values all.
     """
@@ -145,7 +123,7 @@ def fuse_in_place(module: nn.Module, calls: FusedCalls) -> None:
 
 
 def is_fused(module: nn.Module) -> bool:
-    """Tell whether a module computes its attention fused, where it is called as before."""
+    """Return whether a module computes its attention fused, where it is called as before."""
     return hasattr(type(module), "_fused_calls")
 
 
@@ -192,7 +170,7 @@ def _attributes(module: nn.Module) -> dict[str, Any]:
 
 
 def _sign(value: Any) -> Any:
-    """Give what tells a value from others: of an object, which may be copied, only its type."""
+    """Return what tells a value from others: of an object, which may be copied, only its type."""
     return value if isinstance(value, (*PLAIN, FunctionType, type)) else type(value)
 
 
@@ -208,7 +186,7 @@ def _kind(value: Any, tensors: list[torch.Tensor]) -> Any:
 
 
 def _holds_object(kind: Any) -> bool:
-    """Tell whether there is None, which stands for an object, among the kinds of values."""
+    """Return whether there is None, which stands for an object, among the kinds of values."""
     if isinstance(kind, (tuple, list)):
         return any(_holds_object(each) for each in kind)
     return kind is None
@@ -597,7 +575,7 @@ Proof = tuple[str, tuple[str, ...]]
 
 
 def tolerance_for(*values: Any) -> float:
-    """Give how far outputs may be off, for the coarsest dtype among the tensors in these."""
+    """Return how far outputs may be off, for the coarsest dtype among the tensors in these."""
     found = {each.dtype for value in values for each in tensors_in(value)}
     return max(
         (TOLERANCES.get(dtype, ROUNDING) for dtype in found if dtype.is_floating_point),
@@ -606,7 +584,7 @@ def tolerance_for(*values: Any) -> float:
 
 
 def why_stateful(module: nn.Module, inputs: tuple[Any, ...], keywords: Mapping[str, Any]) -> str:
-    """Say what a call changes beside giving its outputs, which a graph would not, or nothing."""
+    """Return what a call changes beside giving its outputs, which a graph would not, or nothing."""
     given = _copied((inputs, dict(keywords)))
     before, tensors = _held(module), tensors_in(given)
     versions = [each._version for each in tensors]
@@ -618,11 +596,11 @@ def why_stateful(module: nn.Module, inputs: tuple[Any, ...], keywords: Mapping[s
     changed = [name for name in before | after if not _is_held(name, before, after)]
     if not changed:
         return ""
-    return f"a call changes its attribute {changed[0][1]!r}, which somebody may read later"
+    return f"a call changes its attribute {changed[0][1]!r}, which may be read later"
 
 
 def _held(module: nn.Module) -> dict[tuple[int, str], tuple[Any, Any]]:
-    """Give the attributes of a module and of those inside, and how often they were written to."""
+    """Return the attributes of a module and of those inside, and how often they were written to."""
     return {
         (id(each), name): (value, _version(value))
         for each in module.modules()
@@ -678,7 +656,7 @@ def _compare(
     *,
     at_least: float = 0.0,
 ) -> tuple[str, bool]:
-    """Say how far both are apart, if too far, and whether some are numbers that were NaN."""
+    """Return how far both are apart, if too far, and whether some are numbers that were NaN."""
     _, tensors = call_kind(module.training, _copied(inputs), _copied(keywords))
     with torch.no_grad():
         expected = module.forward(*_copied(inputs), **_copied(keywords))
@@ -703,7 +681,7 @@ def _compare(
 
 
 def _structure(value: Any) -> Any:
-    """Give what an output is made of: types, and the dtypes and shapes of tensors."""
+    """Return what an output is made of: types, and the dtypes and shapes of tensors."""
     if isinstance(value, torch.Tensor):
         return f"{str(value.dtype).removeprefix('torch.')}{tuple(value.shape)}"
     if isinstance(value, Mapping):

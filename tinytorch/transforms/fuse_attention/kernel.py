@@ -14,26 +14,6 @@ from torch import Tensor, fx, nn
 from torch.nn import functional as F
 from torch.utils.weak import WeakTensorKeyDictionary
 
-__all__ = [
-    "HIDDEN",
-    "PRODUCTS",
-    "AnotherCall",
-    "NotFused",
-    "ReachesOut",
-    "Triangle",
-    "attend",
-    "causal_addend",
-    "causal_mask",
-    "expect",
-    "kind_of_triangle",
-    "like_scores",
-    "number_of",
-    "operand",
-    "operation",
-    "shape_of",
-]
-
-
 # ---------------------------------------------------------------- which operation stands at a node
 # of a graph, whatever its spelling, and what it is given
 
@@ -105,7 +85,7 @@ class ReachesOut(NotFused):
 
 
 def operation(node: Any, module: nn.Module) -> str:
-    """Give the word for the operation at a node, or nothing if it is another one."""
+    """Return the word for the operation at a node, or nothing if it is another one."""
     if not isinstance(node, fx.Node):
         return ""
     if node.op == "call_function":
@@ -118,7 +98,7 @@ def operation(node: Any, module: nn.Module) -> str:
 
 
 def operand(node: fx.Node, place: int, *names: str, default: Any = None) -> Any:
-    """Give an argument of an operation, by its place or by one of its names."""
+    """Return an argument of an operation, by its place or by one of its names."""
     if place < len(node.args):
         return node.args[place]
     for name in SELF if place == 0 else names:
@@ -128,12 +108,12 @@ def operand(node: fx.Node, place: int, *names: str, default: Any = None) -> Any:
 
 
 def shape_of(node: Any) -> tuple[int, ...] | None:
-    """Give the shape of the tensor that stood at a node; None for other values."""
+    """Return the shape of the tensor that stood at a node; None for other values."""
     return node.meta.get("seen_shape") if isinstance(node, fx.Node) else None
 
 
 def number_of(value: Any, module: nn.Module) -> float | None:
-    """Give the number that is sure to stand somewhere; None if it depends on a call.
+    """Return the number that is sure to stand somewhere; None if it depends on a call.
 
     The smallest number of a dtype is given as that of float16: it is as large, at least.
     """
@@ -164,7 +144,7 @@ SHAPED = ("unsqueeze", "cast")
 class Triangle:
     """A mask whose entries other than 0 are to "keep", to "drop" or to "add".
 
-    `held` is the attribute of the module that it is cut from: somebody may change that later.
+    `held` is the attribute of the module that it is cut from, which may change later.
     """
 
     node: fx.Node
@@ -173,7 +153,7 @@ class Triangle:
 
 
 def causal_mask(mask: fx.Node, module: nn.Module, *, is_kept: bool) -> Triangle | None:
-    """Give what a boolean mask is made of, if it hides exactly what comes later."""
+    """Return what a boolean mask is made of, if it hides exactly what comes later."""
     node: Any = mask
     while (name := operation(node, module)) in (*FLIPS, *PASSES):
         if name in ("eq", "ne") and operand(node, 1, "other") != 0:
@@ -184,7 +164,7 @@ def causal_mask(mask: fx.Node, module: nn.Module, *, is_kept: bool) -> Triangle 
 
 
 def causal_addend(addend: fx.Node, module: nn.Module) -> Triangle | None:
-    """Give what is added to scores, if it hides exactly what comes later, and changes no other."""
+    """Return what is added to scores, if it hides what comes later and changes nothing else."""
     return _triangle(addend, "add", module)
 
 
@@ -220,7 +200,7 @@ def _triangle(mask: Any, kind: str, module: nn.Module) -> Triangle | None:
 
 
 def _made(node: fx.Node, module: nn.Module) -> str:
-    """Say which triangle is made in the call itself."""
+    """Return which triangle is made in the call itself."""
     name, filled = operation(node, module), operand(node, 0)
     diagonal = operand(node, 1, "diagonal", default=0)
     if operation(filled, module) == "ones":
@@ -231,7 +211,7 @@ def _made(node: fx.Node, module: nn.Module) -> str:
 
 
 def _starts_at_zero(index: Any) -> bool:
-    """Tell whether an index takes the first rows and columns, so that a triangle stays one."""
+    """Return whether an index takes the first rows and columns, so that a triangle stays one."""
     parts = index if isinstance(index, tuple) else (index,)
     return all(
         part is None
@@ -309,12 +289,12 @@ def attend(
 
 
 def like_scores(query: Tensor, key: Tensor) -> Tensor:
-    """Give a tensor of the shape of the scores and the dtype of the query, without any numbers."""
+    """Return a tensor with the shape of the scores and the dtype of the query, but no numbers."""
     return query.new_empty(()).expand(_scores_shape(query, key))
 
 
 def _scores_shape(*parts: Tensor) -> torch.Size:
-    """Give the shape (..., time, keys) of query, key and maybe value, spread over all of them."""
+    """Return the shape (..., time, keys) of query, key and maybe value, spread over all of them."""
     axes = parts[0].shape[:-2]
     if any(each.shape[:-2] != axes for each in parts):
         axes = torch.broadcast_shapes(*(each.shape[:-2] for each in parts))  # type: ignore[no-untyped-call]
@@ -356,7 +336,7 @@ def _fused(
 
 
 def _scaled(query: Tensor, scale: tuple[Any, ...], divide: tuple[Any, ...]) -> tuple[Tensor, float]:
-    """Give tensors among the factors to the query, and multiply the numbers."""
+    """Return tensors among the factors to the query, and multiply the numbers."""
     factor = 1.0
     for each in scale:
         if isinstance(each, Tensor):
@@ -375,14 +355,14 @@ def _scaled(query: Tensor, scale: tuple[Any, ...], divide: tuple[Any, ...]) -> t
 
 
 def _is_square(causal: Tensor, scores: Shape) -> bool:
-    """Tell whether a triangular mask is that of all queries and all keys, for every batch."""
+    """Return whether a triangular mask is that of all queries and all keys, for every batch."""
     time, keys = scores[-2:]
     first = causal.shape[:-2]
     return time == keys and tuple(causal.shape[-2:]) == (time, keys) and first.numel() == 1
 
 
 def _is_still(held: Tensor, kind: str) -> bool:
-    """Tell whether a mask that a module holds is triangular now; no where nobody could notice."""
+    """Return whether a mask that a module holds is triangular now; no where nobody could notice."""
     if torch.compiler.is_compiling() or held.is_inference():
         return False
     known = _known.get(held)
@@ -402,14 +382,14 @@ def _spread(
 
 
 def _dtype_of_kernel(query: Tensor) -> torch.dtype:
-    """Give the dtype in which it is computed: torch.autocast casts all that the kernel is given."""
+    """Return the dtype of the computation: torch.autocast casts all inputs of the kernel."""
     place = query.device.type
     is_cast = query.dtype == torch.float32 and torch.is_autocast_enabled(place)
     return torch.get_autocast_dtype(place) if is_cast else query.dtype
 
 
 def _joined(kept: Tensor | None, added: Tensor | None, dtype: torch.dtype) -> Tensor | None:
-    """Give one mask: boolean, or numbers of a dtype."""
+    """Return one mask: boolean, or numbers of a dtype."""
     if added is None:
         return kept
     if added.dtype != dtype:  # what is large in the one may be infinite in the other
@@ -422,11 +402,11 @@ def _joined(kept: Tensor | None, added: Tensor | None, dtype: torch.dtype) -> Te
 
 
 def _fits(part: Tensor, scores: Shape) -> bool:
-    """Tell whether something spreads over the scores without making them larger."""
+    """Return whether something spreads over the scores without making them larger."""
     pairs = zip(reversed(part.shape), reversed(scores), strict=False)
     return part.dim() <= len(scores) and all(one in (1, other) for one, other in pairs)
 
 
 def _is_per_query(factor: Tensor) -> bool:
-    """Tell whether a factor is one number for each query at most, so that queries can have it."""
+    """Return whether a factor is one number for each query at most, so that queries can have it."""
     return factor.dim() == 0 or factor.shape[-1] == 1

@@ -13,7 +13,7 @@ from torch import nn
 from tinytorch.errors import SettingError
 from tinytorch.models.pytorch import TorchAdapter
 from tinytorch.models.workload import Workload
-from tinytorch.transforms.fuse_attention import NAME, FuseAttention
+from tinytorch.transforms.fuse_attention import FuseAttention
 from tinytorch.transforms.fuse_attention.chain import Chain, fuse_chains
 from tinytorch.transforms.fuse_attention.graph import (
     HOOKS,
@@ -40,22 +40,6 @@ from tinytorch.transforms.support.torch import (
     try_change,
     why_unchangeable,
 )
-
-__all__ = [
-    "BY_HAND",
-    "FUSED",
-    "Fusion",
-    "apply_torch",
-    "fuse_sites",
-    "fused_copy",
-    "implementation",
-    "outermost",
-    "plan_torch",
-    "switch_over",
-    "switchable",
-    "why_no_switch",
-]
-
 
 # ---------------------------------------------------------------- from places where attention is
 # computed by hand to modules that compute it fused
@@ -89,7 +73,7 @@ class _Attempt:
 
     @property
     def inlined(self) -> tuple[str, ...]:
-        """Give the modules between that one and the softmax."""
+        """Return the modules between that one and the softmax."""
         return (*self.site.stack[self.level + 1 :], *self.site.inner)
 
 
@@ -194,7 +178,7 @@ def _fusion(
 
 
 def _worst(reasons: list[NotFused]) -> NotFused:
-    """Give the reason that says where to look next, or else the first one."""
+    """Return the reason that says where to look next, or else the first one."""
     if not reasons:
         return ReachesOut("its graph holds no softmax")
     return next((each for each in reasons if isinstance(each, ReachesOut)), reasons[0])
@@ -209,7 +193,7 @@ SOFTCAP = re.compile(r"attn.*soft_?cap|soft_?cap.*attn")
 
 
 def outermost(model: nn.Module, is_meant: Callable[[nn.Module], bool]) -> dict[str, nn.Module]:
-    """Give the modules of a kind that are inside of no other one, by their paths."""
+    """Return the modules of a kind that are inside of no other one, by their paths."""
     found: dict[str, nn.Module] = {}
     for path, module in model.named_modules():
         is_inside = any(path.startswith(f"{outer}." if outer else "") for outer in found)
@@ -219,18 +203,18 @@ def outermost(model: nn.Module, is_meant: Callable[[nn.Module], bool]) -> dict[s
 
 
 def switchable(model: nn.Module) -> dict[str, nn.Module]:
-    """Give the outermost modules that have such a switch, by their paths."""
+    """Return the outermost modules that have such a switch, by their paths."""
     return outermost(model, lambda module: hasattr(module, "set_attn_implementation"))
 
 
 def implementation(module: nn.Module) -> str:
-    """Say how a model computes attention; by hand if a part of it does."""
+    """Return how a model computes attention; by hand if a part of it does."""
     named = {getattr(each, "_attn_implementation", None) for each in _configs(module)} - {None}
     return BY_HAND if BY_HAND in named else "/".join(sorted(map(str, named)))
 
 
 def why_no_switch(module: nn.Module, keywords: Mapping[str, Any]) -> str:
-    """Say why attention of a model must stay as it is, or nothing."""
+    """Return why attention of a model must stay as it is, or ""."""
     name = type(module).__name__
     can_switch = getattr(module, "_can_set_attn_implementation", None)
     if not getattr(module, "_supports_sdpa", True) or (can_switch and not can_switch()):
@@ -279,7 +263,7 @@ OF_TORCH = (nn.TransformerEncoderLayer, nn.TransformerDecoderLayer, nn.Multihead
 FUSED_BY_TORCH = "torch computes its attention fused already"
 NEEDS_WEIGHTS = (
     "it is asked for the attention weights (need_weights=True, which is the default), so torch "
-    "computes them by hand; call it with need_weights=False where nobody uses them"
+    "computes them by hand; call it with need_weights=False where they are not used"
 )
 NOTHING = "no attention by hand was seen when the model was called"
 
@@ -301,26 +285,24 @@ def plan_torch(workload: Workload, settings: FuseAttention) -> Plan:
     """Look for attention by hand in a call of a copy of the model, and try to fuse it."""
     reason = why_unchangeable(workload.model)
     if reason:
-        return Plan(NAME, {}, (), (Skipped("", reason),))
+        return settings.skipping(reason)
     adapter = TorchAdapter()
     try:
         with adapter.preserving(workload.model):
             found = _look(workload)
     except Exception as error:  # a model may raise anything
-        return Plan(NAME, {}, (), (Skipped("", f"it cannot be called: {first_line(error)}"),))
+        return settings.skipping(f"it cannot be called: {first_line(error)}")
     steps = _steps(found)
     if not steps:
         skipped = found.skipped or [Skipped("", NOTHING)]
-        return Plan(NAME, {}, (), tuple(skipped))
+        return settings.planned((), tuple(skipped))
     parameters = [each for each in workload.model.parameters() if each.is_floating_point()]
     tolerance = tolerance_for(parameters, workload.arguments)
     trial = try_change(workload, found.change, tolerance=tolerance)
     if not trial.works:
         found.skipped.append(Skipped("", refusal(workload.model, trial)))
-        return Plan(NAME, {}, (), tuple(found.skipped))
-    return Plan(
-        NAME,
-        {},
+        return settings.planned((), tuple(found.skipped))
+    return settings.planned(
         steps,
         tuple(found.skipped),
         not_predicted=NOT_PREDICTED,
@@ -340,7 +322,7 @@ def apply_torch(
     missing = [path for path in plan.layers if path not in known]
     if missing:
         raise SettingError(
-            f"the model has no attention by hand in {missing[0]!r} as the plan of {NAME} knows it; "
+            f"the model has no attention by hand in {missing[0]!r} as the plan knows it; "
             "make a plan for this model"
         )
     return found.change(model)
@@ -381,7 +363,7 @@ def _under(sites: Iterable[Site], paths: tuple[str, ...]) -> list[Site]:
 
 
 def _why_idle(workload: Workload, path: str, inside: list[Site]) -> str:
-    """Say that the switch has no effect, if so."""
+    """Return why the switch has no effect, or ""."""
     model = switch_over(TorchAdapter().clone(workload.model), (path,))
     if implementation(model.get_submodule(path)) == BY_HAND:
         return f"transformers leaves it at {BY_HAND!r} when asked for {FUSED!r}"

@@ -5,11 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from types import ModuleType
 
-from tinytorch.transforms.plan import TorchTransform
+from tinytorch.transforms.plan import TorchTransform, Variant
 
-__all__ = ["InferenceMode"]
-
-NAME = "InferenceMode"
+INFERENCE_MODE = "inference-mode"
+"""What a user gets by calling a model in another way; results show what it brings alone."""
 
 
 @dataclass(frozen=True)
@@ -22,7 +21,16 @@ class InferenceMode(TorchTransform):
     is left alone, and so is one in training mode that gives other outputs there.
     """
 
-    subject = "inference mode"
+    variants = (
+        Variant(
+            INFERENCE_MODE,
+            "record nothing for gradients",
+            cost="outputs cannot take part in a graph",
+        ),
+    )
+    role, place, order = "calling", 8, 150
+    risk = "exact"
+    follows_weights = True
 
     @property
     def torch_code(self) -> ModuleType:

@@ -11,8 +11,8 @@ from torch import nn
 from tinytorch.models.pytorch import tensors_in
 from tinytorch.models.pytorch_tensors import WrappedModel
 from tinytorch.models.workload import Workload
-from tinytorch.transforms.inference_mode import NAME, InferenceMode
-from tinytorch.transforms.plan import Plan, Skipped, Step
+from tinytorch.transforms.inference_mode import InferenceMode
+from tinytorch.transforms.plan import Plan, Step
 from tinytorch.transforms.support.torch import (
     refusal,
     rounding_of,
@@ -20,8 +20,6 @@ from tinytorch.transforms.support.torch import (
     try_change,
     why_unchangeable,
 )
-
-__all__ = ["InferenceModel", "apply_torch", "plan_torch"]
 
 NOT_PREDICTED = {
     "speedup": "it saves a little in each operation, which matters where operations are small; "
@@ -48,24 +46,24 @@ class InferenceModel(WrappedModel):
 
 
 def apply_torch(model: nn.Module, workload: Workload, plan: Plan, settings: InferenceMode) -> Any:
-    """Give the copy of the model, called in this way."""
+    """Return the copy of the model, called in this way."""
     return InferenceModel(model)
 
 
 def plan_torch(workload: Workload, settings: InferenceMode) -> Plan:
-    """Try it on a copy, unless somebody asks for gradients."""
+    """Try it on a copy, unless an input requires a gradient."""
     reason = why_unchangeable(workload.model)
     if not reason and isinstance(workload.model, InferenceModel):
         reason = "it is called in inference mode already"
     if not reason and any(each.requires_grad for each in tensors_in(workload.arguments)):
         reason = "one of its inputs asks for a gradient (requires_grad), so outputs need a graph"
     if reason:
-        return Plan(NAME, {}, (), (Skipped("", reason),))
+        return settings.skipping(reason)
     trial = try_change(workload, InferenceModel, tolerance=rounding_of(workload.model))
     if not trial.works:
-        return Plan(NAME, {}, (), (Skipped("", refusal(workload.model, trial)),))
+        return settings.skipping(refusal(workload.model, trial))
     step = Step("", "called in inference mode", "nothing is recorded for a backward pass")
     notes = [INFERENCE_TENSORS, trial_note(trial)]
     if any(module.training for module in workload.model.modules()):
         notes.append("the copy is in evaluation mode")
-    return Plan(NAME, {}, (step,), not_predicted=NOT_PREDICTED, notes=tuple(notes))
+    return settings.planned((step,), not_predicted=NOT_PREDICTED, notes=tuple(notes))

@@ -7,7 +7,7 @@ error is the sum of the squares of the others (Eckart and Young, 1936).
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -15,15 +15,17 @@ import numpy as np
 
 from tinytorch.core.kernels import Array
 from tinytorch.core.kernels.backend import matmul
-from tinytorch.core.module import Module
-from tinytorch.core.tensor import Parameter, Tensor
+from tinytorch.core.layers import Linear
+from tinytorch.core.tensor import Tensor
 from tinytorch.errors import SettingError, ShapeError
-from tinytorch.models.adapter import adapter_for
+from tinytorch.models.adapter import Adapter, adapter_for, namespace_of
 from tinytorch.models.workload import Workload, check_workload
 from tinytorch.profiling.profile import Profile
-from tinytorch.transforms.plan import Plan
+from tinytorch.transforms.plan import Gain, Plan, Skipped, Step, Transform, Variant
+from tinytorch.transforms.prune.layers import kind_of
 from tinytorch.transforms.support.observing import checked_patterns, idle_patterns
 from tinytorch.transforms.support.weights import (
+    KINDS,
     WeightLayer,
     carry_out,
     factored_layer,
@@ -40,10 +42,8 @@ NO_SPEEDUP = (
 ROUNDING = 1e-12
 """The share of the energy that may be missing: singular values of zero are not exactly zero."""
 
-Factors = tuple[Array, Array, Array]
 
-
-def low_rank_approximate(w: Any, rank_ratio: float = 0.5) -> Factors:
+def low_rank_approximate(w: Any, rank_ratio: float = 0.5) -> tuple[Any, ...]:
     """Give U (m, r), S (r,) and V (r, n) with w ~ U @ diag(S) @ V, the best there is of that rank.
 
     r is `rank_ratio` of the smaller side of the matrix w (a tensor or an array), at least 1.
@@ -82,7 +82,7 @@ def rank_for_energy(singular_values: Array, energy: float) -> int:
 
 
 @dataclass(frozen=True)
-class LowRank:
+class LowRank(Transform):
     """Replace a layer by two thin ones, at the least rank that holds `energy` of its weight.
 
     A `Linear` becomes two, a `Conv2d` one to `rank` channels and one of 1x1, inside of a
@@ -90,6 +90,12 @@ class LowRank:
     and so fewer multiply-accumulates. The energy of a weight are its squared singular values: what
     is lost of them is the squared relative error of the weight. keep: patterns of layers that stay.
     """
+
+    variants = (
+        Variant("low-rank", "write weights as products of two smaller matrices", {"energy": 0.95}),
+    )
+    role, place, order = "factors", 3, 60
+    may_compete, effect = True, "replaces weights by products of smaller matrices"
 
     energy: float = 0.9
     keep: tuple[str, ...] = ()
@@ -105,50 +111,67 @@ class LowRank:
     def plan(self, workload: Workload, profile: Profile | None = None) -> Plan:
         """Find the rank of each layer, and where it pays. A copy of the model is called."""
         check_workload(workload)
-        if adapter_for(workload.model, workload.arguments).name == "pytorch":
-            from tinytorch.transforms.low_rank.torch import plan_torch
+        adapter = adapter_for(workload.model, workload.arguments)
+        reason = adapter.why_no_module(workload.model)
+        if reason:
+            return self._as_plan((), (Skipped("", reason),))
+        kinds = _kinds_of(adapter)
+        layers = find_weight_layers(workload, self.keep, verb="factored", kinds=kinds)
+        config: tuple[str, ...] = ()
+        if adapter.name == "pytorch":
+            from tinytorch.transforms.low_rank.torch import config_notes, leave_needed
 
-            return plan_torch(workload, self)
-        layers = find_weight_layers(workload, self.keep, verb="factored")
+            leave_needed(workload, layers)
+            config = config_notes(workload.model)
         layers.choose(self._choose_rank)
+        notes = idle_patterns(self.keep, layers.found, change="factored")
+        notes = (*config, *notes) if layers.steps else notes
+        return self._as_plan(layers.steps, layers.skipped, layers.shrinkage, notes)
+
+    def apply(self, workload: Workload, plan: Plan) -> Any:
+        """Return a copy of the model with these layers factored."""
+        plan.check_made_by(NAME, self.to_dict())
+        adapter = adapter_for(workload.model, workload.arguments)
+        halves: dict[int, list[Any]] = {}  # of weights that layers share
+        factored = _builder_of(adapter)
+
+        def build(layer: Any, settings: Mapping[str, Any]) -> Any:
+            weight = layer.weight
+            if id(weight) not in halves:
+                arrays = _halves(layer, adapter.values(weight), settings["rank"])
+                halves[id(weight)] = [adapter.new_parameter(each, weight) for each in arrays]
+            return factored(layer, *halves[id(weight)])
+
+        return carry_out(workload, plan, build, kinds=_kinds_of(adapter))
+
+    def _as_plan(
+        self,
+        steps: tuple[Step, ...],
+        skipped: tuple[Skipped, ...],
+        gain: Gain | None = None,
+        notes: tuple[str, ...] = (),
+    ) -> Plan:
         return Plan(
             NAME,
             self.to_dict(),
-            layers.steps,
-            layers.skipped,
-            shrinkage=layers.shrinkage,
+            steps,
+            skipped,
+            shrinkage=gain,
             not_predicted={"speedup": NO_SPEEDUP},
-            notes=idle_patterns(self.keep, layers.found, change="factored"),
+            notes=notes,
         )
-
-    def apply(self, workload: Workload, plan: Plan) -> Any:
-        """Give a copy of the model with these layers factored."""
-        plan.check_made_by(NAME, self.to_dict())
-        if adapter_for(workload.model, workload.arguments).name == "pytorch":
-            from tinytorch.transforms.low_rank.torch import apply_torch
-
-            return apply_torch(workload, plan, self)
-        halves: dict[int, tuple[Parameter, Parameter]] = {}  # of weights that layers share
-
-        def build(layer: Any, settings: Mapping[str, Any]) -> Module:
-            weight = layer.weight
-            if id(weight) not in halves:
-                halves[id(weight)] = _halves(weight, settings["rank"])
-            return factored_layer(layer, *halves[id(weight)])
-
-        return carry_out(workload, plan, build)
 
     def _choose_rank(self, each: WeightLayer) -> None:
         if getattr(each.layer, "groups", 1) > 1:
             each.reason = f"its weight is in {each.layer.groups} groups, which are small already"
             return
-        matrix = _as_matrix(each.weight)
+        matrix = _as_matrix(each.layer, each.weight)
         values = np.sqrt(_energies(matrix))
         rank = rank_for_energy(values, self.energy)
         if rank == 0:
             each.reason = "its weight is zero everywhere"
             return
-        before, after = matrix.size, rank * sum(matrix.shape)
+        before, after = math.prod(matrix.shape), rank * sum(matrix.shape)
         if after >= before:
             each.reason = (
                 f"rank {rank} of {len(values)} would need {after:,} weights in the place of "
@@ -167,55 +190,86 @@ class LowRank:
         each.new_bytes = after * each.weight.itemsize
 
 
-def _as_matrix(weight: Array) -> Array:
-    """Give a weight (in, out), or the kernels (out, in, height, width) as (in * patch, out)."""
-    return weight if weight.ndim == 2 else weight.reshape(len(weight), -1).T
+def _kinds_of(adapter: Adapter) -> Collection[type]:
+    if adapter.name == "pytorch":
+        from tinytorch.transforms.low_rank.torch import kinds
+
+        return kinds()
+    return KINDS
 
 
-def _factors(matrix: Array, rank: int) -> Factors:
-    """Compute in float64, and give the dtype of the matrix; integers become float32."""
-    dtype = matrix.dtype if matrix.dtype.kind == "f" else np.dtype(np.float32)
-    exact = matrix.astype(np.float64)
+def _builder_of(adapter: Adapter) -> Callable[..., Any]:
+    if adapter.name == "pytorch":
+        from tinytorch.transforms.low_rank.torch import factored_layer as factored_torch
+
+        return factored_torch
+    return factored_layer
+
+
+# ---------------------------------------------------------------- factors, of arrays of NumPy and
+# tensors of PyTorch, where they are
+
+
+def _as_matrix(layer: Any, weight: Any) -> Any:
+    """Return a weight as (outputs, inputs of one output)."""
+    kind = kind_of(layer)
+    assert kind is not None
+    outputs = weight.shape[kind.output_axis]
+    return namespace_of(weight).moveaxis(weight, kind.output_axis, 0).reshape(outputs, -1)
+
+
+def _factors(matrix: Any, rank: int) -> tuple[Any, ...]:
+    """Compute in float64, and return the dtype of the matrix; integers become float32."""
+    xp = namespace_of(matrix)
+    dtype = matrix.dtype if matrix.dtype in (xp.float16, xp.float32, xp.float64) else xp.float32
+    exact = xp.asarray(matrix, dtype=xp.float64)
     is_wide = matrix.shape[0] < matrix.shape[1]
     left, values, right = _leading(exact.T if is_wide else exact, rank)
     if is_wide:
         left, right = right.T, left.T
-    return left.astype(dtype), values.astype(dtype), right.astype(dtype)
+    return tuple(xp.asarray(each, dtype=dtype) for each in (left, values, right))
 
 
-def _leading(tall: Array, rank: int) -> Factors:
-    """Give the largest singular values of a tall matrix, and their vectors on both sides."""
+def _leading(tall: Any, rank: int) -> tuple[Any, Any, Any]:
+    """Return the largest singular values of a tall matrix, and their vectors on both sides."""
+    linalg = namespace_of(tall).linalg
     if 2 * rank > tall.shape[1]:
-        left, values, right = np.linalg.svd(tall, full_matrices=False)
+        left, values, right = linalg.svd(tall, full_matrices=False)
         return left[:, :rank], values[:rank], right[:rank]
     # the products of columns have squares of singular values, so that those below 1e-8 of the first
     # are lost in rounding; what the matrix itself makes of the directions gives most of that back
-    directions = np.linalg.eigh(matmul(tall.T, tall))[1][:, -rank:]  # (columns, rank)
-    basis = np.linalg.qr(matmul(tall, directions))[0]  # (rows, rank)
-    inner, values, right = np.linalg.svd(matmul(basis.T, tall), full_matrices=False)
-    return matmul(basis, inner), values, right
+    directions = linalg.eigh(_product(tall.T, tall))[1][:, -rank:]  # (columns, rank)
+    basis = linalg.qr(_product(tall, directions))[0]  # (rows, rank)
+    inner, values, right = linalg.svd(_product(basis.T, tall), full_matrices=False)
+    return _product(basis, inner), values, right
 
 
-def _energies(matrix: Array) -> Array:
-    """Give the squared singular values, descending.
+def _energies(matrix: Any) -> Array:
+    """Return the squared singular values, descending.
 
     They are those of the products of its columns, or of its rows if these are fewer: far less work,
     and of squares it loses no digits that matter.
     """
-    exact = matrix.astype(np.float64)
+    xp = namespace_of(matrix)
+    exact = xp.asarray(matrix, dtype=xp.float64)
     tall = exact.T if exact.shape[0] < exact.shape[1] else exact
-    squares: Array = np.linalg.eigvalsh(matmul(tall.T, tall))[::-1].clip(min=0)
-    return squares
+    squares = xp.linalg.eigvalsh(_product(tall.T, tall)).tolist()
+    found: Array = np.array(squares)[::-1].clip(min=0)
+    return found
 
 
-def _halves(weight: Tensor, rank: int) -> tuple[Parameter, Parameter]:
-    """Give weights of two layers; each gets the root of the singular values, so both are alike."""
-    left, values, right = _factors(_as_matrix(weight.data).astype(np.float64), rank)
-    first, second = left * np.sqrt(values), np.sqrt(values)[:, None] * right  # (in, r), (r, out)
-    if weight.ndim == 4:
-        first = first.T.reshape(rank, *weight.shape[1:])
-        second = second.T.reshape(-1, rank, 1, 1)
-    dtype, is_learned = weight.dtype, weight.requires_grad
-    halves = (np.ascontiguousarray(each, dtype) for each in (first, second))
-    one, other = (Parameter(each, requires_grad=is_learned) for each in halves)
-    return one, other
+def _product(one: Any, other: Any) -> Any:
+    return matmul(one, other) if isinstance(one, np.ndarray) else one @ other
+
+
+def _halves(layer: Any, weight: Any, rank: int) -> tuple[Any, Any]:
+    """Return weights of two layers, each with the roots of the singular values: they are alike."""
+    xp = namespace_of(weight)
+    matrix = xp.asarray(_as_matrix(layer, weight), dtype=xp.float64)
+    left, values, right = _factors(matrix, rank)
+    first = xp.sqrt(values)[:, None] * right  # (rank, in)
+    second = left * xp.sqrt(values)  # (out, rank)
+    if weight.ndim > 2:
+        ones = [1] * (weight.ndim - 2)
+        return first.reshape(rank, *weight.shape[1:]), second.reshape(-1, rank, *ones)
+    return (first.T, second.T) if isinstance(layer, Linear) else (first, second)

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from types import ModuleType
 
 from tinytorch.errors import SettingError
 from tinytorch.measure.environment import instruction_sets
-from tinytorch.transforms.plan import TorchTransform
+from tinytorch.transforms.plan import TorchTransform, Variant, check_choice, check_tolerance
 from tinytorch.transforms.support.observing import checked_patterns
 
-__all__ = ["LowerPrecision", "check_tolerance", "why_slow_on_processor"]
-
-NAME = "LowerPrecision"
 TOLERANCE = 5e-2
 """How far outputs may move by default, relative to the largest: bfloat16 has 8 bits, and errors of
 a dozen layers add up to 1e-2 or 2e-2."""
@@ -42,7 +38,14 @@ class LowerPrecision(TorchTransform):
     that are then not finite are refused as well.
     """
 
-    subject = "computing in a lower precision"
+    variants = (
+        Variant(
+            "bfloat16-layers", "multiply in bfloat16, keep the rest in float32", {"how": "layers"}
+        ),
+        Variant("bfloat16", "hold and compute everything in bfloat16"),
+    )
+    role, place, order = "numbers", 4, 110
+    risk = "rounding"
 
     dtype: str = "bfloat16"
     how: str = "convert"
@@ -50,17 +53,19 @@ class LowerPrecision(TorchTransform):
     tolerance: float | None = None
 
     def __post_init__(self) -> None:
-        if self.dtype not in INSTRUCTIONS:
-            raise SettingError(f"dtype is one of {', '.join(INSTRUCTIONS)}, got {self.dtype!r}")
-        if self.how not in WAYS:
-            raise SettingError(f"how is one of {', '.join(WAYS)}, got {self.how!r}")
+        check_choice("dtype", self.dtype, INSTRUCTIONS)
+        check_choice("how", self.how, WAYS)
         object.__setattr__(self, "keep", checked_patterns(self.keep))
         if self.keep and self.how == "autocast":
             raise SettingError(
                 "autocast chooses by operation, so that keep means nothing to it; "
                 'use how="layers" or how="convert"'
             )
-        check_tolerance(self.allowed_error)
+        check_tolerance(self.tolerance)
+
+    @property
+    def precision(self) -> str:
+        return self.dtype
 
     @property
     def allowed_error(self) -> float:
@@ -74,20 +79,11 @@ class LowerPrecision(TorchTransform):
         return lower_precision_torch
 
 
-def check_tolerance(tolerance: float) -> None:
-    """Raise unless this is how far outputs may move."""
-    if isinstance(tolerance, bool) or not 0 < tolerance < math.inf:
-        raise SettingError(
-            "tolerance is how far outputs may move relative to the largest one, above 0, got "
-            f"{tolerance!r}"
-        )
-
-
 def why_slow_on_processor(dtype: str) -> str:
-    """Say why products of a dtype are slow on this processor, or nothing."""
+    """Return why products of a dtype are slow on this processor, or ""."""
     found = instruction_sets()
     if not found:
-        return f"nobody says whether this processor has instructions for {dtype}; it may be slower"
+        return f"the instructions of this processor are unknown: {dtype} may be slower"
     if not any(name in found for name in INSTRUCTIONS[dtype]):
         return (
             f"this processor has no instructions that multiply {dtype} (none of "

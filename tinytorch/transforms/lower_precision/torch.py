@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -14,7 +14,7 @@ from tinytorch.errors import SettingError
 from tinytorch.models.pytorch import TorchAdapter
 from tinytorch.models.pytorch_tensors import WrappedModel
 from tinytorch.models.workload import Workload
-from tinytorch.transforms.lower_precision import NAME, LowerPrecision, why_slow_on_processor
+from tinytorch.transforms.lower_precision import LowerPrecision, why_slow_on_processor
 from tinytorch.transforms.plan import Gain, Plan, Skipped, Step
 from tinytorch.transforms.support.observing import idle_patterns, why_kept
 from tinytorch.transforms.support.torch import (
@@ -28,37 +28,19 @@ from tinytorch.transforms.support.torch import (
     why_unchangeable,
 )
 
-__all__ = [
-    "AutocastModel",
-    "LowerPrecisionModel",
-    "apply_torch",
-    "carry_out",
-    "cast_modules",
-    "convert_model",
-    "find_layers",
-    "is_lower_layer",
-    "is_plain_float",
-    "kept_modules",
-    "lower_class",
-    "lower_layer",
-    "made_constants",
-    "plan_torch",
-]
-
-
 # ---------------------------------------------------------------- layers and models of PyTorch
 # that compute in a lower precision. Imported after torch
 
 
 def is_plain_float(tensor: torch.Tensor | None) -> bool:
-    """Tell whether a tensor holds floats of at least 16 bits, and nothing more than that."""
+    """Return whether a tensor holds floats of at least 16 bits, and nothing more than that."""
     if tensor is None or not tensor.is_floating_point() or tensor.itemsize < 2:
         return False
     return type(tensor.detach()) is torch.Tensor
 
 
 def cast_floats(value: Any, dtype: torch.dtype) -> Any:
-    """Give all floats in a value this dtype; the lowest number, a mask, stays the lowest one."""
+    """Return all floats in a value this dtype; the lowest number, a mask, stays the lowest one."""
     return changed_tensors(value, lambda each: _cast(each, dtype))
 
 
@@ -128,7 +110,7 @@ class _CastOutput:
 def convert_model(
     model: nn.Module, dtype: torch.dtype, *, kept: Collection[str] = (), cast: Collection[str] = ()
 ) -> None:
-    """Give the floats that a model holds another dtype, in place.
+    """Return the floats that a model holds another dtype, in place.
 
     kept: names of modules and buffers that stay. cast: names of modules that go on computing in
     what they hold: what they are given is cast for them, and their outputs are cast back. Shared
@@ -226,7 +208,7 @@ CLASSES: dict[type, type[nn.Module]] = {
 
 
 def lower_class(module: nn.Module) -> type[nn.Module] | None:
-    """Give the class that a layer gets when it holds a lower dtype; None for other layers."""
+    """Return the class that a layer gets when it holds a lower dtype; None for other layers."""
     source = sys.modules.get("transformers.pytorch_utils")
     if source is not None and type(module) is getattr(source, "Conv1D", None):
         return LowerTransposedLinear
@@ -234,7 +216,7 @@ def lower_class(module: nn.Module) -> type[nn.Module] | None:
 
 
 def is_lower_layer(module: nn.Module) -> bool:
-    """Tell whether a layer is one of ours."""
+    """Return whether a layer is one of ours."""
     return isinstance(module, (_Lower, LowerTransposedLinear, LowerEmbedding))
 
 
@@ -265,7 +247,7 @@ NOT_CALLED = "it was not called: its weight may be used in another way"
 
 
 def made_constants(model: nn.Module) -> tuple[str, ...]:
-    """Give the buffers with fractions that no checkpoint holds: the model computed them itself."""
+    """Return the float buffers that no checkpoint holds: the model computed them itself."""
     return tuple(
         f"{path}.{name}" if path else name
         for path, module in model.named_modules()
@@ -275,7 +257,7 @@ def made_constants(model: nn.Module) -> tuple[str, ...]:
 
 
 def kept_modules(model: nn.Module, keep: Iterable[str]) -> dict[str, str]:
-    """Give the modules with floats of their own that stay as they are, with the reasons.
+    """Return the modules with floats of their own that stay as they are, with the reasons.
 
     Those that share a tensor with one of them stay, too.
     """
@@ -291,7 +273,7 @@ def kept_modules(model: nn.Module, keep: Iterable[str]) -> dict[str, str]:
 def cast_modules(
     model: nn.Module, keep: Iterable[str], kept: Collection[str], called: Collection[str]
 ) -> tuple[str, ...]:
-    """Give the outermost modules that are called and hold nothing but what stays as it is.
+    """Return the outermost modules that are called and hold nothing but what stays as it is.
 
     Inside of them everything is computed as before.
     """
@@ -417,7 +399,7 @@ Steps = tuple[Step, ...]
 
 
 def apply_torch(model: nn.Module, workload: Workload, plan: Plan, settings: LowerPrecision) -> Any:
-    """Give the copy of the model that computes so."""
+    """Return the copy of the model that computes so."""
     return carry_out(model, plan)
 
 
@@ -427,7 +409,7 @@ def plan_torch(workload: Workload, settings: LowerPrecision) -> Plan:
     seen = ObservedCall() if reason else observe_call(workload)
     reason = reason or seen.error or _why_not_observed(seen, settings)
     if reason:
-        return Plan(NAME, asdict(settings), (), (Skipped("", reason),))
+        return settings.skipping(reason)
     skipped: tuple[Skipped, ...] = ()
     if settings.how == "layers":
         steps, skipped = find_layers(workload.model, settings, seen.called)
@@ -497,7 +479,7 @@ def _common(settings: LowerPrecision, seen: ObservedCall) -> dict[str, Any]:
 def _conversions(
     model: nn.Module, settings: LowerPrecision, seen: ObservedCall
 ) -> tuple[list[Steps], tuple[Skipped, ...]]:
-    """Give the ways to convert a model, the most precise first.
+    """Return the ways to convert a model, the most precise first.
 
     Constants that a model made itself, such as the frequencies of rotary embeddings, keep their
     digits where its code allows that: at the thousandth position, eight bits are not enough.
@@ -523,7 +505,7 @@ def _tried(
     attempts: list[Steps],
     skipped: tuple[Skipped, ...],
 ) -> Plan:
-    """Give the plan of the first attempt that works, or why the last one does not."""
+    """Return the plan of the first attempt that works, or why the last one does not."""
     trial = Trial(reason="no linear layer or convolution is left to compute in a lower precision")
     for steps in attempts:
         held: list[int] = []
@@ -535,7 +517,7 @@ def _tried(
         if trial.works:
             return _plan(workload, settings, steps, skipped, held[0], trial)
     reason = refusal(workload.model, trial) if attempts else trial.reason
-    return Plan(NAME, asdict(settings), (), (Skipped("", reason), *skipped))
+    return settings.skipping(reason, *skipped)
 
 
 def _recording(steps: Steps, held: list[int]) -> Callable[[nn.Module], nn.Module]:
@@ -560,10 +542,8 @@ def _plan(
     if settings.how == "autocast":
         not_predicted["shrinkage"] = "the weights stay as they are"
     else:
-        shrinkage = Gain.counted(_held(workload.model), nbytes, "counted on a copy")
-    return Plan(
-        NAME,
-        asdict(settings),
+        shrinkage = Gain.of_bytes(_held(workload.model), nbytes, "counted on a copy")
+    return settings.planned(
         steps,
         skipped,
         shrinkage=shrinkage,
@@ -628,5 +608,5 @@ def _names(model: nn.Module) -> set[str]:
 
 def _other_model(name: str) -> SettingError:
     return SettingError(
-        f"the model has no {name!r} as the plan of {NAME} knows it; make a plan for this model"
+        f"the model has no {name!r} as the plan knows it; make a plan for this model"
     )

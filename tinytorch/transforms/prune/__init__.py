@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import chain
+from math import prod
 from numbers import Real
 from pathlib import Path
 from typing import Any, Self
@@ -13,13 +14,11 @@ import numpy as np
 
 from tinytorch.core.checkpoints import read_arrays, write_arrays
 from tinytorch.core.kernels import Array
-from tinytorch.core.tensor import Parameter, Tensor
 from tinytorch.errors import CheckpointError, SettingError
-from tinytorch.models.adapter import adapter_for
-from tinytorch.models.core import named_tensors
+from tinytorch.models.adapter import Adapter, adapter_for, namespace_of
 from tinytorch.models.workload import Workload, check_workload
 from tinytorch.profiling.profile import Profile
-from tinytorch.transforms.plan import Plan, Step
+from tinytorch.transforms.plan import Plan, Step, Transform
 from tinytorch.transforms.prune.layers import (
     NAME,
     Prunable,
@@ -33,7 +32,7 @@ from tinytorch.transforms.prune.layers import (
     smallest,
     weight_scores,
 )
-from tinytorch.transforms.support.observing import checked_patterns, see_calibration, switch_to_eval
+from tinytorch.transforms.support.observing import checked_patterns, see_calibration
 
 __all__ = [
     "Masks",
@@ -76,17 +75,21 @@ class Masks:
 
         `names` are those of other parameters to look at instead.
         """
-        weights = _weights(model)
+        adapter = adapter_for(model)
+        weights = adapter.named_tensors(model)
         if names is None:
-            chosen = _prunable_names(model)
+            prunables, _ = find_prunables(model)
+            chosen = [each.name for each in prunables if not each.is_left]
         else:
             chosen = list(names)
             _check_known(chosen, weights)
-        return cls({name: _is_kept(weights[name]) for name in chosen})
+        arrays = ((name, adapter.arrays(weights[name])[0]) for name in chosen)
+        return cls({name: array != 0 for name, array in arrays})
 
     def apply(self, model: Any) -> None:
         """Set all weights that do not stay to zero, in place; nothing changes unless all fit."""
-        weights = _weights(model)
+        adapter = adapter_for(model)
+        weights = adapter.named_tensors(model)
         _check_known(self.kept, weights)
         for name, mask in self.kept.items():
             shape = tuple(weights[name].shape)
@@ -96,12 +99,7 @@ class Masks:
                     "the masks are those of another model"
                 )
         for name, mask in self.kept.items():
-            if isinstance(weights[name], Tensor):
-                set_zero(weights[name], ~mask)
-            else:
-                from tinytorch.transforms.prune.torch import set_zero_torch
-
-                set_zero_torch(weights[name], ~mask)
+            set_zero(adapter, weights[name], ~mask)
 
     @property
     def size(self) -> int:
@@ -131,35 +129,11 @@ class Masks:
         return cls(arrays)
 
 
-def set_zero(weight: Tensor, chosen: Array) -> None:
-    """Set the chosen weights to zero, in the array that the tensor has if that can be written."""
-    if not weight.data.flags.writeable:
-        weight.data = weight.data.copy()
-    weight.data[chosen] = 0
-
-
-def _weights(model: Any) -> Mapping[str, Any]:
-    if adapter_for(model).name == "pytorch":
-        from tinytorch.transforms.prune.torch import named_weights
-
-        return named_weights(model)
-    return named_tensors(model)
-
-
-def _prunable_names(model: Any) -> list[str]:
-    if adapter_for(model).name == "pytorch":
-        from tinytorch.transforms.prune.torch import maskable_names
-
-        return maskable_names(model)
-    prunables, _ = find_prunables(model)
-    return [each.name for each in prunables if not each.is_left]
-
-
-def _is_kept(weight: Any) -> Array:
-    if isinstance(weight, Tensor):
-        return weight.data != 0
-    kept: Array = (weight.detach() != 0).cpu().numpy()
-    return kept
+def set_zero(adapter: Adapter, weight: Any, chosen: Any) -> None:
+    """Set the chosen numbers of a tensor to zero, in place."""
+    values = adapter.values(weight)
+    xp = namespace_of(values)
+    adapter.write(weight, xp.where(xp.asarray(chosen, device=values.device), 0, values))
 
 
 def _check_known(names: Iterable[str], weights: Mapping[str, Any]) -> None:
@@ -184,7 +158,7 @@ NO_COMMON_INPUT = "the layers that share its weight meet it with inputs of diffe
 
 
 @dataclass(frozen=True)
-class Prune:
+class Prune(Transform):
     """Set the least important weights of linear layers and convolutions to zero.
 
     sparsity: the share of these weights that are zero afterwards, at least 0 and below 1. Zeros
@@ -206,6 +180,10 @@ class Prune:
 
     Without SparseLayers or a compressed file, zeros take as much memory and time as other numbers.
     """
+
+    role, place, order = "numbers", 4, 70
+    makes_repeats = True
+    may_compete, effect = True, "sets weights to zero"
 
     sparsity: float = 0.5
     scope: str = "model"
@@ -231,22 +209,20 @@ class Prune:
         if self.score == "activation" and not workload.calibration:
             raise SettingError(NO_CALIBRATION)
         adapter = adapter_for(workload.model, workload.arguments)
-        if adapter.name == "pytorch":
-            from tinytorch.transforms.prune.torch import plan_torch
-
-            return plan_torch(workload, self)
         # only a model that is called has to be a copy
         is_called = self.score == "activation"
         model = adapter.clone(workload.model) if is_called else workload.model
         prunables, skipped = find_prunables(model, keep=self.keep, embeddings=self.prune_embeddings)
-        check_rankable(prunables)
+        check_rankable(adapter, prunables)
         if is_called:
             _observe_inputs(model, prunables, workload)
         modules = adapter.modules(model)
 
         def share(chosen: Sequence[Prunable], count: int) -> Sequence[int]:
             ranked = [
-                self._scores(each.weight.data, main_layer(each.layers, modules), each.input_norms)
+                self._scores(
+                    adapter.values(each.weight), main_layer(each.layers, modules), each.input_norms
+                )
                 for each in chosen
             ]
             return share_out(ranked, count)
@@ -257,24 +233,21 @@ class Prune:
         """Give a copy of the model in which as many weights as planned are zero."""
         plan.check_made_by(NAME, asdict(self))
         adapter = adapter_for(workload.model, workload.arguments)
-        if adapter.name == "pytorch":
-            from tinytorch.transforms.prune.torch import apply_torch
-
-            return apply_torch(workload, plan, self)
         twin = adapter.clone(workload.model)
-        modules, tensors = adapter.modules(twin), named_tensors(twin)
+        modules, tensors = adapter.modules(twin), adapter.named_tensors(twin)
         for step in plan.steps:
             weight = planned_weight(step, tensors)
-            set_zero(weight, self.least_important(weight.data, step, modules))
+            chosen = self.least_important(adapter.values(weight), step, modules)
+            set_zero(adapter, weight, chosen)
         return twin
 
-    def least_important(self, weight: Array, step: Step, modules: Mapping[str, Any]) -> Array:
-        """Mark the weights that a step of a plan sets to zero."""
+    def least_important(self, weight: Any, step: Step, modules: Mapping[str, Any]) -> Any:
+        """Mark the weights, an array, that a step of a plan sets to zero."""
         layer = main_layer(step.settings.get("layers", (step.layer,)), modules)
         scores = self._scores(weight, layer, step.settings.get("input_norms"))
         return smallest(scores, step.settings["zeros"])
 
-    def _scores(self, weight: Array, layer: Any, norms: Sequence[float] | None) -> Array:
+    def _scores(self, weight: Any, layer: Any, norms: Sequence[float] | None) -> Any:
         kind = kind_of(layer)
         assert kind is not None
         if self.score == "magnitude":
@@ -282,7 +255,9 @@ class Prune:
         if norms is None or kind.spread is None:
             scores = weight_scores(weight)
         else:
-            scores = weight_scores(weight, kind.spread(layer, np.array(norms)))
+            xp = namespace_of(weight)
+            each_input = xp.asarray(norms, dtype=xp.float64, device=weight.device)
+            scores = weight_scores(weight, kind.spread(layer, each_input))
         if self.scope == "layer":
             return ranks_within_outputs(scores, kind.output_axis)
         return relative_scores(scores)
@@ -315,10 +290,10 @@ def main_layer(paths: Sequence[str], modules: Mapping[str, Any]) -> Any:
     return multiplying[0] if multiplying else kinds[0][0]
 
 
-def planned_weight(step: Step, tensors: Mapping[str, Tensor]) -> Tensor:
-    """Give the weight that a step means, or raise if the model has another one there."""
+def planned_weight(step: Step, tensors: Mapping[str, Any]) -> Any:
+    """Return the weight that a step means, or raise if the model has another one there."""
     weight = tensors.get(step.settings["weight"])
-    if weight is None or weight.size < step.settings["zeros"]:
+    if weight is None or prod(weight.shape) < step.settings["zeros"]:
         raise SettingError(
             f"the model has no weight {step.settings['weight']!r} of which "
             f"{step.settings['zeros']:,} can become zero; make a plan for this model"
@@ -328,18 +303,20 @@ def planned_weight(step: Step, tensors: Mapping[str, Tensor]) -> Tensor:
 
 def _observe_inputs(model: Any, prunables: Sequence[Prunable], workload: Workload) -> None:
     """Measure the norm of each input of each layer over the calibration data."""
-    modules = adapter_for(model).modules(model)
-    switch_to_eval(modules)
+    adapter = adapter_for(model)
+    modules = adapter.modules(model)
     kinds = {path: kind_of(modules[path]) for each in prunables for path in each.layers}
     multiplying = {path: kind for path, kind in kinds.items() if kind and kind.spread is not None}
     squares: dict[str, Array] = {}
 
     def see(path: str, x: Any) -> None:
-        values = np.asarray(x.data if isinstance(x, Tensor) else x, np.float64)
-        if not np.isfinite(values).all():
+        values = adapter.values(x)
+        xp = namespace_of(values)
+        rows = xp.moveaxis(values, multiplying[path].input_axis, -1)
+        rows = xp.asarray(rows.reshape(-1, rows.shape[-1]), dtype=xp.float64)
+        (total,) = adapter.arrays(xp.square(rows).sum(axis=0))
+        if not np.isfinite(total).all():
             raise SettingError("it holds NaN or infinity")
-        rows = np.moveaxis(values, multiplying[path].input_axis, -1)
-        total = np.square(rows.reshape(-1, rows.shape[-1])).sum(axis=0)
         squares[path] = squares.get(path, 0) + total
 
     see_calibration(model, {path: modules[path] for path in multiplying}, workload, see)
@@ -365,17 +342,15 @@ def weights_of(model: Any) -> dict[str, Any]:
     These are the weights of linear layers and convolutions, and the tables of embeddings; biases,
     norms and buffers are not among them.
     """
-    if adapter_for(model).name == "pytorch":
-        from tinytorch.transforms.prune.torch import named_weights
-
-        return {name: each for name, each in named_weights(model).items() if each.dim() >= 2}
-    tensors = named_tensors(model)
-    if not any(map(_is_learned, tensors.values())) and hasattr(model, "parameters"):
-        tensors = {str(number): each for number, each in enumerate(model.parameters())}
-        return {name: each for name, each in tensors.items() if np.ndim(each.data) >= 2}
-    return {
-        name: each for name, each in tensors.items() if each.data.ndim >= 2 and _is_learned(each)
+    adapter = adapter_for(model)
+    tensors = {
+        name: each
+        for name, each in adapter.named_tensors(model).items()
+        if adapter.is_parameter(each)
     }
+    if not tensors and hasattr(model, "parameters"):
+        tensors = {str(number): each for number, each in enumerate(model.parameters())}
+    return {name: each for name, each in tensors.items() if np.ndim(adapter.values(each)) >= 2}
 
 
 def sparsity_of(model: Any) -> float:
@@ -390,18 +365,16 @@ def sparsity_of(model: Any) -> float:
 
 def count_weights(model: Any) -> tuple[int, int]:
     """Give how many numbers are in the weights that `sparsity_of` counts, and how many are 0."""
+    adapter = adapter_for(model)
     size = zeros = 0
     for weight in chain(weights_of(model).values(), _weights_in_other_forms(model)):
-        if isinstance(weight, Tensor):
-            size += weight.data.size
-            zeros += weight.data.size - int(np.count_nonzero(weight.data))
-        else:
-            size += weight.numel()
-            zeros += int((weight.detach() == 0).sum())
+        values = adapter.values(weight)
+        size += prod(values.shape)
+        zeros += int((values == 0).sum())
     return size, zeros
 
 
-def _weights_in_other_forms(model: Any) -> Iterator[Tensor]:
+def _weights_in_other_forms(model: Any) -> Iterator[Any]:
     """Yield the weights that layers stand for whose `values` are something else, each once.
 
     They are made one after the other, so that only one of them is there in full.
@@ -409,12 +382,8 @@ def _weights_in_other_forms(model: Any) -> Iterator[Tensor]:
     seen: set[int] = set()
     for module in adapter_for(model).modules(model).values():
         values = getattr(module, "values", None)
-        if not isinstance(values, Tensor) or not hasattr(module, "weight_size"):
+        if values is None or not hasattr(module, "weight_size"):
             continue
         if id(values) not in seen and hasattr(module, "weight"):
             seen.add(id(values))
             yield module.weight
-
-
-def _is_learned(tensor: Tensor) -> bool:
-    return isinstance(tensor, Parameter) or tensor.requires_grad

@@ -1,24 +1,20 @@
-"""The layers of a TinyTorch model whose weights can become zero, one by one."""
+"""The weights of a model that can become zero one by one, and how much each of them matters."""
 
 from __future__ import annotations
 
+import math
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-
 from tinytorch.core.embeddings import Embedding, PositionalEmbedding
-from tinytorch.core.kernels import Array
 from tinytorch.core.layers import Linear
-from tinytorch.core.module import Module
 from tinytorch.core.spatial import Conv2d
-from tinytorch.core.tensor import Tensor
 from tinytorch.core.transformers import TiedHead
 from tinytorch.errors import ModelError, SettingError
-from tinytorch.models.adapter import adapter_for
-from tinytorch.models.core import named_tensors, own_tensors
+from tinytorch.models.adapter import Adapter, adapter_for, namespace_of
 from tinytorch.transforms.plan import Plan, Skipped, Step
 from tinytorch.transforms.support.observing import idle_patterns, why_kept
 
@@ -37,103 +33,128 @@ __all__ = [
     "relative_scores",
     "share_out",
     "smallest",
+    "spread_over_kernels",
     "weight_scores",
 ]
 
 
 # ---------------------------------------------------------------- how much each weight matters,
-# and which of them matter least. Arrays only
+# and which of them matter least: for arrays of NumPy and tensors of PyTorch, where they are
 #
 # A score is not negative. A weight that is zero already has the score :data:`ZERO_ALREADY`, below
 # all others, so that it counts among those that become zero before any other is taken.
 
 ZERO_ALREADY = -1.0
-Mask = npt.NDArray[np.bool_]
 
 
-def weight_scores(weight: Array, input_norms: Array | None = None) -> Array:
-    """Give the magnitude of each weight, times the norm of its input if that is given.
+def weight_scores(weight: Any, input_norms: Any = None) -> Any:
+    """Return the magnitude of each weight, times the norm of its input if that is given.
 
     |w| ||x|| is what the output of a layer would change by on the calibration data if this weight
     alone were gone (Sun et al., 2023, "Wanda"). `input_norms` fits the weight by broadcasting.
     """
-    if not np.isfinite(weight).all():
+    xp = namespace_of(weight)
+    if not xp.isfinite(weight).all():
         raise SettingError("its weight holds NaN or infinity, which cannot be ranked")
-    scores: Array = np.abs(weight)
+    scores = _at_least_float32(abs(weight))
     if input_norms is not None:
-        scores = scores.astype(np.float64) * input_norms  # no product of small floats becomes 0
-    return np.where(weight == 0, scores.dtype.type(ZERO_ALREADY), scores)
+        # no product of small floats becomes 0
+        scores = xp.asarray(scores, dtype=xp.float64) * input_norms
+    return xp.where(weight == 0, ZERO_ALREADY, scores)
 
 
-def relative_scores(scores: Array) -> Array:
+def relative_scores(scores: Any) -> Any:
     """Divide by the norm of all scores of the layer, so that those of several layers compare.
 
     The square of the result is the share of one weight in what the layer gives, with inputs taken
     to be independent. Multiplying a layer by a number changes none of them.
     """
+    xp = namespace_of(scores)
     alive = scores >= 0
-    norm = float(np.linalg.norm(scores[alive].astype(np.float64)))
-    if norm == 0:
-        return scores
-    return np.where(alive, scores / norm, ZERO_ALREADY)
+    norm = float(xp.linalg.norm(xp.asarray(scores[alive], dtype=xp.float64)))
+    return xp.where(alive, scores / norm, ZERO_ALREADY) if norm else scores
 
 
-def ranks_within_outputs(scores: Array, output_axis: int) -> Array:
+def ranks_within_outputs(scores: Any, output_axis: int) -> Any:
     """Replace each score by its rank among the weights of the same output.
 
     The smallest of these are as many in each output, up to one.
     """
-    rows = np.moveaxis(scores, output_axis, 0)
+    xp = namespace_of(scores)
+    rows = xp.moveaxis(scores, output_axis, 0)
     flat = rows.reshape(len(rows), -1)
-    order = np.argsort(flat, axis=1, kind="stable")
-    ranks = np.empty(flat.shape, np.float64)
-    np.put_along_axis(ranks, order, np.arange(flat.shape[1], dtype=np.float64)[None], axis=1)
+    order = xp.argsort(flat, axis=1, stable=True)
+    ranks = xp.asarray(xp.argsort(order, axis=1), dtype=scores.dtype)
     ranks[flat < 0] = ZERO_ALREADY
-    return np.moveaxis(ranks.reshape(rows.shape), 0, output_axis)
+    return xp.moveaxis(ranks.reshape(rows.shape), 0, output_axis)
 
 
-def smallest(scores: Array, count: int) -> Mask:
+def smallest(scores: Any, count: int) -> Any:
     """Mark exactly `count` of the smallest scores; of equal ones, those that come first."""
-    flat = scores.reshape(-1)
-    chosen = np.zeros(flat.shape, np.bool_)
-    if count > 0:
-        limit = np.partition(flat, count - 1)[count - 1]
-        chosen[flat < limit] = True
-        equal = np.flatnonzero(flat == limit)
-        chosen[equal[: count - int(chosen.sum())]] = True
+    xp = namespace_of(scores)
+    bits = _ordered_bits(scores, is_wide=scores.dtype == xp.float64)
+    limit = _limit(lambda each: int((bits < each).sum()), count, bits.itemsize)
+    chosen = bits < limit
+    missing = count - int(chosen.sum())
+    if missing:
+        chosen[xp.argwhere(bits == limit).reshape(-1)[:missing]] = True
     return chosen.reshape(scores.shape)
 
 
-def share_out(scores: Sequence[Array], count: int) -> list[int]:
+def share_out(scores: Sequence[Any], count: int) -> list[int]:
     """Tell how many of the `count` smallest scores of several layers lie in each.
 
     The largest of each layer stays, because a layer without weights cuts a model in two. Of equal
     scores those of the first layers are taken. So :func:`smallest` of each layer, with its number,
-    gives the smallest of all.
+    gives the smallest of all. The scores need not lie on one device.
     """
-    flat = [_without_largest(each) for each in scores]
-    together = np.concatenate(flat) if flat else np.empty(0)
-    if count > len(together):
-        raise SettingError(f"{count:,} scores are asked for, there are {len(together):,}")
-    if count == 0:
-        return [0] * len(flat)
-    limit = np.partition(together, count - 1)[count - 1]
-    shares = [int((each < limit).sum()) for each in flat]
+    is_wide = any(each.dtype == namespace_of(each).float64 for each in scores)
+    bits = [_ordered_bits(each, is_wide=is_wide) for each in scores]
+    most = [len(each) - 1 if bool((each >= 0).any()) else len(each) for each in bits]
+    if count > sum(most):
+        raise SettingError(f"{count:,} scores are asked for, there are {sum(most):,}")
+
+    def below(limit: int) -> list[int]:
+        """Count what lies below a limit, but for the one that stays."""
+        counts = (int((each < limit).sum()) for each in bits)
+        return [min(found, bound) for found, bound in zip(counts, most, strict=True)]
+
+    limit = _limit(lambda each: sum(below(each)), count, 8 if is_wide else 4)
+    shares = below(limit)
     left = count - sum(shares)
-    for index, each in enumerate(flat):
-        equal = min(left, int((each == limit).sum()))
+    for index, bound in enumerate(most):
+        equal = min(left, bound - shares[index], int((bits[index] == limit).sum()))
         shares[index] += equal
         left -= equal
     return shares
 
 
-def _without_largest(scores: Array) -> Array:
-    """Give the scores in a row without the last one of the largest; all, if all weights are 0."""
-    flat = scores.reshape(-1)
-    if not flat.size:
-        return flat
-    last = flat.size - 1 - int(flat[::-1].argmax())
-    return flat if flat[last] < 0 else np.delete(flat, last)
+def _at_least_float32(array: Any) -> Any:
+    xp = namespace_of(array)
+    return xp.asarray(array, dtype=xp.float64 if array.dtype == xp.float64 else xp.float32)
+
+
+def _ordered_bits(scores: Any, *, is_wide: bool) -> Any:
+    """Return whole numbers in the order of the scores: those with the same bits.
+
+    That holds for floats that are not negative, and the one negative score lies below them in both.
+    """
+    xp = namespace_of(scores)
+    floats, integers = (xp.float64, xp.int64) if is_wide else (xp.float32, xp.int32)
+    return xp.asarray(scores, dtype=floats).reshape(-1).view(integers)
+
+
+def _limit(below: Callable[[int], int], count: int, itemsize: int) -> int:
+    """Find the largest limit with not more than `count` numbers below it, bit by bit.
+
+    That is one comparison of all numbers for each bit, many times faster than sorting on a GPU.
+    """
+    high = 2 ** (8 * itemsize - 1) - 1
+    low = -high - 1
+    while low < high:
+        middle = low + (high - low + 1) // 2
+        low, high = (middle, high) if below(middle) <= count else (low, middle - 1)
+    return low
 
 
 # ---------------------------------------------------------------- from weights that can be pruned
@@ -191,7 +212,7 @@ class Prunable:
         """What to say if the weight holds NaN or infinity."""
         path = self.layers[0]
         return (
-            f"the weight of layer {path!r} holds NaN or infinity, which cannot be ranked; mend it, "
+            f"the weight of layer {path!r} holds NaN or infinity, which cannot be ranked; fix it, "
             f"or leave it alone with keep=({path!r},)"
         )
 
@@ -308,60 +329,66 @@ def _note(each: Prunable, zeros: int) -> str:
     return f"{each.layers[0]!r} keeps only {left:,} of {each.size:,} weights; keep= leaves it alone"
 
 
-# ---------------------------------------------------------------- the layers of a TinyTorch model
-# whose weights can become zero, one by one
+# ---------------------------------------------------------------- the layers whose weights can
+# become zero, one by one
 
 TABLE = "embeddings are left alone unless prune_embeddings=True"
+REPLACED = "its forward was replaced on this object by another function"
 
 
 @dataclass(frozen=True)
 class LayerKind:
     """How the layers of one class hold their weight and meet it with their inputs.
 
-    `spread(layer, norms)` gives one norm per input in a shape that fits the weight; None for a
-    table, where rows are looked up. `input_axis` is the axis of the channels of an input.
+    `weight(layer)` is None where the weight is computed anew before each call. `spread(layer,
+    norms)` gives one norm per input in a shape that fits the weight; None for a table, where rows
+    are looked up. `input_axis` is the axis of the channels of an input.
     """
 
-    weight: Callable[[Any], Tensor]
+    weight: Callable[[Any], Any] = attrgetter("weight")
     output_axis: int = 0
     input_axis: int = -1
-    spread: Callable[[Any, Array], Array] | None = None
+    spread: Callable[[Any, Any], Any] | None = None
     is_table: bool = False
     computes_with: tuple[str, ...] = ("forward",)
     """The methods that a subclass must inherit to be the same layer."""
 
 
-def _own_weight(layer: Any) -> Tensor:
-    return layer.weight
+def spread_over_kernels(layer: Any, norms: Any) -> Any:
+    """Return for each output channel the norms of the input channels of its group."""
+    rows = norms.reshape(layer.groups, -1)  # (groups, in / groups)
+    outputs = layer.weight.shape[0]
+    group_of = [output * layer.groups // outputs for output in range(outputs)]
+    rows = rows[group_of]
+    return rows.reshape(*rows.shape, *(1 for _ in layer.kernel_size))
 
 
-def _spread_over_kernels(layer: Any, norms: Array) -> Array:
-    """Give each output channel the norms of the input channels of its group."""
-    groups = norms.reshape(layer.groups, -1)  # (groups, in / groups)
-    rows = np.repeat(groups, layer.weight.shape[0] // layer.groups, axis=0)
-    return rows[:, :, None, None]  # (out, in / groups, 1, 1)
-
-
-KINDS: dict[type[Module], LayerKind] = {
-    Linear: LayerKind(_own_weight, output_axis=1, spread=lambda _, norms: norms[:, None]),
+KINDS: dict[type, LayerKind] = {
+    Linear: LayerKind(output_axis=1, spread=lambda _, norms: norms[:, None]),
     Conv2d: LayerKind(
-        _own_weight,
-        input_axis=-3,
-        spread=_spread_over_kernels,
-        computes_with=("forward", "_convolve"),
+        input_axis=-3, spread=spread_over_kernels, computes_with=("forward", "_convolve")
     ),
-    Embedding: LayerKind(_own_weight, is_table=True),
-    PositionalEmbedding: LayerKind(_own_weight, is_table=True),
+    Embedding: LayerKind(is_table=True),
+    PositionalEmbedding: LayerKind(is_table=True),
     TiedHead: LayerKind(
-        lambda head: head.embedding.weight, spread=lambda _, norms: norms[None], is_table=True
+        attrgetter("embedding.weight"), spread=lambda _, norms: norms[None], is_table=True
     ),
 }
 """Layers by their class; of its subclasses those that inherit how they compute."""
 
 
+def _kinds_for(layer: Any) -> Mapping[type, LayerKind]:
+    torch = sys.modules.get("torch")
+    if torch is None or not isinstance(layer, torch.nn.Module):
+        return KINDS
+    from tinytorch.transforms.prune.torch import kinds
+
+    return kinds()
+
+
 def kind_of(layer: Any) -> LayerKind | None:
-    """Give the kind of a layer; None for those that hold no weight, or that nobody knows."""
-    for base, kind in KINDS.items():
+    """Return the kind of a layer; None for those that hold no weight, or that are not known."""
+    for base, kind in _kinds_for(layer).items():
         if isinstance(layer, base) and all(
             getattr(type(layer), name) is getattr(base, name) for name in kind.computes_with
         ):
@@ -372,70 +399,69 @@ def kind_of(layer: Any) -> LayerKind | None:
 def find_prunables(
     model: Any, *, keep: Iterable[str] = (), embeddings: bool = False
 ) -> tuple[list[Prunable], list[Skipped]]:
-    """Give the weights that can be pruned, each once, and the layers that hold others.
+    """Return the weights that can be pruned, each once, and the layers that hold others.
 
     A weight is left alone where one of the layers that hold it is.
     """
-    modules: Mapping[str, Any] = adapter_for(model).modules(model)
-    names = {id(tensor): name for name, tensor in named_tensors(model).items()}
-    found: dict[int, Prunable] = {}
+    adapter = adapter_for(model)
+    modules = adapter.modules(model)
+    names = {id(tensor): name for name, tensor in adapter.named_tensors(model).items()}
+    found: dict[Any, Prunable] = {}
     skipped: list[Skipped] = []
     for path, layer in modules.items():
         kind = kind_of(layer)
-        if kind is None:
-            reason = _why_unknown(layer)
+        weight = kind.weight(layer) if kind else None
+        if kind is None or weight is None:
+            reason = _why_unknown(adapter, layer, kind)
             skipped += [Skipped(path, reason)] if reason else []
             continue
-        weight = kind.weight(layer)
         if id(weight) not in names:
             raise ModelError(f"layer {path!r} computes with a weight that the model does not hold")
-        # two tensors on one array are one weight
-        prunable = found.setdefault(id(weight.data), _prunable(names[id(weight)], weight))
+        memory = adapter.memory_of(weight)  # two tensors on it are one weight
+        prunable = found.setdefault(memory, _prunable(adapter, names[id(weight)], weight))
         reason = why_kept(path, keep) or (TABLE if kind.is_table and not embeddings else "")
-        if "forward" in vars(layer):
-            reason = reason or "its forward was replaced on this object by another function"
-        prunable.reasons[path] = reason or _why_not(weight.data)
+        reason = reason or (REPLACED if "forward" in vars(layer) else "")
+        prunable.reasons[path] = reason or adapter.why_unreadable(weight)
     for path, layer in modules.items():
-        if kind_of(layer) is None:
-            for _, tensor in own_tensors(layer):
-                if id(tensor.data) in found:
-                    found[id(tensor.data)].leave(
-                        f"it shares its weight with {path!r}, which is not pruned"
-                    )
+        for _, tensor in adapter.own_tensors(layer) if kind_of(layer) is None else ():
+            if (memory := adapter.memory_of(tensor)) in found:
+                found[memory].leave(f"it shares its weight with {path!r}, which is not pruned")
     return list(found.values()), skipped
 
 
-def _prunable(name: str, weight: Tensor) -> Prunable:
-    zeros = weight.data.size - int(np.count_nonzero(weight.data))
-    return Prunable(name, weight, weight.data.size, zeros, weight.shape, {})
+def _prunable(adapter: Adapter, name: str, weight: Any) -> Prunable:
+    if adapter.why_unreadable(weight):
+        return Prunable(name, weight, 0, 0, (), {})
+    values = adapter.values(weight)
+    size = math.prod(values.shape)
+    zeros = size - int(namespace_of(values).count_nonzero(values))
+    return Prunable(name, weight, size, zeros, tuple(values.shape), {})
 
 
-def check_rankable(prunables: Iterable[Prunable]) -> None:
+def check_rankable(adapter: Adapter, prunables: Iterable[Prunable]) -> None:
     """Raise if a weight that is to be pruned holds what is neither small nor large."""
     for each in prunables:
-        if not each.is_left and not np.isfinite(each.weight.data).all():
+        values = adapter.values(each.weight)
+        if not each.is_left and not namespace_of(values).isfinite(values).all():
             raise SettingError(each.not_finite)
 
 
-def _why_not(weight: Array) -> str:
-    if weight.dtype.kind != "f":
-        return f"its weight holds {weight.dtype}, no floats"
-    return "" if weight.size else "its weight is empty"
-
-
-def _why_unknown(layer: Any) -> str:
+def _why_unknown(adapter: Adapter, layer: Any, kind: LayerKind | None) -> str:
     """Say why a layer that is in no table is left alone; nothing if it holds no numbers itself."""
-    own = [tensor for _, tensor in own_tensors(layer)]
-    if not own:
-        return ""
-    name, count = type(layer).__name__, sum(each.data.size for each in own)
-    packed = [each.data.dtype for each in own if each.data.dtype.kind != "f" and each.data.ndim]
+    name = type(layer).__name__
+    if kind is not None:
+        return "its weight is computed anew before each call"
+    packed = adapter.packed_form(layer)
     if packed:
         return (
-            f"{name} holds its weight in another form ({packed[0]}); prune the float model that "
-            "it was made from"
+            f"{name} holds its weight in another form ({packed}); prune the float model that it "
+            "was made from"
         )
-    base = next((known for known in KINDS if isinstance(layer, known)), None)
+    own = [tensor for _, tensor in adapter.own_tensors(layer) if adapter.is_parameter(tensor)]
+    if not own:
+        return ""
+    base = next((known for known in _kinds_for(layer) if isinstance(layer, known)), None)
     if base is not None:
         return f"a {name} is a {base.__name__} that may compute something else"
+    count = sum(math.prod(each.shape) for each in own if not adapter.why_unreadable(each))
     return f"{name} is not a layer that is pruned; its {count:,} numbers stay"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -17,10 +17,10 @@ from tinytorch.formats.affine import affine_parameters
 from tinytorch.formats.ranges import METHODS, RangeObserver, RangeStatistics, choose_range
 from tinytorch.models.adapter import adapter_for, replace_layers
 from tinytorch.models.core import own_tensors
-from tinytorch.models.workload import Batches, Workload, check_workload
+from tinytorch.models.workload import Batches, Workload
 from tinytorch.profiling.profile import Profile
 from tinytorch.showing import Shown
-from tinytorch.transforms.plan import Gain, Plan, Skipped, Step
+from tinytorch.transforms.plan import Gain, Plan, Skipped, Step, Transform, Variant, check_choice
 from tinytorch.transforms.quantize.layers import (
     CATALOG,
     MODES,
@@ -38,29 +38,19 @@ from tinytorch.transforms.support.observing import (
     checked_patterns,
     idle_patterns,
     see_calibration,
-    switch_to_eval,
     why_kept,
 )
 
-__all__ = [
-    "Calibration",
-    "Quantize",
-    "Settings",
-    "apply_plan",
-    "check_not_quantized",
-    "make_plan",
-    "observe_inputs",
-    "observe_layers",
-]
-
-
-# ---------------------------------------------------------------- the settings of quantization,
-# and whether they go together
+# ---------------------------------------------------------------- Quantize: the transform that
+# holds weights, and computes, in eight or four bits
 
 
 @dataclass(frozen=True)
-class Settings:
-    """How a model is quantized.
+class Quantize(Transform):
+    """Quantize the weights of a model, and where it computes in integers also its activations.
+
+    Linear layers, convolutions, embeddings and tied heads of TinyTorch models of any structure;
+    PyTorch models by torch's and torchao's own quantizers.
 
     mode: `weight_only` (inputs stay floats), `dynamic` (inputs are quantized by what they are) or
     `static` (by what calibration data showed). bits: 8, or 4 for weights alone, then with a scale
@@ -70,6 +60,28 @@ class Settings:
     hurt most stay in floats until it holds.
     """
 
+    variants = (
+        Variant(
+            "int8-dynamic", "hold weights in 8 bits and multiply in integers", {"mode": "dynamic"}
+        ),
+        Variant(
+            "int8-static",
+            "the same, with ranges from calibration data",
+            {"mode": "static"},
+            cost="calibration data that represents later inputs",
+        ),
+        Variant(
+            "int8-weights", "hold weights in 8 bits and multiply in floats", {"mode": "weight_only"}
+        ),
+        Variant(
+            "int4-weights", "hold weights in 4 bits, in groups", {"mode": "weight_only", "bits": 4}
+        ),
+    )
+    role, place, order = "numbers", 4, 100
+    risk = "rounding"
+    holds_integers = True
+    may_compete = True
+
     mode: str = "dynamic"
     bits: int = 8
     group_size: int | None = None
@@ -78,8 +90,7 @@ class Settings:
     max_error: float | None = None
 
     def __post_init__(self) -> None:
-        if self.mode not in MODES:
-            raise SettingError(f"unknown mode {self.mode!r}; there are {', '.join(MODES)}")
+        check_choice("mode", self.mode, MODES)
         if self.bits not in (4, 8):
             raise SettingError(f"bits must be 8 or 4, got {self.bits!r}")
         if self.bits == 4 and self.mode != "weight_only":
@@ -90,14 +101,32 @@ class Settings:
             raise SettingError(f"group_size is a number of inputs, got {self.group_size!r}")
         if self.group_size is not None:
             check_group_size(self.group_size, self.group_size)
-        if self.ranges not in METHODS:
-            raise SettingError(f"unknown ranges {self.ranges!r}; there are {', '.join(METHODS)}")
+        check_choice("ranges", self.ranges, METHODS)
         object.__setattr__(self, "keep", checked_patterns(self.keep))
         if self.max_error is not None and not self.max_error > 0:
             raise SettingError(f"max_error must be above 0, got {self.max_error}")
 
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
+    @property
+    def precision(self) -> str:
+        return f"int{self.bits}"
+
+    def make_plan(self, workload: Workload, profile: Profile | None) -> Plan:
+        """Find the layers that become what, and those that stay. A copy of the model is called."""
+        if adapter_for(workload.model, workload.arguments).name == "pytorch":
+            from tinytorch.transforms.quantize.torch import plan_torch
+
+            plan = plan_torch(workload, self)
+        else:
+            plan = _plan_layers(workload, self)
+        return plan if self.max_error is None else within_error(workload, self, plan)
+
+    def change(self, model: Any, workload: Workload, plan: Plan) -> Any:
+        """Replace layers by quantized ones; their float weights are gone."""
+        if adapter_for(workload.model, workload.arguments).name == "pytorch":
+            from tinytorch.transforms.quantize.torch import apply_torch
+
+            return apply_torch(model, workload, plan, self)
+        return _replace_layers(model, workload, plan)
 
 
 # ---------------------------------------------------------------- calibration: what the inputs of
@@ -110,7 +139,7 @@ NO_DATA = (
 
 
 def observe_layers(model: Any, batches: Batches) -> dict[str, RangeStatistics]:
-    """Give statistics of the inputs of all layers that can be quantized, on a copy of a model."""
+    """Return statistics of the inputs of all layers that can be quantized, on a copy of a model."""
     adapter = adapter_for(model)
     if adapter.name != "core":
         raise SettingError(
@@ -119,7 +148,6 @@ def observe_layers(model: Any, batches: Batches) -> dict[str, RangeStatistics]:
         )
     twin = adapter.clone(model)
     modules = adapter.modules(twin)
-    switch_to_eval(modules)
     wanted = {
         path: layer
         for path, layer in modules.items()
@@ -156,20 +184,18 @@ def observe_inputs(
 # ---------------------------------------------------------------- which layers of a TinyTorch
 # model are quantized, how, and which are not, and why
 
-NAME = "Quantize"
 NO_SPEEDUP = (
     "whether integers are faster depends on the layer's size, the batch and the processor; "
     "compare() measures it"
 )
 
 
-def make_plan(workload: Workload, settings: Settings) -> Plan:
+def _plan_layers(workload: Workload, settings: Quantize) -> Plan:
     """Look at each layer of a model. It is called on a copy, to see its layers at work."""
     adapter = adapter_for(workload.model, workload.arguments)
     twin = adapter.clone(workload.model)
     modules = dict(adapter.modules(twin))
     check_not_quantized(modules)
-    switch_to_eval(modules)
     candidates, skipped = _candidates(modules, settings)
     layers = {path: each.layer for path, each in candidates.items() if not each.reason}
     observed: Mapping[str, RangeStatistics] = {}
@@ -179,7 +205,7 @@ def make_plan(workload: Workload, settings: Settings) -> Plan:
     elif workload.arguments:
         called = called_layers(twin, layers, workload)
     else:
-        called = set(layers)  # nobody can call it without inputs
+        called = set(layers)  # it cannot be called without inputs
     for path, each in candidates.items():
         if path not in called and not each.reason:
             each.reason = "it was not called: its weight may be used in another way"
@@ -192,23 +218,18 @@ def make_plan(workload: Workload, settings: Settings) -> Plan:
         skipped.append(Skipped("", f"no layer of tinytorch was found in {workload.name}"))
     skipped += [Skipped(path, each.reason) for path, each in candidates.items() if each.reason]
     gain = _shrinkage(modules, [each for each in candidates.values() if not each.reason])
-    return Plan(
-        NAME,
-        settings.to_dict(),
+    return settings.planned(
         steps,
-        tuple(skipped),
+        skipped,
         shrinkage=gain,
         not_predicted={"speedup": NO_SPEEDUP},
         notes=idle_patterns(settings.keep, candidates, change="quantized"),
     )
 
 
-def apply_plan(workload: Workload, plan: Plan) -> Any:
-    """Give a copy of the model in which the layers of the plan are quantized."""
-    adapter = adapter_for(workload.model, workload.arguments)
-    twin = adapter.clone(workload.model)
-    if plan.is_empty:
-        return twin
+def _replace_layers(twin: Any, workload: Workload, plan: Plan) -> Any:
+    """Return a copy with the layers of the plan quantized."""
+    adapter = adapter_for(twin, workload.arguments)
     modules = dict(adapter.modules(twin))
     check_not_quantized(modules)
     for step in plan.steps:
@@ -264,7 +285,7 @@ class _Candidate:
 
 
 def _candidates(
-    modules: Mapping[str, Any], settings: Settings
+    modules: Mapping[str, Any], settings: Quantize
 ) -> tuple[dict[str, _Candidate], list[Skipped]]:
     found: dict[str, _Candidate] = {}
     skipped: list[Skipped] = []
@@ -288,7 +309,7 @@ def _candidates(
     return found, skipped
 
 
-def _settings_for(layer: Any, settings: Settings) -> tuple[dict[str, Any], str]:
+def _settings_for(layer: Any, settings: Quantize) -> tuple[dict[str, Any], str]:
     """Choose mode and bits for one layer, with the reason."""
     entry = CATALOG[type(layer)]
     shape = entry.weight(layer).shape
@@ -304,7 +325,7 @@ def _settings_for(layer: Any, settings: Settings) -> tuple[dict[str, Any], str]:
     return {"mode": settings.mode, "bits": 8}, why
 
 
-def _settings_of_int4(layer: Any, settings: Settings, why: str) -> tuple[dict[str, Any], str]:
+def _settings_of_int4(layer: Any, settings: Quantize, why: str) -> tuple[dict[str, Any], str]:
     """Choose the groups of a layer, or eight bits where there is no kernel or no group."""
     entry = CATALOG[type(layer)]
     if not entry.takes_int4:
@@ -317,7 +338,7 @@ def _settings_of_int4(layer: Any, settings: Settings, why: str) -> tuple[dict[st
     return {"mode": "weight_only", "bits": 4, "group_size": group}, why
 
 
-def _check_groups(candidates: Mapping[str, _Candidate], settings: Settings) -> None:
+def _check_groups(candidates: Mapping[str, _Candidate], settings: Quantize) -> None:
     """Raise if a size of groups was asked for that divides the inputs of no layer."""
     linear = [each for each in candidates.values() if CATALOG[type(each.layer)].takes_int4]
     if settings.group_size is None or not linear:
@@ -331,7 +352,7 @@ def _check_groups(candidates: Mapping[str, _Candidate], settings: Settings) -> N
 
 
 def _why_unknown(layer: Any) -> str:
-    """Say why a layer that is in no table is left alone; nothing if it holds no floats itself."""
+    """Return why a layer that is in no table is left alone; "" if it holds no floats itself."""
     own = [each for _, each in own_tensors(layer) if each.data.dtype.kind == "f"]
     if not own:
         return ""
@@ -424,41 +445,7 @@ def _shrinkage(modules: Mapping[str, Any], chosen: list[_Candidate]) -> Gain | N
         extra += extra_bytes(each.layer, settings, outputs)
     before = sum(everything.values())
     after = sum(staying.values()) + sum(packed.values()) + extra
-    return Gain.counted(before, after, "counted from the shapes")
-
-
-# ---------------------------------------------------------------- quantize: the transform that
-# holds weights, and computes, in eight or four bits
-
-
-@dataclass(frozen=True)
-class Quantize(Settings):
-    """Quantize the weights of a model, and where it computes in integers also its activations.
-
-    Linear layers, convolutions, embeddings and tied heads of TinyTorch models of any structure;
-    PyTorch models by torch's and torchao's own quantizers. The fields are those of
-    :class:`~tinytorch.transforms.quantize.Settings`.
-    """
-
-    def plan(self, workload: Workload, profile: Profile | None = None) -> Plan:
-        """Say which layers become what, and which stay in floats. A copy of the model is called."""
-        check_workload(workload)
-        if adapter_for(workload.model, workload.arguments).name == "pytorch":
-            from tinytorch.transforms.quantize.torch import plan_torch
-
-            plan = plan_torch(workload, self)
-        else:
-            plan = make_plan(workload, self)
-        return plan if self.max_error is None else within_error(workload, self, plan)
-
-    def apply(self, workload: Workload, plan: Plan) -> Any:
-        """Give a quantized copy of the model; the float weights of its layers are gone."""
-        plan.check_made_by(NAME, self.to_dict())
-        if adapter_for(workload.model, workload.arguments).name == "pytorch":
-            from tinytorch.transforms.quantize.torch import apply_torch
-
-            return apply_torch(workload, plan, self)
-        return apply_plan(workload, plan)
+    return Gain.of_bytes(before, after, "counted from the shapes")
 
 
 # ---------------------------------------------------------------- calibration: what was seen of
@@ -469,17 +456,17 @@ NAMES_SHOWN = 5
 
 @dataclass(frozen=True, eq=False)
 class Calibration(Mapping[str, RangeStatistics], Shown):
-    """Statistics of the inputs of layers, by the paths of these, from so many batches.
+    """Statistics of the inputs of layers, by their paths, from `batches` batches.
 
     It is a mapping of them. `ranges` is how ranges are chosen unless another way is asked for.
     """
 
     statistics: Mapping[str, RangeStatistics]
     batches: int
-    ranges: str = Settings.ranges
+    ranges: str = Quantize.ranges
 
     def __post_init__(self) -> None:
-        _check_ranges(self.ranges)
+        check_choice("ranges", self.ranges, METHODS)
 
     def __getitem__(self, layer: str) -> RangeStatistics:
         return self.statistics[layer]
@@ -493,7 +480,7 @@ class Calibration(Mapping[str, RangeStatistics], Shown):
     def range_of(self, layer: str, ranges: str | None = None) -> tuple[float, float]:
         """Choose the range to quantize the inputs of a layer by; it contains zero."""
         chosen = self.ranges if ranges is None else ranges
-        _check_ranges(chosen)
+        check_choice("ranges", chosen, METHODS)
         seen = self._of(layer)
         if not seen.count:
             raise SettingError(
@@ -518,7 +505,7 @@ class Calibration(Mapping[str, RangeStatistics], Shown):
         return min(max(1 - inside / seen.count, 0.0), 1.0)
 
     def shape_of(self, layer: str, pieces: int) -> tuple[float, ...]:
-        """Give the shares of the inputs in equal pieces of all that was seen, and zero.
+        """Return the shares of the inputs in equal pieces of all that was seen, and zero.
 
         The first piece begins at the lowest input or at zero, the last ends at the highest or at
         zero. Nothing if nothing was seen.
@@ -536,7 +523,7 @@ class Calibration(Mapping[str, RangeStatistics], Shown):
         return tuple((counts / seen.count).tolist())
 
     def to_dict(self) -> dict[str, Any]:
-        """Give everything, ready for JSON."""
+        """Return everything, ready for JSON."""
         return {
             "batches": self.batches,
             "ranges": self.ranges,
@@ -552,11 +539,6 @@ class Calibration(Mapping[str, RangeStatistics], Shown):
                 f"{', '.join(names[:NAMES_SHOWN]) or 'none'}{more}"
             )
         return self.statistics[layer]
-
-
-def _check_ranges(ranges: str) -> None:
-    if ranges not in METHODS:
-        raise SettingError(f"ranges={ranges!r}; choose one of {', '.join(METHODS)}")
 
 
 def _others_below(seen: RangeStatistics, points: Array) -> Array:

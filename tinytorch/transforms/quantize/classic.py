@@ -17,18 +17,6 @@ from tinytorch.models.workload import Batches, Workload, as_batches, call_model
 from tinytorch.transforms.plan import Plan
 from tinytorch.transforms.quantize import Calibration, Quantize, observe_layers
 
-__all__ = [
-    "INT8Quantizer",
-    "Quantizer",
-    "analyze_model_sizes",
-    "dequantize_int8",
-    "quantize_int8",
-    "quantize_model",
-    "verify_quantization_works",
-    "workload_of",
-]
-
-
 # ---------------------------------------------------------------- INT8Quantizer: calibrate, then
 # quantize a model
 
@@ -66,19 +54,19 @@ class INT8Quantizer:
         return Quantize(mode, **self.settings)
 
     def statistics(self, model: Any) -> Calibration:
-        """Give what the inputs of each layer look like on the calibration data."""
+        """Return what the inputs of each layer look like on the calibration data."""
         seen = observe_layers(model, self.batches)
         return Calibration(seen, len(self.batches), self.transform.ranges)
 
     def quantize(self, model: Any) -> Any:
-        """Give a quantized copy of a model, which stays as it is."""
+        """Return a quantized copy of a model, which stays as it is."""
         workload = workload_of(model, self.batches)
         self.plan = self.transform.plan(workload)
         return self.transform.apply(workload, self.plan)
 
 
 def workload_of(model: Any, batches: Batches) -> Workload:
-    """Give a model with its calibration data as a workload; the first batch is its input."""
+    """Return a model with its calibration data as a workload; the first batch is its input."""
     inputs = batches[0] if batches else ()
     return Workload(type(model).__name__, model, inputs, calibration=batches)
 
@@ -92,7 +80,7 @@ LEAST_SQNR_DB = 10.0
 
 
 def quantize_int8(t: Any) -> tuple[Tensor, float, int]:
-    """Give a tensor as int8, with the scale and the zero point: x = scale * (q - zero_point).
+    """Return a tensor as int8, with the scale and the zero point: x = scale * (q - zero_point).
 
     Zero is exact, and a round trip is off by at most half a step.
 
@@ -106,14 +94,14 @@ def quantize_int8(t: Any) -> tuple[Tensor, float, int]:
 
 
 def dequantize_int8(q: Any, scale: float, zero_point: int) -> Tensor:
-    """Give back the floats that int8 values stand for."""
+    """Return the floats that int8 values represent."""
     values = q.data if isinstance(q, Tensor) else np.asarray(q)
     step, zero = np.array(scale, np.float32), np.array(zero_point, np.int32)
     return Tensor(QuantizedArray(values, step, zero, Scheme()).dequantize())
 
 
 def quantize_model(model: Any, calibration_data: Any = None) -> Any:
-    """Give an INT8 copy of a model: static with calibration data, dynamic without."""
+    """Return an INT8 copy of a model: static with calibration data, dynamic without."""
     quantizer = INT8Quantizer()
     if calibration_data is not None:
         quantizer.calibrate(calibration_data)

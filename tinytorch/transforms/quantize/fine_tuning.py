@@ -23,9 +23,6 @@ from tinytorch.transforms.quantize import Quantize, check_not_quantized
 from tinytorch.transforms.quantize.layers import kernel_matrix, quantize_weight
 from tinytorch.transforms.support.observing import check_loader, check_optimizer
 
-__all__ = ["FAKES", "FakeQuantizedConv2d", "FakeQuantizedLinear", "fine_tune", "straight_through"]
-
-
 # ---------------------------------------------------------------- fake quantization: layers that
 # compute in floats with the rounding of a quantized layer
 #
@@ -35,7 +32,7 @@ __all__ = ["FAKES", "FakeQuantizedConv2d", "FakeQuantizedLinear", "fine_tune", "
 
 
 def straight_through(x: Tensor, rounded: Array, inside: Array | None = None) -> Tensor:
-    """Give the rounded values, with the gradient of x where it lies `inside` of the range."""
+    """Return the rounded values, with the gradient of x where it lies `inside` of the range."""
     if inside is None:
         return x + Tensor(rounded - x.data)
     kept = x * Tensor(inside.astype(x.dtype))
@@ -126,7 +123,7 @@ def fine_tune(
     optimizer: Any = None,
     **settings: Any,
 ) -> Any:
-    """Give a quantized copy of a model that was trained with fake quantization before.
+    """Return a quantized copy of a model that was trained with fake quantization before.
 
     `loader` gives batches of training data. The optimizer is a function of the parameters; Adam at
     1e-4 unless given. Other settings are those of ``Module.fit``. The workload's model stays as it

@@ -34,32 +34,6 @@ from tinytorch.formats.affine import QuantizedArray, Scheme, affine_parameters, 
 from tinytorch.formats.ranges import RangeObserver, choose_range
 from tinytorch.models.workload import as_batches
 
-__all__ = [
-    "CATALOG",
-    "GEOMETRY",
-    "MODES",
-    "NO_SUMS",
-    "Entry",
-    "PackedWeight",
-    "PackedWeights",
-    "QuantizedConv2d",
-    "QuantizedEmbedding",
-    "QuantizedLayer",
-    "QuantizedLinear",
-    "QuantizedPositionalEmbedding",
-    "QuantizedProduct",
-    "check_group_size",
-    "check_kind",
-    "default_group",
-    "extra_bytes",
-    "held_bytes",
-    "kernel_matrix",
-    "pack_weight",
-    "quantize_weight",
-    "why_not_packed",
-]
-
-
 # ---------------------------------------------------------------- PackedWeight: a quantized matrix
 # as the kernels take it, in tensors that layers can share
 
@@ -82,7 +56,7 @@ class PackedWeight:
     group_size: int | None
 
     def unpacked(self) -> QuantizedArray:
-        """Give values (inputs, outputs) and scales in the order in which a reader expects them."""
+        """Return values (inputs, outputs) and scales in the usual order."""
         unpack = unpack_values if self.bits == 8 else unpack_nibbles
         scale = self.scales.data
         return QuantizedArray(
@@ -132,15 +106,15 @@ def pack_weight(quantized: QuantizedArray) -> PackedWeight:
 
 
 def default_group(inputs: int) -> int | None:
-    """Give the size of groups that so many inputs are divided into, or None where none divides."""
+    """Return the size of the groups that divide the inputs, or None where none does."""
     return next((size for size in DEFAULT_GROUPS if inputs % size == 0), None)
 
 
 def check_group_size(inputs: int, group_size: int) -> None:
-    """Raise unless groups of this size can be made of so many inputs."""
+    """Raise unless groups of this size divide the inputs."""
     if group_size < 1 or group_size % STEP_INT4:
         raise SettingError(
-            f"group_size must be a multiple of {STEP_INT4}, as the kernels read so many inputs at "
+            f"group_size must be a multiple of {STEP_INT4}, as the kernels read as many inputs at "
             f"once, got {group_size}"
         )
     if inputs % group_size:
@@ -177,7 +151,7 @@ class QuantizedLayer(Module):
     """How many weights the values stand for: packed ones are fewer or more."""
 
     def memory_usage(self) -> dict[str, Any]:
-        """Give the bytes of the float layer and those that are really held, and their ratio."""
+        """Return the bytes of the float layer and those that are really held, and their ratio."""
         held = sum(tensor.data.nbytes for _, tensor in self._named_tensors())
         return {
             "original_bytes": self.original_bytes,
@@ -290,7 +264,7 @@ class QuantizedProduct(QuantizedLayer):
         return Tensor(result if result.dtype == x.data.dtype else result.astype(x.data.dtype))
 
     def product(self) -> Product:
-        """Give the kernel that computes this layer, what it takes after x, and its settings."""
+        """Return the kernel that computes this layer, what it takes after x, and its settings."""
         bias = None if self.bias is None else self.bias.data
         if self.bits == 4:
             settings: dict[str, Any] = {"group_size": self.group_size}
@@ -318,7 +292,7 @@ def check_kind(layer: QuantizedLayer, original: Any, kind: type[Module]) -> None
 
 
 def _held_bias(bias: Array) -> Array:
-    """Give a bias as kernels take it, in memory of its own."""
+    """Return a bias as kernels take it, in memory of its own."""
     return np.array(bias, np.int32 if bias.dtype == np.int32 else np.float32)
 
 
@@ -382,14 +356,14 @@ class QuantizedLinear(QuantizedProduct):
         return kind, arrays, settings
 
     def with_activation(self, word: str) -> Self:
-        """Give the same layer, which applies an activation to its result in the same kernel."""
+        """Return the same layer, which applies an activation to its result in the same kernel."""
         twin = copy.copy(self)
         twin.activation = word
         return twin
 
     @property
     def weight(self) -> Tensor:
-        """The weight (in, out) as floats, made anew each time: nobody holds it."""
+        """The weight (in, out) as floats, computed at each access, never held."""
         return Tensor(self.packed.unpacked().dequantize())
 
     def extra_repr(self) -> str:
@@ -406,7 +380,7 @@ GEOMETRY = ("kernel_size", "stride", "padding", "dilation", "groups")
 
 
 def kernel_matrix(weight: Array) -> Array:
-    """Give the kernels (out, in / groups, height, width) as a matrix (inputs of a patch, out)."""
+    """Return the kernels (out, in / groups, height, width) as a matrix (inputs of a patch, out)."""
     return weight.reshape(len(weight), -1).T
 
 
@@ -535,7 +509,7 @@ class QuantizedEmbedding(QuantizedLayer):
 
     @property
     def weight(self) -> Tensor:
-        """The table (tokens, embedding_dim) as floats, made anew each time: nobody holds it."""
+        """The table (tokens, embedding_dim) as floats, computed at each access, never held."""
         return Tensor(self.packed.unpacked().dequantize().T)
 
     def extra_repr(self) -> str:
@@ -569,13 +543,13 @@ class QuantizedPositionalEmbedding(QuantizedLayer):
         return x + Tensor(self.values.data[rows] * self.scales.data[rows][..., None])
 
     def unpacked(self) -> QuantizedArray:
-        """Give the table as it is written to a file."""
+        """Return the table as it is written to a file."""
         zero_point = np.zeros(self.scales.shape, np.int32)
         return QuantizedArray(self.values.data, self.scales.data, zero_point, POSITION_SCHEME)
 
     @property
     def weight(self) -> Tensor:
-        """The table (positions, embed_dim) as floats, made anew each time: nobody holds it."""
+        """The table (positions, embed_dim) as floats, computed at each access, never held."""
         return Tensor(self.unpacked().dequantize())
 
     def extra_repr(self) -> str:
@@ -698,7 +672,7 @@ CATALOG: dict[type[Module], Entry] = {
 
 
 def why_not_packed(entry: Entry, layer: Any, settings: Mapping[str, Any]) -> str:
-    """Say why the weight of a layer cannot be packed so, or nothing."""
+    """Return why the weight of a layer cannot be packed so, or ""."""
     weight = entry.weight(layer).data
     if weight.dtype.kind != "f":
         return f"its weight holds {weight.dtype}, no floats"

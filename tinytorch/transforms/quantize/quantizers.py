@@ -40,36 +40,6 @@ from tinytorch.transforms.quantize.torch_layers import (
     weights_of,
 )
 
-__all__ = [
-    "AO_DYNAMIC",
-    "AO_EMBEDDING",
-    "AO_INT4_CPU",
-    "AO_INT4_CUDA",
-    "AO_KERNELS",
-    "AO_STATIC",
-    "AO_WEIGHT",
-    "BY",
-    "DYNAMIC_LINEAR",
-    "DYNAMIC_RECURRENT",
-    "QUANTIZERS",
-    "STATIC_CONVOLUTION",
-    "STATIC_LINEAR",
-    "QuantizedStep",
-    "choose_quantizer",
-    "folded_layers",
-    "import_torchao",
-    "input_bits",
-    "notes_on_gpu",
-    "packing",
-    "quantize_graph",
-    "quantizer_of",
-    "step_between",
-    "torchao_version",
-    "version_of",
-    "why_broken",
-]
-
-
 # ---------------------------------------------------------------- the quantizers of torch itself:
 # layers that hold packed weights. On a processor, for float32
 
@@ -93,8 +63,7 @@ def packing() -> Iterator[None]:
     lets oneDNN compute convolutions, 1.0 to 5.8 times as fast as FBGEMM (which `x86` takes for
     everything else), and holds their weights twice for it.
 
-    The warnings are that all of this moves to torchao some day; nobody who runs a model can act on
-    that.
+    The warnings say that all of this moves to torchao, which users of a model cannot act on.
     """
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", ".*quantized tensor creation", UserWarning)
@@ -111,12 +80,12 @@ class QuantizedStep:
     dtype = torch.quint8
 
     def calculate_qparams(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """Give them as torch asks for them."""
+        """Return them as torch asks for them."""
         return torch.tensor([self.scale]), torch.tensor([self.zero_point])
 
 
 def step_between(low: float, high: float, *, bits: int | None = None) -> QuantizedStep:
-    """Give the step for a range; zero is in it, and exact."""
+    """Return the step for a range; zero is in it, and exact."""
     levels = 2 ** (bits or input_bits()) - 1
     low, high = min(low, 0.0), max(high, 0.0)
     scale = (high - low) / levels or 1.0
@@ -141,7 +110,7 @@ def _is_depthwise_by_fbgemm(layer: nn.Module) -> bool:
 
 @cache
 def _is_packed_twice(groups: int, engine: str) -> bool:
-    """Return whether oneDNN computes convolutions of so many groups under the engine in force."""
+    """Return whether oneDNN computes convolutions of this many groups under the engine in force."""
     with packing():
         weight = torch.quantize_per_tensor(torch.ones(groups, 1, 1, 1), 1.0, 0, torch.qint8)
         pair = [1, 1]
@@ -318,7 +287,7 @@ def _check_called_once(prepared: nn.Module, layers: Collection[str]) -> None:
 
 
 def folded_layers(model: nn.Module, converted: nn.Module) -> list[str]:
-    """Give the batch norms that were folded into the convolutions before them."""
+    """Return the batch norms that were folded into the convolutions before them."""
     left = dict(converted.named_modules())
     return [
         path
@@ -336,14 +305,14 @@ NOISE = {
     # What torchao tells PyTorch about its own types.
     "torch.utils._pytree": "is an Enum subclass and is now natively supported",
 }
-"""By logger, what is said whenever torchao is imported and nobody can act on."""
+"""By logger, what torchao logs at every import, and users cannot act on."""
 SCALE_BYTES, ZERO_POINT_BYTES = 4, 1
 CUDA_PADDING = (8, 1024)
 """Outputs and inputs are filled up to multiples of these for the INT4 kernel of CUDA."""
 
 
 def torchao_version() -> str | None:
-    """Give the version of the torchao that is installed, without importing it; None without one."""
+    """Return the installed version of torchao without importing it; None where it is missing."""
     if util.find_spec("torchao") is None:
         return None
     try:
@@ -625,7 +594,7 @@ def notes_on_gpu(quantizers: Collection[Quantizer | None]) -> Iterator[str]:
 def choose_quantizer(
     kind: str, layer: nn.Module, settings: Settings, *, is_shared: bool = False
 ) -> tuple[Quantizer | None, str]:
-    """Give the first quantizer that takes a layer and works here, and why those before it do not.
+    """Return the first quantizer that takes a layer and works here, and why those before it do not.
 
     For INT4 the last choice is INT8: a layer that has no INT4 is better off with that than in
     floats.
@@ -647,13 +616,13 @@ def choose_quantizer(
 
 
 def quantizer_of(by: str, kind: str) -> Quantizer | None:
-    """Give the quantizer of a name for a kind of layer."""
+    """Return the quantizer of a name for a kind of layer."""
     of_kind = [each for kinds in QUANTIZERS.values() for each in kinds.get(kind, ())]
     return next((each for each in of_kind if each.by == by), None)
 
 
 def version_of(quantizer: Quantizer) -> str:
-    """Give the version of the package that a quantizer comes from."""
+    """Return the version of the package that a quantizer comes from."""
     return str(torchao_version() if quantizer.by.startswith("torchao.") else torch.__version__)
 
 

@@ -1,4 +1,4 @@
-"""Quantized models as files: whole numbers and scales, in the order in which anybody expects them.
+"""Quantized models as files: whole numbers and scales, in the usual order.
 
 The file is the one of :mod:`tinytorch.formats.weights_file`, with the names and shapes that the
 float model has. Its metadata says how the quantized layers compute; sums and the layout of the
@@ -41,9 +41,6 @@ from tinytorch.transforms.quantize.layers import (
     pack_weight,
 )
 
-__all__ = ["LayerReader", "load_quantized", "save_quantized", "stored_weight", "within"]
-
-
 # ---------------------------------------------------------------- a quantized layer as it stands
 # in a file: its weight in the shape that the float layer has
 
@@ -52,12 +49,12 @@ BY_COLUMN = Scheme(8, symmetric=True, axis=1)
 
 
 def within(layer: str, name: str) -> str:
-    """Give the name of a tensor of a layer; the model itself is ""."""
+    """Return the name of a tensor of a layer; the model itself is ""."""
     return f"{layer}.{name}" if layer else name
 
 
 def stored_weight(layer: Any) -> QuantizedArray:
-    """Give the weight of a quantized layer in the shape that the float layer has."""
+    """Return the weight of a quantized layer in the shape that the float layer has."""
     if isinstance(layer, QuantizedPositionalEmbedding):
         return layer.unpacked()
     matrix: QuantizedArray = layer.packed.unpacked()
@@ -166,7 +163,7 @@ class LayerReader:
 
 
 # ---------------------------------------------------------------- quantized models as files: whole
-# numbers and scales, in the order in which anybody expects them
+# numbers and scales, in the usual order
 
 OWN = "own"
 """Where the metadata holds what the caller wants to keep, beside how quantized layers compute."""
@@ -221,7 +218,7 @@ def save_quantized(
 
 
 def load_quantized(path: str | Path, model: Module) -> tuple[Module, dict[str, Any]]:
-    """Give a quantized copy of a float model with the weights of a file, and the file's metadata.
+    """Return a quantized copy of a float model with the weights of a file, and the file's metadata.
 
     The float model says what the structure is, for example one that was just built; its own weights
     do not matter, and it stays as it is.
@@ -248,7 +245,7 @@ def load_quantized(path: str | Path, model: Module) -> tuple[Module, dict[str, A
 def _described(
     layers: Mapping[str, QuantizedLayer], shared: Mapping[str, str]
 ) -> tuple[dict[str, Any], list[Array]]:
-    """Say how layers compute: the usual mode once, and each layer that differs. Give their steps.
+    """Return how layers compute: the usual mode once, and the steps of each layer that differs.
 
     The metadata of a small model would otherwise be as large as one of its layers.
     """

@@ -15,9 +15,6 @@ from tinytorch.models.adapter import Adapter, adapter_for
 from tinytorch.models.workload import Workload, call_model
 from tinytorch.showing import Shown
 from tinytorch.transforms.plan import Gain, Plan, Skipped, Step, Transform
-from tinytorch.transforms.support.observing import calling_plainly, switch_to_eval
-
-__all__ = ["LayerSensitivity", "Sensitivity", "measure_sensitivity", "within_error"]
 
 OnLayer = Callable[[int, int, str], None]
 Unit = tuple[Step, ...]
@@ -50,7 +47,7 @@ class Sensitivity(Shown):
 
     @property
     def worst_first(self) -> tuple[LayerSensitivity, ...]:
-        """Give the layers that change the outputs most, first."""
+        """Return the layers that change the outputs most, first."""
         return tuple(sorted(self.layers, key=lambda each: -each.error))
 
     @property
@@ -60,13 +57,13 @@ class Sensitivity(Shown):
         return max((error for error in errors if math.isfinite(error)), default=0.0)
 
     def share(self, layer: LayerSensitivity) -> float:
-        """Give an error as a share of the largest one."""
+        """Return an error as a share of the largest one."""
         if not math.isfinite(layer.error):
             return 1.0
         return layer.error / self.largest_error if layer.error else 0.0
 
     def to_dict(self) -> dict[str, Any]:
-        """Give everything, ready for JSON; an error without bound is None."""
+        """Return everything, ready for JSON; an error without bound is None."""
         fields = asdict(self)
         for each in (*fields["layers"], fields["together"]):
             each["error"] = each["error"] if math.isfinite(each["error"]) else None
@@ -157,7 +154,7 @@ def _name(steps: Iterable[Step]) -> str:
 
 
 def _fewest(most: int, is_enough: Callable[[int], bool]) -> int:
-    """Give the smallest number that is enough, where `most` is known to be."""
+    """Return the smallest number that is enough, where `most` is known to be."""
     low, high = 0, most  # too few, enough
     while high - low > 1:
         middle = (low + high) // 2
@@ -173,7 +170,7 @@ def _hurts(error: float, limit: float) -> str:
 
 
 def _widened(unit: Unit, error: float, limit: float) -> Unit:
-    """Give the steps with eight bits in the place of four."""
+    """Return the steps with eight bits in the place of four."""
     return tuple(
         replace(
             step,
@@ -226,19 +223,17 @@ class _Judge:
         return replace(self.of(unit), layer=_name(unit), what=unit[0].what)
 
     def shrinkage(self, final: LayerSensitivity) -> Gain:
-        """Give how many times fewer bytes the chosen layers leave, which were counted."""
+        """Return how many times fewer bytes the chosen layers leave, which were counted."""
         ratio = self._before / (self._before - final.bytes_saved)
-        return Gain(ratio, ratio, ratio, "bytes held, counted on a quantized copy")
+        return Gain(ratio, ratio, ratio, 1.0, basis="bytes held, counted on a quantized copy")
 
     def _bytes(self, model: Any) -> int:
         return sum(each.nbytes for each in self.adapter.parameters(model))
 
     def _outputs(self, model: Any) -> list[Array]:
-        if hasattr(model, "eval"):
-            model.eval()
-        switch_to_eval(self.adapter.modules(model))
+        self.adapter.switch_to_eval(model)
         arrays: list[Array] = []
-        with self.adapter.without_gradients(), calling_plainly(model):
+        with self.adapter.plain_calls(model):
             for arguments in self.batches:
                 # what inputs are given by name may also come first in a batch
                 is_like_inputs = len(arguments) <= len(self._workload.inputs)
@@ -247,14 +242,14 @@ class _Judge:
                 arrays += [a for a in self.adapter.arrays(output) if a.dtype.kind == "f"]
         if not arrays:
             raise SettingError(
-                "the model returns no floating-point numbers, so nobody can tell how much "
+                "the model returns no floating-point numbers, so it is unknown how much "
                 "quantizing a layer changes them"
             )
         return arrays
 
 
 def _difference(expected: Iterable[Array], found: Iterable[Array]) -> tuple[float, float | None]:
-    """Give the relative error over all outputs, and the share of rows with another maximum."""
+    """Return the relative error over all outputs, and the share of rows with another maximum."""
     signal = noise = 0.0
     moved = rows = 0
     for one, other in zip(expected, found, strict=True):

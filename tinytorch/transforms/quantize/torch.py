@@ -44,16 +44,7 @@ from tinytorch.transforms.quantize.torch_layers import (
 from tinytorch.transforms.support.observing import idle_patterns, why_kept
 
 if TYPE_CHECKING:
-    from tinytorch.transforms.quantize import Settings
-
-__all__ = [
-    "Candidate",
-    "apply_torch",
-    "check_not_quantized",
-    "find_candidates",
-    "plan_torch",
-    "unknown_layers",
-]
+    from tinytorch.transforms.quantize import Quantize
 
 
 # ---------------------------------------------------------------- the layers of a PyTorch model,
@@ -146,7 +137,7 @@ class Candidate:
             self.leave(f"it would take {self.bytes_after:,} bytes instead of {self.bytes_before:,}")
 
     def _why_not_shared(self, mode: str) -> str:
-        """Say why one quantized weight cannot serve all layers that hold it."""
+        """Return why one quantized weight cannot serve all layers that hold it."""
         kinds = [self.kind(path) for path in self.layers]
         if len(kinds) == 1:
             return ""
@@ -158,7 +149,7 @@ class Candidate:
         return ""
 
     def step(self, bits: int) -> Step:
-        """Give the step of a plan."""
+        """Return the step of a plan."""
         assert self.quantizer is not None
         made, group = self.quantizer, self.settings["group_size"]
         what = f"INT{made.bits} weight" + (f" in groups of {group}" if made.bits == 4 else "")
@@ -204,7 +195,7 @@ def _is_quantized(module: Any) -> bool:
 
 
 def find_candidates(modules: Modules, *, keep: Iterable[str]) -> list[Candidate]:
-    """Give the layers that quantizers know, in order; those that hold one weight together."""
+    """Return the layers that quantizers know, in order; those that hold one weight together."""
     found: dict[Any, Candidate] = {}
     for path, layer in modules.items():
         if kind_of(layer) is None:
@@ -242,7 +233,7 @@ def _why_no_weight(weights: Mapping[str, nn.Parameter]) -> str:
 
 
 def unknown_layers(modules: Modules) -> dict[str, str]:
-    """Give the other layers that hold floats themselves, with the reason why these stay."""
+    """Return the other layers that hold floats themselves, with the reason why these stay."""
     found = {}
     for path, module in modules.items():
         own = (*module.parameters(recurse=False), *module.buffers(recurse=False))
@@ -263,7 +254,6 @@ def _why_unknown(module: nn.Module, count: int) -> str:
 # ---------------------------------------------------------------- PyTorch models: plans that the
 # quantizers of torch and torchao carry out. Imported after torch
 
-NAME = "Quantize"
 GRAPH = "torch.ao.quantization.quantize_fx"
 FOLDED = "torch folds it into the convolution before it; nothing of it is left"
 NO_SPEEDUP = {
@@ -281,12 +271,12 @@ SLOW_INT4 = (
 )
 
 
-def plan_torch(workload: Workload, settings: Settings) -> Plan:
+def plan_torch(workload: Workload, settings: Quantize) -> Plan:
     """Look at each layer of a PyTorch model. A copy of it is called, to see its layers at work."""
     model = workload.model
     reason = why_no_module(model)
     if reason:
-        return _plan(settings, (), [Skipped("", reason)], None, ())
+        return settings.skipping(reason)
     adapter = TorchAdapter()
     modules = adapter.modules(model)
     check_not_quantized(modules)
@@ -310,15 +300,17 @@ def plan_torch(workload: Workload, settings: Settings) -> Plan:
     gain = _shrinkage(adapter, model, chosen, graph)
     paths = [path for each in candidates for path in each.paths]
     idle = idle_patterns(settings.keep, paths, change="quantized")
-    return _plan(settings, steps, skipped, gain, (*graph.notes, *_notes(chosen), *idle))
+    return settings.planned(
+        steps,
+        skipped,
+        shrinkage=gain,
+        not_predicted={"speedup": NO_SPEEDUP[settings.mode]},
+        notes=(*graph.notes, *_notes(chosen), *idle),
+    )
 
 
-def apply_torch(workload: Workload, plan: Plan, settings: Settings) -> nn.Module:
-    """Give a copy of the model in which the layers of the plan are quantized, and nothing else."""
-    plan.check_made_by(NAME, settings.to_dict())
-    model: nn.Module = TorchAdapter().clone(workload.model)
-    if plan.is_empty:
-        return model
+def apply_torch(model: nn.Module, workload: Workload, plan: Plan, settings: Quantize) -> nn.Module:
+    """Return the copy with the layers of the plan quantized, and nothing else."""
     check_not_quantized(dict(model.named_modules()))
     by_graph = [step.layer for step in plan.steps if step.settings["by"] == GRAPH]
     if by_graph:
@@ -342,28 +334,10 @@ def apply_torch(workload: Workload, plan: Plan, settings: Settings) -> nn.Module
 # ---------------------------------------------------------------- planning
 
 
-def _plan(
-    settings: Settings,
-    steps: tuple[Step, ...],
-    skipped: list[Skipped],
-    gain: Gain | None,
-    notes: tuple[str, ...],
-) -> Plan:
-    return Plan(
-        NAME,
-        settings.to_dict(),
-        steps,
-        tuple(skipped),
-        shrinkage=gain,
-        not_predicted={"speedup": NO_SPEEDUP[settings.mode]},
-        notes=notes,
-    )
-
-
 def _observe(
-    workload: Workload, settings: Settings, candidates: list[Candidate]
+    workload: Workload, settings: Quantize, candidates: list[Candidate]
 ) -> Mapping[str, Seen] | None:
-    """See which layers are called, for static quantization with what; None if nobody can tell."""
+    """See which layers are called, for static quantization with what; None if that is unknown."""
     kinds = {path: each.kind(path) for each in candidates for path in each.paths}
     if settings.mode == "static":
         batches = require_batches(workload.calibration)
@@ -388,7 +362,7 @@ class _Graph:
     nbytes: int | None = None
     notes: tuple[str, ...] = ()
 
-    def step(self, candidate: Candidate, settings: Settings) -> Step:
+    def step(self, candidate: Candidate, settings: Quantize) -> Step:
         step = candidate.step(settings.bits)
         if step.layer not in self.layers:
             return step
@@ -397,7 +371,7 @@ class _Graph:
         return Step(step.layer, step.what, step.why, used)
 
 
-def _try_graph(workload: Workload, settings: Settings, chosen: list[Candidate]) -> _Graph:
+def _try_graph(workload: Workload, settings: Quantize, chosen: list[Candidate]) -> _Graph:
     """Trace a model with convolutions and run it once in integers; nothing without these."""
     static = [each for each in chosen if each.quantizer in (STATIC_CONVOLUTION, STATIC_LINEAR)]
     if not any(each.quantizer is STATIC_CONVOLUTION for each in static):
@@ -437,7 +411,7 @@ def _shrinkage(
         if each.paths[0] not in graph.layers:
             after += each.bytes_after - each.bytes_before
     how = "by the shapes" if graph.nbytes is None else "counted on a traced copy"
-    return Gain.counted(before, after, how)
+    return Gain.of_bytes(before, after, how)
 
 
 def _notes(chosen: list[Candidate]) -> Iterator[str]:

@@ -14,22 +14,6 @@ from tinytorch.errors import SettingError, TinyTorchError
 from tinytorch.formats.ranges import RangeObserver, choose_range
 from tinytorch.models.pytorch import TorchAdapter, tensors_in
 
-__all__ = [
-    "QuantizedEmbedding",
-    "Quantizer",
-    "Seen",
-    "Settings",
-    "as_linear",
-    "kind_of",
-    "observe_layers",
-    "require_batches",
-    "run_batches",
-    "shape_of",
-    "weight_of",
-    "weights_of",
-]
-
-
 KINDS: dict[type[nn.Module], str] = {
     nn.Linear: "linear",
     nn.Conv2d: "convolution",
@@ -46,7 +30,7 @@ def kind_of(module: nn.Module) -> str | None:
 
 
 def weights_of(module: nn.Module) -> dict[str, nn.Parameter]:
-    """Give the weights that a quantizer replaces, by name; biases are not among them.
+    """Return the weights that a quantizer replaces, by name; biases are not among them.
 
     None where a hook computes the weight anew before each call, as weight normalisation does.
     """
@@ -57,7 +41,7 @@ def weights_of(module: nn.Module) -> dict[str, nn.Parameter]:
 
 
 def as_linear(module: nn.Module) -> nn.Module:
-    """Give the `Linear` that computes the same as a `Conv1D` of transformers; others as they are.
+    """Return the `Linear` that computes the same as a `Conv1D` of transformers; others as they are.
 
     GPT-2 and its kin hold (inputs, outputs), where `Linear` and all quantizers want the transposed
     matrix. No number is copied: the weight is a view.
@@ -90,7 +74,7 @@ class QuantizedEmbedding(nn.Embedding):
         self.weight = weight
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
-        """Give the rows of the ids, in the dtype of the table before."""
+        """Return the rows of the ids, in the dtype of the table before."""
         table: Any = self.weight
         rows = nn.functional.embedding(input, table.qdata)
         scale = nn.functional.embedding(input, table.scale)
@@ -113,7 +97,7 @@ class Quantizer:
     """One quantizer, for one kind of layer.
 
     `carry_out` gives the layer to put in the place of a float one; `weight_bytes` counts from the
-    shapes what then stands for its weights. `needs_ranges`: somebody must have watched the layer;
+    shapes what then stands for its weights. `needs_ranges`: the layer must have been observed;
     `is_symmetric`: zero is in the middle of the range of its inputs.
     """
 
@@ -130,12 +114,12 @@ class Quantizer:
 
 
 def weight_of(layer: nn.Module) -> nn.Parameter:
-    """Give the weight of a layer, the first one if it has several."""
+    """Return the weight of a layer, the first one if it has several."""
     return next(iter(weights_of(layer).values()))
 
 
 def shape_of(layer: nn.Module) -> tuple[int, ...]:
-    """Give the shape of the weight."""
+    """Return the shape of the weight."""
     return tuple(weight_of(layer).shape)
 
 
@@ -213,7 +197,7 @@ def _array(tensor: torch.Tensor) -> Any:
 
 
 def require_batches(batches: Batches) -> Batches:
-    """Give the batches, or raise if there are none."""
+    """Return the batches, or raise if there are none."""
     if not batches:
         raise SettingError(NO_CALIBRATION)
     return batches

@@ -6,10 +6,9 @@ Imported after torch."""
 
 from __future__ import annotations
 
-import math
 import warnings
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -20,87 +19,23 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.conv import _ConvNd
 from torch.nn.modules.instancenorm import _InstanceNorm
 
-from tinytorch.errors import ModelError
-from tinytorch.models.pytorch import TorchAdapter, tensors_in
-from tinytorch.transforms.support.channels import Units
+from tinytorch.errors import ModelError, first_line
+from tinytorch.models.pytorch import TorchAdapter, tensors_in, without_fast_paths
+from tinytorch.transforms.remove_channels import ChannelGroup, layer_of
+from tinytorch.transforms.support.channels import Place, Units
+from tinytorch.transforms.support.observing import Call
 from tinytorch.transforms.support.weights_torch import (
-    Call,
-    Place,
-    Removal,
-    first_line,
     is_depthwise,
     is_transposed_linear,
     owners_of_tensors,
-    without_fast_paths,
 )
 
-__all__ = ["ChannelGroup", "find_heads", "layer_of", "trace_groups"]
+__all__ = ["find_heads", "trace_groups"]
 
 
 OUTPUTS = "its outputs are outputs of the model"
 Indices = npt.NDArray[np.int64]
 """(units, indices of each)"""
-
-
-@dataclass
-class ChannelGroup:
-    """Channels, or heads, of which each can go together with everything that belongs to it.
-
-    `places` has for each unit its indices along an axis of a tensor. What the `consumers` hold
-    multiplies the channels: zeros there have the same effect as removing. `layers` make the
-    channels. `sizes` are numbers that layers keep beside their tensors: how many they count per
-    unit.
-    """
-
-    layers: tuple[str, ...]
-    kind: str
-    places: dict[Place, Indices]
-    consumers: frozenset[Place] = frozenset()
-    sizes: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
-    reason: str = ""
-    """Why they all stay, if so."""
-    order: Indices | None = None
-    """Units from the least important on."""
-
-    @property
-    def size(self) -> int:
-        return len(next(iter(self.places.values()))) if self.places else 0
-
-    @property
-    def width(self) -> int:
-        """How many channels of the first layer a unit has."""
-        return next(iter(self.places.values())).shape[1]
-
-    def removal(self, units: Iterable[int], *, consumers_only: bool = False) -> Removal:
-        chosen = sorted(units)
-        return {
-            place: tuple(sorted(set(indices[chosen].reshape(-1).tolist())))
-            for place, indices in self.places.items()
-            if chosen and (place in self.consumers or not consumers_only)
-        }
-
-    def sizes_without(self, count: int) -> dict[str, dict[str, int]]:
-        """Give the numbers that layers have to know when so many units are gone."""
-        return {
-            path: {name: (self.size - count) * each for name, each in values.items()}
-            for path, values in self.sizes.items()
-        }
-
-    def weakest(self, count: int) -> list[int]:
-        assert self.order is not None
-        return [int(unit) for unit in self.order[:count]]
-
-    def removed_count(self, ratio: float, round_to: int) -> int:
-        """Give how many units go at a ratio; at least one stays."""
-        kept = self.size - math.floor(ratio * self.size + 1e-9)
-        if self.kind == "channels":
-            step = round_to // math.gcd(round_to, self.width)
-            kept = math.ceil(kept / step) * step
-        return self.size - min(self.size, max(1, kept))
-
-
-def layer_of(place: Place) -> str:
-    return place.tensor.rpartition(".")[0]
 
 
 # ---------------------------------------------------------------- tracing

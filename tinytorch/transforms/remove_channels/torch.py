@@ -7,46 +7,45 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
 from torch import nn
 
 from tinytorch.errors import ModelError, SettingError
 from tinytorch.models.adapter import rebuilt
-from tinytorch.models.pytorch import TorchAdapter, tensors_in
+from tinytorch.models.pytorch import TorchAdapter
 from tinytorch.models.pytorch_tensors import why_no_module
 from tinytorch.models.workload import Workload
 from tinytorch.transforms.plan import Plan, Skipped, Step
-from tinytorch.transforms.remove_channels import NAME, NO_DATA, NO_SPEEDUP
-from tinytorch.transforms.remove_channels.groups import (
+from tinytorch.transforms.remove_channels import (
     ChannelGroup,
-    find_heads,
-    layer_of,
-    trace_groups,
+    chosen_units,
+    make_plan,
+    put_in_order,
+    remove_units,
+    step_of,
 )
-from tinytorch.transforms.support.observing import idle_patterns, why_kept
-from tinytorch.transforms.support.weights import count_macs, macs_note
-from tinytorch.transforms.support.weights_torch import (
+from tinytorch.transforms.remove_channels.groups import find_heads, trace_groups
+from tinytorch.transforms.support.observing import (
     Call,
-    Place,
-    Removal,
     calls_of,
-    counted_shrinkage,
-    fit_config,
-    is_transposed_linear,
-    joined,
+    idle_patterns,
     outputs_of,
     relative_change,
+    watching,
+    why_kept,
+)
+from tinytorch.transforms.support.trimming import Removal, joined
+from tinytorch.transforms.support.weights_torch import (
+    fit_config,
     set_sizes,
     trim,
-    watching,
     zero_out,
 )
 
 if TYPE_CHECKING:
     from tinytorch.transforms.remove_channels import RemoveChannels
 
-__all__ = ["apply_torch", "leave_broken", "plan_torch"]
+__all__ = ["config_note", "leave_broken", "plan_torch", "trim_torch"]
 
 
 # ---------------------------------------------------------------- whether a PyTorch model without
@@ -116,9 +115,7 @@ class _Check:
         zeroed = TorchAdapter().clone(self._model)
         zero_out(zeroed, joined(g.removal(units, consumers_only=True) for g, units in chosen))
         trimmed = TorchAdapter().clone(self._model)
-        trim(trimmed, joined(group.removal(units) for group, units in chosen))
-        for group, units in chosen:
-            set_sizes(trimmed, group.sizes_without(len(units)))
+        remove_units(trimmed, chosen)
         for call in self._calls:
             expected = outputs_of(zeroed, call)
             try:
@@ -172,8 +169,7 @@ def plan_torch(workload: Workload, settings: RemoveChannels) -> Plan:
     if not reason and importlib.util.find_spec("torch_pruning") is None:
         reason = NOT_INSTALLED
     if reason:
-        return _plan(workload, settings, (), [Skipped("", reason)], ())
-    _check_finite(workload.model)
+        return make_plan(workload, settings, (), [Skipped("", reason)])
     called, reason = _called_layers(workload)
     groups: list[ChannelGroup] = []
     if not reason:
@@ -182,49 +178,39 @@ def plan_torch(workload: Workload, settings: RemoveChannels) -> Plan:
         except ModelError as error:
             reason = str(error)
     if reason:
-        return _plan(workload, settings, (), [Skipped("", reason)], ())
+        return make_plan(workload, settings, (), [Skipped("", reason)])
     for group in groups:
         kept = (why for path in group.layers if (why := why_kept(path, settings.keep)))
         group.reason = next(kept, group.reason)
     free = [group for group in groups if not group.reason]
     leave_broken(workload, free)
     free = [group for group in free if not group.reason]
-    _put_in_order(workload, free, settings)
-    counts = _counts(workload, free, settings)
-    skipped = list(_skipped(workload.model, groups, counts, called))
-    steps = tuple(_step(group, counts[id(group)], settings) for group in free if counts[id(group)])
+    put_in_order(workload, free, settings)
+    chosen = chosen_units(workload, free, settings)
+    skipped = list(_skipped(workload.model, groups, chosen, called))
+    steps = tuple(
+        step_of(workload, group, units, settings) for group in free if (units := chosen[id(group)])
+    )
     paths = [path for group in groups for path in group.layers]
     notes = idle_patterns(settings.keep, paths, change="made smaller")
     unreached = [each.layer for each in skipped if each.reason == NOT_CALLED]
     if steps and unreached:
         notes = (*notes, FIT_UNKNOWN.format(layers=", ".join(unreached)))
-    return _plan(workload, settings, steps, skipped, notes)
+    return make_plan(workload, settings, steps, skipped, notes)
 
 
-def apply_torch(workload: Workload, plan: Plan, settings: RemoveChannels) -> nn.Module:
-    """Give a copy of the model without the channels of the plan."""
-    plan.check_made_by(NAME, settings.to_dict())
-    twin: nn.Module = TorchAdapter().clone(workload.model)
-    _carry_out(twin, plan.steps)
-    return twin
+def trim_torch(
+    model: nn.Module, removal: Removal, sizes: Iterable[Mapping[str, Mapping[str, int]]]
+) -> None:
+    """Remove indices from tensors, in place; layers learn their new sizes, and those given."""
+    trim(model, removal)
+    for each in sizes:
+        set_sizes(model, each)
 
 
-def _carry_out(model: nn.Module, steps: Sequence[Step]) -> str:
-    """Remove what the steps say, in place, and give a note about the config, if it has one."""
-    if not steps:
-        return ""
-    trim(model, joined(map(_removal_of, steps)))
-    for step in steps:
-        set_sizes(model, step.settings["sizes"])
-    return fit_config(model, _config_changes(model, steps))
-
-
-def _removal_of(step: Step) -> Removal:
-    return {
-        Place(tensor, int(axis)): tuple(indices)
-        for tensor, axes in step.settings["removed"].items()
-        for axis, indices in axes.items()
-    }
+def config_note(model: nn.Module, steps: Sequence[Step]) -> str:
+    """Let the config of a smaller model say its sizes, in place, and return a note about it."""
+    return fit_config(model, _config_changes(model, steps)) if steps else ""
 
 
 def _config_changes(model: nn.Module, steps: Sequence[Step]) -> dict[str, Any]:
@@ -256,14 +242,6 @@ def _head_counts(config: Any, before: int, after: int) -> dict[str, int]:
 
 
 # ---------------------------------------------------------------- looking at the model
-
-
-def _check_finite(model: nn.Module) -> None:
-    for name, tensor in model.named_parameters():
-        if tensor.is_floating_point() and not torch.isfinite(tensor.detach()).all():
-            raise SettingError(
-                f"{name!r} holds NaN or infinity, so nobody can tell which channels matter"
-            )
 
 
 def _weight_layers(model: nn.Module) -> dict[str, nn.Module]:
@@ -304,112 +282,13 @@ def _find_groups(workload: Workload, called: set[str]) -> list[ChannelGroup]:
     return sorted([*heads, *groups], key=lambda group: order[group.layers[0]])
 
 
-# ---------------------------------------------------------------- choosing
-
-
-def _put_in_order(
-    workload: Workload, groups: Iterable[ChannelGroup], settings: RemoveChannels
-) -> None:
-    """Sort the units of each group by how much would be missing without them."""
-    tensors = dict(workload.model.named_parameters())
-    energies: Mapping[str, torch.Tensor] | None = None
-    if settings.importance == "activation":
-        consumers = {place.tensor for group in groups for place in group.consumers}
-        energies = _input_energies(workload, {name.rpartition(".")[0] for name in consumers})
-    for group in groups:
-        total = np.zeros(group.size)
-        for place, indices in group.places.items():
-            tensor = tensors.get(place.tensor)
-            if tensor is None or tensor.dim() < 2:
-                continue
-            if energies is not None and place not in group.consumers:
-                continue
-            squares = _squares(tensor, place.axis)
-            energy = None if energies is None else energies.get(layer_of(place))
-            if energy is not None:  # of a convolution in groups: that of all groups
-                squares = squares * energy.reshape(-1, len(squares)).sum(0).to(squares.device)
-            total += squares.cpu().numpy()[indices].sum(axis=1)
-        group.order = np.argsort(total, kind="stable")
-
-
-def _squares(tensor: torch.Tensor, axis: int) -> torch.Tensor:
-    """Sum up the squares of a weight at each index of an axis."""
-    others = [each for each in range(tensor.dim()) if each != axis]
-    return tensor.detach().double().square().sum(dim=others)
-
-
-def _input_energies(workload: Workload, paths: set[str]) -> dict[str, torch.Tensor]:
-    """Sum up the squares of each input of these layers, on the calibration data."""
-    if not workload.calibration:
-        raise SettingError(NO_DATA)
-    twin: nn.Module = TorchAdapter().clone(workload.model)
-    layers = {path: twin.get_submodule(path) for path in paths}
-    energies: dict[str, torch.Tensor] = {}
-
-    def see(path: str, inputs: tuple[Any, ...], output: Any) -> None:
-        x = tensors_in(inputs)[0].detach().double()
-        layer = layers[path]
-        is_linear = isinstance(layer, nn.Linear) or is_transposed_linear(layer)
-        axis = x.dim() - 1 if is_linear else x.dim() - 1 - len(layer.kernel_size)  # type: ignore[arg-type]
-        others = [each for each in range(x.dim()) if each != axis]
-        energy = x.square().sum(dim=others) if others else x.square()
-        if not torch.isfinite(energy).all():
-            raise SettingError(f"the input of layer {path!r} holds NaN or infinity")
-        energies[path] = energies.get(path, torch.zeros_like(energy)) + energy
-
-    with watching(layers, see):
-        for call in calls_of(workload)[1 if workload.arguments else 0 :]:
-            outputs_of(twin, call)
-    return energies
-
-
-def _counts(
-    workload: Workload, groups: Sequence[ChannelGroup], settings: RemoveChannels
-) -> dict[int, int]:
-    """Give how many units go, by the `id` of their group."""
-
-    def at(ratio: float) -> dict[int, int]:
-        return {id(each): each.removed_count(ratio, settings.round_to) for each in groups}
-
-    if settings.ratio is not None:
-        return at(settings.ratio)
-    assert settings.macs is not None
-    allowed = settings.macs * count_macs(workload.model, workload)
-    ratios = sorted({count / each.size for each in groups for count in range(each.size)} | {0.0})
-    low, high = 0, len(ratios) - 1  # the least ratio that is enough lies in between
-    least = _macs_without(workload, groups, at(ratios[high]))
-    if least > allowed:
-        raise SettingError(
-            f"macs={settings.macs} cannot be reached: with one channel left of each group, "
-            f"{least / allowed * settings.macs:.1%} of the multiply-accumulates remain"
-        )
-    while low < high:
-        middle = (low + high) // 2
-        if _macs_without(workload, groups, at(ratios[middle])) <= allowed:
-            high = middle
-        else:
-            low = middle + 1
-    return at(ratios[high])
-
-
-def _macs_without(
-    workload: Workload, groups: Iterable[ChannelGroup], counts: Mapping[int, int]
-) -> int:
-    twin: nn.Module = TorchAdapter().clone(workload.model)
-    chosen = [(group, group.weakest(counts[id(group)])) for group in groups]
-    trim(twin, joined(group.removal(units) for group, units in chosen))
-    for group, units in chosen:
-        set_sizes(twin, group.sizes_without(len(units)))
-    return count_macs(twin, workload)
-
-
 # ---------------------------------------------------------------- the plan
 
 
 def _skipped(
     model: nn.Module,
     groups: Iterable[ChannelGroup],
-    counts: Mapping[int, int],
+    chosen: Mapping[int, Sequence[int]],
     called: set[str],
 ) -> Iterator[Skipped]:
     """Say of each layer with weights, no output of which goes, why that is so."""
@@ -417,7 +296,7 @@ def _skipped(
     changing: set[str] = set()
     for group in groups:
         few = f"it has {group.size} {group.kind}, too few for this ratio to remove one"
-        reason = group.reason or ("" if counts[id(group)] else few)
+        reason = group.reason or ("" if chosen[id(group)] else few)
         if reason:
             reasons |= dict.fromkeys(group.layers, reason)
         else:
@@ -430,55 +309,3 @@ def _skipped(
         unknown = f"{kind} is not a layer whose channels can be removed"
         other = unknown if path in called else NOT_CALLED
         yield Skipped(path, reasons.get(path, other))
-
-
-def _step(group: ChannelGroup, count: int, settings: RemoveChannels) -> Step:
-    removed: dict[str, dict[int, tuple[int, ...]]] = {}
-    for place, indices in group.removal(group.weakest(count)).items():
-        removed.setdefault(place.tensor, {})[place.axis] = indices
-    by = "weights" if settings.importance == "magnitude" else "share in the layers after it"
-    makers, takers = len(group.layers), len({place.tensor for place in group.consumers})
-    if group.kind == "heads":
-        makers = 1
-    why = f"those with the smallest {by}"
-    if makers > 1:
-        why += f", which {makers} layers make together"
-    why += f"; {takers} layers take in fewer" if takers > 1 else "; 1 layer takes in fewer"
-    return Step(
-        group.layers[0],
-        f"remove {count} of {group.size} {group.kind}",
-        why,
-        {
-            "removed": removed,
-            "channels": group.size,
-            "gone": count,
-            "kind": group.kind,
-            "layers": group.layers,
-            "sizes": group.sizes_without(count),
-        },
-    )
-
-
-def _plan(
-    workload: Workload,
-    settings: RemoveChannels,
-    steps: tuple[Step, ...],
-    skipped: list[Skipped],
-    notes: tuple[str, ...],
-) -> Plan:
-    gain = None
-    if steps:
-        twin: nn.Module = TorchAdapter().clone(workload.model)
-        config_note = _carry_out(twin, steps)
-        gain = counted_shrinkage(workload.model, twin)
-        counted = macs_note(count_macs(workload.model, workload), count_macs(twin, workload))
-        notes = tuple(note for note in (counted, config_note, *notes) if note)
-    return Plan(
-        NAME,
-        settings.to_dict(),
-        steps,
-        tuple(skipped),
-        shrinkage=gain,
-        not_predicted={"speedup": NO_SPEEDUP},
-        notes=notes,
-    )

@@ -3,164 +3,103 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass, replace
-from typing import Any
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from typing import Any, Protocol
 
 import numpy as np
 
-from tinytorch.core.kernels import Array
 from tinytorch.core.module import Module
-from tinytorch.core.tensor import Tensor
-from tinytorch.errors import SettingError, TinyTorchError
-from tinytorch.models.adapter import adapter_for, owner_of
-from tinytorch.models.core import own_tensors
-from tinytorch.models.workload import Workload, call_model, check_workload
+from tinytorch.errors import SettingError, first_line
+from tinytorch.models.adapter import Adapter, Array, adapter_for, wrapping_layers
+from tinytorch.models.workload import Workload, check_workload
 from tinytorch.profiling.profile import Profile
-from tinytorch.transforms.plan import Gain, Plan, Skipped
+from tinytorch.transforms.plan import Plan, Skipped, Step, Transform, Variant
 from tinytorch.transforms.support.observing import (
-    calling_plainly,
+    calls_of,
     check_no_cache,
     checked_patterns,
     idle_patterns,
-    switch_to_eval,
+    outputs_of,
+    relative_change,
+    run_call,
+    why_kept,
 )
-from tinytorch.transforms.support.trimming import (
-    Removed,
-    choose_layers,
-    is_part,
-    staying_layers,
-    steps_of,
-    why_no_stream,
-    why_part_kept,
-)
+from tinytorch.transforms.support.weights import counted_shrinkage
 
 __all__ = [
-    "NOT_LISTED",
-    "NO_PRODUCT",
+    "LayerLists",
     "LayerSurvey",
     "OutputChange",
     "RemoveLayers",
+    "choose_layers",
+    "is_part",
+    "lists_of",
     "remove_items",
+    "staying_layers",
+    "steps_of",
     "survey_layers",
+    "why_no_stream",
+    "why_part_kept",
 ]
 
 
-# ---------------------------------------------------------------- which layers of a TinyTorch
-# model can be taken out of their lists, and what that does to it
-
-NOT_LISTED = "it is no item of a list of layers"
-NO_PRODUCT = "it multiplies by no matrix: without it next to nothing would be saved"
-
-Reasons = dict[str, str]
+# ---------------------------------------------------------------- the lists of layers of a model
 
 
-@dataclass(frozen=True)
-class ListItem:
-    """A layer in a list: the list itself, and its path."""
+class LayerLists(Protocol):
+    """The layers in lists by their paths, each with the path of its list."""
 
-    layer: Any
-    owner: list[Any]
-    list_path: str
+    items: dict[str, Any]
+    list_of: dict[str, str]
 
+    def places(self, layer: Any) -> int:
+        """Return in how many places a layer stands."""
 
-@dataclass
-class LayerSurvey:
-    """The items of lists of layers that multiply by weights, by path, and why some cannot go.
+    def shorten(self, gone: Collection[str]) -> Callable[[], None]:
+        """Take layers out of their lists, and return what puts them back."""
 
-    `parts` are the paths of all layers in them.
-    """
-
-    items: Mapping[str, ListItem]
-    parts: tuple[str, ...]
-    reasons: Reasons
-    others: tuple[Skipped, ...]
-
-    @property
-    def candidates(self) -> tuple[str, ...]:
-        return tuple(path for path in self.items if path not in self.reasons)
-
-    @property
-    def skipped(self) -> tuple[Skipped, ...]:
-        """What stays and why; of the parts of an item there is nothing to say beside it."""
-        parts = {path for path in self.items for of in self.items if path.startswith(f"{of}.")}
-        staying = (Skipped(path, why) for path, why in self.reasons.items() if path not in parts)
-        return (*self.others, *staying)
-
-    def reject(self, path: str, reason: str) -> None:
-        self.reasons[path] = reason
-
-    def removable_beside(self, gone: Collection[str]) -> list[str]:
-        """Give the candidates that may go, too: not the last one of its list."""
-        left: dict[str, int] = {}
-        for path, item in self.items.items():
-            left[item.list_path] = left.get(item.list_path, 0) + (path not in gone)
-        return [
-            path
-            for path in self.candidates
-            if path not in gone
-            and left[self.items[path].list_path] > 1
-            and not any(path.startswith(f"{each}.") for each in gone)
-        ]
+    def remove(self, gone: Collection[str]) -> str:
+        """Take layers out of their lists for good, and return a note about that, if any."""
 
 
-# ---------------------------------------------------------------- looking at a model
+class PlainLists:
+    """Lists in the attributes of TinyTorch's modules, of plain objects, and deeper in them."""
 
+    def __init__(self, modules: Mapping[str, Any]) -> None:
+        names = {id(module): path for path, module in modules.items()}
+        self.items: dict[str, Any] = {}
+        self.list_of: dict[str, str] = {}
+        self._lists: dict[str, list[Any]] = {}
+        for path, module in modules.items():
+            for name, value in getattr(module, "__dict__", {}).items():
+                for list_path, found in _lists(f"{path}.{name}" if path else name, value):
+                    self._lists[list_path] = found
+                    for layer in found:
+                        if id(layer) in names and isinstance(layer, Module):
+                            self.items[names[id(layer)]] = layer
+                            self.list_of[names[id(layer)]] = list_path
 
-@dataclass
-class _Seen:
-    """What a layer was called with and gave."""
+    def places(self, layer: Any) -> int:
+        lists = {id(each): each for each in self._lists.values()}.values()
+        return sum(each is layer for found in lists for each in found)
 
-    calls: int = 0
-    problem: str = ""
+    def shorten(self, gone: Collection[str]) -> Callable[[], None]:
+        removed = {id(self.items[path]) for path in gone}
+        before = [(self._lists[name], list(self._lists[name])) for name in self._lists]
+        for owner, layers in before:
+            owner[:] = [each for each in layers if id(each) not in removed]
 
+        def put_back() -> None:
+            for owner, layers in before:
+                owner[:] = layers
 
-def survey_layers(workload: Workload, keep: tuple[str, ...]) -> LayerSurvey:
-    """Find the items of lists on a copy of the model, and see them at work on the inputs."""
-    if not workload.calibration and not workload.arguments:
-        raise SettingError(
-            "what a layer is worth is seen on calibration data or inputs, and there are none; give "
-            "the workload `calibration`, or inputs"
-        )
-    adapter = adapter_for(workload.model, workload.arguments)
-    twin = adapter.clone(workload.model)
-    modules = dict(adapter.modules(twin))
-    switch_to_eval(modules)
-    listed = dict(_list_items(twin, modules))
-    items = {path: item for path, item in listed.items() if _holds_product(item.layer)}
-    seen, last = _watch(twin, modules, items, workload)
-    reasons: Reasons = {}
-    for path, item in items.items():
-        reason = (
-            why_part_kept(path, modules, keep)
-            or _why_not_in_list(item, items)
-            or _why_needed(seen[path], makes_outputs=path in last)
-        )
-        if reason:
-            reasons[path] = reason
-    others = [
-        Skipped(path, NO_PRODUCT if _is_inside(path, listed) else NOT_LISTED)
-        for path, module in modules.items()
-        if _own_weights(module) and not _is_inside(path, items)
-    ]
-    if not items and not others:
-        others.append(Skipped("", f"no layer with weights was found in {workload.name}"))
-    parts = tuple(path for path in modules if _is_inside(path, items))
-    return LayerSurvey(items, parts, reasons, tuple(others))
+        return put_back
 
-
-def _list_items(model: Any, modules: Mapping[str, Any]) -> Iterator[tuple[str, ListItem]]:
-    """Yield the layers in lists, under the names that the model has for them."""
-    names = {id(module): path for path, module in modules.items()}
-    for path, module in modules.items():
-        if not hasattr(module, "__dict__"):
-            continue
-        for name, value in vars(module).items():
-            for list_path, found in _lists(f"{path}.{name}" if path else name, value):
-                for layer in found:
-                    if id(layer) in names and isinstance(layer, Module):
-                        yield names[id(layer)], ListItem(layer, found, list_path)
+    def remove(self, gone: Collection[str]) -> str:
+        self.shorten(gone)
+        return ""
 
 
 def _lists(path: str, value: Any) -> Iterator[tuple[str, list[Any]]]:
@@ -177,217 +116,337 @@ def _lists(path: str, value: Any) -> Iterator[tuple[str, list[Any]]]:
         yield from _lists(f"{path}.{name}", item)
 
 
+def lists_of(adapter: Adapter, model: Any) -> LayerLists:
+    """Return the lists of layers of a model."""
+    if adapter.name == "pytorch":
+        from tinytorch.transforms.remove_layers.torch import TorchLists
+
+        return TorchLists(model)
+    return PlainLists(adapter.modules(model))
+
+
+def remove_items(model: Any, paths: Sequence[str]) -> str:
+    """Take layers out of the lists that hold them, in place; if one is not there, none goes.
+
+    The result is a note about the configuration of the model, if it has one.
+    """
+    lists = lists_of(adapter_for(model), model)
+    missing = [path for path in paths if path not in lists.items]
+    if missing:
+        raise SettingError(
+            f"the model has no layer {missing[0]!r} in a list of layers; make a plan for this model"
+        )
+    return lists.remove(paths) if paths else ""
+
+
+# ---------------------------------------------------------------- which of them can go
+
+NOT_LISTED = "it is no item of a list of layers"
+NO_PRODUCT = "it multiplies by no matrix: without it next to nothing would be saved"
+NO_CALLS = (
+    "what a layer is worth is seen on calibration data or inputs, and there are none; give the "
+    "workload `calibration`, or inputs"
+)
+
+
+@dataclass
+class LayerSurvey:
+    """The items of lists that multiply by weights, with their lists, and why some layers stay.
+
+    `parts` are the paths of all layers in the items.
+    """
+
+    items: Mapping[str, str]
+    reasons: dict[str, str]
+    parts: tuple[str, ...] = ()
+
+    @property
+    def candidates(self) -> tuple[str, ...]:
+        return tuple(path for path in self.items if path not in self.reasons)
+
+    @property
+    def skipped(self) -> tuple[Skipped, ...]:
+        """What stays and why; of the parts of an item there is nothing to say beside it."""
+        parts = {path for path in self.items for of in self.items if path.startswith(f"{of}.")}
+        return tuple(Skipped(path, why) for path, why in self.reasons.items() if path not in parts)
+
+    def removable_beside(self, gone: Collection[str]) -> list[str]:
+        """Return the candidates that may go, too: not the last one of its list."""
+        left: dict[str, int] = {}
+        for path, list_path in self.items.items():
+            left[list_path] = left.get(list_path, 0) + (path not in gone)
+        return [
+            path
+            for path in self.candidates
+            if left[self.items[path]] > 1
+            and not any(is_part(path, each) or is_part(each, path) for each in gone)
+        ]
+
+
+@dataclass
+class _Seen:
+    """What a layer was called with and gave."""
+
+    calls: int = 0
+    problem: str = ""
+
+
+def survey_layers(workload: Workload, keep: tuple[str, ...]) -> LayerSurvey:
+    """Find the items of lists on a copy of the model, and see them at work on one call."""
+    if not calls_of(workload):
+        raise SettingError(NO_CALLS)
+    adapter = adapter_for(workload.model, workload.arguments)
+    twin = adapter.clone(workload.model)
+    modules = dict(adapter.modules(twin))
+    lists = lists_of(adapter, twin)
+    items = [path for path, layer in lists.items.items() if _holds_product(adapter, layer)]
+    seen, last = _watch(adapter, twin, items, workload)
+    reasons: dict[str, str] = {}
+    for path, module in modules.items():
+        if path in items:
+            reason = (
+                why_part_kept(path, modules, keep)
+                or _why_not_in_list(path, lists)
+                or _why_needed(path, seen[path], last)
+            )
+        elif any(is_part(path, item) for item in items) or not _holds_tensors(adapter, module):
+            continue
+        else:
+            reason = NO_PRODUCT if any(is_part(path, item) for item in lists.items) else NOT_LISTED
+        if reason:
+            reasons[path] = reason
+    if not items and not reasons:
+        reasons[""] = f"no layer with weights was found in {workload.name}"
+    parts = tuple(path for path in modules if any(is_part(path, item) for item in items))
+    return LayerSurvey({path: lists.list_of[path] for path in items}, reasons, parts)
+
+
 def _watch(
-    model: Any, modules: Mapping[str, Any], items: Mapping[str, ListItem], workload: Workload
-) -> tuple[dict[str, _Seen], tuple[str, ...]]:
-    """Call the model once; give what the items did, and those whose weights were used last."""
+    adapter: Adapter, model: Any, items: Sequence[str], workload: Workload
+) -> tuple[dict[str, _Seen], Collection[str]]:
+    """Call the model once; return what the items did, and the layers at work with weights last."""
+    modules = adapter.modules(model)
     seen = {path: _Seen() for path in items}
     active: list[str] = []
-    last: tuple[str, ...] = ()
+    last: list[str] = []
 
-    def watching(path: str, forward: Any) -> Any:
+    def wrapper(path: str, forward: Callable[..., Any]) -> Callable[..., Any]:
         def call(*inputs: Any, **settings: Any) -> Any:
-            nonlocal last
             active.append(path)
             output = forward(*inputs, **settings)
             if path in seen:
                 seen[path].calls += 1
-                first = next(iter((*inputs, *settings.values())), None)
-                seen[path].problem = seen[path].problem or why_no_stream(first, output, Tensor)
-            if _own_weights(modules[path]):
-                last = tuple(active)
+                stream = output[0] if isinstance(output, tuple) and output else output
+                problem = why_no_stream(next(iter((*inputs, *settings.values())), None), stream)
+                seen[path].problem = seen[path].problem or problem
+            if _holds_tensors(adapter, modules[path]):
+                last[:] = active
             active.pop()
             return output
 
         return call
 
-    with ExitStack() as stack:
-        for path, module in modules.items():
-            if isinstance(module, Module):
-                had = vars(module).get("forward")
-                vars(module)["forward"] = watching(path, module.forward)
-                stack.callback(_restore, module, had)
-        _call(model, _calls(workload)[0])
+    with wrapping_layers(modules, ("forward",), wrapper):
+        run_call(model, calls_of(workload)[0])
     return seen, last
 
 
-def _restore(module: Any, forward: Any) -> None:
-    if forward is None:
-        vars(module).pop("forward")
-    else:
-        vars(module)["forward"] = forward
-
-
-@dataclass(frozen=True)
-class _Call:
-    arguments: tuple[Any, ...]
-    keywords: Mapping[str, Any]
-    name: str
-
-
-def _calls(workload: Workload) -> list[_Call]:
-    """Give the calls of the calibration data, or else the one of the inputs."""
-    if not workload.calibration:
-        return [_Call(workload.inputs, workload.keywords, "the inputs")]
-    return [
-        # what inputs are given by name may also come first in a batch
-        _Call(each, workload.keywords if len(each) <= len(workload.inputs) else {}, name)
-        for number, each in enumerate(workload.calibration)
-        if (name := f"calibration batch {number}")
-    ]
-
-
-def _call(model: Any, call: _Call) -> Any:
-    try:
-        with calling_plainly(model):
-            return call_model(model, *call.arguments, **call.keywords)
-    except TinyTorchError as error:
-        raise SettingError(f"{call.name} does not fit the model: {error}") from error
-
-
-def _why_not_in_list(item: ListItem, items: Mapping[str, ListItem]) -> str:
-    lists = {id(other.owner): other.owner for other in items.values()}.values()
-    places = sum(each is item.layer for found in lists for each in found)
-    if places > 1:
+def _why_not_in_list(path: str, lists: LayerLists) -> str:
+    layer = lists.items[path]
+    if (places := lists.places(layer)) > 1:
         return f"it stands in {places} places"
-    if "forward" in vars(item.layer):
+    if "forward" in vars(layer):
         return "its forward was replaced on this object by another function"
     return ""
 
 
-def _why_needed(seen: _Seen, *, makes_outputs: bool) -> str:
+def _why_needed(path: str, seen: _Seen, last: Collection[str]) -> str:
     if not seen.calls:
         return "it was not called"
     if seen.problem:
         return seen.problem
-    return "it makes the outputs: no weights come after it" if makes_outputs else ""
+    return "it makes the outputs: no weights come after it" if path in last else ""
 
 
-def _is_inside(path: str, items: Collection[str]) -> bool:
-    return any(is_part(path, each) for each in items)
+def _holds_tensors(adapter: Adapter, module: Any) -> bool:
+    return any(True for _ in adapter.own_tensors(module))
 
 
-def _own_weights(module: Any) -> bool:
-    return any(True for _ in own_tensors(module))
-
-
-def _holds_product(layer: Any) -> bool:
+def _holds_product(adapter: Adapter, layer: Any) -> bool:
     """Whether a layer or a part of it holds a weight with two or more axes, in whatever form."""
     return any(
-        hasattr(module, "weight_size") or any(each.data.ndim > 1 for _, each in own_tensors(module))
-        for module in layer.modules()
+        hasattr(module, "weight_size")
+        or adapter.packed_form(module)
+        or any(np.ndim(adapter.values(each)) > 1 for _, each in adapter.own_tensors(module))
+        for module in adapter.modules(layer).values()
     )
 
 
-# ---------------------------------------------------------------- taking layers away
+# ---------------------------------------------------------------- what a model is without them
 
-
-def remove_items(model: Any, paths: Sequence[str]) -> Any:
-    """Take layers out of the lists that hold them, in place; if one is not there, none goes."""
-    adapter = adapter_for(owner_of(model))
-    modules = dict(adapter.modules(model))
-    items = dict(_list_items(model, modules))
-    missing = [path for path in paths if path not in items]
-    if missing:
-        raise SettingError(
-            f"the model has no layer {missing[0]!r} in a list of layers; make a plan for this model"
-        )
-    for path in paths:
-        item = items[path]
-        item.owner[:] = [each for each in item.owner if each is not item.layer]
-    return model
+SAME = 1e-5
+"""The same operations on the same numbers; some kernels of a GPU add up in any order."""
 
 
 class OutputChange:
-    """Tells how much the outputs of a model change when layers are gone."""
+    """Tells how much the outputs of a copy of a model change without some layers."""
 
     def __init__(self, workload: Workload) -> None:
-        self._workload = workload
+        calls = calls_of(workload)
         self._adapter = adapter_for(workload.model, workload.arguments)
-        self._calls = _calls(workload)
-        self._held = self._bytes(workload.model)
-        self._expected = self._outputs(self._adapter.clone(workload.model), len(self._calls))
-        if not self._expected:
+        self._model = self._adapter.clone(workload.model)
+        self._lists = lists_of(self._adapter, self._model)
+        self._calls = calls[1:] if workload.calibration and workload.arguments else calls
+        self._expected = [outputs_of(self._model, call) for call in self._calls]
+        if not any(self._expected):
             raise SettingError(
-                "the model returns no floating-point numbers, so nobody can tell how much it "
-                "misses a layer"
+                "the model returns no floating-point numbers, so the change without a layer "
+                "cannot be measured"
             )
 
-    def without(self, paths: tuple[str, ...]) -> tuple[float, str]:
-        """Give the change relative to the outputs (both root mean squares), or why they must stay.
+    def without(self, paths: Sequence[str]) -> tuple[float, str]:
+        """Return the change relative to the outputs (both root mean squares), or why they stay.
 
         A model that goes over its list computes the same as one in which the layers let their
         inputs pass. One that does not, but counts or names its layers, would compute nonsense.
         """
-        skipping = self._adapter.clone(self._workload.model)
-        shorter = remove_items(self._adapter.clone(self._workload.model), paths)
         try:
-            with _letting_pass(self._adapter.modules(skipping), paths):
-                wanted = self._outputs(skipping, 1)
-            found = self._outputs(shorter, len(self._calls))
-        except Exception as error:  # any code of the user's may be behind it
-            return math.inf, f"the model fails without it ({type(error).__name__}: {error})"
-        if self._bytes(shorter) >= self._held:
+            with _letting_pass({path: self._lists.items[path] for path in paths}):
+                wanted = outputs_of(self._model, self._calls[0])
+            put_back = self._lists.shorten(paths)
+            try:
+                found = [outputs_of(self._model, call) for call in self._calls]
+                held_without = self._bytes()
+            finally:
+                put_back()
+        except SettingError as error:
+            return math.inf, f"the model fails without it ({first_line(error.__cause__ or error)})"
+        if held_without >= self._bytes():
             return math.inf, "others hold all of its weights: nothing would be saved"
-        if len(found) != len(self._expected) or not _agree(wanted, found[: len(wanted)]):
+        if not _agree(wanted, found[0]):
             return math.inf, "the model does not simply go over its list: it needs this one there"
-        change = _relative_change(self._expected, found)
-        return change, "" if math.isfinite(change) else "without it the outputs are not finite"
+        change, reason = relative_change(
+            [each for outputs in self._expected for each in outputs],
+            [each for outputs in found for each in outputs],
+        )
+        return change, f"without it {reason}" if reason else ""
 
-    def _bytes(self, model: Any) -> int:
-        return sum(each.nbytes for each in self._adapter.parameters(model))
-
-    def _outputs(self, model: Any, count: int) -> list[Array]:
-        switch_to_eval(self._adapter.modules(model))
-        arrays: list[Array] = []
-        for each in self._calls[:count]:
-            own = replace(each, arguments=self._adapter.copy_inputs(each.arguments))
-            output = _call(model, own)
-            arrays += [each for each in self._adapter.arrays(output) if each.dtype.kind == "f"]
-        return arrays
+    def _bytes(self) -> int:
+        return sum(each.nbytes for each in self._adapter.parameters(self._model))
 
 
 @contextmanager
-def _letting_pass(modules: Mapping[str, Any], paths: Sequence[str]) -> Iterator[None]:
-    with ExitStack() as stack:
-        for path in paths:
-            layer = modules[path]
-            vars(layer)["forward"] = lambda x, *others, **settings: x
-            stack.callback(vars(layer).pop, "forward")
+def _letting_pass(layers: Mapping[str, Any]) -> Iterator[None]:
+    """Let layers give what they would, with their input in the place of their first output."""
+
+    def wrapper(path: str, forward: Callable[..., Any]) -> Callable[..., Any]:
+        def let_pass(*inputs: Any, **settings: Any) -> Any:
+            first = next(iter((*inputs, *settings.values())))
+            output = forward(*inputs, **settings)
+            return (first, *output[1:]) if isinstance(output, tuple) else first
+
+        return let_pass
+
+    with wrapping_layers(layers, ("forward",), wrapper):
         yield
 
 
 def _agree(wanted: Sequence[Array], found: Sequence[Array]) -> bool:
-    """The same operations on the same numbers give the same bits."""
-    return len(wanted) == len(found) and all(
-        one.shape == other.shape and np.array_equal(one, other, equal_nan=True)
-        for one, other in zip(wanted, found, strict=True)
+    if len(wanted) == len(found) and all(
+        np.array_equal(one, other, equal_nan=True) for one, other in zip(wanted, found, strict=True)
+    ):
+        return True
+    return relative_change(wanted, found)[0] <= SAME
+
+
+# ---------------------------------------------------------------- those that are missed least
+
+Removed = Sequence[tuple[str, float]]
+"""Layers in the order in which they go, each with how much the outputs change by then."""
+
+
+def choose_layers(
+    survey: LayerSurvey, judge: OutputChange, alone: Mapping[str, float], *, count: int
+) -> Removed:
+    """Remove the layer that is missed least, again and again; `alone` has the first changes."""
+    chosen: list[tuple[str, float]] = []
+    while len(chosen) < count:
+        gone = tuple(path for path, _ in chosen)
+        changes: dict[str, float] = {}
+        for path in survey.removable_beside(gone):
+            change, reason = (alone[path], "") if not gone else judge.without((*gone, path))
+            if not reason:
+                changes[path] = change
+        if not changes:
+            break
+        least = min(changes, key=lambda path: changes[path])
+        chosen.append((least, changes[least]))
+    return chosen
+
+
+def steps_of(removed: Removed, alone: Mapping[str, float]) -> tuple[Step, ...]:
+    return tuple(
+        Step(
+            path,
+            "removed",
+            f"without it the outputs change by {alone[path]:.2%}"
+            + (f", by {change:.2%} with those removed before" if number else ""),
+            {"order": number, "change_alone": alone[path], "change_together": change},
+        )
+        for number, (path, change) in enumerate(removed)
     )
 
 
-def _relative_change(expected: Sequence[Array], found: Sequence[Array]) -> float:
-    signal = noise = 0.0
-    for one, other in zip(expected, found, strict=True):
-        if one.shape != other.shape:
-            return math.inf
-        exact = one.astype(np.float64)
-        signal += float(np.square(exact).sum())
-        noise += float(np.square(exact - other).sum())
-    if noise == 0:
-        return 0.0
-    change = math.sqrt(noise / signal) if signal else math.inf
-    return change if math.isfinite(change) else math.inf
+def staying_layers(
+    survey: LayerSurvey, alone: Mapping[str, float], gone: Iterable[str]
+) -> tuple[Skipped, ...]:
+    """Say of each layer that could go, but stays, what it would change."""
+    gone = tuple(gone)
+    removable = survey.removable_beside(gone)
+    return tuple(
+        Skipped(
+            path,
+            f"without it the outputs would change by {change:.2%}"
+            + ("" if path in removable else "; nothing else of its kind is in its list"),
+        )
+        for path, change in alone.items()
+        if not any(is_part(path, each) for each in gone)
+    )
 
 
-# ---------------------------------------------------------------- RemoveLayers: the transform that
-# makes a model shallower, by the layers that it misses least
+def is_part(path: str, of: str) -> bool:
+    """Tell whether a layer is another one, or in it."""
+    return path == of or path.startswith(f"{of}.")
+
+
+def why_no_stream(first: Any, output: Any) -> str:
+    """Say why a layer that makes this output of this input cannot be left out, or nothing."""
+    if not all(hasattr(each, "shape") and hasattr(each, "dtype") for each in (first, output)):
+        return "it takes or gives something else than one tensor"
+    if first.shape != output.shape:
+        return f"it makes {tuple(output.shape)} of {tuple(first.shape)}, so others need it"
+    if first.dtype != output.dtype:
+        return f"it makes {output.dtype} of {first.dtype}, so others need it"
+    return ""
+
+
+def why_part_kept(path: str, modules: Iterable[str], keep: tuple[str, ...]) -> str:
+    """Say which pattern keeps a layer, or a part of it, which would go with it."""
+    for part in modules:
+        reason = why_kept(part, keep) if is_part(part, path) else ""
+        if reason:
+            return reason if part == path else f"{part!r} in it is {reason}"
+    return ""
+
+
+# ---------------------------------------------------------------- RemoveLayers: the transform
 
 NAME = "RemoveLayers"
 NO_SPEEDUP = "how long a layer takes depends on the machine and the inputs; compare() measures it"
 
 
 @dataclass(frozen=True)
-class RemoveLayers:
+class RemoveLayers(Transform):
     """Remove whole layers, such as the blocks of a transformer: those that are missed least.
 
     What can go are items of lists of layers (`Sequential.layers`, `GPT.blocks`, any list in a
@@ -397,6 +456,10 @@ class RemoveLayers:
     data, or on the inputs where there is none: `count` times over, each time without those that are
     gone already. keep: patterns of layers that stay.
     """
+
+    variants = (Variant("fewer-layers", "remove the least important block", {"count": 1}),)
+    role, place, order = "structure", 1, 20
+    may_compete, effect = True, "removes layers with their weights"
 
     count: int = 1
     keep: tuple[str, ...] = ()
@@ -410,43 +473,35 @@ class RemoveLayers:
         return asdict(self)
 
     def plan(self, workload: Workload, profile: Profile | None = None) -> Plan:
-        """Take layers away one by one, and see what the outputs do, on copies of the model."""
+        """Take layers away one by one, and see what the outputs do, on a copy of the model."""
         check_workload(workload)
-        if adapter_for(workload.model, workload.arguments).name == "pytorch":
-            from tinytorch.transforms.remove_layers.torch import plan_torch
-
-            return plan_torch(workload, self)
-        check_no_cache(adapter_for(workload.model).modules(workload.model))
+        adapter = adapter_for(workload.model, workload.arguments)
+        reason = adapter.why_no_module(workload.model)
+        if reason:
+            return self._as_plan(workload, LayerSurvey({}, {"": reason}), [], {})
+        check_no_cache(adapter.modules(workload.model))
         survey = survey_layers(workload, self.keep)
         removed: Removed = []
         alone: dict[str, float] = {}
         if survey.candidates:
             judge = OutputChange(workload)
-            alone = self._measured_alone(survey, judge)
+            for path in survey.candidates:
+                change, reason = judge.without((path,))
+                if reason:
+                    survey.reasons[path] = reason
+                else:
+                    alone[path] = change
             removed = choose_layers(survey, judge, alone, count=self.count)
         return self._as_plan(workload, survey, removed, alone)
 
     def apply(self, workload: Workload, plan: Plan) -> Any:
-        """Give a copy of the model whose lists are shorter."""
+        """Return a copy of the model whose lists are shorter."""
         plan.check_made_by(NAME, self.to_dict())
         adapter = adapter_for(workload.model, workload.arguments)
-        if adapter.name == "pytorch":
-            from tinytorch.transforms.remove_layers.torch import apply_torch
-
-            return apply_torch(workload, plan, self)
         check_no_cache(adapter.modules(workload.model))
-        return remove_items(adapter.clone(workload.model), plan.layers)
-
-    def _measured_alone(self, survey: LayerSurvey, judge: OutputChange) -> dict[str, float]:
-        """Measure each candidate; those that cannot be taken out of their list are none."""
-        alone: dict[str, float] = {}
-        for path in list(survey.candidates):
-            change, reason = judge.without((path,))
-            if reason:
-                survey.reject(path, reason)
-            else:
-                alone[path] = change
-        return alone
+        twin = adapter.clone(workload.model)
+        remove_items(twin, plan.layers)
+        return twin
 
     def _as_plan(
         self,
@@ -455,36 +510,29 @@ class RemoveLayers:
         removed: Removed,
         alone: dict[str, float],
     ) -> Plan:
-        steps = steps_of(removed, alone)
-        staying = staying_layers(survey, alone, [path for path, _ in removed])
+        gone = [path for path, _ in removed]
         notes = idle_patterns(self.keep, survey.parts, change="removed")
         if len(removed) < self.count:
-            notes += (too_few(len(removed), self.count),)
+            notes += (_too_few(len(removed), self.count),)
+        gain = None
+        if gone:
+            adapter = adapter_for(workload.model, workload.arguments)
+            smaller = adapter.clone(workload.model)
+            note = remove_items(smaller, gone)
+            gain = counted_shrinkage(workload.model, smaller)
+            notes = (note, *notes) if note else notes
         return Plan(
             NAME,
             self.to_dict(),
-            steps,
-            (*survey.skipped, *staying),
-            shrinkage=_shrinkage(workload, [step.layer for step in steps]),
+            steps_of(removed, alone),
+            (*survey.skipped, *staying_layers(survey, alone, gone)),
+            shrinkage=gain,
             not_predicted={"speedup": NO_SPEEDUP},
             notes=notes,
         )
 
 
-def _shrinkage(workload: Workload, gone: list[str]) -> Gain | None:
-    if not gone:
-        return None
-    adapter = adapter_for(workload.model, workload.arguments)
-    smaller = remove_items(adapter.clone(workload.model), gone)
-    before, after = (
-        sum(each.nbytes for each in adapter.parameters(model))
-        for model in (workload.model, smaller)
-    )
-    return Gain.counted(before, after, "counted on a copy")
-
-
-def too_few(found: int, count: int) -> str:
-    """Say that fewer layers can go than were asked for."""
+def _too_few(found: int, count: int) -> str:
     if not found:
         return "no layer can be removed"
     layers = "1 layer" if found == 1 else f"{found:,} layers"

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
 from tinytorch.errors import SettingError
-from tinytorch.transforms.plan import TorchTransform
-
-__all__ = ["SetThreads"]
-
-NAME = "SetThreads"
+from tinytorch.transforms.plan import TIME, TorchTransform, Variant, check_seconds
 
 
 @dataclass(frozen=True)
@@ -30,7 +25,11 @@ class SetThreads(TorchTransform):
     meanwhile, without such a model, takes the number over.
     """
 
-    subject = "a number of threads"
+    variants = (Variant("threads", "compute with the fastest number of threads"),)
+    role, place, order = "threads", 7, 140
+    risk, serves = "exact", TIME
+    devices = ("cpu",)
+    follows_weights = True
 
     threads: int | None = None
     budget_s: float = 1.0
@@ -40,8 +39,7 @@ class SetThreads(TorchTransform):
         is_whole = isinstance(number, int) and not isinstance(number, bool)
         if number is not None and not (is_whole and number > 0):
             raise SettingError(f"threads={number!r}; it must be a whole number from 1 on, or None")
-        if not 0 < self.budget_s < math.inf:
-            raise SettingError(f"budget_s={self.budget_s}; measuring needs some seconds")
+        check_seconds("budget_s", self.budget_s)
 
     @property
     def torch_code(self) -> ModuleType:

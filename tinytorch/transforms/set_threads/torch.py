@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from threading import Lock, local
-from time import perf_counter
 from typing import Any
 
 import numpy as np
@@ -15,15 +14,17 @@ import torch
 from torch import nn
 
 from tinytorch.comparison.outputs import attention_mask_of, compare_outputs
-from tinytorch.comparison.sequential import TimeRatio, estimate_ratio
+from tinytorch.comparison.sequential import estimate_ratio
 from tinytorch.errors import TinyTorchError
 from tinytorch.measure.environment import thread_limit
+from tinytorch.measure.estimate import Estimate
+from tinytorch.measure.interleaving import interleave
 from tinytorch.measure.timing import WALL, gc_paused
 from tinytorch.models.pytorch import TorchAdapter
 from tinytorch.models.pytorch_tensors import WrappedModel, why_no_module
 from tinytorch.models.workload import Workload, call_model
-from tinytorch.transforms.plan import Gain, Plan, Skipped, Step
-from tinytorch.transforms.set_threads import NAME, SetThreads
+from tinytorch.transforms.plan import Gain, Plan, Step
+from tinytorch.transforms.set_threads import SetThreads
 from tinytorch.transforms.support.torch import (
     ROUNDING,
     first_line,
@@ -32,20 +33,11 @@ from tinytorch.transforms.support.torch import (
     why_unlike,
 )
 
-__all__ = [
-    "ThreadRace",
-    "ThreadedModel",
-    "apply_torch",
-    "plan_torch",
-    "race_threads",
-    "thread_numbers",
-]
-
 TURN_S = 2e-4
 MOST_LOOPS = 200
 FEWEST_ROUNDS, MOST_ROUNDS = 9, 60
 HOPELESS = 3.0
-"""Who takes so many times as long as the fastest at first, is not timed further."""
+"""A number that takes this many times as long as the fastest at first is not timed further."""
 FLOOR = 0.02
 """A difference counts when its interval lies beyond this share."""
 ERROR = 0.05
@@ -53,7 +45,7 @@ SETTINGS_TIMED = 200
 SAME_BYTES = "the same parameters are held"
 
 Timer = Callable[[int], float]
-"""Makes so many calls and gives the seconds of one."""
+"""Makes this many calls and returns the seconds of one."""
 
 
 class ThreadedModel(WrappedModel):
@@ -124,8 +116,8 @@ class ThreadRace:
     times: dict[int, list[float]]
     left_out: dict[int, str]
 
-    def ratio(self, number: int) -> TimeRatio:
-        """Give the time with a number of threads over that with the present one."""
+    def ratio(self, number: int) -> Estimate:
+        """Return the time with a number of threads over that with the present one."""
         alpha = ERROR / max(1, len(self.times) - 1)
         values = np.log(np.array(self.times[number]) / np.array(self.times[self.present]))
         return estimate_ratio(values.tolist(), alpha)
@@ -139,7 +131,7 @@ class ThreadRace:
 
     @property
     def table(self) -> tuple[str, ...]:
-        """Say for each number what was measured."""
+        """Return for each number what was measured."""
         lines = []
         for number, values in sorted(self.times.items()):
             line = f"{_counted(number)}: {float(np.median(values)) * 1e3:.3g} ms a call"
@@ -153,7 +145,7 @@ class ThreadRace:
 
 
 def apply_torch(model: nn.Module, workload: Workload, plan: Plan, settings: SetThreads) -> Any:
-    """Give the copy of the model, called with this number of threads.
+    """Return the copy of the model, called with this number of threads.
 
     A plan may be carried out in another process, such as one that loads a saved model. A number
     that was found by measuring is cut to the limit there; one that was asked for is not.
@@ -168,21 +160,21 @@ def plan_torch(workload: Workload, settings: SetThreads) -> Plan:
     """Race the numbers of threads that make sense, or the one that was asked for."""
     reason = _why_not(workload) or _why_nothing_to_choose(settings.threads)
     if reason:
-        return _nothing(settings, reason)
+        return settings.skipping(reason)
     numbers = thread_numbers() if settings.threads is None else [settings.threads]
     try:
         race = race_threads(workload, numbers, budget_s=settings.budget_s)
     except Exception as error:  # a model may raise anything
-        return _nothing(settings, first_line(error))
+        return settings.skipping(first_line(error))
     chosen = race.fastest if settings.threads is None else settings.threads
     if chosen == race.present:
         reason = f"no other number is shown to be faster than the present {race.present}"
-        return _nothing(settings, reason, race.table)
+        return settings.skipping(reason, notes=race.table)
     if chosen not in race.times:  # it was asked for, and its outputs are not those of the model
-        return _nothing(settings, race.left_out[chosen], race.table)
+        return settings.skipping(race.left_out[chosen], notes=race.table)
     trial = try_change(workload, lambda model: ThreadedModel(model, chosen), tolerance=ROUNDING)
     if not trial.works:
-        return _nothing(settings, trial.reason, race.table)
+        return settings.skipping(trial.reason, notes=race.table)
     return _plan(settings, race, chosen)
 
 
@@ -194,11 +186,9 @@ def _plan(settings: SetThreads, race: ThreadRace, chosen: int) -> Plan:
     cost = (
         f"setting the number and putting it back takes {setting_cost(chosen) * 1e6:.2g} us a call"
     )
-    return Plan(
-        NAME,
-        asdict(settings),
+    return settings.planned(
         (step,),
-        speedup=Gain(1 / ratio.value, 1 / ratio.high, 1 / ratio.low, basis),
+        speedup=Gain(**vars(ratio.inverse), basis=basis),
         not_predicted={"shrinkage": SAME_BYTES},
         changes_process=f"sets {_counted(chosen)} for the whole process while it is called",
         notes=(*race.table, cost),
@@ -229,7 +219,7 @@ def race_threads(workload: Workload, numbers: Sequence[int], *, budget_s: float)
 def _checked(
     adapter: TorchAdapter, workload: Workload, model: Any, numbers: Sequence[int]
 ) -> tuple[dict[int, Timer], dict[int, str]]:
-    """Give what times each number of threads, if its outputs are those of the present one."""
+    """Return what times each number of threads, if its outputs are those of the present one."""
     calls: dict[int, Timer] = {}
     left_out: dict[int, str] = {}
     expected = run_once(adapter, workload, adapter.clone(workload.model))
@@ -264,17 +254,16 @@ def _take_rounds(
     calls: dict[int, Timer], first: dict[int, float], budget_s: float
 ) -> dict[int, list[float]]:
     """Let numbers of threads take turns in random order; give seconds per call by round."""
-    rng = np.random.default_rng(0)
-    names = list(calls)
-    loops = {name: min(MOST_LOOPS, max(1, round(TURN_S / first[name]))) for name in names}
-    times: dict[int, list[float]] = {name: [] for name in names}
-    end = perf_counter() + budget_s
-    for turn in range(MOST_ROUNDS):
-        if turn >= FEWEST_ROUNDS and perf_counter() > end:
-            break
-        for index in rng.permutation(len(names)):
-            name = names[index]
-            times[name].append(calls[name](loops[name]))
+    loops = {name: min(MOST_LOOPS, max(1, round(TURN_S / first[name]))) for name in calls}
+    times: dict[int, list[float]] = {name: [] for name in calls}
+    for _, name in interleave(
+        calls,
+        rng=np.random.default_rng(0),
+        at_least=FEWEST_ROUNDS,
+        at_most=MOST_ROUNDS,
+        budget_s=budget_s,
+    ):
+        times[name].append(calls[name](loops[name]))
     return times
 
 
@@ -317,10 +306,6 @@ def _why_nothing_to_choose(threads: int | None) -> str:
     if threads is None and thread_numbers() == [present]:
         return "this process may use 1 thread, by its settings or its cores: nothing to choose"
     return ""
-
-
-def _nothing(settings: SetThreads, reason: str, notes: tuple[str, ...] = ()) -> Plan:
-    return Plan(NAME, asdict(settings), (), (Skipped("", reason),), notes=notes)
 
 
 def _counted(number: int) -> str:

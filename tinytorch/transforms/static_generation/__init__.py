@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import asdict, dataclass
 from types import ModuleType
 from typing import Any
 
 from tinytorch.errors import MissingPartError, SettingError
 from tinytorch.models.workload import Workload
-from tinytorch.transforms.plan import TorchTransform
-
-__all__ = ["Divergence", "StaticGeneration", "generation_call", "static_generator"]
-
-
-NAME = "StaticGeneration"
+from tinytorch.profiling.profile import Profile
+from tinytorch.transforms.plan import TIME, Plan, TorchTransform, Variant, check_seconds
 
 
 @dataclass(frozen=True)
@@ -27,7 +22,18 @@ class StaticGeneration(TorchTransform):
     longer than `limit_s` is given up.
     """
 
-    subject = "generation with a preallocated cache"
+    variants = (
+        Variant(
+            "static-generation",
+            "generate with a cache that is allocated once, and a compiled step",
+            cost="compiling and capturing before the first text; a cache of full length",
+        ),
+    )
+    role, place, order = "kernels", 9, 200
+    risk, serves = "exact", TIME
+    made_for, made_by = "Generation", "tinytorch.perf.memoization.generation_call"
+    follows_weights = is_prepared = True
+
     for_others = "generate(cache=...) of its own keeps a cache"
 
     compile: bool = True
@@ -37,12 +43,11 @@ class StaticGeneration(TorchTransform):
 
     def __post_init__(self) -> None:
         check_length(self.length)
-        if not 0 < self.limit_s < math.inf:
-            raise SettingError(f"limit_s={self.limit_s}; it must be a positive number of seconds")
+        check_seconds("limit_s", self.limit_s)
 
-    def why_not(self, workload: Workload) -> str:
-        """Say why there is nothing to do, without importing transformers for it, or nothing."""
-        return _why_not_generation(workload.model) or why_no_transformers()
+    def make_plan(self, workload: Workload, profile: Profile | None) -> Plan:
+        reason = _why_not_generation(workload.model) or why_no_transformers()
+        return self.skipping(reason) if reason else super().make_plan(workload, profile)
 
     @property
     def torch_code(self) -> ModuleType:
@@ -58,7 +63,7 @@ def check_length(length: int | None) -> None:
 
 
 def why_no_transformers() -> str:
-    """Say why models of transformers cannot be given a cache of ours, or nothing."""
+    """Return why models of transformers cannot be given a cache of ours, or ""."""
     try:
         _import_caches()
     except ModuleNotFoundError as error:
@@ -98,7 +103,7 @@ def generation_call(
     top_k: int = 0,
     top_p: float = 1.0,
 ) -> Any:
-    """Give a model whose call is `generate` of a decoder of transformers, with these settings.
+    """Return a model whose call is `generate` of a decoder of transformers, with these settings.
 
     It is called with `input_ids` and, for prompts of different lengths, an `attention_mask`; so it
     can be the model of a Workload.
@@ -121,7 +126,7 @@ def static_generator(
     compile: bool = True,
     capture: bool = True,
 ) -> Any:
-    """Give a generator for a decoder of transformers, which itself stays as it is.
+    """Return a generator for a decoder of transformers, which itself stays as it is.
 
     Calling it, or its `generate`, gives the tokens that `model.generate` would with the same
     settings: those given here, and the special tokens of the model's `generation_config`. What has
@@ -169,7 +174,7 @@ class Divergence:
 
     @property
     def is_rounding(self) -> bool:
-        """Tell whether the two tokens are closer than the model's own scores are exact.
+        """Return whether the two tokens are closer than the model's own scores are exact.
 
         What follows must be the model's own text, too.
         """
@@ -189,5 +194,5 @@ class Divergence:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """Give everything, ready for JSON."""
+        """Return everything, ready for JSON."""
         return {**asdict(self), "is_rounding": self.is_rounding}

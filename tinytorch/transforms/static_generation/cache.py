@@ -25,9 +25,6 @@ from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
 
 from tinytorch.transforms.static_generation.operators import attend
 
-__all__ = ["PreallocatedLayer", "decoding_attention", "preallocated_cache", "why_no_cache"]
-
-
 KNOWN = (StaticLayer, StaticSlidingWindowLayer)
 """What transformers itself would preallocate for a model. A window is kept by the mask here."""
 
@@ -75,20 +72,20 @@ class PreallocatedLayer(CacheLayerMixin):
         return self.keys, self.values
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
-        """Give how many keys attention sees, and where they begin."""
+        """Return how many keys attention sees, and where they begin."""
         return self.prompt_length or self.length, 0
 
     def get_seq_length(self) -> Any:
-        """Give how many tokens there are already: a tensor, so that nobody has to wait for it."""
+        """Return how many tokens there are already: a tensor, so that nothing waits for it."""
         return 0 if self.prompt_length else self.state[0]
 
     def get_max_length(self) -> int:
-        """Give how many tokens fit."""
+        """Return how many tokens fit."""
         return self.length
 
 
 def why_no_cache(model: Any) -> str:
-    """Say why a model's keys and values cannot be preallocated, or nothing."""
+    """Return why a model's keys and values cannot be preallocated, or ""."""
     config = getattr(model, "config", None)
     if config is None or not hasattr(model, "generate"):
         return f"{type(model).__name__} is no model of transformers that generates"
@@ -107,7 +104,7 @@ def why_no_cache(model: Any) -> str:
 
 
 def _takes(model: Any, name: str) -> bool:
-    """Tell whether a model can be given an argument; one behind `**` may be for a model inside."""
+    """Return whether a model takes an argument; one behind `**` may be for a model inside."""
     takes = inspect.signature(model.forward).parameters
     is_open = any(each.kind is each.VAR_KEYWORD for each in takes.values())
     return name in takes or (is_open and "input_ids" not in takes)
@@ -173,7 +170,7 @@ def _decode_attention(
 
 
 def _is_served() -> bool:
-    """Tell whether this call is one of the session: another thread may use the model meanwhile."""
+    """Return whether this call is the session's: another thread may use the model meanwhile."""
     # A compiler does not follow questions about threads; it traces in the thread of the session.
     return torch.compiler.is_compiling() or threading.get_ident() == _serving.thread
 

@@ -21,18 +21,6 @@ from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 import tinytorch.transforms.static_generation.operators  # noqa: F401 - registers them
 
-__all__ = [
-    "MOST_ROWS",
-    "RowNorm",
-    "decode_backend",
-    "find_norm",
-    "is_given",
-    "rewrite_products",
-    "value_of",
-    "without_slices",
-]
-
-
 # ---------------------------------------------------------------- finding a norm of rows in the
 # graph of a model: it can be computed where its result is read
 
@@ -83,7 +71,7 @@ def find_norm(node: Any) -> RowNorm | None:
 
 
 def _scaled(node: Any) -> tuple[fx.Node, float, fx.Node] | None:
-    """Give x, eps and the first step of `x * rsqrt(mean(x ** 2) + eps)`, in 32 bits, cast back."""
+    """Return x, eps and the first step of `x * rsqrt(mean(x ** 2) + eps)` in 32 bits, cast back."""
     product = _operands(_uncast(node), "mul")
     for wide, inverse in (product, product[::-1]) if len(product) == 2 else ():
         summed = _operands(next(iter(_operands(inverse, "rsqrt")), None), "add")
@@ -105,7 +93,7 @@ def _is_square(node: Any, of: Any) -> bool:
 
 
 def _mean_operand(node: Any) -> Any:
-    """Give what a node is the mean of, over the last axis, which stays."""
+    """Return what a node is the mean of, over the last axis, which stays."""
     operands = _operands(node, "mean")
     if not operands:
         return None
@@ -115,7 +103,7 @@ def _mean_operand(node: Any) -> Any:
 
 
 def _uncast(node: Any) -> Any:
-    """Give what was cast to another dtype, or the node itself."""
+    """Return what was cast to another dtype, or the node itself."""
     cast = _operands(node, "to")
     if len(cast) == 2 and isinstance(cast[1], torch.dtype):
         return cast[0]
@@ -123,7 +111,7 @@ def _uncast(node: Any) -> Any:
 
 
 def _operands(node: Any, name: str) -> list[Any]:
-    """Give what a function or method of this name is called with; nothing for other nodes."""
+    """Return what a function or method of this name is called with; nothing for other nodes."""
     if not isinstance(node, fx.Node):
         return []
     if node.op == "call_function":
@@ -139,12 +127,12 @@ def _dtype(node: Any) -> torch.dtype | None:
 
 
 def is_given(node: Any) -> bool:
-    """Tell whether a node is a tensor that a graph is called with, or holds: not computed in it."""
+    """Return whether a node is an input or a constant of a graph: it is not computed in it."""
     return isinstance(node, fx.Node) and node.op in ("placeholder", "get_attr")
 
 
 def without_slices(node: Any) -> Any:
-    """Give what a node takes all of, as in `x[:, 0:]`, if nothing else reads that; else the node.
+    """Return what a node takes all of, as in `x[:, 0:]`, if nothing else reads that; else the node.
 
     Decoders take those rows whose scores are wanted, which are all of them while they decode.
     """
@@ -172,7 +160,7 @@ def _shape(node: Any) -> tuple[int, ...] | None:
 
 
 def value_of(node: Any) -> torch.Tensor | None:
-    """Give the tensor that stands for a node and has its shape and dtype, or None."""
+    """Return the tensor that stands for a node and has its shape and dtype, or None."""
     value = node.meta.get("example_value") if isinstance(node, fx.Node) else None
     return value if isinstance(value, torch.Tensor) else None
 
@@ -226,7 +214,7 @@ def rewrite_products(graph_module: fx.GraphModule) -> int:
 
 
 def _of_one_input(graph: fx.Graph, writes: Writes) -> list[list[fx.Node]]:
-    """Give the linear layers of few rows, those with the same input together."""
+    """Return the linear layers of few rows, those with the same input together."""
     groups: dict[Any, list[fx.Node]] = defaultdict(list)
     for node in graph.nodes:
         if node.op != "call_function" or node.target not in LINEAR or not _is_small(node):
@@ -246,7 +234,7 @@ def _bias(node: fx.Node) -> Any:
 
 
 def _is_small(node: fx.Node) -> bool:
-    """Tell whether a linear layer has few rows and plain, dense operands of one dtype."""
+    """Return whether a linear layer has few rows and plain, dense operands of one dtype."""
     if len(node.args) < 2 or set(node.kwargs) - {"bias"}:
         return False
     x, weight, bias = value_of(node.args[0]), value_of(node.args[1]), _bias(node)
@@ -255,7 +243,7 @@ def _is_small(node: fx.Node) -> bool:
 
 
 def _is_small_addmm(node: fx.Node) -> bool:
-    """Tell whether `bias + x @ weight` is a layer of few rows."""
+    """Return whether `bias + x @ weight` is a layer of few rows."""
     if node.kwargs or len(node.args) != 3:
         return False
     bias, x, weight = (value_of(each) for each in node.args)
@@ -263,7 +251,7 @@ def _is_small_addmm(node: fx.Node) -> bool:
 
 
 def _are_plain(operands: list[torch.Tensor | None], result: torch.Tensor | None) -> bool:
-    """Tell whether input, matrix and perhaps bias are what our kernels take, and give `result`."""
+    """Return whether our kernels take input, matrix and bias, if any, and give `result`."""
     if result is None or any(each is None for each in operands):
         return False
     known = [each for each in operands if each is not None]
@@ -284,7 +272,7 @@ def _rows(x: torch.Tensor | None) -> int:
 
 
 def _norm_before(nodes: list[fx.Node], writes: Writes) -> Normed:
-    """Give rows, weight and small number of the norm that makes the input of products, if any.
+    """Return rows, weight and small number of the norm that makes the input of products, if any.
 
     Nothing else may read its result, or it would have to be computed all the same.
     """
@@ -300,7 +288,7 @@ def _norm_before(nodes: list[fx.Node], writes: Writes) -> Normed:
 def _sum_after(
     nodes: list[fx.Node], operands: list[Any], writes: Writes
 ) -> tuple[fx.Node | None, Any]:
-    """Give the sum that is all that a layer's result is for, and what it is added to."""
+    """Return the sum that is all that a layer's result is for, and what it is added to."""
     product = nodes[0]
     total = next(iter(product.users), None)
     if len(nodes) > 1 or len(product.users) != 1 or total is None:
@@ -376,14 +364,14 @@ class Writes:
         self._writes = [(place, changed) for place, changed in targets if changed is not None]
 
     def never_touch(self, *weights: Any) -> bool:
-        """Tell whether weights, or None, are given to the graph and changed nowhere in it."""
+        """Return whether weights, or None, are given to the graph and changed nowhere in it."""
         needed = [each for each in weights if each is not None]
         if not all(map(is_given, needed)):
             return False
         return self._are_apart(needed, [changed for _, changed in self._writes])
 
     def leave_alone(self, operands: list[Any], *nodes: fx.Node) -> bool:
-        """Tell whether nothing changes an operand from the first of these nodes to the last."""
+        """Return whether nothing changes an operand from the first of these nodes to the last."""
         places = [self._order[each] for each in nodes]
         between = [changed for place, changed in self._writes if min(places) < place < max(places)]
         return self._are_apart(operands, between)
@@ -398,7 +386,7 @@ class Writes:
 
 
 def _written(node: fx.Node) -> list[Any] | None:
-    """Give what an operation changes; None for nothing, something unknown where nobody can say."""
+    """Return what an operation changes; None for nothing, something unknown where it is unknown."""
     if node.op in ("placeholder", "get_attr", "output"):
         return None
     if node.op == "call_module":
@@ -420,7 +408,7 @@ def _written(node: fx.Node) -> list[Any] | None:
 
 
 def _memory(node: Any) -> int | None:
-    """Give what tells the memory of a tensor from that of others, None where that is not known."""
+    """Return what identifies the memory of a tensor, None where that is unknown."""
     value = value_of(node)
     return None if value is None else value.untyped_storage()._cdata
 
@@ -494,7 +482,7 @@ def _replace_addmm(graph: fx.Graph, node: fx.Node) -> None:
 
 
 def decode_backend(device: str) -> Callable[..., Any]:
-    """Give a backend for `torch.compile`: the rewriting where we have kernels, then inductor."""
+    """Return a backend for `torch.compile`: the rewriting where we have kernels, then inductor."""
     from torch._inductor import config
     from torch._inductor.compile_fx import compile_fx
 

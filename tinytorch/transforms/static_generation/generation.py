@@ -14,19 +14,6 @@ from tinytorch.models.adapter import Array
 from tinytorch.models.pytorch_tensors import WrappedModel, around_calls
 from tinytorch.transforms.static_generation import Divergence
 
-__all__ = [
-    "Generation",
-    "TokenChoice",
-    "argmax_in_parts",
-    "check_new_tokens",
-    "explain_divergence",
-    "prompts_of",
-    "special_tokens",
-    "unlike_settings",
-    "vocabulary_size",
-]
-
-
 # ---------------------------------------------------------------- choosing the next token from
 # scores, as transformers' generate does it. Imported after torch
 
@@ -56,7 +43,7 @@ class TokenChoice:
             raise SettingError(f"top_p={self.top_p}; it must be above 0 and at most 1")
 
     def __call__(self, scores: torch.Tensor) -> torch.Tensor:
-        """Give one token for each row of scores."""
+        """Return one token for each row of scores."""
         scores = scores.float()
         if not self.do_sample:
             is_long = scores.shape[-1] > LONG and scores.is_cuda and torch.compiler.is_compiling()
@@ -77,7 +64,7 @@ class TokenChoice:
 
 
 def argmax_in_parts(scores: torch.Tensor) -> torch.Tensor:
-    """Give the place of the first largest score of each row, (batch, scores), part by part."""
+    """Return the place of the first largest score of each row, (batch, scores), part by part."""
     rows, length = scores.shape
     filled = F.pad(scores, (0, -length % PART), value=-torch.inf)
     parts = filled.view(rows, -1, PART)
@@ -129,7 +116,7 @@ class Generation(WrappedModel):
     def forward(
         self, input_ids: torch.Tensor, attention_mask: torch.Tensor | None = None
     ) -> torch.Tensor:
-        """Give the prompts and the tokens after them."""
+        """Return the prompts and the tokens after them."""
         mask = torch.ones_like(input_ids) if attention_mask is None else attention_mask
         choice = self.choice
         drawing: dict[str, Any] = {"do_sample": choice.do_sample}
@@ -149,7 +136,7 @@ class Generation(WrappedModel):
         return tokens
 
     def shortened_for_profile(self) -> tuple[Generation, str]:
-        """Give a call of the same decoder that is quick to record, and what to say about it.
+        """Return a call of the same decoder that is quick to record, and what to say about it.
 
         It is the call itself, and nothing to say, where that writes few tokens.
         """
@@ -168,7 +155,7 @@ class Generation(WrappedModel):
         expected: Sequence[Array],
         found: Sequence[Array],
     ) -> tuple[str, ...]:
-        """Say why other tokens are a matter of rounding, in one text per sequence that differs.
+        """Return why other tokens are a matter of rounding, in one text per sequence that differs.
 
         Nothing is said where one of them is not, or where tokens are drawn.
         """
@@ -183,7 +170,7 @@ class Generation(WrappedModel):
 def prompts_of(
     inputs: tuple[Any, ...], keywords: Mapping[str, Any]
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """Give the tokens and the mask of a call, however they are passed."""
+    """Return the tokens and the mask of a call, however they are passed."""
     named = {**dict(zip(("input_ids", "attention_mask"), inputs, strict=False)), **keywords}
     return named["input_ids"], named.get("attention_mask")
 
@@ -197,7 +184,7 @@ def check_new_tokens(count: Any) -> None:
 
 
 def special_tokens(model: Any) -> tuple[tuple[int, ...], int]:
-    """Give the tokens that end a sequence, and what is written after them."""
+    """Return the tokens that end a sequence, and what is written after them."""
     config = model.generation_config
     ends = config.eos_token_id
     stops = () if ends is None else tuple(ends) if isinstance(ends, (list, tuple)) else (ends,)
@@ -206,13 +193,13 @@ def special_tokens(model: Any) -> tuple[tuple[int, ...], int]:
 
 
 def vocabulary_size(model: Any) -> int:
-    """Give how many tokens a model knows."""
+    """Return how many tokens a model knows."""
     rows: int = model.get_input_embeddings().weight.shape[0]
     return rows
 
 
 def unlike_settings(model: Any) -> dict[str, Any]:
-    """Give the settings of a model's generation that would choose other tokens than ours."""
+    """Return the settings of a model's generation that would choose other tokens than ours."""
     settings = vars(model.generation_config)
     return {
         name: value
@@ -228,7 +215,7 @@ def unlike_settings(model: Any) -> dict[str, Any]:
 BLOCK = 64
 """So many tokens after the first difference are read at a time: their scores take memory."""
 TYPICAL = 2
-"""Two scores out of a whole vocabulary may have moved little by luck: so many times the typical."""
+"""Two scores of a vocabulary may have moved little by chance: this many times the typical move."""
 
 
 @torch.no_grad()
@@ -301,7 +288,7 @@ class _Steps:
 
 
 def _judged(model: Any, steps: _Steps, both: list[int]) -> tuple[float, float, int | None]:
-    """Give how far two tokens are apart, how exact that is, and the first one that strays.
+    """Return how far two tokens are apart, how exact that is, and the first one that strays.
 
     Token by token takes as long as generating the text, so it is read so only as far as it must be:
     up to the place, and to every later token that the noise at the place does not explain.
@@ -325,7 +312,7 @@ def _judged(model: Any, steps: _Steps, both: list[int]) -> tuple[float, float, i
 def _gap_and_noise(
     at_once: torch.Tensor, one_by_one: torch.Tensor, both: list[int]
 ) -> tuple[float, float]:
-    """Give how far the scores of two tokens are apart, and how exact that is."""
+    """Return how far the scores of two tokens are apart, and how exact that is."""
     step = torch.finfo(at_once.dtype).eps * float(at_once[both].abs().max())
     at_once, one_by_one = at_once.float(), one_by_one.float()
     moved = (at_once - one_by_one).abs()
@@ -335,7 +322,7 @@ def _gap_and_noise(
 
 
 def _scores(model: Any, steps: _Steps, sizes: list[int]) -> Iterator[torch.Tensor]:
-    """Yield the scores of every token from the place on, with so many tokens read at a time."""
+    """Yield the scores of every token from the place on, reading `sizes` tokens at a time."""
     cache, begin = None, 0
     for size in sizes:
         end = begin + size

@@ -12,8 +12,6 @@ from typing import Any
 import torch
 from torch.nn import functional as F
 
-__all__ = ["ACTIVATIONS", "attend", "gated_product", "joint_product"]
-
 ACTIVATIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "silu": F.silu,
     "gelu": F.gelu,
@@ -79,7 +77,7 @@ def gated_product(
     norm: torch.Tensor | None = None,
     eps: float = 0.0,
 ) -> torch.Tensor:
-    """Give activation(x @ gate^T) * (x @ up^T), of normed rows where a norm is given."""
+    """Return activation(x @ gate^T) * (x @ up^T), of normed rows where a norm is given."""
     if x.is_cuda:
         from tinytorch.transforms.static_generation import triton_products as kernels
 

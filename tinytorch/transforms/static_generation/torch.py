@@ -8,7 +8,7 @@ import types
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import dataclass, fields, replace
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
@@ -29,7 +29,7 @@ from tinytorch.models.pytorch_capture import Captured, capture
 from tinytorch.models.pytorch_compile import why_it_failed
 from tinytorch.models.pytorch_tensors import WrappedModel, why_no_module
 from tinytorch.models.workload import Preparation, Workload, while_planning
-from tinytorch.transforms.plan import Plan, Skipped, Step
+from tinytorch.transforms.plan import Plan, Step
 from tinytorch.transforms.static_generation.cache import (
     decoding_attention,
     preallocated_cache,
@@ -50,23 +50,12 @@ from tinytorch.transforms.static_generation.generation import (
 if TYPE_CHECKING:
     from tinytorch.transforms.static_generation import StaticGeneration
 
-__all__ = [
-    "MOST_SESSIONS",
-    "DecodeSession",
-    "SessionSettings",
-    "StaticGenerator",
-    "apply_torch",
-    "check_step",
-    "plan_torch",
-    "why_no_generator",
-]
-
 
 # ---------------------------------------------------------------- checking a preallocated cache:
 # the model must score tokens with it as with its own cache
 #
 # Not every model that takes such a cache uses it well: one that derives a window from how long the
-# cache is would see other tokens, and nobody would tell.
+# cache is would see other tokens, without an error.
 
 PROMPT, STEPS = 4, 3
 ALLOWED = {torch.float32: 1e-4, torch.float64: 1e-8, torch.float16: 1e-2, torch.bfloat16: 5e-2}
@@ -115,7 +104,7 @@ def _text(session: DecodeSession) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def _scores_found(session: DecodeSession, text: torch.Tensor, seen: torch.Tensor) -> torch.Tensor:
-    """Give the scores after each token of the text from the end of the prompt on."""
+    """Return the scores after each token of the text from the end of the prompt on."""
     session.mask.fill_(True)
     session.mask[:, :PROMPT] = seen
     session.tokens[:, :PROMPT] = text[:, :PROMPT]
@@ -261,7 +250,7 @@ class DecodeSession:
     # ------------------------------------------------------------ the step
 
     def next_scores(self) -> torch.Tensor:
-        """Give the scores of what follows the newest token."""
+        """Return the scores of what follows the newest token."""
         scores: torch.Tensor = self.model(
             input_ids=self.token,
             attention_mask=self.mask if self.settings.is_ragged else None,
@@ -402,7 +391,7 @@ class DecodeSession:
 
 
 def _with_code_of_its_own(method: Callable[[], Any]) -> Callable[[], Any]:
-    """Give a method with a copy of its code: the compiler allows few versions of each code."""
+    """Return a method with a copy of its code: the compiler allows few versions of each code."""
     function = method.__func__  # type: ignore[attr-defined]
     copied = types.FunctionType(
         function.__code__.replace(),
@@ -420,7 +409,7 @@ def _with_code_of_its_own(method: Callable[[], Any]) -> Callable[[], Any]:
 ROUNDED_TO = 64
 """Caches have lengths that are multiples of this, so that few of them serve many requests."""
 LOOK_EVERY = 16
-"""After so many tokens it is looked whether all sequences have ended: looking means waiting."""
+"""How many tokens are generated between checks whether all sequences have ended: each waits."""
 MOST_SESSIONS = 8
 """So many batch sizes, lengths and ways of choosing are kept ready."""
 
@@ -511,7 +500,7 @@ class StaticGenerator(WrappedModel):
         max_new_tokens: int | None = None,
         **drawing: Any,
     ) -> torch.Tensor:
-        """Give the prompts and the tokens after them, like `model.generate` of transformers.
+        """Return the prompts and the tokens after them, like `model.generate` of transformers.
 
         `do_sample`, `temperature`, `top_k` and `top_p` are those of the generator unless given.
         """
@@ -576,7 +565,7 @@ class StaticGenerator(WrappedModel):
     # ------------------------------------------------------------ what is asked for
 
     def _checked(self, ids: Any, mask: Any, new: Any) -> torch.Tensor:
-        """Give which tokens of a prompt count, all of them without a mask."""
+        """Return which tokens of a prompt count, all of them without a mask."""
         if any(each.training for each in self.model.modules()):
             raise ModelError(
                 "the model is in training mode, in which layers such as dropout are random; call "
@@ -602,7 +591,7 @@ class StaticGenerator(WrappedModel):
 
 
 def why_no_generator(model: Any) -> str:
-    """Say why a model cannot generate with a preallocated cache, or nothing."""
+    """Return why a model cannot generate with a preallocated cache, or ""."""
     if isinstance(model, WrappedModel):
         name = type(model).__name__
         return f"it is a {name}, whose own way of calling would be lost; give the model in it"
@@ -684,7 +673,7 @@ def _seen(mask: Any, ids: torch.Tensor) -> torch.Tensor:
 
 
 def _weights(model: Any) -> tuple[Any, ...]:
-    """Give what changes when weights are moved, converted or replaced, but not when updated."""
+    """Return what changes when weights are moved, converted or replaced, but not when updated."""
     # Not buffers: some models put new ones in their place while they run.
     held = model.parameters()
     return tuple((id(each), each.dtype, each.device, _address(each)) for each in held)
@@ -700,7 +689,7 @@ def _address(tensor: torch.Tensor) -> int:
 # ---------------------------------------------------------------- planning and carrying out
 # StaticGeneration for models of transformers. Imported after torch
 
-NAME = "StaticGeneration"
+
 NOT_PREDICTED = {
     "speedup": "how much of a step is the program, and how much the device, is not known before; "
     "compare() measures it",
@@ -713,7 +702,7 @@ def plan_torch(workload: Workload, settings: StaticGeneration) -> Plan:
     """Generate once on a copy, greedily, and compare with the model's own way."""
     reason = _why_not(workload)
     if reason:
-        return _nothing(settings, reason)
+        return settings.skipping(reason)
     generator = None
     try:
         with TorchAdapter().preserving(workload.model), time_limit(settings.limit_s, workload.name):
@@ -724,16 +713,14 @@ def plan_torch(workload: Workload, settings: StaticGeneration) -> Plan:
             done = dict.fromkeys(each.what for each in generator.preparations)
             spent = while_planning(generator.preparations).to_dict()
     except Exception as error:  # a compiler, a device or the model may raise anything
-        return _nothing(settings, first_line(error))
+        return settings.skipping(first_line(error))
     finally:
         if generator is not None:
             generator.release()
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
     what = "keys and values allocated once" + "".join(f", the step {each}" for each in done)
-    return Plan(
-        NAME,
-        asdict(settings),
+    return settings.planned(
         (Step("", what, WHY, {"planning": spent}),),
         not_predicted=NOT_PREDICTED,
         notes=notes,
@@ -743,7 +730,7 @@ def plan_torch(workload: Workload, settings: StaticGeneration) -> Plan:
 def apply_torch(
     model: Generation, workload: Workload, plan: Plan, settings: StaticGeneration
 ) -> StaticGenerator:
-    """Give a generator that has generated for the workload's inputs once."""
+    """Return a generator that has generated for the workload's inputs once."""
     generator = _generator(model, settings, choice=model.choice)
     spent = Preparation.from_dict(plan.steps[0].settings["planning"])
     generator.planning = (spent,) if spent.seconds else ()
@@ -776,7 +763,7 @@ def _why_not(workload: Workload) -> str:
 
 
 def _notes(workload: Workload, generator: StaticGenerator, found: torch.Tensor) -> Iterator[str]:
-    """Say what it costs, and whether the tokens are the same; raise if they should be."""
+    """Return what it costs, and whether the tokens are the same; raise if they should be."""
     for done in generator.preparations:
         held = "" if done.nbytes is None else f", {done.nbytes / 2**20:.3g} MiB stay taken for it"
         yield f"{done.what} once in {done.seconds:.2g} s{held}"
@@ -794,7 +781,3 @@ def _notes(workload: Workload, generator: StaticGenerator, found: torch.Tensor) 
         yield str(each)
     if not parted:
         yield f"all {found[:, prompt:].numel()} new tokens are those of generate()"
-
-
-def _nothing(settings: StaticGeneration, reason: str) -> Plan:
-    return Plan(NAME, asdict(settings), (), (Skipped("", reason),))

@@ -11,8 +11,6 @@ import torch
 import triton
 import triton.language as tl
 
-__all__ = ["attend"]
-
 BLOCK_T = 64
 """Keys that are read at once."""
 WARPS = 8

@@ -16,8 +16,6 @@ import torch
 import triton
 import triton.language as tl
 
-__all__ = ["MOST_ROWS", "gated_product", "joint_product"]
-
 MOST_ROWS = 4
 """With more rows the matrix units of the device win."""
 MOST_MATRICES = 3
@@ -55,7 +53,7 @@ def _activated(x, NAME: tl.constexpr):
 def _inverse_size(
     x_ptr, rows, eps, K: tl.constexpr, ROWS: tl.constexpr, BLOCK_K: tl.constexpr
 ):  # fmt: skip
-    """Give one over the root of the mean square of each row."""
+    """Return one over the root of the mean square of each row."""
     lines, ks = tl.arange(0, ROWS), tl.arange(0, BLOCK_K)
     squares = tl.zeros((ROWS,), tl.float32)
     for start in tl.static_range(0, K, BLOCK_K):
@@ -237,7 +235,7 @@ def gated_product(
     eps: float = 0.0,
     is_early: bool = True,
 ) -> torch.Tensor:
-    """Give activation(x @ gate^T) * (x @ up^T) for a few rows; with a `norm` as above."""
+    """Return activation(x @ gate^T) * (x @ up^T) for a few rows; with a `norm` as above."""
     inputs, outputs = x.shape[-1], gate.shape[0]
     flat = x.reshape(-1, inputs).contiguous()
     rows = flat.shape[0]

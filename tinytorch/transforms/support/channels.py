@@ -29,7 +29,6 @@ from tinytorch.errors import ModelError
 from tinytorch.models.adapter import adapter_for, leaves
 from tinytorch.models.core import named_tensors
 from tinytorch.models.workload import Workload, call_model
-from tinytorch.transforms.support.observing import calling_plainly, switch_to_eval
 
 __all__ = [
     "RULES",
@@ -529,7 +528,7 @@ class ChannelGraph:
 def trace_channels(workload: Workload) -> ChannelGraph:
     """Call a copy of a workload's model, and follow the channels of its weights."""
     twin = adapter_for(workload.model, workload.arguments).clone(workload.model)
-    switch_to_eval(adapter_for(twin).modules(twin))
+    adapter_for(twin).switch_to_eval(twin)
     tensors = {n: each for n, each in named_tensors(twin).items() if each.data.dtype.kind == "f"}
     for tensor in tensors.values():
         tensor.requires_grad = True  # statistics of batch norms are followed as weights are
@@ -543,7 +542,7 @@ def trace_channels(workload: Workload) -> ChannelGraph:
 
 
 def _call_with_graph(model: Any, workload: Workload) -> list[Tensor]:
-    with calling_plainly(model):
+    with adapter_for(model).plain_calls(model):
         state.grad_enabled = True  # the block ends with the mode that it began with
         result = call_model(model, *workload.inputs, **workload.keywords)
     outputs = [each for each in leaves(result) if isinstance(each, Tensor) and each.creator]

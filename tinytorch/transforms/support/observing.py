@@ -1,44 +1,41 @@
-"""Watching the layers of a TinyTorch model at work on the data of a workload."""
+"""Watching the layers of a model at work on the data of a workload, whatever its framework."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+import math
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from fnmatch import fnmatch
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any
 
-from tinytorch.core.autograd import no_grad
-from tinytorch.core.generation import without_attached_cache
+import numpy as np
+
 from tinytorch.core.kv_cache import KVCache
-from tinytorch.core.module import Module
-from tinytorch.errors import SettingError, TinyTorchError
+from tinytorch.errors import SettingError, TinyTorchError, first_line
+from tinytorch.models.adapter import Array, adapter_for, wrapping_layers
 from tinytorch.models.workload import Workload, call_model
 
-if TYPE_CHECKING:
-    from tinytorch.core.transformers import GPT
-
 __all__ = [
+    "Call",
     "called_layers",
-    "calling_plainly",
+    "calls_of",
     "check_loader",
     "check_no_cache",
     "check_optimizer",
     "checked_patterns",
     "idle_patterns",
+    "outputs_of",
+    "relative_change",
+    "run_call",
     "see_calibration",
-    "switch_to_eval",
+    "watching",
     "why_kept",
 ]
 
 
 See = Callable[[str, Any], None]
-
-
-def switch_to_eval(modules: Mapping[str, Any]) -> None:
-    """Let all modules of a copy compute as they will be used."""
-    for module in modules.values():
-        if isinstance(module, Module):
-            module.training = False
+SeeCall = Callable[[str, tuple[Any, ...], Any], None]
 
 
 def check_no_cache(modules: Mapping[str, Any]) -> None:
@@ -52,71 +49,127 @@ def check_no_cache(modules: Mapping[str, Any]) -> None:
             )
 
 
+# ---------------------------------------------------------------- the calls of a workload
+
+
+@dataclass(frozen=True)
+class Call:
+    """The arguments of one call of a model, and what they are."""
+
+    arguments: tuple[Any, ...]
+    keywords: Mapping[str, Any]
+    name: str
+
+
+def calls_of(workload: Workload) -> list[Call]:
+    """Return the call on the inputs, if there are some, and those on the calibration data."""
+    calls = [
+        # what inputs are given by name may also come first in a batch
+        Call(each, workload.keywords if len(each) <= len(workload.inputs) else {}, name)
+        for number, each in enumerate(workload.calibration)
+        if (name := f"calibration batch {number}")
+    ]
+    if workload.arguments:
+        calls.insert(0, Call(workload.inputs, workload.keywords, "the inputs"))
+    return calls
+
+
+def run_call(model: Any, call: Call, *, fast_paths: bool = False) -> Any:
+    """Call a copy of a model in evaluation mode, which it stays in, and return its output."""
+    adapter = adapter_for(model, call.arguments)
+    adapter.switch_to_eval(model)
+    try:
+        with adapter.plain_calls(model, fast_paths=fast_paths):
+            return call_model(model, *adapter.copy_inputs(call.arguments), **call.keywords)
+    except SettingError:
+        raise
+    except TinyTorchError as error:
+        raise SettingError(f"{call.name} does not fit the model: {error}") from error
+    except Exception as error:  # whatever a model raises for inputs that it cannot take
+        raise SettingError(f"{call.name} does not fit the model: {first_line(error)}") from error
+
+
+def outputs_of(model: Any, call: Call, *, fast_paths: bool = False) -> list[Array]:
+    """Return the floating-point arrays of one call of a copy of a model."""
+    output = run_call(model, call, fast_paths=fast_paths)
+    arrays = adapter_for(model, call.arguments).arrays(output)
+    return [each for each in arrays if each.dtype.kind == "f"]
+
+
+def relative_change(expected: Sequence[Array], found: Sequence[Array]) -> tuple[float, str]:
+    """Return the root mean square of the change over that of the outputs, or why there is none."""
+    if [each.shape for each in expected] != [each.shape for each in found]:
+        return math.inf, "the outputs of the model have another shape"
+    signal = noise = 0.0
+    for one, other in zip(expected, found, strict=True):
+        exact = one.astype(np.float64)
+        signal += float(np.square(exact).sum())
+        noise += float(np.square(exact - other).sum())
+    if noise == 0:
+        return 0.0, ""
+    change = math.sqrt(noise / signal) if signal > 0 else math.inf
+    return (change, "") if math.isfinite(change) else (math.inf, "the outputs are not finite")
+
+
+# ---------------------------------------------------------------- the layers that they call
+
+
 @contextmanager
-def calling_plainly(model: Any) -> Iterator[None]:
-    """Call a model without a graph, and without a cache that would remember what it saw."""
-    with no_grad(), ExitStack() as stack:
-        for module in model.modules() if isinstance(model, Module) else ():
-            if "attached_cache" in vars(module):
-                stack.enter_context(without_attached_cache(cast("GPT", module)))
+def watching(layers: Mapping[str, Any], see: SeeCall) -> Iterator[None]:
+    """Call `see(path, inputs, output)` after each forward pass of these layers."""
+
+    def wrapper(path: str, forward: Callable[..., Any]) -> Callable[..., Any]:
+        def tell(*inputs: Any, **settings: Any) -> Any:
+            output = forward(*inputs, **settings)
+            see(path, (*inputs, *settings.values()), output)
+            return output
+
+        return tell
+
+    with wrapping_layers(layers, ("forward",), wrapper):
         yield
 
 
 @contextmanager
-def _watching(layers: Mapping[str, Module], see: See) -> Iterator[None]:
-    """Call `see(path, input)` before each forward pass of a layer, also if nobody calls the layer.
+def _watching_inputs(layers: Mapping[str, Any], see: See) -> Iterator[None]:
+    """Call `see(path, input)` before each forward pass of these layers."""
 
-    `forward` is replaced on the object, so that ``layer.forward(x)`` is seen as well.
-    """
-    with ExitStack() as stack:
-        for path, layer in layers.items():
-            vars(layer)["forward"] = _telling(see, path, layer.forward)
-            stack.callback(vars(layer).pop, "forward")
+    def wrapper(path: str, forward: Callable[..., Any]) -> Callable[..., Any]:
+        def tell(*inputs: Any, **settings: Any) -> Any:
+            see(path, next(iter((*inputs, *settings.values())), None))
+            return forward(*inputs, **settings)
+
+        return tell
+
+    with wrapping_layers(layers, ("forward",), wrapper):
         yield
 
 
-def _telling(see: See, path: str, forward: Callable[..., Any]) -> Callable[..., Any]:
-    def tell(*inputs: Any, **settings: Any) -> Any:
-        see(path, next(iter((*inputs, *settings.values())), None))
-        return forward(*inputs, **settings)
-
-    return tell
-
-
-def called_layers(model: Any, layers: Mapping[str, Module], workload: Workload) -> set[str]:
-    """Call a model on the inputs of a workload and tell which of these layers computed."""
+def called_layers(
+    model: Any, layers: Mapping[str, Any], workload: Workload, *, fast_paths: bool = False
+) -> set[str]:
+    """Call a copy of a model once on the data of a workload and tell which of these layers ran."""
     called: set[str] = set()
-    with calling_plainly(model), _watching(layers, lambda path, _: called.add(path)):
-        call_model(model, *workload.inputs, **workload.keywords)
+    with _watching_inputs(layers, lambda path, _: called.add(path)):
+        run_call(model, calls_of(workload)[0], fast_paths=fast_paths)
     return called
 
 
-def see_calibration(model: Any, layers: Mapping[str, Module], workload: Workload, see: See) -> None:
-    """Run the calibration data through a model: `see(path, input)` for each call of these layers.
+def see_calibration(model: Any, layers: Mapping[str, Any], workload: Workload, see: See) -> None:
+    """Run the calibration data through a copy: `see(path, input)` for each call of these layers.
 
     An error of `see`, or of the model, names the batch.
     """
-    for number, arguments in enumerate(workload.calibration):
+    for call in calls_of(workload)[1 if workload.arguments else 0 :]:
 
-        def see_in_batch(path: str, x: Any, number: int = number) -> None:
+        def see_in_batch(path: str, x: Any, name: str = call.name) -> None:
             try:
                 see(path, x)
             except TinyTorchError as error:
-                raise SettingError(
-                    f"calibration batch {number}, input of layer {path!r}: {error}"
-                ) from error
+                raise SettingError(f"{name}, input of layer {path!r}: {error}") from error
 
-        # what inputs are given by name may also come first in a batch
-        keywords = workload.keywords if len(arguments) <= len(workload.inputs) else {}
-        try:
-            with calling_plainly(model), _watching(layers, see_in_batch):
-                call_model(model, *arguments, **keywords)
-        except SettingError:
-            raise
-        except TinyTorchError as error:
-            raise SettingError(
-                f"calibration batch {number} does not fit the model: {error}"
-            ) from error
+        with _watching_inputs(layers, see_in_batch):
+            run_call(model, call)
 
 
 # ---------------------------------------------------------------- layers that the user wants to

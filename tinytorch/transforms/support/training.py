@@ -16,8 +16,7 @@ from tinytorch.core.optimizers import Adam, Optimizer
 from tinytorch.core.tensor import Tensor
 from tinytorch.core.training import CosineSchedule
 from tinytorch.errors import CheckpointError, SettingError, ShapeError
-from tinytorch.models.adapter import adapter_for
-from tinytorch.models.core import named_tensors
+from tinytorch.models.adapter import Adapter, adapter_for
 from tinytorch.models.workload import Workload
 from tinytorch.transforms.distillation import KnowledgeDistillation
 from tinytorch.transforms.plan import Plan, Step, Transform
@@ -281,7 +280,6 @@ those that are gone (Renda et al., 2020)."""
 SETTINGS = ("validation", "metrics", "clip_norm", "early_stopping", "on_step")
 """Those of ``Module.fit`` that are passed on."""
 TORCH_SETTINGS = ("clip_norm", "on_step")
-Constraint = tuple[Tensor, Project]
 
 
 def fine_tune(
@@ -322,36 +320,60 @@ def fine_tune(
         raise SettingError("a teacher brings its own loss; leave out `loss`, or the teacher")
     if schedule is not None:
         _check_schedule(schedule, transform, epochs * len(loader), settings)
-    if is_torch:
-        from tinytorch.transforms.support.training_torch import fine_tune_torch
-
-        return fine_tune_torch(
-            workload, loader, transform, epochs=epochs, loss=loss, optimizer=optimizer,
-            schedule=schedule, teacher=teacher, lr_schedule=lr_schedule,
-            learning_rate=LEARNING_RATE, **settings,
-        )  # fmt: skip
-    model, constrain = _compressed(workload, transform, schedule)
+    plan = transform.plan(workload)
+    adapter = adapter_for(workload.model, workload.arguments)
+    model = adapter.clone(workload.model) if schedule else transform.apply(workload, plan)
     parameters = [each for each in model.parameters() if each.requires_grad]
     if not parameters:
         raise SettingError(f"{type(transform).__name__} leaves no parameter that can be trained")
     if optimizer is None:
-        optimizer = partial(Adam, lr=LEARNING_RATE)
+        optimizer = _default_optimizer(adapter)
         lr_schedule = lr_schedule or CosineSchedule(LEARNING_RATE, max(1, epochs * len(loader)))
-    settings |= {"schedule": lr_schedule, "optimizer": constrain(optimizer(parameters))}
+    moving = optimizer(parameters)
+    zeros = _StayingZero(model, plan, transform, schedule, _moved_by(moving))
+    settings |= {"schedule": lr_schedule, "epochs": epochs}
+    if adapter.name == "pytorch":
+        from tinytorch.transforms.support.training_torch import fine_tune_torch
+
+        fine_tune_torch(model, loader, moving, loss, teacher, after_step=zeros.enforce, **settings)
+        return model
+    settings["optimizer"] = ConstrainedOptimizer(moving, zeros.constraints, prepare=zeros.prepare)
     if teacher is None:
-        model.fit(loader, loss, epochs=epochs, **settings)
+        model.fit(loader, loss, **settings)
     else:
-        KnowledgeDistillation(teacher, model).fit(loader, epochs=epochs, **settings)
+        KnowledgeDistillation(teacher, model).fit(loader, **settings)
     model.zero_grad()
     return model
+
+
+def _default_optimizer(adapter: Adapter) -> Callable[[list[Any]], Any]:
+    if adapter.name == "pytorch":
+        from tinytorch.transforms.support.training_torch import TorchAdam
+
+        return partial(TorchAdam, lr=LEARNING_RATE)
+    return partial(Adam, lr=LEARNING_RATE)
+
+
+def _moved_by(optimizer: Any) -> list[Any]:
+    """Return the parameters of an optimizer of either framework."""
+    if isinstance(optimizer, Optimizer):
+        return optimizer.params
+    return [each for group in optimizer.param_groups for each in group["params"]]
 
 
 def _check(workload: Any, loader: Any, transform: Any, optimizer: Any) -> None:
     if not isinstance(workload, Workload):
         raise SettingError(f"fine-tuning is for a Workload, got {type(workload).__name__}")
-    if isinstance(transform, type) or not isinstance(transform, Transform):
+    if isinstance(transform, type) or not hasattr(transform, "plan"):
         raise SettingError(
             f"fine-tuning needs a transform such as Prune(sparsity=0.9), got {transform!r}"
+        )
+    adapter = adapter_for(workload.model, workload.arguments)
+    is_module = adapter.name == "pytorch" or isinstance(workload.model, Module)
+    if not is_module or adapter.why_no_module(workload.model):
+        raise SettingError(
+            f"fine-tuning trains modules of tinytorch and PyTorch, {workload.name} is a "
+            f"{type(workload.model).__name__}"
         )
     check_optimizer(optimizer)
     check_loader(loader)
@@ -398,97 +420,82 @@ def _check_schedule(schedule: Any, transform: Any, steps: int, settings: Mapping
         )
 
 
-def _compressed(
-    workload: Workload, transform: Transform, schedule: SparsitySchedule | None
-) -> tuple[Any, Callable[[Optimizer], Optimizer]]:
-    """Give the copy that is trained, and what makes its optimizer keep to the plan."""
-    if not isinstance(workload.model, Module):
-        raise SettingError(
-            f"fine-tuning trains modules of tinytorch and PyTorch, {workload.name} is a "
-            f"{type(workload.model).__name__}"
-        )
-    plan = transform.plan(workload)
-    if schedule is None:
-        model = transform.apply(workload, plan)
-        zeros = _staying_zero(model, plan)
-        return model, lambda optimizer: ConstrainedOptimizer(optimizer, _moved(zeros, optimizer))
-    assert isinstance(transform, Prune)
-    model = adapter_for(workload.model).clone(workload.model)
-    return model, partial(_prune_gradually, model, plan, transform, schedule)
-
-
-def _prune_gradually(
-    model: Any, plan: Plan, transform: Prune, schedule: SparsitySchedule, optimizer: Optimizer
-) -> Optimizer:
-    """Prune what the optimizer does not move at once, and the rest by the schedule."""
-    zeros = _staying_zero(model, plan)
-    tensors, modules = named_tensors(model), adapter_for(model).modules(model)
-    moved = {id(parameter) for parameter in optimizer.params}
-    gradual_steps = []
-    for step in plan.steps:
-        weight = planned_weight(step, tensors)
-        if id(weight) in moved:
-            gradual_steps.append(step)
-        else:
-            set_zero(weight, transform.least_important(weight.data, step, modules))
-    gradual = _Gradual(model, gradual_steps, transform, schedule)
-    pruned = gradual.constraints()
-    own = {id(weight) for weight, _ in pruned}
-    zeros = [each for each in _moved(zeros, optimizer) if id(each[0]) not in own]
-    return ConstrainedOptimizer(optimizer, [*pruned, *zeros], prepare=gradual.prepare)
-
-
 # ---------------------------------------------------------------- zeros
 
 
-def _staying_zero(model: Any, plan: Plan) -> list[Constraint]:
-    """Give a constraint for each weight that has zeros and is trained."""
-    tensors = named_tensors(model)
-    planned = (str(step.settings.get("weight")) for step in plan.steps)
-    names = dict.fromkeys([*Masks.of(model).kept, *(name for name in planned if name in tensors)])
-    return [
-        (tensors[name], keeping_zeros(kept))
-        for name, kept in Masks.of(model, names).kept.items()
-        if kept.any() and not kept.all()
-    ]
+class _StayingZero:
+    """The masks of a training: zeros that stay, and those that a schedule adds to.
 
-
-def _moved(constraints: list[Constraint], optimizer: Optimizer) -> list[Constraint]:
-    """Leave out the weights that stay as they are."""
-    moved = {id(parameter) for parameter in optimizer.params}
-    return [each for each in constraints if id(each[0]) in moved]
-
-
-class _Gradual:
-    """Masks of the weights in a plan that lose more and more, by a schedule."""
+    Weights of a plan with a schedule come first; those that are not trained are pruned at once.
+    """
 
     def __init__(
-        self, model: Any, steps: Sequence[Step], transform: Prune, schedule: SparsitySchedule
+        self,
+        model: Any,
+        plan: Plan,
+        transform: Any,
+        schedule: SparsitySchedule | None,
+        parameters: Iterable[Any],
     ) -> None:
-        tensors = named_tensors(model)
-        self._modules = adapter_for(model).modules(model)
+        self._adapter = adapter_for(model)
+        self._modules = self._adapter.modules(model)
         self._transform, self._schedule = transform, schedule
-        self._steps = steps
-        self._weights = [planned_weight(step, tensors) for step in steps]
-        self._zeros_before = [int((each.data == 0).sum()) for each in self._weights]
-        self._kept: list[Array] = [each.data != 0 for each in self._weights]
         self._share: float | None = None
+        tensors = self._adapter.named_tensors(model)
+        trained = {id(each) for each in parameters}
+        self._steps: list[Step] = []
+        self._weights: list[Any] = []
+        for step in plan.steps if schedule else ():
+            weight = planned_weight(step, tensors)
+            if id(weight) in trained:
+                self._steps.append(step)
+                self._weights.append(weight)
+            else:
+                values = self._adapter.values(weight)
+                chosen = transform.least_important(values, step, self._modules)
+                set_zero(self._adapter, weight, chosen)
+        own = {id(weight) for weight in self._weights}
+        planned = (str(step.settings.get("weight")) for step in plan.steps)
+        names = [*Masks.of(model).kept, *(name for name in planned if name in tensors)]
+        for weight in (tensors[name] for name in dict.fromkeys(names)):
+            values = self._adapter.values(weight)
+            if id(weight) in trained - own and (values == 0).any() and (values != 0).any():
+                self._weights.append(weight)
+        self._kept = [self._adapter.values(each) != 0 for each in self._weights]
+        self._zeros_before = [int((~kept).sum()) for kept in self._kept]
 
-    def constraints(self) -> list[Constraint]:
+    @property
+    def constraints(self) -> list[tuple[Tensor, Project]]:
+        """The weights, each with the projection that keeps its zeros."""
+
         def projecting(index: int) -> Project:
             return lambda free: keeping_zeros(self._kept[index])(free)
 
         return [(weight, projecting(index)) for index, weight in enumerate(self._weights)]
 
-    def prepare(self, steps: int, free: Sequence[Array]) -> None:
-        """Choose the masks anew when the schedule has gone on."""
+    def prepare(self, steps: int, free: Sequence[Any]) -> None:
+        """Choose the masks of the schedule anew when it has gone on."""
+        if self._schedule is None:
+            return
         target = self._transform.sparsity
         share = self._schedule(steps, target) / target if target else 1.0
         if share == self._share:
             return
         self._share = share
-        # behind the pruned ones may stand others, which only keep their zeros
+        # behind the pruned ones stand others, which only keep their zeros
         for index, (step, values) in enumerate(zip(self._steps, free, strict=False)):
             zeros = max(self._zeros_before[index], round(share * step.settings["zeros"]))
             part = replace(step, settings={**step.settings, "zeros": zeros})
             self._kept[index] = ~self._transform.least_important(values, part, self._modules)
+
+    def enforce(self, steps: int) -> None:
+        """Set what is not kept to zero in the weights themselves."""
+        self._set_zeros()
+        before = self._share
+        self.prepare(steps, [self._adapter.values(each) for each in self._weights])
+        if self._share != before:
+            self._set_zeros()
+
+    def _set_zeros(self) -> None:
+        for weight, kept in zip(self._weights, self._kept, strict=True):
+            set_zero(self._adapter, weight, ~kept)

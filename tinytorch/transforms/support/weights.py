@@ -1,13 +1,12 @@
-"""Layers of a TinyTorch model whose weights can take another form."""
+"""Layers of a model whose weights can take another form."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
-
-import numpy as np
 
 from tinytorch.core.attention import MultiHeadAttention
 from tinytorch.core.kernels import Array
@@ -16,20 +15,22 @@ from tinytorch.core.module import Module
 from tinytorch.core.spatial import Conv2d
 from tinytorch.core.tensor import Parameter, Tensor
 from tinytorch.errors import ModelError, SettingError
-from tinytorch.models.adapter import Adapter, adapter_for, replace_layers
-from tinytorch.models.core import named_tensors, own_tensors
+from tinytorch.models.adapter import Adapter, adapter_for, namespace_of
+from tinytorch.models.core import named_tensors
 from tinytorch.models.workload import Scores, Workload, call_model
 from tinytorch.transforms.plan import Gain, Plan, Skipped, Step
-from tinytorch.transforms.support.observing import called_layers, switch_to_eval, why_kept
+from tinytorch.transforms.support.observing import called_layers, calls_of, why_kept
 from tinytorch.transforms.support.trimming import knows_its_size
 
 __all__ = [
+    "KINDS",
     "FactoredConv2d",
     "FactoredLinear",
     "WeightLayer",
     "WeightLayers",
     "carry_out",
     "count_macs",
+    "counted_shrinkage",
     "factored_layer",
     "find_weight_layers",
     "macs_note",
@@ -59,9 +60,9 @@ class WeightLayer:
     """Why it stays as it is, if so."""
 
     @property
-    def weight(self) -> Array:
-        array: Array = self.layer.weight.data
-        return array
+    def weight(self) -> Any:
+        """The numbers of the weight, as an array of its framework."""
+        return self.layer.weight.data
 
 
 @dataclass(frozen=True)
@@ -70,6 +71,7 @@ class WeightLayers:
 
     found: Mapping[str, WeightLayer]
     others: tuple[Skipped, ...]
+    adapter: Adapter
     modules: Mapping[str, Any]
     bytes_held: int
 
@@ -94,12 +96,12 @@ class WeightLayers:
         """Leave a layer alone if another one needs its weight as it is: it would be held twice."""
         users: dict[int, list[str]] = {}
         for path, module in self.modules.items():
-            for _, tensor in own_tensors(module):
+            for _, tensor in self.adapter.own_tensors(module):
                 users.setdefault(id(tensor), []).append(path)
         for path, each in self.found.items():
             staying = [
                 user
-                for user in users[id(each.layer.weight)]
+                for user in users.get(id(each.layer.weight), ())
                 if user != path and (user not in self.found or self.found[user].reason)
             ]
             if staying and not each.reason:
@@ -126,72 +128,88 @@ class WeightLayers:
             return None
         by_weight = {id(each.layer.weight): each for each in changed}
         saved = sum(each.weight.nbytes - each.new_bytes for each in by_weight.values())
-        return Gain.counted(self.bytes_held, self.bytes_held - saved, "counted from the shapes")
+        return Gain.of_bytes(self.bytes_held, self.bytes_held - saved, "counted from the shapes")
 
 
-def find_weight_layers(workload: Workload, keep: tuple[str, ...], *, verb: str) -> WeightLayers:
-    """Find the layers on a copy of the model, which is called to see them at work.
+def find_weight_layers(
+    workload: Workload,
+    keep: tuple[str, ...],
+    *,
+    verb: str,
+    kinds: Collection[type] = KINDS,
+) -> WeightLayers:
+    """Find the layers of some classes on a copy of the model, which is called to see them at work.
 
     `verb` says what would be done to them, as in "can be factored".
     """
     adapter = adapter_for(workload.model, workload.arguments)
     twin = adapter.clone(workload.model)
     modules = dict(adapter.modules(twin))
-    switch_to_eval(modules)
     found = {
-        path: WeightLayer(layer, reason=_why_not(path, layer, keep))
+        path: WeightLayer(layer, reason=why_kept(path, keep) or _why_not(adapter, layer))
         for path, layer in modules.items()
-        if type(layer) in KINDS
+        if type(layer) in kinds
     }
     layers = {path: each.layer for path, each in found.items() if not each.reason}
-    called = called_layers(twin, layers, workload) if workload.arguments else set(layers)
+    called = set(layers)
+    if calls_of(workload):
+        called = called_layers(twin, layers, workload, fast_paths=True)
     for path in layers.keys() - called:
         found[path].reason = "it was not called: its weight may be used in another way"
     others = [
         Skipped(path, reason)
         for path, layer in modules.items()
-        if path not in found and (reason := _why_unknown(layer, verb))
+        if path not in found and (reason := _why_unknown(adapter, layer, kinds, verb))
     ]
     if not isinstance(workload.model, Module) and not found and not others:
         others.append(Skipped("", f"no layer of tinytorch was found in {workload.name}"))
     held = sum(each.nbytes for each in adapter.parameters(workload.model))
-    return WeightLayers(found, tuple(others), modules, held)
+    return WeightLayers(found, tuple(others), adapter, modules, held)
 
 
-def _why_not(path: str, layer: Any, keep: tuple[str, ...]) -> str:
-    kept = why_kept(path, keep)
-    if kept:
-        return kept
+def _why_not(adapter: Adapter, layer: Any) -> str:
+    weight = dict(adapter.own_tensors(layer)).get("weight")
+    if weight is None:
+        return "its weight is computed anew before each call"
     if "forward" in vars(layer):
         return "its forward was replaced on this object by another function"
-    weight = layer.weight.data
-    if weight.dtype.kind != "f":
-        return f"its weight holds {weight.dtype}"
-    if not np.isfinite(weight).all():
-        return "its weight holds NaN or infinity"
-    return ""
+    reason = adapter.why_unreadable(weight)
+    if reason:
+        return reason
+    values = adapter.values(weight)
+    is_finite = bool(namespace_of(values).isfinite(values).all())
+    return "" if is_finite else "its weight holds NaN or infinity"
 
 
-def _why_unknown(layer: Any, verb: str) -> str:
-    """Say why a layer of another kind is left alone; nothing if it holds no floats itself."""
-    own = [each for _, each in own_tensors(layer) if each.data.dtype.kind == "f"]
+def _why_unknown(adapter: Adapter, layer: Any, kinds: Collection[type], verb: str) -> str:
+    """Say why a layer of another kind is left alone; nothing if it holds no weights itself."""
+    is_packed = bool(adapter.packed_form(layer))
+    own = [
+        each
+        for _, each in adapter.own_tensors(layer)
+        if (is_packed or adapter.is_parameter(each)) and not adapter.why_unreadable(each)
+    ]
     if not own:
         return ""
-    name, count = type(layer).__name__, sum(each.data.size for each in own)
-    base = next((known for known in KINDS if isinstance(layer, known)), None)
+    name, count = type(layer).__name__, sum(math.prod(each.shape) for each in own)
+    base = next((known for known in kinds if isinstance(layer, known)), None)
     if base is not None:
         return f"a {name} is a {base.__name__} that may compute something else"
     return f"{name} is not a layer that can be {verb}; its {count:,} numbers stay"
 
 
 def carry_out(
-    workload: Workload, plan: Plan, build: Callable[[Any, Mapping[str, Any]], Module]
+    workload: Workload,
+    plan: Plan,
+    build: Callable[[Any, Mapping[str, Any]], Any],
+    *,
+    kinds: Collection[type] = KINDS,
 ) -> Any:
-    """Give a copy of the model with what `build(layer, settings)` makes of the plan's layers."""
+    """Return a copy of the model with what `build(layer, settings)` makes of the plan's layers."""
     adapter = adapter_for(workload.model, workload.arguments)
     twin = adapter.clone(workload.model)
     modules = dict(adapter.modules(twin))
-    wrong = _not_there(plan.layers, modules)
+    wrong = next((path for path in plan.layers if type(modules.get(path)) not in kinds), None)
     if wrong is not None:
         raise SettingError(
             f"the model has no layer {wrong!r} as the plan of {plan.transform} knows it; make a "
@@ -200,17 +218,13 @@ def carry_out(
     new = {
         id(modules[step.layer]): build(modules[step.layer], step.settings) for step in plan.steps
     }
-    model = replace_layers(twin, new)
+    model = adapter.replace_layers(twin, new)
     replaced = set(map(id, new.values()))
     replaced -= set(map(id, adapter.modules(model).values()))
     if replaced:
         lost = [step.layer for step in plan.steps if id(new[id(modules[step.layer])]) in replaced]
         raise ModelError(f"layer {lost[0]!r} could not be replaced where the model holds it")
     return model
-
-
-def _not_there(layers: Collection[str], modules: Mapping[str, Any]) -> str | None:
-    return next((path for path in layers if type(modules.get(path)) not in KINDS), None)
 
 
 # ---------------------------------------------------------------- layers in two thin parts: what a
@@ -365,8 +379,16 @@ def scores_of(workload: Workload, model: Any) -> Scores:
     return workload.evaluate(twin)
 
 
-# ---------------------------------------------------------------- counting the
+# ---------------------------------------------------------------- counting bytes, and the
 # multiply-accumulates of a call, on models of any framework
+
+
+def counted_shrinkage(model: Any, smaller: Any) -> Gain:
+    """Return how many times fewer bytes the second of two models holds."""
+    before, after = (
+        sum(each.nbytes for each in adapter_for(held).parameters(held)) for held in (model, smaller)
+    )
+    return Gain.of_bytes(before, after, "counted on a copy")
 
 
 def count_macs(model: Any, workload: Workload) -> int:

@@ -5,12 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from types import ModuleType
 
-from tinytorch.transforms.lower_precision import check_tolerance
-from tinytorch.transforms.plan import TorchTransform
+from tinytorch.transforms.plan import TIME, TorchTransform, Variant, check_tolerance
 
-__all__ = ["TensorFloat32"]
-
-NAME = "TensorFloat32"
 TOLERANCE = 5e-3
 """How far outputs may move by default, relative to the largest: TF32 rounds what is multiplied to
 11 bits, which is 5e-4, and sums it in float32."""
@@ -22,7 +18,7 @@ class TensorFloat32(TorchTransform):
 
     Weights and everything between the products stay float32, and the memory that they take stays
     the same; what is multiplied is rounded to 11 bits first. Convolutions do that by themselves,
-    unless somebody forbids it, and are left alone.
+    unless that is disabled, and are left alone.
 
     PyTorch has one setting for the whole process. It is changed when a call begins and put back
     when it ends: what other threads multiply meanwhile is TF32 as well. Models that `CompileModel`
@@ -33,12 +29,22 @@ class TensorFloat32(TorchTransform):
     unless given. The plan says how far they did, and is empty where that is more.
     """
 
-    subject = "TF32"
+    variants = (
+        Variant(
+            "tf32",
+            "multiply float32 numbers as TF32",
+            cost="during a call, other threads multiply in TF32, too",
+        ),
+    )
+    role, place, order = "numbers", 4, 120
+    risk, serves = "rounding", TIME
+    devices = ("cuda",)
+    follows_weights = True
 
     tolerance: float | None = None
 
     def __post_init__(self) -> None:
-        check_tolerance(self.allowed_error)
+        check_tolerance(self.tolerance)
 
     @property
     def allowed_error(self) -> float:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from contextlib import AbstractContextManager
-from dataclasses import asdict
 from typing import Any
 
 import torch
@@ -14,7 +13,7 @@ from tinytorch.measure.ceilings_torch import multiplies_in_tf32, multiplying_in_
 from tinytorch.models.pytorch import TorchAdapter
 from tinytorch.models.pytorch_tensors import WrappedModel, wrappers_of
 from tinytorch.models.workload import Workload
-from tinytorch.transforms.plan import Plan, Skipped, Step
+from tinytorch.transforms.plan import Plan, Step
 from tinytorch.transforms.support.torch import (
     Trial,
     refusal,
@@ -22,9 +21,7 @@ from tinytorch.transforms.support.torch import (
     try_change,
     why_unchangeable,
 )
-from tinytorch.transforms.tensor_float32 import NAME, TensorFloat32
-
-__all__ = ["TensorFloat32Model", "apply_torch", "plan_torch"]
+from tinytorch.transforms.tensor_float32 import TensorFloat32
 
 CAPABILITY = 8
 """The first generation of CUDA devices that multiplies TF32 (Ampere)."""
@@ -47,7 +44,7 @@ class TensorFloat32Model(WrappedModel):
 
 
 def apply_torch(model: nn.Module, workload: Workload, plan: Plan, settings: TensorFloat32) -> Any:
-    """Give the copy of the model, called in this way."""
+    """Return the copy of the model, called in this way."""
     return TensorFloat32Model(model)
 
 
@@ -55,27 +52,21 @@ def plan_torch(workload: Workload, settings: TensorFloat32) -> Plan:
     """Try it on a copy, where a device computes in TF32."""
     reason = why_unchangeable(workload.model) or _why_not(workload)
     if reason:
-        return _nothing(settings, reason)
+        return settings.skipping(reason)
     trial = try_change(workload, TensorFloat32Model, tolerance=settings.allowed_error)
     if trial.works and trial.is_idle:
         trial = Trial(reason=IDLE)
     if not trial.works:
-        return _nothing(settings, refusal(workload.model, trial))
+        return settings.skipping(refusal(workload.model, trial))
     why = "tensor cores multiply TF32 several times as fast as float32"
     step = Step("", "multiplies float32 numbers as TF32", why)
     notes = (trial_note(trial), WHOLE_PROCESS)
-    return Plan(
-        NAME,
-        asdict(settings),
+    return settings.planned(
         (step,),
         not_predicted=NOT_PREDICTED,
         changes_process=CHANGES_PROCESS,
         notes=notes,
     )
-
-
-def _nothing(settings: TensorFloat32, reason: str) -> Plan:
-    return Plan(NAME, asdict(settings), (), (Skipped("", reason),))
 
 
 def _why_not(workload: Workload) -> str:

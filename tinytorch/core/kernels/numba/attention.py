@@ -42,9 +42,6 @@ from tinytorch.core.kernels.numba.compile import PARALLEL_WORK, THREADS, inlined
 from tinytorch.core.kernels.numba.simd import TILE_COLUMNS, TILE_ROWS, exp, larger, tile_product
 from tinytorch.core.kernels.numpy import NUMPY
 
-__all__ = ["BACKWARD_KERNELS", "KERNELS"]
-
-
 # ---------------------------------------------------------------- the gradients of attention,
 # compiled: the products of a head, a block of queries at a time
 #
@@ -174,7 +171,7 @@ def attention_backward(
     scale: float,
     causal: bool = False,
 ) -> tuple[Array, Array, Array]:
-    """Give the gradients of query, key and value, which can be merged over heads without a copy."""
+    """Return the gradients of query, key and value, laid out so that merging heads is a view."""
     arrays = (grad, query, key, value, weights)
     lead = weights.shape[:-2]
     if not (
@@ -194,7 +191,7 @@ def attention_backward(
 
 
 def _fit(grad: Shape, query: Shape, key: Shape, value: Shape, weights: Shape) -> bool:
-    """Tell whether the last two axes of all arrays belong together."""
+    """Return whether the last two axes of all arrays belong together."""
     if len(weights) < 2:
         return False
     (queries, keys), depth, width = weights, key[-1], value[-1]
@@ -216,7 +213,7 @@ FORWARD_BLOCK_ROWS = 4 * TILE_ROWS
 """Queries that share each panel of keys and values while it is in the first-level cache."""
 
 FEW_QUERIES = 4
-"""Up to so many queries, packing the keys costs more than it saves."""
+"""Largest number of queries for which packing the keys costs more than it saves."""
 
 FEW_REUSE = 4
 """How many numbers are read and multiplied in the time of one that is read, changed and written."""
@@ -487,14 +484,14 @@ def attention(
 
 
 def _parts(heads: int, keys: int, workers: int) -> int:
-    """Give into how many parts to cut the keys of each head."""
+    """Return the number of parts that the keys of each head are cut into."""
     if heads >= workers:
         return 1
     return max(1, min(-(-workers // heads), keys // LONG_PART))
 
 
 def _spans(heads: int, queries: int, workers: int) -> int:
-    """Give into how many spans to cut the queries of each head, which each pack the keys again."""
+    """Return how many spans the queries of each head are cut into; each packs the keys again."""
     if heads % workers == 0 or heads >= 4 * workers:
         return 1
     return max(1, min(-(-4 * workers // heads), queries // (2 * FORWARD_BLOCK_ROWS)))
@@ -504,7 +501,7 @@ Prepared = tuple[Array, Array, Array, Array, tuple[int, ...], tuple[int, int]]
 
 
 def _as_four_axes(query: Array, key: Array, value: Array, bias: Array | None) -> Prepared | None:
-    """Give the arrays as (batch, heads, time, d), the leading axes and (batch, heads).
+    """Return the arrays as (batch, heads, time, d), the leading axes and (batch, heads).
 
     None means that this is not a case for compiled code. Nothing is copied unless rows are not
     contiguous or there are more than two leading axes.
@@ -538,7 +535,7 @@ def _as_four_axes(query: Array, key: Array, value: Array, bias: Array | None) ->
 
 
 def _fit_forward(query: Array, key: Array, value: Array) -> bool:
-    """Tell whether queries can be multiplied with the keys, and the keys have a value each."""
+    """Return whether queries can be multiplied with the keys, and the keys have a value each."""
     return (
         min(query.ndim, key.ndim, value.ndim) >= 2
         and query.shape[-1] == key.shape[-1]
@@ -547,7 +544,7 @@ def _fit_forward(query: Array, key: Array, value: Array) -> bool:
 
 
 def _fitting_bias(bias: Array, scores: tuple[int, ...]) -> Array | None:
-    """Give the bias with four axes, some of them 1, or None if it makes the scores larger."""
+    """Return the bias with four axes, some of them 1, or None if it makes the scores larger."""
     if bias.ndim > len(scores):
         return None
     shape = (1,) * (max(4, len(scores)) - bias.ndim) + bias.shape

@@ -37,34 +37,6 @@ from tinytorch.core.kernels.numba.simd import (
     transpose_block,
 )
 
-__all__ = [
-    "HEADS",
-    "LOWEST",
-    "ONE",
-    "ZERO",
-    "add_bias",
-    "compiled_for",
-    "copy_rows",
-    "exponentiate",
-    "factor_of",
-    "four_axes",
-    "head_at",
-    "merged_layout",
-    "mix_rows",
-    "pack_rows",
-    "pack_transposed",
-    "padded",
-    "reach_of",
-    "row_at",
-    "score_rows",
-    "share_of",
-    "six_rows",
-    "steps_of",
-    "visible_keys",
-    "with_contiguous_rows",
-    "with_leading_axes",
-]
-
 HEADS = types.Array(types.float32, 4, "A", readonly=True)
 """The type of (batch, heads, time, d) in any layout.
 
@@ -73,7 +45,7 @@ serves them all. Results are written through :func:`row_at`.
 """
 
 DEPTH = 64
-"""Terms of a sum that are added at once: a panel of so many rows stays in the first-level cache."""
+"""Terms of a sum that are added at once: a panel of this many rows stays in the L1 cache."""
 
 LOWEST = np.finfo(np.float32).min
 ZERO, ONE = np.float32(0), np.float32(1)
@@ -137,7 +109,7 @@ def four_axes(array: Array) -> Array:
 
 
 def with_contiguous_rows(array: Array) -> Array:
-    """Give the array, or a copy if the elements of a row do not follow each other in memory."""
+    """Return the array, or a copy if the elements of a row do not follow each other in memory."""
     if array.strides[-1] == array.itemsize and array.flags.aligned:
         return array
     return array.copy()
@@ -150,7 +122,7 @@ def merged_layout(shape: tuple[int, int, int, int]) -> Array:
 
 
 def with_leading_axes(array: Array, lead: tuple[int, ...]) -> Array:
-    """Give (batch, heads, time, d) its own leading axes, undoing :func:`four_axes`."""
+    """Restore the leading axes of (batch, heads, time, d): the inverse of :func:`four_axes`."""
     if len(lead) == 2:
         return array
     time, width = array.shape[2:]
@@ -163,7 +135,7 @@ def with_leading_axes(array: Array, lead: tuple[int, ...]) -> Array:
 
 @intrinsic
 def row_at(typing, array, offset):
-    """Give the elements from an offset on as a contiguous row, whose end is for the caller to mind.
+    """Return the elements from an offset on as a contiguous row; bounds are up to the caller.
 
     The offset counts elements of memory from the first one, so strides may be anything.
     """
@@ -189,7 +161,7 @@ def row_at(typing, array, offset):
 
 @inlined
 def steps_of(array):
-    """Give how many elements lie between neighbours along each axis: 0 where one is repeated."""
+    """Return how many elements lie between neighbours along each axis: 0 where one is repeated."""
     size = array.itemsize
     return (
         array.strides[0] // size if array.shape[0] > 1 else 0,
@@ -201,7 +173,7 @@ def steps_of(array):
 
 @inlined
 def visible_keys(row, queries, keys, causal):
-    """Give how many keys a query may see: under a causal mask, the last one sees all of them."""
+    """Return how many keys a query may see: under a causal mask, the last one sees all of them."""
     if not causal:
         return keys
     return min(max(keys - queries + row + 1, 0), keys)
@@ -209,14 +181,14 @@ def visible_keys(row, queries, keys, causal):
 
 @inlined
 def head_at(array, place):
-    """Give where the head (batch, head) begins and how far apart its rows are."""
+    """Return where the head (batch, head) begins and how far apart its rows are."""
     steps = steps_of(array)
     return place[0] * steps[0] + place[1] * steps[1], steps[2]
 
 
 @inlined
 def reach_of(start, rows, queries, keys, causal):
-    """Give how many keys each tile of a block of queries has to look at."""
+    """Return how many keys each tile of a block of queries has to look at."""
     reach = np.empty((rows + TILE_ROWS - 1) // TILE_ROWS, np.int64)
     for tile in range(len(reach)):
         last = min(start + (tile + 1) * TILE_ROWS, start + rows) - 1
@@ -231,7 +203,7 @@ def padded(length, multiple):
 
 @inlined
 def share_of(worker, workers, turn):
-    """Give the task that a worker does in a turn, to and fro, so that long ones spread evenly."""
+    """Return the task of a worker in a turn; the order alternates, which balances long tasks."""
     return turn * workers + (worker if turn % 2 == 0 else workers - 1 - worker)
 
 
@@ -298,7 +270,7 @@ def copy_rows(source, offset, step, count, width, factor, target, target_step, r
 def narrow_tile(typing, block, block_offset, width, panel, panel_offset, out, out_offset, out_row):
     """Multiply TILE_ROWS rows (.., width) by LANES columns of a panel (width, TILE_COLUMNS).
 
-    At the edge of a causal mask, a tile of full width would compute mostly what nobody may see.
+    At the edge of a causal mask, most of a tile of full width would be masked.
     """
     count = types.int64
     signature = types.void(block, count, count, panel, count, out, count, count)
@@ -352,7 +324,9 @@ def score_rows(block, width, panels, reach, scores, pitch):
 def mix_rows(scores, pitch, panels, count, width, reach, mix):
     """Multiply scores (rows, pitch) by the rows (count, width) in `panels`: mix (rows, width)."""
     for panel in range(0, width, TILE_COLUMNS):
-        for start in range(0, max(reach[-1], 1), DEPTH):  # so many rows stay close for all tiles
+        for start in range(
+            0, max(reach[-1], 1), DEPTH
+        ):  # DEPTH rows stay in the cache for all tiles
             for tile in range(len(reach)):
                 depth = min(DEPTH, reach[tile] - start)
                 if depth > 0 or start == 0:
@@ -369,7 +343,7 @@ def mix_rows(scores, pitch, panels, count, width, reach, mix):
 
 @inlined
 def add_bias(scores, count, bias, offset, step):
-    """Add a row of the bias, or the one number that stands for a row."""
+    """Add a row of the bias, which may be a single broadcast number."""
     row = row_at(bias, offset)
     if step == 0:
         for key in range(count):
@@ -381,7 +355,7 @@ def add_bias(scores, count, bias, offset, step):
 
 @inlined
 def exponentiate(scores, count):
-    """Turn scores into exp(score - highest); give the highest and the sum."""
+    """Turn scores into exp(score - highest), in place; return the highest and the sum."""
     highest = LOWEST  # so that a row in which everything is -inf becomes zeros, not NaN
     for key in range(count):
         highest = larger_number(highest, scores[key])
@@ -394,5 +368,5 @@ def exponentiate(scores, count):
 
 @inlined
 def factor_of(total):
-    """Give the factor that makes weights of exponentials with this sum; zeros stay zeros."""
+    """Return the factor that makes weights of exponentials with this sum; zeros stay zeros."""
     return ONE / total if total != ZERO else ONE

@@ -25,22 +25,6 @@ from numba.core import event
 from tinytorch.core.files import cache_folder
 from tinytorch.core.kernels.backend import Array
 
-__all__ = [
-    "FLOAT32",
-    "PARALLEL_WORK",
-    "THREADS",
-    "Compiled",
-    "compiled",
-    "empty_rows",
-    "flat",
-    "has_rows",
-    "inlined",
-    "inlined_in_order",
-    "readable",
-    "rows_of",
-    "shared_work",
-]
-
 KERNELS = "tinytorch.core.kernels."
 """Where the names of modules begin whose sources decide about machine code."""
 
@@ -67,7 +51,7 @@ LOOPS: dict[str, Any] = {
 
 
 def _thread_count() -> int:
-    """Give the cores that this process may use, or fewer if OMP_NUM_THREADS says so."""
+    """Return the cores that this process may use, limited by OMP_NUM_THREADS."""
     wanted = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip()
     usable = int(numba.config.NUMBA_NUM_THREADS)
     return min(usable, int(wanted)) if wanted.isdecimal() and int(wanted) > 0 else usable
@@ -114,7 +98,7 @@ class _Team:
         self.is_available = self.is_available and not self.is_started
 
     def run(self, parallel: Any, serial: Any, arguments: tuple[Any, ...]) -> Any:
-        """Run the parallel version, or the serial one while somebody else has the team."""
+        """Run the parallel version, or the serial one while another caller holds the threads."""
         lock = self._one_at_a_time
         if lock is None:
             return parallel(*arguments)
@@ -172,7 +156,7 @@ def inlined_in_order(function: Callable[..., Any]) -> Any:
 
 
 def _twin(function: Any) -> Callable[..., Any]:
-    """Give a copy under another name: numba keeps machine code by name, whatever its options."""
+    """Return a copy under another name: numba keeps machine code by name, whatever its options."""
     twin = FunctionType(
         function.__code__,
         function.__globals__,
@@ -210,7 +194,7 @@ def _can_write(folder: Path) -> bool:
 
 
 def _kernel_folder(module: str) -> Path:
-    """Give the folder of machine code that was made from exactly the sources of a module.
+    """Return the folder of machine code that was made from exactly the sources of a module.
 
     A kernel's code also holds what it calls in other modules, which numba does not look at when it
     loads the code again.
@@ -290,7 +274,7 @@ class _Memory:
 
 
 def readable(array: Array) -> Array:
-    """Give an equal array that kernels can read: the same memory, or a copy if it has gaps.
+    """Return an equal array that kernels can read: the same memory, or a copy if it has gaps.
 
     A kernel must not write what it got from here.
     """
@@ -302,28 +286,28 @@ def readable(array: Array) -> Array:
 
 
 def flat(array: Array) -> Array:
-    """Give the elements in a row, for kernels to read."""
+    """Return the elements in a row, for kernels to read."""
     line = array.ravel()  # a copy only where elements do not lie in order
     return line if line.flags.carray else readable(line)
 
 
 def rows_of(array: Array) -> Array:
-    """Give all rows along the last axis, (rows, width), for kernels to read."""
+    """Return all rows along the last axis, (rows, width), for kernels to read."""
     rows = array if array.ndim == 2 else array.reshape(-1, array.shape[-1])
     return rows if rows.flags.carray else readable(rows)
 
 
 def has_rows(x: Array, axis: int = -1) -> bool:
-    """Tell whether it can be computed row by row: float32, not empty, along the last axis."""
+    """Return whether it can be computed row by row: float32, not empty, along the last axis."""
     return x.dtype == FLOAT32 and x.size > 0 and x.ndim > 0 and axis in (-1, x.ndim - 1)
 
 
 def empty_rows(array: Array) -> tuple[Array, Array]:
-    """Give memory for a result of the same shape, and a view of its rows."""
+    """Return memory for a result of the same shape, and a view of its rows."""
     result = np.empty(array.shape, FLOAT32)
     return result, result.reshape(-1, array.shape[-1])
 
 
 def shared_work(rows: Array, per_element: int = 1) -> int:
-    """Give what there is to share among threads; one row cannot be shared."""
+    """Return the elements that threads can share; a single row is not split."""
     return per_element * rows.size if len(rows) > 1 else 0

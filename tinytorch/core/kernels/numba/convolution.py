@@ -29,18 +29,6 @@ from tinytorch.core.kernels.numba.convolution_tiles import (
 from tinytorch.core.kernels.numba.simd import LANES, TILE_COLUMNS, TILE_ROWS, VECTORS
 from tinytorch.core.kernels.reference_spatial import Pair, output_size
 
-__all__ = [
-    "BackwardPlan",
-    "Layout",
-    "Slide",
-    "backward_plan",
-    "conv2d",
-    "conv2d_backward_input",
-    "conv2d_backward_weight",
-    "forward_plan",
-]
-
-
 # ---------------------------------------------------------------- where a convolution finds its
 # numbers: tables of offsets, made once for each shape
 #
@@ -171,7 +159,7 @@ def _phase(phase: int, *, size: int, taps: int, stride: int, pad: int, dilation:
 
 
 def _margins(phases: list[_Phase], outputs: int) -> tuple[int, int]:
-    """Give how many zeros are seen before and after the gradient along one axis."""
+    """Return how many zeros are seen before and after the gradient along one axis."""
     used = [phase for phase in phases if phase.shifts and phase.places]
     before = max((max(phase.shifts) - phase.first for phase in used), default=0)
     after = max((phase.first + len(phase.places) - outputs for phase in phases), default=0)
@@ -217,7 +205,7 @@ def backward_plan(
 
 
 def _is_direct(rows: int, columns: int, width: int, taps: int) -> bool:
-    """Tell whether vectors that stay within rows are less work than those that run across."""
+    """Return whether vectors that stay within rows are less work than those that run across."""
     if columns < LANES:
         return False
     within = rows * -(-columns // LANES)
@@ -427,7 +415,7 @@ def weight_sums(grad, grad_rows, images, image_step, group_step, tap_at, taps, v
 
 
 def _laid_out(images: Array, layout: Layout) -> Array:
-    """Copy images in the way a slide reads them, unless they already lie that way."""
+    """Copy images to the layout that a slide reads, unless they have it already."""
     if layout.is_plain and images.flags.c_contiguous:
         return flat(images)
     batch, channels, height, width = images.shape
@@ -461,18 +449,18 @@ def _slide_over(
 
 
 def _is_pointwise(kernel: Pair, padding: Pair) -> bool:
-    """Tell whether each output position sees one position of the image, and rows do not matter."""
+    """Return whether this is a pointwise convolution, whose rows can be joined."""
     return kernel == (1, 1) and padding == (0, 0)
 
 
 def _as_row(images: Array, stride: Pair = (1, 1)) -> Array:
-    """Give the positions that a stride leaves as images of one long row."""
+    """Return the positions that a stride leaves as images of one long row."""
     seen = images[:, :, :: stride[0], :: stride[1]]
     return seen.reshape(*seen.shape[:2], 1, seen.shape[2] * seen.shape[3])
 
 
 def _fits(x_shape: tuple[int, ...], weight_shape: tuple[int, ...], groups: int, out: Pair) -> bool:
-    """Tell whether shapes are what the kernels take on trust."""
+    """Return whether shapes are what the kernels take on trust."""
     return (
         len(x_shape) == len(weight_shape) == 4
         and x_shape[1] == weight_shape[1] * groups
@@ -589,7 +577,7 @@ def _weight_sums(
     grad: Array, x: Array, weight_shape: tuple[int, ...],
     stride: Pair, padding: Pair, dilation: Pair, groups: int,
 ) -> tuple[Array, bool]:  # fmt: skip
-    """Give the derivative, and whether all lanes held positions, so that it is right for sure."""
+    """Return the derivative, and whether all lanes held positions: only then is it exact."""
     kernel = (weight_shape[2], weight_shape[3])
     if _is_pointwise(kernel, padding):
         x, grad, stride = _as_row(x, stride), _as_row(grad), (1, 1)
@@ -612,7 +600,7 @@ def _weight_sums(
 
 
 def _vectors(grad: Array, plan: Slide, groups: int) -> Array:
-    """Give the gradient as vectors of output positions, rows of a group filled up with zeros."""
+    """Return the gradient as vectors of output positions, rows of a group filled up with zeros."""
     batch, channels, *size = grad.shape
     rows = channels // groups
     padded_rows = -(-rows // SUM_ROWS) * SUM_ROWS

@@ -28,17 +28,6 @@ from tinytorch.core.kernels.numba.simd import (
     store_vector,
 )
 
-__all__ = [
-    "SUM_ROWS",
-    "SUM_TAPS",
-    "TILE_HEIGHTS",
-    "TILE_WIDTHS",
-    "clear",
-    "copy_row",
-    "slide_tile",
-    "sum_tile",
-]
-
 TILE_HEIGHTS = (TILE_ROWS, 4, 3, 2, 1)
 """Output channels that a tile may have."""
 

@@ -39,9 +39,6 @@ from tinytorch.core.kernels.numba.simd import (
     larger_number,
 )
 
-__all__ = ["KERNELS", "ROW_KERNELS", "STEP_KERNELS"]
-
-
 NUMPY = plain.NUMPY.kernels
 
 THREE = np.float32(3)
@@ -96,13 +93,13 @@ def _tanh_backward(grad, output, out):
 
 @inlined
 def _share_by_tanh(x):
-    """Give (1 + tanh(u)) / 2 = sigmoid(2 u), where u is about x sqrt(2 / pi)."""
+    """Return (1 + tanh(u)) / 2 = sigmoid(2 u), where u is about x sqrt(2 / pi)."""
     return _sigmoid_of(TWICE_SCALE * x * (ONE + fast.GELU_CUBIC * x * x))
 
 
 @inlined
 def _share_and_density(x):
-    """Give P(Z <= x) for a normal Z, and exp(-x^2 / 2), which both are made of.
+    """Return P(Z <= x) for a normal Z, and exp(-x^2 / 2), which both are made of.
 
     The tail beyond |x| is t (E1 + t (E2 + ...)) exp(-x^2 / 2) / 2, the formula of numba_math.erf.
     """
@@ -348,7 +345,7 @@ def log_softmax_backward(grad: Array, output: Array, *, axis: int) -> Array:
 
 
 def _are_classes_of(rows: Array, targets: Array) -> bool:
-    """Tell whether there is one whole number for each row; NumPy checks whether it is a class."""
+    """Return whether there is one integer for each row; NumPy checks whether it is a class."""
     return rows.ndim == 2 and targets.shape == rows.shape[:1] and targets.dtype.kind in "iu"
 
 
@@ -457,7 +454,7 @@ def _scatter_add(rows, ids, out, parts):
 
 
 def _are_changeable(*arrays: Array) -> bool:
-    """Tell whether arrays have one shape, and flat views that are no copies: to be changed."""
+    """Return whether arrays have one shape, and flat views that are no copies: to be changed."""
     shape = arrays[0].shape
     return all(
         array.flags.carray and array.dtype == FLOAT32 and array.shape == shape for array in arrays
@@ -525,7 +522,7 @@ def adam_step(
 
 
 def _are_rows_of(ids: Array, count: int) -> bool:
-    """Tell whether all ids are rows of a table, counted from its start."""
+    """Return whether all ids are rows of a table, counted from its start."""
     return ids.size > 0 and ids.dtype.kind in "iu" and ids.min() >= 0 and ids.max() < count
 
 

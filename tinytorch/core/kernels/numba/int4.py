@@ -1,6 +1,6 @@
 """Products with INT4 weights of the compiled backend: an eighth of the bytes of float32.
 
-The tiles are those of INT8 weights (:mod:`numba_int8_simd`). Each group of inputs has scales of its
+The tiles are those of INT8 weights (`int8_simd`). Each group of inputs has scales of its
 own, so a tile adds up one group only; then its sums are scaled and added to the result.
 """
 
@@ -17,8 +17,6 @@ from tinytorch.core.kernels.numba.int8_simd import add_scaled, packed_tile
 from tinytorch.core.kernels.numba.products import ACTIVATION_CODES, finish_row
 from tinytorch.core.kernels.numba.simd import LANES, TILE_COLUMNS, ZERO
 from tinytorch.core.kernels.packing import PANEL_COLUMNS, STEP, STEP_INT4, packed_length_int4
-
-__all__ = ["KERNELS"]
 
 tile_of_4, tile_of_1 = (packed_tile(rows, bits=4) for rows in (4, 1))
 

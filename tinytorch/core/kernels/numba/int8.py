@@ -3,12 +3,12 @@
 With few rows a product takes as long as its weight takes to read, so INT8 weights alone make it up
 to four times faster (`int8_linear_weight_only`). With many rows it takes as long as multiplying
 does; there the activations become INT8 too, with a given scale (`int8_linear_static`) or by the
-largest element of each row (`int8_linear_dynamic`), and whole numbers are multiplied exactly.
+largest element of each row (`int8_linear_dynamic`), and integers are multiplied exactly.
 
 The instruction for that takes activations without a sign. They are stored 128 too high, and what
 this adds to the result, 128 times the sum of each column of the weight, is taken away at the end.
-The loops are in :mod:`numba_int8_products`. They run without any check of bounds, so every shape is
-looked at here, and what does not fit is left to NumPy, which says what is wrong."""
+The loops check no bounds, so every shape is checked before; what does not fit goes to the NumPy
+kernel, which raises."""
 
 from __future__ import annotations
 
@@ -43,30 +43,13 @@ from tinytorch.core.kernels.packing import PANEL_COLUMNS, STEP, packed_length
 from tinytorch.core.kernels.reference_quantized import (
     LARGEST,
     OFFSET,
-    PACKED_ENTRIES,
     SMALLEST_ROW,
-    code_bytes,
 )
-
-__all__ = [
-    "CODEBOOK_KERNELS",
-    "EMBEDDING_KERNELS",
-    "KERNELS",
-    "NAN",
-    "TILE_ROWS",
-    "TILE_SIZE",
-    "choose_block_rows",
-    "largest_of",
-    "multiply_packed",
-    "quantize_and_multiply",
-    "row_scale",
-]
-
 
 # ---------------------------------------------------------------- the loops of INT8 products: rows
 # become bytes, tiles of sums, results in floats
 #
-# A task multiplies a block of rows with a panel of columns, tile by tile (:mod:`numba_int8_simd`),
+# A task multiplies a block of rows with a panel of columns, tile by tile (`int8_simd`),
 # and turns each tile into results while it is in the nearest cache.
 
 TILE_ROWS = 4
@@ -82,7 +65,7 @@ tile_of_4, tile_of_2, tile_of_1 = (packed_tile(rows) for rows in (4, 2, 1))
 
 @inlined_in_order
 def row_scale(largest):
-    """Give the step of a row and its inverse; a row that is not finite has the step NaN."""
+    """Return the step of a row and its inverse; a row that is not finite has the step NaN."""
     if largest < SMALLEST_ROW:
         return fast.ONE, fast.ZERO
     if largest - largest != fast.ZERO:
@@ -92,7 +75,7 @@ def row_scale(largest):
 
 @inlined
 def largest_of(row):
-    """Give the largest size of an element, or NaN if there is one."""
+    """Return the largest size of an element, or NaN if there is one."""
     largest = fast.ZERO
     for k in range(row.size):
         largest = fast.larger(largest, abs(row[k]))
@@ -101,7 +84,7 @@ def largest_of(row):
 
 @inlined
 def quantize_by_largest(row, done):
-    """Turn a row of floats into bytes, by its own largest element; give its step."""
+    """Quantize a row of floats to bytes by its largest element; return its step."""
     step, inverse = row_scale(largest_of(row))
     if inverse == fast.ZERO:
         done[:] = OFFSET
@@ -113,7 +96,7 @@ def quantize_by_largest(row, done):
 
 @inlined
 def quantize_by(row, done, step, inverse, zero_point):
-    """Do the same with a given step; what lies beyond the range saturates."""
+    """Quantize a row with a given step; values beyond the range saturate."""
     lowest = np.float32(-OFFSET - zero_point)
     highest = np.float32(OFFSET - 1 - zero_point)
     is_number = True
@@ -240,7 +223,7 @@ def multiply_packed(
     """Multiply rows (rows, whole lines) with a packed weight.
 
     `excess` is what sums of products are too high by, for each column. Without it the rows are
-    floats; without `scales` the result is whole numbers. `tile_like` is an example of a sum.
+    floats; without `scales` the result is integers. `tile_like` is an example of a sum.
     """
     for worker in prange(workers):
         multiply_share(
@@ -252,7 +235,7 @@ def multiply_packed(
 
 @inlined
 def excess_of(sums, offset, whole_bias):
-    """Give what sums of products are too high by, for each column; a bias makes it less."""
+    """Return what sums of products are too high by, for each column; a bias makes it less."""
     excess = np.empty_like(sums)
     for j in range(sums.size):
         excess[j] = np.int32(offset * sums[j])
@@ -266,7 +249,7 @@ def quantize_and_multiply(
     x, is_dynamic, scale, zero_point, values, scales, sums, whole_bias, bias, activation, out,
     block_rows, workers, way,
 ):  # fmt: skip
-    """Turn rows of floats into bytes and multiply these, in one call since each takes a while."""
+    """Quantize rows of floats and multiply them, fused to save the overhead of a call."""
     rows, depth = x.shape
     # behind a row may be anything: the weights there are zero
     a = np.empty((rows, (depth + STEP - 1) // STEP * STEP), np.uint8)
@@ -303,7 +286,7 @@ NO_BIAS, NO_WHOLE_BIAS = np.empty(0, np.float32), np.empty(0, np.int32)
 
 
 def _is_packed(x: Array, values: Array, columns: int) -> bool:
-    """Tell whether there is something to multiply, and the weight is one that `x` meets."""
+    """Return whether there is work, and the weight fits `x`."""
     return (
         x.size > 0
         and columns > 0
@@ -313,7 +296,7 @@ def _is_packed(x: Array, values: Array, columns: int) -> bool:
 
 
 def _are_columns(scales: Array, bias: Array | None, sums: Array | None = None) -> bool:
-    """Tell whether all have one number for each column, of the types that the loops know."""
+    """Return whether all have one number per column, of the dtypes that the loops support."""
     shape = (scales.size,)
     return (
         scales.dtype == FLOAT32
@@ -336,13 +319,13 @@ def choose_block_rows(rows: int, columns: int) -> int:
 
 
 def _sharing(values: Array, rows: int) -> tuple[int, int]:
-    """Give how much work there is, and how many share it."""
+    """Return how much work there is, and how many share it."""
     work = values.size * (1 + rows // 8) // 4
     return work, 1 if work < PARALLEL_WORK else THREADS
 
 
 def _shaped(out: Array, x: Array) -> Array:
-    """Give results (rows, columns) the shape that belongs to `x`."""
+    """Return results (rows, columns) the shape that belongs to `x`."""
     return out if x.ndim == 2 else out.reshape(*x.shape[:-1], out.shape[1])
 
 
@@ -350,7 +333,7 @@ def _multiply_floats_as_bytes(
     x: Array, values: Array, scales: Array, sums: Array, bias: Array | None,
     activation: str | None, *, is_dynamic: bool, scale: float = 1.0, zero_point: int = 0,
 ) -> Array:  # fmt: skip
-    """Give `x` times the weight, where rows of `x` are quantized by themselves or by `scale`."""
+    """Return `x` times the weight, where rows of `x` are quantized by themselves or by `scale`."""
     rows = rows_of(x)
     count, columns = len(rows), scales.size
     out = np.empty((count, columns), FLOAT32)
@@ -372,7 +355,7 @@ def _multiply(
     x: Array, rows: Array, values: Array, steps: Array | None, scales: Array | None,
     excess: Array | None, bias: Array | None, activation: str | None,
 ) -> Array:  # fmt: skip
-    """Give `x` times the weight, where `rows` are those of `x` in whole lines."""
+    """Return `x` times the weight, where `rows` are those of `x` in whole lines."""
     if scales is None:
         assert excess is not None
         out = np.empty((len(rows), excess.size), INT32)
@@ -390,7 +373,7 @@ def _multiply(
 
 
 def _in_whole_lines(rows: Array) -> Array:
-    """Give rows (rows, depth) filled up with zeros to a multiple of STEP."""
+    """Return rows (rows, depth) filled up with zeros to a multiple of STEP."""
     missing = -rows.shape[1] % STEP
     if not missing:
         return rows
@@ -400,7 +383,7 @@ def _in_whole_lines(rows: Array) -> Array:
 
 
 def _unsigned(x: Array) -> tuple[Array, int]:
-    """Give bytes (rows, whole lines) without sign, and how much higher they are than `x`."""
+    """Return bytes (rows, whole lines) without sign, and how much higher they are than `x`."""
     rows = _in_whole_lines(rows_of(x))
     if x.dtype == UINT8:
         return rows, 0
@@ -527,36 +510,3 @@ def int8_embedding(ids: Array, values: Array, scales: Array, *, width: int) -> A
 
 
 EMBEDDING_KERNELS: dict[str, Kernel] = {"int8_embedding": int8_embedding}
-
-
-# ---------------------------------------------------------------- weights by codes with the
-# compiled backend
-
-BLOCK = 4096
-"""Bytes of codes that one thread takes at a time."""
-
-
-@compiled
-def look_up(codes, table, out):
-    """Give the entry of a table for each byte; two floats move as one number of 8 bytes."""
-    for block in prange((len(codes) + BLOCK - 1) // BLOCK):
-        first = np.int64(block) * BLOCK
-        for place in range(first, min(first + BLOCK, len(codes))):
-            out[place] = table[codes[place]]
-
-
-def codebook_lookup(codes: Array, codebook: Array, *, size: int) -> Array:
-    if (
-        codebook.dtype != FLOAT32
-        or len(codebook) > PACKED_ENTRIES
-        or codes.dtype != np.uint8
-        or codes.shape != (code_bytes(size, len(codebook)),)
-    ):
-        return plain.CODEBOOK_KERNELS["codebook_lookup"](codes, codebook, size=size)
-    table = plain.pairs_of(codebook).view(np.int64).reshape(-1)  # both entries, in eight bytes
-    out = np.empty(len(codes), np.int64)
-    look_up(readable(codes), table, out, work=size)
-    return out.view(FLOAT32)[:size]
-
-
-CODEBOOK_KERNELS: dict[str, Kernel] = {"codebook_lookup": codebook_lookup}

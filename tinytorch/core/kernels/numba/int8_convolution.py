@@ -1,9 +1,8 @@
-"""Compiled INT8 convolution: images become bytes once, and registers of positions meet weights.
+"""Compiled INT8 convolution: images are quantized once, then multiplied in registers of positions.
 
-Images are laid out so that what each input of a patch sees is a run of bytes
-(:mod:`numba_int8_convolution_layout`). A few registers of neighbouring positions at a time are put
-together from these runs, in lines of four inputs, stay in the nearest cache, and meet the weights
-of all output channels."""
+Images are laid out so that what each input of a patch sees is a run of bytes. A few registers of
+neighbouring positions at a time are gathered from these runs, in lines of four inputs, stay in the
+L1 cache, and are multiplied with the weights of all output channels."""
 
 from __future__ import annotations
 
@@ -13,7 +12,6 @@ from functools import lru_cache
 from itertools import product
 from typing import Any, NamedTuple
 
-import llvmlite.binding as llvm
 import numpy as np
 from llvmlite import ir
 from numba import prange, types
@@ -34,7 +32,13 @@ from tinytorch.core.kernels.numba.compile import (
 from tinytorch.core.kernels.numba.convolution import conv2d
 from tinytorch.core.kernels.numba.int8 import INT8, NAN, largest_of, row_scale
 from tinytorch.core.kernels.numba.int8 import INT32 as NUMBA_INT8_INT32
-from tinytorch.core.kernels.numba.int8_simd import HAS_VNNI, unpack_floats
+from tinytorch.core.kernels.numba.int8_simd import (
+    BYTES,
+    HAS_VNNI,
+    INTEGERS,
+    add_byte_products,
+    unpack_floats,
+)
 from tinytorch.core.kernels.numba.simd import (
     INT32,
     LANES,
@@ -49,27 +53,12 @@ from tinytorch.core.kernels.packing import PANEL_COLUMNS, STEP, packed_length
 from tinytorch.core.kernels.reference_quantized import OFFSET, Window
 from tinytorch.core.kernels.reference_spatial import Pair, output_size
 
-__all__ = [
-    "KERNELS",
-    "LINE_BYTES",
-    "TILE_HEIGHTS",
-    "TILE_WIDTHS",
-    "Plan",
-    "copy_bytes",
-    "fill_bytes",
-    "gather_lines",
-    "lay_out",
-    "make_plan",
-    "patch_tile",
-]
-
-
 # ---------------------------------------------------------------- the inner loops of INT8
 # convolution: vector registers hold neighbouring output positions
 #
 # What LANES output positions see of four inputs of their patches (channels, or places of the
 # kernel) is one register: four bytes for each position. It meets the same four inputs of an output
-# channel's weight, which lie side by side (:mod:`int8_packing`) and go to all lanes; one
+# channel's weight, which lie side by side (`packing`) and go to all lanes; one
 # instruction multiplies and adds up the four pairs of each lane. So results lie in registers as
 # they lie in an image.
 
@@ -86,8 +75,6 @@ LINE_BYTES = LANES * STEP
 COUNT = types.int64
 INT64 = ir.IntType(64)
 BYTE = ir.IntType(8)
-INTEGERS = ir.VectorType(INT32, LANES)
-LINE = ir.VectorType(BYTE, LINE_BYTES)
 
 
 def _constant(number: int) -> Any:
@@ -95,7 +82,7 @@ def _constant(number: int) -> Any:
 
 
 def _lanes(numbers: Iterable[int]) -> Any:
-    """Give the lanes that a shuffle picks; those of its second vector are counted on."""
+    """Return the lanes that a shuffle picks; those of its second vector are counted on."""
     chosen = list(numbers)
     return ir.Constant(ir.VectorType(INT32, len(chosen)), chosen)
 
@@ -131,7 +118,7 @@ def gather_lines(typing, images, start, tap_at, lines, out, at, step):
 
 
 def _interleaved(builder: Any, four: list[Any]) -> Any:
-    """Give the four bytes of the first lane, then those of the second, and so on."""
+    """Return the four bytes of the first lane, then those of the second, and so on."""
     pairs = [
         builder.shuffle_vector(*four[i : i + 2], _lanes(range(2 * LANES)))
         for i in range(0, STEP, 2)
@@ -161,7 +148,7 @@ def copy_bytes(typing, source, source_at, step, target, target_at, count):
                 place = builder.mul(loop.index, _constant(LINE_BYTES))
                 start = builder.gep(read, [builder.mul(place, _constant(width))])
                 found = [
-                    load_vector(builder, builder.gep(start, [_constant(i * LINE_BYTES)]), LINE)
+                    load_vector(builder, builder.gep(start, [_constant(i * LINE_BYTES)]), BYTES)
                     for i in range(width)
                 ]
                 picked = _lanes(range(0, width * LINE_BYTES, width))
@@ -206,7 +193,7 @@ def patch_tile(
     is that of all products of the bytes in `seen` (lines x width registers) and the weight,
     less offset * sums[c]. `value_at` is where the channel's weight begins and `value_step` leads to
     its next line. One loop is written for each of TILE_HEIGHTS and TILE_WIDTHS. `way` is as in
-    :mod:`numba_int8_simd`.
+    `int8_simd`.
     """
     signature = types.void(
         COUNT, COUNT, seen, COUNT, values, COUNT, COUNT, COUNT, sums, scales, bias, COUNT,
@@ -291,21 +278,11 @@ class _Tile:
 
 
 def _dot_in_one(builder: Any, total: Any, seen: Any, four: Any) -> Any:
-    """Add to each lane the products of its four bytes and the weight's, by ``vpdpbusd``."""
-    # LLVM calls the factors bytes since its version 22
-    kind = LINE if llvm.llvm_version_info[0] >= 22 else INTEGERS
-    name = f"llvm.x86.avx512.vpdpbusd.{LINE_BYTES * 8}"
-    function = builder.module.globals.get(name) or ir.Function(
-        builder.module, ir.FunctionType(INTEGERS, [INTEGERS, kind, kind]), name
-    )
-    spread = broadcast(builder, four, INTEGERS)
-    return builder.call(
-        function, [total, builder.bitcast(seen, kind), builder.bitcast(spread, kind)]
-    )
+    return add_byte_products(builder, total, seen, broadcast(builder, four, INTEGERS))
 
 
 def _dot_in_steps(builder: Any, total: Any, seen: Any, four: Any) -> Any:
-    """Do the same byte by byte."""
+    """Do what :func:`_dot_in_one` does, byte by byte."""
     for which in range(STEP):
         shift = ir.Constant(INTEGERS, [8 * which] * LANES)
         byte = builder.and_(builder.lshr(seen, shift), ir.Constant(INTEGERS, [255] * LANES))
@@ -376,7 +353,7 @@ def make_plan(image: tuple[int, ...], outputs: int, window: Window) -> Plan | No
 
 @inlined
 def quantize_plane(plane, inverse, zero_point, out, at):
-    """Turn floats into bytes, 128 too high; tell whether all are numbers."""
+    """Quantize floats to bytes with an offset of 128; return whether none is NaN."""
     lowest = np.float32(-OFFSET - zero_point)
     highest = np.float32(OFFSET - 1 - zero_point)
     shift = np.int32(OFFSET + zero_point)
@@ -424,7 +401,7 @@ def spread_plane(padded, pitch, kernel_columns, dilation, steps_down, steps_righ
 def lay_out(x, images, height, width, is_dynamic, step, inverse, zero_point, border_rows,
             border_columns, kernel_columns, dilation, steps_down, steps_right, rows, columns,
             is_plain, plane_bytes, workers, steps, facts, out):  # fmt: skip
-    """Quantize planes, lay them out as a Plan describes, and give the step of each image.
+    """Quantize planes, lay them out as a Plan describes, and return the step of each image.
 
     `facts` holds a number for each plane: the largest, or whether it has NaN.
     """
@@ -555,7 +532,7 @@ def slide(images, image_step, group_step, tap_at, values, sums, offset, scales, 
 def _plan_for(
     x: Array, values: Array, scales: Array, sums: Array | None, bias: Array | None, window: Window
 ) -> Plan | None:
-    """Give a plan if there is something to convolve, and arrays are what kernels take on trust."""
+    """Return a plan where there is work and the arrays are as the unchecked kernels need them."""
     if x.dtype != FLOAT32 or x.ndim != 4 or x.size == 0:
         return None
     plan = make_plan(x.shape[1:], scales.size, window)
@@ -591,9 +568,9 @@ def _convolve(
         here = planes[first * channels : (first + count) * channels]
         lay_out(
             here, count, height, width, scale is None, step, 1 / step, zero_point,
-            *window.padding, window.kernel[1], window.dilation[1], *window.stride, plan.rows,
+            *window.padding, window.kernel_size[1], window.dilation[1], *window.stride, plan.rows,
             plan.output[1], plan.is_plain, plan.plane_bytes, min(THREADS, len(here)), steps,
-            facts, images, work=here.size * (1 + window.kernel[1]) // BYTES_PER_ELEMENT,
+            facts, images, work=here.size * (1 + window.kernel_size[1]) // BYTES_PER_ELEMENT,
         )  # fmt: skip
         parts, chunks = choose_jobs(count * groups * -(-pixels // LANES), outputs // groups)
         room = len(plan.tap_at) // STEP * TILE_VECTORS * LINE_BYTES + LINE_BYTES
@@ -618,20 +595,14 @@ def int8_conv2d_weight_only(
     scales: Array,
     sums: Array,
     bias: Array | None = None,
-    *,
-    kernel_size: Pair,
-    stride: Pair,
-    padding: Pair,
-    dilation: Pair,
-    groups: int = 1,
+    **geometry: Any,
 ) -> Array:
-    window = Window(kernel_size, stride, padding, dilation, groups)
+    window = Window(**geometry)
     if _plan_for(x, values, scales, None, bias, window) is None:
         return plain.CONVOLUTION_KERNELS["int8_conv2d_weight_only"](
-            x, values, scales, sums, bias, kernel_size=kernel_size, stride=stride,
-            padding=padding, dilation=dilation, groups=groups,
-        )  # fmt: skip
-    weight = np.empty((scales.size, x.shape[1] // groups, *kernel_size), np.float32)
+            x, values, scales, sums, bias, **geometry
+        )
+    weight = np.empty((scales.size, x.shape[1] // window.groups, *window.kernel_size), np.float32)
     unpack_floats(
         readable(values), readable(scales), math.prod(weight.shape[1:]), weight.reshape(-1),
         work=weight.size,
@@ -645,20 +616,14 @@ def int8_conv2d_dynamic(
     scales: Array,
     sums: Array,
     bias: Array | None = None,
-    *,
-    kernel_size: Pair,
-    stride: Pair,
-    padding: Pair,
-    dilation: Pair,
-    groups: int = 1,
+    **geometry: Any,
 ) -> Array:
-    window = Window(kernel_size, stride, padding, dilation, groups)
+    window = Window(**geometry)
     plan = _plan_for(x, values, scales, sums, bias, window)
     if plan is None:
         return plain.CONVOLUTION_KERNELS["int8_conv2d_dynamic"](
-            x, values, scales, sums, bias, kernel_size=kernel_size, stride=stride,
-            padding=padding, dilation=dilation, groups=groups,
-        )  # fmt: skip
+            x, values, scales, sums, bias, **geometry
+        )
     return _convolve(x, values, scales, sums, OFFSET, bias, plan, window)
 
 
@@ -669,24 +634,19 @@ def int8_conv2d_static(
     sums: Array,
     bias: Array | None = None,
     *,
-    kernel_size: Pair,
-    stride: Pair,
-    padding: Pair,
-    dilation: Pair,
-    groups: int = 1,
     scale: float,
     zero_point: int = 0,
+    **geometry: Any,
 ) -> Array:
     scale, zero_point = float(scale), int(zero_point)  # NumPy's may be too narrow to add to
-    window = Window(kernel_size, stride, padding, dilation, groups)
+    window = Window(**geometry)
     whole = bias if bias is not None and bias.dtype == NUMBA_INT8_INT32 else None
     plan = _plan_for(x, values, scales, sums, bias if whole is None else None, window)
     is_safe = -OFFSET <= zero_point < OFFSET and (whole is None or whole.shape == scales.shape)
     if plan is None or not is_safe:
         return plain.CONVOLUTION_KERNELS["int8_conv2d_static"](
-            x, values, scales, sums, bias, kernel_size=kernel_size, stride=stride,
-            padding=padding, dilation=dilation, groups=groups, scale=scale, zero_point=zero_point,
-        )  # fmt: skip
+            x, values, scales, sums, bias, scale=scale, zero_point=zero_point, **geometry
+        )
     offset = OFFSET + zero_point
     if whole is not None:  # it is put in where the offset is taken out
         sums, offset, bias = np.int32(offset) * sums - whole, 1, None

@@ -1,6 +1,6 @@
 """Vector registers for INT8: tiles of products with packed weights, written once for all sizes.
 
-:func:`packed_tile` walks down the lines of a panel (:mod:`int8_packing`) and keeps a tile of sums
+:func:`packed_tile` walks down the lines of a panel (`packing`) and keeps a tile of sums
 in registers. Each lane of a register belongs to one output and gets the four values of a line at
 once.
 
@@ -42,19 +42,6 @@ from tinytorch.core.kernels.numba.simd import (
 )
 from tinytorch.core.kernels.packing import PANEL_COLUMNS, STEP
 
-__all__ = [
-    "HAS_VNNI",
-    "PORTABLE",
-    "add_scaled",
-    "expect_writes",
-    "packed_tile",
-    "scale_integers",
-    "scale_integers_and_add",
-    "unpack_columns",
-    "unpack_floats",
-]
-
-
 PORTABLE = False
 INTEGERS = ir.VectorType(INT32, LANES)
 BYTES = ir.VectorType(ir.IntType(8), LANES * STEP)
@@ -65,7 +52,7 @@ KEEP_IN_ALL_CACHES, OF_DATA = 3, 1  # how LLVM numbers these
 
 
 def _has_vnni() -> bool:
-    """Tell whether registers of our size have the instruction."""
+    """Return whether registers of our size have the instruction."""
     features = llvm.get_host_cpu_features()
     return bool(features.get({16: "avx512vnni", 8: "avxvnni"}.get(LANES, "")))
 
@@ -81,7 +68,7 @@ def _best_dot(way: Any) -> Callable[..., Any]:
 
 
 def _separate(builder: Any, line: Any, which: int, bits: int = BYTE_BITS) -> Any:
-    """Give one of the bytes (or of other groups of bits) of each lane as a number with sign."""
+    """Return one of the bytes (or of other groups of bits) of each lane as a number with sign."""
 
     def by(count: int) -> Any:
         return ir.Constant(INTEGERS, [count] * LANES)
@@ -92,7 +79,7 @@ def _separate(builder: Any, line: Any, which: int, bits: int = BYTE_BITS) -> Any
 
 
 def _leave_on_top(builder: Any, line: Any, which: int, bits: int) -> Any:
-    """Give one of the values of each lane in its highest bits: 2**(32 - bits) times as large."""
+    """Return one of the values of each lane in its highest bits: 2**(32 - bits) times as large."""
     left = LANE_BITS - bits * (which + 1)
     shifted = builder.shl(line, ir.Constant(INTEGERS, [left] * LANES)) if left else line
     mask = ir.Constant(INTEGERS, [-(1 << (LANE_BITS - bits))] * LANES)
@@ -100,7 +87,7 @@ def _leave_on_top(builder: Any, line: Any, which: int, bits: int) -> Any:
 
 
 def _look_up(builder: Any, line: Any, which: int) -> Any:
-    """Give one of the eight values of 4 bits of each lane as a float.
+    """Return one of the eight values of 4 bits of each lane as a float.
 
     A register of AVX-512 holds all sixteen floats that 4 bits can mean, and the instruction that
     picks some of them ignores all higher bits.
@@ -114,22 +101,25 @@ def _look_up(builder: Any, line: Any, which: int) -> Any:
     return builder.call(function, [table, builder.lshr(line, shift)])
 
 
-def _dot_in_one(builder: Any, total: Any, factors: Any, line: Any) -> Any:
-    """Add to each lane the products of its four bytes and those of the row, by ``vpdpbusd``."""
+def add_byte_products(builder: Any, total: Any, unsigned: Any, signed: Any) -> Any:
+    """Add to each lane the products of its four bytes, by ``vpdpbusd``."""
     # LLVM calls the factors bytes since its version 22
     kind = BYTES if llvm.llvm_version_info[0] >= 22 else INTEGERS
     name = f"llvm.x86.avx512.vpdpbusd.{LANES * LANE_BITS}"
     function = builder.module.globals.get(name) or ir.Function(
         builder.module, ir.FunctionType(INTEGERS, [INTEGERS, kind, kind]), name
     )
-    spread = broadcast(builder, factors, INTEGERS)
     return builder.call(
-        function, [total, builder.bitcast(spread, kind), builder.bitcast(line, kind)]
+        function, [total, builder.bitcast(unsigned, kind), builder.bitcast(signed, kind)]
     )
 
 
+def _dot_in_one(builder: Any, total: Any, factors: Any, line: Any) -> Any:
+    return add_byte_products(builder, total, broadcast(builder, factors, INTEGERS), line)
+
+
 def _dot_in_steps(builder: Any, total: Any, factors: Any, line: Any) -> Any:
-    """Do the same byte by byte."""
+    """Do what :func:`_dot_in_one` does, byte by byte."""
     for which in range(STEP):
         shift = ir.Constant(INT32, BYTE_BITS * which)
         factor = builder.and_(builder.lshr(factors, shift), ir.Constant(INT32, 255))
@@ -251,7 +241,7 @@ def packed_tile(rows: int, *, bits: int = BYTE_BITS) -> Callable[..., None]:
             a, count, count, values, count, count, count, count, out, count, count, way
         )
         is_float = a.dtype == types.float32
-        assert is_float or bits == BYTE_BITS, "whole numbers of 4 bits cannot be multiplied yet"
+        assert is_float or bits == BYTE_BITS, "integers of 4 bits cannot be multiplied yet"
         add = (
             partial(_add_floats, bits=bits)
             if is_float
@@ -303,7 +293,7 @@ def packed_tile(rows: int, *, bits: int = BYTE_BITS) -> Callable[..., None]:
 
 
 def _scaling(*, adds_bias: bool) -> Callable[..., None]:
-    """Make the function that turns LANES sums of whole numbers into results.
+    """Make the function that turns LANES sums of integers into results.
 
     out[at + j] = (totals[place + j] - excess[j]) * (step * scales[j]) + bias[j]
 
@@ -346,9 +336,9 @@ scale_integers, scale_integers_and_add = _scaling(adds_bias=False), _scaling(add
 
 @intrinsic
 def expect_writes(typing, out, at):
-    """Ask for the memory of a panel's results out[at:] early, so that it is there to be written.
+    """Prefetch the memory of a panel's results out[at:] for writing.
 
-    Rows of a wide result lie far apart, where the processor does not foresee them.
+    The rows of a wide result are too far apart for the hardware prefetcher.
     """
     signature = types.void(out, types.int64)
 
@@ -382,7 +372,7 @@ def add_scaled(typing, totals, place, scales, first, out, at):
 
 
 # ---------------------------------------------------------------- packed INT8 weights become
-# floats again, all of them or some columns (:mod:`int8_packing`)
+# floats again, all of them or some columns (`packing`)
 
 BLOCK_COLUMNS, BLOCK_LINES = 16, 16
 """Columns, whose bytes share cache lines, and lines of them that are unpacked together."""
@@ -390,7 +380,7 @@ BLOCK_COLUMNS, BLOCK_LINES = 16, 16
 
 @intrinsic
 def unpack_step(typing, values, at, scale, out, out_at):
-    """Give what a line holds for one column: out[out_at + i] = values[at + i] * scale, i < STEP."""
+    """Dequantize one column of a line: out[out_at + i] = values[at + i] * scale, i < STEP."""
     signature = types.void(values, types.int64, types.float32, out, types.int64)
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
@@ -416,7 +406,7 @@ def unpack_rest(values, at, scale, out, out_at, count):
 
 @compiled
 def unpack_floats(values, scales, inputs, out):
-    """Give a packed matrix as the floats of its transpose (outputs, inputs), in a row."""
+    """Dequantize a packed matrix into its transpose (outputs, inputs), flat."""
     outputs = len(scales)
     lines, whole = (inputs + STEP - 1) // STEP, inputs // STEP
     for block in prange((outputs + BLOCK_COLUMNS - 1) // BLOCK_COLUMNS):
@@ -438,7 +428,7 @@ def unpack_floats(values, scales, inputs, out):
 
 @compiled
 def unpack_columns(numbers, values, scales, inputs, out):
-    """Give some columns (numbers, inputs) as floats, in a row; tell whether all of them exist.
+    """Dequantize some columns (numbers, inputs), flat; return whether all of them exist.
 
     Nothing is read or written unless they do.
     """

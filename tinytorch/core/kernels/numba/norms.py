@@ -29,8 +29,6 @@ from tinytorch.core.kernels.numba.compile import (
 )
 from tinytorch.core.kernels.numba.simd import ONE, ZERO
 
-__all__ = ["KERNELS"]
-
 NUMPY = plain.NUMPY.kernels
 F = np.float32
 
@@ -39,7 +37,7 @@ F = np.float32
 
 @inlined
 def _mean_and_inverse(x, i, eps):
-    """Give the mean of a row and one by its deviation.
+    """Return the mean of a row and the inverse of its standard deviation.
 
     The squares of deviations are summed, not those of elements: a large mean would swallow them.
     """
@@ -204,7 +202,7 @@ def layer_norm_backward(
 
 
 def _vectors(count: int, length: int) -> list[Array]:
-    """Give memory for several vectors, each of which can live on its own."""
+    """Return memory for several vectors, each of which can live on its own."""
     return [np.empty(length, FLOAT32) for _ in range(count)]
 
 
@@ -213,7 +211,7 @@ def _is_image(x: Array) -> bool:
 
 
 def _planes(x: Array) -> Array:
-    """Give images as (batch, channels, places)."""
+    """Return images as (batch, channels, places)."""
     batch, channels = x.shape[:2]
     return readable(x.reshape(batch, channels, -1))
 

@@ -2,7 +2,7 @@
 
 A product is cut into *panels* of one to VECTORS vectors, as equal as can be. For each panel a
 micro-kernel walks down the rows, six at a time, and keeps a tile of sums in registers
-(:mod:`numba_simd`). A panel whose rows are no neighbours in memory is first copied together. One
+(`simd`). A panel whose rows are no neighbours in memory is first copied together. One
 row alone is no product to speak of: there the matrix is read once from memory, and that is all that
 counts.
 """
@@ -38,8 +38,6 @@ from tinytorch.core.kernels.numba.simd import (
 )
 from tinytorch.core.kernels.reference import ACTIVATIONS
 
-__all__ = ["KERNELS", "linear", "matmul"]
-
 DEPTH = 512
 """Rows of a panel that are used before the next are fetched: 128 KiB, a part of an L2 cache."""
 
@@ -48,13 +46,13 @@ BLOCK_ROWS = 64 * TILE_ROWS
 
 ROWS_WORTH_PACKING = 256
 WIDTH_WORTH_PACKING = 2048
-"""A panel is copied together first when so many rows use it and its own rows are so far apart."""
+"""A panel is packed first when this many rows use it and its own rows are this far apart."""
 
 STREAMS, SHORT_ROW, NARROW_ROW = 8, 1024, 2 * TILE_COLUMNS
 """How many rows a vector takes at once where they are long; below NARROW_ROW it takes all."""
 
 SMALLEST_PRODUCT = 1 << 13
-"""Multiply-accumulates below which BLAS is done before we have looked at our arguments."""
+"""Multiply-accumulates below which a BLAS call takes less time than checking the arguments."""
 
 NARROWEST_PRODUCT = TILE_COLUMNS // 2
 """Columns below which tiles are so narrow that BLAS, which starts sooner, is faster ..."""
@@ -157,7 +155,7 @@ def multiply(
     a, a_stack, a_row, a_step, b, b_stack, b_row, b_step, out, stack, rows, depth, columns,
     bias, activation, block_rows, packs, scratch,
 ):  # fmt: skip
-    """Give a stack of products (rows, depth) @ (depth, columns), cut into panels and blocks.
+    """Compute a stack of products (rows, depth) @ (depth, columns), cut into panels and blocks.
 
     Each of the workers, which are as many as `scratch` has rows, does neighbouring tasks.
     """
@@ -232,7 +230,7 @@ def multiply_block(
 
 @compiled
 def multiply_vector_by_rows(x, matrix, out, partial, parts, bias, activation):
-    """Give x @ matrix for a matrix in rows: each part reads neighbouring rows, once, in order.
+    """Compute x @ matrix for a matrix in rows: each part reads neighbouring rows, once, in order.
 
     The sums of narrow rows stay in registers. Short rows are one stream, which the processor
     fetches ahead best. While a long row passes by, the sums would leave the first-level cache;
@@ -275,7 +273,7 @@ def multiply_vector_by_rows(x, matrix, out, partial, parts, bias, activation):
 
 @compiled
 def multiply_vector_by_columns(x, columns, out, parts, bias, activation):
-    """Give x @ columns.T: one dot product for each row of `columns`."""
+    """Compute x @ columns.T: one dot product for each row of `columns`."""
     count, depth = columns.shape
     share = (count + parts - 1) // parts
     for part in prange(parts):
@@ -297,7 +295,7 @@ class _Scratch(threading.local):
         self._array = np.empty(0, np.float32)
 
     def of(self, rows: int, width: int) -> Array:
-        """Give an array (rows, width) that holds whatever was there."""
+        """Return an uninitialised array (rows, width)."""
         if self._array.size < rows * width:
             self._array = np.empty(rows * width, np.float32)
         return self._array[: rows * width].reshape(rows, width)
@@ -309,7 +307,7 @@ PANEL_SCRATCH = (DEPTH + BLOCK_ROWS) * TILE_COLUMNS
 
 
 def _flat(array: Array) -> tuple[Array, int, int, int]:
-    """Give the elements of a stack of matrices, and the steps to the next matrix, row, column."""
+    """Return the elements of a stack of matrices, and the steps to the next matrix, row, column."""
     rows, columns = array.shape[-2:]
     turned = array.swapaxes(-1, -2)
     if turned.flags.c_contiguous and not array.flags.c_contiguous:
@@ -365,7 +363,7 @@ def _block_rows(count: int, rows: int, columns: int) -> int:
 
 
 def _suits_blas(rows: int, macs: int, columns: int) -> bool:
-    """Tell whether BLAS does so little work faster, and on one thread."""
+    """Return whether the product is so small that BLAS on one thread is faster."""
     if macs < SMALLEST_PRODUCT:
         return True
     return columns < NARROWEST_PRODUCT and macs <= LARGEST_FOR_BLAS and rows > 1

@@ -22,32 +22,9 @@ from numba.extending import intrinsic
 
 from tinytorch.core.kernels.numba.compile import inlined, inlined_in_order
 
-__all__ = [
-    "EXPONENTIAL",
-    "LANES",
-    "TILE_COLUMNS",
-    "TILE_ROWS",
-    "VECTORS",
-    "as_float",
-    "copy_vectors",
-    "erf",
-    "exp",
-    "exp_of_minus",
-    "exp_without_subnormals",
-    "gelu",
-    "gelu_slope",
-    "larger",
-    "larger_number",
-    "narrow_tile_product",
-    "sigmoid",
-    "tanh",
-    "tile_product",
-    "transpose_block",
-]
-
 
 def _register_file() -> tuple[int, int]:
-    """Give the lanes of a vector register (of float32) and how many vectors wide a tile is.
+    """Return the lanes of a vector register (of float32) and how many vectors wide a tile is.
 
     A tile of six rows needs six sums for each vector, one register for each vector of the panel and
     one for an element of the rows: 6 x 4 + 4 + 1 of the 32 registers of AVX-512 or Neon, or
@@ -95,7 +72,7 @@ def broadcast(builder: Any, scalar: Any, vector: Any = VECTOR) -> Any:
 
 
 def multiply_add(builder: Any, a: Any, b: Any, c: Any) -> Any:
-    """Give a * b + c in one instruction."""
+    """Return a * b + c in one instruction."""
     return builder.call(_vector_function(builder, "llvm.fma", 3), [a, b, c])
 
 
@@ -133,7 +110,7 @@ def tile_product(rows: int) -> Callable[..., None]:
 
 
 def narrow_tile_product(rows: int, widest: int = VECTORS) -> Callable[..., None]:
-    """Make the like of :func:`tile_product` for 1 to `widest` vectors, as its last argument says.
+    """Make a variant of :func:`tile_product` for 1 to `widest` vectors, by its last argument.
 
     Each width has a loop of its own, since registers have no index. Choosing among the loops here
     is compiled in half the time of choosing among functions.
@@ -298,7 +275,7 @@ SQRT_HALF, INVERSE_SQRT_TAU = F(0.7071067811865476), F(0.3989422804014327)
 
 @intrinsic
 def as_float(typing: Any, bits: Any) -> Any:
-    """Read the 32 bits of a whole number as a float."""
+    """Read the 32 bits of an integer as a float."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         return builder.bitcast(arguments[0], ir.FloatType())
@@ -308,7 +285,7 @@ def as_float(typing: Any, bits: Any) -> Any:
 
 @intrinsic
 def larger(typing: Any, a: Any, b: Any) -> Any:
-    """Give the larger of two floats, and NaN if one of them is; vectorised even in a reduction."""
+    """Return the maximum of two floats, NaN if either is; vectorised even in a reduction."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         number = ir.FloatType()
@@ -365,21 +342,10 @@ def erf(x):
 
 @inlined
 def gelu(x, with_tanh):
-    """Give x * P(Z <= x) for a normal Z, exactly or by the usual formula with tanh."""
+    """Return x * P(Z <= x) for a normal Z, exactly or by the usual formula with tanh."""
     if with_tanh:  # 0.5 (1 + tanh(u)) = sigmoid(2 u)
         return x * sigmoid(TWO * GELU_SCALE * x * (ONE + GELU_CUBIC * x * x))
     return HALF * x * (ONE + erf(x * SQRT_HALF))
-
-
-@inlined
-def gelu_slope(x, with_tanh):
-    """Give the derivative of :func:`gelu`."""
-    if with_tanh:
-        share = sigmoid(TWO * GELU_SCALE * x * (ONE + GELU_CUBIC * x * x))
-        slope = TWO * GELU_SCALE * (ONE + F(3) * GELU_CUBIC * x * x)
-        return share + x * share * (ONE - share) * slope
-    density = INVERSE_SQRT_TAU * exp(-HALF * x * x)
-    return HALF * (ONE + erf(x * SQRT_HALF)) + x * density
 
 
 # ---------------------------------------------------------------- the exponential for results that
@@ -390,7 +356,7 @@ def gelu_slope(x, with_tanh):
 # 2**23 to a float leaves no bits for what stands behind the point.
 
 EXPONENTIAL = 4
-"""The work of an exponential: it takes about as long as reading so many elements."""
+"""The work of an exponential, in elements that could be read in the same time."""
 ROUNDING = F(3 * 2**22 + 127)  # and 127, by which exponents are stored higher than they are
 NEGLIGIBLE = F(88)  # exp(-88) rounds to 2**-127, whose stored exponent is that of zero
 OVERFLOWING = F(89)  # exp(89) rounds to 2**128, whose stored exponent is that of infinity
@@ -398,7 +364,7 @@ OVERFLOWING = F(89)  # exp(89) rounds to 2**128, whose stored exponent is that o
 
 @intrinsic
 def as_bits(typing: Any, number: Any) -> Any:
-    """Read the 32 bits of a float as a whole number."""
+    """Read the 32 bits of a float as an integer."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         return builder.bitcast(arguments[0], ir.IntType(32))
@@ -408,9 +374,9 @@ def as_bits(typing: Any, number: Any) -> Any:
 
 @intrinsic
 def larger_number(typing: Any, a: Any, b: Any) -> Any:
-    """Give the larger of two floats, or any of them if one is NaN: a single instruction.
+    """Return the maximum of two floats, or either of them if one is NaN: a single instruction.
 
-    For those who will meet the NaN again, as in exp(x - largest).
+    For uses where a NaN shows up later anyway, as in exp(x - largest).
     """
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
@@ -426,7 +392,7 @@ def larger_number(typing: Any, a: Any, b: Any) -> Any:
 
 @inlined_in_order  # adding and taking away again is the point
 def exp_of_minus(x):
-    """Give exp(-x) for x >= 0, and 0 where that is below 1e-38."""
+    """Return exp(-x) for x >= 0, and 0 where that is below 1e-38."""
     x = NEGLIGIBLE if x > NEGLIGIBLE else x  # one instruction, and NaN stays what it is
     shifted = ROUNDING - x * LOG2_E
     n = ROUNDING - shifted
@@ -438,7 +404,7 @@ def exp_of_minus(x):
 
 @inlined_in_order
 def exp_without_subnormals(x):
-    """Give exp(x) for all x; 0 where that is below 1e-38, infinity where it is above 2e38."""
+    """Return exp(x) for all x; 0 where that is below 1e-38, infinity where it is above 2e38."""
     distance = -x
     distance = NEGLIGIBLE if distance > NEGLIGIBLE else distance
     x = -distance

@@ -1,13 +1,12 @@
 """Products with sparse weights of the compiled backend: nothing is read for a zero, or computed.
 
-With few rows each output is a sum over the inputs that matter to it. More rows are first turned, so
-that the same input of all rows lies together, and each weight meets vectors of rows; a block of
-them is small enough to stay in a second-level cache while all weights pass by. The results of some
-outputs are turned back while they are hot.
+With few rows each output is a sum over its nonzero weights. More rows are first transposed, so that
+the same input of all rows is contiguous and each weight is multiplied with vectors of rows; a block
+of them stays in the L2 cache for all weights. Results are transposed back while they are in cache.
 
-The loops are in :mod:`numba_sparse_simd` and check nothing. So each output's part of the arrays is
-looked at before it is used, and where something is wrong NumPy is asked, which says what. That the
-indices of an output ascend is trusted."""
+The loops check nothing, so the indices of each output are validated before use; where they are
+invalid the NumPy kernel runs instead and raises. That the indices of an output ascend is not
+checked."""
 
 from __future__ import annotations
 
@@ -44,9 +43,6 @@ from tinytorch.core.kernels.numba.simd import (
     transpose_block,
 )
 
-__all__ = ["CHAINS", "KERNELS", "sparse_dot", "sparse_linear", "sparse_tile"]
-
-
 # ---------------------------------------------------------------- the inner loops of sparse
 # products, as LLVM instructions
 #
@@ -73,7 +69,7 @@ class _SparseLoop:
         return self.builder.load(element(self.context, self.builder, kind, array, offset))
 
     def weight(self, k: Any) -> tuple[Any, Any]:
-        """Give the input that weight `k` meets, as wide as k, and the weight."""
+        """Return the input index of weight `k`, as wide as k, and the weight."""
         is_signed = self.arrays["indices"][0].dtype.signed
         widen = self.builder.sext if is_signed else self.builder.zext
         return widen(self.load("indices", k), k.type), self.load("values", k)
@@ -95,7 +91,7 @@ class _SparseLoop:
             add(builder.add(done, loop.index), 0)
 
     def sums(self, count: int, kind: Any) -> list[Any]:
-        """Give places for sums that are zero; LLVM keeps them in registers."""
+        """Return zeroed accumulators; LLVM keeps them in registers."""
         places = [cgutils.alloca_once(self.builder, kind) for _ in range(count)]
         for place in places:
             self.builder.store(ir.Constant(kind, None), place)
@@ -112,7 +108,7 @@ class _SparseLoop:
 
 @intrinsic
 def sparse_dot(typing, x, x_offset, values, indices, first, last):
-    """Give the sum over first <= k < last of values[k] * x[x_offset + indices[k]]."""
+    """Return the sum over first <= k < last of values[k] * x[x_offset + indices[k]]."""
     count = types.int64
     signature = types.float32(x, count, values, indices, count, count)
 
@@ -192,10 +188,10 @@ FEW_ROWS = 3
 """As long as there are no more rows, turning them does not pay."""
 
 BLOCK_BYTES = 1 << 19
-"""Memory of turned rows that all weights meet before the next rows do: half of an L2 cache."""
+"""Memory of a block of transposed rows: half of an L2 cache."""
 
 WORK_PER_WEIGHT = 4
-"""As long as one weight takes, so many neighbouring elements can be read."""
+"""Contiguous elements that can be read in the time that one sparse weight takes."""
 
 NO_BIAS = np.empty(0, np.float32)
 INDEX_TYPES = (np.dtype(np.uint16), np.dtype(np.int32))
@@ -206,7 +202,7 @@ tile_of_8, tile_of_4, tile_of_2, tile_of_1 = (sparse_tile(vectors) for vectors i
 
 @inlined
 def find_weights(pointers, indices, output, inputs):
-    """Give where the weights of an output begin and end, and whether they can be used."""
+    """Return where the weights of an output begin and end, and whether they can be used."""
     first, last = np.int64(pointers[output]), np.int64(pointers[output + 1])
     if first == last:
         return first, last, True
@@ -217,7 +213,7 @@ def find_weights(pointers, indices, output, inputs):
 
 @compiled
 def multiply_few(x, rows, inputs, values, indices, pointers, out, outputs, bias, activation, parts):
-    """Give rows of x times the weight, each result as one sum; and how many outputs are wrong."""
+    """Compute rows of x times the weight, one sum per result; return the number of bad outputs."""
     share = (outputs + parts - 1) // parts
     wrong = 0
     for part in prange(parts):
@@ -279,7 +275,7 @@ def multiply_output(turned, at, block, vectors, values, indices, first, last, su
 def multiply_group(
     turned, inputs, block, height, values, indices, pointers, start, width, sums, out, at, outputs
 ):
-    """Compute up to LANES outputs for a block of rows; give how many of them are wrong."""
+    """Compute up to LANES outputs for a block of rows; return the number of bad ones."""
     vectors, wrong = (height + LANES - 1) // LANES, 0
     for output in range(width):
         first, last, is_right = find_weights(pointers, indices, start + output, inputs)
@@ -297,10 +293,10 @@ def multiply_many(
     x, rows, inputs, values, indices, pointers, out, outputs, bias, activation, block, shares,
     scratch,
 ):  # fmt: skip
-    """Do the same with rows that are turned first: a task is a block of rows, a share of outputs.
+    """Like :func:`multiply_few`, on transposed blocks of rows: a task is a block and some outputs.
 
-    Each of the workers, which are as many as `scratch` has rows, does neighbouring tasks, and turns
-    a block for itself: waiting for another one to do it would take longer.
+    There is one worker per row of `scratch`. Each does neighbouring tasks, and transposes blocks
+    for itself: waiting for another worker would take longer.
     """
     workers, blocks = len(scratch), (rows + block - 1) // block
     groups = (outputs + LANES - 1) // LANES
@@ -335,7 +331,7 @@ def multiply_many(
 
 
 def choose_block(rows: int, inputs: int) -> int:
-    """Choose how many rows are turned together: whole vectors, and about as many in each block."""
+    """Choose how many rows are transposed together: whole vectors, evenly spread over blocks."""
     vectors = -(-rows // LANES)
     most = max(1, BLOCK_BYTES // (4 * LANES * inputs))
     return -(-vectors // -(-vectors // most)) * LANES
@@ -344,7 +340,7 @@ def choose_block(rows: int, inputs: int) -> int:
 def _is_usable(
     x: Array, values: Array, indices: Array, pointers: Array, bias: Array | None
 ) -> bool:
-    """Tell whether there is something to multiply, of the types and shapes that the loops know."""
+    """Return whether there is work, and of the types and shapes that the loops support."""
     return (
         x.size > 0
         and pointers.size > 1

@@ -16,8 +16,6 @@ from tinytorch.core.kernels.numba.compile import compiled, inlined
 from tinytorch.core.kernels.numba.simd import larger
 from tinytorch.core.kernels.reference_spatial import Pair, output_size
 
-__all__ = ["KERNELS"]
-
 ZERO = np.float32(0)
 LOWEST = np.float32(-np.inf)
 NO_PADDING = (0, 0)
@@ -85,7 +83,7 @@ def _fold(target, source, is_max):
 
 @inlined
 def _folded(row, is_max):
-    """Give the largest or the sum of a row."""
+    """Return the maximum or the sum of a row."""
     result = LOWEST if is_max else ZERO
     if is_max:
         for i in range(len(row)):
@@ -156,7 +154,7 @@ def send(grad, x, largest, kernel, stride, padding, out):
 
 @inlined
 def _take(waiting, most, source, target):
-    """Give the gradients of windows to those of their elements that are the largest."""
+    """Add the gradients of windows to those of their elements that are the largest."""
     for i in range(len(waiting)):
         is_here, slope = _is_largest(source[i], most[i]), waiting[i]
         target[i] += slope if is_here else ZERO
@@ -165,7 +163,7 @@ def _take(waiting, most, source, target):
 
 @compiled
 def share_out(grad, kernel, stride, padding, out):
-    """Give each element of a window its share of the gradient (planes, rows, columns)."""
+    """Spread the gradient (planes, rows, columns) evenly over the elements of each window."""
     height, width = out.shape[1:]
     planes, rows, columns = grad.shape
     count = np.float32(kernel[0] * kernel[1])
@@ -203,7 +201,7 @@ def _planes(images: Array, *shape: int) -> Array:
 
 
 def _is_ours(shape: tuple[int, ...], window: tuple[Pair, Pair, Pair], *arrays: Array) -> bool:
-    """Tell whether the compiled loops take images of this shape."""
+    """Return whether the compiled loops take images of this shape."""
     kernel, stride, padding = window
     return (
         all(array.dtype == np.float32 and array.ndim == 4 for array in arrays)

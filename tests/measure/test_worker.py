@@ -1,0 +1,267 @@
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import psutil
+import pytest
+
+from tinytorch.errors import SettingError
+from tinytorch.measure import worker
+from tinytorch.measure.child_process import (
+    CRASHED,
+    OUT_OF_MEMORY,
+    RAISED,
+    TIMED_OUT,
+    Child,
+    ChildError,
+    import_path,
+)
+
+SERVICE = """
+import os, pickle, signal, subprocess, sys, tempfile, time
+
+def add(a, b):
+    print("adding")
+    return a + b
+
+def fail(kind):
+    raise {"memory": MemoryError, "exit": SystemExit, "value": ValueError}[kind]("no", "more")
+
+class Counter:
+    def __init__(self, service):
+        self.service, self.count = service, 0
+
+    def up(self):
+        self.count += 1
+        return self.count
+
+    def received(self):
+        return pickle.load(self.service.requests)
+
+    def scratch(self):
+        return tempfile.gettempdir()
+
+    def pids(self):
+        child = subprocess.Popen([sys.executable, "-S", "-c", "import time; time.sleep(600)"])
+        return [os.getpid(), child.pid]
+
+    def leave(self, code):
+        print("going", file=sys.stderr, flush=True)
+        os._exit(code)
+
+    def crash(self):
+        os.kill(os.getpid(), signal.SIGSEGV)
+
+    def fork(self):
+        if not os.fork():
+            return "copy"
+        os.wait()
+        return "original"
+
+    def sleep(self):
+        time.sleep(600)
+"""
+PATIENCE_S = 60.0
+
+
+@pytest.fixture
+def child(tmp_path):
+    (tmp_path / "service.py").write_text(SERVICE, "utf-8")
+    made = []
+
+    def make(name="Counter", **settings):
+        made.append(Child(f"{tmp_path / 'service.py'}:{name}", **settings))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.close()
+
+
+def is_gone(pid):
+    end = time.monotonic() + PATIENCE_S
+    while time.monotonic() < end:
+        if not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE:
+            return True
+        time.sleep(0.01)
+    return False
+
+
+def test_a_function_answers_and_what_it_prints_is_kept_apart(child):
+    asked = child("add")
+    assert asked.ask(timeout_s=PATIENCE_S, a=1, b=2) == 3
+    assert asked.heard() in ("adding\n", "")  # what is in a buffer comes when it is full
+
+
+def test_an_object_keeps_its_state_between_requests(child):
+    asked = child()
+    assert [asked.ask("up", timeout_s=PATIENCE_S) for _ in range(3)] == [1, 2, 3]
+
+
+def test_requests_may_be_sent_before_answers_are_read(child):
+    asked = child()
+    for _ in range(3):
+        asked.send("up")
+    assert [asked.answer(PATIENCE_S) for _ in range(3)] == [1, 2, 3]
+
+
+def test_something_may_follow_a_request(child):
+    import pickle
+
+    asked = child()
+    sent = {"rows": list(range(100_000))}
+    asked.send("received", followed_by=lambda pipe: pickle.dump(sent, pipe))
+    assert asked.answer(PATIENCE_S) == sent
+    assert asked.ask("up", timeout_s=PATIENCE_S) == 1
+
+
+@pytest.mark.parametrize(
+    ("raised", "kind", "words"),
+    [
+        ("memory", OUT_OF_MEMORY, "MemoryError: ('no', 'more')"),
+        ("value", RAISED, "ValueError: ('no', 'more')"),
+        ("exit", RAISED, "SystemExit: ('no', 'more')"),
+    ],
+)
+def test_what_is_raised_is_an_answer_with_its_kind(child, raised, kind, words):
+    asked = child("fail")
+    for _ in range(2):  # the process goes on
+        with pytest.raises(ChildError) as error:
+            asked.ask(timeout_s=PATIENCE_S, kind=raised)
+        assert (error.value.kind, str(error.value)) == (kind, words)
+
+
+@pytest.mark.parametrize(
+    ("do", "settings", "words"),
+    [
+        ("leave", {"code": 3}, "its process ended with code 3; it said: going"),
+        ("crash", {}, "its process was killed by SIGSEGV; it said: nothing"),
+    ],
+)
+def test_a_process_that_ends_is_a_crash(child, do, settings, words):
+    asked = child()
+    with pytest.raises(ChildError) as error:
+        asked.ask(do, timeout_s=PATIENCE_S, **settings)
+    assert (error.value.kind, str(error.value)) == (CRASHED, words)
+
+
+def test_a_late_answer_ends_the_process_and_all_it_has_started(child):
+    asked = child()
+    pids = asked.ask("pids", timeout_s=PATIENCE_S)
+    seen = []
+    asked.send("sleep")
+    with pytest.raises(ChildError) as error:
+        asked.answer(0.05, lambda: seen.append(1))
+    assert error.value.kind == TIMED_OUT
+    assert seen
+    assert all(map(is_gone, pids))
+
+
+@pytest.mark.skipif(not hasattr(signal, "pthread_kill"), reason="no signals to a thread")
+def test_an_interrupt_leaves_nothing_behind(child):
+    asked = child()
+    pids = asked.ask("pids", timeout_s=PATIENCE_S)
+    asked.send("sleep")
+    main = threading.main_thread().ident
+    interrupt = threading.Timer(0.2, lambda: signal.pthread_kill(main, signal.SIGINT))
+    interrupt.start()
+    with pytest.raises(KeyboardInterrupt):
+        asked.answer(PATIENCE_S)
+    interrupt.join()
+    assert all(map(is_gone, pids))
+
+
+def test_a_copy_of_the_process_does_not_answer(child):
+    asked = child()
+    assert asked.ask("fork", timeout_s=PATIENCE_S) == "original"
+    assert asked.ask("up", timeout_s=PATIENCE_S) == 1
+
+
+def test_a_service_that_is_not_there_is_an_answer(child):
+    for place in ("missing", "Counter.nothing"):
+        with pytest.raises(ChildError, match="AttributeError"):
+            child(place).ask("up", timeout_s=PATIENCE_S)
+
+
+def test_temporary_files_go_to_the_scratch_folder(child, tmp_path):
+    assert child(scratch=tmp_path).ask("scratch", timeout_s=PATIENCE_S) == str(tmp_path)
+
+
+def test_errors_of_tinytorch_keep_their_class_and_words():
+    asked = Child("tinytorch.models.targets:load_workload", path=import_path())
+    try:
+        with pytest.raises(ChildError, match="there is no file") as error:
+            asked.ask(timeout_s=PATIENCE_S, target="nowhere.py:make")
+    finally:
+        asked.close()
+    assert (error.value.kind, error.value.raised) == (RAISED, "TargetError")
+
+
+def test_a_python_that_is_not_there_is_a_wrong_setting(child):
+    with pytest.raises(SettingError, match="/no/python cannot be started to see"):
+        child(python="/no/python", purpose="to see")
+
+
+def test_closing_twice_is_fine(child):
+    asked = child()
+    asked.close()
+    asked.close()
+    assert asked.process.poll() is not None
+
+
+@pytest.mark.parametrize(
+    ("error", "is_memory"),
+    [
+        (MemoryError("no room"), True),
+        (RuntimeError("CUDA out of memory. Tried"), True),
+        (OSError("Cannot allocate memory"), True),
+        (type("OutOfMemoryError", (Exception,), {})(), True),
+        (ValueError("out of range"), False),
+    ],
+)
+def test_running_out_of_memory_is_told_from_other_failures(error, is_memory):
+    assert worker.is_out_of_memory(error) is is_memory
+    wrapped = RuntimeError("layer failed")
+    wrapped.__cause__ = error
+    assert worker.is_out_of_memory(wrapped) is is_memory
+
+
+def test_an_answer_that_nobody_reads_ends_the_process(tmp_path):
+    (tmp_path / "service.py").write_text(SERVICE, "utf-8")
+    settings = f'{{"serve": "{tmp_path / "service.py"}:Counter"}}'
+    process = subprocess.Popen(
+        [sys.executable, worker.__file__, settings],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        start_new_session=True,
+    )
+    process.stdout.close()
+    process.stdin.write(b'{"do": "up"}\n')
+    process.stdin.flush()
+    assert process.wait(PATIENCE_S) == -signal.SIGKILL
+    process.stdin.close()
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
+@pytest.mark.parametrize("raises", [False, True])
+def test_a_copy_of_the_process_ends_where_the_function_returns(raises):
+    process, codes = os.getpid(), []
+
+    def fork():
+        pid = os.fork()
+        if pid:
+            codes.append(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+        elif raises:
+            raise ValueError("in the copy")
+
+    try:
+        before = worker.Forks.count
+        worker.ending_copies(fork)()
+    finally:
+        if os.getpid() != process:
+            os._exit(17)
+    assert codes == [0]
+    assert worker.Forks.count == before + 1
