@@ -63,7 +63,7 @@ def test_fail_fast_stops_there(folder, capsys):
 def test_an_entry_that_hangs_is_given_up(folder, capsys):
     file = write_suite(folder, "waits [1]")
     assert main(["bench", str(file), "--timeout", "0.05"]) == ExitCode.FAILED
-    assert "gave no result within 0.05 s and was ended" in capsys.readouterr().out
+    assert "gave no answer within 0.05 s and was ended" in capsys.readouterr().out
 
 
 @pytest.mark.usefixtures("nothing_is_measured")

@@ -158,7 +158,7 @@ def test_statistics_alone_can_be_shown(found):
 
 
 def test_an_unknown_way_to_choose_is_refused(found):
-    with pytest.raises(SettingError, match="ranges='best'"):
+    with pytest.raises(SettingError, match="ranges 'best'"):
         render_calibration(found, ranges="best")
 
 
