@@ -30,12 +30,13 @@ from typing import (
     get_origin,
 )
 
-from tinytorch.errors import RecordError
+from tinytorch.errors import Note, RecordError
 
 __all__ = ["Coded", "DataError", "decode", "encode"]
 
 T = TypeVar("T")
 Convert = Callable[[Any], Any]
+Row = tuple[str, str, Convert, bool]
 
 
 class Coded:
@@ -310,6 +311,8 @@ def _class_decoder(kind: type, inside: tuple[Any, ...], *, strict: bool) -> Conv
     own = getattr(kind, "from_dict", None)
     if own is not None and own.__func__ is not vars(Coded)["from_dict"].__func__:
         found: Convert = own
+    elif issubclass(kind, Note):
+        found = _read_note(kind)
     elif is_dataclass(kind):
         found = _read_fields(kind)
     elif issubclass(kind, Enum):
@@ -372,12 +375,8 @@ def _read_entries(reader: Convert) -> Convert:
 
 
 def _read_items(reader: Convert, kind: Convert, *, strict: bool) -> Convert:
-    are_numbers = reader is READERS[float]
-
     def read(values: Any) -> Any:
-        given = values if type(values) is list else A_LIST(values)
-        if are_numbers and _are_numbers(given) and not (strict and bool in map(type, given)):
-            return kind(given)
+        given = A_LIST(values)
         found: list[Any] = []
         try:
             found.extend(map(reader, given))
@@ -385,7 +384,15 @@ def _read_items(reader: Convert, kind: Convert, *, strict: bool) -> Convert:
             raise misfit.at(len(found)) from None
         return kind(found)
 
-    return read
+    if reader is not READERS[float]:
+        return read
+
+    def read_numbers(values: Any) -> Any:
+        if type(values) is not list or not _are_numbers(values):
+            return read(values)
+        return read(values) if strict and bool in map(type, values) else kind(values)
+
+    return read_numbers
 
 
 def _read_tuple(readers: Sequence[Convert]) -> Convert:
@@ -401,6 +408,12 @@ def _read_tuple(readers: Sequence[Convert]) -> Convert:
         return tuple(found)
 
     return read
+
+
+def _read_note(kind: type[Note]) -> Convert:
+    """Read a note; former versions wrote the words alone."""
+    reader = _read_fields(kind)
+    return lambda value: kind(value) if isinstance(value, str) else reader(value)
 
 
 def _read_path(value: Any) -> Path:
@@ -438,17 +451,19 @@ def _read_fields(kind: type) -> Convert:
 
 
 def _compile_read(kind: type) -> Convert:
-    rows: dict[str, tuple[str, Convert, bool]] = {}
+    rows: list[Row] = []
     upgraded, strict = _of(kind, "upgraded"), _of(kind, "strict")
     is_versioned = upgraded.__func__ is not vars(Coded)["upgraded"].__func__ or _of(kind, "schema")
 
     def read(data: Any) -> Any:
         if not rows:  # Not before: hints may form circles.
-            rows.update(_rows(kind))
+            rows.extend(_rows(kind))
+        if type(data) is not dict:
+            AN_OBJECT(data)
+        if is_versioned:
+            data = upgraded(data)
         given = {}
-        data = data if type(data) is dict else AN_OBJECT(data)
-        data = upgraded(data) if is_versioned else data
-        for key, (name, reader, has_default) in rows.items():
+        for key, name, reader, has_default in rows:
             if key in data:
                 try:
                     given[name] = reader(data[key])
@@ -456,7 +471,7 @@ def _compile_read(kind: type) -> Convert:
                     raise misfit.at(key) from None
             elif not has_default:
                 raise DataError("", MISSING, key)
-        if strict and (unknown := data.keys() - rows.keys() - {"schema"}):
+        if strict and (unknown := data.keys() - {row[0] for row in rows} - {"schema"}):
             raise DataError("no such field", data[min(unknown)], min(unknown))
         return kind(**given)
 
@@ -470,10 +485,10 @@ def _hint(kind: type, name: str) -> Any:
     return eval(hint, vars(sys.modules[owner.__module__])) if isinstance(hint, str) else hint
 
 
-def _rows(kind: type) -> dict[str, tuple[str, Convert, bool]]:
-    """Return key -> name of the field, how it is read, and whether it may be missing."""
+def _rows(kind: type) -> list[Row]:
+    """Return the keys, with the name of the field, how it is read, whether it may be missing."""
     renames, none_means = _of(kind, "renames"), _of(kind, "none_means")
-    rows = {}
+    rows = []
     for each in fields(kind):
         key = renames.get(each.name, each.name)
         if key is None or not each.init:
@@ -484,5 +499,5 @@ def _rows(kind: type) -> dict[str, tuple[str, Convert, bool]]:
         if each.name in none_means:
             reader = _read_or(reader, none_means[each.name])
         has_default = each.default is not MISSING or each.default_factory is not MISSING
-        rows[key] = (each.name, reader, has_default)
+        rows.append((key, each.name, reader, has_default))
     return rows

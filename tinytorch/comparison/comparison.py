@@ -6,10 +6,11 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
+from tinytorch.codec import Coded
 from tinytorch.comparison.accuracy import NOT_WORSE, AccuracyComparison, is_equally_good
 from tinytorch.comparison.evidence import (
     BASELINE,
@@ -67,7 +68,7 @@ FAR_APART = 1.2
 
 
 @dataclass(frozen=True)
-class Comparison(Shown):
+class Comparison(Coded, Shown):
     """Baseline against candidate, measured in turns.
 
     `verdict` is about time: `faster` or `slower` when the interval of the ratio lies beyond the
@@ -108,6 +109,31 @@ class Comparison(Shown):
     timing: str = LATENCY
     beside: TimedRounds | None = None
     device_times: tuple[Samples, Samples] | None = None
+
+    schema = SCHEMA
+    also_written = (
+        *("baseline_name", "candidate_name", "verdict", "time_ratio", "time_ratio_low"),
+        *("time_ratio_high", "speedup", "speedup_low", "speedup_high", "n", "is_on_device"),
+        *("timing", *ON_DEVICE, "_break_even_fields"),
+    )
+    renames: ClassVar = {"_break_even_fields": "break_even"}
+
+    @classmethod
+    def upgraded(cls, fields: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return older fields as this version has them.
+
+        Before, there was one way of timing, and sentences alone said why something was not
+        measured.
+        """
+        fields = {**super().upgraded(fields)}
+        environment, reasons = fields.get("environment"), fields.get("not_measured")
+        if "timing" not in fields and isinstance(environment, Mapping):
+            is_on_device = fields.setdefault("is_on_device", bool(environment.get("devices")))
+            fields["timing"] = NOT_STATED if is_on_device else LATENCY
+        if isinstance(reasons, Mapping) and isinstance(reasons.get("accuracy"), str):
+            failure = _former_failure(reasons["accuracy"], fields)
+            fields["not_measured"] = {**reasons, "accuracy": failure}
+        return fields
 
     # ------------------------------------------------------------ time
 
@@ -268,6 +294,13 @@ class Comparison(Shown):
         return replace(ratio, value=value, low=low, high=high)
 
     @property
+    def _break_even_fields(self) -> dict[str, float] | None:
+        found = self.break_even
+        if found is None:
+            return None
+        return {"calls": found.value, "low": found.low, "high": found.high}
+
+    @property
     def n(self) -> int:
         """Give the number of rounds, the unit of analysis."""
         return len(self.rounds)
@@ -350,101 +383,9 @@ class Comparison(Shown):
             f"({self.time_ratio_low:.4f} to {self.time_ratio_high:.4f}, n={self.n})"
         )
 
-    def to_dict(self) -> dict[str, Any]:
-        """Give what was observed, and the conclusions for those who read only these.
-
-        An end of an interval that nothing is known about is None.
-        """
-        return {
-            "schema": SCHEMA,
-            "baseline_name": self.baseline_name,
-            "candidate_name": self.candidate_name,
-            "verdict": self.verdict,
-            "time_ratio": self.time_ratio,
-            "time_ratio_low": self.time_ratio_low,
-            "time_ratio_high": _finite(self.time_ratio_high),
-            "speedup": self.speedup,
-            "speedup_low": self.speedup_low,
-            "speedup_high": _finite(self.speedup_high),
-            "n": self.n,
-            "is_on_device": self.is_on_device,
-            "timing": self.timing,
-            **{name: _known(getattr(self, name)) for name in ON_DEVICE},
-            "rounds": [each.to_dict() for each in self.rounds],
-            "beside": self.beside and self.beside.to_dict(),
-            "device_times": self.device_times and [each.to_dict() for each in self.device_times],
-            "rule": asdict(self.rule),
-            "floor": self.floor,
-            "alpha": self.alpha,
-            "pace": self.pace.to_dict(),
-            "clock": self.clock,
-            "cache": self.cache,
-            "preparations": [[each.to_dict() for each in side] for side in self.preparations],
-            "break_even": _calls(self.break_even),
-            "seconds_used": self.seconds_used,
-            "notes": list(self.notes),
-            "accuracy": self.accuracy and self.accuracy.to_dict(),
-            "outputs": self.outputs and self.outputs.to_dict(),
-            "resources": self.resources and [each.to_dict() for each in self.resources],
-            "calls": self.calls and [each.to_dict() for each in self.calls],
-            "energy": self.energy and [each.to_dict() for each in self.energy],
-            "not_measured": {name: asdict(why) for name, why in self.not_measured.items()},
-            "environment": dict(self.environment),
-        }
-
-    @classmethod
-    def from_dict(cls, fields: Mapping[str, Any]) -> Comparison:
-        """Give back what :meth:`to_dict` wrote; conclusions are drawn again."""
-        if fields.get("schema") != SCHEMA:
-            raise SettingError(
-                f"a comparison of schema {fields.get('schema')!r}; this version reads {SCHEMA}"
-            )
-        accuracy, outputs = fields["accuracy"], fields["outputs"]
-        beside = fields.get("beside")
-        is_on_device = fields.get("is_on_device", bool(fields["environment"].get("devices")))
-        return cls(
-            baseline_name=fields["baseline_name"],
-            candidate_name=fields["candidate_name"],
-            rounds=tuple(Round.from_dict(each) for each in fields["rounds"]),
-            rule=Rule(**fields["rule"]),
-            floor=fields["floor"],
-            alpha=fields["alpha"],
-            pace=Pace.from_dict(fields["pace"]),
-            clock=fields["clock"],
-            seconds_used=fields["seconds_used"],
-            notes=tuple(fields["notes"]),
-            accuracy=accuracy and AccuracyComparison.from_dict(accuracy),
-            outputs=outputs and OutputDifference.from_dict(outputs),
-            resources=_both(fields["resources"], Resources.from_dict),
-            calls=_both(fields["calls"], Samples.from_dict),
-            energy=_both(fields["energy"], Samples.from_dict),
-            not_measured=_failures(fields),
-            environment=fields["environment"],
-            preparations=_preparations(fields.get("preparations", ((), ()))),
-            cache=fields.get("cache", WARM),
-            is_on_device=is_on_device,
-            timing=fields.get("timing", NOT_STATED if is_on_device else LATENCY),
-            beside=beside and TimedRounds.from_dict(beside),
-            device_times=_both(fields.get("device_times"), Samples.from_dict),
-        )
-
-
-def _finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None
-
 
 def _part(ratio: Estimate | None, name: str) -> float | None:
     return None if ratio is None else float(getattr(ratio, name))
-
-
-def _calls(found: Estimate | None) -> dict[str, float] | None:
-    if found is None:
-        return None
-    return {"calls": found.value, "low": found.low, "high": found.high}
-
-
-def _known(value: float | None) -> float | None:
-    return None if value is None else _finite(value)
 
 
 def _median(rounds: Iterable[tuple[float, ...]]) -> float:
@@ -456,35 +397,20 @@ def _slow_turns(samples: Samples) -> int:
     return sum(value > limit for value in samples.values)
 
 
-def _preparations(
-    sides: Any,
-) -> tuple[tuple[Preparation, ...], tuple[Preparation, ...]]:
-    first, second = (tuple(Preparation.from_dict(each) for each in side) for side in sides)
-    return first, second
+def _former_failure(words: str, fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the failure to evaluate of a record from before there were codes.
 
-
-def _failures(fields: Mapping[str, Any]) -> dict[str, Failure]:
-    """Read why something was not measured.
-
-    In records from before there were codes, the sentence about an evaluation that failed begins
-    with the name of the side, of which one may be the beginning of the other.
+    The sentence begins with the name of the side, of which one may be the beginning of the other.
     """
-    found = {name: Failure.read(written) for name, written in fields["not_measured"].items()}
-    former = fields["not_measured"].get("accuracy")
-    if not isinstance(former, str):
-        return found
-    if former == NO_EVALUATE.words:
-        return found | {"accuracy": NO_EVALUATE}
-    sides = {fields["baseline_name"]: BASELINE, fields["candidate_name"]: CANDIDATE}
-    fitting = [name for name in sides if former.startswith((f"{name} ", f"{name}:"))]
+    if words == NO_EVALUATE.words:
+        return asdict(NO_EVALUATE)
+    names = (str(fields.get(f"{side}_name")) for side in (BASELINE, CANDIDATE))
+    sides = dict(zip(names, (BASELINE, CANDIDATE), strict=True))
+    fitting = [name for name in sides if words.startswith((f"{name} ", f"{name}:"))]
+    found = Failure(words)
     if fitting:
-        subject = sides[max(fitting, key=len)]
-        found["accuracy"] = Failure(former, EVALUATE_FAILED, subject)
-    return found
-
-
-def _both(pair: Any, read: Any) -> Any:
-    return pair and (read(pair[0]), read(pair[1]))
+        found = Failure(words, EVALUATE_FAILED, sides[max(fitting, key=len)])
+    return asdict(found)
 
 
 # ---------------------------------------------------------------- what somebody expects of a

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from time import perf_counter
-from typing import Any
 
 import numpy as np
 
+from tinytorch.codec import Coded
 from tinytorch.errors import SettingError
 from tinytorch.measure.ceilings import Progress
 from tinytorch.measure.environment import observe
@@ -68,7 +68,7 @@ class Rule:
 
 
 @dataclass(frozen=True)
-class TimedRounds:
+class TimedRounds(Coded):
     """What was timed until the answer was known, or the budget spent.
 
     `alpha` is the error that the last look may make, so that it holds together with those before.
@@ -79,27 +79,6 @@ class TimedRounds:
     pace: Pace
     seconds_used: float
     doubts: tuple[str, ...]
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return everything, ready for JSON."""
-        return {
-            "rounds": [each.to_dict() for each in self.rounds],
-            "alpha": self.alpha,
-            "pace": self.pace.to_dict(),
-            "seconds_used": self.seconds_used,
-            "doubts": list(self.doubts),
-        }
-
-    @classmethod
-    def from_dict(cls, fields: Mapping[str, Any]) -> TimedRounds:
-        """Return what :meth:`to_dict` wrote."""
-        return cls(
-            rounds=tuple(Round.from_dict(each) for each in fields["rounds"]),
-            alpha=fields["alpha"],
-            pace=Pace.from_dict(fields["pace"]),
-            seconds_used=fields["seconds_used"],
-            doubts=tuple(fields["doubts"]),
-        )
 
 
 def estimate_ratio(log_ratios: Sequence[float], alpha: float) -> Estimate:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import gc
 import importlib
 import math
-from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import cache, cached_property, lru_cache
 from statistics import NormalDist
 from time import perf_counter, perf_counter_ns, process_time_ns, sleep, thread_time_ns
@@ -15,6 +15,7 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from tinytorch.codec import Coded
 from tinytorch.core.kernels.backend import matmul
 from tinytorch.errors import MeasurementError
 from tinytorch.measure.timing import Clock, gc_paused
@@ -187,7 +188,7 @@ class Side(Protocol):
 
 
 @dataclass(frozen=True)
-class Round:
+class Round(Coded):
     """Both sides, built once, timed in turns: seconds per call, neighbours at the same position.
 
     What a turn lost because another process was given its core is taken off; `displaced` counts
@@ -218,22 +219,9 @@ class Round:
     def turns(self) -> int:
         return 2 * len(self.baseline)
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return every value, ready for JSON."""
-        return {
-            "baseline": list(self.baseline),
-            "candidate": list(self.candidate),
-            "displaced": self.displaced,
-        }
-
-    @classmethod
-    def from_dict(cls, fields: Mapping[str, Any]) -> Round:
-        """Return what :meth:`to_dict` wrote."""
-        return cls(tuple(fields["baseline"]), tuple(fields["candidate"]), fields["displaced"])
-
 
 @dataclass(frozen=True)
-class Pace:
+class Pace(Coded):
     """How many calls a turn has, how many pairs of turns a round, and how long a round takes.
 
     `loops` and `call_s`, the seconds of one call, are of the baseline and of the candidate;
@@ -259,19 +247,6 @@ class Pace:
     def with_pairs(self, pairs: int) -> Pace:
         """Return the same pace with another number of pairs in a round."""
         return replace(self, pairs=pairs, round_s=self.fixed_s + pairs * self.pair_s)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return every field, ready for JSON."""
-        fields = asdict(self)
-        return {name: list(x) if isinstance(x, tuple) else x for name, x in fields.items()}
-
-    @classmethod
-    def from_dict(cls, fields: Mapping[str, Any]) -> Pace:
-        """Return what :meth:`to_dict` wrote."""
-        given: dict[str, Any] = {
-            name: tuple(x) if isinstance(x, list) else x for name, x in fields.items()
-        }
-        return cls(**given)
 
 
 def find_pace(baseline: Side, candidate: Side, *, budget_s: float) -> Pace:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from tinytorch.codec import Coded
 from tinytorch.core.tensor import Tensor
 from tinytorch.errors import SettingError
 from tinytorch.models.adapter import adapter_for, owner_of
@@ -254,7 +255,7 @@ COMPILED_BY_DYNAMO = "_torchdynamo_orig_callable"
 
 
 @dataclass(frozen=True)
-class Preparation:
+class Preparation(Coded):
     """Something that was done once, and is no part of the time of a call.
 
     `what` is a word such as "compiled" or "captured". `nbytes` is the memory that stays taken for
@@ -269,15 +270,6 @@ class Preparation:
     def is_estimate(self) -> bool:
         """Return whether the time is the difference of two calls, not that of the thing itself."""
         return self.what == FIRST_CALL
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return everything, ready for JSON."""
-        return asdict(self)
-
-    @classmethod
-    def from_dict(cls, fields: Mapping[str, Any]) -> Preparation:
-        """Return what :meth:`to_dict` wrote."""
-        return cls(**fields)
 
 
 def while_planning(preparations: Sequence[Preparation]) -> Preparation:

@@ -6,7 +6,7 @@ import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any, Protocol
@@ -14,6 +14,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from tinytorch import __version__
+from tinytorch.codec import Coded
 from tinytorch.comparison.sequential import estimate_ratio
 from tinytorch.core.dispatch import KernelCall, recording, use_backend
 from tinytorch.core.files import cache_folder, write_atomically
@@ -52,7 +53,7 @@ class Rival:
 
 
 @dataclass(frozen=True)
-class Choice:
+class Choice(Coded):
     """The implementation of an operation for calls of one size class.
 
     `n` is the number of rounds in which all took turns, `seconds` the median time of one call. The
@@ -74,26 +75,9 @@ class Choice:
         """Return the time of another implementation over that of the chosen one, if measured."""
         return next((each.ratio for each in self.rivals if each.name == name), None)
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return everything, ready for JSON."""
-        return asdict(self)
-
-    @classmethod
-    def from_dict(cls, fields: Mapping[str, Any]) -> Choice:
-        """Return what :meth:`to_dict` wrote."""
-        rivals = tuple(
-            Rival(
-                each["name"],
-                None if each["ratio"] is None else Estimate(**each["ratio"]),
-                each["note"],
-            )
-            for each in fields["rivals"]
-        )
-        return cls(**{**fields, "rivals": rivals})
-
 
 @dataclass(frozen=True)
-class KernelReport(Shown):
+class KernelReport(Coded, Shown):
     """Which implementation won where, on this machine.
 
     `fingerprint` stands for the machine, the versions of its libraries and the number of threads.
@@ -102,10 +86,6 @@ class KernelReport(Shown):
     rows: tuple[Choice, ...]
     fingerprint: str
     notes: tuple[str, ...] = ()
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return everything, ready for JSON."""
-        return asdict(self)
 
 
 # ---------------------------------------------------------------- keeping choices on disk: one

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, field
 from types import ModuleType
 from typing import Any, ClassVar, Literal
 
+from tinytorch.codec import Coded
 from tinytorch.errors import SettingError
 from tinytorch.measure.estimate import Estimate
 from tinytorch.models.adapter import adapter_for
@@ -69,12 +70,6 @@ class Gain(Estimate):
         if not self.low > 0:
             raise SettingError(f"a gain is a positive factor, got {self.low} to {self.high}")
 
-    @classmethod
-    def from_dict(cls, fields: Mapping[str, Any]) -> Gain:
-        """Return what was written as JSON; an end that is None is not known."""
-        high = math.inf if fields["high"] is None else fields["high"]
-        return cls(**{**fields, "high": high})
-
 
 @dataclass(frozen=True)
 class Step:
@@ -95,7 +90,7 @@ class Skipped:
 
 
 @dataclass(frozen=True)
-class Plan(Shown):
+class Plan(Coded, Shown):
     """What a transform is about to do.
 
     `speedup` and `shrinkage` are how many times less time a call takes and how many times fewer
@@ -167,29 +162,6 @@ class Plan(Shown):
                 f"this plan was made by {_call(self.transform, self.settings)}, not by "
                 f"{_call(transform, settings)}; make one with its own plan()"
             )
-
-    def to_dict(self) -> dict[str, Any]:
-        """Give everything, ready for JSON; an end of an interval that is not known is None."""
-        fields = asdict(self)
-        for name in PREDICTED:
-            if fields[name] and math.isinf(fields[name]["high"]):
-                fields[name]["high"] = None
-        return fields
-
-    @classmethod
-    def from_dict(cls, fields: Mapping[str, Any]) -> Plan:
-        """Give back what :meth:`to_dict` wrote; after JSON, tuples inside of settings are lists."""
-        gains = {name: fields[name] and Gain.from_dict(fields[name]) for name in PREDICTED}
-        return cls(
-            transform=fields["transform"],
-            settings=fields["settings"],
-            steps=tuple(Step(**each) for each in fields["steps"]),
-            skipped=tuple(Skipped(**each) for each in fields["skipped"]),
-            not_predicted=fields["not_predicted"],
-            notes=tuple(fields["notes"]),
-            changes_process=fields.get("changes_process", ""),
-            **gains,
-        )
 
 
 def _call(name: str, settings: Mapping[str, Any]) -> str:

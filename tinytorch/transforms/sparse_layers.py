@@ -7,13 +7,14 @@ import json
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
 
 from tinytorch import __version__
+from tinytorch.codec import Coded
 from tinytorch.comparison.sequential import Rule, estimate_ratio, time_until_known
 from tinytorch.comparison.sides import LocalSide
 from tinytorch.core.dispatch import active_backend, run, state
@@ -259,7 +260,7 @@ class CrossoverPoint:
 
 
 @dataclass(frozen=True)
-class Crossover:
+class Crossover(Coded):
     """The sparsity at which a dense and a sparse product of some size take the same time.
 
     `points` are what was measured, in ascending order of sparsity; `doubts` say what speaks against
@@ -273,6 +274,8 @@ class Crossover:
     threads: int
     points: tuple[CrossoverPoint, ...]
     doubts: tuple[str, ...] = ()
+
+    strict = True
 
     def ratio_at(self, sparsity: float) -> Estimate:
         """Estimate sparse over dense time at a sparsity; below 1 sparse is faster.
@@ -349,17 +352,6 @@ class Crossover:
         ends = (f"{self.low:.0%}", f"{self.high:.0%}")
         interval = "" if ends[0] == ends[1] else f" (between {ends[0]} and {ends[1]})"
         return f"dense is faster below {self.sparsity:.0%} sparsity{interval} {self.where}"
-
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
-
-    @classmethod
-    def from_dict(cls, fields: dict[str, Any]) -> Crossover:
-        points = tuple(
-            CrossoverPoint(**(each | {"ratio": Estimate(**each["ratio"])}))
-            for each in fields["points"]
-        )
-        return cls(**(fields | {"points": points, "doubts": tuple(fields["doubts"])}))
 
 
 def measure_crossover(

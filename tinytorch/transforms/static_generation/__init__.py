@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
+from tinytorch.codec import Coded
 from tinytorch.errors import MissingPartError, SettingError
 from tinytorch.models.workload import Workload
 from tinytorch.profiling.profile import Profile
@@ -154,7 +155,7 @@ def static_generator(
 
 
 @dataclass(frozen=True)
-class Divergence:
+class Divergence(Coded):
     """The first token in which two generations of one sequence differ.
 
     `place` counts new tokens from 0. `gap` is by how much the model itself prefers the expected
@@ -171,6 +172,8 @@ class Divergence:
     gap: float
     noise: float
     strays_at: int | None = None
+
+    also_written = ("is_rounding",)
 
     @property
     def is_rounding(self) -> bool:
@@ -192,7 +195,3 @@ class Divergence:
             f"({self.found} instead of {self.expected}): {apart}, and the model's own scores "
             f"move by {self.noise:.3g} with the order of computing; {how}"
         )
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return everything, ready for JSON."""
-        return {**asdict(self), "is_rounding": self.is_rounding}
