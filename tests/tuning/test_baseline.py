@@ -5,6 +5,7 @@ import pytest
 
 from tinytorch.core.tensor import Tensor
 from tinytorch.errors import ModelError
+from tinytorch.models.adapter import GeneratingModel
 from tinytorch.models.workload import FIRST_CALL, Preparation, Workload
 from tinytorch.tuning import trying as baseline
 from tinytorch.tuning.trying import Baseline
@@ -12,7 +13,7 @@ from tinytorch.tuning.trying import Baseline
 X = Tensor(np.ones((2, 3), np.float32))
 
 
-class Writer:
+class Writer(GeneratingModel):
     """Counts its calls by their length, of copies too; a short call is known where `short` is."""
 
     def __init__(self, length=200, calls=None, short=8, draws=False):

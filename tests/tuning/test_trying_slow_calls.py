@@ -8,6 +8,7 @@ import pytest
 from tinytorch.comparison.sides import LocalSide
 from tinytorch.core.tensor import Tensor
 from tinytorch.measure.interleaving import FEWEST
+from tinytorch.models.adapter import GeneratingModel
 from tinytorch.models.workload import Workload
 from tinytorch.transforms.plan import Plan, Step
 from tinytorch.tuning import trying as baseline
@@ -24,7 +25,7 @@ MEMORY = 1
 X = Tensor(np.ones((2, 3), np.float32))
 
 
-class Sluggish:
+class Sluggish(GeneratingModel):
     """Counts its calls, of copies too; everybody believes that each takes long."""
 
     def __init__(self, calls=None, short=False):

@@ -221,14 +221,13 @@ class Baseline:
 
         Of what is drawn, a few tokens may be the same by chance: then it is called again as well.
         """
-        model = self.workload.model
-        shortened = getattr(model, "shortened_for_profile", None)
-        shorter = shortened()[0] if shortened else model
-        if shorter is not model:
+        model = self.workload.generating
+        shorter = model.shortened_for_profile()[0] if model else None
+        if model is not None and shorter is not model:
             side.release()  # a device may have no room for copies of both
             short = WorkloadSide(replace(self.workload, model=shorter), name=BASELINE)
             is_same = compare_outputs(outputs_of(short), outputs_of(short)).is_identical
-            if not is_same or not getattr(model, "is_drawn", False):
+            if not is_same or not model.is_drawn:
                 return is_same
             short.release()
         again, seconds = outputs_and_seconds(side)
@@ -538,13 +537,13 @@ class Trials:
 
         That may take about as long as a call, for each sequence that differs.
         """
-        explain = getattr(self.workload.model, "rounding_explains", None)
-        if explain is None:
+        model = self.workload.generating
+        if model is None:
             return ()
         key = b"".join(each.tobytes() for each in found)
         if key not in self._explanations:
             given = (self.workload.inputs, self.workload.keywords, self._baseline.outputs, found)
-            self._explanations[key] = explain(*given)
+            self._explanations[key] = model.rounding_explains(*given)
         return self._explanations[key]
 
     def _resources(
