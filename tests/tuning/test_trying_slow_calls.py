@@ -11,7 +11,6 @@ from tinytorch.measure.interleaving import FEWEST
 from tinytorch.models.adapter import GeneratingModel
 from tinytorch.models.workload import Workload
 from tinytorch.transforms.plan import Plan, Step
-from tinytorch.tuning import trying as baseline
 from tinytorch.tuning.attempt import Settings
 from tinytorch.tuning.catalog import GOALS, Entry
 from tinytorch.tuning.trying import Trials
@@ -66,9 +65,9 @@ def trials(monkeypatch):
         side.call()
         return CALL_S
 
-    measure = baseline.outputs_and_seconds
+    measure = LocalSide.outputs_and_seconds
     monkeypatch.setattr(LocalSide, "call_seconds", call_seconds)
-    monkeypatch.setattr(baseline, "outputs_and_seconds", lambda side: (measure(side)[0], CALL_S))
+    monkeypatch.setattr(LocalSide, "outputs_and_seconds", lambda side: (measure(side)[0], CALL_S))
     return Trials(Workload("text", Sluggish(), (X,)), Settings())
 
 
