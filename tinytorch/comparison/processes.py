@@ -206,5 +206,4 @@ class ProcessSide:
 def _failed(error: ChildError) -> str:
     if not error.raised:
         return f": {error}"
-    words = str(error)
-    return f" raised {words if words.startswith(error.raised) else f'{error.raised}: {words}'}"
+    return f" raised {': '.join(filter(None, (error.raised, error.detail)))}"
