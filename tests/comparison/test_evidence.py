@@ -6,6 +6,7 @@ import pytest
 from parts import require_part
 
 from tinytorch.comparison import evidence
+from tinytorch.comparison import sides as side_module
 from tinytorch.comparison.evidence import Evidence, gather_evidence
 from tinytorch.comparison.processes import Isolated, ProcessSide
 from tinytorch.comparison.resources import Resources
@@ -126,8 +127,8 @@ def test_a_quick_model_must_give_again_what_it_is_known_to_give():
 
 def test_the_seconds_of_a_call_are_those_of_the_call_alone(monkeypatch):
     moments = iter([10.0, 13.0])
-    monkeypatch.setattr(evidence, "perf_counter", lambda: next(moments))
-    outputs, seconds = evidence.outputs_and_seconds(counting_side("baseline", known=None)[0])
+    monkeypatch.setattr(side_module, "perf_counter", lambda: next(moments))
+    outputs, seconds = counting_side("baseline", known=None)[0].outputs_and_seconds()
     assert np.array_equal(outputs[0], ONES[0])
     assert seconds == 3.0
 
@@ -439,7 +440,7 @@ def test_sides_on_two_devices_have_no_common_clock(monkeypatch):
 
 @pytest.mark.parametrize("name", ["baseline", "candidate"])
 def test_an_evaluation_that_hangs_is_given_up_after_many_calls(name, monkeypatch):
-    monkeypatch.setattr(evidence, "CALLS_OF_STAGE", 0.01)
+    monkeypatch.setattr(side_module, "CALLS_OF_STAGE", 0.01)
 
     def hang(model):
         while True:

@@ -3,8 +3,10 @@ import weakref
 import numpy as np
 import pytest
 
+from tinytorch.comparison.sides import LocalSide
 from tinytorch.core.tensor import Tensor
 from tinytorch.errors import ModelError
+from tinytorch.models.adapter import GeneratingModel
 from tinytorch.models.workload import FIRST_CALL, Preparation, Workload
 from tinytorch.tuning import trying as baseline
 from tinytorch.tuning.trying import Baseline
@@ -12,7 +14,7 @@ from tinytorch.tuning.trying import Baseline
 X = Tensor(np.ones((2, 3), np.float32))
 
 
-class Writer:
+class Writer(GeneratingModel):
     """Counts its calls by their length, of copies too; a short call is known where `short` is."""
 
     def __init__(self, length=200, calls=None, short=8, draws=False):
@@ -85,9 +87,9 @@ def test_no_two_copies_are_there_at_once():
 
 
 def test_a_slow_first_call_does_not_make_a_model_slow(monkeypatch):
-    seconds, measure = iter([5.0, 0.1]), baseline.outputs_and_seconds
+    seconds, measure = iter([5.0, 0.1]), LocalSide.outputs_and_seconds
     monkeypatch.setattr(
-        baseline, "outputs_and_seconds", lambda side: (measure(side)[0], next(seconds))
+        LocalSide, "outputs_and_seconds", lambda side: (measure(side)[0], next(seconds))
     )
     assert Baseline(workload(Writer(short=200))).call_s == 0.1
 

@@ -6,6 +6,7 @@ import pytest
 from tinytorch.core.layers import Linear
 from tinytorch.core.tensor import Tensor
 from tinytorch.errors import ModelError, SettingError
+from tinytorch.models.adapter import GeneratingModel
 from tinytorch.models.workload import Preparation, Workload
 from tinytorch.transforms.plan import Plan, Skipped, Step
 from tinytorch.tuning.attempt import (
@@ -91,7 +92,7 @@ def test_outputs_decide_where_nobody_evaluates():
     assert tried(1.5, max_output_error=2.0)[0].is_acceptable
 
 
-class Rounding(Linear):
+class Rounding(Linear, GeneratingModel):
     """A layer that gives whole numbers, and knows which others are as good."""
 
     def __init__(self):
@@ -101,6 +102,9 @@ class Rounding(Linear):
 
     def __call__(self, x):
         return super().__call__(x).data.round().astype(int)
+
+    def shortened_for_profile(self):
+        return self, ""
 
     def rounding_explains(self, inputs, keywords, expected, found):
         assert keywords == {}

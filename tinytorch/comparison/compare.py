@@ -41,6 +41,7 @@ from tinytorch.measure.memory import (
     shortage_text,
 )
 from tinytorch.measure.timing import CACHES, COLD, WARM, cache_flush, reading_overhead
+from tinytorch.models.adapter import adapter_for
 from tinytorch.models.targets import load_workload
 from tinytorch.models.workload import (
     FIRST_CALL,
@@ -129,10 +130,10 @@ def settle(side: LocalSide, budget_s: float) -> None:
     What its first calls took longer, and what was done to its model before, is in
     `side.preparations` then: it is no part of any time.
     """
-    model = side.workload.model if isinstance(side, WorkloadSide) else None
+    model = side.workload.model if side.workload else None
     before, first = preparations_of(model), None
     if side.can_rebuild:
-        if isinstance(side, WorkloadSide):
+        if side.workload:
             reason = _why_not_copied(model, before)
             if not reason:
                 reason, first = _try_copies(side, budget_s)
@@ -163,7 +164,7 @@ def _why_not_copied(model: Any, declared: tuple[Preparation, ...]) -> str:
     return ""
 
 
-def _try_copies(side: WorkloadSide, budget_s: float) -> tuple[str, _FirstCalls | None]:
+def _try_copies(side: LocalSide, budget_s: float) -> tuple[str, _FirstCalls | None]:
     """See whether a model can be copied, and fast enough to do it again and again.
 
     Gives why not, and the first calls of the first copy.
@@ -280,9 +281,7 @@ def with_room(first: LocalSide, second: LocalSide, run: Callable[[], Result]) ->
             return result
         make_room(first, second)  # the exception, and what it held, is gone by now
         copied = [
-            side
-            for side in (first, second)
-            if isinstance(side, WorkloadSide) and side.can_rebuild and side.devices
+            side for side in (first, second) if side.workload and side.can_rebuild and side.devices
         ]
         if not copied:
             raise ModelError(
@@ -313,8 +312,10 @@ def make_room(*sides: LocalSide) -> None:
     free_unused()
 
 
-def _held_bytes(side: WorkloadSide) -> int:
-    return sum(each.nbytes for each in side.adapter.parameters(side.workload.model))
+def _held_bytes(side: LocalSide) -> int:
+    assert side.workload is not None
+    adapter = adapter_for(side.workload.model, side.workload.arguments)
+    return sum(each.nbytes for each in adapter.parameters(side.workload.model))
 
 
 def duration_text(seconds: float) -> str:
@@ -530,19 +531,19 @@ def _prepare(
     first: AnySide, second: AnySide, *, budget_s: float, cache: str, timing: str
 ) -> tuple[str, ...]:
     """Let both sides do what they do once, and agree on how they are timed; notes say how."""
-    if cache == COLD and not (isinstance(first, LocalSide) and isinstance(second, LocalSide)):
+    if cache == COLD and not (first.in_process and second.in_process):
         raise SettingError(
             'cache="cold" is for sides in this process; the caches of others are out of reach'
         )
     for side in (first, second):
-        if isinstance(side, LocalSide):
+        if side.in_process:
             settle(side, budget_s)
         else:
             side.build()  # only its process knows whether it uses a device
     if first.is_on_device or second.is_on_device:
         for side in (first, second):
             side.time_on_device(timing)
-    if isinstance(first, LocalSide) and isinstance(second, LocalSide) and cache == COLD:
+    if first.in_process and second.in_process and cache == COLD:
         return empty_caches_between(first, second)
     return ()
 
@@ -634,7 +635,7 @@ def _environment(watches: Sequence[DeviceWatch]) -> dict[str, Any]:
 
 
 def _with_room(first: AnySide, second: AnySide, run: Callable[[], Result]) -> Result:
-    if isinstance(first, LocalSide) and isinstance(second, LocalSide):
+    if first.in_process and second.in_process:
         return with_room(first, second, run)
     return run()
 

@@ -12,11 +12,11 @@ import numpy as np
 import numpy.typing as npt
 
 from tinytorch.comparison.accuracy import AccuracyComparison, compare_accuracy
-from tinytorch.comparison.outputs import OutputDifference, attention_mask_of, compare_outputs
+from tinytorch.comparison.outputs import OutputDifference, compare_outputs
 from tinytorch.comparison.processes import ProcessSide
 from tinytorch.comparison.resources import Resources, measure_resources
 from tinytorch.comparison.sequential import TimedRounds
-from tinytorch.comparison.sides import LocalSide, WorkloadSide
+from tinytorch.comparison.sides import CALLS_OF_STAGE, Arrays, LocalSide
 from tinytorch.errors import Failure, MeasurementError, SettingError, TinyTorchError
 from tinytorch.measure.energy import find_energy_meters, measure_energy
 from tinytorch.measure.environment import observe
@@ -32,7 +32,7 @@ from tinytorch.measure.timing import (
     time_limit,
     warm_up,
 )
-from tinytorch.models.adapter import adapter_for
+from tinytorch.models.workload import Workload
 
 __all__ = [
     "PERCENTILES",
@@ -43,9 +43,6 @@ __all__ = [
     "gather_evidence",
     "least_tails_s",
     "measure_tails",
-    "outputs_and_seconds",
-    "outputs_of",
-    "scores_of",
 ]
 
 
@@ -220,8 +217,6 @@ DEVICE_TIMES_SHARE, DEVICE_CALLS = 0.1, 50
 EVENTS_OF_ONE_DEVICE = Failure("needs two models on the same CUDA device", "other-devices")
 UNSEEN = "leaves work on streams that the current one does not wait for, which events do not see"
 UNSEEN_TRIES = 3
-CALLS_OF_STAGE = 30
-"""Measuring single calls, or memory, takes about so many calls however small the budget is."""
 NO_EVALUATE = Failure("there is no evaluate to tell how good a model is", "no-evaluate")
 NO_EVALUATE_ANY_MORE = Failure(
     "the candidate has no evaluate, the baseline has one", "evaluate-removed", CANDIDATE
@@ -232,7 +227,6 @@ IN_PROCESSES = Failure("the sides run in processes of their own", "processes")
 NOT_A_MODEL = Failure("a function does not say what it holds", "not-a-model")
 
 AnySide = LocalSide | ProcessSide
-Arrays = tuple[npt.NDArray[Any], ...]
 
 
 @dataclass(frozen=True)
@@ -261,7 +255,7 @@ class Evidence:
 
         What was `timed` tells how long calls take, and saves those that are slow.
         """
-        if not (isinstance(first, LocalSide) and isinstance(second, LocalSide)):
+        if not (first.in_process and second.in_process):
             missing = dict.fromkeys(("calls", "resources", "energy"), IN_PROCESSES)
             return replace(self, not_measured={**missing, **self.not_measured})
         missing = {"resources": NOT_A_MODEL}
@@ -277,10 +271,13 @@ class Evidence:
         for side in (first, second):
             side.release()  # what is measured next is the models themselves; a device may be full
         resources = None
-        if isinstance(first, WorkloadSide) and isinstance(second, WorkloadSide):
+        if first.workload is not None and second.workload is not None:
             with _limited(first, second):
                 one_s, other_s = timed.pace.call_s if timed else (0.0, 0.0)
-                resources = (_resources(first, one_s), _resources(second, other_s))
+                resources = (
+                    _resources(first, first.workload, one_s),
+                    _resources(second, second.workload, other_s),
+                )
             del missing["resources"]
         return replace(
             self,
@@ -300,11 +297,11 @@ def gather_evidence(first: AnySide, second: AnySide, *, margin: float) -> Eviden
     for side in (first, second):
         once = side.known.outputs
         is_called_again = once is None or not _is_slow(side)
-        once = outputs_of(side) if once is None else once
+        once = side.outputs() if once is None else once
         outputs.append(once)
         if once and is_called_again and not _repeats(side, once):
             notes.append(f"{side.name} gives different results for the same inputs")
-        if isinstance(side, LocalSide):
+        if side.in_process:
             side.release()  # a device may have no room for copies of both
     notes += _about_inputs(first, second)
     mask = _common_mask(first, second)
@@ -324,7 +321,7 @@ def _accuracy(
     found = []
     for side, subject in ((first, BASELINE), (second, CANDIDATE)):
         try:
-            found.append(scores_of(side, first))
+            found.append(side.scores(first.workload))
         except TinyTorchError as error:
             return None, Failure(str(error), EVALUATE_FAILED, subject)
     (one, metric), (other, its_metric) = found
@@ -341,14 +338,8 @@ def _accuracy(
 
 def _common_mask(first: AnySide, second: AnySide) -> npt.NDArray[Any] | None:
     """Return which positions count, where both sides get the same attention mask."""
-    one, other = (_mask_of(side) for side in (first, second))
+    one, other = (side.attention_mask() for side in (first, second))
     return one if one is not None and other is not None and np.array_equal(one, other) else None
-
-
-def _mask_of(side: AnySide) -> npt.NDArray[Any] | None:
-    if isinstance(side, ProcessSide):
-        return side.arrays("attention_mask")[1].get("mask")
-    return attention_mask_of(side.workload) if isinstance(side, WorkloadSide) else None
 
 
 def _is_slow(side: AnySide) -> bool:
@@ -356,30 +347,25 @@ def _is_slow(side: AnySide) -> bool:
 
 
 def _repeats(side: AnySide, outputs: Arrays) -> bool:
-    return compare_outputs(outputs, outputs_of(side)).is_identical
+    return compare_outputs(outputs, side.outputs()).is_identical
 
 
-def _resources(side: WorkloadSide, call_s: float) -> Resources:
+def _resources(side: LocalSide, workload: Workload, call_s: float) -> Resources:
     if side.known.resources is not None:
         return side.known.resources
     # A side that is not built anew has called the model itself.
     was_called = not side.can_rebuild
     return measure_resources(
-        side.workload, preparations=side.preparations, was_called=was_called, call_s=call_s
+        workload, preparations=side.preparations, was_called=was_called, call_s=call_s
     )
 
 
 def _about_inputs(first: AnySide, second: AnySide) -> list[str]:
     """Name inputs of other shapes: such sides do not do the same work."""
-    if not (isinstance(first, WorkloadSide) and isinstance(second, WorkloadSide)):
+    one, other = first.input_shapes(), second.input_shapes()
+    if one is None or other is None or one == other:
         return []
-    shapes = [
-        [each.shape for each in side.adapter.arrays(side.workload.arguments)]
-        for side in (first, second)
-    ]
-    if shapes[0] == shapes[1]:
-        return []
-    return [f"the sides get different inputs: {shapes[0]} against {shapes[1]}"]
+    return [f"the sides get different inputs: {one} against {other}"]
 
 
 def _single_calls(
@@ -492,47 +478,6 @@ def _joined(parts: list[Samples]) -> Samples:
     values = tuple(value for each in parts for value in each.values)
     notes = tuple(dict.fromkeys(note for each in parts for note in each.notes))
     return replace(parts[0], values=values, notes=notes)
-
-
-def outputs_of(side: AnySide) -> Arrays:
-    """Call a side once and give the arrays in what it returns."""
-    if isinstance(side, ProcessSide):
-        _, found = side.arrays("outputs")
-        return tuple(found[str(index)] for index in range(len(found)))
-    return outputs_and_seconds(side)[0]
-
-
-def outputs_and_seconds(side: LocalSide) -> tuple[Arrays, float]:
-    """Call a side once and give the arrays in what it returns, and how long the call took."""
-    side.build()
-    started = perf_counter()
-    output = side.call()
-    side.wait_for_device()
-    seconds = perf_counter() - started
-    return adapter_for(None, (output,)).arrays(output), seconds
-
-
-def scores_of(side: AnySide, baseline: AnySide) -> tuple[npt.NDArray[Any] | None, str]:
-    """Give the score of each held-out example, and what the mean of these scores is called.
-
-    A side without a measure of its own has the baseline's.
-    """
-    if isinstance(side, ProcessSide):
-        metric, found = side.arrays("evaluate")
-        return found.get("scores"), metric or ""
-    if not isinstance(side, WorkloadSide):
-        return None, ""
-    measured_by = side.workload
-    if measured_by.evaluate is None and isinstance(baseline, WorkloadSide):
-        measured_by = baseline.workload
-    evaluate = measured_by.evaluate
-    if evaluate is None:
-        return None, ""
-    # All held-out examples take longer than one call.
-    limit_s = None if side.timeout_s is None else CALLS_OF_STAGE * side.timeout_s
-    limit = time_limit(limit_s, f"{side.name} (evaluate)")
-    with side.naming_failures("could not be evaluated"), limit:
-        return np.asarray(evaluate(side.workload.model)), measured_by.metric
 
 
 def _limited(

@@ -9,10 +9,11 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager, nullco
 from dataclasses import dataclass
 from functools import partial
 from time import perf_counter
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
+from tinytorch.comparison.outputs import attention_mask_of
 from tinytorch.comparison.resources import Resources
 from tinytorch.errors import MeasurementError, ModelError, TinyTorchError
 from tinytorch.measure.interleaving import LATENCY, THROUGHPUT, Reading, Stopwatch
@@ -43,9 +44,13 @@ would be given out again in the same places."""
 FLUSHES = 3
 """The fastest of so many is how long emptying the caches takes."""
 
+CALLS_OF_STAGE = 30
+"""Measuring single calls, or memory, takes about so many calls however small the budget is."""
+
 LAZY = (inspect.isawaitable, inspect.isgenerator, inspect.isasyncgen)
 
 Function = Callable[[], object]
+Arrays = tuple[Array, ...]
 
 
 @dataclass(frozen=True)
@@ -56,14 +61,21 @@ class Known:
     is what it needs.
     """
 
-    outputs: tuple[Array, ...] | None = None
+    outputs: Arrays | None = None
     call_s: float = 0.0
     resources: Resources | None = None
 
 
 class LocalSide:
-    """A function in this process, finished or built anew for every round."""
+    """A function in this process, finished or built anew for every round.
 
+    `workload` is None for a function, and `copy_difference` is the difference between a model and
+    its copy, once the first was made.
+    """
+
+    in_process: Literal[True] = True
+    workload: Workload | None = None
+    copy_difference: str | None = None
     known = Known()
     framework = ""
     device = "cpu"
@@ -257,6 +269,31 @@ class LocalSide:
             seconds, lost_s = seconds + reading.seconds, lost_s + reading.lost_s
         return Reading(seconds, lost_s)
 
+    def outputs(self) -> Arrays:
+        """Call it once and return the arrays in what it returns."""
+        return self.outputs_and_seconds()[0]
+
+    def outputs_and_seconds(self) -> tuple[Arrays, float]:
+        """Call it once and return the arrays in what it returns, and the seconds of the call."""
+        self.build()
+        started = perf_counter()
+        output = self.call()
+        self.wait_for_device()
+        seconds = perf_counter() - started
+        return adapter_for(None, (output,)).arrays(output), seconds
+
+    def scores(self, measured_by: Workload | None = None) -> tuple[Array | None, str]:
+        """Return the score of each held-out example and the metric; a function has none."""
+        return None, ""
+
+    def attention_mask(self) -> Array | None:
+        """Return which positions of the inputs count, (batch, sequence); None for all."""
+        return None
+
+    def input_shapes(self) -> list[tuple[int, ...]] | None:
+        """Return the shapes of what a model is called with, or None where that is not known."""
+        return None
+
     def wait_for_device(self) -> None:
         """Return when every device has done what it was given."""
         wait_for_devices(used_devices())
@@ -300,8 +337,6 @@ class LocalSide:
 class WorkloadSide(LocalSide):
     """A workload in this process: its model and inputs are copied for every round.
 
-    `copy_difference` says in what a copy differs from the model, once the first was made.
-
     Who has called the model before may say what is `known` of it.
     """
 
@@ -314,12 +349,11 @@ class WorkloadSide(LocalSide):
         timeout_s: float | None = None,
         known: Known = Known(),
     ) -> None:
-        self.workload = workload
+        self.workload: Workload = workload
         self.known = known
         self.adapter: Adapter = adapter_for(workload.model, workload.arguments)
         self.device = self.adapter.device(workload.model, workload.arguments)
         self.framework = self.adapter.name
-        self.copy_difference: str | None = None
         super().__init__(
             name,
             self._copied,
@@ -346,6 +380,29 @@ class WorkloadSide(LocalSide):
         self.release()
         super().stay_as_it_is(reason)
         self._make = lambda: self.workload.run
+
+    def scores(self, measured_by: Workload | None = None) -> tuple[Array | None, str]:
+        """Return the score of each held-out example, and what their mean is called.
+
+        A model without an `evaluate` of its own is scored by that of `measured_by`.
+        """
+        own = self.workload
+        judge = measured_by if own.evaluate is None and measured_by is not None else own
+        if judge.evaluate is None:
+            return None, ""
+        # All held-out examples take longer than one call.
+        limit_s = None if self.timeout_s is None else CALLS_OF_STAGE * self.timeout_s
+        limit = time_limit(limit_s, f"{self.name} (evaluate)")
+        with self.naming_failures("could not be evaluated"), limit:
+            return np.asarray(judge.evaluate(own.model)), judge.metric
+
+    def attention_mask(self) -> Array | None:
+        """Return which positions of the inputs count, (batch, sequence); None for all."""
+        return attention_mask_of(self.workload)
+
+    def input_shapes(self) -> list[tuple[int, ...]] | None:
+        """Return the shapes of what the model is called with."""
+        return [each.shape for each in self.adapter.arrays(self.workload.arguments)]
 
     @contextmanager
     def opened(self) -> Iterator[None]:

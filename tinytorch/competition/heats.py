@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tinytorch.comparison.accuracy import AccuracyComparison
+from tinytorch.competition.cell.confinement import Protection
 from tinytorch.competition.cell.contender import (
     BACKEND,
     Answer,
@@ -197,7 +198,7 @@ class Leg:
     texts: tuple[Written, ...]
     usage: Usage
     idle_cpu_s: float
-    protection: dict[str, str]
+    protection: dict[str, Protection]
 
     def of(self, purpose: Purpose) -> list[Given]:
         """Return the requests of one purpose with their answers, in the order of examples."""

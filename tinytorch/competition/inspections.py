@@ -396,10 +396,10 @@ def _company(seen: Seen) -> Iterator[Finding]:
 def _protection(seen: Seen) -> Iterator[Finding]:
     """W1: what could not be kept apart, where that matters."""
     missing = {
-        f"{what}: {how}"
+        f"{what}: {state}"
         for leg in seen.entries
-        for what, how in leg.protection.items()
-        if how.startswith("none:")
+        for what, state in leg.protection.items()
+        if not state.is_in_force
     }
     if missing and seen.entry.code is not None:
         yield finding("W1", "; ".join(sorted(missing)))

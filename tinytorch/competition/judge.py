@@ -162,7 +162,8 @@ class _Taken:
 
     @property
     def protection(self) -> dict[str, str]:
-        return self.legs[0][1].protection if self.legs else {}
+        found = self.legs[0][1].protection if self.legs else {}
+        return {name: str(each) for name, each in found.items()}
 
     @property
     def notes(self) -> tuple[str, ...]:

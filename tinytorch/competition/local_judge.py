@@ -19,6 +19,7 @@ import numpy.typing as npt
 from tinytorch.benchmarking.checks import held_ready
 from tinytorch.benchmarking.examples import main_output, read_examples, torch_input
 from tinytorch.benchmarking.subject import make_subject
+from tinytorch.competition.cell.confinement import Protection
 from tinytorch.competition.cell.contender import (
     BACKEND,
     Answer,
@@ -52,8 +53,9 @@ from tinytorch.models.zoo import load_zoo
 # It is for trusted local runs of Python objects. Nothing is kept apart, and four measures mean a
 # little less than before a judge: see :class:`LocalContender`.
 
-PROTECTION: dict[str, str] = dict.fromkeys(
-    ("files", "memory", "network", "process"), "none: the model runs in the judge's own process"
+PROTECTION = dict.fromkeys(
+    ("files", "memory", "network", "process"),
+    Protection("the model runs in the judge's own process", is_in_force=False),
 )
 
 Array = npt.NDArray[Any]

@@ -142,12 +142,12 @@ TIMED_OUT = "timed out"
 class ChildError(TinyTorchError):
     """A request without an answer. `kind` is CRASHED, OUT_OF_MEMORY, RAISED or TIMED_OUT.
 
-    `raised` is the class of the exception there, where there was one.
+    `raised` is the class of the exception there, where there was one, and `detail` its message.
     """
 
-    def __init__(self, kind: str, words: str, *, raised: str = "") -> None:
+    def __init__(self, kind: str, words: str, *, raised: str = "", detail: str = "") -> None:
         super().__init__(words)
-        self.kind, self.raised = kind, raised
+        self.kind, self.raised, self.detail = kind, raised, detail
 
 
 class Child:
@@ -224,7 +224,7 @@ class Child:
         words = error["words"] if error["is_ours"] and error["words"] else ""
         words = words or ": ".join(filter(None, (error["class"], error["words"])))
         kind = OUT_OF_MEMORY if error["is_memory"] else RAISED
-        raise ChildError(kind, words, raised=error["class"])
+        raise ChildError(kind, words, raised=error["class"], detail=error["words"])
 
     def heard(self) -> str:
         """Return what the process has printed."""

@@ -28,6 +28,7 @@ from tinytorch.models.records import Recording
 __all__ = [
     "Adapter",
     "Array",
+    "GeneratingModel",
     "KernelTrace",
     "Layout",
     "Methods",
@@ -273,6 +274,30 @@ class KernelTrace(Protocol):
         """Give how long the device computed what was launched between two marks."""
 
 
+class GeneratingModel(ABC):
+    """A model whose call repeats a step many times, as the generation of text does."""
+
+    is_drawn = False
+    """Whether the output is drawn, so that every call returns another one."""
+
+    @abstractmethod
+    def shortened_for_profile(self) -> tuple[Any, str]:
+        """Return a model whose call runs the same layers in fewer steps, with a note about it.
+
+        It is the model itself, and an empty note, where the call is short already.
+        """
+
+    def rounding_explains(
+        self,
+        inputs: tuple[Any, ...],
+        keywords: Mapping[str, Any],
+        expected: Sequence[Array],
+        found: Sequence[Array],
+    ) -> tuple[str, ...]:
+        """Return why outputs that differ do so by rounding, one text per sequence, or nothing."""
+        return ()
+
+
 class Adapter(ABC):
     """One framework, seen through what the performance tools need of it."""
 
@@ -400,6 +425,10 @@ class Adapter(ABC):
     def in_evaluation_mode(self, model: Any) -> Any:
         """Return a model for inference: a copy that shares its arrays, or itself."""
         return model
+
+    def generating(self, model: Any) -> GeneratingModel | None:
+        """Return the model if its call generates, or what a wrapper holds that does, or None."""
+        return model if isinstance(model, GeneratingModel) else None
 
     @abstractmethod
     def without_gradients(self) -> AbstractContextManager[Any]:

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from tinytorch.codec import Coded
 from tinytorch.core.tensor import Tensor
 from tinytorch.errors import SettingError
-from tinytorch.models.adapter import adapter_for, owner_of
+from tinytorch.models.adapter import GeneratingModel, adapter_for, owner_of
 
 __all__ = [
     "AXES",
@@ -90,6 +90,11 @@ class Workload:
     def arguments(self) -> tuple[Any, ...]:
         """Everything that a call of the model gets."""
         return (*self.inputs, *self.keywords.values())
+
+    @property
+    def generating(self) -> GeneratingModel | None:
+        """The model as one whose call generates, or None where it does not."""
+        return adapter_for(self.model, self.arguments).generating(self.model)
 
 
 def check_workload(workload: Any, what: str = "a plan") -> None:

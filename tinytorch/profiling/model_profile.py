@@ -146,6 +146,7 @@ class Timing:
     turns: tuple[int, ...]
     runs: tuple[tuple[LayerCall, ...], ...]
     notes: tuple[str, ...]
+    disturbances: tuple[str, ...] = ()
     is_traced: bool = False
 
 
@@ -257,16 +258,17 @@ class _Tally:
     def _samples(self, name: str, values: list[float]) -> Samples | None:
         return Samples(name, tuple(values)) if values else None
 
-    def finished(self, name: str, turns: list[int], notes: tuple[str, ...]) -> Timing:
+    def finished(self, name: str, turns: list[int], disturbances: tuple[str, ...]) -> Timing:
+        notes: tuple[str, ...] = ()
         if self.is_traced:
             turns = [len(self.watched)]
-            notes = (*notes, f"{WAITS}: the times of layers are those of kernels in a trace")
+            notes = (f"{WAITS}: the times of layers are those of kernels in a trace",)
         elif self.gaps:
-            notes = (*notes, f"{WAITS}: its times have gaps")
+            notes = (f"{WAITS}: its times have gaps",)
         ratio = np.median(self.watched) / np.median(self.busy or self.plain)
         if not PLAUSIBLE[0] < ratio < PLAUSIBLE[1]:
-            notes = (
-                *notes,
+            disturbances = (
+                *disturbances,
                 f"watched calls took {ratio:.2f} times as long as unwatched ones, which watching "
                 "does not explain: the machine was not steady, measure again",
             )
@@ -278,6 +280,7 @@ class _Tally:
             turns=tuple(turns),
             runs=tuple(self.runs),
             notes=notes,
+            disturbances=disturbances,
             is_traced=self.is_traced,
         )
 
@@ -487,7 +490,8 @@ def profile_workload(
         busy=timing.busy,
         traced_peak_bytes=traced,
         counters=events,
-        notes=(*notes, *timing.notes),
+        notes=(*notes, *timing.disturbances, *timing.notes),
+        disturbances=timing.disturbances,
         is_traced=timing.is_traced,
     )
 

@@ -217,10 +217,10 @@ def _for_inference(workload: Workload) -> Workload:
 
 def _profile(workload: Workload, *, budget_s: float, progress: Progress | None) -> Profile:
     """Profile a workload; where its model knows a shorter call with the same layers, that one."""
-    shortened = getattr(workload.model, "shortened_for_profile", None)
-    if shortened is None:
+    generating = workload.generating
+    if generating is None:
         return profile_workload(workload, budget_s=budget_s, progress=progress)
-    model, note = shortened()
+    model, note = generating.shortened_for_profile()
     found = profile_workload(replace(workload, model=model), budget_s=budget_s, progress=progress)
     return replace(found, notes=(*found.notes, note)) if note else found
 

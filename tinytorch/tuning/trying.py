@@ -22,7 +22,7 @@ from tinytorch.comparison.accuracy import (
 )
 from tinytorch.comparison.compare import compare
 from tinytorch.comparison.comparison import Comparison
-from tinytorch.comparison.evidence import NO_EVALUATE, outputs_and_seconds, outputs_of, scores_of
+from tinytorch.comparison.evidence import NO_EVALUATE
 from tinytorch.comparison.outputs import OutputDifference, attention_mask_of, compare_outputs
 from tinytorch.comparison.resources import Resources, measure_resources
 from tinytorch.comparison.sides import Known, WorkloadSide
@@ -160,7 +160,7 @@ class Baseline:
         self._resources: Resources | None = None
         side = WorkloadSide(workload, name=BASELINE)
         with side.opened():
-            self.outputs, self.call_s = outputs_and_seconds(side)
+            self.outputs, self.call_s = side.outputs_and_seconds()
             started = perf_counter()
             self.scores, self.metric = self._score(side)
             is_quick = perf_counter() - started < QUICK_S
@@ -192,7 +192,7 @@ class Baseline:
 
     def _score(self, side: WorkloadSide) -> tuple[npt.NDArray[Any] | None, str]:
         try:
-            scores, metric = scores_of(side, side)
+            scores, metric = side.scores()
             if scores is not None:
                 compare_accuracy(scores, scores)  # refuses what no candidate could be held against
         except (ModelError, SettingError) as error:
@@ -221,17 +221,16 @@ class Baseline:
 
         Of what is drawn, a few tokens may be the same by chance: then it is called again as well.
         """
-        model = self.workload.model
-        shortened = getattr(model, "shortened_for_profile", None)
-        shorter = shortened()[0] if shortened else model
-        if shorter is not model:
+        model = self.workload.generating
+        shorter = model.shortened_for_profile()[0] if model else None
+        if model is not None and shorter is not model:
             side.release()  # a device may have no room for copies of both
             short = WorkloadSide(replace(self.workload, model=shorter), name=BASELINE)
-            is_same = compare_outputs(outputs_of(short), outputs_of(short)).is_identical
-            if not is_same or not getattr(model, "is_drawn", False):
+            is_same = compare_outputs(short.outputs(), short.outputs()).is_identical
+            if not is_same or not model.is_drawn:
                 return is_same
             short.release()
-        again, seconds = outputs_and_seconds(side)
+        again, seconds = side.outputs_and_seconds()
         self.call_s = min(self.call_s, seconds)  # the first call may have prepared something
         return compare_outputs(self.outputs, again).is_identical
 
@@ -506,7 +505,7 @@ class Trials:
         side = WorkloadSide(replace(self.workload, model=model), name=name)
         with side.opened():
             side.stay_as_it_is("it is called once")
-            found = outputs_of(side)
+            found = side.outputs()
             outputs = (
                 compare_outputs(self._baseline.outputs, found, mask=self._baseline.mask)
                 if self._baseline.outputs and found
@@ -522,7 +521,7 @@ class Trials:
             )
             if self._baseline.scores is None:
                 return closeness(), found
-            scores, _ = scores_of(side, side)
+            scores, _ = side.scores()
             accuracy = compare_accuracy(
                 self._baseline.scores,
                 np.asarray(scores),
@@ -538,13 +537,13 @@ class Trials:
 
         That may take about as long as a call, for each sequence that differs.
         """
-        explain = getattr(self.workload.model, "rounding_explains", None)
-        if explain is None:
+        model = self.workload.generating
+        if model is None:
             return ()
         key = b"".join(each.tobytes() for each in found)
         if key not in self._explanations:
             given = (self.workload.inputs, self.workload.keywords, self._baseline.outputs, found)
-            self._explanations[key] = explain(*given)
+            self._explanations[key] = model.rounding_explains(*given)
         return self._explanations[key]
 
     def _resources(

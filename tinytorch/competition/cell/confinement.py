@@ -298,6 +298,17 @@ class Confinement:
     listed: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True)
+class Protection:
+    """How a process is kept from something, or why it is not."""
+
+    how: str
+    is_in_force: bool = True
+
+    def __str__(self) -> str:
+        return self.how if self.is_in_force else f"none: {self.how}"
+
+
 def program_paths() -> tuple[str, ...]:
     """Give what has to be readable so that Python, its packages and TinyTorch can be imported.
 
@@ -311,27 +322,31 @@ def program_paths() -> tuple[str, ...]:
     return (*dict.fromkeys(each for each in resolved if each != "/"), *SYSTEM_PATHS)
 
 
-def confine(wanted: Confinement) -> dict[str, str]:
-    """Confine this process for ever, and say what is in force: "none: ..." where nothing is."""
+def confine(wanted: Confinement) -> dict[str, Protection]:
+    """Confine this process for ever, and return what is in force, by what it is kept from."""
     if sys.platform != "linux":
-        nothing = dict.fromkeys(("files", "network", "signals", "processes"), "none: not on Linux")
-        return {**nothing, "memory": _limit_memory(wanted), "cores": "none: not on Linux"}
+        names = ("files", "network", "signals", "processes", "memory", "cores")
+        nothing = dict.fromkeys(names, Protection("not on Linux", is_in_force=False))
+        return {**nothing, "memory": _limit_memory(wanted)}
     _prctl(DIE_WITH_PARENT, SIGKILL)
     cores = _attempt(lambda: _pin(wanted.core))
     memory = _limit_memory(wanted)
     network = _attempt(_leave_network)
     privileges = _attempt(_drop_privileges)
     files = _attempt(lambda: f"Landlock {_landlock(wanted)}")
-    version = landlock_version() if not files.startswith("none") else 0
-    if network.startswith("none") and version >= TCP_SINCE:
-        network = "no TCP, by Landlock"
-    signals = "none: the kernel's Landlock is too old"
-    calls = _attempt(lambda: forbid_calls(starting_processes=not wanted.may_start_processes))
-    processes = "none: it may start processes" if wanted.may_start_processes else calls
+    version = landlock_version() if files.is_in_force else 0
+    if not network.is_in_force and version >= TCP_SINCE:
+        network = Protection("no TCP, by Landlock")
+    signals = Protection("within itself")
+    if version < SCOPES_SINCE:
+        signals = Protection("the kernel's Landlock is too old", is_in_force=False)
+    processes = _attempt(lambda: forbid_calls(starting_processes=not wanted.may_start_processes))
+    if wanted.may_start_processes:
+        processes = Protection("it may start processes", is_in_force=False)
     return {
         "files": files,
         "network": network,
-        "signals": "within itself" if version >= SCOPES_SINCE else signals,
+        "signals": signals,
         "processes": processes,
         "privileges": privileges,
         "memory": memory,
@@ -339,11 +354,11 @@ def confine(wanted: Confinement) -> dict[str, str]:
     }
 
 
-def _attempt(step: Callable[[], str]) -> str:
+def _attempt(step: Callable[[], str]) -> Protection:
     try:
-        return step()
+        return Protection(step())
     except (OSError, ValueError, AttributeError, TinyTorchError) as error:
-        return f"none: {getattr(error, 'strerror', None) or error}"
+        return Protection(str(getattr(error, "strerror", None) or error), is_in_force=False)
 
 
 def _pin(core: int | None) -> str:
@@ -353,7 +368,7 @@ def _pin(core: int | None) -> str:
     return "1"
 
 
-def _limit_memory(wanted: Confinement) -> str:
+def _limit_memory(wanted: Confinement) -> Protection:
     import resource
 
     limits = {

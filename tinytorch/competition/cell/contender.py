@@ -9,6 +9,7 @@ from typing import Any, Literal, Protocol, Self
 
 import numpy.typing as npt
 
+from tinytorch.competition.cell.confinement import Protection
 from tinytorch.competition.entry import Technique
 from tinytorch.errors import TinyTorchError
 
@@ -113,8 +114,8 @@ class AskedContender(Protocol):
     """A contender that can be asked, from entering its block until the end of it."""
 
     @property
-    def protection(self) -> Mapping[str, str]:
-        """Say how it is kept apart."""
+    def protection(self) -> Mapping[str, Protection]:
+        """Return how it is kept apart."""
 
     def __enter__(self) -> Self:
         """Start it."""

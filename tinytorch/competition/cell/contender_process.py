@@ -23,7 +23,7 @@ import numpy.typing as npt
 import psutil
 
 from tinytorch.competition.cell.building import bytes_below
-from tinytorch.competition.cell.confinement import PACKAGE, Confinement, program_paths
+from tinytorch.competition.cell.confinement import PACKAGE, Confinement, Protection, program_paths
 from tinytorch.competition.cell.contender import (
     BACKEND,
     USUAL_LIMITS,
@@ -271,7 +271,7 @@ class ContenderProcess:
     def __init__(self, contender: Contender, *, limits: Limits = USUAL_LIMITS) -> None:
         self.contender = contender
         self.limits = limits
-        self.protection: Mapping[str, str] = {}
+        self.protection: Mapping[str, Protection] = {}
         self._open = ExitStack()
 
     # ------------------------------------------------------------ its life
@@ -322,7 +322,7 @@ class ContenderProcess:
             "confinement": asdict(confinement_of(self.contender, folder, self.limits)),
         }
         ready = self._hear_note("ready", first, "starting")
-        self.protection = {str(name): str(state) for name, state in ready.items()}
+        self.protection = {name: Protection(**state) for name, state in ready.items()}
         self._watch = Watch(self._child.pid)
         self._open.callback(self._watch.close)
 

@@ -11,6 +11,7 @@ import socket
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -91,7 +92,7 @@ def main(descriptor: int) -> None:
         wanted = {name: _plain_tuple(value) for name, value in first["confinement"].items()}
         protection = confine(Confinement(**wanted))
         gc.collect()
-        channel.send_note({"ready": protection})
+        channel.send_note({"ready": {name: asdict(each) for name, each in protection.items()}})
         serve(channel, contender)
     except (EOFError, BrokenPipeError):
         os._exit(0)  # the judge has what it wanted, whatever threads of an entry are doing
