@@ -25,7 +25,7 @@ __all__ = [
     "LATENCY",
     "THROUGHPUT",
     "TIMINGS",
-    "Looks",
+    "InterimAnalyses",
     "Pace",
     "Reading",
     "Round",
@@ -625,11 +625,11 @@ FEWEST = 6
 """With six values the widest interval, from the smallest to the largest, still covers 96.9%."""
 GROWTH, MOST = 1.4, 12
 RESERVE = 2
-"""Looks are planned up to this many times the expected values: estimates of time err."""
+"""Analyses are planned up to this many times the expected values: estimates of time err."""
 GRID = 161
 
 
-class Looks:
+class InterimAnalyses:
     """The interim analyses of about `expected` values; all intervals hold with 1 - `allowed`.
 
     `level` is the error of each but the last, which is made when the time budget is spent.

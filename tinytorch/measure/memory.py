@@ -85,8 +85,8 @@ def traced_memory() -> Iterator[TracedMemory]:
     the process allocated meanwhile. A tracer that was already running keeps running, and its
     peak is unchanged. Calling `reset_peak` or `stop` of tracemalloc inside the block loses what was
     seen before, and tracing that starts only inside the outermost block is stopped afterwards. What
-    was allocated before tracing began is not seen when it is freed. Python allocations become several
-    times slower while the block runs, so never time inside it.
+    was allocated before tracing began is not seen when it is freed. Python allocations become
+    several times slower while the block runs, so never time inside it.
     """
     global _started_here
     with _lock:

@@ -37,7 +37,7 @@ WAITS = frozenset(
     }
 )
 """Operations whose result the host waits for."""
-BUSY_WORDS = ("busy", "displaced", "steal", "not steady", "other programs", "throttl", "hot")
+BUSY_WORDS = ("busy", "preempted", "steal", "not steady", "other programs", "throttl", "hot")
 
 
 def launches(profile: Profile, facts: Facts) -> Iterable[Advice]:
