@@ -35,7 +35,7 @@ CALLS = 3
 
 @dataclass(frozen=True)
 class CompiledKernels(Transform):
-    """Let a backend with compiled kernels compute the model.
+    """Run a model on a backend with compiled kernels.
 
     The plan names the layers whose operations the backend computes in another way than `numpy`;
     the others are skipped. A speedup is predicted only from choices that were measured here before
@@ -130,7 +130,7 @@ def _by_layer(
 def _predicted(
     calls: Sequence[KernelCall], backend: Backend, *, whole_s: float
 ) -> tuple[Gain | None, str]:
-    """Add up the time of all operations, each as many times faster as it was measured to be."""
+    """Predict the speedup from the measured speedups of all operations."""
     choices = load_choices(choices_file(describe_environment().fingerprint))
     affected = [call for call in calls if _is_replaced(call.kind, backend)]
     if not affected:

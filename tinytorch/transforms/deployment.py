@@ -139,7 +139,7 @@ def deployment_report(
     """Measure what a compressed model takes: file, time to load, latency, memory, accuracy.
 
     `compressed` is the result of a `ModelCompressor` or a file of `save_compressed`; without it,
-    the workload's model is written and loaded as it is. `budgets` are limits by name: ``flash_mb``,
+    the workload's model is saved and loaded unchanged. `budgets` are limits by name: ``flash_mb``,
     ``load_ms``, ``latency_ms`` (the medians), ``memory_mb`` and ``accuracy_drop`` (what the mean
     score may lose); MB is 2**20 bytes. `resize` is as for `load_compressed`. `budget_s` is the time
     for measuring the latency, and that for loading: a large file is loaded less often, at least 3

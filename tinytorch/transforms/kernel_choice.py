@@ -652,7 +652,7 @@ def _race(
     race: Race,
     is_known: Callable[[Times], bool],
 ) -> tuple[Times, list[Rival]]:
-    """Let implementations take turns in random order; give the seconds per call in each round."""
+    """Time implementations in turns, in random order; return the seconds per call in each round."""
     rng = np.random.default_rng(race.seed)
     calls = {name: _call(op, kernel, arguments, settings) for name, kernel in kernels.items()}
     with gc_paused(collect=False):
@@ -733,7 +733,7 @@ class GivesBackend(Protocol):
 
 
 def set_model_backend(model: Module, backend: str | Backend | GivesBackend | None) -> None:
-    """Let a backend compute a model, or a layer with everything below it; None takes it back.
+    """Set the backend of a model, or of a layer with everything below it; None removes it.
 
     It decides against the backend of the process and of a `use_backend` block around the call; a
     layer below that has its own keeps that. The backward pass runs on it too; losses and optimizer
@@ -754,7 +754,7 @@ def model_backend(model: Module) -> Backend | None:
 
 @contextmanager
 def without_model_backends(model: Module) -> Iterator[None]:
-    """Take the backends of a model and its layers away inside the block."""
+    """Remove the backends of a model and its layers inside the block."""
     own = [(module, module._execution) for module in model.modules() if module._execution]
     for module, _ in own:
         _set(module, None)
@@ -786,9 +786,9 @@ def _set(module: Module, backend: Backend | None) -> None:
 
 @contextmanager
 def prepared(model: Any, inputs: Any = None) -> Iterator[Workload]:
-    """Return the workload to run, without gradients; the model stays as it was.
+    """Yield the workload to run, without gradients; the model is restored.
 
-    Backends of its own are lifted: inside the block the model runs on that of the caller.
+    Its own backends are removed: inside the block the model runs on that of the caller.
     """
     workload = _as_workload(model, inputs)
     adapter = adapter_for(workload.model, workload.arguments)

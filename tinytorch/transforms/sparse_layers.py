@@ -492,10 +492,10 @@ _NUMBERS = re.compile(f"{_NUMBER}(?: to {_NUMBER})?")
 
 
 def merge_doubts(doubts: Iterable[str]) -> tuple[str, ...]:
-    """Let sentences that differ only in their numbers become one, which gives their range.
+    """Merge sentences that differ only in their numbers into one with their range.
 
-    >>> merge_doubts(["displaced 5 times", "the load is high", "displaced 12 times"])
-    ('displaced 5 to 12 times', 'the load is high')
+    >>> merge_doubts(["preempted 5 times", "the load is high", "preempted 12 times"])
+    ('preempted 5 to 12 times', 'the load is high')
     """
     alike: dict[tuple[str, ...], list[list[str]]] = {}
     for each in doubts:
@@ -568,7 +568,7 @@ class SparseLayers(Transform):
         object.__setattr__(self, "keep", checked_patterns(self.keep))
 
     def make_plan(self, workload: Workload, profile: Profile | None) -> Plan:
-        """Look at each layer's zeros, and measure whether they pay. A copy of it is called."""
+        """Return the plan: count zeros, and measure whether they pay. A copy is called."""
         layers = find_weight_layers(workload, self.keep, verb="sparse")
         for each in layers.found.values():
             each.reason = each.reason or _why_not(each, layers)

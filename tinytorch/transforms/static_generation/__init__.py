@@ -126,9 +126,9 @@ def static_generator(
     compile: bool = True,
     capture: bool = True,
 ) -> Any:
-    """Return a generator for a decoder of transformers, which itself stays as it is.
+    """Return a generator for a decoder of transformers, which itself is not changed.
 
-    Calling it, or its `generate`, gives the tokens that `model.generate` would with the same
+    Calling it, or its `generate`, returns the tokens that `model.generate` would with the same
     settings: those given here, and the special tokens of the model's `generation_config`. What has
     to be compiled and captured is, at the first call for a batch size and length.
     """

@@ -39,7 +39,7 @@ class TensorFloat32Model(WrappedModel):
     """A model whose products of float32 matrices are TF32."""
 
     def around_call(self) -> AbstractContextManager[None]:
-        """Let products be TF32 inside of a block."""
+        """Return a context in which products use TF32."""
         return multiplying_in_tf32
 
 
