@@ -685,7 +685,7 @@ def _notes(result: Comparison, first: AnySide, second: AnySide, *, grown: int) -
     if result.contradiction:
         yield result.contradiction
     if result.displaced_share > LOST_NAMED:
-        yield (f"preempted in {result.displaced_share:.0%} of the turns; that time is subtracted")
+        yield f"preempted in {result.displaced_share:.0%} of the turns; that time is subtracted"
     drift = result.baseline.stability.drift
     if abs(drift) > DRIFT_NAMED:
         yield f"the baseline's time drifted by {drift:+.0%}; ratios are of adjacent calls"

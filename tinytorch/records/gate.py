@@ -121,7 +121,7 @@ def _check_resolution(tolerance: float) -> Iterator[str]:
 
     floor = known_floor()
     if floor is None:
-        yield ("the minimum effect of this machine is unknown; run `tinytorch compare --selfcheck`")
+        yield "the minimum effect of this machine is unknown; run `tinytorch compare --selfcheck`"
     elif tolerance < floor:
         raise SettingError(
             f"tolerance {tolerance:.2%} is below {floor:.2%}, the minimum effect of this machine; "

@@ -45,7 +45,7 @@ class CompiledKernels(Transform):
     variants = (
         Variant(
             "compiled-kernels",
-            "compute with kernels compiled for this machine",
+            "kernels compiled for this machine",
             cost="the first call of each kernel compiles it, and the result is cached",
         ),
     )
@@ -117,7 +117,7 @@ def _by_layer(
         replaced = [kind for kind in its_kinds if _is_replaced(kind, backend)]
         if replaced:
             what = f"{', '.join(replaced)} by {backend.name}"
-            steps.append(Step(layer, what, "the backend has kernels of its own for these"))
+            steps.append(Step(layer, what, "the backend has its own kernels for these"))
         else:
             same = f"{backend.name} computes {', '.join(its_kinds)} as numpy does"
             skipped.append(Skipped(layer, same))

@@ -266,8 +266,8 @@ def _notes(load: Samples | None, latency: Samples | None) -> tuple[str, ...]:
         doubt = f": its interval holds with a confidence of {sure:.0%}, not {CONFIDENCE:.0%}"
         doubt = doubt if sure < CONFIDENCE else ""
         notes.append(
-            f"loading took so long that it was measured {load.count} times, not {LOADS}{doubt}; a "
-            "larger budget_s gives a narrower interval"
+            f"loading was measured only {load.count} times of {LOADS}{doubt}; a larger budget_s "
+            "gives a narrower interval"
         )
     for samples in (load, latency):
         notes += [] if samples is None else [f"{samples.name}: {note}" for note in samples.notes]

@@ -741,7 +741,7 @@ def set_model_backend(model: Module, backend: str | Backend | GivesBackend | Non
     """
     if not isinstance(model, Module):
         raise SettingError(
-            f"a {type(model).__name__} cannot have a backend of its own; call it in a block: "
+            f"a {type(model).__name__} cannot have its own backend; call it in a block: "
             "`with use_backend(...)`"
         )
     _set(model, None if backend is None else _found(backend))
@@ -830,7 +830,7 @@ def _as_workload(model: Any, inputs: Any) -> Workload:
         model = load_workload(model)
     if isinstance(model, Workload):
         if inputs is not None:
-            raise SettingError("inputs= is for models; a workload has inputs of its own")
+            raise SettingError("inputs= is for models; a workload has its own inputs")
         return model
     if inputs is None:
         raise SettingError(

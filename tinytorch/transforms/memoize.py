@@ -52,9 +52,9 @@ def memoize(function: Any = None, /, *, maxsize: int | None = DEFAULT_SIZE) -> A
     change what is kept. It is safe in threads; two that miss at the same time both compute.
 
     A function that reads anything else that may change (weights, files, the clock, random numbers)
-    is not pure. `cache_info()` tells how it goes, `cache_clear()` forgets.
-
     is not pure. `cache_info()` returns statistics, `cache_clear()` empties the cache.
+
+    >>> @memoize
     ... def total(array):
     ...     return array.sum()
     >>> total(np.arange(4)), total(np.arange(4))

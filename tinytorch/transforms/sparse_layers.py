@@ -530,7 +530,7 @@ NO_PROFILE = (
     "which plan(workload, profile) reads from a profile"
 )
 NO_TORCH = (
-    "PyTorch has sparse tensors of its own: on a CPU at 90% sparsity we measured "
+    "PyTorch has its own sparse tensors: on a CPU at 90% sparsity we measured "
     "weight.to_sparse_csr() @ x.T to be slower than a dense layer of 784 x 128, and about twice as "
     "fast as one of 1024 x 1024 with 16 rows or more"
 )
@@ -549,7 +549,7 @@ class SparseLayers(Transform):
     variants = (
         Variant(
             "pruned-sparse",
-            "set four of five weights to zero, and skip them where that is faster",
+            "prune 80% of the weights; sparse kernels where faster",
             preceded_by=(Prune(sparsity=0.8),),
         ),
     )

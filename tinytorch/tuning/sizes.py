@@ -286,11 +286,12 @@ class SizeAdvice(Shown):
                 else "the only one measured"
             )
         elif size != self._best(fitting).size:
-            reason = f"the smallest size within {self.tolerance:.0%} of the best throughput{among}"
+            within = f"{self.tolerance:.0%} of the best throughput{among}"
+            reason = f"the smallest size conclusively within {within}"
         else:
             reason = f"the highest throughput{among}"
             if size > fitting[0].size:
-                reason += f"; no smaller size is within {self.tolerance:.0%} of it"
+                reason += f"; no smaller size is conclusively within {self.tolerance:.0%} of it"
         if limits and not among:
             reason += f"; it keeps the {limits}"
         if self.limited_by.kind in UNFINISHED and self.best == self.points[-1].size and not among:
@@ -299,7 +300,7 @@ class SizeAdvice(Shown):
 
     def _why_none(self) -> str:
         smallest = self.points[0]
-        start = f"no measured size keeps the {_listed(self._limits)}: even"
+        start = f"no measured size conclusively keeps the {_listed(self._limits)}: even"
         facts = []
         if self.latency_limit_s is not None:
             took, limit = smallest.latency.median * 1e3, self.latency_limit_s * 1e3

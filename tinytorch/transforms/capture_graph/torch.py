@@ -94,11 +94,11 @@ class _StaticInputs:
 class CapturedModel(PreparedModel):
     """A model that replays what a call with such arguments did on the device before.
 
-    Whatever cannot be replayed is called as it was: in training mode, where gradients are asked
     Whatever cannot be replayed is called normally: in training mode, where gradients are asked
+    for, with inputs on another device or of a kind that came after `most` others. Weights may be
     written in place; if layers or tensors take the place of others, everything is captured anew.
-    What Python decides is not looked at again: numbers among the attributes of layers, settings of
     What Python decides is not checked again: numbers among the attributes of layers, settings of
+    torch such as the precision of products, and hooks that come after the capture. A copy of it is
     captured when it is first called.
 
     One call runs after the other, whatever the thread or the stream.
@@ -196,7 +196,7 @@ class CapturedModel(PreparedModel):
         ):
             return "gradients are asked for; call it inside of torch.no_grad()"
         if _is_transforming():
-            return "a transformation of torch.func looks into it"
+            return "a transformation of torch.func traces it"
         if _is_capturing(self._device):
             return "it is being captured by something else"
         if self._no_graphs is None:
@@ -205,7 +205,7 @@ class CapturedModel(PreparedModel):
 
     def _plainly(self, reason: str, inputs: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
         if reason:  # else that was told already
-            self._tell(f"the captured model is called as it was: {reason}")
+            self._tell(f"the captured model is called without replay: {reason}")
         return self.model(*inputs, **keywords)
 
     def _replayed(self, recording: _Recording, tensors: list[torch.Tensor]) -> Any:

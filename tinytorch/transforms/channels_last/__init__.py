@@ -21,7 +21,7 @@ class ChannelsLast(TorchTransform):
     variants = (
         Variant(
             "channels-last",
-            "hold images with the channels last",
+            "channels-last memory format",
             cost="inputs are copied into another memory format",
         ),
     )

@@ -36,7 +36,7 @@ class CompileModel(TorchTransform):
     variants = (
         Variant(
             "compiled",
-            "let torch.compile fuse operations",
+            "torch.compile",
             cost="the first call of each shape compiles, for seconds to minutes",
         ),
     )

@@ -145,7 +145,7 @@ class KnowledgeDistillation:
         if np.isnan(wanted_log).any():
             raise ModelError(
                 "the teacher's logits are NaN, infinite, or impossible for all classes, in some "
-                "row: nothing can be learned from that; look at the teacher and its inputs"
+                "row: check the teacher and its inputs"
             )
         wanted = np.exp(wanted_log).astype(dtype)
         # what is impossible for the teacher adds nothing: 0 log 0 is 0

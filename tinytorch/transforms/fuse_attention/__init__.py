@@ -21,9 +21,7 @@ class FuseAttention(TorchTransform):
     are the same within rounding.
     """
 
-    variants = (
-        Variant("fused-attention", "compute attention in one kernel where a model writes it out"),
-    )
+    variants = (Variant("fused-attention", "fused attention (SDPA) in place of explicit softmax"),)
     role, place, order = "attention", 2, 40
     risk = "exact"
     follows_weights = True

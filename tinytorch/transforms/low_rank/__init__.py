@@ -91,9 +91,7 @@ class LowRank(Transform):
     is lost of them is the squared relative error of the weight. keep: patterns of layers that stay.
     """
 
-    variants = (
-        Variant("low-rank", "write weights as products of two smaller matrices", {"energy": 0.95}),
-    )
+    variants = (Variant("low-rank", "low-rank factorization of weights", {"energy": 0.95}),)
     role, place, order = "factors", 3, 60
     may_compete, effect = True, "replaces weights by products of smaller matrices"
 

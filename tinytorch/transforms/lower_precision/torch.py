@@ -334,7 +334,7 @@ def _why_not(module: Any, dtype: torch.dtype, is_called: bool) -> str:
         base = next((known for known in CLASSES if isinstance(module, known)), None)
         if base is not None:
             return f"a {name} is a {base.__name__} that may compute something else"
-        return f"{name} is no linear layer or convolution, and stays as it is"
+        return f"{name} is no linear layer or convolution"
     if module._parameters.get("weight") is None:
         return "its weight is computed anew before each call"
     if "forward" in vars(module):
@@ -373,7 +373,7 @@ def _settle_shared(
                 reasons[user] = ""
                 tables[user] = f"holds {settings.dtype}, which it shares with {path!r}; casts rows"
         elif staying:
-            reasons[path] = f"it shares its weight with {staying[0]!r}, which stays as it is"
+            reasons[path] = f"it shares its weight with {staying[0]!r}, which is not converted"
     return tables
 
 
@@ -540,7 +540,7 @@ def _plan(
     not_predicted = {"speedup": NO_SPEEDUP}
     shrinkage = None
     if settings.how == "autocast":
-        not_predicted["shrinkage"] = "the weights stay as they are"
+        not_predicted["shrinkage"] = "the weights are not converted"
     else:
         shrinkage = Gain.of_bytes(_held(workload.model), nbytes, "counted on a copy")
     return settings.planned(

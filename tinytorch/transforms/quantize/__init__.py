@@ -62,19 +62,17 @@ class Quantize(Transform):
 
     variants = (
         Variant(
-            "int8-dynamic", "hold weights in 8 bits and multiply in integers", {"mode": "dynamic"}
+            "int8-dynamic", "INT8 weights and activations, ranges per call", {"mode": "dynamic"}
         ),
         Variant(
             "int8-static",
-            "the same, with ranges from calibration data",
+            "INT8 weights and activations, with calibrated ranges",
             {"mode": "static"},
             cost="calibration data that represents later inputs",
         ),
+        Variant("int8-weights", "INT8 weights, products in floats", {"mode": "weight_only"}),
         Variant(
-            "int8-weights", "hold weights in 8 bits and multiply in floats", {"mode": "weight_only"}
-        ),
-        Variant(
-            "int4-weights", "hold weights in 4 bits, in groups", {"mode": "weight_only", "bits": 4}
+            "int4-weights", "INT4 weights, one scale per group", {"mode": "weight_only", "bits": 4}
         ),
     )
     role, place, order = "numbers", 4, 100

@@ -283,7 +283,7 @@ def _check_called_once(prepared: nn.Module, layers: Collection[str]) -> None:
     targets = [str(node.target) for node in prepared.graph.nodes if node.op == "call_module"]  # type: ignore[union-attr]
     repeated = [path for path in layers if targets.count(path) > 1]
     if repeated:
-        raise SettingError(f"{repeated[0]!r} is called several times, with inputs of its own")
+        raise SettingError(f"{repeated[0]!r} is called several times, each with other inputs")
 
 
 def folded_layers(model: nn.Module, converted: nn.Module) -> list[str]:

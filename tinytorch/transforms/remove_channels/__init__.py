@@ -378,14 +378,14 @@ class RemoveChannels(Transform):
     macs: instead, the share of the multiply-accumulates that may remain: the least ratio that gets
     there is found by counting. importance: `magnitude` (the norm of the weights of a channel) or
     `activation` (what it adds to the layers after it, on calibration data). keep: patterns of
-    layers whose outputs all stay. round_to: keep multiples of so many channels, for kernels that
     layers whose outputs all stay. round_to: keep multiples of this many channels, for kernels that
+    work on blocks of them; it does not apply to heads.
     """
 
     variants = (
         Variant(
             "fewer-channels",
-            "remove the least important channels, until half of the multiply-accumulates are left",
+            "structured pruning of channels to 50% of the multiply-accumulates",
             {"macs": 0.5},
         ),
     )

@@ -25,7 +25,7 @@ class SetThreads(TorchTransform):
     meanwhile, without such a model, takes the number over.
     """
 
-    variants = (Variant("threads", "compute with the fastest number of threads"),)
+    variants = (Variant("threads", "tune the number of threads"),)
     role, place, order = "threads", 7, 140
     risk, serves = "exact", TIME
     devices = ("cpu",)

@@ -25,7 +25,7 @@ class StaticGeneration(TorchTransform):
     variants = (
         Variant(
             "static-generation",
-            "generate with a cache that is allocated once, and a compiled step",
+            "static KV cache and a compiled decoding step",
             cost="compiling and capturing before the first text; a cache of full length",
         ),
     )
@@ -34,7 +34,7 @@ class StaticGeneration(TorchTransform):
     made_for, made_by = "Generation", "tinytorch.perf.memoization.generation_call"
     follows_weights = is_prepared = True
 
-    for_others = "generate(cache=...) of its own keeps a cache"
+    for_others = "its own generate(cache=...) keeps a cache"
 
     compile: bool = True
     capture: bool = True

@@ -454,7 +454,7 @@ def kind_of_arguments(value: Any, tensors: list[torch.Tensor]) -> Hashable:
     if isinstance(value, torch.Tensor):
         if type(value) not in TENSORS:
             raise UnknownArgumentError(
-                f"an argument is a {type(value).__name__}, a tensor of a class of its own"
+                f"an argument is a {type(value).__name__}, a tensor of its own class"
             )
         if value.layout != torch.strided or value.is_nested or value.is_quantized:
             raise UnknownArgumentError("an argument is a sparse, ragged or quantized tensor")

@@ -105,7 +105,7 @@ class WeightLayers:
                 if user != path and (user not in self.found or self.found[user].reason)
             ]
             if staying and not each.reason:
-                each.reason = f"it shares its weight with {staying[0]!r}, which stays as it is"
+                each.reason = f"it shares its weight with {staying[0]!r}, which is not changed"
 
     @property
     def steps(self) -> tuple[Step, ...]:

@@ -28,7 +28,7 @@ CAPABILITY = 8
 NOT_PREDICTED = {
     "speedup": "how much faster products are in TF32 depends on the device and the sizes; "
     "compare() measures it",
-    "shrinkage": "the weights stay as they are",
+    "shrinkage": "the weights are not converted",
 }
 IDLE = "nothing of it is rounded to TF32: no output changes by a bit"
 CHANGES_PROCESS = "sets TF32 for the whole process while it is called"
