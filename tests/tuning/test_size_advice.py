@@ -116,7 +116,7 @@ def test_a_ceiling_claims_only_what_was_tried():
     late = Limit("budget", "no time")
     assert Ceiling(64, None, late).words == ">= 64; larger ones were not tried: no time"
     assert Ceiling(64, 65, TOO_LARGE).words == "64; 65 does not: MemoryError: no room"
-    assert Ceiling(1024, 1032, TOO_LARGE).words.startswith("at least 1,024; 1,032 does not")
+    assert Ceiling(1024, 1032, TOO_LARGE).words.startswith(">= 1,024; 1,032 does not")
     assert (Ceiling(64, 65, TOO_LARGE).is_exact, Ceiling(64, 66, TOO_LARGE).is_exact) == (
         True,
         False,
