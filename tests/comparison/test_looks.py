@@ -7,7 +7,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from parts import require_part
 
-from tinytorch.measure.interleaving import FIRST, Looks, common_level, signed_rank_interval
+from tinytorch.measure.interleaving import (
+    FIRST,
+    InterimAnalyses,
+    common_level,
+    signed_rank_interval,
+)
 
 stats = require_part("scipy.stats")
 
@@ -29,7 +34,7 @@ def share_that_leaves(counts, level, rng, trials=20_000):
 @pytest.mark.parametrize("allowed", [0.1, 0.05, 0.01])
 @pytest.mark.parametrize("expected", [7, 9, 30, 100, 1000])
 def test_all_looks_together_err_with_what_is_allowed(expected, allowed, rng):
-    looks, trials = Looks(expected, allowed), 20_000
+    looks, trials = InterimAnalyses(expected, allowed), 20_000
     found = share_that_leaves(looks.counts, looks.level, rng, trials)
     # Five standard deviations of a share, and the two percent to which levels are found.
     slack = 5 * math.sqrt(allowed * (1 - allowed) / trials)
@@ -38,7 +43,7 @@ def test_all_looks_together_err_with_what_is_allowed(expected, allowed, rng):
 
 @pytest.mark.parametrize("over", [10, 20, 50, 99])
 def test_an_end_between_two_looks_errs_with_no_more_than_is_allowed(over, rng):
-    looks, trials = Looks(60, 0.05), 20_000
+    looks, trials = InterimAnalyses(60, 0.05), 20_000
     counts = [*(count for count in looks.counts if count < over), over]
     slack = 5 * math.sqrt(0.05 * 0.95 / trials)
     assert share_that_leaves(counts, looks.level, rng, trials) < 0.05 + slack
@@ -46,13 +51,13 @@ def test_an_end_between_two_looks_errs_with_no_more_than_is_allowed(over, rng):
 
 @given(EXPECTED, ALLOWED)
 def test_a_level_lies_between_no_overlap_and_complete_overlap(expected, allowed):
-    looks = Looks(expected, allowed)
+    looks = InterimAnalyses(expected, allowed)
     assert allowed / len(looks.counts) <= looks.level <= allowed
 
 
 @given(EXPECTED, ALLOWED)
 def test_looks_grow_and_reach_beyond_what_is_expected(expected, allowed):
-    counts = Looks(expected, allowed).counts
+    counts = InterimAnalyses(expected, allowed).counts
     assert all(before < after for before, after in itertools.pairwise(counts))
     assert counts[0] == FIRST
     assert counts[-1] >= expected
@@ -61,7 +66,7 @@ def test_looks_grow_and_reach_beyond_what_is_expected(expected, allowed):
 
 @given(EXPECTED)
 def test_even_the_first_look_can_show_something(expected):
-    looks = Looks(expected, 0.05)
+    looks = InterimAnalyses(expected, 0.05)
     low, high = signed_rank_interval(np.arange(looks.counts[0]), looks.level)
     assert math.isfinite(low)
     assert math.isfinite(high)
@@ -69,7 +74,7 @@ def test_even_the_first_look_can_show_something(expected):
 
 @given(EXPECTED, st.integers(1, 6000))
 def test_a_look_is_due_at_the_planned_counts_and_there_is_a_last_one(expected, count):
-    looks = Looks(expected, 0.05)
+    looks = InterimAnalyses(expected, 0.05)
     assert looks.is_due(count) == (count in looks.counts)
     assert looks.is_last(count) == (count >= max(looks.counts))
 
@@ -92,7 +97,7 @@ def test_looks_far_apart_hardly_overlap():
 
 @pytest.mark.parametrize("over", [7, 9, 10, 20, 50, 99])
 def test_the_last_look_may_spend_what_is_left(over, rng):
-    looks, trials = Looks(60, 0.05), 20_000
+    looks, trials = InterimAnalyses(60, 0.05), 20_000
     before = [count for count in looks.counts if count < over]
     last = looks.last_level(over)
     assert looks.level < last <= 0.05

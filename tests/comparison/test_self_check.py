@@ -165,7 +165,7 @@ def test_a_check_that_says_less_does_not_replace_a_better_one(told):
     for settings in ({"trials": 9}, {"trials": 1}, {"trials": 20, "budget_s": 1.0}):
         check = self_check("mlp", **settings)
         assert not check.is_kept
-        assert check.obstacle.startswith("there is one of 12 trials of 2 s, this one has ")
+        assert "12 trials of 2 s" in check.obstacle
         assert f"remove {better.kept} to replace it" in check.obstacle
     fields = json.loads(Path(better.kept).read_text("utf-8"))
     assert SelfCheck.from_dict(fields) == better
@@ -186,7 +186,7 @@ def test_a_check_that_says_as_much_replaces_the_one_before(told, before, after):
 def test_a_check_without_any_finite_floor_is_not_kept(monkeypatch, folder):
     endless = Trial("inconclusive", Estimate(1.0, 0.0, math.inf), 1.0)
     check = module._keep(SelfCheck("mlp", (endless,) * 12, "fingerprint"))
-    assert check.obstacle.startswith("most intervals have no end")
+    assert "unbounded" in check.obstacle
     assert list(folder.iterdir()) == []
 
 

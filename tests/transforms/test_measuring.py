@@ -94,7 +94,7 @@ def test_logits_that_are_no_numbers_are_not_timed():
 def test_a_note_is_said_once_with_its_lengths():
     found = measure_cache_tradeoff(small_gpt(), (2, 5), budget_s=BUDGET_S)
     assert len(set(found.notes)) == len(found.notes)
-    always = [note for note in found.notes if "kept the same memory" in note]
+    always = [note for note in found.notes if "memory layout" in note]
     assert len(always) == 1
     assert not always[0].startswith("at ")
     one = type(found.points[0])(7, 1, found.points[0].comparison.with_notes("only here"))

@@ -53,7 +53,7 @@ def test_a_goal_decides_what_is_tried(found):
 
 
 def test_what_was_named_and_does_not_fit_is_in_the_notes(found):
-    assert "fused-layers does nothing for the goal size" in found.notes
+    assert "fused-layers does not serve the goal size" in found.notes
 
 
 def test_the_target_is_part_of_it_where_it_is_known(found):
@@ -176,7 +176,7 @@ def test_a_model_that_cannot_be_copied_stays_in_training_mode_and_is_noted():
 def test_bad_settings_are_refused_before_anything_is_measured():
     with pytest.raises(SettingError, match="goal='speed'"):
         optimize("mlp", goal="speed")
-    with pytest.raises(SettingError, match="nothing in the catalog is called 'magic'"):
+    with pytest.raises(SettingError, match="'magic'"):
         optimize("mlp", only=("magic",))
     with pytest.raises(SettingError, match="an optimization is made for a Workload, got int"):
         optimize(3)

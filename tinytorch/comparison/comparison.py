@@ -64,7 +64,7 @@ ON_DEVICE = (
 )
 """Conclusions of a comparison on a device, as :meth:`Comparison.to_dict` writes them."""
 FAR_APART = 1.2
-"""A mean so many times off the typical time contradicts it even before that is shown."""
+"""A mean this many times off the typical time contradicts it even where that is inconclusive."""
 
 
 @dataclass(frozen=True)
@@ -154,17 +154,17 @@ class Comparison(Coded, Shown):
 
     @cached_property
     def ratio(self) -> Estimate:
-        """Give the ratio of typical times: medians within rounds, and over the rounds."""
+        """The ratio of typical times: medians within rounds, and over the rounds."""
         return estimate_ratio([each.log_ratio for each in self.rounds], self.alpha)
 
     @cached_property
     def mean_ratio(self) -> Estimate:
-        """Give the ratio of mean times, in which rare slow calls count too."""
+        """The ratio of mean times, in which rare slow calls count too."""
         return estimate_ratio([each.log_mean_ratio for each in self.rounds], self.alpha)
 
     @property
     def contradiction(self) -> str:
-        """Say when typical calls and the mean of all calls do not agree, or nothing."""
+        """How typical calls and the mean of all calls contradict each other, or ""."""
         typical, mean = self.ratio, self.mean_ratio
         are_apart = mean.is_apart_from(typical)
         of_mean = self._verdict_of(mean)
@@ -178,14 +178,13 @@ class Comparison(Coded, Shown):
         if not is_shown and not is_likely:
             return ""
         return (
-            f"typical calls of {self.candidate_name} take {typical.value:.3g} of the baseline's "
-            f"time, but on average {pooled:.3g}: some calls take far longer, so no verdict is "
-            "given; look at single calls"
+            f"inconclusive: typical calls of {self.candidate_name} take {typical.value:.3g} of the "
+            f"baseline's time, the mean {pooled:.3g} (rare slow calls); see the percentiles"
         )
 
     @property
     def time_ratio(self) -> float:
-        """Give the candidate's time over the baseline's; below 1 is faster."""
+        """The candidate's time over the baseline's; below 1 is faster."""
         return self.ratio.value
 
     @property
@@ -198,7 +197,7 @@ class Comparison(Coded, Shown):
 
     @property
     def speedup(self) -> float:
-        """Give the baseline's time over the candidate's; above 1 is faster."""
+        """The baseline's time over the candidate's; above 1 is faster."""
         return self.ratio.inverse.value
 
     @property
@@ -281,10 +280,10 @@ class Comparison(Coded, Shown):
 
     @property
     def break_even(self) -> Estimate | None:
-        """Return the calls after which what was done once for the candidate has paid for itself.
+        """The number of calls after which the candidate's setup time has paid for itself.
 
-        None where there was nothing, or where the candidate is not shown to be faster. What was
-        done for the baseline is not taken off: it may be there already.
+        None without setup time, or unless the verdict is faster. The setup time of
+        the baseline is not subtracted: it may be spent already.
         """
         seconds = sum(each.seconds for each in self.preparations[1])
         if not seconds or self.verdict != FASTER:
@@ -302,27 +301,27 @@ class Comparison(Coded, Shown):
 
     @property
     def n(self) -> int:
-        """Give the number of rounds, the unit of analysis."""
+        """The number of rounds, the unit of analysis."""
         return len(self.rounds)
 
     @property
     def pairs(self) -> int:
-        """Give the number of pairs of turns in all rounds."""
+        """The number of pairs of turns in all rounds."""
         return sum(len(each.baseline) for each in self.rounds)
 
     @property
     def displaced_share(self) -> float:
-        """Give the share of turns that lost time to other processes."""
+        """The share of turns in which the process was preempted."""
         return sum(each.displaced for each in self.rounds) / sum(each.turns for each in self.rounds)
 
     @property
     def baseline(self) -> Samples:
-        """Give the baseline's seconds per call, turn by turn."""
+        """The baseline's seconds per call, turn by turn."""
         return self._samples(0, [each.baseline for each in self.rounds])
 
     @property
     def candidate(self) -> Samples:
-        """Give the candidate's seconds per call, turn by turn."""
+        """The candidate's seconds per call, turn by turn."""
         return self._samples(1, [each.candidate for each in self.rounds])
 
     def _samples(self, side: int, rounds: list[tuple[float, ...]]) -> Samples:
@@ -334,7 +333,7 @@ class Comparison(Coded, Shown):
 
     @property
     def throughputs(self) -> tuple[float, float] | None:
-        """Return examples per second of both; None when nobody knows the batch size.
+        """Examples per second of both; None where the batch size is unknown.
 
         Where calls run on a device these are sustained calls, and None where they were not timed.
         """
@@ -351,7 +350,7 @@ class Comparison(Coded, Shown):
 
     @property
     def tails(self) -> tuple[Tail, Tail] | None:
-        """Give percentiles of single calls."""
+        """Percentiles of single calls."""
         return None if self.calls is None else (Tail(self.calls[0]), Tail(self.calls[1]))
 
     @property
@@ -367,11 +366,11 @@ class Comparison(Coded, Shown):
         return self.accuracy.verdict == NOT_WORSE
 
     def with_notes(self, *notes: str) -> Comparison:
-        """Give the same comparison with more notes."""
+        """Return the same comparison with more notes."""
         return replace(self, notes=(*self.notes, *notes))
 
     def named(self, baseline: str, candidate: str) -> Comparison:
-        """Give the same comparison under other names."""
+        """Return the same comparison under other names."""
         return replace(self, baseline_name=baseline, candidate_name=candidate)
 
     # ------------------------------------------------------------ showing and keeping
@@ -413,15 +412,15 @@ def _former_failure(words: str, fields: Mapping[str, Any]) -> dict[str, Any]:
     return asdict(found)
 
 
-# ---------------------------------------------------------------- what somebody expects of a
-# candidate's time: shown (True), refuted (False) or open (None)
+# ---------------------------------------------------------------- expectations of a
+# candidate's time: met (True), refuted (False) or inconclusive (None)
 
 NOT_SLOWER = "not-slower"
 EXPECTATIONS = (FASTER, SAME, NOT_SLOWER)
 
 
 def is_met(expected: str, ratio: Estimate, *, floor: float, band: float) -> bool | None:
-    """Say whether an interval meets one of `EXPECTATIONS`; None when it shows neither.
+    """Return whether an interval meets one of `EXPECTATIONS`; None if inconclusive.
 
     `faster` is refuted by an interval that does not reach below the floor, `same` by a difference
     either way, `not-slower` by a slowdown. A candidate is not slower when its interval does not
@@ -448,14 +447,14 @@ def is_met_by(expected: str, comparison: Comparison) -> bool | None:
     return is_met(expected, comparison.ratio, floor=comparison.floor, band=band)
 
 
-# ---------------------------------------------------------------- is the candidate still as good?
-# Nothing here is about time: no speed makes up for a loss
+# ---------------------------------------------------------------- accuracy check
+# Independent of time: no speedup makes up for a loss
 
 
 def quality_loss(comparison: Comparison) -> str:
-    """Say why the candidate is not as good as the baseline, or nothing where that is not known.
+    """Return why the candidate is worse than the baseline, or "" where that is not established.
 
-    It is not with broken outputs, when it is shown to be less accurate, and when its evaluation
+    It is worse with broken outputs, with a significant accuracy drop, and when its evaluation
     failed while the baseline's did not.
     """
     name = comparison.candidate_name
@@ -469,9 +468,9 @@ def quality_loss(comparison: Comparison) -> str:
 
 
 def quality_doubt(comparison: Comparison) -> str:
-    """Say why it is not known whether the candidate is as good, or nothing.
+    """Return why the accuracy check of the candidate is inconclusive, or "".
 
-    Without any `evaluate`, or where nobody asked for more than time, there is nothing to doubt.
+    Without `evaluate`, or where only time was compared, it is "".
     """
     if quality_loss(comparison):
         return ""

@@ -53,10 +53,10 @@ PERCENTILES = (50.0, 90.0, 99.0)
 WARMUP_SHARE = 0.1
 """The part of the budget that warming up one of the functions may use."""
 LEAST_CALLS = 5
-"""So many calls are made even when the budget is used up before."""
+"""The number of calls that are made even when the budget is used up before."""
 OF_ROUNDS = (
-    "these are the calls of the rounds, since more would take too long; what they lost while "
-    "others had the core is taken off"
+    "calls of the rounds, because more would exceed the time budget; time lost to preemption is "
+    "subtracted"
 )
 OVERHEAD_LIMIT = 0.01
 """The share of a call from which on the cost of reading the clock is named."""
@@ -84,7 +84,7 @@ class Tail:
     confidence: float = 0.95
 
     def percentile(self, q: float) -> TailPercentile:
-        """Give a percentile, from 0 to 100, both excluded."""
+        """Return a percentile, from 0 to 100, both excluded."""
         interval = self.samples.percentile_interval(q, self.confidence)
         return TailPercentile(q, self.samples.percentile(q), interval)
 
@@ -144,14 +144,14 @@ def measure_tails(
 
 
 def least_tails_s(call_s: tuple[float, float]) -> float:
-    """Give what :func:`measure_tails` takes at least, for calls that take so long."""
+    """Return the minimum seconds of :func:`measure_tails`, for calls of `call_s`."""
     return (1 + LEAST_CALLS) * sum(call_s)
 
 
 def calls_of_rounds(
     rounds: Sequence[Round], *, names: tuple[str, str] = ("baseline", "candidate")
 ) -> tuple[Samples, Samples]:
-    """Give the times of single calls from rounds whose every turn was one call."""
+    """Return the times of single calls from rounds whose every turn was one call."""
     values = (
         tuple(seconds for each in rounds for seconds in each.baseline),
         tuple(seconds for each in rounds for seconds in each.candidate),
@@ -188,11 +188,10 @@ def _notes(samples: Samples, overhead_s: float) -> list[str]:
     if unknown:
         ends = ", ".join(f"p{q:g} ({values_needed(q)})" for q in unknown)
         notes.append(
-            f"{samples.count} calls are too few for both ends of the intervals of {ends}; "
-            "give a longer budget"
+            f"n={samples.count} is too few for two-sided intervals of {ends}; increase the budget"
         )
     if samples.median < overhead_s / OVERHEAD_LIMIT:
-        notes.append("a call is so short that reading the clock is more than 1% of its time")
+        notes.append("clock overhead exceeds 1% of a call")
     return notes
 
 
@@ -208,23 +207,23 @@ BASELINE, CANDIDATE = "baseline", "candidate"
 OTHER_DEVICES = Failure(
     "the sides run on different devices, which have different clocks and counters", "other-devices"
 )
-TOO_SLOW = Failure("single calls take too long for the budget; give a larger budget", "too-slow")
+TOO_SLOW = Failure("single calls exceed the time budget; increase the budget", "too-slow")
 ENERGY_IS_WARM = Failure(
-    "energy is counted over calls in a row, which find warm caches", "cold-caches"
+    "energy is measured over consecutive calls, with warm caches", "cold-caches"
 )
 DEVICE_TIMES_SHARE, DEVICE_CALLS = 0.1, 50
-"""Device times may take this share of the budget on top of it, and so many calls of each side."""
+"""Device times may take this share of the budget on top of it, and this many calls of each side."""
 EVENTS_OF_ONE_DEVICE = Failure("needs two models on the same CUDA device", "other-devices")
-UNSEEN = "leaves work on streams that the current one does not wait for, which events do not see"
+UNSEEN = "leaves work on other streams, which events on the current one do not see"
 UNSEEN_TRIES = 3
-NO_EVALUATE = Failure("there is no evaluate to tell how good a model is", "no-evaluate")
+NO_EVALUATE = Failure("skipped: needs an evaluate function", "no-evaluate")
 NO_EVALUATE_ANY_MORE = Failure(
     "the candidate has no evaluate, the baseline has one", "evaluate-removed", CANDIDATE
 )
 OTHER_METRIC, EVALUATE_FAILED = "other-metric", "evaluate-failed"
 NO_ARRAYS = Failure("a side returns no array or number", "no-arrays")
-IN_PROCESSES = Failure("the sides run in processes of their own", "processes")
-NOT_A_MODEL = Failure("a function does not say what it holds", "not-a-model")
+IN_PROCESSES = Failure("the sides run in separate processes", "processes")
+NOT_A_MODEL = Failure("skipped: needs models, not functions", "not-a-model")
 
 AnySide = LocalSide | ProcessSide
 
@@ -483,7 +482,7 @@ def _joined(parts: list[Samples]) -> Samples:
 def _limited(
     first: LocalSide, second: LocalSide, *, seconds: float = 0.0
 ) -> AbstractContextManager[None]:
-    """Give up on a stage when a call in it does not return, as far as somebody set a limit."""
+    """Stop a stage when a call in it does not return, if a timeout was set."""
     allowed = max(first.timeout_s or 0.0, second.timeout_s or 0.0)
     limit_s = seconds + CALLS_OF_STAGE * allowed if allowed else None
     return time_limit(limit_s, f"{first.name} or {second.name}")

@@ -33,11 +33,11 @@ THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"
 
 @dataclass(frozen=True)
 class Isolated:
-    """A target that runs in processes of its own, a fresh one for every round.
+    """A target that runs in separate processes, a fresh one for every round.
 
     `folder` is where they start and what they import first, `python` their interpreter,
     `variables` are added to the environment (an empty value removes one). A request that takes
-    longer than `timeout_s` is given up.
+    longer than `timeout_s` is aborted.
     """
 
     target: str
@@ -142,7 +142,7 @@ class ProcessSide:
         return self._answer()
 
     def arrays(self, what: str) -> tuple[Any, dict[str, Array]]:
-        """Ask for something that comes as a file of arrays."""
+        """Request something that comes as a file of arrays."""
         with tempfile.TemporaryDirectory() as folder:
             file = Path(folder) / "arrays.npz"
             answer = self.ask(what, file=str(file))

@@ -40,7 +40,7 @@ class Trial(Coded):
 
     @property
     def claimed(self) -> float:
-        """Give the difference that the interval claims at least, as a share; 0 for none."""
+        """The difference that the interval claims at least, as a share; 0 for none."""
         return max(0.0, self.ratio.low - 1, 1 / self.ratio.high - 1)
 
     @classmethod
@@ -84,7 +84,7 @@ class SelfCheck(Coded):
 
     @property
     def floor(self) -> float:
-        """Give the difference below which nothing should be believed here: never below 0.5%.
+        """The minimum effect that can be resolved here: never below 0.5%.
 
         It is the largest that was claimed of identical code. Where trials were not decided, it is
         at least as far as intervals usually reach: smaller differences are not found here.
@@ -94,7 +94,7 @@ class SelfCheck(Coded):
 
     @property
     def largest_difference(self) -> float:
-        """Give the estimate that was farthest from 1, as a share."""
+        """The estimate that was farthest from 1, as a share."""
         return max(max(x, 1 / x) - 1 for x in (trial.ratio.value for trial in self.trials))
 
     @property
@@ -115,11 +115,11 @@ def self_check(
     seed: int = 0,
     progress: Progress | None = None,
 ) -> SelfCheck:
-    """Compare a target with itself, again and again, and keep what that says about this machine.
+    """Compare a target with itself repeatedly, and store the minimum effect of this machine.
 
     Without a target it is the zoo's `mlp`. Anything that :func:`compare` takes will do; what is not
-    a target by name is not kept, because nobody else has it. A check of few trials, or with less
-    time for each, does not replace a better one.
+    a target by name is not stored. A check of fewer trials, or with less time for each, does not
+    replace a better one.
     """
     if trials < 1:
         raise SettingError(f"trials={trials}; it must be at least 1")
@@ -137,7 +137,7 @@ def self_check(
 
 
 def known_floor() -> float | None:
-    """Give the floor that the self-check of this machine has found; None when there was none."""
+    """Return the minimum effect found by the self-check of this machine; None without one."""
     check = _known(describe_environment().fingerprint)
     return None if check is None else check.floor
 
@@ -165,9 +165,9 @@ def _keep(check: SelfCheck) -> SelfCheck:
 
 
 def _why_not(check: SelfCheck, known: SelfCheck | None, path: Path) -> str:
-    """Say why a check should not be what is known about this machine, or nothing."""
+    """Return why a check should not replace what is known about this machine, or ""."""
     if not math.isfinite(check.floor):
-        return "most intervals have no end; give each comparison more time"
+        return "most intervals are unbounded; increase the budget of a comparison"
     if known is None:
         return ""
     count, had = len(check.trials), len(known.trials)
@@ -176,8 +176,8 @@ def _why_not(check: SelfCheck, known: SelfCheck | None, path: Path) -> str:
     if not has_few and not is_short:
         return ""
     return (
-        f"there is one of {had} trials of {known.budget_s:g} s, this one has {count} of "
-        f"{check.budget_s:g} s; remove {path} to replace it all the same"
+        f"the stored check has {had} trials of {known.budget_s:g} s, this one {count} of "
+        f"{check.budget_s:g} s; remove {path} to replace it"
     )
 
 

@@ -36,13 +36,13 @@ from tinytorch.models.workload import Preparation, Workload, call_model
 __all__ = ["Known", "LocalSide", "WorkloadSide", "function_name", "seconds_of"]
 
 HIDES_CLOCK = 1000
-"""A turn is at least so many times longer than reading the clock takes."""
+"""A turn is at least this many times longer than reading the clock takes."""
 PADS, PAD_BYTES = 8, (64, 1 << 17)
-"""So many blocks, of sizes between these, are allocated before building: without them freed memory
-would be given out again in the same places."""
+"""This many blocks, of sizes between these, are allocated before building: otherwise freed memory
+would be reused in the same places."""
 
 FLUSHES = 3
-"""The fastest of so many is how long emptying the caches takes."""
+"""The fastest of this many is how long emptying the caches takes."""
 
 CALLS_OF_STAGE = 30
 """Measuring single calls, or memory, takes about so many calls however small the budget is."""
@@ -128,7 +128,7 @@ class LocalSide:
         self.use_clock(DeviceClock(is_sustained=timing == THROUGHPUT))
 
     def empty_caches(self, flush: Callable[[], None]) -> None:
-        """Let `flush` empty the caches before every call that is timed, outside of its time."""
+        """Empty the caches by `flush` before every timed call, outside of its time."""
         self._flush = flush
         self.untimed_call_s = min(seconds_of(flush) for _ in range(FLUSHES))
 
@@ -143,7 +143,7 @@ class LocalSide:
 
     @property
     def devices(self) -> tuple[str, ...]:
-        """Give the devices that it may compute on beside the processor."""
+        """The devices that it may compute on beside the processor."""
         return tuple(f"cuda:{index}" for index in used_devices())
 
     @property
@@ -306,7 +306,7 @@ class LocalSide:
             raise self._failure(what, error) from error
 
     def _failure(self, what: str, error: BaseException) -> TinyTorchError:
-        """Give the error that names the side; what has run too long is no failure of a model."""
+        """Return the error that names the side; a timeout is no failure of a model."""
         if isinstance(error, MeasurementError):
             return error.about(self.name)
         kind = "" if isinstance(error, ModelError) else f"{type(error).__name__}: "
@@ -328,7 +328,7 @@ class LocalSide:
         if not self._is_forking:
             self._is_forking = True
             self.notes.append(
-                f"{self.name} starts processes of its own; only what it waits for is in its time"
+                f"{self.name} starts other processes; only what it waits for is in its time"
             )
             assert self._function is not None
             self._function = ending_copies(self._function)
@@ -406,7 +406,7 @@ class WorkloadSide(LocalSide):
 
     @contextmanager
     def opened(self) -> Iterator[None]:
-        """Build no graph, and leave the model as it was."""
+        """Build no graph, and restore the model's modes afterwards."""
         with ExitStack() as stack:
             stack.enter_context(self.adapter.preserving(self.workload.model))
             stack.enter_context(self.adapter.without_gradients())
@@ -444,7 +444,7 @@ def seconds_of(function: Callable[[], object]) -> float:
 
 
 def function_name(function: Any, otherwise: str) -> str:
-    """Give the name of a function, or another word for those without a telling one."""
+    """Return the name of a function, or `otherwise` for lambdas and the like."""
     while isinstance(function, partial):
         function = function.func
     name = getattr(function, "__qualname__", None) or type(function).__name__

@@ -1,4 +1,4 @@
-"""The judge: an entry against the reference, each in a confined process of its own."""
+"""The judge: an entry against the reference, each in a separate confined process."""
 
 from __future__ import annotations
 
@@ -209,7 +209,7 @@ def _ablation(bench: Bench, technique: str, questions: Questions) -> Ablation:
 
 
 # ---------------------------------------------------------------- the judge: an entry against the
-# reference, each in a confined process of its own
+# reference, each in a separate confined process
 
 HEATS = 10
 

@@ -47,13 +47,13 @@ _measuring = threading.RLock()
 
 
 class Progress(Protocol):
-    """Somebody who may be watching."""
+    """A receiver of progress updates."""
 
     def advance(self, steps: int = 1) -> None:
         """Count finished steps."""
 
     def describe(self, text: str) -> None:
-        """Say what is being done now."""
+        """Describe the current step."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ class Rate(Coded):
 
     @cached_property
     def ceiling(self) -> float:
-        """Give the rate to judge others by: what the best tenth of the values reached."""
+        """The 90th percentile of the values, the rate that others are judged by."""
         return self.samples.percentile(CEILING_PERCENTILE)
 
     @property
@@ -82,7 +82,7 @@ class Rate(Coded):
 
     @property
     def spread(self) -> float:
-        """Give the robust relative spread of the values around their median."""
+        """The robust relative spread of the values around their median."""
         return self.samples.stability.relative_spread
 
 
@@ -104,7 +104,7 @@ class Bandwidth(Coded):
 
     @cached_property
     def ceiling(self) -> float:
-        """Give the rate to judge others by: what the best tenth of reads or copies reached."""
+        """The 90th percentile of reads or copies, whichever is higher."""
         uses = [self.copy] if self.read is None else [self.copy, self.read]
         return max(use.percentile(CEILING_PERCENTILE) for use in uses)
 
@@ -137,7 +137,7 @@ class Ceilings(Coded):
             raise SettingError(f"ceilings of {self.device!r} without a bandwidth; measure one")
 
     def peak_flops(self, dtype: str) -> float | None:
-        """Give the FLOP/s of the best library for a dtype, or None when it was not measured.
+        """Return the FLOP/s of the fastest library for a dtype, or None if it was not measured.
 
         The dtypes are "float32", "float64", "bfloat16", "float16", "int8" (operations/s) and on
         a GPU "tf32".
@@ -145,28 +145,28 @@ class Ceilings(Coded):
         return max((rate.ceiling for rate in self.rates if rate.dtype == dtype), default=None)
 
     def bandwidth(self, working_set_bytes: int | None = None) -> float:
-        """Give the bytes/s of the smallest level that holds the working set.
+        """Return the bytes/s of the smallest level that holds the working set.
 
         Without a working set, or with one larger than every cache: of the memory behind them.
         """
         return self._holding(working_set_bytes).ceiling
 
     def level(self, working_set_bytes: int | None = None) -> str:
-        """Give the name of the smallest measured level that holds the working set."""
+        """Return the name of the smallest measured level that holds the working set."""
         return self._holding(working_set_bytes).level
 
     def ridge(self, dtype: str, working_set_bytes: int | None = None) -> float | None:
-        """Give the FLOP per byte from which on computing is the limit; None without a peak."""
+        """Return the ridge point in FLOP per byte, or None without a peak for the dtype."""
         peak = self.peak_flops(dtype)
         return None if peak is None else peak / self.bandwidth(working_set_bytes)
 
     def has_library(self, library: str) -> bool:
-        """Say whether any rate was measured with a library, such as "torch"."""
+        """Return whether any rate was measured with a library, such as "torch"."""
         return any(rate.library == library for rate in self.rates)
 
     @property
     def is_doubtful(self) -> bool:
-        """Say whether these were measured under disturbance, and long enough ago to try again."""
+        """Whether these were measured under disturbance, long enough ago to be measured again."""
         if not self.disturbances:
             return False
         patience = min(PATIENCE * 2 ** min(self.attempts - 1, 20), MOST_PATIENCE)
@@ -176,7 +176,7 @@ class Ceilings(Coded):
             return True
 
     def improved_by(self, later: Ceilings) -> Ceilings:
-        """Give the later ceilings, with what was higher before: a machine does not slow down."""
+        """Return the later ceilings, keeping earlier ones that were higher."""
         rates = {(rate.dtype, rate.library): rate for rate in self.rates}
         for rate in later.rates:
             earlier = rates.setdefault((rate.dtype, rate.library), rate)
@@ -208,7 +208,7 @@ class Ceilings(Coded):
 def machine_ceilings(
     device: str = "cpu", *, refresh: bool = False, progress: Progress | None = None
 ) -> Ceilings:
-    """Give the ceilings of a device, measured once, in about 8 seconds, and kept.
+    """Return the ceilings of a device, measured once, in about 8 seconds, and cached.
 
     `device` is "cpu", "cuda" or "cuda:1". They are measured again with `refresh`, and when
     hardware, usable cores, threads or library versions have changed. What PyTorch adds to the
@@ -243,7 +243,7 @@ def machine_ceilings(
 def measure_ceilings(
     device: str = "cpu", *, seconds: float = SECONDS, progress: Progress | None = None
 ) -> Ceilings:
-    """Measure the ceilings of a device now, in about so many seconds, and keep nothing.
+    """Measure the ceilings of a device now, in about `seconds`, and cache nothing.
 
     The processor's matrix products are NumPy's and, once torch is imported, PyTorch's (then only
     PyTorch's where NumPy has more threads). The smaller caches need numba; what is missing stands
@@ -262,7 +262,7 @@ def measure_ceilings(
 
 
 def measuring_steps(device: str = "cpu") -> int:
-    """Give the steps that measuring a device takes, for a bar that shows them."""
+    """Return the number of steps of a measurement, for a progress bar."""
     _identify(device)
     if device == "cpu":
         from tinytorch.measure.ceilings_cpu import count_steps
@@ -274,12 +274,12 @@ def measuring_steps(device: str = "cpu") -> int:
 
 
 def torch_is_imported() -> bool:
-    """Say whether somebody has imported torch; we never do it for them."""
+    """Return whether torch has been imported; this module never imports it."""
     return "torch" in sys.modules
 
 
 def _identify(device: str) -> tuple[str, str]:
-    """Give the full name of a device and the fingerprint of what decides about its speed."""
+    """Return the full name of a device and the fingerprint of what determines its speed."""
     from tinytorch.measure.environment import describe_environment
 
     if not re.fullmatch(r"cpu|cuda(:\d+)?", device):
@@ -305,7 +305,7 @@ SCHEMA = 1
 
 
 def ceilings_file(device: str, fingerprint: str) -> Path:
-    """Give the file that holds, or will hold, the ceilings of a device."""
+    """Return the path of the cached ceilings of a device."""
     safe = re.sub(r"\W", "-", device)
     return cache_folder() / f"ceilings-{safe}-{fingerprint}.json"
 

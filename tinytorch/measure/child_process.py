@@ -47,7 +47,7 @@ WORDS_KEPT = 600
 def start_child(
     command: Sequence[str] | str, *, purpose: str = "", **settings: Any
 ) -> subprocess.Popen[Any]:
-    """Start a process in a group of its own; `settings` are those of :class:`subprocess.Popen`.
+    """Start a process in its own group; `settings` are those of :class:`subprocess.Popen`.
 
     Its stdin is a pipe that only we hold. A child that waits for the end of it learns when we are
     gone, however we went. `purpose` is for the error when it cannot be started.
@@ -99,7 +99,7 @@ def end_child(child: subprocess.Popen[Any]) -> None:
 
 
 def how_it_ended(code: int) -> str:
-    """Say how a process ended; a negative code is the signal that ended it.
+    """Return how a process ended; a negative code is the signal that ended it.
 
     >>> how_it_ended(3), how_it_ended(-15)
     ('ended with code 3', 'was killed by SIGTERM')

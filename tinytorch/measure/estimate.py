@@ -29,7 +29,7 @@ FORMERLY: Final = {"not shown": INCONCLUSIVE}
 class Estimate(Coded):
     """A value and the interval that holds the true one with probability `coverage`.
 
-    `n` is the number of independent observations. A counted value has no doubt about it: both ends
+    `n` is the number of independent observations. A counted value has no uncertainty: both ends
     are the value, `coverage` is 1 and `n` is 0. An end may be infinite.
     """
 

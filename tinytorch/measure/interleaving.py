@@ -26,7 +26,7 @@ __all__ = [
     "LATENCY",
     "THROUGHPUT",
     "TIMINGS",
-    "Looks",
+    "InterimAnalyses",
     "Pace",
     "Reading",
     "Round",
@@ -191,8 +191,7 @@ class Side(Protocol):
 class Round(Coded):
     """Both sides, built once, timed in turns: seconds per call, neighbours at the same position.
 
-    What a turn lost because another process was given its core is taken off; `displaced` counts
-    these turns.
+    Time lost because the process was preempted is subtracted; `displaced` counts these turns.
     """
 
     baseline: tuple[float, ...]
@@ -463,10 +462,10 @@ SHORT_S = 1e-4
 
 
 class Stopwatch:
-    """Times calls with a clock, and tells what they lost to other processes.
+    """Times calls with a clock, and estimates what they lost to preemption.
 
     A thread that did not wait by its own will (sleep, read, take a lock) and yet was not computing
-    all the time was displaced. Where the calls did wait, other threads of this process computed (it
+    all the time was preempted. Where the calls did wait, other threads of this process computed (it
     may have waited for them), or the system does not count that, nothing is known: the time is
     theirs.
     """
@@ -509,7 +508,7 @@ def _waits() -> int | None:
 
 @cache
 def _are_waits_counted() -> bool:
-    """Try whether the system counts a wait, and processor time finely; some only look as if."""
+    """Check whether the system counts a wait, and processor time finely; some only claim to."""
     before = _waits()
     if before is None:
         return False
@@ -586,29 +585,29 @@ def _signed_rank_cut(count: int, alpha: float) -> int:
     return int(np.searchsorted(np.cumsum(chances), alpha / 2, side="right")) - 1
 
 
-# ---------------------------------------------------------------- when to look at the values that
-# came in so far, and how much each look may err
+# ---------------------------------------------------------------- interim analyses: when to do
+# them, and how much each may err
 #
-# Whoever looks again and again, and stops when something shows, errs more often than each look
-# alone. Later looks see the values of earlier ones too, so their errors overlap: each may err with
-# more than its share of the allowed error, though with far less than all of it. The level of a look
-# is found so that the intervals of all looks hold together with 1 - allowed (repeated confidence
+# A test that is repeated on growing data, and stopped when it finds something, errs more often
+# than each analysis alone. Later analyses share values with earlier ones, so their errors overlap:
+# each may use more than its share of the allowed error, though far less than all. The level of one
+# is such that the intervals of all analyses hold together with 1 - allowed (repeated confidence
 # intervals, after Pocock, 1977, and Jennison and Turnbull, 1989).
 
 FIRST = 9
-"""The first look. With nine values the widest interval errs with 0.4%."""
+"""The first interim analysis. With nine values the widest interval errs with 0.4%."""
 FEWEST = 6
 """With six values the widest interval, from the smallest to the largest, still covers 96.9%."""
 GROWTH, MOST = 1.4, 12
 RESERVE = 2
-"""Looks are planned up to this many times the expected values: estimates of time err."""
+"""Analyses are planned up to this many times the expected values: estimates of time err."""
 GRID = 161
 
 
-class Looks:
-    """The looks at about `expected` values whose intervals all hold with 1 - `allowed`.
+class InterimAnalyses:
+    """The interim analyses of about `expected` values; all intervals hold with 1 - `allowed`.
 
-    `level` is how much each of them may err but for the last one, which is there when time is up.
+    `level` is the error of each but the last, which is made when the time budget is spent.
     """
 
     def __init__(self, expected: int, allowed: float) -> None:
@@ -623,9 +622,9 @@ class Looks:
         return count >= self.counts[-1]
 
     def last_level(self, count: int) -> float:
-        """Return how much the last look may err: all that the looks before it have left.
+        """Return the error of the last analysis: all that those before it have left.
 
-        When time is up, the looks that were planned for later have not spent their part.
+        Analyses that were planned for later have not spent their part when the time budget ends.
         """
         before = tuple(each for each in self.counts if each < count)
         return _last_level(before, self.level, count, self._allowed)
@@ -633,7 +632,7 @@ class Looks:
 
 @lru_cache(maxsize=64)
 def common_level(counts: tuple[int, ...], allowed: float) -> float:
-    """Return the error of each look at which all of them together err with `allowed`."""
+    """Return the error of each analysis at which all of them together err with `allowed`."""
     return _level_for(allowed, lambda level: _chance_to_leave(counts, (level,) * len(counts)))
 
 
@@ -645,7 +644,7 @@ def _last_level(before: tuple[int, ...], level: float, count: int, allowed: floa
 
 def _level_for(allowed: float, chance: Callable[[float], float]) -> float:
     """Return the largest level, up to `allowed`, at which the chance to err is not above it."""
-    if chance(allowed) <= 1.01 * allowed:  # one look; the grid is not finer
+    if chance(allowed) <= 1.01 * allowed:  # one analysis; the grid is not finer
         return allowed
     low, high = allowed / 100, allowed
     while high / low > 1.005:
@@ -664,15 +663,15 @@ def _planned_counts(expected: int) -> tuple[int, ...]:
 
 
 def _chance_to_leave(counts: tuple[int, ...], levels: tuple[float, ...]) -> float:
-    """Return the probability that a random walk leaves its tunnel at one of the looks.
+    """Return the probability that a random walk leaves its tunnel at one of the analyses.
 
-    The sum of independent values is a random walk; the tunnel is what a look at each of
+    The sum of independent values is a random walk; the tunnel is what an analysis at each of
     the levels leaves open. Followed is the density of walks that are still inside.
     """
     widths = [NormalDist().inv_cdf(1 - level / 2) for level in levels]
     inside = np.linspace(-1, 1, GRID)
     step = inside[1] - inside[0]
-    # On positions in units of the tunnel's half width at each look.
+    # On positions in units of the tunnel's half width at each analysis.
     density = np.exp(-((widths[0] * inside) ** 2) / 2) * widths[0] / math.sqrt(2 * math.pi)
     for look in range(1, len(counts)):
         before, now = (widths[each] * math.sqrt(counts[each]) for each in (look - 1, look))

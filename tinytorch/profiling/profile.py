@@ -388,7 +388,7 @@ class Hotspot:
 class Profile(Shown):
     """Everything observed about one workload on one machine.
 
-    `latency` are calls of the model as it is, `watched` calls with every layer timed, taken in
+    `latency` are calls of the unmodified model, `watched` calls with every layer timed, taken in
     turns with them; `turns` says how many calls each turn had. `runs` has the layer calls of each
     watched call. `recording` is one more call, with every operation and buffer. Seconds and bytes.
     On a GPU `latency` is one call by the wall clock with the device synchronised before and after,

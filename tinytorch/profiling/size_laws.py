@@ -54,7 +54,7 @@ FIXED = "fixed part"
 CLEARLY = 0.8
 """Another law replaces the power law where its error is at most this share of the other's."""
 RIVAL = 3.0
-"""Laws are told apart if their errors differ by more than this share, over the sizes to spare.
+"""Laws are distinguished if their errors differ by more than this share, over the sizes to spare.
 
 Chosen by simulation (see the tests): smaller ones let intervals miss too often.
 """
@@ -600,10 +600,10 @@ class Trend(Coded):
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Which law it is, how well it tells what it has not seen, and what to doubt."""
+        """The law, its error on sizes that were left out, and notes."""
         doubts = tuple(f"{self.quantity}: {note}" for note in self.law.notes)
         if self.interval is not None and not self.is_shown:
-            wide = f"its interval is wider than a factor of {WIDEST:g}: nothing is shown"
+            wide = f"inconclusive: the interval spans more than a factor of {WIDEST:g}"
             doubts = (f"{self.quantity}: {wide}", *doubts)
         if self.words == NOT_RESOLVED:
             doubts = (f"{self.quantity}: the exponent is {NOT_RESOLVED}", *doubts)
@@ -617,12 +617,12 @@ class Trend(Coded):
             return (f"{self.quantity} {verb} {law.formula}{unit} {where}",)
         if law.error is None:
             return ()
-        words = f"{self.quantity} follows: {law.name}; a size left out is missed by {law.error:.1%}"
+        words = f"{self.quantity} follows: {law.name}; leave-one-out error {law.error:.1%}"
         if law.name != POWER and law.power_law_error is not None:
-            words += f", by a power law by {law.power_law_error:.1%}"
+            words += f", of a power law {law.power_law_error:.1%}"
             words += f"; the exponent is that at {sizes[-1]}"
         if law.rivals:
-            words += f"; not told apart, and covered by the interval: {', '.join(law.rivals)}"
+            words += f"; indistinguishable model: {', '.join(law.rivals)}"
         return (words,)
 
 

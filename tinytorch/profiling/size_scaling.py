@@ -59,7 +59,7 @@ class SizeScaling(Coded):
 
     @property
     def holds(self) -> bool | None:
-        """Whether every trend holds: False if one does not, None if one is not shown."""
+        """Whether every trend holds: False if one does not, None if one is inconclusive."""
         verdicts = {trend.holds for trend in self.trends}
         return False if False in verdicts else None if None in verdicts else True
 
@@ -257,7 +257,7 @@ def _spread_below(largest: int, steps: Sequence[float]) -> tuple[int, ...]:
         if len(sizes) >= ENOUGH_SIZES:
             break
         sizes.add(size)
-    # A size of one is often a case of its own, with other kernels.
+    # A size of one is often a special case, with other kernels.
     return tuple(sorted(sizes - {1} if len(sizes) > ENOUGH_SIZES else sizes))
 
 

@@ -228,7 +228,7 @@ class CacheFit:
 
 
 def cache_fits(profile: Profile) -> tuple[CacheFit, ...]:
-    """Place the layers that have operations of their own, in the order of the hotspots."""
+    """Place the layers that have operations, in the order of the hotspots."""
     ceilings = profile.ceilings
     if ceilings is None:
         raise SettingError("this profile was taken without ceilings; profile with ceilings=True")

@@ -49,7 +49,7 @@ RANKS = {"Median": 0, "Min": 1, "Max": 2, "Mean": 3, "StdDev": 4, "IQR": 7}
 
 
 def write_summary(session: PerfSession, terminal: pytest.TerminalReporter) -> None:
-    """Write everything that was measured, and what to doubt about it."""
+    """Write everything that was measured, with notes."""
     for title, tests in groups_of(tuple(session.measured.values()), session.settings.group_by):
         count = f"{len(tests)} test" if len(tests) == 1 else f"{len(tests)} tests"
         terminal.write_sep("-", f"perf{f' {title!r}' if title else ''}: {count}")
@@ -69,7 +69,7 @@ def write_summary(session: PerfSession, terminal: pytest.TerminalReporter) -> No
 
 
 def groups_of(tests: Sequence[Measured], group_by: str) -> list[tuple[str, list[Measured]]]:
-    """Give the tables and their titles, in the order in which their first tests ran."""
+    """Return the tables and their titles, in the order in which their first tests ran."""
     groups: dict[str, list[Measured]] = {}
     for test in tests:
         title = "" if group_by == "none" else str(getattr(test, group_by))
@@ -175,7 +175,7 @@ def _write_doubts(session: PerfSession, terminal: pytest.TerminalReporter) -> No
 
 
 def _notes(session: PerfSession) -> dict[str, list[str]]:
-    """Give each note once, with the tests that it is about."""
+    """Return each note once, with the tests that it is about."""
     found: dict[str, list[str]] = {}
     for measured in session.measured.values():
         for note in measured.samples.notes:

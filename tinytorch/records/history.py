@@ -117,16 +117,16 @@ class Trend:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Return the reasons to doubt the trend."""
+        """Reasons why the trend is uncertain."""
         notes = []
         steps = [change.after - change.before for change in self.change_points]
         one_way = all(step > 0 for step in steps) or all(step < 0 for step in steps)
         if len(steps) > 1 and one_way and drifts(self.values, self.change_points):
-            notes.append("the values move inside of the levels too: rather a slow drift than steps")
+            notes.append("the values also move within the levels: a slow drift rather than steps")
         limit = utc_text(datetime.now(UTC) + CLOCK_TOLERANCE)
         later = sum(point.created_at > limit for point in self.points)
         if later:
-            notes.append(f"{later} of the dates lie in the future: the order may be wrong")
+            notes.append(f"{later} of the dates are in the future: the order may be wrong")
         return tuple(notes)
 
     def to_dict(self) -> dict[str, Any]:
@@ -366,7 +366,7 @@ def usual_metric(records: Sequence[Record]) -> str:
         preferred = [name for name in FIRST_CHOICE if name in record.samples]
         if record.samples:
             return next(iter([*preferred, *record.samples]))
-    raise SettingError("none of these records has a metric; look at one with --show HASH")
+    raise SettingError("none of these records has a metric; show one with --show HASH")
 
 
 # ---------------------------------------------------------------- stored records as a baseline:
@@ -492,16 +492,16 @@ def compare_with_record(today: Samples, baseline: Baseline) -> tuple[Estimate, t
         if len(baseline.earlier) >= ENOUGH_RECORDS:
             found = f"{len(level)} records since the last change of level"
         note = (
-            f"{found} of this series do not tell how far runs differ ({ENOUGH_RECORDS} would); "
-            f"only a difference beyond {ONE_RECORD_REACH:.0%} counts"
+            f"{found} of this series are too few for the spread between runs (needs "
+            f"{ENOUGH_RECORDS}); minimum effect {ONE_RECORD_REACH:.0%}"
         )
     else:
         spread = float(np.std(level, ddof=1))
         quantile = student_t_quantile((1 + CONFIDENCE) / 2, len(level) - 1)
         reach = max(quantile * spread * math.sqrt(2), own)
         note = (
-            f"runs of this series differ by {math.expm1(spread):.1%} (standard deviation of "
-            f"{len(level)} records), which makes the interval"
+            f"interval from the spread between runs: standard deviation "
+            f"{math.expm1(spread):.1%} of {len(level)} records"
         )
     ratio = Estimate(math.exp(centre), math.exp(centre - reach), math.exp(centre + reach))
     return ratio, (note,)

@@ -192,7 +192,7 @@ class CompressionResult(Coded, Shown):
 
 
 def bound_bytes(state: State) -> float:
-    """Give what these numbers take if single values are coded, and the rest is kept as it is.
+    """Compute the bytes of these numbers if single values are entropy-coded, and the rest is not.
 
     Whole numbers with a scale take the zeroth-order entropy of their values: no code that knows how
     often each value occurs in the array, and nothing more, is shorter. Among floats only zeros are
@@ -389,7 +389,7 @@ class ModelCompressor:
     def _naive_parts(
         self, stages: list[CompressionStage], original: State, state: State, notes: list[str]
     ) -> dict[str, float]:
-        """Give the factors that one multiplies who takes every weight for its share of the file."""
+        """Return the naive compression factors, as if every weight took its share of the file."""
         parts = {}
         pruned = next((each for each in stages if each.name == "pruned"), None)
         if pruned is not None and pruned.sparsity < 1:
@@ -536,7 +536,7 @@ def _on_grid(grid: QuantizedArray, kept: Array) -> Project:
 
 
 def _whole_numbers(grid: QuantizedArray, values: Array) -> QuantizedArray:
-    """Give the values of a grid that are nearest to some floats."""
+    """Return the values of a grid that are nearest to some floats."""
     lowest, highest = value_limits(grid.scheme.bits, grid.scheme.symmetric)
     whole = np.clip(np.rint(values / grid.scale), lowest, highest).astype(np.int8)
     return replace(grid, values=whole)
@@ -547,12 +547,12 @@ def _plain(each: Array | QuantizedArray) -> Array:
 
 
 def _apart(each: Array | QuantizedArray) -> Array | QuantizedArray:
-    """Give an array in memory of its own: models may be trained on, the result stays."""
+    """Return a copy of a float array: models may be trained on, the result must not change."""
     return each if isinstance(each, QuantizedArray) else each.copy()
 
 
 def _as_workload(given: Any) -> Workload:
-    """Take a bare model for a workload without inputs, which is enough where no data is needed."""
+    """Wrap a bare model in a workload without inputs, for where no data is needed."""
     if isinstance(given, Workload):
         return given
     return Workload(type(given).__name__, given, ())
@@ -566,7 +566,7 @@ def _as_workload(given: Any) -> Workload:
 
 
 def measure_sparsity(model: Any) -> float:
-    """Give the percentage of a model's weights that are zero, 0 to 100.
+    """Return the percentage of a model's weights that are zero, 0 to 100.
 
     Weights are the parameters with two or more axes, each counted once; biases and norms are not
     among them. Sparse, shared and quantized layers count as the weights that they stand for.
@@ -648,7 +648,7 @@ class MagnitudePruner:
         check_sparsity(self.sparsity)
 
     def prune(self, model: Any) -> Any:
-        """Give a pruned copy of a model, as `magnitude_prune` would make it."""
+        """Return a pruned copy of a model, as `magnitude_prune` would make it."""
         pruned = magnitude_prune(adapter_for(model).clone(model), self.sparsity)
         named = weights_of(pruned).items()
         self.masks = Masks.of(pruned, [name for name, _ in named])
@@ -669,7 +669,7 @@ class StructuredPruner:
         _check_ratio("ratio", self.ratio)
 
     def prune(self, model: Any, example_inputs: Any) -> Any:
-        """Give a smaller copy; channels are followed through a call on the example inputs."""
+        """Return a smaller copy; channels are followed through a call on the example inputs."""
         inputs = example_inputs if isinstance(example_inputs, tuple) else (example_inputs,)
         transform = RemoveChannels(ratio=self.ratio)
         workload = Workload(type(model).__name__, model, inputs)
@@ -678,7 +678,7 @@ class StructuredPruner:
 
 
 def compress_model(model: Any, config: Mapping[str, float]) -> tuple[Any, dict[str, Any]]:
-    """Give a compressed copy of a model, and what was done to it.
+    """Return a compressed copy of a model, and a report.
 
     `config` may have ``low_rank`` (the share of the rank that linear layers keep, where that is
     smaller), ``structured_prune`` (the share of outputs that become zero) and ``magnitude_prune``
@@ -742,7 +742,7 @@ OTHER_NAMES = {
 
 
 def _checked_config(config: Any) -> dict[str, float]:
-    """Give the steps of a configuration in their order."""
+    """Return the steps of a configuration in their order."""
     if not isinstance(config, Mapping):
         raise SettingError(
             f"a configuration is a dictionary such as {{'magnitude_prune': 0.8}}, got "

@@ -125,7 +125,7 @@ def deployment_report(
     """Measure what a compressed model takes: file, time to load, latency, memory, accuracy.
 
     `compressed` is the result of a `ModelCompressor` or a file of `save_compressed`; without it,
-    the workload's model is written and loaded as it is. `budgets` are limits by name: ``flash_mb``,
+    the workload's model is saved and loaded unchanged. `budgets` are limits by name: ``flash_mb``,
     ``load_ms``, ``latency_ms`` (the medians), ``memory_mb`` and ``accuracy_drop`` (what the mean
     score may lose); MB is 2**20 bytes. `resize` is as for `load_compressed`. `budget_s` is the time
     for measuring the latency, and that for loading: a large file is loaded less often, at least 3
@@ -252,8 +252,8 @@ def _notes(load: Samples | None, latency: Samples | None) -> tuple[str, ...]:
         doubt = f": its interval holds with a confidence of {sure:.0%}, not {CONFIDENCE:.0%}"
         doubt = doubt if sure < CONFIDENCE else ""
         notes.append(
-            f"loading took so long that it was measured {load.count} times, not {LOADS}{doubt}; a "
-            "larger budget_s gives a narrower interval"
+            f"loading was measured only {load.count} times of {LOADS}{doubt}; a larger budget_s "
+            "gives a narrower interval"
         )
     for samples in (load, latency):
         notes += [] if samples is None else [f"{samples.name}: {note}" for note in samples.notes]

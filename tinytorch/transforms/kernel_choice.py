@@ -632,7 +632,7 @@ def _race(
     race: Race,
     is_known: Callable[[Times], bool],
 ) -> tuple[Times, list[Rival]]:
-    """Let implementations take turns in random order; give the seconds per call in each round."""
+    """Time implementations in turns, in random order; return the seconds per call in each round."""
     rng = np.random.default_rng(race.seed)
     calls = {name: _call(op, kernel, arguments, settings) for name, kernel in kernels.items()}
     with gc_paused(collect=False):
@@ -713,7 +713,7 @@ class GivesBackend(Protocol):
 
 
 def set_model_backend(model: Module, backend: str | Backend | GivesBackend | None) -> None:
-    """Let a backend compute a model, or a layer with everything below it; None takes it back.
+    """Set the backend of a model, or of a layer with everything below it; None removes it.
 
     It decides against the backend of the process and of a `use_backend` block around the call; a
     layer below that has its own keeps that. The backward pass runs on it too; losses and optimizer
@@ -721,7 +721,7 @@ def set_model_backend(model: Module, backend: str | Backend | GivesBackend | Non
     """
     if not isinstance(model, Module):
         raise SettingError(
-            f"a {type(model).__name__} cannot have a backend of its own; call it in a block: "
+            f"a {type(model).__name__} cannot have its own backend; call it in a block: "
             "`with use_backend(...)`"
         )
     _set(model, None if backend is None else _found(backend))
@@ -734,7 +734,7 @@ def model_backend(model: Module) -> Backend | None:
 
 @contextmanager
 def without_model_backends(model: Module) -> Iterator[None]:
-    """Take the backends of a model and its layers away inside the block."""
+    """Remove the backends of a model and its layers inside the block."""
     own = [(module, module._execution) for module in model.modules() if module._execution]
     for module, _ in own:
         _set(module, None)
@@ -766,9 +766,9 @@ def _set(module: Module, backend: Backend | None) -> None:
 
 @contextmanager
 def prepared(model: Any, inputs: Any = None) -> Iterator[Workload]:
-    """Return the workload to run, without gradients; the model stays as it was.
+    """Yield the workload to run, without gradients; the model is restored.
 
-    Backends of its own are lifted: inside the block the model runs on that of the caller.
+    Its own backends are removed: inside the block the model runs on that of the caller.
     """
     workload = _as_workload(model, inputs)
     adapter = adapter_for(workload.model, workload.arguments)
@@ -810,7 +810,7 @@ def _as_workload(model: Any, inputs: Any) -> Workload:
         model = load_workload(model)
     if isinstance(model, Workload):
         if inputs is not None:
-            raise SettingError("inputs= is for models; a workload has inputs of its own")
+            raise SettingError("inputs= is for models; a workload has its own inputs")
         return model
     if inputs is None:
         raise SettingError(

@@ -39,15 +39,15 @@ DEFAULT_LENGTH = 1024
 def enable_kv_cache(
     model: Module, *, batch_size: int = 1, max_seq_len: int | None = None
 ) -> KVCache:
-    """Let calls of a model continue where the last one ended, and give the cache that they use.
+    """Make calls of a model continue where the last one ended, and return the cache that they use.
 
-    From now on `model(new_tokens)` takes the tokens that follow, and gives the outputs of these, as
+    From now on `model(new_tokens)` takes the tokens that follow, and returns their outputs, as
     if all tokens had come in one call; there is no graph. `cache.reset()` begins a new sequence,
     :func:`disable_kv_cache` gives back the plain model. It works on a GPT, alone or inside of
     another module, and on any module whose attention layers are causal. Layers that add positions
     (`PositionalEmbedding`, `SinusoidalEncoding`) count on; code of yours that does so must add
     `cache.seq_pos` itself. Enabling again replaces the cache. `GPT.generate` does not need this: it
-    has a cache of its own.
+    has its own cache.
     """
     if not isinstance(model, Module):
         raise SettingError(
@@ -101,10 +101,10 @@ def disable_kv_cache(model: Module) -> None:
 
 
 class _Attached:
-    """Stands in for the `forward` of one module.
+    """Replaces the `forward` of one module.
 
-    An object and no closure, so that a copy of the model gets a copy of it, with a cache of its own
-    and its own module.
+    An object and not a closure, so that a copy of the model gets a copy of it, with its own cache
+    and module.
     """
 
     def __init__(self, module: Any, cache: KVCache) -> None:
@@ -543,7 +543,7 @@ def _measure(model: GPT, ids: Array, *, budget_s: float, seed: int) -> tuple[Cac
 
 
 def _joint_notes(points: Sequence[CachePoint]) -> tuple[str, ...]:
-    """Say each note once, and at which lengths it was made unless it was at all of them."""
+    """Return each note once, with the lengths that it concerns unless it concerns all of them."""
     lengths: dict[str, list[int]] = {}
     for point in points:
         for note in point.comparison.notes:

@@ -133,7 +133,7 @@ class Plan(Coded, Shown):
 
     @property
     def step_groups(self) -> tuple[StepGroup, ...]:
-        """Put steps together that differ only in a number in the names of their layers.
+        """Steps grouped by their layers' names, which differ only in a number.
 
         What their settings hold may differ, such as ranges that were calibrated.
         """
@@ -173,7 +173,7 @@ def _call(name: str, settings: Mapping[str, Any]) -> str:
 
 @dataclass(frozen=True)
 class Variant:
-    """A transform with settings that the catalog tries, under a name of its own.
+    """A transform with settings that the catalog tries, under its own name.
 
     `about` says what it does. `preceded_by` are transforms that are applied before it and belong
     to it. `cost` is what it costs a user beyond the time of trying it.
@@ -251,7 +251,7 @@ class Transform:
     effect: ClassVar[str] = "computes another function"
 
     def make_plan(self, workload: Workload, profile: Profile | None) -> Plan:
-        """Return the plan for a model of one of the `frameworks`; the model stays as it is."""
+        """Return the plan for a model of one of the `frameworks`; the model is not changed."""
         raise NotImplementedError
 
     def change(self, model: Any, workload: Workload, plan: Plan) -> Any:
@@ -306,10 +306,10 @@ class Transform:
 
 
 class TorchTransform(Transform):
-    """A transform of PyTorch models alone, which is planned and applied in a module of its own.
+    """A transform of PyTorch models alone, which is planned and applied in a separate module.
 
-    Each has a property `torch_code`, which imports the module that needs torch once a model turned
-    out to be PyTorch's. That has `plan_torch(workload, settings)`, which returns the plan after
+    Each has a property `torch_code`, which imports the module that needs torch once a model is
+    known to be PyTorch's. That has `plan_torch(workload, settings)`, which returns the plan after
     trying it on a copy of the model, and `apply_torch(model, workload, plan, settings)`, which does
     what :meth:`Transform.change` says.
     """

@@ -70,7 +70,7 @@ class Measured(Coded):
 
 OBJECTIVES = tuple(each.name for each in fields(Measured))
 BASELINE = Measured(*(Estimate.counted(x) for x in (1.0, 1.0, 1.0, 0.0)))
-"""The model as it is, against itself."""
+"""The baseline against itself."""
 
 
 def is_less(share: Estimate | None) -> bool:
@@ -118,16 +118,16 @@ ACCURACY_INCONCLUSIVE = "accuracy inconclusive"
 INACCURATE, BROKEN, FAILED = "inaccurate", "broken", "failed"
 SKIPPED, NOT_TRIED = "skipped", "not tried"
 OUTCOMES = {
-    BETTER: "shown to be better at the goal, and as good",
-    NO_GAIN: "as good, and no better at the goal",
-    WORSE: "as good, and worse at the goal",
-    INCONCLUSIVE: "as good; inconclusive about the goal",
-    ACCURACY_INCONCLUSIVE: "too few examples to tell whether accuracy is kept: timed, never ranked",
-    INACCURATE: "accuracy is worse than the margin allows, or outputs are too far off: never timed",
-    BROKEN: "gives outputs that cannot stand in for the baseline's: never ranked",
+    BETTER: "improves the goal; passes the accuracy check",
+    NO_GAIN: "does not improve the goal; passes the accuracy check",
+    WORSE: "worsens the goal; passes the accuracy check",
+    INCONCLUSIVE: "inconclusive about the goal; passes the accuracy check",
+    ACCURACY_INCONCLUSIVE: "too few examples for the accuracy check: timed, never ranked",
+    INACCURATE: "accuracy drop or output error exceeds the margin: never timed",
+    BROKEN: "outputs cannot replace the baseline's: never ranked",
     FAILED: "could not be carried out",
     SKIPPED: "the plan is empty",
-    NOT_TRIED: "it was not tried",
+    NOT_TRIED: "not tried",
 }
 """Outcome -> what it means."""
 RENAMED = {"nothing to do": SKIPPED}
@@ -189,7 +189,7 @@ class Attempt(Coded):
 
     @property
     def is_acceptable(self) -> bool:
-        """Whether it is as good as the baseline, whatever its speed."""
+        """Whether it passes the accuracy check, whatever its speed."""
         return self.outcome in ACCEPTABLE
 
     @property
@@ -210,12 +210,12 @@ class Attempt(Coded):
         return sum(each.seconds for each in self.comparison.preparations[1])
 
 
-# ---------------------------------------------------------------- limits that a model has to keep
-# to: so many milliseconds, so many megabytes
+# ---------------------------------------------------------------- limits of a model in
+# milliseconds and megabytes
 
 MEGABYTE = 1e6
 LEAST_COVERAGE = 0.95
-"""Of so few rounds that an interval holds with less, nothing is shown."""
+"""Intervals of so few rounds that they hold with less are inconclusive."""
 KEPT, LIMIT_BROKEN = "kept", "broken"
 LIMITS = {
     "latency_ms": "median time of a call, in milliseconds",
@@ -239,7 +239,7 @@ class LimitCheck(Coded):
 
 
 def checked_limits(limits: Mapping[str, float] | None) -> dict[str, float]:
-    """Give the limits, after refusing those that nobody knows or that make no sense."""
+    """Return the limits; raise for unknown names and values that are not positive."""
     for name, most in (limits or {}).items():
         if name not in LIMITS:
             raise SettingError(f"no limit is called {name!r}; there are {', '.join(LIMITS)}")

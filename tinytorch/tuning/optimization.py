@@ -88,9 +88,9 @@ class Optimization(Coded, Shown):
 
     @cached_property
     def chosen(self) -> Attempt | None:
-        """The best acceptable attempt that keeps to the limits, as it was tried.
+        """The best acceptable attempt that keeps to the limits.
 
-        None where nothing helps, or where no fresh comparison confirms what seemed to.
+        None where nothing helps, or where no fresh comparison confirms it.
         """
         goal, limits = self.settings.goal, self.settings.limits
         return choose(self.attempts, self.confirmations, goal=goal, limits=limits)
@@ -124,13 +124,13 @@ class Optimization(Coded, Shown):
     def front(self) -> tuple[str, ...]:
         """Names of attempts that no other beats in time, memory, size and accuracy together.
 
-        The model as it is bears the name "".
+        The baseline has the name "".
         """
         return front_of(self.attempts)
 
     @cached_property
     def limit_checks(self) -> tuple[LimitCheck, ...]:
-        """Say of each limit whether the recommended model (or the one as it is) keeps to it."""
+        """Whether the recommended model (or the baseline) keeps each of the limits."""
         known = (*self.confirmations, *self.attempts)
         attempt = self.recommended or next((x for x in known if x.comparison), None)
         is_baseline = self.recommended is None
@@ -138,7 +138,7 @@ class Optimization(Coded, Shown):
 
     @property
     def helped(self) -> tuple[Attempt, ...]:
-        """Every attempt that was shown to be better at the goal, and as good."""
+        """Every attempt that improves the goal and passes the accuracy check."""
         return tuple(each for each in self.attempts if each.outcome == BETTER)
 
     @cached_property
@@ -182,7 +182,7 @@ class Optimization(Coded, Shown):
         return int(is_open), value.value
 
     def predicted(self, attempt: Attempt) -> Gain | None:
-        """Give how much faster an attempt was predicted to be, where a suggestion says it."""
+        """Return the predicted speedup of an attempt, where advice has one."""
         gains = (x.predicted for x in self.advice if (x.entry,) == attempt.stack)
         return next((each for each in gains if each is not None), None)
 
@@ -199,12 +199,12 @@ class Optimization(Coded, Shown):
         return any(BUSY in each for each in notes)
 
     def outcome_of(self, advice: Advice) -> Attempt | None:
-        """Give what came of a suggestion on its own; None where nothing carries it out."""
+        """Return the attempt that carries out this advice alone; None where there is none."""
         stack = (advice.entry,)
         return next((each for each in self.attempts if each.stack == stack), None)
 
     def attempt(self, name: str) -> Attempt:
-        """Give one attempt by its name, such as "int8-dynamic + compiled-kernels"."""
+        """Return one attempt by its name, such as "int8-dynamic + compiled-kernels"."""
         for each in self.attempts:
             if each.name == name:
                 return each

@@ -130,7 +130,7 @@ def _check_installed(packages: Mapping[str, str]) -> None:
 
 
 def rebuilt_transform(name: Any, settings: Any) -> Transform:
-    """Give the transform that a recipe names."""
+    """Return the transform that a recipe names."""
     if name not in TRANSFORMS:
         raise CheckpointError(
             f"it needs the transform {name!r}, which this TinyTorch does not know (it knows "
@@ -146,9 +146,9 @@ def rebuilt_transform(name: Any, settings: Any) -> Transform:
 
 
 def rebuilt_plan(plan: Plan) -> Plan:
-    """Give a plan that may come from JSON with the settings that its transform has.
+    """Return a plan that may come from JSON with the settings that its transform has.
 
-    There, a tuple is a list; `check_made_by` compares settings, and tells these apart.
+    In JSON a tuple is a list; `check_made_by` compares settings, and distinguishes them.
     """
     transform = rebuilt_transform(plan.transform, plan.settings)
     own = transform.to_dict()
@@ -187,7 +187,7 @@ def carry_out(workload: Workload, plans: Sequence[Plan]) -> Any:
 
 
 def recipe_text(recipe: Mapping[str, Any]) -> str:
-    """Give a recipe as a file of its own has it."""
+    """Return a recipe as the text of a file."""
     return json.dumps(recipe, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
 
 

@@ -100,7 +100,7 @@ class Visit(Coded):
 
 @dataclass(frozen=True)
 class Tour(Coded):
-    """Everything that the tour shows. `backend` computed the models as they are."""
+    """Everything that the tour shows. `backend` is that of the baselines."""
 
     backend: str
     seed: int
@@ -132,10 +132,10 @@ def take_tour(
 ) -> Tour:
     """Try the models out, then optimize each. Takes about two minutes on two cores.
 
-    A stop ends after its budget, and sooner where those before it took so long that `most_s` would
-    be exceeded. `watch` is entered for each stop and gives who watches it; the other functions hear
-    of what is finished, in the order of the tour. An interrupt ends the tour and keeps what is
-    known.
+    A stop ends after its budget, and sooner where those before it took so much that `most_s` would
+    be exceeded. `watch` is entered for each stop and yields its progress; the other functions are
+    called with what is finished, in the order of the tour. An interrupt ends the tour and keeps
+    what is known.
     """
     if not stops:
         raise SettingError("a tour needs at least one stop")
@@ -162,7 +162,7 @@ def take_tour(
 
 
 def introduce(seed: int = 0) -> Introduction:
-    """Let the CNN classify held-out digits, and the GPT generate some text."""
+    """Classify held-out digits with the CNN, and generate some text with the GPT."""
     return Introduction(
         _read_digits(zoo.load_zoo("cnn").model, seed),
         PROMPT,

@@ -1,6 +1,6 @@
 """What a contender's process does to itself before anything of an entry is loaded.
 
-On Linux it gives up the network, other people's files, starting programs, and its privileges. Each
+On Linux it drops the network, other people's files, starting programs, and its privileges. Each
 step is tried, and what is in force is told. Elsewhere only the limits that the system has are set.
 """
 
@@ -31,7 +31,7 @@ __all__ = [
 
 
 # ---------------------------------------------------------------- landlock: rules of the Linux
-# kernel by which a process gives up files, sockets and signals
+# kernel by which a process drops files, sockets and signals
 #
 # Three system calls and two structures, see landlock(7). The rules hold for the calling process and
 # all that it starts, and can never be taken back.
@@ -84,7 +84,7 @@ class LandlockRules:
     listed: tuple[str, ...] = ()
 
     def enforce(self) -> int:
-        """Put the rules in force for this process, for ever; give the version of Landlock."""
+        """Enforce the rules for this process, permanently; return the version of Landlock."""
         version = landlock_version()
         if not version:
             raise SettingError("this system has no Landlock; Linux 5.13 and newer may have it")
@@ -106,7 +106,7 @@ class LandlockRules:
 
 
 def landlock_version() -> int:
-    """Give the version of the kernel's Landlock, or 0 where there is none."""
+    """Return the version of the kernel's Landlock, or 0 where there is none."""
     if sys.platform != "linux":
         return 0
     try:
@@ -128,7 +128,7 @@ def _allow(ruleset: int, paths: Iterable[str], rights: int) -> None:
         allowed = rights if os.path.isdir(path) else rights & OF_FILES
         attributes = PathBeneathAttributes(allowed, opened)
         _call(ADD_RULE, ruleset, PATH_BENEATH, ctypes.byref(attributes), 0)
-        # The kernel forgets the entries of /proc when nobody holds them, and the rule with them.
+        # The kernel forgets the entries of /proc when nothing holds them, and the rule with them.
         if not path.startswith("/proc/"):
             os.close(opened)
 
@@ -208,7 +208,7 @@ CLONE, CLONE3 = (56, 220), (435, 435)
 
 
 def forbid_calls(*, starting_processes: bool) -> str:
-    """Let the kernel refuse these calls from now on; threads stay possible. Say what is refused."""
+    """Make the kernel refuse these calls; threads stay possible. Return what is refused."""
     machine = platform.machine()
     if sys.platform != "linux" or machine not in ARCHITECTURES:
         raise SettingError(f"no filter of system calls is known for {sys.platform} on {machine}")
@@ -226,7 +226,7 @@ def forbid_calls(*, starting_processes: bool) -> str:
 
 
 def _program(machine: str, *, starting_processes: bool) -> bytes:
-    """Give the filter as the kernel reads it: one instruction is code, two jumps and a value."""
+    """Return the filter program of the kernel: one instruction is code, two jumps and a value."""
     column = list(ARCHITECTURES).index(machine)
     refuse = _instruction(RETURN, REFUSE | errno.EPERM)
     steps = [
@@ -310,7 +310,7 @@ class Protection:
 
 
 def program_paths() -> tuple[str, ...]:
-    """Give what has to be readable so that Python, its packages and TinyTorch can be imported.
+    """Return what has to be readable to import Python, its packages and TinyTorch.
 
     Other folders of `sys.path` are not among them: the current one may hold a round's seed.
     """
@@ -389,7 +389,7 @@ def _limit_memory(wanted: Confinement) -> Protection:
 
 
 def _leave_network() -> str:
-    """Move into a network of our own, in which there is nobody."""
+    """Move into a separate, empty network."""
     try:
         _unshare(NEW_NETWORK)
     except PermissionError:
@@ -402,7 +402,7 @@ def _leave_network() -> str:
 
 
 def _drop_privileges() -> str:
-    """Give up what a superuser may do, so that nothing of the confinement can be undone."""
+    """Drop the privileges of a superuser, so that nothing of the confinement can be undone."""
     _prctl(NO_NEW_PRIVILEGES, 1)
     library = ctypes.CDLL(None, use_errno=True)
     for capability in range(CAPABILITIES):

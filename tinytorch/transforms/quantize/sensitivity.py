@@ -132,7 +132,7 @@ def within_error(workload: Workload, transform: Any, plan: Plan) -> Plan:
 
 
 def _units(plan: Plan) -> list[Unit]:
-    """Put together the steps of layers that share a weight: one alone would hold it twice."""
+    """Group the steps of layers that share a weight: one alone would hold it twice."""
     units: dict[str, list[Step]] = {}
     for step in plan.steps:
         units.setdefault(step.settings.get("shares_with", step.layer), []).append(step)

@@ -26,7 +26,7 @@ class StaticGeneration(TorchTransform):
     variants = (
         Variant(
             "static-generation",
-            "generate with a cache that is allocated once, and a compiled step",
+            "static KV cache and a compiled decoding step",
             cost="compiling and capturing before the first text; a cache of full length",
         ),
     )
@@ -35,7 +35,7 @@ class StaticGeneration(TorchTransform):
     made_for, made_by = "Generation", "tinytorch.perf.memoization.generation_call"
     follows_weights = is_prepared = True
 
-    for_others = "generate(cache=...) of its own keeps a cache"
+    for_others = "its own generate(cache=...) keeps a cache"
 
     compile: bool = True
     capture: bool = True
@@ -127,9 +127,9 @@ def static_generator(
     compile: bool = True,
     capture: bool = True,
 ) -> Any:
-    """Return a generator for a decoder of transformers, which itself stays as it is.
+    """Return a generator for a decoder of transformers, which itself is not changed.
 
-    Calling it, or its `generate`, gives the tokens that `model.generate` would with the same
+    Calling it, or its `generate`, returns the tokens that `model.generate` would with the same
     settings: those given here, and the special tokens of the model's `generation_config`. What has
     to be compiled and captured is, at the first call for a batch size and length.
     """
