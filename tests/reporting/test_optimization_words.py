@@ -141,8 +141,8 @@ def test_the_picture_has_what_was_timed_the_best_first():
         "fused-layers",
         "channels-last",
     ]
-    assert plot.rows[0].style == "green"
-    assert plot.rows[-1].style == "red"
+    assert plot.rows[0].tone == "green"
+    assert plot.rows[-1].tone == "red"
     assert plot.rows[3].text.startswith("inconclusive  1.03")
     assert forest_plot(nothing_worked()) is None
 

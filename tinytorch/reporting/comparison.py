@@ -322,7 +322,7 @@ def forest_plot_of(comparison: Comparison) -> ForestPlot:
         comparison.speedup,
         comparison.speedup_low,
         comparison.speedup_high,
-        style=STYLES[comparison.verdict],
+        tone=STYLES[comparison.verdict],
     )
     rounds = [math.exp(-each.log_ratio) for each in comparison.rounds]
     return ForestPlot([row], comparison.floor, comparison.rule.band, rounds)

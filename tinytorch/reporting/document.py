@@ -24,14 +24,14 @@ know the classes here only. Their rules, so that a builder rarely asks which med
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib import import_module
 from typing import Any, Literal, TypeAlias
 
 from tinytorch.errors import SettingError
 from tinytorch.measure.environment import Environment
-from tinytorch.reporting.quantities import HEADROOM, UNKNOWN
+from tinytorch.reporting.quantities import HEADROOM, UNKNOWN, Mark
 
 __all__ = [
     "BUILDERS",
@@ -49,6 +49,7 @@ __all__ = [
     "Folded",
     "Item",
     "Link",
+    "LogPlot",
     "Only",
     "Paragraph",
     "Preformatted",
@@ -160,7 +161,8 @@ class Column:
     """A column: `kind` decides how its cells are aligned and sorted, `about` explains it.
 
     Where a terminal is narrow, the columns with the highest `rank` go first. Cells may be cut down
-    to `least` letters before that; None keeps them whole, but for those of the first column.
+    to `least` letters before that; None keeps them whole, but for those of the first column. With
+    `wraps` they go on below instead.
     """
 
     title: str
@@ -168,6 +170,7 @@ class Column:
     about: str = ""
     rank: int = 0
     least: int | None = None
+    wraps: bool = False
 
 
 @dataclass(frozen=True)
@@ -320,6 +323,16 @@ class Distribution(Chart):
     unit: str = ""
 
 
+@dataclass(frozen=True)
+class LogPlot(Chart):
+    """Marks over two logarithmic axes, and the line of a law; made of letters on pages as well."""
+
+    marks: Sequence[Mark]
+    x_unit: str = ""
+    y_unit: str = ""
+    law: Callable[[float], float] | None = None
+
+
 # ---------------------------------------------------------------- the whole
 
 
@@ -399,6 +412,22 @@ BUILDERS = {
     "tinytorch.records.gate_result.GateResult": "tinytorch.reporting.gate:gate_document",
     "tinytorch.records.history.Trend": "tinytorch.reporting.history:history_document",
     "tinytorch.records.record.Record": "tinytorch.reporting.history:record_document",
+    "tinytorch.transforms.compression.CompressionResult": (
+        "tinytorch.reporting.transforms:compression_document"
+    ),
+    "tinytorch.transforms.deployment.Deployment": (
+        "tinytorch.reporting.transforms:deployment_document"
+    ),
+    "tinytorch.transforms.kv_cache.CacheTradeoff": (
+        "tinytorch.reporting.transforms:tradeoff_document"
+    ),
+    "tinytorch.transforms.plan.Plan": "tinytorch.reporting.transforms:plan_document",
+    "tinytorch.transforms.quantize.Calibration": (
+        "tinytorch.reporting.transforms:calibration_document"
+    ),
+    "tinytorch.transforms.quantize.sensitivity.Sensitivity": (
+        "tinytorch.reporting.transforms:sensitivity_document"
+    ),
 }
 """Type of a result -> the module and the function that build its document, imported when needed."""
 TOGETHER = frozenset({"tinytorch.reporting.history:history_document"})

@@ -14,7 +14,7 @@ def picture(*rows, floor=0.005, band=0.01, **changes):
 
 def test_every_row_has_its_numbers_and_its_tone():
     shown = picture(
-        ForestRow("int8", 1.31, 1.28, 1.35, style="green"),
+        ForestRow("int8", 1.31, 1.28, 1.35, tone="green"),
         ForestRow("pruned", 0.8, 0.7, 0.9, "slower  0.80x", "red"),
     )
     words = shown.texts("text")

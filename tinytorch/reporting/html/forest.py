@@ -98,7 +98,7 @@ def _row(row: ForestRow, scale: Scale, top: float, lines: int) -> list[Markup]:
             _end(left, middle, is_known=row.low > 0, outwards=-1),
             _end(right, middle, is_known=row.high < math.inf, outwards=1),
             element("circle", cx=across(scale(row.value)), cy=middle, r=RADIUS),
-            class_=f"mark {TONES.get(row.style, 'neutral')}",
+            class_=f"mark {TONES.get(row.tone, row.tone) or 'neutral'}",
         ),
     ]
 

@@ -30,6 +30,7 @@ from tinytorch.reporting.document import (
     Folded,
     Item,
     Link,
+    LogPlot,
     Only,
     Paragraph,
     Preformatted,
@@ -52,6 +53,7 @@ from tinytorch.reporting.html.plot import beside, figure
 from tinytorch.reporting.html.runs import overlaid_distributions, run_order
 from tinytorch.reporting.html.trend import small_trend, trend_picture
 from tinytorch.reporting.quantities import UNKNOWN, bytes_text, percent_text
+from tinytorch.reporting.terminal import letters_of
 
 __all__ = [
     "Banner",
@@ -369,6 +371,7 @@ CHARTS: dict[type[Chart], Callable[[Any], Markup]] = {
     ForestPlot: forest_picture,
     RunOrder: run_order,
     Distribution: overlaid_distributions,
+    LogPlot: lambda chart: element("pre", letters_of(chart)),
 }
 """Kind of chart -> what draws it."""
 SCRIPTS: dict[type, tuple[str, ...]] = {}
