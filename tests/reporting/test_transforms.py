@@ -306,7 +306,7 @@ def test_the_worst_layer_comes_first_and_all_together_last():
         ["all together", "1.00%", "50.0%", "4.93 KiB", ""],
     ]
     (table,) = blocks(found, Table)
-    assert [row[1].bar for row in table.rows[:2]] == [0.5, 0.25]
+    assert [row.cells[1].bar for row in table.rows[:2]] == [0.5, 0.25]
     assert table.rows[2].tone == "total"
 
 

@@ -35,6 +35,7 @@ from tinytorch.reporting.quantities import HEADROOM, UNKNOWN, Mark
 
 __all__ = [
     "BUILDERS",
+    "Attachment",
     "Banner",
     "Beside",
     "Block",
@@ -149,6 +150,16 @@ class Preformatted:
 
     text: str
     title: str = ""
+
+
+@dataclass(frozen=True)
+class Attachment:
+    """A file inside of the page, to be saved from there; other media leave it out."""
+
+    name: str
+    text: str
+    media_type: str
+    about: str
 
 
 # ---------------------------------------------------------------- tables
@@ -372,7 +383,8 @@ class Section:
 
 
 Block: TypeAlias = (
-    "Paragraph | Bullets | Facts | Preformatted | Table | Chart | Folded | Only | Beside | Section"
+    "Paragraph | Bullets | Facts | Preformatted | Attachment | Table | Chart | Folded | Only"
+    " | Beside | Section"
 )
 
 
@@ -409,6 +421,10 @@ class Document:
 # ---------------------------------------------------------------- the document of a result
 
 BUILDERS = {
+    "tinytorch.competition.board.Board": "tinytorch.reporting.competition:board_document",
+    "tinytorch.competition.judgement.Judgement": (
+        "tinytorch.reporting.competition:judgement_document"
+    ),
     "tinytorch.records.gate_result.GateResult": "tinytorch.reporting.gate:gate_document",
     "tinytorch.records.history.Trend": "tinytorch.reporting.history:history_document",
     "tinytorch.records.record.Record": "tinytorch.reporting.history:record_document",

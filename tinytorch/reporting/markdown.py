@@ -30,6 +30,7 @@ from tinytorch.reporting.comparison import (
     verdict_text,
 )
 from tinytorch.reporting.document import (
+    Attachment,
     Beside,
     Block,
     Bullets,
@@ -284,6 +285,7 @@ BLOCKS: dict[type, Callable[[Any], list[str]]] = {
     Bullets: _bullets,
     Facts: _facts,
     Preformatted: _preformatted,
+    Attachment: lambda block: [],
     Table: _table,
     Chart: _chart,
     Folded: _folded,

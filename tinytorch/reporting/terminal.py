@@ -13,6 +13,7 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from tinytorch.reporting.document import (
+    Attachment,
     Banner,
     Beside,
     Block,
@@ -180,6 +181,7 @@ BLOCKS: dict[type, Callable[[Any], list[RenderableType]]] = {
     Bullets: _bullets,
     Facts: _facts,
     Preformatted: _preformatted,
+    Attachment: lambda block: [],
     Table: _table,
     Chart: _chart,
     Folded: _folded,

@@ -200,17 +200,13 @@ MOST_SKIPPED = 5
 def compression_document(result: CompressionResult) -> Document:
     """Return a row for each stage, and what it comes to."""
     quality, tone = _accuracy_words(result.accuracy, result.baseline_score, result.metric)
-    blocks = [
-        _stages(result),
-        *map(Paragraph, _size_lines(result)),
-        Paragraph(_skipped_stages(result), "faint"),
-        Paragraph(OF_STAGES, "faint"),
-    ]
+    lines: list[Block] = [Paragraph(each) for each in _size_lines(result)]
+    faint = [Paragraph(each, "faint") for each in (_skipped_stages(result), OF_STAGES) if each]
     sizes = f"{bytes_text(result.file_bytes)} instead of {bytes_text(result.original_bytes)}"
     return Document(
         f"Compression of {result.name}",
         Banner(f"{_size_words(result.ratio)}: {sizes}", quality, tone=tone),
-        [each for each in blocks if not isinstance(each, Paragraph) or each.words],
+        [_stages(result), *lines, *faint],
         result.notes,
         raw=result.to_dict(),
         file_name="tinytorch-compression.json",
@@ -404,7 +400,8 @@ def sensitivity_document(sensitivity: Sensitivity, *, top: int = MOST_ROWS) -> D
             title, Banner("No layer is quantized", "No output changes.", tone="unknown")
         )
     worst, is_one = sensitivity.worst_first, len(sensitivity.layers) == 1
-    rows = [_sensitivity_row(sensitivity, each, _name(each), each.what) for each in worst[:top]]
+    shown = worst[:top]
+    rows = [Row(_sensitivity_row(sensitivity, each, _name(each), each.what)) for each in shown]
     if not is_one:
         total = _sensitivity_row(sensitivity, sensitivity.together, "all together", "")
         rows.append(Row(total, tone="total"))
