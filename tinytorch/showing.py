@@ -16,9 +16,7 @@ __all__ = ["Shown", "benchmarking_reports", "competition_boards", "profiling_rep
 
 # Class of a result that has no builder in `reporting/document.py` -> what renders it.
 RENDERERS = {
-    "Comparison": "tinytorch.reporting.comparison:render_comparison",
     "KernelReport": "tinytorch.reporting.machine:render_kernel_choices",
-    "Optimization": "tinytorch.reporting.optimization:render_optimization",
     "PerformanceTable": "tinytorch.reporting.benchmarking_classics:render_performances",
     "Profile": "tinytorch.reporting.profile:render_profile",
     "SizeAdvice": "tinytorch.reporting.advice:render_size_advice",

@@ -260,10 +260,10 @@ def test_what_helped_only_once_is_not_shown(optimized, capsys):
     assert "is not confirmed" in " ".join(capsys.readouterr().out.split())
 
 
-def test_what_is_recommended_stands_in_the_first_line(optimized, capsys):
+def test_what_is_recommended_stands_below_the_verdict(optimized, capsys):
     optimized(optimization())
     assert main(["optimize", "mlp", "--no-store"]) == 0
-    assert "int8-dynamic" in capsys.readouterr().out.splitlines()[0]
+    assert "int8-dynamic" in capsys.readouterr().out.splitlines()[1]
 
 
 def test_json_has_everything_and_nothing_else_is_on_stdout(optimized, capsys):
@@ -358,7 +358,7 @@ def test_a_full_disk_takes_no_result_away(optimized, capsys, tmp_path, monkeypat
     words = ["--html", str(tmp_path / "x.html"), "--markdown", str(tmp_path / "x.md")]
     assert main(["optimize", "mlp", "--no-store", *words]) == ExitCode.USAGE
     captured = capsys.readouterr()
-    assert "int8-dynamic" in captured.out.splitlines()[0]
+    assert "int8-dynamic" in captured.out.splitlines()[1]
     for name in ("x.html", "x.md"):
         assert f"{tmp_path / name} cannot be written: No space left on device" in captured.err
 

@@ -28,7 +28,7 @@ from tinytorch.comparison.compare import FLOOR, FLOOR_OF_FINISHED, _stopping_rul
 from tinytorch.comparison.evidence import IN_PROCESSES
 from tinytorch.comparison.processes import THREAD_VARIABLES
 from tinytorch.comparison.sequential import Rule
-from tinytorch.comparison.sides import WorkloadSide
+from tinytorch.comparison.sides import Known, WorkloadSide
 from tinytorch.errors import SettingError, TargetError
 from tinytorch.measure.estimate import FASTER, INCONCLUSIVE, SAME, SLOWER, Estimate
 from tinytorch.measure.interleaving import FEWEST
@@ -203,7 +203,7 @@ def test_names_are_used_everywhere():
 
 def test_a_side_about_which_more_is_known_is_taken_as_it_is():
     sides = [
-        WorkloadSide(Workload(name, lambda x: x, (CORE_X,)), name=name, known_outputs=())
+        WorkloadSide(Workload(name, lambda x: x, (CORE_X,)), name=name, known=Known(()))
         for name in ("old", "new")
     ]
     found = compare(*sides, budget_s=0.01, names=("old", "new"))

@@ -343,4 +343,4 @@ def test_a_comparison_from_before_there_were_any_can_be_read():
 
 
 def test_a_notebook_shows_it():
-    assert "compiled once in 12.0 s" in faster(preparations=ONCE)._repr_html_()
+    assert "setup time (compiled 12.0 s" in faster(preparations=ONCE)._repr_html_()

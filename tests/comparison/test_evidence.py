@@ -10,7 +10,7 @@ from tinytorch.comparison.evidence import Evidence, gather_evidence
 from tinytorch.comparison.processes import Isolated, ProcessSide
 from tinytorch.comparison.resources import Resources
 from tinytorch.comparison.sequential import TimedRounds
-from tinytorch.comparison.sides import LocalSide, WorkloadSide
+from tinytorch.comparison.sides import Known, LocalSide, WorkloadSide
 from tinytorch.core.layers import Linear
 from tinytorch.core.tensor import Tensor
 from tinytorch.errors import Failure, MeasurementError, ModelError
@@ -96,7 +96,7 @@ def counting_side(name, *, known, slow_call_s=0.0, value=1.0):
         return x * value
 
     workload = Workload("w", model, (X,))
-    side = WorkloadSide(workload, name=name, known_outputs=known)
+    side = WorkloadSide(workload, name=name, known=Known(known))
     side.slow_call_s = slow_call_s
     return side, calls
 
@@ -300,10 +300,10 @@ def test_a_model_that_was_timed_itself_is_called_once_more_for_its_memory():
 def test_what_a_model_is_known_to_need_is_not_measured_again():
     first, calls = counting_side("baseline", known=None)
     second, _ = counting_side("candidate", known=None)
-    first.known_resources = Resources(peak_bytes=123)
+    first.known = Known(resources=Resources(peak_bytes=123))
     first.stay_as_it_is("it is slow")
     found = completed(first, second, timed=slow_rounds())
-    assert found.resources[0] is first.known_resources
+    assert found.resources[0] is first.known.resources
     assert found.resources[1].peak_bytes > 0
     assert calls == []
 

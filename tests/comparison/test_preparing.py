@@ -5,7 +5,7 @@ from parts import require_part
 
 from tinytorch.comparison import compare as preparing
 from tinytorch.comparison.compare import duration_text, settle, with_room
-from tinytorch.comparison.sides import LocalSide, WorkloadSide
+from tinytorch.comparison.sides import Known, LocalSide, WorkloadSide
 from tinytorch.errors import ModelError
 from tinytorch.models.workload import FIRST_CALL, Preparation, Workload
 
@@ -288,7 +288,7 @@ def test_a_model_whose_calls_take_much_of_the_budget_is_called_three_times(told_
 
 def test_a_model_whose_calls_are_known_to_take_much_of_the_budget_is_called_once(told_seconds):
     side = model_side(Sluggish())
-    side.known_call_s = 0.85
+    side.known = Known(call_s=0.85)
     settle(side, 2.0)
     assert len(side.workload.model.all_calls) == 1  # about as long as was said
     assert (side.can_rebuild, side.slow_call_s) == (False, 0.8)
@@ -297,14 +297,14 @@ def test_a_model_whose_calls_are_known_to_take_much_of_the_budget_is_called_once
 
 def test_what_is_said_about_slow_calls_is_not_believed_for_ever(told_seconds):
     side = model_side(Counted([0.01] * 9))
-    side.known_call_s = 0.8
+    side.known = Known(call_s=0.8)
     settle(side, 2.0)
     assert (side.can_rebuild, side.slow_call_s) == (False, 0.0)
 
 
 def test_what_is_known_to_be_quick_for_the_budget_is_copied(told_seconds):
     side = model_side(Sluggish())
-    side.known_call_s = 0.8
+    side.known = Known(call_s=0.8)
     settle(side, BUDGET_S)
     assert (side.can_rebuild, side.slow_call_s) == (True, 0.0)
 

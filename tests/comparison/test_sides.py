@@ -364,7 +364,7 @@ def test_keywords_are_copied_and_passed_by_name():
 
 def test_no_graph_is_built_while_timing():
     side = WorkloadSide(torch_workload(), name="a")
-    with side.environment():
+    with side.opened():
         side.build()
         assert not side.call().requires_grad
     assert torch.is_grad_enabled()

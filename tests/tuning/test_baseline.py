@@ -107,8 +107,8 @@ def test_what_its_first_calls_take_for_good_is_part_of_what_it_needs(monkeypatch
 def test_a_side_tells_what_is_known():
     found = Baseline(workload(Writer(), evaluate=lambda model: np.ones(20)))
     side = found.side(np.random.default_rng(0))
-    assert side.known_outputs is found.outputs
-    assert side.known_call_s == found.call_s
+    assert side.known.outputs is found.outputs
+    assert side.known.call_s == found.call_s
     assert side.workload.evaluate is None
 
 
@@ -122,5 +122,5 @@ def test_what_it_needs_is_measured_once(is_copied, expected):
     calls.clear()
     first = found.resources(side, call_s=3.0)
     assert found.resources(side, call_s=3.0) is first
-    assert found.side(np.random.default_rng(0)).known_resources is first
+    assert found.side(np.random.default_rng(0)).known.resources is first
     assert len(calls) == expected

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from statistics import NormalDist
@@ -12,6 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from tinytorch.codec import Coded
 from tinytorch.errors import SettingError
 from tinytorch.measure.estimate import INCONCLUSIVE
 from tinytorch.measure.samples import student_t_quantile
@@ -118,7 +118,7 @@ ROUND_MARGINS = (0.001, 0.002, 0.003, 0.005, 0.01, 0.015, 0.02, 0.03, 0.05, 0.1)
 
 
 @dataclass(frozen=True)
-class AccuracyComparison:
+class AccuracyComparison(Coded):
     """The scores of two models on the same examples, higher is better, and what follows.
 
     The candidate is *not worse* when `low`, the one-sided lower bound of its mean score minus the
@@ -132,6 +132,9 @@ class AccuracyComparison:
     margin: float = 0.01
     confidence: float = 0.95
     metric: str = "accuracy"
+
+    also_written = ("verdict", "examples_needed", "metric")
+    nonfinite = "text"
 
     def __post_init__(self) -> None:
         baseline = _as_scores("baseline", self.baseline_scores)
@@ -301,31 +304,6 @@ class AccuracyComparison:
         return tuple(note for note in notes if note)
 
     # ------------------------------------------------------------ storing
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return what was observed, ready for JSON, and the verdict for those who read only it."""
-        return {
-            "verdict": self.verdict,
-            "examples_needed": self.examples_needed,
-            "metric": self.metric,
-            "margin": self.margin,
-            "confidence": self.confidence,
-            "baseline_scores": list(self.baseline_scores),
-            "candidate_scores": [
-                score if math.isfinite(score) else str(score) for score in self.candidate_scores
-            ],
-        }
-
-    @classmethod
-    def from_dict(cls, fields: Mapping[str, Any]) -> AccuracyComparison:
-        """Return what :meth:`to_dict` wrote; the verdict is computed again."""
-        return cls(
-            baseline_scores=tuple(fields["baseline_scores"]),
-            candidate_scores=tuple(float(score) for score in fields["candidate_scores"]),
-            margin=fields["margin"],
-            confidence=fields["confidence"],
-            metric=fields["metric"],
-        )
 
 
 def is_equally_good(accuracy: AccuracyComparison, *, has_same_outputs: bool) -> bool:

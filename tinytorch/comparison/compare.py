@@ -6,7 +6,7 @@ import gc
 import math
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
 from time import perf_counter
@@ -32,7 +32,6 @@ from tinytorch.measure.interleaving import (
     SUSTAINED_CALLS,
     THROUGHPUT,
     TIMINGS,
-    Side,
 )
 from tinytorch.measure.memory import (
     free_unused,
@@ -70,7 +69,7 @@ def empty_caches_between(*sides: LocalSide) -> tuple[str, ...]:
     flushes: dict[str, Callable[[], None]] = {}
     notes = []
     for side in sides:
-        places = _places(side)
+        places = side.places
         for place in places:
             flushes.setdefault(place, cache_flush(place))
         side.empty_caches(partial(_call_all, [flushes[place] for place in places]))
@@ -78,11 +77,6 @@ def empty_caches_between(*sides: LocalSide) -> tuple[str, ...]:
     if "torch" not in sys.modules and usable_cores() > 1:
         notes.append("only the caches of one core, and those that it shares, were emptied")
     return tuple(notes)
-
-
-def _places(side: LocalSide) -> tuple[str, ...]:
-    on_device = isinstance(side, WorkloadSide) and bool(side.devices)
-    return side.devices if on_device else ("cpu", *side.devices)
 
 
 def _about_short_calls(side: LocalSide) -> list[str]:
@@ -175,8 +169,8 @@ def _try_copies(side: WorkloadSide, budget_s: float) -> tuple[str, _FirstCalls |
     Gives why not, and the first calls of the first copy.
     """
     first = None
-    if side.known_call_s:
-        known = _FirstCalls(side.known_call_s, None)
+    if side.known.call_s:
+        known = _FirstCalls(side.known.call_s, None)
         if _is_slow(known, budget_s):
             return _about_slow_calls(known), known
     try:
@@ -406,7 +400,7 @@ def compare(
             for each, name in zip((baseline, candidate), _names(names), strict=True)
         )
         for side in (first, second):
-            stack.enter_context(_open(side))
+            stack.enter_context(side.opened())
         _tell(progress, f"{second.name} against {first.name}: checking")
         agreed = _prepare(first, second, budget_s=budget_s, cache=cache, timing=timing)
         known = Evidence()
@@ -431,7 +425,7 @@ def compare(
         floor=found.floor,
         alpha=found.timed.alpha,
         pace=found.timed.pace,
-        clock=first.clock.name if isinstance(first, LocalSide) else "wall",
+        clock=first.clock_name,
         seconds_used=perf_counter() - started,
         accuracy=known.accuracy,
         outputs=known.outputs,
@@ -440,7 +434,7 @@ def compare(
         energy=known.energy,
         not_measured={**missing, **known.not_measured},
         environment=environment,
-        preparations=(_preparations(first), _preparations(second)),
+        preparations=(first.preparations, second.preparations),
         cache=cache,
         is_on_device=first.device_timing is not None,
         timing=timing,
@@ -529,20 +523,6 @@ def _names(names: Sequence[str] | None) -> tuple[str, str]:
     return names[0], names[1]
 
 
-@contextmanager
-def _open(side: AnySide) -> Iterator[None]:
-    if isinstance(side, WorkloadSide):
-        with side.environment():
-            yield
-    elif isinstance(side, ProcessSide):
-        try:
-            yield
-        finally:
-            side.close()
-    else:
-        yield
-
-
 # ---------------------------------------------------------------- before it begins, and timing
 
 
@@ -559,16 +539,12 @@ def _prepare(
             settle(side, budget_s)
         else:
             side.build()  # only its process knows whether it uses a device
-    if any(_is_on_device(side) for side in (first, second)):
+    if first.is_on_device or second.is_on_device:
         for side in (first, second):
             side.time_on_device(timing)
     if isinstance(first, LocalSide) and isinstance(second, LocalSide) and cache == COLD:
         return empty_caches_between(first, second)
     return ()
-
-
-def _is_on_device(side: AnySide) -> bool:
-    return bool(side.devices) if isinstance(side, LocalSide) else side.is_on_device
 
 
 def _other(timing: str) -> str:
@@ -664,17 +640,12 @@ def _with_room(first: AnySide, second: AnySide, run: Callable[[], Result]) -> Re
 
 
 def _devices(*sides: AnySide) -> tuple[str, ...]:
-    found = (device for side in sides if isinstance(side, LocalSide) for device in side.devices)
-    return tuple(dict.fromkeys(found))
+    return tuple(dict.fromkeys(device for side in sides for device in side.devices))
 
 
 def _look(watches: Sequence[DeviceWatch]) -> None:
     for watch in watches:
         watch.look()
-
-
-def _preparations(side: AnySide) -> tuple[Preparation, ...]:
-    return side.preparations if isinstance(side, LocalSide) else ()
 
 
 # ---------------------------------------------------------------- when to stop, what to doubt
@@ -731,10 +702,9 @@ def _notes(result: Comparison, first: AnySide, second: AnySide, *, grown: int) -
         yield f"the process grew by {grown >> 20} MiB while timing: something may leak"
 
 
-def _frameworks(*sides: Side) -> int:
-    """Give how many frameworks compute on the processor for these sides."""
-    on_processor = [side for side in sides if isinstance(side, WorkloadSide) and side.runs_here]
-    return len({side.adapter.name for side in on_processor})
+def _frameworks(*sides: AnySide) -> int:
+    """Return how many frameworks compute on the processor for these sides."""
+    return len({side.framework for side in sides if side.framework and side.runs_here})
 
 
 def _tell(progress: Progress | None, text: str) -> None:

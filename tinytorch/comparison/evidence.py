@@ -298,7 +298,7 @@ def gather_evidence(first: AnySide, second: AnySide, *, margin: float) -> Eviden
     notes = []
     outputs: list[Arrays] = []
     for side in (first, second):
-        once = _known_outputs(side)
+        once = side.known.outputs
         is_called_again = once is None or not _is_slow(side)
         once = outputs_of(side) if once is None else once
         outputs.append(once)
@@ -351,10 +351,6 @@ def _mask_of(side: AnySide) -> npt.NDArray[Any] | None:
     return attention_mask_of(side.workload) if isinstance(side, WorkloadSide) else None
 
 
-def _known_outputs(side: AnySide) -> Arrays | None:
-    return side.known_outputs if isinstance(side, WorkloadSide) else None
-
-
 def _is_slow(side: AnySide) -> bool:
     return side.slow_call_s > 0
 
@@ -364,8 +360,8 @@ def _repeats(side: AnySide, outputs: Arrays) -> bool:
 
 
 def _resources(side: WorkloadSide, call_s: float) -> Resources:
-    if side.known_resources is not None:
-        return side.known_resources
+    if side.known.resources is not None:
+        return side.known.resources
     # A side that is not built anew has called the model itself.
     was_called = not side.can_rebuild
     return measure_resources(
@@ -428,9 +424,8 @@ def _device_times(
     """
     if not first.devices and not second.devices:
         return None, None
-    is_of_models = isinstance(first, WorkloadSide) and isinstance(second, WorkloadSide)
-    clock = first.adapter.event_clock(first.device) if isinstance(first, WorkloadSide) else None
-    if clock is None or not is_of_models or first.devices != second.devices:
+    clock = first.event_clock()
+    if clock is None or second.event_clock() is None or first.devices != second.devices:
         return None, EVENTS_OF_ONE_DEVICE
     seconds = budget_s * DEVICE_TIMES_SHARE
     if timed is not None and least_tails_s(timed.pace.call_s) > seconds:
@@ -464,8 +459,7 @@ def _energy(
         return None, OTHER_DEVICES
     if first.untimed_call_s:
         return None, ENERGY_IS_WARM
-    device = first.device if isinstance(first, WorkloadSide) else "cpu"
-    meters, reasons = find_energy_meters(device)
+    meters, reasons = find_energy_meters(first.device)
     if not meters:
         return None, Failure("; ".join(reasons), "no-counters")
     found: tuple[list[Samples], list[Samples]] = ([], [])

@@ -5,12 +5,13 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from tinytorch.codec import Coded
 from tinytorch.errors import DTypeError
 from tinytorch.models.adapter import adapter_for
 from tinytorch.models.workload import Workload
@@ -27,7 +28,7 @@ NOTHING = "neither side returned numbers: nothing to compare"
 
 
 @dataclass(frozen=True)
-class ArrayDifference:
+class ArrayDifference(Coded):
     """One output of the candidate against the same one of the baseline.
 
     Numbers with a fraction have `max_error`, `max_relative_error` (to the largest magnitude in the
@@ -52,9 +53,11 @@ class ArrayDifference:
     not_finite: int = 0
     left_out: int = 0
 
+    nonfinite = "text"
+
 
 @dataclass(frozen=True)
-class OutputDifference:
+class OutputDifference(Coded):
     """All outputs of one call. The numbers are those of the worst output.
 
     Where the outputs cannot be compared, `mismatch` says why, and there are no numbers.
@@ -62,6 +65,8 @@ class OutputDifference:
 
     outputs: tuple[ArrayDifference, ...] = ()
     mismatch: str = ""
+
+    also_written = ("mismatch", "broken")
 
     @property
     def broken(self) -> str:
@@ -120,29 +125,6 @@ class OutputDifference:
             for note in (each.note, _about_left_out(each))
             if note
         )
-
-    def to_dict(self) -> dict[str, Any]:
-        """Give everything, ready for JSON; infinite numbers are texts."""
-        outputs = [
-            {
-                name: str(value) if isinstance(value, float) and not math.isfinite(value) else value
-                for name, value in asdict(each).items()
-            }
-            for each in self.outputs
-        ]
-        return {"mismatch": self.mismatch, "broken": self.broken, "outputs": outputs}
-
-    @classmethod
-    def from_dict(cls, fields: Mapping[str, Any]) -> OutputDifference:
-        """Give back what :meth:`to_dict` wrote."""
-        outputs = []
-        for each in fields["outputs"]:
-            numbers: dict[str, Any] = {
-                name: float(value) if isinstance(value, str) and name != "note" else value
-                for name, value in each.items()
-            }
-            outputs.append(ArrayDifference(**{**numbers, "shape": tuple(each["shape"])}))
-        return cls(tuple(outputs), fields["mismatch"])
 
 
 def attention_mask_of(workload: Workload) -> Array | None:

@@ -6,7 +6,8 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,9 +15,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from tinytorch.comparison.sides import Known
 from tinytorch.errors import MeasurementError, ModelError, SettingError
 from tinytorch.measure.child_process import TIMED_OUT, Child, ChildError
 from tinytorch.measure.interleaving import LATENCY, Reading
+from tinytorch.models.workload import Preparation
 
 __all__ = ["Isolated", "ProcessSide"]
 
@@ -83,6 +86,12 @@ class ProcessSide:
     untimed_call_s = 0.0
     slow_call_s = 0.0
     device_timing: str | None = None
+    clock_name = "wall"
+    known = Known()
+    framework = ""
+    devices: tuple[str, ...] = ()
+    """Those are watched by this process; what others compute on is out of reach."""
+    preparations: tuple[Preparation, ...] = ()
 
     def __init__(self, isolated: Isolated, *, name: str) -> None:
         self.name = name
@@ -139,6 +148,14 @@ class ProcessSide:
                 return answer, {}
             with np.load(file, allow_pickle=False) as found:
                 return answer, {name: found[name] for name in found}
+
+    @contextmanager
+    def opened(self) -> Iterator[None]:
+        """End the process after everything that is done with it."""
+        try:
+            yield
+        finally:
+            self.close()
 
     def close(self) -> None:
         """End the process."""

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
+from tinytorch.codec import Coded
 from tinytorch.errors import ModelError, TinyTorchError
 from tinytorch.measure.memory import peak_during
 from tinytorch.models.adapter import Adapter, adapter_for
@@ -39,7 +40,7 @@ Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
-class Resources:
+class Resources(Coded):
     """Bytes that a model holds and needs. What is None has its reason in `not_measured`.
 
     `parameter_bytes` are those of parameters and buffers, each counted once. `peak_bytes` is the
@@ -64,15 +65,6 @@ class Resources:
             return self.peak_bytes
         held = self.parameter_bytes
         return None if held is None else held + self.device_peak_bytes
-
-    def to_dict(self) -> dict[str, Any]:
-        """Give everything, ready for JSON."""
-        return asdict(self) | {"not_measured": dict(self.not_measured)}
-
-    @classmethod
-    def from_dict(cls, fields: Mapping[str, Any]) -> Resources:
-        """Give back what :meth:`to_dict` wrote."""
-        return cls(**fields)
 
 
 def measure_resources(

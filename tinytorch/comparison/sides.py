@@ -5,7 +5,8 @@ from __future__ import annotations
 import inspect
 import os
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass
 from functools import partial
 from time import perf_counter
 from typing import Any
@@ -31,7 +32,7 @@ from tinytorch.measure.worker import Forks, ending_copies
 from tinytorch.models.adapter import Adapter, Array, adapter_for
 from tinytorch.models.workload import Preparation, Workload, call_model
 
-__all__ = ["LocalSide", "WorkloadSide", "function_name", "seconds_of"]
+__all__ = ["Known", "LocalSide", "WorkloadSide", "function_name", "seconds_of"]
 
 HIDES_CLOCK = 1000
 """A turn is at least so many times longer than reading the clock takes."""
@@ -47,9 +48,25 @@ LAZY = (inspect.isawaitable, inspect.isgenerator, inspect.isasyncgen)
 Function = Callable[[], object]
 
 
+@dataclass(frozen=True)
+class Known:
+    """What is known of a model that was called before, so that slow calls are not made again.
+
+    `outputs` are the arrays in what it returned, `call_s` is how long a call takes, and `resources`
+    is what it needs.
+    """
+
+    outputs: tuple[Array, ...] | None = None
+    call_s: float = 0.0
+    resources: Resources | None = None
+
+
 class LocalSide:
     """A function in this process, finished or built anew for every round."""
 
+    known = Known()
+    framework = ""
+    device = "cpu"
     warms_itself = False
     untimed_call_s = 0.0
     slow_call_s = 0.0
@@ -116,6 +133,27 @@ class LocalSide:
     def devices(self) -> tuple[str, ...]:
         """Give the devices that it may compute on beside the processor."""
         return tuple(f"cuda:{index}" for index in used_devices())
+
+    @property
+    def is_on_device(self) -> bool:
+        return bool(self.devices)
+
+    @property
+    def places(self) -> tuple[str, ...]:
+        """Where it computes; a function may do so on the processor and on any device."""
+        return ("cpu", *self.devices)
+
+    @property
+    def clock_name(self) -> str:
+        return self.clock.name
+
+    def event_clock(self) -> Clock | None:
+        """Return the clock of the device that a model runs on, or None."""
+        return None
+
+    def opened(self) -> AbstractContextManager[None]:
+        """Return what surrounds everything that is done with it."""
+        return nullcontext()
 
     @property
     def runs_here(self) -> bool:
@@ -264,9 +302,7 @@ class WorkloadSide(LocalSide):
 
     `copy_difference` says in what a copy differs from the model, once the first was made.
 
-    Who has called the model before may say what it gave (`known_outputs`, the arrays in it), how
-    long that took (`known_call_s`) and what it needs (`known_resources`); then slow calls are not
-    made again to find out.
+    Who has called the model before may say what is `known` of it.
     """
 
     def __init__(
@@ -276,15 +312,13 @@ class WorkloadSide(LocalSide):
         name: str,
         rng: np.random.Generator | None = None,
         timeout_s: float | None = None,
-        known_outputs: tuple[Array, ...] | None = None,
-        known_call_s: float = 0.0,
-        known_resources: Resources | None = None,
+        known: Known = Known(),
     ) -> None:
         self.workload = workload
-        self.known_outputs, self.known_call_s = known_outputs, known_call_s
-        self.known_resources = known_resources
+        self.known = known
         self.adapter: Adapter = adapter_for(workload.model, workload.arguments)
         self.device = self.adapter.device(workload.model, workload.arguments)
+        self.framework = self.adapter.name
         self.copy_difference: str | None = None
         super().__init__(
             name,
@@ -299,6 +333,14 @@ class WorkloadSide(LocalSide):
     def devices(self) -> tuple[str, ...]:
         return (self.device,) if self.device.startswith("cuda") else ()
 
+    @property
+    def places(self) -> tuple[str, ...]:
+        return self.devices or ("cpu",)
+
+    def event_clock(self) -> Clock | None:
+        """Return the clock of the device that the model runs on, or None."""
+        return self.adapter.event_clock(self.device)
+
     def stay_as_it_is(self, reason: str) -> None:
         """Time the model itself from now on, not copies of it."""
         self.release()
@@ -306,7 +348,7 @@ class WorkloadSide(LocalSide):
         self._make = lambda: self.workload.run
 
     @contextmanager
-    def environment(self) -> Iterator[None]:
+    def opened(self) -> Iterator[None]:
         """Build no graph, and leave the model as it was."""
         with ExitStack() as stack:
             stack.enter_context(self.adapter.preserving(self.workload.model))

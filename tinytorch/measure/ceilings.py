@@ -13,8 +13,9 @@ from datetime import UTC, datetime, timedelta
 from functools import cached_property
 from importlib import util
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
+from tinytorch.codec import Coded
 from tinytorch.core.files import cache_folder, write_atomically
 from tinytorch.errors import MissingPartError, SettingError
 from tinytorch.measure.samples import Samples
@@ -56,7 +57,7 @@ class Progress(Protocol):
 
 
 @dataclass(frozen=True)
-class Rate:
+class Rate(Coded):
     """The rate of large matrix products of one dtype by one library.
 
     FLOP/s, two per multiply-accumulate; for integers operations/s, counted the same way.
@@ -84,16 +85,9 @@ class Rate:
         """Give the robust relative spread of the values around their median."""
         return self.samples.stability.relative_spread
 
-    def to_dict(self) -> dict[str, Any]:
-        return {"dtype": self.dtype, "library": self.library, "samples": self.samples.to_dict()}
-
-    @classmethod
-    def from_dict(cls, fields: Mapping[str, Any]) -> Rate:
-        return cls(fields["dtype"], fields["library"], Samples.from_dict(fields["samples"]))
-
 
 @dataclass(frozen=True)
-class Bandwidth:
+class Bandwidth(Coded):
     """How many bytes per second a level of the memory moves, all `threads` together.
 
     `copy` counts the bytes read and the bytes written. `working_set_bytes` is what was touched,
@@ -114,24 +108,9 @@ class Bandwidth:
         uses = [self.copy] if self.read is None else [self.copy, self.read]
         return max(use.percentile(CEILING_PERCENTILE) for use in uses)
 
-    def to_dict(self) -> dict[str, Any]:
-        return {
-            "level": self.level,
-            "working_set_bytes": self.working_set_bytes,
-            "read": self.read and self.read.to_dict(),
-            "copy": self.copy.to_dict(),
-            "threads": self.threads,
-            "capacity_bytes": self.capacity_bytes,
-        }
-
-    @classmethod
-    def from_dict(cls, fields: Mapping[str, Any]) -> Bandwidth:
-        read = fields["read"] and Samples.from_dict(fields["read"])
-        return cls(**{**fields, "read": read, "copy": Samples.from_dict(fields["copy"])})
-
 
 @dataclass(frozen=True)
-class Ceilings:
+class Ceilings(Coded):
     """What one device can do at best. Levels stand from the fastest to the memory behind them.
 
     `cache_bytes` maps a level to what it holds for all threads in force, `not_measured` what is
@@ -150,6 +129,8 @@ class Ceilings:
     attempts: int = 1
     notes: tuple[str, ...] = ()
     device_name: str = ""
+
+    strict = True
 
     def __post_init__(self) -> None:
         if not self.bandwidths:
@@ -222,35 +203,6 @@ class Ceilings:
             raise SettingError(f"working_set_bytes={working_set_bytes}; it cannot be negative")
         fitting = (each for each in self.bandwidths if wanted <= (each.capacity_bytes or 0))
         return next(fitting, self.bandwidths[-1])
-
-    def to_dict(self) -> dict[str, Any]:
-        """Give everything that was observed, ready for JSON."""
-        return {
-            "device": self.device,
-            "rates": [rate.to_dict() for rate in self.rates],
-            "bandwidths": [each.to_dict() for each in self.bandwidths],
-            "cache_bytes": dict(self.cache_bytes),
-            "fingerprint": self.fingerprint,
-            "measured_at": self.measured_at,
-            "not_measured": dict(self.not_measured),
-            "disturbances": list(self.disturbances),
-            "attempts": self.attempts,
-            "notes": list(self.notes),
-            "device_name": self.device_name,
-        }
-
-    @classmethod
-    def from_dict(cls, fields: Mapping[str, Any]) -> Ceilings:
-        """Give back what :meth:`to_dict` wrote."""
-        return cls(
-            **{
-                **fields,
-                "rates": tuple(Rate.from_dict(each) for each in fields["rates"]),
-                "bandwidths": tuple(Bandwidth.from_dict(each) for each in fields["bandwidths"]),
-                "disturbances": tuple(fields["disturbances"]),
-                "notes": tuple(fields["notes"]),
-            }
-        )
 
 
 def machine_ceilings(

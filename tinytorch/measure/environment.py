@@ -20,6 +20,8 @@ from typing import Any
 
 import numpy as np
 
+from tinytorch.codec import Coded
+
 __all__ = [
     "Cache",
     "Commit",
@@ -432,7 +434,7 @@ class Commit:
 
 
 @dataclass(frozen=True)
-class Environment:
+class Environment(Coded):
     """The machine and the software on it. None is what the system does not say.
 
     `usable_cores` respects affinity and quota, `steal_share` is the part of all processor time
@@ -461,6 +463,8 @@ class Environment:
     threads_in_force: int
     commit: Commit | None
 
+    also_written = ("fingerprint",)
+
     @property
     def fingerprint(self) -> str:
         """Give a short hash of what decides about speed and does not change by itself.
@@ -481,11 +485,6 @@ class Environment:
         }
         text = json.dumps(deciding, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
-
-    def to_dict(self) -> dict[str, Any]:
-        """Give everything, ready for JSON."""
-        fields = asdict(self) | {"instruction_sets": list(self.instruction_sets)}
-        return {**fields, "fingerprint": self.fingerprint}
 
 
 def describe_environment(folder: str | os.PathLike[str] | None = None) -> Environment:

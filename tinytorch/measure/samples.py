@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from tinytorch.codec import Coded
 from tinytorch.errors import SettingError
 from tinytorch.measure.estimate import Estimate
 
@@ -58,7 +57,7 @@ class Stability:
 
 
 @dataclass(frozen=True)
-class Samples:
+class Samples(Coded):
     """Raw repeated measurements of one thing, in base units, in the order of the runs.
 
     `loops` is how many calls each value averages over.
@@ -69,6 +68,8 @@ class Samples:
     unit: str = "s"
     loops: int = 1
     notes: tuple[str, ...] = ()
+
+    strict = True
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "values", tuple(float(value) for value in self.values))
@@ -190,15 +191,6 @@ class Samples:
     def with_notes(self, *notes: str) -> Samples:
         """Give the same measurements with more notes about doubt."""
         return replace(self, notes=(*self.notes, *notes))
-
-    def to_dict(self) -> dict[str, Any]:
-        """Give what was observed, ready for JSON; statistics are computed again from it."""
-        return asdict(self) | {"values": list(self.values), "notes": list(self.notes)}
-
-    @classmethod
-    def from_dict(cls, fields: Mapping[str, Any]) -> Samples:
-        """Give back what :meth:`to_dict` wrote."""
-        return cls(**{**fields, "values": tuple(fields["values"]), "notes": tuple(fields["notes"])})
 
 
 def values_needed(q: float, confidence: float = 0.95) -> int:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import json
-import math
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -16,6 +15,7 @@ from uuid import uuid4
 import pytest
 
 from tinytorch import __version__
+from tinytorch.codec import encode
 from tinytorch.errors import ModelError, SettingError, TinyTorchError
 from tinytorch.pytest_plugin.options import (
     COMPARING,
@@ -258,18 +258,9 @@ class PerfSession:
 
         assert self.settings.json_file is not None
         with write_atomically(self.settings.json_file.absolute()) as temporary:
-            text = json.dumps(_finite(self.to_dict()), indent=1, allow_nan=False)
+            text = json.dumps(encode(self.to_dict()), indent=1, allow_nan=False)
             temporary.write_text(text + "\n", "utf-8")
         self.messages.append(f"wrote {self.settings.json_file}")
-
-
-def _finite(value: Any) -> Any:
-    """Write null for what is no finite number: JSON has no other form for it."""
-    if isinstance(value, Mapping):
-        return {key: _finite(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(item) for item in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _measured(fields: Mapping[str, Any]) -> Measured:

@@ -14,9 +14,10 @@ from rich.text import Text
 
 from tinytorch.measure.samples import Samples
 from tinytorch.pytest_plugin.session import Against, Compared, Measured
-from tinytorch.reporting.comparison import render_comparisons
+from tinytorch.reporting.comparison import comparisons_document
 from tinytorch.reporting.forest_plot import ratio_text
 from tinytorch.reporting.quantities import Column, FittingTable, seconds_text
+from tinytorch.reporting.terminal import render
 
 if TYPE_CHECKING:
     from tinytorch.pytest_plugin.session import PerfSession
@@ -131,12 +132,11 @@ def _outliers(samples: Samples) -> str:
 
 def _comparisons(compared: Sequence[Compared]) -> RenderableType:
     labels = _short([each.name for each in compared])
-    return render_comparisons(
-        [
-            each.comparison.named("baseline", label)
-            for each, label in zip(compared, labels, strict=True)
-        ]
-    )
+    named = [
+        each.comparison.named("baseline", label)
+        for each, label in zip(compared, labels, strict=True)
+    ]
+    return render(comparisons_document(named))
 
 
 def _against_text(found: Against) -> str:

@@ -24,14 +24,19 @@ know the classes here only. Their rules, so that a builder rarely asks which med
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib import import_module
-from typing import Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from tinytorch.errors import SettingError
 from tinytorch.measure.environment import Environment
+from tinytorch.measure.estimate import Estimate
 from tinytorch.reporting.quantities import HEADROOM, UNKNOWN, Mark
+
+if TYPE_CHECKING:
+    from tinytorch.profiling.profile import Profile
 
 __all__ = [
     "BUILDERS",
@@ -51,9 +56,14 @@ __all__ = [
     "Item",
     "Link",
     "LogPlot",
+    "MarginPlot",
     "Only",
     "Paragraph",
+    "ParetoPlot",
+    "ParetoPoint",
     "Preformatted",
+    "ProfileFlame",
+    "ProfilePart",
     "Row",
     "Run",
     "RunOrder",
@@ -64,6 +74,7 @@ __all__ = [
     "TrendLine",
     "Words",
     "document_of",
+    "notes_once",
     "plain_text",
 ]
 
@@ -344,6 +355,57 @@ class LogPlot(Chart):
     law: Callable[[float], float] | None = None
 
 
+@dataclass(frozen=True)
+class MarginPlot(Chart):
+    """A difference with its ends, beside zero and the margin that it must not fall below."""
+
+    value: float
+    low: float
+    high: float
+    margin: float
+    unit: str = ""
+    tone: Tone = "neutral"
+    sides: tuple[str, str] = ("worse", "better")
+
+
+@dataclass(frozen=True)
+class ParetoPoint:
+    """One candidate; `tone` may also be a class of a series, such as series-2."""
+
+    name: str
+    x: Estimate
+    y: Estimate
+    is_on_front: bool = False
+    tone: str = "neutral"
+
+
+@dataclass(frozen=True)
+class ParetoPlot(Chart):
+    """Two objectives against each other, with steps along the candidates on the front.
+
+    A front over more objectives than these two may hold points that are beaten here.
+    """
+
+    points: Sequence[ParetoPoint]
+    titles: tuple[str, str]
+    units: tuple[str, str] = ("", "")
+    lower_is_better: tuple[bool, bool] = (True, True)
+    are_log: tuple[bool, bool] = (True, False)
+
+
+@dataclass(frozen=True)
+class ProfilePart(Chart):
+    """A part of the page of a profile, by its anchor there."""
+
+    profile: Profile
+    part: str
+
+
+@dataclass(frozen=True)
+class ProfileFlame(ProfilePart):
+    """The part that a script zooms into."""
+
+
 # ---------------------------------------------------------------- the whole
 
 
@@ -418,12 +480,52 @@ class Document:
     subtitle: str = ""
 
 
+# ---------------------------------------------------------------- notes about several things
+
+NUMBER = re.compile(r"\d[\d.]*")
+
+
+def notes_once(notes: Sequence[tuple[str, str]], *, total: int, every: str) -> list[str]:
+    """Return notes, each with the name of what it is about; those that are alike are said once.
+
+    They are alike where only their numbers differ. `every` names all of `total` things.
+    """
+    groups: dict[str, list[tuple[str, str]]] = {}
+    for name, note in notes:
+        groups.setdefault(without_numbers(note), []).append((name, note))
+    return [_said_once(group, total, every) for group in groups.values()]
+
+
+def without_numbers(text: str) -> str:
+    """Return a text that is the same as another of which only numbers differ."""
+    return NUMBER.sub("#", text)
+
+
+def _said_once(group: Sequence[tuple[str, str]], total: int, every: str) -> str:
+    (name, note), others = group[0], group[1:]
+    if any(text != note for _, text in others):
+        return f"{name}: {note}; the like of {len(others)} more"
+    if len(group) == total > 1:
+        return f"{every}: {note}"
+    return f"{name} and {len(others)} more: {note}" if others else f"{name}: {note}"
+
+
 # ---------------------------------------------------------------- the document of a result
 
 BUILDERS = {
     "tinytorch.competition.board.Board": "tinytorch.reporting.competition:board_document",
     "tinytorch.competition.judgement.Judgement": (
         "tinytorch.reporting.competition:judgement_document"
+    ),
+    "tinytorch.tuning.optimization.Optimization": (
+        "tinytorch.reporting.optimization:optimization_document"
+    ),
+    "tinytorch.benchmarking.suite_run.EntryOutcome": "tinytorch.reporting.suite:suite_document",
+    "tinytorch.comparison.comparison.Comparison": (
+        "tinytorch.reporting.comparison:comparison_document"
+    ),
+    "tinytorch.comparison.self_check.SelfCheck": (
+        "tinytorch.reporting.comparison:self_check_document"
     ),
     "tinytorch.records.gate_result.GateResult": "tinytorch.reporting.gate:gate_document",
     "tinytorch.records.history.Trend": "tinytorch.reporting.history:history_document",
@@ -446,7 +548,12 @@ BUILDERS = {
     ),
 }
 """Type of a result -> the module and the function that build its document, imported when needed."""
-TOGETHER = frozenset({"tinytorch.reporting.history:history_document"})
+TOGETHER = frozenset(
+    {
+        "tinytorch.reporting.history:history_document",
+        "tinytorch.reporting.suite:suite_document",
+    }
+)
 """Builders of a sequence of results, such as the trends of a history."""
 
 

@@ -82,8 +82,8 @@ def render(document: Document) -> RenderableType:
 
 
 def _head(document: Document) -> list[RenderableType]:
-    title = " ".join(filter(None, (document.title, document.subtitle)))
-    lines: list[RenderableType] = [Text(title, "dim")] if title else []
+    said = filter(None, (document.title, document.subtitle))
+    lines: list[RenderableType] = [Text(each, "dim") for each in said]
     return [*_banner(document.banner), *lines] if document.banner else lines
 
 

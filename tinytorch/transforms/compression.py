@@ -8,10 +8,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from numbers import Integral, Real
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
+from tinytorch.codec import Coded
 from tinytorch.comparison.accuracy import AccuracyComparison, compare_accuracy
 from tinytorch.core.kernels import Array
 from tinytorch.core.layers import Linear
@@ -80,7 +81,7 @@ __all__ = [
 
 
 @dataclass(frozen=True)
-class CompressionStage:
+class CompressionStage(Coded):
     """A model on its way: `original`, `pruned` or `quantized`.
 
     sparsity: the share of the weights with two or more axes that are zero. file_bytes: the size of
@@ -95,14 +96,9 @@ class CompressionStage:
     encoded_bytes: int
     accuracy: AccuracyComparison | None = field(default=None, repr=False)  # it has every score
 
-    def to_dict(self) -> dict[str, Any]:
-        """Give everything, ready for JSON."""
-        accuracy = None if self.accuracy is None else self.accuracy.to_dict()
-        return {**vars(self), "accuracy": accuracy}
-
 
 @dataclass(frozen=True, eq=False, repr=False)
-class CompressionResult(Shown):
+class CompressionResult(Coded, Shown):
     """A compressed model, and the evidence.
 
     model: an ordinary float model, which holds exactly what `load_compressed` gives: the weights
@@ -126,6 +122,12 @@ class CompressionResult(Shown):
     metric: str = "accuracy"
     skipped: tuple[Skipped, ...] = ()
     notes: tuple[str, ...] = ()
+
+    also_written = (
+        *("name", "original_bytes", "file_bytes", "ratio", "naive_ratio", "bound_ratio"),
+        *("above_bound", "coding_above_bound"),
+    )
+    renames: ClassVar = {"model": None, "state": None}
 
     # ------------------------------------------------------------ sizes
 
@@ -179,27 +181,6 @@ class CompressionResult(Shown):
     def save(self, path: str | Path, metadata: Mapping[str, Any] | None = None) -> int:
         """Write the compressed file, atomically; returns its bytes. `load_compressed` reads it."""
         return write_state(path, self.state, metadata)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Give the numbers, ready for JSON, without the weights."""
-        return {
-            "name": self.name,
-            "stages": [stage.to_dict() for stage in self.stages],
-            "original_bytes": self.original_bytes,
-            "file_bytes": self.file_bytes,
-            "header_bytes": self.header_bytes,
-            "bound_bytes": self.bound_bytes,
-            "ratio": self.ratio,
-            "naive_ratio": self.naive_ratio,
-            "naive_parts": dict(self.naive_parts),
-            "bound_ratio": self.bound_ratio,
-            "above_bound": self.above_bound,
-            "coding_above_bound": self.coding_above_bound,
-            "baseline_score": self.baseline_score,
-            "metric": self.metric,
-            "skipped": [vars(each) for each in self.skipped],
-            "notes": list(self.notes),
-        }
 
     def __repr__(self) -> str:
         found = "not compared" if self.accuracy is None else self.accuracy.verdict

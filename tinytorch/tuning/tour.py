@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from time import perf_counter
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
+from tinytorch.codec import Coded
 from tinytorch.core.autograd import no_grad
 from tinytorch.core.dispatch import active_backend
 from tinytorch.core.kernels import Array
@@ -66,7 +67,7 @@ STOPS = (
 
 
 @dataclass(frozen=True)
-class SampleDigit:
+class SampleDigit(Coded):
     """A held-out image (28, 28), its label, and what the CNN sees in it."""
 
     image: Array
@@ -74,43 +75,31 @@ class SampleDigit:
     predicted: int
     probability: float
 
+    renames: ClassVar = {"image": None}
+
 
 @dataclass(frozen=True)
-class Introduction:
+class Introduction(Coded):
     """What the models do: digits that the CNN reads, and what the GPT writes after a prompt."""
 
     digits: tuple[SampleDigit, ...]
     prompt: str
     text: str
 
-    def to_dict(self) -> dict[str, Any]:
-        """Give everything but the pictures, ready for JSON."""
-        digits = [
-            {key: value for key, value in asdict(each).items() if key != "image"}
-            for each in self.digits
-        ]
-        return {"digits": digits, "prompt": self.prompt, "text": self.text}
-
 
 @dataclass(frozen=True)
-class Visit:
+class Visit(Coded):
     """What was found at a stop."""
 
     stop: Stop
     optimization: Optimization
 
-    def to_dict(self) -> dict[str, Any]:
-        """Give everything, ready for JSON."""
-        return {
-            "target": self.stop.target,
-            "about": self.stop.about,
-            "goal": self.stop.goal,
-            "optimization": self.optimization.to_dict(),
-        }
+    also_written = ("stop.target", "stop.about", "stop.goal")
+    renames: ClassVar = {"stop": None}
 
 
 @dataclass(frozen=True)
-class Tour:
+class Tour(Coded):
     """Everything that the tour shows. `backend` computed the models as they are."""
 
     backend: str
@@ -129,17 +118,6 @@ class Tour:
     def has_compiled_kernels(self) -> bool:
         """Whether the models ran on compiled kernels, which the extra `fast` installs."""
         return self.backend == COMPILED
-
-    def to_dict(self) -> dict[str, Any]:
-        """Give everything but pictures and models, ready for JSON."""
-        return {
-            "backend": self.backend,
-            "seed": self.seed,
-            "introduction": self.introduction.to_dict(),
-            "visits": [each.to_dict() for each in self.visits],
-            "seconds": self.seconds,
-            "was_interrupted": self.was_interrupted,
-        }
 
 
 def take_tour(

@@ -25,7 +25,7 @@ from tinytorch.comparison.comparison import Comparison
 from tinytorch.comparison.evidence import NO_EVALUATE, outputs_and_seconds, outputs_of, scores_of
 from tinytorch.comparison.outputs import OutputDifference, attention_mask_of, compare_outputs
 from tinytorch.comparison.resources import Resources, measure_resources
-from tinytorch.comparison.sides import WorkloadSide
+from tinytorch.comparison.sides import Known, WorkloadSide
 from tinytorch.errors import Failure, ModelError, SettingError, TinyTorchError, first_line
 from tinytorch.measure.ceilings import Progress
 from tinytorch.measure.timing import time_limit
@@ -159,7 +159,7 @@ class Baseline:
         self.mask = attention_mask_of(workload)
         self._resources: Resources | None = None
         side = WorkloadSide(workload, name=BASELINE)
-        with side.environment():
+        with side.opened():
             self.outputs, self.call_s = outputs_and_seconds(side)
             started = perf_counter()
             self.scores, self.metric = self._score(side)
@@ -174,15 +174,13 @@ class Baseline:
             replace(self.workload, evaluate=None),
             name=BASELINE,
             rng=rng,
-            known_outputs=self.outputs,
-            known_call_s=self.call_s,
-            known_resources=self._resources,
+            known=Known(self.outputs, self.call_s, self._resources),
         )
 
     def resources(self, side: WorkloadSide, *, call_s: float) -> Resources:
         """Measure what it needs, after this side was timed; a large one is written only once."""
         if self._resources is None:
-            with side.environment():
+            with side.opened():
                 # A side that is not built anew has called the model itself.
                 self._resources = measure_resources(
                     side.workload,
@@ -469,7 +467,7 @@ class Trials:
         baseline = self._baseline.side(rng)
         comparison = compare(
             baseline,
-            WorkloadSide(candidate, name=attempt.name, rng=rng, known_outputs=found),
+            WorkloadSide(candidate, name=attempt.name, rng=rng, known=Known(found)),
             budget_s=budget_s,
             precision=PRECISION,
             timing=self.settings.timing,
@@ -506,7 +504,7 @@ class Trials:
     def _checked(self, name: str, model: Any, risk: Risk) -> tuple[Check, Arrays]:
         """Give whether a model is as good by its outputs or scores, and these outputs."""
         side = WorkloadSide(replace(self.workload, model=model), name=name)
-        with side.environment():
+        with side.opened():
             side.stay_as_it_is("it is called once")
             found = outputs_of(side)
             outputs = (
@@ -555,7 +553,7 @@ class Trials:
         """Measure what both need after they were compared."""
         baseline.release()  # a device may have no room for a copy beside both
         first_s, second_s = comparison.pace.call_s
-        with WorkloadSide(candidate, name=comparison.candidate_name).environment():
+        with WorkloadSide(candidate, name=comparison.candidate_name).opened():
             after = measure_resources(
                 candidate,
                 preparations=comparison.preparations[1],

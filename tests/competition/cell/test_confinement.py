@@ -4,6 +4,7 @@ import json
 import os
 import re
 import socket
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,6 @@ import pytest
 
 import tinytorch
 from tinytorch.competition.cell.confinement import landlock_version, program_paths
-from tinytorch.measure.child_process import run_child
 
 PROBE = Path(__file__).parents[2] / "confined_probe.py"
 needs_landlock = pytest.mark.skipif(not landlock_version(), reason="this system has no Landlock")
@@ -35,14 +35,16 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
             "package": str(Path(tinytorch.__file__).parent),
             "port": listener.getsockname()[1],
         }
-        ended = run_child(
+        ended = subprocess.run(
             [sys.executable, str(PROBE), json.dumps(asked)],
-            timeout_s=60,
-            folder=folder / "cell",
-            environment={**os.environ, "OPENBLAS_NUM_THREADS": "1"},
+            capture_output=True,
+            text=True,
+            timeout=60,
+            cwd=folder / "cell",
+            env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},
         )
-    assert ended.code == 0, ended.messages
-    return {**json.loads(ended.output), "secret": secret}
+    assert ended.returncode == 0, ended.stderr
+    return {**json.loads(ended.stdout), "secret": secret}
 
 
 @needs_landlock

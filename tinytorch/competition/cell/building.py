@@ -28,7 +28,6 @@ from tinytorch.models.targets import import_place
 from tinytorch.models.workload import Workload
 from tinytorch.models.zoo import CONTEXT, load_zoo, text_data
 from tinytorch.transforms.plan import Plan
-from tinytorch.tuning.recipe import plain_json
 from tinytorch.tuning.saving import load_optimized
 
 __all__ = ["SIZE_OF_CODE", "Built", "build", "prepare"]
@@ -118,7 +117,7 @@ def _carry_out(
             if not plan.is_empty:
                 workload = replace(workload, model=transform.apply(workload, plan))
             made.append(plan)
-        plans += [plain_json(each.to_dict()) for each in made]
+        plans += [each.to_dict() for each in made]
         if all(each.is_empty for each in made):
             notes.append(f"{technique.name} found nothing to do{_reason(made)}")
     if isinstance(workload.model, Module):

@@ -32,9 +32,13 @@ from tinytorch.reporting.document import (
     Item,
     Link,
     LogPlot,
+    MarginPlot,
     Only,
     Paragraph,
+    ParetoPlot,
     Preformatted,
+    ProfileFlame,
+    ProfilePart,
     RunOrder,
     Strong,
     Table,
@@ -48,8 +52,9 @@ from tinytorch.reporting.document import (
 )
 from tinytorch.reporting.document import Section as DocumentSection
 from tinytorch.reporting.forest_plot import ForestPlot
-from tinytorch.reporting.html.forest import forest_picture
+from tinytorch.reporting.html.forest import forest_picture, margin_picture
 from tinytorch.reporting.html.markup import Markup, element, joined, listed, table
+from tinytorch.reporting.html.pareto import pareto_picture
 from tinytorch.reporting.html.plot import beside, figure
 from tinytorch.reporting.html.runs import overlaid_distributions, run_order
 from tinytorch.reporting.html.trend import small_trend, trend_picture
@@ -378,15 +383,33 @@ BLOCKS: dict[type, Callable[[Any], Markup]] = {
     Beside: _beside,
     DocumentSection: _part,
 }
+PROFILE_PARTS = {
+    "time": "tinytorch.reporting.html.flame:flame_section",
+    "layers": "tinytorch.reporting.html.profile_page:layers_section",
+    "roofline": "tinytorch.reporting.html.roofline:roofline_section",
+}
+"""Part of the page of a profile -> what makes its section, imported when needed."""
+
+
+def _profile_part(chart: ProfilePart) -> Markup:
+    section: Section = loaded(PROFILE_PARTS[chart.part])(chart.profile)
+    about = element("p", section.about, class_="about") if section.about else Markup("")
+    return joined([about, section.body])
+
+
 CHARTS: dict[type[Chart], Callable[[Any], Markup]] = {
+    ProfilePart: _profile_part,
+    ProfileFlame: _profile_part,
     TrendLine: trend_picture,
     ForestPlot: forest_picture,
+    MarginPlot: margin_picture,
+    ParetoPlot: pareto_picture,
     RunOrder: run_order,
     Distribution: overlaid_distributions,
     LogPlot: lambda chart: element("pre", letters_of(chart)),
 }
 """Kind of chart -> what draws it."""
-SCRIPTS: dict[type, tuple[str, ...]] = {}
+SCRIPTS: dict[type, tuple[str, ...]] = {ProfileFlame: ("flame.js",)}
 """Kind of chart -> the scripts that it needs."""
 
 
@@ -533,23 +556,14 @@ def _any_text(value: Any) -> str:
 
 PAGES = {
     "tinytorch.profiling.profile.Profile": "tinytorch.reporting.html.profile_page:profile_page",
-    "tinytorch.comparison.comparison.Comparison": (
-        "tinytorch.reporting.html.comparison_page:comparison_page"
-    ),
-    "tinytorch.tuning.optimization.Optimization": (
-        "tinytorch.reporting.html.optimization_page:optimization_page"
-    ),
     "tinytorch.tuning.tour.Tour": "tinytorch.reporting.html.tour_page:tour_page",
-    "tinytorch.benchmarking.suite_run.EntryOutcome": (
-        "tinytorch.reporting.html.suite_page:suite_page"
-    ),
 }
 """Type of a result -> the module and the function that makes its page.
 
 By name, so that nobody waits for the pages of other results. Results that come in numbers, the
 outcomes of a suite and the trends of a history, are handed over together.
 """
-TOGETHER = ("tinytorch.reporting.html.suite_page:suite_page",)
+TOGETHER: tuple[str, ...] = ()
 """Pages of a sequence of results."""
 
 

@@ -8,9 +8,9 @@ from dataclasses import replace
 import numpy as np
 
 from tinytorch.reporting.html.markup import Markup, element, joined
-from tinytorch.reporting.html.optimization_page import optimization_page
-from tinytorch.reporting.html.page import Banner, Page, Section, appendix
+from tinytorch.reporting.html.page import Banner, Page, Section, appendix, page_from
 from tinytorch.reporting.html.plot import drawing, text
+from tinytorch.reporting.optimization import optimization_document
 from tinytorch.reporting.optimization_words import every_note, verdict_word
 from tinytorch.reporting.tour import FAST, INK, NEXT_COMMANDS, short_line, where_words
 from tinytorch.tuning.tour import Introduction, SampleDigit, Tour, Visit
@@ -66,7 +66,8 @@ def _banner(tour: Tour) -> Banner:
 
 def _about(visit: Visit) -> Iterator[Section]:
     """Give the sections of one model, named after it; the appendix is for all models."""
-    page, name = optimization_page(visit.optimization), visit.stop.target
+    page = page_from(optimization_document(visit.optimization))
+    name = visit.stop.target
     yield Section(
         name, f"{name}: {page.banner.verdict}", _verdict(page.banner), f"It {visit.stop.about}."
     )
