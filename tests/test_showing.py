@@ -6,6 +6,7 @@ from importlib import import_module
 
 import pytest
 
+from tinytorch.reporting.document import BUILDERS
 from tinytorch.showing import RENDERERS, Shown
 from tinytorch.transforms.plan import Plan
 
@@ -36,5 +37,6 @@ def test_every_shown_class_has_a_renderer():
     import tinytorch.comparison.comparison
     import tinytorch.tuning.optimization  # noqa: F401
 
+    built = {each.rpartition(".")[2] for each in BUILDERS}
     assert Shown.__subclasses__()
-    assert {each.__name__ for each in Shown.__subclasses__()} <= set(RENDERERS)
+    assert {each.__name__ for each in Shown.__subclasses__()} <= {*RENDERERS, *built}

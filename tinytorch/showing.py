@@ -16,15 +16,9 @@ __all__ = ["Shown", "benchmarking_reports", "competition_boards", "profiling_rep
 
 # Class of a result that has no builder in `reporting/document.py` -> what renders it.
 RENDERERS = {
-    "CacheTradeoff": "tinytorch.reporting.transforms:render_tradeoff",
-    "Calibration": "tinytorch.reporting.transforms:render_calibration",
-    "CompressionResult": "tinytorch.reporting.transforms:render_compression",
-    "Deployment": "tinytorch.reporting.transforms:render_deployment",
     "KernelReport": "tinytorch.reporting.machine:render_kernel_choices",
     "PerformanceTable": "tinytorch.reporting.benchmarking_classics:render_performances",
-    "Plan": "tinytorch.reporting.transforms:render_plan",
     "Profile": "tinytorch.reporting.profile:render_profile",
-    "Sensitivity": "tinytorch.reporting.transforms:render_sensitivity",
     "SizeAdvice": "tinytorch.reporting.advice:render_size_advice",
 }
 

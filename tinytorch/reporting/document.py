@@ -25,7 +25,7 @@ know the classes here only. Their rules, so that a builder rarely asks which med
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
@@ -33,13 +33,14 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 from tinytorch.errors import SettingError
 from tinytorch.measure.environment import Environment
 from tinytorch.measure.estimate import Estimate
-from tinytorch.reporting.quantities import HEADROOM, UNKNOWN
+from tinytorch.reporting.quantities import HEADROOM, UNKNOWN, Mark
 
 if TYPE_CHECKING:
     from tinytorch.profiling.profile import Profile
 
 __all__ = [
     "BUILDERS",
+    "Attachment",
     "Banner",
     "Beside",
     "Block",
@@ -54,6 +55,7 @@ __all__ = [
     "Folded",
     "Item",
     "Link",
+    "LogPlot",
     "MarginPlot",
     "Only",
     "Paragraph",
@@ -161,6 +163,16 @@ class Preformatted:
     title: str = ""
 
 
+@dataclass(frozen=True)
+class Attachment:
+    """A file inside of the page, to be saved from there; other media leave it out."""
+
+    name: str
+    text: str
+    media_type: str
+    about: str
+
+
 # ---------------------------------------------------------------- tables
 
 Kind = Literal["text", "code", "number", "bar"]
@@ -171,7 +183,8 @@ class Column:
     """A column: `kind` decides how its cells are aligned and sorted, `about` explains it.
 
     Where a terminal is narrow, the columns with the highest `rank` go first. Cells may be cut down
-    to `least` letters before that; None keeps them whole, but for those of the first column.
+    to `least` letters before that; None keeps them whole, but for those of the first column. With
+    `wraps` they go on below instead.
     """
 
     title: str
@@ -179,6 +192,7 @@ class Column:
     about: str = ""
     rank: int = 0
     least: int | None = None
+    wraps: bool = False
 
 
 @dataclass(frozen=True)
@@ -332,6 +346,16 @@ class Distribution(Chart):
 
 
 @dataclass(frozen=True)
+class LogPlot(Chart):
+    """Marks over two logarithmic axes, and the line of a law; made of letters on pages as well."""
+
+    marks: Sequence[Mark]
+    x_unit: str = ""
+    y_unit: str = ""
+    law: Callable[[float], float] | None = None
+
+
+@dataclass(frozen=True)
 class MarginPlot(Chart):
     """A difference with its ends, beside zero and the margin that it must not fall below."""
 
@@ -421,7 +445,8 @@ class Section:
 
 
 Block: TypeAlias = (
-    "Paragraph | Bullets | Facts | Preformatted | Table | Chart | Folded | Only | Beside | Section"
+    "Paragraph | Bullets | Facts | Preformatted | Attachment | Table | Chart | Folded | Only"
+    " | Beside | Section"
 )
 
 
@@ -488,6 +513,10 @@ def _said_once(group: Sequence[tuple[str, str]], total: int, every: str) -> str:
 # ---------------------------------------------------------------- the document of a result
 
 BUILDERS = {
+    "tinytorch.competition.board.Board": "tinytorch.reporting.competition:board_document",
+    "tinytorch.competition.judgement.Judgement": (
+        "tinytorch.reporting.competition:judgement_document"
+    ),
     "tinytorch.tuning.optimization.Optimization": (
         "tinytorch.reporting.optimization:optimization_document"
     ),
@@ -501,6 +530,22 @@ BUILDERS = {
     "tinytorch.records.gate_result.GateResult": "tinytorch.reporting.gate:gate_document",
     "tinytorch.records.history.Trend": "tinytorch.reporting.history:history_document",
     "tinytorch.records.record.Record": "tinytorch.reporting.history:record_document",
+    "tinytorch.transforms.compression.CompressionResult": (
+        "tinytorch.reporting.transforms:compression_document"
+    ),
+    "tinytorch.transforms.deployment.Deployment": (
+        "tinytorch.reporting.transforms:deployment_document"
+    ),
+    "tinytorch.transforms.kv_cache.CacheTradeoff": (
+        "tinytorch.reporting.transforms:tradeoff_document"
+    ),
+    "tinytorch.transforms.plan.Plan": "tinytorch.reporting.transforms:plan_document",
+    "tinytorch.transforms.quantize.Calibration": (
+        "tinytorch.reporting.transforms:calibration_document"
+    ),
+    "tinytorch.transforms.quantize.sensitivity.Sensitivity": (
+        "tinytorch.reporting.transforms:sensitivity_document"
+    ),
 }
 """Type of a result -> the module and the function that build its document, imported when needed."""
 TOGETHER = frozenset(

@@ -10,6 +10,7 @@ from typing import Any, Literal
 from rich.console import Console, RenderableType
 
 from tinytorch.reporting.document import (
+    Attachment,
     Beside,
     Block,
     Bullets,
@@ -239,6 +240,7 @@ BLOCKS: dict[type, Callable[[Any], list[str]]] = {
     Bullets: _bullets,
     Facts: _facts,
     Preformatted: _preformatted,
+    Attachment: lambda block: [],
     Table: _table,
     Chart: _chart,
     Folded: _folded,

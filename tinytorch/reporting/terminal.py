@@ -13,6 +13,7 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from tinytorch.reporting.document import (
+    Attachment,
     Banner,
     Beside,
     Block,
@@ -26,6 +27,7 @@ from tinytorch.reporting.document import (
     Folded,
     Item,
     Link,
+    LogPlot,
     Only,
     Paragraph,
     Preformatted,
@@ -42,12 +44,14 @@ from tinytorch.reporting.forest_plot import ForestPlot
 from tinytorch.reporting.quantities import (
     BESIDE,
     LEAST_COLUMNS,
+    WIDTH,
+    log_plot,
     share_bar,
     sparkline,
     value_text,
 )
 
-__all__ = ["render", "trend_plot"]
+__all__ = ["letters_of", "render", "trend_plot"]
 
 STYLES = {
     "": "",
@@ -177,6 +181,7 @@ BLOCKS: dict[type, Callable[[Any], list[RenderableType]]] = {
     Bullets: _bullets,
     Facts: _facts,
     Preformatted: _preformatted,
+    Attachment: lambda block: [],
     Table: _table,
     Chart: _chart,
     Folded: _folded,
@@ -222,8 +227,8 @@ class _FittingTable:
                 Text(column.title),
                 width=final[place],
                 justify="right" if column.kind == "number" else "left",
-                no_wrap=True,
-                overflow="ellipsis",
+                no_wrap=not column.wraps,
+                overflow="fold" if column.wraps else "ellipsis",
             )
         for row, line in zip(rows, lines, strict=True):
             cells = [Text(line[place], _style(row.cells[place])) for place in places]
@@ -304,6 +309,21 @@ def _trend_line(chart: TrendLine, width: int, ascii_only: bool) -> Text:
     return Text(trend_plot(chart, width=width), no_wrap=True, overflow="crop")
 
 
+def _log_plot(chart: LogPlot, width: int, ascii_only: bool) -> Text:
+    return Text(letters_of(chart, width=width), no_wrap=True, overflow="crop")
+
+
+def letters_of(chart: LogPlot, *, width: int = WIDTH) -> str:
+    """Draw marks over logarithmic axes; `width` is at most that of the picture."""
+    return log_plot(
+        chart.marks,
+        chart.law or (lambda _: 0.0),  # without a law, only what was measured
+        x_text=lambda x: value_text(x, chart.x_unit),
+        y_text=lambda y: value_text(y, chart.y_unit),
+        width=min(WIDTH, width),
+    )
+
+
 def _forest_plot(chart: ForestPlot, width: int, ascii_only: bool) -> RenderableType:
     return chart
 
@@ -357,6 +377,7 @@ def _framed_trend(grid: list[list[str]], labels: Sequence[str], ends: tuple[str,
 CHARTS: dict[type[Chart], Callable[[Any, int, bool], RenderableType]] = {
     TrendLine: _trend_line,
     ForestPlot: _forest_plot,
+    LogPlot: _log_plot,
 }
 """Kind of chart -> what draws it in so many columns, with plain letters where nothing else is
 there. Charts that are not named are left out of terminals."""

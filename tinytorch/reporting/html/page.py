@@ -16,6 +16,7 @@ from typing import Any
 from tinytorch import __version__
 from tinytorch.measure.environment import Environment
 from tinytorch.reporting.document import (
+    Attachment,
     Banner,
     Beside,
     Block,
@@ -30,6 +31,7 @@ from tinytorch.reporting.document import (
     Folded,
     Item,
     Link,
+    LogPlot,
     MarginPlot,
     Only,
     Paragraph,
@@ -57,6 +59,7 @@ from tinytorch.reporting.html.plot import beside, figure
 from tinytorch.reporting.html.runs import overlaid_distributions, run_order
 from tinytorch.reporting.html.trend import small_trend, trend_picture
 from tinytorch.reporting.quantities import UNKNOWN, bytes_text, percent_text
+from tinytorch.reporting.terminal import letters_of
 
 __all__ = [
     "Banner",
@@ -72,6 +75,8 @@ __all__ = [
 
 
 STYLES = ("style.css", "plot.css")
+MANY_COLUMNS = 9
+"""From these on, headings of tables wrap and gaps are small."""
 COMMON_SCRIPTS = ("sorting.js",)
 """Scripts that every page has; a section names those that it needs beside them."""
 
@@ -310,13 +315,21 @@ def _preformatted(block: Preformatted) -> Markup:
     return joined([title, element("pre", block.text)])
 
 
+def _attachment(block: Attachment) -> Markup:
+    letters = base64.b64encode(block.text.encode("utf-8", "replace")).decode("ascii")
+    href = f"data:{block.media_type};charset=utf-8;base64,{letters}"
+    link = element("a", block.name, href=href, download=block.name)
+    return element("p", link, f" ({block.about})")
+
+
 def _table(block: Table) -> Markup:
     columns, rows = block.filled()
     drawn = [
         replace(row, cells=[_cell(each) for each in row.cells], tone=_tone(row.tone))
         for row in rows
     ]
-    return table(columns, drawn, caption=block.caption, sortable=block.is_sortable)
+    dense = "dense" if len(columns) >= MANY_COLUMNS else ""
+    return table(columns, drawn, caption=block.caption, sortable=block.is_sortable, class_=dense)
 
 
 def _cell(cell: Cell | str) -> Cell:
@@ -362,6 +375,7 @@ BLOCKS: dict[type, Callable[[Any], Markup]] = {
     Bullets: _bullets,
     Facts: _facts,
     Preformatted: _preformatted,
+    Attachment: _attachment,
     Table: _table,
     Chart: _chart,
     Folded: _folded,
@@ -392,6 +406,7 @@ CHARTS: dict[type[Chart], Callable[[Any], Markup]] = {
     ParetoPlot: pareto_picture,
     RunOrder: run_order,
     Distribution: overlaid_distributions,
+    LogPlot: lambda chart: element("pre", letters_of(chart)),
 }
 """Kind of chart -> what draws it."""
 SCRIPTS: dict[type, tuple[str, ...]] = {ProfileFlame: ("flame.js",)}
@@ -542,10 +557,6 @@ def _any_text(value: Any) -> str:
 PAGES = {
     "tinytorch.profiling.profile.Profile": "tinytorch.reporting.html.profile_page:profile_page",
     "tinytorch.tuning.tour.Tour": "tinytorch.reporting.html.tour_page:tour_page",
-    "tinytorch.competition.board.Board": "tinytorch.reporting.html.board_page:board_page",
-    "tinytorch.competition.judgement.Judgement": (
-        "tinytorch.reporting.html.board_page:judgement_page"
-    ),
 }
 """Type of a result -> the module and the function that makes its page.
 
