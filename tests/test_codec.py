@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from tinytorch.codec import Coded, DataError, decode, encode
+from tinytorch.errors import Failure, Note
 
 
 class Colour(Enum):
@@ -264,6 +265,15 @@ def test_hints_say_how_data_is_read(hint, data, expected):
     found = decode(Any1, {"value": data}).value
     assert found == expected
     assert type(found) is type(expected)
+
+
+@pytest.mark.parametrize("kind", [Note, Failure])
+def test_notes_of_former_versions_are_text(kind):
+    assert decode(kind, "some words") == kind("some words")
+    assert decode(kind, {"words": "some words", "code": "c"}) == kind("some words", "c")
+    assert encode(kind("some words", "c")) == {"words": "some words", "code": "c", "subject": ""}
+    with pytest.raises(DataError, match=f"{kind.__name__}: expected an object, got 3"):
+        decode(kind, 3)
 
 
 def test_arrays_are_read_as_arrays():

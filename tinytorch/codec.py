@@ -388,9 +388,10 @@ def _read_items(reader: Convert, kind: Convert, *, strict: bool) -> Convert:
         return read
 
     def read_numbers(values: Any) -> Any:
-        if type(values) is not list or not _are_numbers(values):
+        are_numbers = type(values) is list and _are_numbers(values)
+        if not are_numbers or (strict and bool in map(type, values)):
             return read(values)
-        return read(values) if strict and bool in map(type, values) else kind(values)
+        return kind(values)
 
     return read_numbers
 
@@ -463,14 +464,15 @@ def _compile_read(kind: type) -> Convert:
         if is_versioned:
             data = upgraded(data)
         given = {}
-        for key, name, reader, has_default in rows:
-            if key in data:
-                try:
+        key = ""
+        try:
+            for key, name, reader, has_default in rows:
+                if key in data:
                     given[name] = reader(data[key])
-                except DataError as misfit:
-                    raise misfit.at(key) from None
-            elif not has_default:
-                raise DataError("", MISSING, key)
+                elif not has_default:
+                    raise DataError("", MISSING)
+        except DataError as misfit:
+            raise misfit.at(key) from None
         if strict and (unknown := data.keys() - {row[0] for row in rows} - {"schema"}):
             raise DataError("no such field", data[min(unknown)], min(unknown))
         return kind(**given)

@@ -96,6 +96,13 @@ def test_trials_of_former_versions_are_read():
     assert Trial.from_dict(fields) == OPEN
 
 
+def test_an_end_that_nothing_is_known_about_is_none_in_json():
+    open_end = Trial("inconclusive", Estimate(1.0, 0.0, math.inf, n=3), 1.0)
+    fields = open_end.to_dict()
+    assert (fields["ratio"], fields["low"], fields["high"], fields["n"]) == (1.0, 0.0, None, 3)
+    assert Trial.from_dict(fields) == open_end
+
+
 def test_a_check_survives_json():
     check = replace(checked(SAME, ALARM), kept="somewhere", budget_s=3.0)
     fields = json.loads(json.dumps(check.to_dict(), allow_nan=False))

@@ -96,6 +96,10 @@ def test_the_summary_counts_the_worst_first():
     assert GateResult("a", "b", rows).summary == "1 regression, 2 passed (1 faster)"
 
 
+def test_the_summary_counts_no_speedups_where_there_are_none():
+    assert GateResult("a", "b", (timed(ratio=1.0), timed(ratio=1.0))).summary == "2 passed"
+
+
 def test_everything_has_a_form_in_json():
     fields = json.loads(json.dumps(every_verdict().to_dict(), allow_nan=False))
     assert fields["verdict"] == "failed"

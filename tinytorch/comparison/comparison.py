@@ -396,19 +396,20 @@ def _slow_turns(samples: Samples) -> int:
     return sum(value > limit for value in samples.values)
 
 
-def _former_failure(words: str, fields: Mapping[str, Any]) -> dict[str, Any]:
+def _former_failure(former: str, fields: Mapping[str, Any]) -> dict[str, Any]:
     """Return the failure to evaluate of a record from before there were codes.
 
-    The sentence begins with the name of the side, of which one may be the beginning of the other.
+    Its sentence alone tells the side: it begins with the name, of which one may be the beginning of
+    the other.
     """
-    if words == NO_EVALUATE.words:
+    if former == NO_EVALUATE.words:
         return asdict(NO_EVALUATE)
     names = (str(fields.get(f"{side}_name")) for side in (BASELINE, CANDIDATE))
     sides = dict(zip(names, (BASELINE, CANDIDATE), strict=True))
-    fitting = [name for name in sides if words.startswith((f"{name} ", f"{name}:"))]
-    found = Failure(words)
+    fitting = [name for name in sides if former.startswith((f"{name} ", f"{name}:"))]
+    found = Failure(former)
     if fitting:
-        found = Failure(words, EVALUATE_FAILED, sides[max(fitting, key=len)])
+        found = Failure(former, EVALUATE_FAILED, sides[max(fitting, key=len)])
     return asdict(found)
 
 

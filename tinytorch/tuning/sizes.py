@@ -5,14 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from functools import cached_property
 from operator import index
 from time import perf_counter
-from typing import Any
+from typing import ClassVar
 
 import numpy as np
 
+from tinytorch.codec import Coded
 from tinytorch.comparison.sequential import estimate_ratio
 from tinytorch.errors import MeasurementError, ModelError, SettingError
 from tinytorch.measure.ceilings import Progress
@@ -59,7 +60,7 @@ UNFINISHED = ("budget", "not tried", "late")
 
 
 @dataclass(frozen=True)
-class SizeMeasurement:
+class SizeMeasurement(Coded):
     """What was measured at one size. `items` are the examples or tokens of one call.
 
     `latency` has seconds per call, round by round; in each round every size had a turn.
@@ -72,6 +73,15 @@ class SizeMeasurement:
     latency: Samples
     peak_bytes: int | None = None
 
+    also_written = (
+        *("latency.median", "throughput", "throughput_interval.low", "throughput_interval.high"),
+    )
+    renames: ClassVar = {
+        "latency.median": "latency_s",
+        "throughput_interval.low": "throughput_low",
+        "throughput_interval.high": "throughput_high",
+    }
+
     @property
     def throughput(self) -> float:
         """Return examples or tokens per second, at the median latency."""
@@ -81,19 +91,6 @@ class SizeMeasurement:
     def throughput_interval(self) -> Estimate:
         found = self.latency.median_interval(CONFIDENCE)
         return found.inverse.scaled(self.items)
-
-    def to_dict(self) -> dict[str, Any]:
-        interval = self.throughput_interval
-        return {
-            "size": self.size,
-            "items": self.items,
-            "latency_s": self.latency.median,
-            "throughput": self.throughput,
-            "throughput_low": interval.low,
-            "throughput_high": interval.high,
-            "peak_bytes": self.peak_bytes,
-            "latency": self.latency.to_dict(),
-        }
 
 
 @dataclass(frozen=True)
@@ -109,7 +106,7 @@ class Limit:
 
 
 @dataclass(frozen=True)
-class Ceiling:
+class Ceiling(Coded):
     """The largest size that ran within the limits of memory, and the next one that did not.
 
     0 if there is no such size, and None if no larger one was tried. `limit` says why that one
@@ -119,6 +116,8 @@ class Ceiling:
     largest: int
     failed: int | None
     limit: Limit
+
+    also_written = ("is_exact",)
 
     @property
     def is_exact(self) -> bool:
@@ -145,7 +144,7 @@ class Recommendation:
 
 
 @dataclass(frozen=True)
-class SizeAdvice(Shown):
+class SizeAdvice(Coded, Shown):
     """Throughput against latency over a batch size or a sequence length, and what follows.
 
     `usual` is the size of the example inputs; `unit` what one call works on, `examples` or
@@ -168,6 +167,9 @@ class SizeAdvice(Shown):
     memory_limit_bytes: int | None = None
     is_isolated: bool = True
     notes: tuple[str, ...] = ()
+
+    also_written = ("best", "knee", "recommended.size", "recommended.reason", "meets_limits")
+    renames: ClassVar = {"recommended.size": "recommended"}
 
     def __post_init__(self) -> None:
         if not self.points:
@@ -209,29 +211,6 @@ class SizeAdvice(Shown):
             return Recommendation(None, self._why_none())
         size = self._knee(fitting)
         return Recommendation(size, self._why(size, fitting))
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return everything, ready for JSON."""
-        recommended = self.recommended
-        return {
-            **{
-                name: getattr(self, name)
-                for name in ("name", "framework", "device", "axis", "unit", "usual")
-            },
-            "points": [point.to_dict() for point in self.points],
-            "best": self.best,
-            "knee": self.knee,
-            "tolerance": self.tolerance,
-            "recommended": recommended.size,
-            "reason": recommended.reason,
-            "meets_limits": self.meets_limits,
-            "latency_limit_s": self.latency_limit_s,
-            "memory_limit_bytes": self.memory_limit_bytes,
-            "ceiling": asdict(self.ceiling) | {"is_exact": self.ceiling.is_exact},
-            "limited_by": asdict(self.limited_by),
-            "is_isolated": self.is_isolated,
-            "notes": list(self.notes),
-        }
 
     # ------------------------------------------------------------ judging
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -102,9 +102,6 @@ class LowRank(Transform):
         if isinstance(self.energy, bool) or not 0 < self.energy <= 1:
             raise SettingError(f"energy is a share, above 0 up to 1, got {self.energy!r}")
         object.__setattr__(self, "keep", checked_patterns(self.keep))
-
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
 
     def plan(self, workload: Workload, profile: Profile | None = None) -> Plan:
         """Find the rank of each layer, and where it pays. A copy of the model is called."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from numbers import Real
 from typing import Any
 
@@ -427,9 +427,6 @@ class RemoveChannels(Transform):
         if not is_whole:
             raise SettingError(f"round_to is a number of channels from 1 on, got {self.round_to!r}")
         object.__setattr__(self, "keep", checked_patterns(self.keep))
-
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
 
     def plan(self, workload: Workload, profile: Profile | None = None) -> Plan:
         """Return the plan: which channels go, and which layers keep theirs. A copy is called."""

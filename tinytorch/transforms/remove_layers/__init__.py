@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
@@ -468,9 +468,6 @@ class RemoveLayers(Transform):
         if type(self.count) is not int or self.count < 1:
             raise SettingError(f"count is a number of layers, at least 1, got {self.count!r}")
         object.__setattr__(self, "keep", checked_patterns(self.keep))
-
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
 
     def plan(self, workload: Workload, profile: Profile | None = None) -> Plan:
         """Return the plan, found by removing layers one by one from a copy of the model."""
