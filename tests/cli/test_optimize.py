@@ -492,7 +492,7 @@ def test_a_second_run_repeats_nothing(capsys, tmp_path, factory):
         ("alone", ExitCode.USAGE, "it must return a Workload, or a model and its inputs"),
         ("without_inputs", ExitCode.USAGE, "has no example inputs; give the model something"),
         ("failing", ExitCode.INVALID, "ZeroDivisionError: division by zero"),
-        ("dice", ExitCode.INVALID, "gives different results for the same inputs"),
+        ("dice", ExitCode.INVALID, "is not deterministic"),
     ],
 )
 def test_a_target_that_cannot_be_optimized_is_one_line(capsys, factory, name, code, message):

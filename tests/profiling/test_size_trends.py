@@ -60,7 +60,7 @@ def test_time_may_follow_the_flops():
     flops = fit_trend("FLOPs", points, 32, None)
     trend = fit_trend("time", points, 32, None, flops=flops)
     assert trend.value == pytest.approx(1.0 + 1e-3 * attention(32))
-    assert trend.notes[0].startswith("time follows: fixed part + FLOPs; a size left out is missed")
+    assert trend.notes[0].startswith("time follows: fixed part + FLOPs; leave-one-out error")
     assert "by a power law by" in trend.notes[0]
     assert "the exponent is that at 16" in trend.notes[0]
 
