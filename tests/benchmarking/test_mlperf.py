@@ -138,7 +138,7 @@ def test_names_and_settings_are_checked():
         judge.run_standard_benchmark(Linear(2, 2), "digits_mlp", num_runs=0)
     with pytest.raises(SettingError, match="no model"):
         judge.run_standard_benchmark(7, "digits_mlp")
-    with pytest.raises(TargetError, match="no target"):
+    with pytest.raises(TargetError, match="not a target"):
         judge.run_standard_benchmark("nothing", "digits_mlp")
 
 

@@ -80,7 +80,7 @@ def test_a_workload_brings_inputs_and_score_along():
 
 def test_targets_are_loaded_and_wrong_ones_refused():
     assert make_subject("mlp", "mlp").inputs[0].shape == (1, 784)
-    with pytest.raises(TargetError, match="no target"):
+    with pytest.raises(TargetError, match="not a target"):
         make_subject("x", "no-such-model")
     with pytest.raises(SettingError, match="no model"):
         make_subject("x", 7)

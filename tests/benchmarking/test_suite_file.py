@@ -60,7 +60,7 @@ def test_without_a_name_it_is_that_of_the_file(write):
         ('"mlp"', '"mpl"', "workload 1: target 'mpl': did you mean 'mlp'"),
         ("models.py:make", "models.py:mak", "workload 2: target 'models.py:mak'.*mean 'make'"),
         ("models.py:make", "other.py:make", "there is no file .*other.py"),
-        ("fast.py:convert", "quick", "transforms 'quick': give none, file.py:name"),
+        ("fast.py:convert", "quick", "transforms 'quick'"),
         ("[scenario.server]", "[scenario.servr]", "scenario has the unknown key 'servr'; did"),
         ("percentile = 99", "percentile = 199", "scenario.server: percentile = 199"),
         ("percentile", "percentil", "scenario.server has the unknown key 'percentil'"),
