@@ -444,7 +444,7 @@ def test_what_was_named_and_does_not_fit_a_target_is_said(capsys):
     assert main(["optimize", "mlp", *words]) == 0
     seen = capsys.readouterr()
     assert [each["name"] for each in json.loads(seen.out)["entries"]] == ["int8-dynamic"]
-    assert "channels-last is for models of pytorch, and this is one of core\n" in seen.err
+    assert "channels-last needs a model of pytorch, this is one of core\n" in seen.err
 
 
 def test_some_of_the_catalog_are_listed(capsys):
