@@ -166,7 +166,7 @@ def test_the_budget_ends_the_search(monkeypatch):
     assert len(found.trials) == 1
     assert not found.is_complete
     assert not found.is_confirmed
-    assert any("the budget ended before the search did" in note for note in found.notes)
+    assert any("stopped by the time budget" in note for note in found.notes)
 
 
 def test_late_arrivals_are_a_doubt(monkeypatch):

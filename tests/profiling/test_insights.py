@@ -86,9 +86,7 @@ def test_a_long_tail_warns_of_the_mean():
 
 
 def test_a_single_run_says_nothing_about_variance():
-    assert find_insights(Samples("", (0.001,))) == (
-        "timed once: nothing can be said about how much the time varies",
-    )
+    assert find_insights(Samples("", (0.001,))) == ("n=1: the variation of the time is unknown",)
 
 
 @pytest.mark.parametrize(

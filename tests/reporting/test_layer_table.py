@@ -39,7 +39,7 @@ def test_the_tree_is_indented():
         "Net",
         "  blocks.0 ... 1 (2x) Block",
         "    fc Linear",
-        "    (blocks.0 ... 1 itself)",
+        "    (blocks.0 ... 1, self)",
     ]
 
 

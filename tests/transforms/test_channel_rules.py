@@ -135,7 +135,7 @@ def test_sums_tie_what_they_add():
         (lambda x: x.sum(axis=1, keepdims=True), 1, "a Sum is computed over all"),
         (lambda x: x.mean(axis=-1).reshape(3, 1), 1, "a Mean is computed over all"),
         (lambda x: x @ x.T, 3, "two things that were computed"),
-        (lambda x: where(x.data > 0, x, x), 6, "nobody knows how channels pass through Where"),
+        (lambda x: where(x.data > 0, x, x), 6, "no rule for how channels pass through Where"),
     ],
 )
 def test_channels_stay_where_something_needs_all_of_them(between, width, reason):

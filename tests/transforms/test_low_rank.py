@@ -268,7 +268,7 @@ def test_a_weight_that_somebody_else_needs_as_it_is_stays():
     work = workload("shared")
     plan = LowRank(0.5, keep=("twin",)).plan(work)
     assert reasons(plan) == {
-        "first": "it shares its weight with 'twin', which stays as it is",
+        "first": "it shares its weight with 'twin', which is not changed",
         "twin": "kept by keep='twin'",
     }
 

@@ -138,7 +138,7 @@ def test_a_factored_language_model_generates(name):
 def test_a_tied_head_is_left_alone():
     plan, model = factored(tiny("gpt2"), energy=0.7)
     assert reasons(plan)["lm_head"] == (
-        "it shares its weight with 'transformer.wte', which stays as it is"
+        "it shares its weight with 'transformer.wte', which is not changed"
     )
     assert model.lm_head.weight is model.transformer.wte.weight
 
@@ -153,7 +153,7 @@ def test_layers_with_one_weight_go_on_sharing_it():
     assert small[0][1].bias is not small[2][1].bias
     assert plan.shrinkage.value == held(case.model) / held(small)
     plan = LowRank(energy=0.5, keep=("2",)).plan(case)
-    assert reasons(plan)["0"] == "it shares its weight with '2', which stays as it is"
+    assert reasons(plan)["0"] == "it shares its weight with '2', which is not changed"
 
 
 def test_bytes_follow_the_dtype():

@@ -61,7 +61,7 @@ def test_models_of_transformers_keep_their_outputs(name, how):
     assert is_unchanged(case.model, before)
     assert "outputs change by" in plan.notes[0]
     if how == "autocast":
-        assert plan.not_predicted["shrinkage"] == "the weights stay as they are"
+        assert plan.not_predicted["shrinkage"] == "the weights are not converted"
     else:
         assert plan.shrinkage.value == held(case.model) / held(model) > 1.3
     assert json.loads(json.dumps(plan.to_dict()))["transform"] == "LowerPrecision"

@@ -129,7 +129,7 @@ def test_names_and_objects_that_give_a_backend_are_accepted():
 def test_what_cannot_be_is_explained():
     with pytest.raises(BackendError, match="unknown backend 'nothing'"):
         set_model_backend(model(), "nothing")
-    with pytest.raises(SettingError, match=r"a function cannot have a backend.*use_backend"):
+    with pytest.raises(SettingError, match=r"a function cannot have its own backend.*use_backend"):
         set_model_backend(lambda x: x, "numpy")
 
 

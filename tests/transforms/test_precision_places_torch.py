@@ -56,7 +56,7 @@ def test_linear_layers_are_chosen_and_the_others_have_reasons():
     steps, reasons = found(model)
     assert [*steps] == ["0"]
     assert reasons == {
-        "1": "LayerNorm is no linear layer or convolution, and stays as it is",
+        "1": "LayerNorm is no linear layer or convolution",
         "2": "a Own is a Linear that may compute something else",
         "3": "it holds float16 already",
         "4": "its forward was replaced on this object by another function",
@@ -82,8 +82,8 @@ def test_a_tied_head_stays_with_a_table_that_cannot_join():
     for settings in ({"keep": ("table",)}, {"called": {"body", "heads.0", "heads.1"}}):
         steps, reasons = found(model, **settings)
         assert [*steps] == ["body"]
-        assert reasons["heads.0"] == "it shares its weight with 'table', which stays as it is"
-        assert reasons["heads.1"].endswith("which stays as it is")
+        assert reasons["heads.0"] == "it shares its weight with 'table', which is not converted"
+        assert reasons["heads.1"].endswith("which is not converted")
     model.table.max_norm = 1.0
     assert [*found(model)[0]] == ["body"]
 

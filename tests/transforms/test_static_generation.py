@@ -37,7 +37,7 @@ def test_models_of_core_are_left_alone():
     workload, transform = load_workload("gpt"), StaticGeneration()
     plan = transform.plan(workload)
     assert plan.is_empty
-    assert plan.skipped[0].reason.endswith("; generate(cache=...) of its own keeps a cache")
+    assert plan.skipped[0].reason.endswith("; its own generate(cache=...) keeps a cache")
     copy = transform.apply(workload, plan)
     assert type(copy) is type(workload.model)
     assert copy is not workload.model

@@ -44,7 +44,7 @@ def test_a_workload_its_name_or_a_model_with_inputs_will_do():
     ("given", "message"),
     [
         ((net(),), "what is Sequential to be called with"),
-        ((Workload("own", net(), (X,)), X), "a workload has inputs of its own"),
+        ((Workload("own", net(), (X,)), X), "a workload has its own inputs"),
     ],
 )
 def test_what_is_missing_or_too_much_is_said(given, message):

@@ -100,8 +100,10 @@ def _what_is_unknown(latency: Samples) -> list[str]:
     unknown = [q for q in PERCENTILES if latency.count < values_needed(q)]
     if not unknown:
         return []
-    needed = ", ".join(f"p{q:g} takes {values_needed(q)}" for q in unknown)
-    return [f"{latency.count} queries are too few for both ends of every interval: {needed}"]
+    needed = ", ".join(f"p{q:g} ({values_needed(q)})" for q in unknown)
+    return [
+        f"n={latency.count} is too few for two-sided intervals of {needed}; increase the budget"
+    ]
 
 
 # ---------------------------------------------------------------- which rate to try next:
@@ -455,7 +457,7 @@ def _with_notes(found: ServerResult, doubts: list[str]) -> ServerResult:
             f"it takes {values_needed(share)}"
         )
     if not found.is_complete:
-        notes.append("the budget ended before the search did; a larger one narrows it down")
+        notes.append("the search was stopped by the time budget; increase it to narrow the rate")
     trial = found.trial
     if trial is not None and trial.planned / trial.rate < LEAST_BOUNDS / 2 * found.bound_s:
         notes.append(

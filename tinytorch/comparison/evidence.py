@@ -299,7 +299,7 @@ def gather_evidence(first: AnySide, second: AnySide, *, margin: float) -> Eviden
         once = side.outputs() if once is None else once
         outputs.append(once)
         if once and is_called_again and not _repeats(side, once):
-            notes.append(f"{side.name} gives different results for the same inputs")
+            notes.append(f"{side.name} is not deterministic")
         if side.in_process:
             side.release()  # a device may have no room for copies of both
     notes += _about_inputs(first, second)

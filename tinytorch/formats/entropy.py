@@ -171,7 +171,7 @@ def _push(states: Array, sizes: Array, starts: Array) -> Array:
 
 
 class BitDecoder:
-    """Gives bits back, for the same chances in the same order as the encoder had them.
+    """Decodes bits, for the same chances in the same order as the encoder had them.
 
     The bytes may be anything: then the bits are, or a ValueError says that the bytes are too few.
     """

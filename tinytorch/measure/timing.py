@@ -527,7 +527,7 @@ class time_limit:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, self._previous)
         left, interval = self._timer_before
-        if left:  # Somebody around us has a limit too; one that has passed rings at once.
+        if left:  # An outer limit is set, too; one that has passed rings immediately.
             left = max(SOONEST_S, left - (monotonic() - self._started))
             signal.setitimer(signal.ITIMER_REAL, left, interval)
 

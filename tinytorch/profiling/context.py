@@ -138,7 +138,7 @@ def _percent(share: float) -> str:
 
 def _about_variance(samples: Samples) -> list[str]:
     if samples.count == 1:
-        return ["timed once: nothing can be said about how much the time varies"]
+        return ["n=1: the variation of the time is unknown"]
     found = [samples.stability.note]
     tail = samples.maximum / samples.median if samples.median > 0 else 1.0
     if tail > NOTABLE_TAIL:

@@ -635,7 +635,7 @@ def structured_prune(model: Any, prune_ratio: float = 0.5) -> Any:
 
 @dataclass
 class MagnitudePruner:
-    """Gives pruned copies: of all weights of a model, the `sparsity` smallest are zero.
+    """Makes pruned copies: of all weights of a model, the `sparsity` smallest are zero.
 
     `masks` are those of the last model that was pruned: ``pruner.masks.apply(model)`` sets the same
     weights to zero again, for example after a step of training.
@@ -657,7 +657,7 @@ class MagnitudePruner:
 
 @dataclass
 class StructuredPruner:
-    """Gives smaller models: `ratio` of the channels are removed, with all that belongs to them.
+    """Makes smaller models: `ratio` of the channels are removed, with all that belongs to them.
 
     It is ``RemoveChannels(ratio=...)`` in one call; `plan` says what the last call removed.
     """

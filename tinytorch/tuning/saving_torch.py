@@ -42,7 +42,7 @@ MOST_PROBLEMS = 5
 
 Tensors = dict[str, torch.Tensor]
 Take = Callable[[str, torch.Tensor], torch.Tensor]
-"""Gives a tensor of a file by its name, if it is like the one that a model holds."""
+"""Returns a tensor of a file by its name, if it matches the one that a model holds."""
 
 
 class TorchStorage:

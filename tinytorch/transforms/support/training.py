@@ -39,7 +39,7 @@ __all__ = [
 # weights that stay zero, that lie on a grid, or anything alike
 
 Project = Callable[[Array], Array]
-"""Gives the values that a parameter holds, from a free copy of it that is not to be changed."""
+"""Returns the values that a parameter holds, from a free copy that it does not change."""
 Prepare = Callable[[int, Sequence[Array]], None]
 PREFIX = "free."
 
