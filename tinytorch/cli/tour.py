@@ -97,11 +97,11 @@ class _Guide:
 
 def _rendered(document: "Document") -> "RenderableType":
     """Return a chapter with a blank line after it."""
-    from rich.padding import Padding
+    from rich.console import Group
 
     from tinytorch.reporting.terminal import render
 
-    return Padding(render(document), (0, 0, 1, 0))
+    return Group(render(document), "")
 
 
 class _Named:

@@ -542,6 +542,9 @@ BUILDERS = {
     "tinytorch.tuning.optimization.Optimization": (
         "tinytorch.reporting.optimization:optimization_document"
     ),
+    "tinytorch.benchmarking.performance.PerformanceTable": (
+        "tinytorch.reporting.benchmarking_classics:performances_document"
+    ),
     "tinytorch.benchmarking.suite_run.EntryOutcome": "tinytorch.reporting.suite:suite_document",
     "tinytorch.comparison.comparison.Comparison": (
         "tinytorch.reporting.comparison:comparison_document"
