@@ -17,7 +17,6 @@ __all__ = ["Shown", "benchmarking_reports", "competition_boards", "profiling_rep
 # Class of a result that has no builder in `reporting/document.py` -> what renders it.
 RENDERERS = {
     "KernelReport": "tinytorch.reporting.machine:render_kernel_choices",
-    "PerformanceTable": "tinytorch.reporting.benchmarking_classics:render_performances",
     "Profile": "tinytorch.reporting.profile:render_profile",
     "SizeAdvice": "tinytorch.reporting.advice:render_size_advice",
 }

@@ -30,6 +30,9 @@ from dataclasses import dataclass, field, replace
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
+import numpy as np
+import numpy.typing as npt
+
 from tinytorch.errors import SettingError
 from tinytorch.measure.environment import Environment
 from tinytorch.measure.estimate import Estimate
@@ -61,6 +64,8 @@ __all__ = [
     "Paragraph",
     "ParetoPlot",
     "ParetoPoint",
+    "Picture",
+    "Pictures",
     "Preformatted",
     "ProfileFlame",
     "ProfilePart",
@@ -394,6 +399,22 @@ class ParetoPlot(Chart):
 
 
 @dataclass(frozen=True)
+class Picture:
+    """An image of two colours, with words below it."""
+
+    bright: npt.NDArray[np.bool_]
+    text: str
+    tone: Tone = ""
+
+
+@dataclass(frozen=True)
+class Pictures(Chart):
+    """Small images beside each other."""
+
+    pictures: Sequence[Picture]
+
+
+@dataclass(frozen=True)
 class ProfilePart(Chart):
     """A part of the page of a profile, by its anchor there."""
 
@@ -517,8 +538,12 @@ BUILDERS = {
     "tinytorch.competition.judgement.Judgement": (
         "tinytorch.reporting.competition:judgement_document"
     ),
+    "tinytorch.tuning.tour.Tour": "tinytorch.reporting.tour:tour_document",
     "tinytorch.tuning.optimization.Optimization": (
         "tinytorch.reporting.optimization:optimization_document"
+    ),
+    "tinytorch.benchmarking.performance.PerformanceTable": (
+        "tinytorch.reporting.benchmarking_classics:performances_document"
     ),
     "tinytorch.benchmarking.suite_run.EntryOutcome": "tinytorch.reporting.suite:suite_document",
     "tinytorch.comparison.comparison.Comparison": (

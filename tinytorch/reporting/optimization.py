@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-
-from rich.table import Table as RichTable
-from rich.text import Text
+from collections.abc import Iterator
 
 from tinytorch.errors import TinyTorchError
 from tinytorch.measure.estimate import Estimate
@@ -90,7 +87,7 @@ from tinytorch.tuning.attempt import (
 from tinytorch.tuning.optimization import Optimization
 from tinytorch.tuning.saving import snippet
 
-__all__ = ["named_lines", "optimization_document"]
+__all__ = ["INTERRUPTED", "optimization_document"]
 
 RECOMMENDED = "★"
 LEAST_NAME = 32
@@ -463,13 +460,3 @@ def _profile(optimization: Optimization) -> Iterator[Section]:
     for anchor, title in titles.items():
         kind = ProfileFlame if anchor == "time" else ProfilePart
         yield Section(anchor, title, (kind(optimization.profile, anchor),))
-
-
-def named_lines(rows: Iterable[tuple[str, Text]]) -> RichTable:
-    """Lay names and texts out below each other; a text that does not fit goes on below itself."""
-    table = RichTable.grid(padding=(0, 2, 0, 0))
-    table.add_column(no_wrap=True)
-    table.add_column(overflow="fold")
-    for name, text in rows:
-        table.add_row(Text(name), text)
-    return table

@@ -222,7 +222,7 @@ def sparkline(values: Sequence[float], width: int = 32) -> str:
     return "".join(BARS[round(height * (len(BARS) - 1))] for height in heights)
 
 
-def braille_image(image: npt.NDArray[np.floating], threshold: float) -> str:
+def braille_image(image: npt.NDArray[np.floating] | npt.NDArray[np.bool_], threshold: float) -> str:
     """Draw the bright pixels of an image, eight to a letter, as lines of text."""
     rows, columns = -(-image.shape[0] // 4), -(-image.shape[1] // 2)
     bright = np.zeros((4 * rows, 2 * columns), dtype=np.int64)

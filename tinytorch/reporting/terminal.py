@@ -8,6 +8,7 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
+from rich.columns import Columns
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.table import Table as RichTable
 from rich.text import Text
@@ -30,6 +31,7 @@ from tinytorch.reporting.document import (
     LogPlot,
     Only,
     Paragraph,
+    Pictures,
     Preformatted,
     Row,
     Section,
@@ -45,6 +47,7 @@ from tinytorch.reporting.quantities import (
     BESIDE,
     LEAST_COLUMNS,
     WIDTH,
+    braille_image,
     log_plot,
     share_bar,
     sparkline,
@@ -324,6 +327,14 @@ def letters_of(chart: LogPlot, *, width: int = WIDTH) -> str:
     )
 
 
+def _pictures(chart: Pictures, width: int, ascii_only: bool) -> Columns:
+    drawn = [
+        Group(Text(braille_image(each.bright, 0.5)), Text(each.text, STYLES[each.tone]))
+        for each in chart.pictures
+    ]
+    return Columns(drawn, padding=(0, GAP))
+
+
 def _forest_plot(chart: ForestPlot, width: int, ascii_only: bool) -> RenderableType:
     return chart
 
@@ -378,6 +389,7 @@ CHARTS: dict[type[Chart], Callable[[Any, int, bool], RenderableType]] = {
     TrendLine: _trend_line,
     ForestPlot: _forest_plot,
     LogPlot: _log_plot,
+    Pictures: _pictures,
 }
 """Kind of chart -> what draws it in so many columns, with plain letters where nothing else is
 there. Charts that are not named are left out of terminals."""

@@ -24,10 +24,8 @@ from tinytorch.reporting.html.plot import (
 )
 from tinytorch.reporting.quantities import ratio_text, value_text
 
-__all__ = ["TONES", "forest_picture", "margin_picture"]
+__all__ = ["forest_picture", "margin_picture"]
 
-TONES = {"green": "good", "red": "bad", "cyan": "neutral", "yellow": "unknown"}
-"""Colour of a terminal, as boards name them -> class; other rows have a tone already."""
 EDGE = 2.0
 """Percent that are left free at both ends."""
 LINE, ROW, STRIP, BOTTOM = 18, 34, 44, 58
@@ -109,7 +107,7 @@ def _row(row: ForestRow, scale: Scale, top: float, lines: int) -> list[Markup]:
             _end(left, middle, is_known=row.low > 0, outwards=-1),
             _end(right, middle, is_known=row.high < math.inf, outwards=1),
             element("circle", cx=across(scale(row.value)), cy=middle, r=RADIUS),
-            class_=f"mark {TONES.get(row.tone, row.tone) or 'neutral'}",
+            class_=f"mark {row.tone or 'neutral'}",
         ),
     ]
 

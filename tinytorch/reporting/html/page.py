@@ -36,6 +36,7 @@ from tinytorch.reporting.document import (
     Only,
     Paragraph,
     ParetoPlot,
+    Pictures,
     Preformatted,
     ProfileFlame,
     ProfilePart,
@@ -55,6 +56,7 @@ from tinytorch.reporting.forest_plot import ForestPlot
 from tinytorch.reporting.html.forest import forest_picture, margin_picture
 from tinytorch.reporting.html.markup import Markup, element, joined, listed, table
 from tinytorch.reporting.html.pareto import pareto_picture
+from tinytorch.reporting.html.pictures import pictures_drawing
 from tinytorch.reporting.html.plot import beside, figure
 from tinytorch.reporting.html.runs import overlaid_distributions, run_order
 from tinytorch.reporting.html.trend import small_trend, trend_picture
@@ -404,6 +406,7 @@ CHARTS: dict[type[Chart], Callable[[Any], Markup]] = {
     ForestPlot: forest_picture,
     MarginPlot: margin_picture,
     ParetoPlot: pareto_picture,
+    Pictures: pictures_drawing,
     RunOrder: run_order,
     Distribution: overlaid_distributions,
     LogPlot: lambda chart: element("pre", letters_of(chart)),
@@ -556,7 +559,6 @@ def _any_text(value: Any) -> str:
 
 PAGES = {
     "tinytorch.profiling.profile.Profile": "tinytorch.reporting.html.profile_page:profile_page",
-    "tinytorch.tuning.tour.Tour": "tinytorch.reporting.html.tour_page:tour_page",
 }
 """Type of a result -> the module and the function that makes its page.
 
