@@ -59,7 +59,7 @@ NEXT_COMMANDS = (
     ("tinytorch compare old.py:make new.py:make", "is the new one faster, with equal accuracy?"),
 )
 """What to type with a model of one's own, and what it answers."""
-STORY = ("why", "advice", "next", "speedups", "attempts", "unused", "parts")
+STORY = ("confirmation", "why", "advice", "next", "speedups", "attempts", "unused", "parts")
 """Sections of an optimization that its chapter tells, in this order; the page has all of them."""
 SAMPLE = (
     "Trained models were profiled; what could make them better was tried on copies, checked for "
