@@ -187,7 +187,7 @@ def test_an_evaluate_that_fails_for_the_model_as_it_is_is_said_first():
     def broken(model):
         raise KeyError("labels")
 
-    with pytest.raises(ModelError, match=r"could not be evaluated: KeyError.*mend evaluate"):
+    with pytest.raises(ModelError, match=r"could not be evaluated: KeyError.*fix evaluate"):
         Trials(workload(evaluate=broken), Settings())
 
 

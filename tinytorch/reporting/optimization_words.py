@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields
@@ -11,6 +10,7 @@ from typing import Any
 
 from tinytorch.comparison.accuracy import NOT_WORSE
 from tinytorch.comparison.comparison import Comparison
+from tinytorch.comparison.evidence import BASELINE, CANDIDATE
 from tinytorch.comparison.outputs import OutputDifference
 from tinytorch.measure.estimate import FASTER, INCONCLUSIVE, SAME, SLOWER, Estimate
 from tinytorch.measure.interleaving import LATENCY, THROUGHPUT
@@ -26,7 +26,13 @@ from tinytorch.reporting.comparison import (
 from tinytorch.reporting.comparison import STYLES as COLOURS
 from tinytorch.reporting.forest_plot import ForestPlot, ForestRow, ratio_text
 from tinytorch.reporting.profile_words import device_sentence, mostly_waits, reasons
-from tinytorch.reporting.quantities import UNKNOWN, percent_text, rate_text, seconds_text
+from tinytorch.reporting.quantities import (
+    UNKNOWN,
+    percent_text,
+    rate_text,
+    seconds_text,
+    without_numbers,
+)
 from tinytorch.transforms.inference_mode import INFERENCE_MODE
 from tinytorch.tuning.attempt import (
     ACCURACY_INCONCLUSIVE,
@@ -235,7 +241,6 @@ CONFIRMED_ON = {
     "": "",
 }
 """Which model a confirmation is of -> how that is said; nothing in what earlier versions kept."""
-NUMBER = re.compile(r"\d[\d.]*")
 
 
 # ---------------------------------------------------------------- the verdict
@@ -530,10 +535,10 @@ def every_note(optimization: Optimization) -> list[str]:
     alike: dict[str, list[tuple[str, str]]] = {}
     for each in optimization.attempts:
         for note in _notes_of(each):
-            alike.setdefault(NUMBER.sub("#", note), []).append((each.name, note))
+            alike.setdefault(without_numbers(note), []).append((each.name, note))
     for each in optimization.confirmations:
         for note in _notes_of(each):
-            alike.setdefault(NUMBER.sub("#", note), [(f"{each.name}, measured again", note)])
+            alike.setdefault(without_numbers(note), [(f"{each.name}, measured again", note)])
     timed = sum(each.comparison is not None for each in optimization.attempts)
     return [*optimization.notes, *(_said_once(pairs, timed) for pairs in alike.values())]
 
@@ -541,12 +546,11 @@ def every_note(optimization: Optimization) -> list[str]:
 def _notes_of(attempt: Attempt) -> list[str]:
     notes = list(attempt.notes)
     if attempt.comparison is not None:
-        contradiction = attempt.comparison.contradiction
-        notes += [each for each in note_lines(attempt.comparison) if each != contradiction]
-        notes += [f"not measured: {each}" for each in missing_lines(attempt.comparison)]
-    # Where a sentence is about it: elsewhere `compiled` or `threads` are ordinary words.
-    subject = re.compile(rf"(^|: |\bof ){re.escape(attempt.name)}(?=[ :]|$)")
-    return list(dict.fromkeys(subject.sub(r"\1it", each) for each in notes))
+        found = attempt.comparison.named(BASELINE, CANDIDATE)  # the line begins with its name
+        shown_elsewhere = (attempt.comparison.contradiction, found.contradiction)
+        notes += [each for each in note_lines(found) if each not in shown_elsewhere]
+        notes += [f"not measured: {each}" for each in missing_lines(found)]
+    return list(dict.fromkeys(notes))
 
 
 def _said_once(pairs: Sequence[tuple[str, str]], timed: int) -> str:

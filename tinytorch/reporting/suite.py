@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,6 +25,7 @@ from tinytorch.reporting.quantities import (
     factor_text,
     percent_text,
     seconds_text,
+    without_numbers,
 )
 
 if TYPE_CHECKING:
@@ -52,7 +52,6 @@ TITLES = {
     "offline": "all queries at once, in batches",
     "server": "queries arrive at random, one worker",
 }
-NUMBER = re.compile(r"\d[\d.]*")
 NO_COMPARISON = (
     "Entries were measured one after the other, each in a process of its own: ratios between them, "
     "or to an earlier run, are hints. `tinytorch compare` and `tinytorch gate` compare."
@@ -252,7 +251,7 @@ def shared_notes(outcomes: Sequence[EntryOutcome]) -> list[str]:
     alike: dict[str, list[tuple[str, str]]] = {}
     for each in outcomes:
         for note in _notes_of(each):
-            alike.setdefault(NUMBER.sub("#", note), []).append((each.name, note))
+            alike.setdefault(without_numbers(note), []).append((each.name, note))
     return [_said_once(pairs, len(outcomes)) for pairs in alike.values()]
 
 
