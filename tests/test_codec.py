@@ -269,8 +269,9 @@ def test_hints_say_how_data_is_read(hint, data, expected):
 
 @pytest.mark.parametrize("kind", [Note, Failure])
 def test_notes_of_former_versions_are_text(kind):
-    assert decode(kind, "some words") == kind("some words")
-    assert decode(kind, {"words": "some words", "code": "c"}) == kind("some words", "c")
+    for _ in range(2):  # how a class is read is worked out on first use
+        assert decode(kind, "some words") == kind("some words")
+        assert decode(kind, {"words": "some words", "code": "c"}) == kind("some words", "c")
     assert encode(kind("some words", "c")) == {"words": "some words", "code": "c", "subject": ""}
     with pytest.raises(DataError, match=f"{kind.__name__}: expected an object, got 3"):
         decode(kind, 3)

@@ -413,8 +413,9 @@ def _read_tuple(readers: Sequence[Convert]) -> Convert:
 
 def _read_note(kind: type[Note]) -> Convert:
     """Read a note; former versions wrote the words alone."""
-    reader = _read_fields(kind)
-    return lambda value: kind(value) if isinstance(value, str) else reader(value)
+    reader = _compile_read(kind)
+    READERS[kind] = lambda value: kind(value) if isinstance(value, str) else reader(value)
+    return READERS[kind]
 
 
 def _read_path(value: Any) -> Path:

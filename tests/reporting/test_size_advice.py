@@ -41,7 +41,7 @@ def test_two_rounds_have_an_open_interval():
 def test_what_follows_is_said_in_words():
     text = shown(advice_of(curve()), 200)
     assert "Recommended batch size: 128 (the smallest size conclusively within 10%" in text
-    assert "Largest that runs: at least 256; 512 does not: MemoryError: no room." in text
+    assert "Largest that runs: >= 256; 512 does not: MemoryError: no room." in text
     assert "Why no larger one is in the table: the throughput no longer grows." in text
     assert "★ knee, recommended" in text
 

@@ -86,5 +86,5 @@ def test_errors_are_shares_of_the_largest_that_is_a_number():
 
 def test_a_sensitivity_shows_itself():
     found = of_errors(0.1, 0.2, 0.3)
-    assert "the worst one alone, layers.1" in shown(found)
+    assert "worst layer alone: layers.1" in shown(found)
     assert "Sensitivity" in found._repr_html_()
