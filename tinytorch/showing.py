@@ -21,13 +21,10 @@ RENDERERS = {
     "Comparison": "tinytorch.reporting.comparison:render_comparison",
     "CompressionResult": "tinytorch.reporting.transforms:render_compression",
     "Deployment": "tinytorch.reporting.transforms:render_deployment",
-    "KernelReport": "tinytorch.reporting.machine:render_kernel_choices",
     "Optimization": "tinytorch.reporting.optimization:render_optimization",
     "PerformanceTable": "tinytorch.reporting.benchmarking_classics:render_performances",
     "Plan": "tinytorch.reporting.transforms:render_plan",
-    "Profile": "tinytorch.reporting.profile:render_profile",
     "Sensitivity": "tinytorch.reporting.transforms:render_sensitivity",
-    "SizeAdvice": "tinytorch.reporting.advice:render_size_advice",
 }
 
 

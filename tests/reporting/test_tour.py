@@ -51,7 +51,7 @@ def test_why_has_the_bottleneck_its_bound_and_amdahl():
     text = " ".join(visit_text(faster()).split())
     assert "A call takes 10.0 ms" in text
     assert "-bound" in text
-    assert "Twice as fast, it would make the whole" in text
+    assert "Amdahl: 2x faster here gives" in text
 
 
 def test_suggestions_stand_with_what_was_predicted():

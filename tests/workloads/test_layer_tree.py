@@ -37,9 +37,9 @@ def test_repeated_blocks_are_one_row_with_rows_for_what_is_inside():
         (0, "Net"),
         (1, "blocks.0 ... 1 (2x)"),
         (2, "fc"),
-        (2, "(blocks.0 ... 1 itself)"),
+        (2, "(blocks.0 ... 1, self)"),
         (1, "head"),
-        (1, "(Net itself)"),
+        (1, "(Net, self)"),
         (0, "(unattributed)"),
     ]
 
@@ -49,10 +49,10 @@ def test_expanded_blocks_stand_one_by_one():
     assert labels[1:7] == [
         "blocks.0",
         "fc",
-        "(blocks.0 itself)",
+        "(blocks.0, self)",
         "blocks.1",
         "fc",
-        "(blocks.1 itself)",
+        "(blocks.1, self)",
     ]
 
 
@@ -77,7 +77,7 @@ def test_the_own_times_add_up_to_the_call(make, depth, expand):
 
 def test_what_a_container_does_itself_is_a_row():
     rows = {row.label: row for row in layer_rows(example_profile())}
-    own = rows["(blocks.0 ... 1 itself)"]
+    own = rows["(blocks.0 ... 1, self)"]
     assert own.role == "itself"
     assert own.own_s == pytest.approx(2 * MS)
     assert own.layer.macs == 0

@@ -535,7 +535,7 @@ def _rows(node: _Node, level: int, depth: int | None) -> Iterable[LayerRow]:
         yield from _rows(child, level + 1, depth)
     own = _own(node)
     if own.self_s:
-        label = f"({node.label.partition(' (')[0]} itself)"
+        label = f"({node.label.partition(' (')[0]}, self)"
         yield LayerRow(label, level + 1, "itself", own, node.paths, own.self_s)
 
 

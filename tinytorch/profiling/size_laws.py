@@ -591,7 +591,7 @@ class Trend:
         """Which law it is, how well it tells what it has not seen, and what to doubt."""
         doubts = tuple(f"{self.quantity}: {note}" for note in self.law.notes)
         if self.interval is not None and not self.is_shown:
-            wide = f"its interval is wider than a factor of {WIDEST:g}: nothing is shown"
+            wide = f"inconclusive: the interval spans more than a factor of {WIDEST:g}"
             doubts = (f"{self.quantity}: {wide}", *doubts)
         if self.words == NOT_RESOLVED:
             doubts = (f"{self.quantity}: the exponent is {NOT_RESOLVED}", *doubts)
@@ -605,12 +605,12 @@ class Trend:
             return (f"{self.quantity} {verb} {law.formula}{unit} {where}",)
         if law.error is None:
             return ()
-        words = f"{self.quantity} follows: {law.name}; a size left out is missed by {law.error:.1%}"
+        words = f"{self.quantity} follows: {law.name}; leave-one-out error {law.error:.1%}"
         if law.name != POWER and law.power_law_error is not None:
             words += f", by a power law by {law.power_law_error:.1%}"
             words += f"; the exponent is that at {sizes[-1]}"
         if law.rivals:
-            words += f"; not told apart, and covered by the interval: {', '.join(law.rivals)}"
+            words += f"; indistinguishable, and covered by the interval: {', '.join(law.rivals)}"
         return (words,)
 
     def to_dict(self) -> dict[str, Any]:

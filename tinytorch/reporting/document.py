@@ -24,14 +24,14 @@ know the classes here only. Their rules, so that a builder rarely asks which med
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib import import_module
 from typing import Any, Literal, TypeAlias
 
 from tinytorch.errors import SettingError
 from tinytorch.measure.environment import Environment
-from tinytorch.reporting.quantities import HEADROOM, UNKNOWN
+from tinytorch.reporting.quantities import HEADROOM, UNKNOWN, Mark
 
 __all__ = [
     "BUILDERS",
@@ -49,6 +49,7 @@ __all__ = [
     "Folded",
     "Item",
     "Link",
+    "LogPlot",
     "Only",
     "Paragraph",
     "Preformatted",
@@ -62,6 +63,7 @@ __all__ = [
     "TrendLine",
     "Words",
     "document_of",
+    "open_rows",
     "plain_text",
 ]
 
@@ -247,6 +249,20 @@ def depths(rows: Iterable[Row]) -> list[int]:
     return found
 
 
+def open_rows(rows: Iterable[Row]) -> Iterator[Row]:
+    """Leave out what stands below a folded row, and folded rows that only head others."""
+    hidden: set[str] = set()
+    for row in rows:
+        is_heading = row.is_folded and not any(
+            each if isinstance(each, str) else not each.is_empty for each in row.cells[1:]
+        )
+        is_hidden = row.parent in hidden
+        if row.path is not None and (is_hidden or row.is_folded):
+            hidden.add(row.path)
+        if not is_hidden and not is_heading:
+            yield row
+
+
 # ---------------------------------------------------------------- charts
 
 
@@ -292,10 +308,11 @@ class TrendLine(Chart):
 
 @dataclass(frozen=True)
 class Run:
-    """The values of one side, in their order."""
+    """The values of one side, in their order; `interval` is that of their median."""
 
     name: str
     values: Sequence[float]
+    interval: tuple[float, float] | None = None
 
 
 @dataclass(frozen=True)
@@ -318,6 +335,16 @@ class Distribution(Chart):
 
     runs: Sequence[Run]
     unit: str = ""
+
+
+@dataclass(frozen=True)
+class LogPlot(Chart):
+    """Marks over two logarithmic axes, with the line of a law, y by x."""
+
+    marks: Sequence[Mark]
+    law: Callable[[float], float] | None = None
+    x_unit: str = ""
+    y_unit: str = ""
 
 
 # ---------------------------------------------------------------- the whole
@@ -350,12 +377,18 @@ class Beside:
 
 @dataclass(frozen=True)
 class Section:
-    """A part with a title; `about` says how to read it, `anchor` names it in links."""
+    """A part with a title; `about` says how to read it, `anchor` names it in links.
+
+    A section with a tone, inside of another, is a card on the page. Markdown folds away what
+    `is_detail`.
+    """
 
     anchor: str
     title: str
     blocks: Sequence[Block]
     about: str = ""
+    tone: Tone = ""
+    is_detail: bool = False
 
 
 Block: TypeAlias = (
@@ -396,9 +429,15 @@ class Document:
 # ---------------------------------------------------------------- the document of a result
 
 BUILDERS = {
+    "tinytorch.profiling.profile.Profile": "tinytorch.reporting.profile:profile_document",
+    "tinytorch.profiling.size_scaling.SizeScaling": "tinytorch.reporting.machine:scaling_document",
     "tinytorch.records.gate_result.GateResult": "tinytorch.reporting.gate:gate_document",
     "tinytorch.records.history.Trend": "tinytorch.reporting.history:history_document",
     "tinytorch.records.record.Record": "tinytorch.reporting.history:record_document",
+    "tinytorch.transforms.kernel_choice.KernelReport": (
+        "tinytorch.reporting.machine:kernels_document"
+    ),
+    "tinytorch.tuning.sizes.SizeAdvice": "tinytorch.reporting.advice:size_advice_document",
 }
 """Type of a result -> the module and the function that build its document, imported when needed."""
 TOGETHER = frozenset({"tinytorch.reporting.history:history_document"})

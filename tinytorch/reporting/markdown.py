@@ -49,9 +49,11 @@ from tinytorch.reporting.document import (
     Table,
     Words,
     builder_of,
+    depths,
     document_of,
     has_builder,
     loaded,
+    open_rows,
     pieces,
 )
 from tinytorch.reporting.quantities import UNKNOWN, FittingTable, sparkline
@@ -225,6 +227,7 @@ def _preformatted(block: Preformatted) -> list[str]:
 
 def _table(block: Table) -> list[str]:
     columns, rows = block.filled()
+    rows = list(open_rows(rows))
     marks = [TONE_MARKS.get(row.tone, "") for row in rows]
     heads = [escaped(column.title) for column in columns]
     alignments: list[Alignment] = [
@@ -237,6 +240,8 @@ def _table(block: Table) -> list[str]:
         ]
         for row in rows
     ]
+    for line, depth in zip(lines, depths(rows), strict=True):
+        line[0] = f"{'&emsp;' * depth}{line[0]}"
     if any(marks):
         heads, alignments = ["", *heads], ["left", *alignments]
         lines = [[mark, *line] for mark, line in zip(marks, lines, strict=True)]
@@ -275,6 +280,9 @@ def _beside(block: Beside) -> list[str]:
 
 def _section(section: Section) -> list[str]:
     body = _blocks(section.blocks)
+    if section.is_detail:
+        said = [escaped(section.about), ""] if section.about and body else []
+        return folded(section.title, [*said, *body][:-1])
     about = f" {escaped(section.about)}" if section.about else ""
     return [f"**{escaped(section.title)}**{about}", "", *body] if body else []
 
@@ -393,7 +401,6 @@ WRITERS = {
     "tinytorch.tuning.optimization.Optimization": (
         "tinytorch.reporting.optimization:optimization_markdown"
     ),
-    "tinytorch.profiling.profile.Profile": "tinytorch.reporting.profile:profile_markdown",
 }
 
 

@@ -9,11 +9,12 @@ from rich.table import Table
 from rich.text import Text
 
 from tinytorch.reporting.advice import (
+    advice_section,
     agreement_words,
     outcome_words,
     predicted_words,
-    render_advice,
 )
+from tinytorch.reporting.document import Document
 from tinytorch.reporting.markdown import code, escaped, fenced, folded, listed, table_of
 from tinytorch.reporting.optimization_words import (
     STYLES,
@@ -39,6 +40,7 @@ from tinytorch.reporting.optimization_words import (
     why_slow,
 )
 from tinytorch.reporting.quantities import UNKNOWN, Column, FittingTable, factor_text, seconds_text
+from tinytorch.reporting.terminal import render
 from tinytorch.reporting.transforms import gain_text
 from tinytorch.tuning.advice import Advice
 from tinytorch.tuning.attempt import BASELINE, BETTER, NOT_TRIED, Attempt
@@ -302,7 +304,7 @@ def _suggestion_section(optimization: Optimization) -> Iterator[RenderableType]:
 def _next(optimization: Optimization) -> Iterator[RenderableType]:
     advice = [each for each in optimization.advice if not each.entry]
     if advice:
-        yield render_advice(advice)
+        yield render(Document("", None, advice_section(advice).blocks))
 
 
 def _notes(optimization: Optimization) -> Iterator[RenderableType]:

@@ -24,6 +24,7 @@ from tinytorch.reporting.comparison import (
     speedup_text,
 )
 from tinytorch.reporting.comparison import STYLES as COLOURS
+from tinytorch.reporting.document import Tone
 from tinytorch.reporting.forest_plot import ForestPlot, ForestRow, ratio_text
 from tinytorch.reporting.profile_words import device_sentence, mostly_waits, reasons
 from tinytorch.reporting.quantities import UNKNOWN, percent_text, rate_text, seconds_text
@@ -92,7 +93,7 @@ AIMS = {
     "size": "smaller on disk",
 }
 """Goal -> what the model should become."""
-TONES = {
+TONES: dict[str, Tone] = {
     BETTER: "good",
     NO_GAIN: "neutral",
     WORSE: "bad",

@@ -26,6 +26,7 @@ from tinytorch.reporting.document import (
     Folded,
     Item,
     Link,
+    LogPlot,
     Only,
     Paragraph,
     Preformatted,
@@ -36,18 +37,23 @@ from tinytorch.reporting.document import (
     TrendLine,
     Words,
     depths,
+    open_rows,
     pieces,
 )
 from tinytorch.reporting.forest_plot import ForestPlot
 from tinytorch.reporting.quantities import (
     BESIDE,
     LEAST_COLUMNS,
+    count_text,
+    log_plot,
     share_bar,
     sparkline,
     value_text,
 )
+from tinytorch.reporting.quantities import WIDTH as LOG_WIDTH
+from tinytorch.reporting.roofline import Roofline, roofline_letters
 
-__all__ = ["render", "trend_plot"]
+__all__ = ["log_picture", "render", "trend_plot"]
 
 STYLES = {
     "": "",
@@ -169,7 +175,8 @@ def _section(section: Section) -> list[RenderableType]:
     if not body:
         return []
     about = [Text("  "), Text(section.about, "dim")] if section.about else []
-    return [Text.assemble(Text(section.title, "bold"), *about), *body]
+    title = Text(section.title, f"bold {STYLES[section.tone]}")
+    return [Text.assemble(title, *about), *body]
 
 
 BLOCKS: dict[type, Callable[[Any], list[RenderableType]]] = {
@@ -207,7 +214,7 @@ class _FittingTable:
     rows: Sequence[Row]
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        rows = list(_open_rows(self.rows))
+        rows = list(open_rows(self.rows))
         lines = [_cells(row, depth) for row, depth in zip(rows, depths(rows), strict=True)]
         widths = [
             max(Text(text).cell_len for text in (column.title, *(line[place] for line in lines)))
@@ -258,17 +265,6 @@ class _FittingTable:
         return final
 
 
-def _open_rows(rows: Sequence[Row]) -> Iterator[Row]:
-    """Leave out what stands below a folded row."""
-    hidden: set[str] = set()
-    for row in rows:
-        is_hidden = row.parent in hidden
-        if row.path is not None and (is_hidden or row.is_folded):
-            hidden.add(row.path)
-        if not is_hidden:
-            yield row
-
-
 def _cells(row: Row, depth: int) -> list[str]:
     texts = [_cell_text(each) for each in row.cells]
     return [f"{'  ' * depth}{texts[0]}", *texts[1:]]
@@ -279,7 +275,7 @@ def _cell_text(cell: Cell | str) -> str:
         return cell
     if cell.trend:
         return sparkline(cell.trend, SPARKLINE)
-    return cell.text if cell.bar is None else f"{share_bar(cell.bar, BAR)} {cell.text}"
+    return cell.text if cell.bar is None else f"{share_bar(cell.bar, BAR)} {cell.text:>6}"
 
 
 def _style(cell: Cell | str) -> str:
@@ -306,6 +302,26 @@ def _trend_line(chart: TrendLine, width: int, ascii_only: bool) -> Text:
 
 def _forest_plot(chart: ForestPlot, width: int, ascii_only: bool) -> RenderableType:
     return chart
+
+
+def _log_plot(chart: LogPlot, width: int, ascii_only: bool) -> Text:
+    picture = log_picture(chart, width=min(LOG_WIDTH, width))
+    return Text(picture, no_wrap=True, overflow="crop")
+
+
+def log_picture(chart: LogPlot, *, width: int = LOG_WIDTH) -> str:
+    """Draw marks and a law in letters."""
+
+    def x_text(value: float) -> str:
+        return value_text(value, chart.x_unit) if chart.x_unit else f"{value:g}"
+
+    return log_plot(
+        chart.marks,
+        chart.law or (lambda _: 0.0),
+        x_text=x_text,
+        y_text=lambda value: value_text(value, chart.y_unit) if chart.y_unit else count_text(value),
+        width=width,
+    )
 
 
 POINT, INTERVAL, STEP, LEVEL = "●", "│", "┊", "─"
@@ -357,6 +373,8 @@ def _framed_trend(grid: list[list[str]], labels: Sequence[str], ends: tuple[str,
 CHARTS: dict[type[Chart], Callable[[Any, int, bool], RenderableType]] = {
     TrendLine: _trend_line,
     ForestPlot: _forest_plot,
+    LogPlot: _log_plot,
+    Roofline: roofline_letters,
 }
 """Kind of chart -> what draws it in so many columns, with plain letters where nothing else is
 there. Charts that are not named are left out of terminals."""

@@ -142,9 +142,10 @@ def render_visit(place: int, visit: Visit) -> RenderableType:
 
 def _why(found: Optimization) -> Iterator[RenderableType]:
     if found.profile is not None:
-        rows = {name: text for name, text, _ in head_rows(found.profile, find_facts(found.profile))}
-        reached = f", and reaches {rows['reached']}" if "reached" in rows else ""
-        yield Text(f"A call takes {rows['latency']}{reached}.")
+        head = head_rows(found.profile, find_facts(found.profile))
+        rows = {name: (value, details) for name, value, details in head}
+        achieved = ": ".join(filter(None, rows.get("achieved", ())))
+        yield Text(f"A call takes {rows['latency'][0]}{achieved and f', at {achieved}'}.")
     yield from (Text(each) for each in why_slow(found))
 
 

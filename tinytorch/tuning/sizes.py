@@ -489,7 +489,7 @@ class SizeSearch:
         seconds, first_s = grown * last.seconds, grown * max(last.seconds, last.first_s)
         left_s = share * self.settings.budget_s - self.elapsed_s
         if first_s + (calls - 1) * seconds > left_s:
-            return Limit("budget", f"size {size:,} does not fit into the time that is left")
+            return Limit("budget", f"size {size:,} exceeds the remaining time budget")
         timing_s = (TIMING_SHARE - CLIMB_SHARE) * self.settings.budget_s
         known = (each.seconds for each in self.attempts.values() if each.works)
         if calls > 1 and FEWEST_ROUNDS * round_s((*known, seconds)) > timing_s:

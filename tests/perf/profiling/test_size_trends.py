@@ -60,7 +60,7 @@ def test_time_may_follow_the_flops():
     flops = fit_trend("FLOPs", points, 32, None)
     trend = fit_trend("time", points, 32, None, flops=flops)
     assert trend.value == pytest.approx(1.0 + 1e-3 * attention(32))
-    assert trend.notes[0].startswith("time follows: fixed part + FLOPs; a size left out is missed")
+    assert trend.notes[0].startswith("time follows: fixed part + FLOPs; leave-one-out error")
     assert "by a power law by" in trend.notes[0]
     assert "the exponent is that at 16" in trend.notes[0]
 
@@ -87,7 +87,7 @@ def test_a_wide_interval_shows_nothing():
     assert trend.interval.low < 10.0 < trend.interval.high
     assert not trend.is_shown
     assert trend.holds is None
-    assert any("wider than a factor of 10: nothing is shown" in note for note in trend.notes)
+    assert any("spans more than a factor of 10" in note for note in trend.notes)
 
 
 def test_an_exponent_that_is_not_resolved_has_no_words():

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 
 from tinytorch.errors import TinyTorchError
 from tinytorch.measure.estimate import Estimate
+from tinytorch.reporting.advice import advice_section
 from tinytorch.reporting.comparison import (
     difference_text,
     measured_rows,
@@ -14,15 +15,12 @@ from tinytorch.reporting.comparison import (
     speedup_text,
 )
 from tinytorch.reporting.document import Tone
-from tinytorch.reporting.html.advice_cards import advice_section
-from tinytorch.reporting.html.flame import flame_section
 from tinytorch.reporting.html.forest import forest_picture
 from tinytorch.reporting.html.markup import Cell, Column, Markup, element, joined, table
-from tinytorch.reporting.html.page import Banner, Page, Section, appendix
+from tinytorch.reporting.html.page import Banner, Page, Section, appendix, section_from
 from tinytorch.reporting.html.pareto import ParetoPoint, pareto_plot
 from tinytorch.reporting.html.plot import beside, figure
-from tinytorch.reporting.html.profile_page import layers_section
-from tinytorch.reporting.html.roofline import roofline_section
+from tinytorch.reporting.layers import layers_section
 from tinytorch.reporting.optimization_words import (
     AS_IT_IS,
     TONES,
@@ -45,6 +43,7 @@ from tinytorch.reporting.optimization_words import (
     verdict_word,
     why_slow,
 )
+from tinytorch.reporting.profile import roofline_section, time_section
 from tinytorch.reporting.quantities import UNKNOWN, factor_text, percent_text, seconds_text
 from tinytorch.reporting.transforms import gain_text, settings_text, skipped_lines
 from tinytorch.transforms.plan import Gain, Plan
@@ -293,7 +292,7 @@ def _share_of(share: Estimate | None) -> Cell:
 # what helps and the proof, everything else below it
 
 LIMIT_TONES = {KEPT: "good", LIMIT_BROKEN: "bad"}
-PROFILE_SECTIONS = (flame_section, layers_section, roofline_section)
+PROFILE_SECTIONS = (time_section, layers_section, roofline_section)
 """What is shown of the profile of the model as it was."""
 
 
@@ -383,7 +382,7 @@ def _advice(optimization: Optimization) -> Section | None:
         return None
     found = {each.entry: optimization.outcome_of(each) for each in optimization.advice}
     outcomes = {name: attempt for name, attempt in found.items() if attempt is not None}
-    return advice_section(optimization.advice, outcomes)
+    return section_from(advice_section(optimization.advice, outcomes))
 
 
 def _limits(optimization: Optimization) -> Section | None:
@@ -425,4 +424,4 @@ def _profile(optimization: Optimization) -> list[Section]:
     """Give where the time of the model as it was goes; what was read back has no profile."""
     if optimization.profile is None:
         return []
-    return [make(optimization.profile) for make in PROFILE_SECTIONS]
+    return [section_from(make(optimization.profile)) for make in PROFILE_SECTIONS]
