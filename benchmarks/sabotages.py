@@ -247,19 +247,28 @@ def faster_if_it_raises(original: Any, *arguments: Any, **settings: Any) -> Any:
         return names["TimedRounds"](made_up, 0.05, pace, 1.0, ())
 
 
-PROFILING = ("tests/perf/profiling", "tests/workloads")
-QUANTIZATION = ("tests/formats/test_affine.py", "tests/perf/quantization/test_quantized_linear.py")
-COMPRESSION = ("tests/perf/compression",)
-CACHE = ("tests/core/test_kv_cache.py", "tests/core/test_generation.py", "tests/perf/memoization")
-BENCHMARKING = ("tests/perf/benchmarking",)
+PROFILING = ("tests/profiling", "tests/models")
+QUANTIZATION = (
+    "tests/formats/test_affine.py",
+    "tests/transforms/quantize/test_quantized_linear.py",
+)
+COMPRESSION = tuple(
+    f"tests/transforms/test_{each}.py"
+    for each in ("contract", "model_compressor", "prune", "pruning_plan", "sparsity")
+)
+CACHE = (
+    *("tests/core/test_kv_cache.py", "tests/core/test_generation.py"),
+    *("tests/transforms/test_attached_cache.py", "tests/transforms/test_cached_attention.py"),
+)
+BENCHMARKING = ("tests/benchmarking",)
 COMPARISON = ("tests/comparison",)
-TIMING = ("tests/measure", "tests/perf/profiling/test_timer.py")
+TIMING = ("tests/measure", "tests/profiling/test_timer.py")
 SABOTAGES = [
     Sabotage("FLOP counts of zero", {"Rule.cost_of": changing(zero_costs)}, PROFILING),
     Sabotage(
         "constant latency",
         {"measure_time": changing(constant_samples)},
-        (*TIMING, "tests/perf/profiling/test_contract.py", "tests/perf/profiling/test_profiler.py"),
+        (*TIMING, "tests/profiling/test_contract.py", "tests/profiling/test_profiler.py"),
     ),
     Sabotage("quantization is the identity", {"quantize_array": changing(identity)}, QUANTIZATION),
     Sabotage("quantization has five bits", {"value_limits": changing(five_bits)}, QUANTIZATION),
@@ -289,7 +298,7 @@ SABOTAGES = [
     Sabotage(
         "ReLU as GELU",
         {"fused_gelu": changing(rectified), "gelu": changing(rectified)},
-        ("tests/perf/acceleration/test_classic_kernels.py", "tests/core/test_activations.py"),
+        ("tests/transforms/test_classic_kernels.py", "tests/core/test_activations.py"),
     ),
     Sabotage("a cache that never advances", {"KVCache.advance": changing(stand_still)}, CACHE),
     Sabotage("a reset that does not", {"KVCache.reset": changing(reset_once)}, CACHE),
@@ -333,7 +342,7 @@ SABOTAGES = [
     Sabotage(
         "a patched forward left after an exception",
         {"_replaced": changing(not_put_back)},
-        ("tests/adapters/test_layer_watch.py", "tests/adapters/test_core.py", *PROFILING),
+        ("tests/models/test_layer_watch.py", "tests/models/test_core.py", *PROFILING),
     ),
     Sabotage("garbage collection left off", {"gc_paused": changing(collector_off)}, TIMING),
     Sabotage(

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 
 
@@ -75,7 +76,12 @@ def main() -> None:
     found = {name: outcome(attempt) for name, attempt in attempts.items()}
     cores = sorted(os.sched_getaffinity(0)) if sys.platform == "linux" else []
     status = Path("/proc/self/status").read_text() if sys.platform == "linux" else ""
-    said = {"protection": protection, "found": found, "cores": cores, "status": status}
+    said = {
+        "protection": {name: asdict(each) for name, each in protection.items()},
+        "found": found,
+        "cores": cores,
+        "status": status,
+    }
     sys.stdout.write(json.dumps(said))
 
 

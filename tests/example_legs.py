@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from tinytorch.competition.cell.confinement import Protection
 from tinytorch.competition.cell.contender import Answer, Loading, Usage
 from tinytorch.competition.entry import Entry, Technique
 from tinytorch.competition.events import PROMPT, Event, Questions, find_event
@@ -68,7 +69,7 @@ def a_leg(
     is_intact: bool = True,
     usage: Usage | None = None,
     idle_cpu_s: float = 0.0,
-    protection: dict[str, str] | None = None,
+    protection: dict[str, Protection] | None = None,
     seed: int = 0,
 ) -> Leg:
     """Give a leg in which every call took about `inner_s`, and the outputs were changed."""
@@ -91,7 +92,7 @@ def a_leg(
         usage=usage
         or Usage(cpu_s=0.5, memory_bytes=1 << 20, peak_bytes=2 << 20, threads=1, processes=1),
         idle_cpu_s=idle_cpu_s,
-        protection=protection or {"files": "Landlock 7", "network": "own namespace"},
+        protection=protection or {"files": Protection("Landlock 7")},
     )
 
 

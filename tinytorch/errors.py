@@ -9,7 +9,7 @@ Programs branch on the code of a note or a failure, never on its words.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Self
 
@@ -106,11 +106,6 @@ class Note:
 
     def __str__(self) -> str:
         return self.words
-
-    @classmethod
-    def read(cls, written: Mapping[str, str] | str) -> Self:
-        """Return a note of JSON; former versions wrote the words alone."""
-        return cls(written) if isinstance(written, str) else cls(**written)
 
 
 @dataclass(frozen=True)

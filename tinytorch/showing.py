@@ -6,26 +6,12 @@ A result derives from :class:`Shown` and is then shown by a terminal and a noteb
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
 __all__ = ["Shown", "benchmarking_reports", "competition_boards", "profiling_reports"]
-
-# Class of a result that has no builder in `reporting/document.py` -> what renders it.
-RENDERERS = {
-    "CacheTradeoff": "tinytorch.reporting.transforms:render_tradeoff",
-    "Calibration": "tinytorch.reporting.transforms:render_calibration",
-    "Comparison": "tinytorch.reporting.comparison:render_comparison",
-    "CompressionResult": "tinytorch.reporting.transforms:render_compression",
-    "Deployment": "tinytorch.reporting.transforms:render_deployment",
-    "Optimization": "tinytorch.reporting.optimization:render_optimization",
-    "PerformanceTable": "tinytorch.reporting.benchmarking_classics:render_performances",
-    "Plan": "tinytorch.reporting.transforms:render_plan",
-    "Sensitivity": "tinytorch.reporting.transforms:render_sensitivity",
-}
 
 
 class Shown:
@@ -36,13 +22,7 @@ class Shown:
     def __rich__(self) -> RenderableType:
         from tinytorch.reporting import document, terminal
 
-        if document.has_builder(self):
-            return terminal.render(document.document_of(self))
-        names = (each.__name__ for each in type(self).__mro__)
-        renderer = next(RENDERERS[name] for name in names if name in RENDERERS)
-        module, _, function = renderer.partition(":")
-        rendered: RenderableType = getattr(import_module(module), function)(self)
-        return rendered
+        return terminal.render(document.document_of(self))
 
     def _repr_html_(self) -> str:
         from tinytorch.reporting.markdown import notebook_html

@@ -40,7 +40,7 @@ def test_a_line_says_what_came_of_it_and_the_best_so_far(capsys):
 
 def test_what_an_earlier_run_has_finished_is_said(capsys):
     watch, _ = watching()
-    watch.hear(timed("int8-dynamic", notes=("measured at 2026-05-01 10:00 UTC, not again",)))
+    watch.hear(timed("int8-dynamic", measured_at="2026-05-01 10:00 UTC"))
     assert ", from an earlier run; best: " in capsys.readouterr().err
 
 

@@ -37,7 +37,7 @@ def test_a_suite_runs_and_shows_its_table(folder, capsys):
     assert main(["bench", str(file)]) == ExitCode.FINE
     text, messages = capsys.readouterr()
     assert messages.startswith("1 of 2: tiny.py:fine/batch 1/default/none/single-stream ...\n")
-    assert "single-stream  one query after the other" in text
+    assert "Single-stream  One query after the other" in text
     assert "tiny.py:fine/batch 8/default/none" in text
     assert (folder / ".tinytorch" / "records.sqlite").exists()
 
@@ -63,7 +63,7 @@ def test_fail_fast_stops_there(folder, capsys):
 def test_an_entry_that_hangs_is_given_up(folder, capsys):
     file = write_suite(folder, "waits [1]")
     assert main(["bench", str(file), "--timeout", "0.05"]) == ExitCode.FAILED
-    assert "gave no result within 0.05 s and was ended" in capsys.readouterr().out
+    assert "gave no answer within 0.05 s and was ended" in capsys.readouterr().out
 
 
 @pytest.mark.usefixtures("nothing_is_measured")

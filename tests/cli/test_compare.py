@@ -55,8 +55,8 @@ def compared(monkeypatch):
 def test_a_hundredfold_slowdown_is_a_regression(capsys, factory):
     assert main(["compare", factory("little"), factory("much"), *QUICK]) == ExitCode.FAILED
     shown = capsys.readouterr().out
-    assert shown.startswith("candidate is slower: ")
-    assert "baseline:" in shown.splitlines()[1]
+    assert "candidate is slower: " in shown.splitlines()[1]
+    assert "baseline:" in shown.splitlines()[3]
     assert "factories.py:little" in shown.replace("\n", "")
 
 
@@ -168,7 +168,7 @@ def broken():
         ),
     ],
 )
-def test_a_candidate_that_is_not_as_good_is_named_in_the_first_line(
+def test_a_candidate_that_is_not_as_good_is_named_before_the_numbers(
     capsys, tmp_path, baseline, candidate, code, words
 ):
     file = tmp_path / "evaluated.py"
@@ -176,7 +176,7 @@ def test_a_candidate_that_is_not_as_good_is_named_in_the_first_line(
     targets = [f"{file}:{baseline}", f"{file}:{candidate}"]
     assert main(["compare", *targets, "--budget", "0.05", "--expect", "not-slower"]) == code
     shown = " ".join(capsys.readouterr().out.split())
-    assert shown.startswith(words)
+    assert words in shown.partition(" candidate against baseline ")[0]
 
 
 def test_settings_reach_the_comparer(compared):
@@ -308,7 +308,7 @@ def test_the_self_check_is_shown(monkeypatch, capsys):
 
     monkeypatch.setattr(checker, "self_check", self_check)
     assert main(["compare", "--selfcheck", "cnn", "--trials", "3", "--budget", "0.5"]) == 0
-    assert capsys.readouterr().out.startswith("no false alarm")
+    assert capsys.readouterr().out.startswith("No false alarm")
     assert (asked["target"], asked["trials"], asked["budget_s"]) == ("cnn", 3, 0.5)
     assert main(["compare", "--selfcheck", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["selfcheck"]["false_alarms"] == 0

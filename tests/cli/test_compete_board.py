@@ -81,7 +81,7 @@ def test_a_run_that_says_it_is_verified_and_is_not_is_listed_below_and_counts_no
     path = keep_run(told, tmp_path / "mine", status="verified")
     assert main(["compete", "board", str(tmp_path)]) == 0
     shown = capsys.readouterr().out
-    assert "There is no run yet." in shown
+    assert "No runs yet" in shown
     below = shown.partition("Files that do not count")[2]
     assert f"mine/results/{path.name}" in below
     assert "R4: it says that it is verified, but the key of the round 'spring'" in below

@@ -13,7 +13,7 @@ def test_all_rules_and_events_are_shown(capsys, monkeypatch):
     shown = capsys.readouterr().out
     assert all(rule.id in shown and rule.title in shown for rule in RULES.values())
     assert all(event.title in shown for event in EVENTS.values())
-    assert all(f"   {division} " in shown for division in DIVISIONS)
+    assert all(f"\n{division} " in shown for division in DIVISIONS)
 
 
 def test_one_rule_is_shown_with_what_to_do(capsys, monkeypatch):

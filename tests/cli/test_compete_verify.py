@@ -62,7 +62,7 @@ def test_records_that_were_not_changed_pass(folder, capsys):
     assert main(["compete", "verify", "submissions"]) == 0
     shown = capsys.readouterr().out
     assert "1 run (1 unverified)" in shown
-    assert "Nothing was found" in shown
+    assert "No rule violations found" in shown
 
 
 def test_a_changed_record_is_found_and_named(folder, capsys):

@@ -15,6 +15,7 @@ from rich.text import Text
 from tinytorch import __version__
 from tinytorch.cli import console
 from tinytorch.cli.console import BarProgress, Output, SilentProgress
+from tinytorch.codec import encode
 
 PLAIN = Output("probe")
 AS_JSON = Output("probe", as_json=True)
@@ -126,7 +127,7 @@ def test_values_find_their_form_in_json(capsys, value, expected):
 
 @given(st.recursive(st.floats() | st.integers() | st.text(), st.lists, max_leaves=10))
 def test_json_never_holds_what_json_lacks(value):
-    ready = console._ready_for_json({"value": value})
+    ready = encode({"value": value})
     json.dumps(ready, allow_nan=False)
     assert set(ready) == {"value"}
 

@@ -196,7 +196,7 @@ def test_refused_lines_are_shown_and_fail(path, tmp_path, capsys):
     assert main(["history", "--import", str(tmp_path / "x.jsonl")]) == 1
     shown = capsys.readouterr()
     assert "1 record added, 0 known already, 7 refused." in shown.out
-    assert "x.jsonl, 1: a record without a version" in shown.err
+    assert "x.jsonl, 1: Record.schema" in shown.err
     assert "and 2 more; --json lists all" in shown.err
     refused = as_json(capsys, "--import", str(tmp_path / "x.jsonl"), code=1)["refused"]
     assert [each["line"] for each in refused] == [1, 2, 3, 4, 5, 6, 7]

@@ -15,7 +15,7 @@ from tinytorch.cli.options import (
 )
 from tinytorch.errors import SettingError
 from tinytorch.records.store import RecordStore
-from tinytorch.reporting.markdown import comparison_markdown
+from tinytorch.reporting.markdown import report_markdown
 
 OUTPUT = Output("compare")
 
@@ -45,13 +45,13 @@ def test_markdown_takes_the_place_of_the_text_on_stdout():
     found = comparison()
     assert shown_or_markdown(None, found, "text") == "text"
     assert shown_or_markdown("a.md", found, "text") == "text"
-    assert f"{shown_or_markdown('-', found, 'text')}\n" == comparison_markdown(found)
+    assert f"{shown_or_markdown('-', found, 'text')}\n" == report_markdown(found)
 
 
 def test_a_file_is_written_and_said(tmp_path, capsys):
     path = tmp_path / "a.md"
     write_markdown(str(path), comparison(), OUTPUT, about=["baseline: x"])
-    assert path.read_text("utf-8") == comparison_markdown(comparison(), about=["baseline: x"])
+    assert path.read_text("utf-8") == report_markdown(comparison(), about=["baseline: x"])
     assert capsys.readouterr().err == f"wrote {path}\n"
 
 
@@ -104,7 +104,8 @@ def test_a_suite_writes_what_it_has_finished(tmp_path, monkeypatch, capsys):
     suite = write_suite(tmp_path, "fine [1]")
     store = str(tmp_path / "records.sqlite")
     assert main(["bench", str(suite), "--store", store, "--markdown", "a.md"]) == 0
-    assert (tmp_path / "a.md").read_text("utf-8").startswith("### tiny\n")
+    written = (tmp_path / "a.md").read_text("utf-8")
+    assert written.startswith("### ⚪ 1 entry measured\n\nSuite tiny: ")
     assert "wrote a.md" in capsys.readouterr().err
 
 

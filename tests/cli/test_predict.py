@@ -17,7 +17,7 @@ def test_a_prediction_is_shown(capsys):
     assert main(["predict", "mlp", "--at", "16", "--sizes", "2,4,8"]) == 0
     shown = capsys.readouterr().out
     assert "predicted at 16\n" in shown
-    assert "\nmlp core on cpu, by batch; example inputs have 1\n" in shown
+    assert "\nmlp\ncore on cpu, by batch; example inputs have 1\n" in shown
     assert "FLOPs follow 218,368 n exactly at all 3 sizes" in shown
 
 

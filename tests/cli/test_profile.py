@@ -48,7 +48,7 @@ def test_a_profile_is_shown(capsys):
     assert main(["profile", "mlp", *QUICK]) == 0
     shown = capsys.readouterr().out
     assert shown.splitlines()[0].endswith(" per call")
-    assert "\nProfile of mlp Sequential, core, cpu, inference, float32, batch 1\n" in shown
+    assert "\nProfile of mlp\nSequential, core, cpu, inference, float32, batch 1\n" in shown
     assert "\nLayers  " in shown
     assert "layers.0 Linear" in shown
 

@@ -44,7 +44,7 @@ def kept_comparison():
 def test_an_optimization_is_shown_again(kept, capsys):
     (hash,) = kept(kept_optimization())
     assert main(["report", hash[:10]]) == 0
-    assert "int8-dynamic" in capsys.readouterr().out.splitlines()[0]
+    assert "int8-dynamic" in capsys.readouterr().out.splitlines()[1]
 
 
 def test_the_last_one_is_shown(kept, capsys):
@@ -63,7 +63,7 @@ def test_a_run_of_a_suite_is_shown(kept, capsys):
     )
     assert main(["report", hashes[0]]) == 0
     shown = capsys.readouterr().out
-    assert shown.startswith("tiny")
+    assert "\nSuite tiny\n" in shown
     assert "run r1, 2 entries" in shown
 
 

@@ -51,7 +51,7 @@ def test_a_few_examples_show_nothing(rng):
     baseline = rng.integers(0, 2, 50)
     found = compare_accuracy(baseline, baseline)
     assert found.verdict == INCONCLUSIVE
-    assert "no score differs on these 50 examples" in found.notes[0]
+    assert "50 examples" in found.notes[0]
 
 
 def test_a_wider_margin_is_easier_to_meet(rng):
@@ -134,7 +134,7 @@ def test_scores_that_never_differ_are_no_certainty():
     # One example in fifty could have escaped, and lost up to the range of the scores.
     assert found.low == pytest.approx(-10 * (1 - 0.05 ** (1 / 50)))
     assert found.high == -found.low
-    assert "did not turn up" in found.notes[0]
+    assert "unseen examples" in found.notes[0]
 
 
 def test_one_constant_score_says_nothing_about_what_a_loss_would_be():
@@ -145,7 +145,7 @@ def test_one_constant_score_says_nothing_about_what_a_loss_would_be():
 def test_one_example_shows_nothing():
     found = compare_accuracy([0.4], [0.5])
     assert (found.low, found.verdict) == (-math.inf, INCONCLUSIVE)
-    assert "one example" in found.notes[0]
+    assert "n=1" in found.notes[0]
 
 
 def test_a_rare_large_loss_is_named():
@@ -159,7 +159,7 @@ def test_a_rare_large_loss_is_named():
 
 def test_few_examples_are_named():
     found = compare_accuracy([0.1, 0.2, 0.3, 0.4], [0.2, 0.1, 0.4, 0.3])
-    assert "4 examples are few" in found.notes[0]
+    assert "n=4" in found.notes[0]
 
 
 def test_many_examples_are_no_trouble(rng):

@@ -28,7 +28,7 @@ from tinytorch.comparison.compare import FLOOR, FLOOR_OF_FINISHED, _stopping_rul
 from tinytorch.comparison.evidence import IN_PROCESSES
 from tinytorch.comparison.processes import THREAD_VARIABLES
 from tinytorch.comparison.sequential import Rule
-from tinytorch.comparison.sides import WorkloadSide
+from tinytorch.comparison.sides import Known, WorkloadSide
 from tinytorch.errors import SettingError, TargetError
 from tinytorch.measure.estimate import FASTER, INCONCLUSIVE, SAME, SLOWER, Estimate
 from tinytorch.measure.interleaving import FEWEST
@@ -203,13 +203,13 @@ def test_names_are_used_everywhere():
 
 def test_a_side_about_which_more_is_known_is_taken_as_it_is():
     sides = [
-        WorkloadSide(Workload(name, lambda x: x, (CORE_X,)), name=name, known_outputs=())
+        WorkloadSide(Workload(name, lambda x: x, (CORE_X,)), name=name, known=Known(()))
         for name in ("old", "new")
     ]
     found = compare(*sides, budget_s=0.01, names=("old", "new"))
     assert (found.baseline_name, found.candidate_name) == ("old", "new")
     assert found.not_measured["outputs"].code == "no-arrays"
-    with pytest.raises(SettingError, match="has inputs of its own"):
+    with pytest.raises(SettingError, match="inputs="):
         compare(*sides, inputs=CORE_X)
 
 
@@ -238,13 +238,13 @@ def test_a_model_that_is_slow_for_the_budget_is_called_no_more_often_than_it_mus
 def test_finished_functions_have_a_larger_floor_and_a_note():
     finished = compare(LITTLE, MUCH, **TIME_ALONE)
     assert finished.floor == FLOOR_OF_FINISHED
-    assert any("baseline and candidate kept the same memory" in note for note in finished.notes)
+    assert any("minimum effect 1.0%: baseline and candidate" in note for note in finished.notes)
     built = compare(lambda: LITTLE, lambda: MUCH, factories=True, **TIME_ALONE)
     assert built.floor == FLOOR
-    assert not any("kept the same memory" in note for note in built.notes)
+    assert not any("memory layout" in note for note in built.notes)
     mixed = compare(LITTLE, (core_model(), CORE_X), budget_s=1.0, evidence=False)
     assert mixed.floor == FLOOR_OF_FINISHED
-    assert any(note.startswith("baseline kept the same memory") for note in mixed.notes)
+    assert any(": baseline kept one memory layout" in note for note in mixed.notes)
     assert compare(LITTLE, MUCH, floor=0.2, **TIME_ALONE).floor == 0.2
 
 

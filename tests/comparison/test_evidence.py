@@ -6,11 +6,12 @@ import pytest
 from parts import require_part
 
 from tinytorch.comparison import evidence
-from tinytorch.comparison.evidence import Evidence, gather_evidence
+from tinytorch.comparison import sides as side_module
+from tinytorch.comparison.evidence import OF_ROUNDS, Evidence, gather_evidence
 from tinytorch.comparison.processes import Isolated, ProcessSide
 from tinytorch.comparison.resources import Resources
 from tinytorch.comparison.sequential import TimedRounds
-from tinytorch.comparison.sides import LocalSide, WorkloadSide
+from tinytorch.comparison.sides import Known, LocalSide, WorkloadSide
 from tinytorch.core.layers import Linear
 from tinytorch.core.tensor import Tensor
 from tinytorch.errors import Failure, MeasurementError, ModelError
@@ -85,7 +86,7 @@ def test_outputs_of_two_frameworks_are_compared():
 def test_results_that_differ_from_call_to_call_are_told():
     rng = np.random.default_rng(0)
     found = gathered(function_side(lambda: 1.0), function_side(rng.standard_normal, "candidate"))
-    assert found.notes == ("candidate gives different results for the same inputs",)
+    assert found.notes == ("candidate is not deterministic",)
 
 
 def counting_side(name, *, known, slow_call_s=0.0, value=1.0):
@@ -96,7 +97,7 @@ def counting_side(name, *, known, slow_call_s=0.0, value=1.0):
         return x * value
 
     workload = Workload("w", model, (X,))
-    side = WorkloadSide(workload, name=name, known_outputs=known)
+    side = WorkloadSide(workload, name=name, known=Known(known))
     side.slow_call_s = slow_call_s
     return side, calls
 
@@ -121,13 +122,13 @@ def test_a_quick_model_must_give_again_what_it_is_known_to_give():
     first, _ = counting_side("baseline", known=ONES)
     second, _ = counting_side("candidate", known=ONES, value=2.0)
     found = gathered(first, second)
-    assert found.notes == ("candidate gives different results for the same inputs",)
+    assert found.notes == ("candidate is not deterministic",)
 
 
 def test_the_seconds_of_a_call_are_those_of_the_call_alone(monkeypatch):
     moments = iter([10.0, 13.0])
-    monkeypatch.setattr(evidence, "perf_counter", lambda: next(moments))
-    outputs, seconds = evidence.outputs_and_seconds(counting_side("baseline", known=None)[0])
+    monkeypatch.setattr(side_module, "perf_counter", lambda: next(moments))
+    outputs, seconds = counting_side("baseline", known=None)[0].outputs_and_seconds()
     assert np.array_equal(outputs[0], ONES[0])
     assert seconds == 3.0
 
@@ -161,7 +162,7 @@ def test_a_candidate_without_a_measure_is_judged_by_the_baselines():
 def test_a_measure_of_the_candidate_alone_compares_nothing():
     found = gathered(model_side(), model_side(name="candidate", evaluate=scores(1, 0)))
     assert found.accuracy is None
-    assert "there is no evaluate" in str(found.not_measured["accuracy"])
+    assert found.not_measured["accuracy"].code == "no-evaluate"
 
 
 @pytest.mark.parametrize(
@@ -273,14 +274,14 @@ def test_slow_calls_that_were_timed_one_by_one_are_not_made_again():
     found = completed(first, second, timed=slow_rounds())
     assert calls == {"baseline": 0, "candidate": 0}
     assert [each.values for each in found.calls] == [(0.8,) * 6, (0.9,) * 6]
-    assert found.calls[0].notes[0].startswith("these are the calls of the rounds")
+    assert found.calls[0].notes[0] == OF_ROUNDS
 
 
 def test_slow_calls_that_were_timed_in_blocks_are_no_single_calls():
     first, second, calls = counted_sides()
     found = completed(first, second, timed=slow_rounds(loops=(1000, 1)))
     assert (found.calls, calls) == (None, {"baseline": 0, "candidate": 0})
-    assert "give a larger budget" in str(found.not_measured["calls"])
+    assert found.not_measured["calls"].code == "too-slow"
 
 
 def test_a_model_that_was_timed_itself_is_called_once_more_for_its_memory():
@@ -300,10 +301,10 @@ def test_a_model_that_was_timed_itself_is_called_once_more_for_its_memory():
 def test_what_a_model_is_known_to_need_is_not_measured_again():
     first, calls = counting_side("baseline", known=None)
     second, _ = counting_side("candidate", known=None)
-    first.known_resources = Resources(peak_bytes=123)
+    first.known = Known(resources=Resources(peak_bytes=123))
     first.stay_as_it_is("it is slow")
     found = completed(first, second, timed=slow_rounds())
-    assert found.resources[0] is first.known_resources
+    assert found.resources[0] is first.known.resources
     assert found.resources[1].peak_bytes > 0
     assert calls == []
 
@@ -439,7 +440,7 @@ def test_sides_on_two_devices_have_no_common_clock(monkeypatch):
 
 @pytest.mark.parametrize("name", ["baseline", "candidate"])
 def test_an_evaluation_that_hangs_is_given_up_after_many_calls(name, monkeypatch):
-    monkeypatch.setattr(evidence, "CALLS_OF_STAGE", 0.01)
+    monkeypatch.setattr(side_module, "CALLS_OF_STAGE", 0.01)
 
     def hang(model):
         while True:

@@ -4,8 +4,8 @@ import pytest
 from parts import require_part
 
 from tinytorch.comparison import compare as preparing
-from tinytorch.comparison.compare import duration_text, settle, with_room
-from tinytorch.comparison.sides import LocalSide, WorkloadSide
+from tinytorch.comparison.compare import duration_text, warm_up_side, with_room
+from tinytorch.comparison.sides import Known, LocalSide, WorkloadSide
 from tinytorch.errors import ModelError
 from tinytorch.models.workload import FIRST_CALL, Preparation, Workload
 
@@ -72,7 +72,7 @@ def test_a_prepared_model_is_never_copied():
     model = Counted()
     model.preparations = (Preparation("compiled", 12.3), Preparation("captured", 0.5, 7))
     side = model_side(model)
-    settle(side, BUDGET_S)
+    warm_up_side(side, BUDGET_S)
     assert model.copies == [0]
     assert side.preparations == model.preparations
     assert side.notes == [
@@ -91,10 +91,10 @@ def test_a_model_that_the_user_compiled_is_never_copied(how):
     else:
         model.forward = torch.compile(model.forward, backend="eager")
     side = model_side(compiled if how == "wrapped" else model)
-    settle(side, BUDGET_S)
+    warm_up_side(side, BUDGET_S)
     assert model.copies == [0]
     assert not side.can_rebuild
-    assert "prepared when it is first called" in side.notes[0]
+    assert "first call" in side.notes[0]
 
 
 def test_a_model_that_says_what_its_first_call_did_is_believed(told_seconds):
@@ -107,14 +107,14 @@ def test_a_model_that_says_what_its_first_call_did_is_believed(told_seconds):
 
     model = Lazy([4.1, 0.01, 0.01])
     side = model_side(model)
-    settle(side, BUDGET_S)
+    warm_up_side(side, BUDGET_S)
     assert model.copies == [0]
     assert side.preparations == (Preparation("captured", 4.0, 7),)
 
 
 def test_other_models_are_copied():
     side = model_side()
-    settle(side, BUDGET_S)
+    warm_up_side(side, BUDGET_S)
     assert side.can_rebuild
     assert side.workload.model.copies[0] >= 2
     assert (side.notes, side.preparations) == ([], ())
@@ -167,7 +167,7 @@ def test_a_copy_that_lies_otherwise_in_memory_is_not_timed(forget, difference):
     side = WorkloadSide(Workload("w", model, (torch.ones(1, 8, 5, 5),)), name="candidate")
     if forget is wide_numbers:
         side.call = lambda: None  # it could not be called
-    settle(side, BUDGET_S)
+    warm_up_side(side, BUDGET_S)
     assert not side.can_rebuild
     assert side.copy_difference == difference
     assert difference in side.notes[0]
@@ -179,7 +179,7 @@ def test_a_copy_without_a_forward_of_its_own_is_not_timed():
     model = Forgetful()
     model.forward = lambda x: model.conv(x) * 2
     side = WorkloadSide(Workload("w", model, (torch.ones(1, 8, 5, 5),)), name="candidate")
-    settle(side, BUDGET_S)
+    warm_up_side(side, BUDGET_S)
     assert not side.can_rebuild
     assert side.copy_difference == "forward of its own"
 
@@ -196,7 +196,7 @@ def test_a_copy_that_is_packed_by_other_kernels_is_not_timed():
         engines.engine = "onednn"
         x = torch.quantize_per_tensor(torch.ones(1, 8, 5, 5), 0.1, 0, torch.quint8)
         side = WorkloadSide(Workload("w", nn.Sequential(layer), (x,)), name="candidate")
-        settle(side, BUDGET_S)
+        warm_up_side(side, BUDGET_S)
     finally:
         engines.engine = before
     assert not side.can_rebuild
@@ -206,7 +206,7 @@ def test_a_copy_that_is_packed_by_other_kernels_is_not_timed():
 def test_a_faithful_copy_is_timed():
     model = Forgetful()
     side = WorkloadSide(Workload("w", model, (torch.ones(1, 8, 5, 5),)), name="candidate")
-    settle(side, BUDGET_S)
+    warm_up_side(side, BUDGET_S)
     assert side.can_rebuild
     assert (side.copy_difference, side.notes) == ("", [])
 
@@ -218,7 +218,7 @@ def test_first_calls_that_are_slow_are_a_preparation(told_seconds):
     model = Counted([8.0, 2.0, 0.01, 0.01])
     side = model_side(model)
     side.stay_as_it_is("it is one of a kind")
-    settle(side, BUDGET_S)
+    warm_up_side(side, BUDGET_S)
     (found,) = side.preparations
     assert found.what == FIRST_CALL
     assert found.seconds == pytest.approx(8.0 + 2.0 - 2 * 0.01)
@@ -229,7 +229,7 @@ def test_a_slow_model_is_not_one_with_a_slow_first_call(told_seconds):
     model = Counted([0.5, 0.45, 0.45])
     side = model_side(model)
     side.stay_as_it_is("it is one of a kind")
-    settle(side, BUDGET_S)
+    warm_up_side(side, BUDGET_S)
     assert side.preparations == ()
 
 
@@ -237,14 +237,14 @@ def test_a_model_that_never_settles_is_not_called_for_ever(told_seconds):
     model = Counted([4.0**-index for index in range(50)])
     side = model_side(model)
     side.stay_as_it_is("it is one of a kind")
-    settle(side, BUDGET_S)
+    warm_up_side(side, BUDGET_S)
     assert model.own == preparing.FIRST_CALLS
 
 
 def test_copies_whose_first_calls_are_slow_are_not_made_again_and_again(told_seconds):
     model = Counted(copied=3.0)
     side = model_side(model)
-    settle(side, BUDGET_S)
+    warm_up_side(side, BUDGET_S)
     assert model.copies == [2]
     assert side.notes[0].endswith(
         "the first call of a copy takes 3 s, the second 0.001 s: every copy would be prepared again"
@@ -255,7 +255,7 @@ def test_copies_whose_first_calls_are_slow_are_not_made_again_and_again(told_sec
 def test_copies_that_take_too_long_are_not_made_again_and_again(told_seconds):
     model = Counted(copied=0.04)
     side = model_side(model)
-    settle(side, 0.1)
+    warm_up_side(side, 0.1)
     assert side.notes[0].endswith("copying and calling it takes 0.04 s; give a larger budget_s")
 
 
@@ -278,7 +278,7 @@ class Sluggish(Counted):
 
 def test_a_model_whose_calls_take_much_of_the_budget_is_called_three_times(told_seconds):
     side = model_side(Sluggish())
-    settle(side, 2.0)
+    warm_up_side(side, 2.0)
     assert len(side.workload.model.all_calls) == 3  # its copy until two agree, and itself
     assert side.notes == [
         "candidate is not built anew for every round: a call takes 0.8 s; give a larger budget_s"
@@ -288,8 +288,8 @@ def test_a_model_whose_calls_take_much_of_the_budget_is_called_three_times(told_
 
 def test_a_model_whose_calls_are_known_to_take_much_of_the_budget_is_called_once(told_seconds):
     side = model_side(Sluggish())
-    side.known_call_s = 0.85
-    settle(side, 2.0)
+    side.known = Known(call_s=0.85)
+    warm_up_side(side, 2.0)
     assert len(side.workload.model.all_calls) == 1  # about as long as was said
     assert (side.can_rebuild, side.slow_call_s) == (False, 0.8)
     assert side.notes[0].endswith("a call takes 0.85 s; give a larger budget_s")
@@ -297,27 +297,27 @@ def test_a_model_whose_calls_are_known_to_take_much_of_the_budget_is_called_once
 
 def test_what_is_said_about_slow_calls_is_not_believed_for_ever(told_seconds):
     side = model_side(Counted([0.01] * 9))
-    side.known_call_s = 0.8
-    settle(side, 2.0)
+    side.known = Known(call_s=0.8)
+    warm_up_side(side, 2.0)
     assert (side.can_rebuild, side.slow_call_s) == (False, 0.0)
 
 
 def test_what_is_known_to_be_quick_for_the_budget_is_copied(told_seconds):
     side = model_side(Sluggish())
-    side.known_call_s = 0.8
-    settle(side, BUDGET_S)
+    side.known = Known(call_s=0.8)
+    warm_up_side(side, BUDGET_S)
     assert (side.can_rebuild, side.slow_call_s) == (True, 0.0)
 
 
 def test_the_same_model_is_copied_where_the_budget_allows_that(told_seconds):
     side = model_side(Sluggish())
-    settle(side, BUDGET_S)
+    warm_up_side(side, BUDGET_S)
     assert (side.can_rebuild, side.slow_call_s) == (True, 0.0)
 
 
 def test_a_factory_of_slow_functions_builds_one(monkeypatch):
     side, made = factory_side(monkeypatch, *[0.8] * 50)
-    settle(side, 2.0)
+    warm_up_side(side, 2.0)
     assert (side.can_rebuild, side.slow_call_s, len(made)) == (False, 0.8, 1)
 
 
@@ -325,7 +325,7 @@ def test_a_function_whose_first_call_is_slow_has_a_preparation(monkeypatch):
     seconds = iter([5.0, 0.1, 0.1, 0.1])
     monkeypatch.setattr(LocalSide, "call_seconds", lambda side: next(seconds))
     side = LocalSide("a", lambda: len, can_rebuild=False)
-    settle(side, BUDGET_S)
+    warm_up_side(side, BUDGET_S)
     assert side.preparations == (Preparation(FIRST_CALL, pytest.approx(4.9)),)
 
 
@@ -344,14 +344,14 @@ def factory_side(monkeypatch, *seconds):
 
 def test_what_a_factory_makes_is_left_to_the_rounds(monkeypatch):
     side, made = factory_side(monkeypatch, 0.05)
-    settle(side, BUDGET_S)
+    warm_up_side(side, BUDGET_S)
     assert side.can_rebuild
     assert (len(made), side.preparations, side._function) == (1, (), None)
 
 
 def test_what_a_factory_makes_is_kept_if_it_would_be_prepared_in_every_round(monkeypatch):
     side, made = factory_side(monkeypatch, 4.0, 2.0)
-    settle(side, BUDGET_S)
+    warm_up_side(side, BUDGET_S)
     assert not side.can_rebuild
     assert side._function is made[-1]
     assert made[-1]() == 1e-3  # it was called until two calls agreed
@@ -363,7 +363,7 @@ def test_a_factory_that_prepares_something_for_all_it_makes_goes_on(monkeypatch)
     side, _ = factory_side(monkeypatch)
     seconds = iter([3.0])
     monkeypatch.setattr(LocalSide, "call_seconds", lambda side: side.call() and next(seconds, 1e-3))
-    settle(side, BUDGET_S)
+    warm_up_side(side, BUDGET_S)
     assert side.can_rebuild
     assert side.preparations == (Preparation(FIRST_CALL, pytest.approx(3.0, abs=0.01)),)
 
@@ -372,7 +372,7 @@ def test_pools_that_first_calls_leave_behind_are_counted(monkeypatch):
     pools = iter([100, 5100])
     monkeypatch.setattr(preparing, "private_pool_bytes", lambda device: next(pools))
     side = LocalSide("a", lambda: lambda: None, can_rebuild=False)
-    settle(side, BUDGET_S)
+    warm_up_side(side, BUDGET_S)
     assert [each.nbytes for each in side.preparations] == [5000]
 
 
@@ -386,7 +386,7 @@ class TooLarge(Counted):
 
 def test_a_model_without_room_for_a_copy_runs_itself():
     side = model_side(TooLarge(), device="cuda:0")
-    settle(side, BUDGET_S)
+    warm_up_side(side, BUDGET_S)
     assert not side.can_rebuild
     assert "cuda:0 has no room for a copy (it asked for 3.00 GiB more)" in side.notes[0]
 
@@ -399,7 +399,7 @@ def test_a_model_that_does_not_fit_at_all_says_how_much_is_missing():
     side = model_side(Huge(), device="cuda:0")
     message = "candidate does not fit on cuda:0: it asked for 3.00 GiB more"
     with pytest.raises(ModelError, match=message):
-        settle(side, BUDGET_S)
+        warm_up_side(side, BUDGET_S)
 
 
 def room_for(copies):

@@ -68,7 +68,7 @@ def test_a_candidate_that_cannot_be_evaluated_is_a_loss():
 def test_an_accuracy_that_could_not_be_compared_is_a_doubt(reason):
     found = without_accuracy(reason)
     assert quality_loss(found) == ""
-    assert quality_doubt(found) == f"accuracy could not be compared: {reason}"
+    assert quality_doubt(found).endswith(str(reason))
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import pytest
 from parts import require_part
 
 from tinytorch.comparison import resources
-from tinytorch.comparison.resources import Resources, measure_resources
+from tinytorch.comparison.resources import NOTHING_RAN, Resources, measure_resources
 from tinytorch.core.layers import Linear, ReLU, Sequential
 from tinytorch.core.module import Module
 from tinytorch.core.tensor import Tensor
@@ -97,7 +97,7 @@ def test_long_calls_of_no_framework_have_no_peak():
 
     found = measure_resources(Workload("strange", Strange(), (torch.ones(2),)), call_s=3.0)
     assert found.peak_bytes is None
-    assert "no operation was recorded" in found.not_measured["peak_bytes"]
+    assert found.not_measured["peak_bytes"] == NOTHING_RAN
 
 
 def test_the_model_is_left_as_it_was():
@@ -136,7 +136,7 @@ def test_a_model_that_raises_has_no_peak_but_a_size():
 def test_code_of_no_framework_is_not_measured():
     found = measure_resources(Workload("sum", lambda x: x.sum(), (np.ones((3, 2)),)))
     assert found.peak_bytes is None
-    assert "no operation was recorded" in found.not_measured["peak_bytes"]
+    assert found.not_measured["peak_bytes"] == NOTHING_RAN
     assert "nothing to write" in found.not_measured["file_bytes"]
     assert "axis 0" in found.not_measured["examples"]
 
@@ -240,9 +240,7 @@ def test_what_nobody_counted_is_said_beside_the_peak(on_device):
     on_device.model.preparations = (Preparation("compiled", 1.0),)
     found = measure_resources(on_device)
     assert found.device_peak_bytes == 1000
-    assert found.not_measured["device_peak_bytes"] == (
-        "what stays taken because it was compiled is not part of it"
-    )
+    assert "compiled" in found.not_measured["device_peak_bytes"]
 
 
 def test_a_call_that_fails_on_the_device_leaves_a_reason(on_device, monkeypatch):

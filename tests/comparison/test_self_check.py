@@ -96,6 +96,13 @@ def test_trials_of_former_versions_are_read():
     assert Trial.from_dict(fields) == OPEN
 
 
+def test_an_end_that_nothing_is_known_about_is_none_in_json():
+    open_end = Trial("inconclusive", Estimate(1.0, 0.0, math.inf, n=3), 1.0)
+    fields = open_end.to_dict()
+    assert (fields["ratio"], fields["low"], fields["high"], fields["n"]) == (1.0, 0.0, None, 3)
+    assert Trial.from_dict(fields) == open_end
+
+
 def test_a_check_survives_json():
     check = replace(checked(SAME, ALARM), kept="somewhere", budget_s=3.0)
     fields = json.loads(json.dumps(check.to_dict(), allow_nan=False))
@@ -165,7 +172,7 @@ def test_a_check_that_says_less_does_not_replace_a_better_one(told):
     for settings in ({"trials": 9}, {"trials": 1}, {"trials": 20, "budget_s": 1.0}):
         check = self_check("mlp", **settings)
         assert not check.is_kept
-        assert check.obstacle.startswith("there is one of 12 trials of 2 s, this one has ")
+        assert "12 trials of 2 s" in check.obstacle
         assert f"remove {better.kept} to replace it" in check.obstacle
     fields = json.loads(Path(better.kept).read_text("utf-8"))
     assert SelfCheck.from_dict(fields) == better
@@ -186,7 +193,7 @@ def test_a_check_that_says_as_much_replaces_the_one_before(told, before, after):
 def test_a_check_without_any_finite_floor_is_not_kept(monkeypatch, folder):
     endless = Trial("inconclusive", Estimate(1.0, 0.0, math.inf), 1.0)
     check = module._keep(SelfCheck("mlp", (endless,) * 12, "fingerprint"))
-    assert check.obstacle.startswith("most intervals have no end")
+    assert "unbounded" in check.obstacle
     assert list(folder.iterdir()) == []
 
 

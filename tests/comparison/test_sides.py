@@ -318,7 +318,8 @@ def test_a_function_that_forks_leaves_no_copies_of_us(first_fork, can_rebuild, r
         if os.getpid() != process:
             os._exit(17)
     assert are_gone(before)
-    assert side.notes == ["a starts processes of its own; only what it waits for is in its time"]
+    assert len(side.notes) == 1
+    assert "a starts other processes" in side.notes[0]
 
 
 def test_a_function_that_runs_a_program_is_timed():
@@ -364,7 +365,7 @@ def test_keywords_are_copied_and_passed_by_name():
 
 def test_no_graph_is_built_while_timing():
     side = WorkloadSide(torch_workload(), name="a")
-    with side.environment():
+    with side.opened():
         side.build()
         assert not side.call().requires_grad
     assert torch.is_grad_enabled()

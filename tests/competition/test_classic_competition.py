@@ -158,7 +158,7 @@ def test_too_few_heats_are_refused_at_once(heats, words):
 
 def test_a_new_folder_has_an_empty_board(tmp_path, capsys):
     TinyMLPerfCompetition(tmp_path / "none").display_leaderboard("mlp_sprint")
-    assert "There is no run of MLP Sprint yet." in printed(capsys)
+    assert "No runs of MLP Sprint yet" in printed(capsys)
     assert not (tmp_path / "none").exists()
 
 

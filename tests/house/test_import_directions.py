@@ -9,7 +9,8 @@ from project_files import package_modules
 
 # From the bottom of the dependencies up. Packages in one row do not import each other.
 LAYERS = [
-    ["errors", "showing"],
+    ["errors"],
+    ["codec", "showing"],
     ["core"],
     ["measure"],
     ["formats"],

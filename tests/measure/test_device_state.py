@@ -124,7 +124,7 @@ def test_a_lowered_clock_is_named_with_its_reason():
     (note,) = watched([(1980, 0), (1500, POWER_CAP), (1400, POWER_CAP | HEAT), (1980, 0)]).notes
     assert note == (
         "cuda:0 lowered its clock during the measurement: power cap, heat (hardware slowdown) "
-        "(down to 1400 of 1980 MHz), in 50% of our looks at it"
+        "(down to 1400 of 1980 MHz), in 50% of the samples"
     )
 
 

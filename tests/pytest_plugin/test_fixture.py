@@ -257,4 +257,4 @@ def test_a_watcher_is_named(inner):
     """
     ran = inner.run(source, *QUICK)
     ran.assert_outcomes(passed=1)
-    ran.stdout.fnmatch_lines(["- coverage or a debugger was watching*(test_watched)"])
+    ran.stdout.fnmatch_lines(["- coverage or a debugger was active*(test_watched)"])

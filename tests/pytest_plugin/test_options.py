@@ -83,7 +83,7 @@ def test_processes_of_xdist_send_what_they_measured_and_say_so(inner):
     ran = inner.run(ONE, *words, fresh=True)
     ran.assert_outcomes(passed=1)
     ran.stdout.fnmatch_lines(
-        [MEASURED, "- doubtful: measured beside other processes of pytest (-n 2) (test_one)"]
+        [MEASURED, "- disturbed: measured in parallel with other tests (-n 2) (test_one)"]
     )
     ran.stdout.fnmatch_lines(["perf: 1 record kept, run *"])
 

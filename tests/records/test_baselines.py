@@ -44,14 +44,14 @@ def test_a_series_shows_a_small_difference_when_its_runs_agree(rng):
     )
     assert 1.05 < ratio.low < ratio.value < ratio.high
     assert ratio.value == pytest.approx(1.08)
-    assert "runs of this series differ by" in notes[0]
+    assert "10 records" in notes[0]
 
 
 def test_one_record_shows_only_what_exceeds_ten_percent():
     for factor, is_shown in ((1.09, False), (1.15, True), (0.95, False), (0.85, True)):
         ratio, notes = compare_with_record(today(0.0025 * factor), Baseline(gate_record()))
         assert (ratio.low > 1 or ratio.high < 1) is is_shown
-        assert "only a difference beyond 10% counts" in notes[0]
+        assert "minimum effect 10%" in notes[0]
 
 
 def test_the_interval_covers_what_it_says(rng):

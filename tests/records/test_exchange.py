@@ -86,7 +86,7 @@ def test_a_bad_line_does_not_lose_the_others(store, other, tmp_path, monkeypatch
     assert (done.added, done.known) == (3, 0)
     assert [line for line, _ in done.refused] == [2, 5, 6, 8]
     reasons = " | ".join(reason for _, reason in done.refused)
-    for words in ("not text", "without a version", "the hash does not fit", "not JSON"):
+    for words in ("not text", "schema: expected", "the hash does not fit", "not JSON"):
         assert words in reasons
     assert len(other) == 3
 

@@ -285,12 +285,12 @@ def test_setup_runs_on_both_sides_and_its_failure_has_a_side(folder, quick):
 
 def test_a_tolerance_below_what_the_machine_showed_is_refused(folder, quick, monkeypatch):
     use_floor(monkeypatch, 0.08)
-    with pytest.raises(SettingError, match=r"5.00% is below 8.00%, what this machine showed"):
+    with pytest.raises(SettingError, match=r"5.00% is below 8.00%"):
         run_gate("main", QUICK, folder=folder)
     use_floor(monkeypatch, 0.006)
-    assert not any("was not checked" in n for n in run_gate("main", QUICK, folder=folder).notes)
+    assert not any("--selfcheck" in n for n in run_gate("main", QUICK, folder=folder).notes)
     use_floor(monkeypatch, None)
-    assert any("was not checked" in n for n in run_gate("main", QUICK, folder=folder).notes)
+    assert any("--selfcheck" in n for n in run_gate("main", QUICK, folder=folder).notes)
 
 
 def test_what_is_finished_is_kept_when_interrupted(folder, monkeypatch, tmp_path):
@@ -316,4 +316,4 @@ def test_a_changed_submodule_is_named(folder, quick, tmp_path):
     commit(folder, "with a submodule")
     write(folder / "lib", lib="VALUE = 2\n")
     notes = run_gate("HEAD", QUICK, folder=folder).notes
-    assert "submodules with changes of their own (lib): part of the candidate" in notes
+    assert any("(lib): part of the candidate" in note for note in notes)

@@ -207,7 +207,7 @@ def test_a_record_made_against_a_commit_serves_as_baseline(sides, compared):
     assert asked["first"] == asked["second"]
     assert row.ratio.value == pytest.approx(2.0, rel=1e-2)
     assert row.verdict == "regression"
-    assert any("only a difference beyond 10% counts" in note for note in row.notes)
+    assert any("minimum effect 10%" in note for note in row.notes)
     assert asked["is_known"](comparison(1.0).ratio)
     assert not asked["is_known"](comparison(1.2).ratio)
     assert list(record_of(row, MEASURING, LABELS).samples) == ["latency"]
@@ -265,7 +265,7 @@ def test_accuracy_that_the_record_lacks_is_noted(sides, compared):
 def test_noise_against_itself_is_noted(sides, compared):
     compared(comparison(1.2))
     row = against(StoredBaselines("a file", (kept(),)), sides)
-    assert any("compared with itself the candidate differs by +20.0%" in n for n in row.notes)
+    assert any("differs by +20.0%" in n for n in row.notes)
 
 
 def test_one_value_for_each_process():

@@ -90,7 +90,8 @@ def test_a_drift_is_called_one(rng):
 def test_dates_in_the_future_are_noted():
     later = datetime.now(UTC) + timedelta(days=3)
     found = trend([record(), record(created_at=later)], "latency")
-    assert found.notes == ("1 of the dates lie in the future: the order may be wrong",)
+    assert len(found.notes) == 1
+    assert found.notes[0].startswith("1 of the dates")
 
 
 @pytest.mark.parametrize(

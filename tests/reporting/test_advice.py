@@ -25,7 +25,7 @@ TRIED = {"int8-dynamic": timed("int8-dynamic", ratio=0.625), "low-rank": UNUSABL
 
 def cards(advice, outcomes=None):
     section = advice_section(advice, outcomes)
-    return [each for each in blocks(section) if isinstance(each, Section)]
+    return [each for each in blocks(section, Section) if each is not section]
 
 
 def render_advice(advice):

@@ -1,6 +1,7 @@
 import math
 
 import pytest
+from document_reading import heads, rows
 from parts import require_part
 from terminal import shown
 
@@ -13,7 +14,7 @@ from tinytorch.reporting.benchmarking_classics import (
     draw_performances,
     draw_results,
     markdown_report,
-    render_performances,
+    performances_document,
     show_performances,
 )
 
@@ -73,45 +74,47 @@ def error_bars(axes):
     ]
 
 
-def lines_of(text):
-    return [line.split() for line in text.splitlines()]
-
-
 def test_the_table_has_a_row_for_each_model(table):
-    lines = lines_of(shown(render_performances(table)))
-    assert lines[0][:2] == ["Model", "Time"]
-    assert [word for word in ("Memory", "Accuracy", "Speedup") if word not in lines[0]] == []
-    assert lines[1][:3] == ["slow", "2.50", "ms"]
-    assert {"2.00", "75.0%", "1.00x"} <= set(lines[1])
-    assert {"1.25", "1.00", "50.0%", "2.00x"} <= set(lines[2])
-    assert lines[3][:2] == ["bro$ken", "failed"]
+    found = performances_document(table)
+    titles = ["Model", "Time", "95% interval", "Memory", "Accuracy", "Speedup", "95% interval"]
+    assert heads(found) == titles
+    slow, fast, broken = rows(found)
+    assert [slow[place] for place in (0, 1, 3, 4, 5)] == [
+        "slow",
+        "2.50 ms",
+        "2.00 MB",
+        "75.0%",
+        "1.00x",
+    ]
+    assert [fast[place] for place in (1, 3, 4, 5)] == ["1.25 ms", "1.00 MB", "50.0%", "2.00x"]
+    assert " to " in fast[6]
+    assert broken[:2] == ["bro$ken", "failed"]
 
 
 def test_failures_and_notes_stand_below(table, capsys):
     show_performances(table)
     printed = capsys.readouterr().out
     assert "bro$ken failed: ValueError: 5 $ | 6" in printed
-    assert "note: fast: hm" in printed
+    assert "- fast: hm" in printed
 
 
 def test_what_holds_for_all_is_said_once():
     both = PerformanceTable({name: performance(name, notes=("busy",)) for name in "ab"})
-    assert shown(render_performances(both)).count("busy") == 1
-    assert "note: busy" in shown(render_performances(both))
+    assert performances_document(both).notes == ["busy"]
 
 
 @pytest.mark.parametrize("width", [60, 80, 140])
 def test_the_table_fits_the_terminal(table, width):
-    lines = shown(render_performances(table), width).splitlines()
+    lines = shown(table, width).splitlines()
     assert max(map(len, lines)) <= width
     assert {"Time", "Memory", "Accuracy"} <= set(lines[0].split())
 
 
 def test_scores_that_are_no_accuracy_have_a_column_of_their_own():
     score = performance("a", metric="luck", scores=(-0.5, -0.25))
-    text = shown(render_performances(PerformanceTable({"a": score})))
-    assert "luck" in text
-    assert "-0.375" in text
+    found = performances_document(PerformanceTable({"a": score}))
+    assert "luck" in heads(found)
+    assert "-0.375" in rows(found)[0]
 
 
 def test_bars_have_the_values_and_the_names(table):

@@ -29,6 +29,7 @@ from tinytorch.reporting.document import (
     TrendLine,
     document_of,
     loaded,
+    notes_once,
     plain_text,
 )
 from tinytorch.reporting.html.page import page_from, render_page
@@ -218,3 +219,15 @@ def test_every_builder_can_be_imported(builder):
 def test_a_result_without_a_builder_is_refused():
     with pytest.raises(SettingError, match="a int has no report"):
         document_of(3)
+
+
+def test_notes_that_are_alike_are_said_once():
+    alike = [("a", "5 of 9 calls"), ("b", "6 of 9 calls"), ("c", "odd"), ("a", "odd"), ("b", "own")]
+    assert notes_once(alike, total=3, every="all") == [
+        "a: 5 of 9 calls; the like of 1 more",
+        "c and 1 more: odd",
+        "b: own",
+    ]
+    same = [(name, "the same") for name in "abc"]
+    assert notes_once(same, total=3, every="all") == ["all: the same"]
+    assert notes_once(same[:1], total=1, every="all") == ["a: the same"]

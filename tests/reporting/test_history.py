@@ -121,7 +121,7 @@ def test_unlike_series_are_shown_apart():
 
 def test_doubts_are_shown_with_a_trend(rng):
     values = [1 + 0.01 * n + 0.0005 * rng.standard_normal() for n in range(50)]
-    assert "- the values move inside of the levels too" in shown(
+    assert "- the values also move within the levels" in shown(
         rendered(history_document, trends(series(values)), limit=5)
     )
 

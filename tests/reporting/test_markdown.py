@@ -1,9 +1,7 @@
 import pytest
 from example_pages import HOSTILE
-from rich.text import Text
 
-from tinytorch.reporting.markdown import code, escaped, fenced, folded, listed, table_of, table_rows
-from tinytorch.reporting.quantities import Column, FittingTable
+from tinytorch.reporting.markdown import code, escaped, fenced, folded, listed, table_rows
 
 
 @pytest.mark.parametrize(
@@ -35,25 +33,6 @@ def test_a_table_has_its_alignments():
         "|---|---:|",
         "| a | 1 |",
         "| | 2 |",
-    ]
-
-
-def test_a_table_of_the_terminal_leaves_out_columns_that_say_nothing():
-    table = FittingTable(
-        "name",
-        [Text("a|b"), Text("c")],
-        [
-            Column("n", ["1", "2"], 9),
-            Column("empty", ["", " "]),
-            Column("unknown", ["-", "-"]),
-            Column("x", ["<", ""], 3, "left"),
-        ],
-    )
-    assert table_of(table) == [
-        "| name | n | x |",
-        "|---|---:|---|",
-        r"| a\|b | 1 | &lt; |",
-        "| c | 2 | |",
     ]
 
 

@@ -26,14 +26,11 @@ from tinytorch.reporting.optimization_words import (
     contribution_words,
     every_note,
     forest_plot,
-    front_name,
     headline,
     limit_line,
     limits_owner,
     metric_of,
     reason_lines,
-    score_title,
-    tried_words,
     verdict_word,
     why_slow,
 )
@@ -95,14 +92,14 @@ def test_that_nothing_worked_is_said():
 def test_without_attempts_nothing_is_claimed():
     assert headline(nothing_tried()) == "gpt: nothing was tried, so nothing is known."
     assert verdict_word(nothing_tried()) == "Nothing was tried"
-    assert tried_words(nothing_tried()) == "0 attempts in 1 min 2 s"
+    assert asked_words(nothing_tried()).endswith("; 0 attempts in 1 min 2 s")
 
 
 def test_a_gain_beyond_the_limits_is_no_recommendation():
     found = limits_broken()
     assert "nothing that was tried keeps to the limits: the best, int8-" in headline(found)
     assert verdict_word(found) == "Nothing keeps to the limits"
-    assert limits_owner(found) == "the model as it is"
+    assert limits_owner(found) == "the baseline"
 
 
 def test_what_keeps_to_the_limits_may_be_slower():
@@ -141,8 +138,8 @@ def test_the_picture_has_what_was_timed_the_best_first():
         "fused-layers",
         "channels-last",
     ]
-    assert plot.rows[0].style == "green"
-    assert plot.rows[-1].style == "red"
+    assert plot.rows[0].tone == "good"
+    assert plot.rows[-1].tone == "bad"
     assert plot.rows[3].text.startswith("inconclusive  1.03")
     assert forest_plot(nothing_worked()) is None
 
@@ -174,7 +171,7 @@ def test_a_contradiction_is_said():
     odd = Attempt(("odd",), INCONCLUSIVE, "", comparison=contradictory())
     ((attempt, words),) = reason_lines(best_is_a_stack(attempts=(odd,)))
     assert attempt.name == "odd"
-    assert "some calls take far longer" in words
+    assert "rare slow calls" in words
 
 
 def test_a_failure_without_words_is_still_a_failure():
@@ -252,19 +249,14 @@ def test_only_a_name_becomes_it_and_no_ordinary_word():
     ]
 
 
-def test_the_model_itself_has_a_name_on_the_front():
-    assert front_name("") == "as it is"
-    assert front_name("int8-static") == "int8-static"
-
-
-def test_scores_that_are_no_accuracy_have_another_title():
+def test_scores_have_the_name_of_their_metric():
     kept = compare_accuracy([2.0, 3.0] * 50, [2.0, 3.0] * 50, metric="reward", margin=1.0)
     (attempt,) = best_is_a_stack().attempts[:1]
     attempt = replace(attempt, comparison=replace(attempt.comparison, accuracy=kept))
     found = best_is_a_stack(attempts=(attempt,))
-    assert (metric_of(found), score_title(found)) == ("reward", "score")
+    assert metric_of(found) == "reward"
     for usual in (best_is_a_stack(), nothing_worked()):
-        assert (metric_of(usual), score_title(usual)) == ("accuracy", "accuracy")
+        assert metric_of(usual) == "accuracy"
 
 
 def test_a_part_says_what_it_brings_in_bytes_where_that_was_measured():

@@ -1,7 +1,7 @@
 import io
 
 import pytest
-from document_reading import rows
+from document_reading import named_rows
 from rich.console import Console
 
 from tinytorch.measure.samples import Samples
@@ -46,7 +46,7 @@ def test_every_size_has_its_row():
     assert document.title == "example"
     assert document.subtitle == "core on cpu, by sequence; example inputs have 32"
     assert document.banner.verdict == "2.56 ms predicted at 256"
-    found = rows(document)
+    found = named_rows(document)
     assert found["8"]["time"] == "80.0 us"
     assert (found["64"]["FLOPs"], found["64"]["peak memory"]) == ("6.40k", "4.41 KiB")
 

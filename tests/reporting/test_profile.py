@@ -3,7 +3,7 @@
 import dataclasses
 
 import pytest
-from document_reading import anchors, facts, lines, rows, section, tables
+from document_reading import anchors, facts, lines, named_rows, section, tables
 from example_profiles import (
     CALLS,
     allocations,
@@ -119,11 +119,11 @@ def test_an_idle_gpu_is_host_bound():
         "Latency (wall clock) 10.0 ms, device time (events) 8.00 ms, kernels 4.00"
     )
     assert "host-bound, the device is idle 60.0% of the time" in text
-    found = rows(part(gpu_profile(), "latency"))
+    found = named_rows(part(gpu_profile(), "latency"))
     assert found["kernels, without gaps"]["median"] == "4.00 ms"
     assert found["device time (events)"]["95% interval"] == "8.00 ms to 8.00 ms"
     assert found["device idle"]["median"] == "60.0%"
-    assert "device idle" not in rows(part(example_profile(), "latency"))
+    assert "device idle" not in named_rows(part(example_profile(), "latency"))
 
 
 def test_every_section_is_there_in_its_order():
@@ -175,7 +175,7 @@ def test_a_single_layer_is_the_model_itself():
 def test_a_compiled_model_has_the_work_of_the_layers_that_were_not_timed():
     compiled = example_profile(runs=(layer_calls([("", 1.0, 9.0)]),) * 4)
     assert why(compiled).startswith("The model (Net): 80.0% of the time, memory-bound")
-    assert list(rows(part(compiled, "layers"))) == ["Net", "(unattributed)", "total"]
+    assert list(named_rows(part(compiled, "layers"))) == ["Net", "(unattributed)", "total"]
 
 
 def test_what_only_moves_bytes_is_compared_with_the_bandwidth():
@@ -257,11 +257,11 @@ def test_of_very_many_kinds_the_rest_is_counted():
     )
     found = part(profile, "operations")
     assert lines(found) == ["3 more kinds are only in the raw values."]
-    assert len(rows(found)) == 200
+    assert len(named_rows(found)) == 200
 
 
 def test_memory_shows_the_peak_and_the_course():
-    found = rows(part(example_profile(), "memory"))
+    found = named_rows(part(example_profile(), "memory"))
     assert found["parameters"]["bytes"] == "1.02 KiB"
     assert found["parameters"]["share"] == "61.9%"
     assert found["total"]["lowest"] == "1.17 KiB"
@@ -271,7 +271,7 @@ def test_memory_shows_the_peak_and_the_course():
 
 
 def test_the_level_that_holds_a_call_is_marked():
-    found = rows(part(example_profile(), "caches"))
+    found = named_rows(part(example_profile(), "caches"))
     assert list(found["DRAM"].values()) == [
         *("DRAM", "the rest", "100 kB/s", "10 FLOP/B", "<- a call touches 1.64 KiB")
     ]
@@ -279,7 +279,7 @@ def test_the_level_that_holds_a_call_is_marked():
 
 
 def test_the_slowest_layers_are_placed_in_the_caches():
-    found = rows(part(example_profile(), "caches"))["blocks.*.fc (2x) Linear"]
+    found = named_rows(part(example_profile(), "caches"))["blocks.*.fc (2x) Linear"]
     assert list(found.values())[1:] == ["400 B", "L1", "1.00 MB/s", "200 kB/s"]
     assert "caches" not in anchors(profile_document(example_profile(ceilings=None)))
 
@@ -301,7 +301,7 @@ def test_counters_show_what_was_counted_and_why_the_rest_was_not():
 
 
 def test_latency_has_its_percentiles():
-    found = rows(part(example_profile(), "latency"))["n=4"]
+    found = named_rows(part(example_profile(), "latency"))["n=4"]
     assert found["min"] == "9.80 ms"
     assert found["median"] == "10.0 ms"
     assert found["max"] == "10.2 ms"

@@ -1,53 +1,67 @@
 from dataclasses import replace
 
+import pytest
+from document_reading import blocks
 from terminal import shown
 
 from tinytorch.comparison.self_check import SelfCheck, Trial
-from tinytorch.measure.estimate import Estimate
-from tinytorch.reporting.comparison import render_self_check
+from tinytorch.measure.estimate import INCONCLUSIVE, SAME, Estimate
+from tinytorch.reporting.comparison import self_check_document
+from tinytorch.reporting.document import Facts
+from tinytorch.reporting.forest_plot import ForestPlot
+from tinytorch.reporting.terminal import render
 
-QUIET = Trial("same", Estimate(1.001, 0.996, 1.006), 0.4)
-OPEN = Trial("inconclusive", Estimate(0.999, 0.98, 1.02), 2.0)
+QUIET = Trial(SAME, Estimate(1.001, 0.996, 1.006), 0.4)
+OPEN = Trial(INCONCLUSIVE, Estimate(0.999, 0.98, 1.02), 2.0)
 ALARM = Trial("slower", Estimate(1.03, 1.02, 1.04), 0.2)
 CHECK = SelfCheck("mlp", (QUIET, OPEN, QUIET), "abc", kept="somewhere")
 
 
+def banner(*trials):
+    return self_check_document(replace(CHECK, trials=trials)).banner
+
+
+def facts(check):
+    return dict(blocks(self_check_document(check), Facts)[0].pairs)
+
+
 def test_without_a_false_alarm_the_floor_is_the_usual_one():
-    text = shown(render_self_check(replace(CHECK, trials=(QUIET, QUIET))))
-    assert text.startswith("no false alarm: believe differences of 0.5% and more here\n")
+    found = banner(QUIET, QUIET)
+    assert (found.verdict, found.tone) == ("No false alarm", "good")
+    assert found.sentence == "believe differences of 0.5% and more here"
 
 
 def test_what_was_not_decided_is_said_first_and_raises_the_floor():
-    text = shown(render_self_check(replace(CHECK, trials=(QUIET, OPEN, OPEN))))
-    assert text.startswith(
-        "no false alarm, 2 of 3 not decided: believe differences of 2.1% and more here\n"
-    )
-
-
-def test_a_floor_that_is_not_kept_is_no_rule_for_the_gate():
-    assert "takes no tolerance below it" in shown(render_self_check(CHECK))
-    for obstacle in ("", "there is a better one"):
-        text = shown(render_self_check(replace(CHECK, kept="", obstacle=obstacle)))
-        assert "so `tinytorch gate` does not know it" in text
-
-
-def test_the_facts_are_those_of_the_trials():
-    text = shown(render_self_check(CHECK))
-    rows = [" ".join(line.split()) for line in text.splitlines()]
-    assert "trials 3 comparisons of mlp with itself" in rows
-    assert "same 2 of 3" in rows
-    assert "inconclusive 1 of 3" in rows
-    assert "largest difference 0.1%, of estimates" in rows
-    assert "kept somewhere" in rows
+    found = banner(QUIET, OPEN, OPEN)
+    assert found.sentence.startswith(f"2 of 3 {INCONCLUSIVE}; believe differences of 2.1% and more")
 
 
 def test_a_false_alarm_raises_the_floor_and_is_said_first():
-    text = shown(render_self_check(replace(CHECK, trials=(QUIET, ALARM))))
-    assert text.startswith("identical code was called different in 1 of 2: believe only")
-    assert "more than 2% here" in text.splitlines()[0]
+    found = banner(QUIET, ALARM)
+    assert (found.verdict, found.tone) == ("1 of 2 false alarms", "unknown")
+    assert found.sentence == "believe only differences of more than 2% here"
+
+
+@pytest.mark.parametrize("obstacle", ["", "there is a better one"])
+def test_a_floor_that_is_not_kept_is_no_rule_for_the_gate(obstacle):
+    assert "takes no tolerance below it" in facts(CHECK)["floor"]
+    found = facts(replace(CHECK, kept="", obstacle=obstacle))
+    assert "so `tinytorch gate` does not know it" in found["floor"]
+    assert obstacle in found["kept"]
+
+
+def test_the_facts_are_those_of_the_trials():
+    found = facts(CHECK)
+    assert found["trials"] == "3 comparisons of mlp with itself"
+    assert found[SAME] == "2 of 3"
+    assert found[INCONCLUSIVE] == "1 of 3"
+    assert found["largest difference"] == "0.1%, of estimates"
+    assert found["kept"] == "somewhere"
 
 
 def test_every_trial_has_a_row():
-    rows = shown(render_self_check(CHECK), 80).splitlines()[2:5]
-    assert [row.split()[0] for row in rows] == ["1", "2", "3"]
-    assert "0.980x to 1.020x" in rows[1]
+    (plot,) = blocks(self_check_document(CHECK), ForestPlot)
+    assert [row.label for row in plot.rows] == ["1", "2", "3"]
+    assert [row.tone for row in plot.rows] == ["neutral", "unknown", "neutral"]
+    assert plot.rows[1].text.endswith("0.980x to 1.020x")
+    assert shown(render(self_check_document(CHECK)), 80).splitlines()[4].split()[0] == "1"

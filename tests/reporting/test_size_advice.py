@@ -46,8 +46,8 @@ def test_what_follows_is_said_in_words():
     text = shown(advice_of(curve()), 200)
     banner = document_of(advice_of(curve())).banner
     assert (banner.verdict, banner.tone) == ("Recommended batch size: 128", "good")
-    assert banner.sentence.startswith("the smallest size shown within 10%")
-    assert "Largest size that fits: at least 256; 512 does not: MemoryError: no room." in text
+    assert banner.sentence.startswith("the smallest size conclusively within 10%")
+    assert "Largest size that fits: >= 256; 512 does not: MemoryError: no room." in text
     assert "No larger size was measured: the throughput no longer grows." in text
     assert "★ knee, recommended" in text
 
@@ -55,20 +55,20 @@ def test_what_follows_is_said_in_words():
 def test_a_knee_that_breaks_a_limit_is_named_beside_the_recommendation():
     text = shown(advice_of(curve(), latency_limit_s=3e-3), 200)
     assert "Recommended batch size: 16" in text
-    assert "Knee: 128, the smallest size shown within 10% of the best" in text
+    assert "Knee: 128, the smallest size conclusively within 10% of the best" in text
     assert "◆ knee  ★ recommended" in text
 
 
 def test_the_ceiling_says_which_limit_it_is_about():
     text = shown(advice_of(curve(), memory_limit_bytes=1 << 20), 200)
-    assert "Largest size that fits into the memory limit: at least 256" in text
+    assert "Largest size that fits into the memory limit: >= 256" in text
 
 
 def test_no_recommendation_says_why():
     advice = advice_of(curve(), latency_limit_s=1e-4)
     text, banner = shown(advice, 200), document_of(advice).banner
     assert (banner.verdict, banner.tone) == ("No batch size is recommended", "bad")
-    assert banner.sentence.startswith("no measured size is shown to keep")
+    assert banner.sentence.startswith("no measured size conclusively keeps")
     assert "★" not in text
 
 
@@ -82,7 +82,7 @@ def test_sequences_have_their_own_words():
 
 def test_a_single_size_can_be_shown():
     text = shown(advice_of([measured(1, 1e-3)], ceiling=Ceiling(1, None, SATURATED)))
-    assert "at least 1; larger ones were not tried" in text
+    assert ">= 1; larger ones were not tried" in text
 
 
 @pytest.mark.parametrize("width", [40, 60, 80, 120])

@@ -1,126 +1,218 @@
 import pytest
-from example_outcomes import ACCURACY, SERVER, outcome, single_stream
+from document_reading import anchors, blocks, heads, rows, section, words
+from example_outcomes import ACCURACY, SERVER, offline, outcome, server, single_stream
+from example_pages import HOSTILE
 from terminal import shown
 
 from tinytorch.benchmarking.suite_file import Suite, SuiteWorkload
 from tinytorch.measure.samples import Samples
-from tinytorch.reporting.suite import render_entries, render_suite
+from tinytorch.reporting.document import Folded, ParetoPlot, RunOrder, Table, plain_text
+from tinytorch.reporting.markdown import report_markdown
+from tinytorch.reporting.suite import (
+    NO_COMPARISON,
+    entries_document,
+    shared_notes,
+    suite_document,
+)
+from tinytorch.reporting.terminal import render
 
 
-def suite_text(*outcomes, planned=None, width=200, **changes):
-    return shown(render_suite("zoo", outcomes, planned=planned or len(outcomes), **changes), width)
+def failed(reason="no memory"):
+    return outcome(name="gpt/batch 1/numpy/none", details={"failure": reason})
 
 
-def test_a_single_stream_shows_percentiles_with_intervals():
-    text = suite_text(single_stream(), run="r1")
-    assert text.startswith("zoo  run r1, 1 entry\n")
-    row = next(line for line in text.splitlines() if line.startswith("mlp/batch 1"))
-    for part in ("1.50 ms", "1.99 ms", "400", "1 MiB", "2 KiB", "97.6%", "97.1% to 98.0%"):
-        assert part in row
+def two_entries():
+    return single_stream(), single_stream(factor=2.0, name="mlp/batch 1/reference/none")
 
 
-def test_an_end_that_nobody_knows_is_a_dash():
-    assert "to -" in suite_text(single_stream(count=20))
+def row_of(found, anchor="single-stream"):
+    """Return what the table of a scenario says about its only entry, by title and place."""
+    part = section(suite_document([found]), anchor)
+    columns, (row,) = blocks(part, Table)[0].filled()
+    return [(column.title, cell.text) for column, cell in zip(columns, row.cells, strict=True)]
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "planned", "verdict", "tone"),
+    [
+        (two_entries(), 2, "2 entries measured", "neutral"),
+        (two_entries()[:1], 1, "1 entry measured", "neutral"),
+        (two_entries(), 5, "Not finished: 3 of 5 entries are missing", "unknown"),
+        ((*two_entries(), failed()), 5, "1 entry failed", "bad"),
+    ],
+)
+def test_the_banner_says_how_far_it_came(outcomes, planned, verdict, tone):
+    banner = suite_document(outcomes, planned=planned).banner
+    assert (banner.verdict, banner.tone) == (verdict, tone)
+    assert banner.sentence == NO_COMPARISON
+
+
+def test_the_subtitle_says_which_run_it_is_and_what_is_missing():
+    assert suite_document([single_stream()], run="r1").subtitle == "run r1, 1 entry"
+    assert suite_document([single_stream()], planned=3, run="").subtitle.endswith("1 of 3 entries")
+
+
+def test_every_scenario_has_its_section():
+    found = suite_document([single_stream(), offline(), server(), failed("crossed wires")])
+    assert anchors(found)[:4] == ["failed", "single-stream", "offline", "server"]
+    (reasons,) = section(found, "failed").blocks
+    assert [plain_text(each) for each in reasons.items] == [
+        "gpt/batch 1/numpy/none/single-stream: crossed wires"
+    ]
+    assert "gpt" not in words(section(found, "single-stream"))
+
+
+def test_a_single_stream_has_percentiles_with_intervals():
+    found = row_of(single_stream())
+    assert found[0] == ("entry", "mlp/batch 1/numpy/none")
+    assert [title for title, _ in found].count("95% interval") == 3
+    fields = dict(found)
+    assert fields["p50"] == "1.50 ms"
+    assert fields["p99"] == "1.99 ms"
+    assert fields["n"] == "400"
+    assert fields["memory"] == "1 MiB"
+    assert fields["size"] == "2 KiB"
+    assert fields["score"] == "97.6%"
+    assert fields["95% interval"] == "97.1% to 98.0%"
+
+
+def test_what_a_scenario_is_about_has_bars_and_sorts_by_its_number():
+    table = blocks(suite_document(two_entries()), Table)[0]
+    place = [column.kind for column in table.columns].index("bar")
+    cells = [row[place] for row in table.rows]
+    assert [cell.sort for cell in cells] == pytest.approx([1.5e-3, 3e-3], rel=1e-2)
+    assert [cell.bar for cell in cells] == pytest.approx([0.5, 1.0])
+
+
+def test_an_unknown_end_is_a_dash():
+    assert any(text.endswith("to -") for _, text in row_of(single_stream(count=20)))
 
 
 def test_offline_shows_throughput():
     values = tuple(1000.0 + position for position in range(20))
-    text = suite_text(
-        outcome("offline", {"throughput": Samples("throughput", values, "examples/s")})
-    )
-    assert "1.01k examples/s" in text
-    assert "1.00k to 1.01k" in text or "1.01k to 1.01k" in text
+    samples = {"throughput": Samples("throughput", values, "examples/s")}
+    found = row_of(outcome("offline", samples), "offline")
+    assert found[1] == ("throughput", "1.01k examples/s")
+    assert found[2][1] in ("1.00k to 1.01k", "1.01k to 1.01k")
 
 
 def test_a_server_shows_its_rate_and_how_sure_it_is():
     latency = Samples("latency", (0.01,) * 400)
     rate = Samples("rate", (120.0,), "queries/s")
-    text = suite_text(
-        outcome("server", {"latency": latency, "rate": rate}, details={"server": SERVER})
-    )
-    for part in ("120", "shown twice", "130", "p99 <= 20.0 ms", "10.0 ms", "400"):
-        assert part in text
+    samples = {"latency": latency, "rate": rate}
+    found = dict(row_of(outcome("server", samples, details={"server": SERVER}), "server"))
+    assert found["queries/s"] == "120"
+    assert found["is"] == "shown twice"
+    assert found["not above"] == "130"
+    assert found["bound"] == "p99 <= 20.0 ms"
+    assert found["latency there"] == "10.0 ms"
+    assert (found["queries"], found["rates"]) == ("400", "3")
 
 
 @pytest.mark.parametrize(
-    ("changes", "words"),
+    ("changes", "title", "text"),
     [
-        ({"is_confirmed": False}, "shown once"),
-        ({"rate": None}, "none shown"),
-        ({"bound_is_given": False}, "20.0 ms (own)"),
+        ({"is_confirmed": False}, "is", "shown once"),
+        ({"rate": None}, "is", "none shown"),
+        ({"bound_is_given": False}, "bound", "p99 <= 20.0 ms (own)"),
     ],
 )
-def test_a_rate_that_is_less_sure_says_so(changes, words):
-    text = suite_text(outcome("server", details={"server": SERVER | changes}))
-    assert words in text
-
-
-def test_a_failure_has_its_reason_and_no_row():
-    text = suite_text(outcome(details={"failure": "the wires are crossed", "accuracy": None}))
-    assert "Failed: 1" in text
-    assert "mlp/batch 1/numpy/none/single-stream: the wires are crossed" in text
-    assert "p50" not in text
+def test_a_rate_that_is_less_sure_says_so(changes, title, text):
+    found = dict(row_of(outcome("server", details={"server": SERVER | changes}), "server"))
+    assert found[title] == text
 
 
 def test_the_last_run_is_a_ratio_or_a_reason():
     before = single_stream(factor=2.0).record
-    assert "0.50x" in suite_text(single_stream(previous=before))
-    reason = suite_text(single_stream(not_compared="machine: CPU a against b"))
-    assert "not compared with the last run: machine: CPU a against b" in reason
-
-
-def test_it_says_that_ratios_between_entries_are_no_comparisons():
-    text = " ".join(suite_text(single_stream()).split())
-    assert "one after the other" in text
-    assert "`tinytorch compare` and `tinytorch gate` compare" in text
-
-
-def test_an_unfinished_suite_says_how_far_it_came():
-    assert "1 of 3 entries" in suite_text(single_stream(), planned=3)
+    assert dict(row_of(single_stream(previous=before)))["time vs last"] == "0.50x"
+    found = suite_document([single_stream(not_compared="machine: CPU a against b")])
+    assert "not compared with the last run: machine: CPU a against b" in words(found.notes)
+    assert "time vs last" not in heads(section(found, "single-stream"))
 
 
 def test_notes_that_are_alike_are_said_once():
     names = ("a", "b", "c")
     same = [single_stream(name=name, notes=("the same",)) for name in names]
-    assert "- all entries: the same" in suite_text(*same)
+    assert shared_notes(same) == ["all entries: the same"]
     numbers = [
         single_stream(name=name, notes=(f"displaced {count} times",))
         for count, name in enumerate(names, start=5)
     ]
-    text = suite_text(*numbers)
-    assert text.count("displaced") == 1
-    assert "- a/single-stream: displaced 5 times; the like of 2 more" in text
-    some = suite_text(single_stream(name="x"), *same[:2])
-    assert "- a/single-stream and 1 more: the same" in some
+    (only,) = shared_notes(numbers)
+    assert only.startswith("a/single-stream: displaced 5 times; the like of 2 more")
+    assert shared_notes([single_stream(name="x"), *same[:2]]) == [
+        "a/single-stream and 1 more: the same"
+    ]
 
 
 def test_what_is_missing_or_unusual_is_a_note():
-    text = suite_text(
-        single_stream(
-            details={
-                "accuracy": ACCURACY | {"metric": "log-likelihood", "mean": -1.2},
-                "resources": {"not_measured": {"file_bytes": "no parameters"}},
-            },
-            kept_note="the result was not stored: disk full",
-        )
+    found = single_stream(
+        details={
+            "accuracy": ACCURACY | {"metric": "log-likelihood", "mean": -1.2},
+            "resources": {"not_measured": {"file_bytes": "no parameters"}},
+        },
+        kept_note="the result was not stored: disk full",
     )
-    assert "the score is log-likelihood" in text
-    assert "no size: no parameters" in text
-    assert "disk full" in text
-    assert "-1.2 " in text
+    notes = suite_document([found], notes=["a run goes on"]).notes
+    assert notes[0] == "a run goes on"
+    for part in ("the score is log-likelihood", "no size: no parameters", "disk full"):
+        assert part in words(notes)
+    assert dict(row_of(found))["score"] == "-1.2"
+
+
+def test_fronts_show_the_entries_of_a_target():
+    plots = blocks(section(suite_document(two_entries()), "fronts"), ParetoPlot)
+    assert [plot.titles[1] for plot in plots] == ["accuracy", "peak memory"]
+    assert [plot.units for plot in plots] == [("s", "fraction"), ("s", "B")]
+    assert [plot.lower_is_better for plot in plots] == [(True, False), (True, True)]
+    first, second = plots[0].points
+    assert (first.name, second.name) == ("batch 1/numpy/none", "batch 1/reference/none")
+    assert first.x.low <= first.x.value <= first.x.high
+    assert (first.y.value, first.y.low, first.y.high) == (0.976, 0.971, 0.98)
+    assert (first.is_on_front, second.is_on_front) == (True, False)
+
+
+def test_a_single_entry_has_no_front():
+    assert "fronts" not in anchors(suite_document([single_stream()]))
+
+
+def test_the_values_of_an_entry_are_there_folded_away():
+    (entry,) = blocks(section(suite_document([single_stream()]), "order"), Folded)
+    assert entry.title == "mlp/batch 1/numpy/none/single-stream"
+    (order,) = blocks(entry, RunOrder)
+    assert len(order.runs[0].values) == 400
 
 
 @pytest.mark.parametrize("width", [80, 120])
 def test_it_fits_the_terminal(width):
-    text = suite_text(single_stream(), single_stream(name="other"), width=width)
+    found = suite_document([single_stream(), single_stream(name="other"), failed()])
+    text = shown(render(found), width)
     assert max(map(len, text.splitlines())) <= width
     assert "p50" in text
     assert "mlp/batch 1/numpy/none" in text
+    assert "- gpt/batch 1/numpy/none/single-stream: no memory" in text
+
+
+def test_markdown_has_a_table_per_scenario():
+    text = report_markdown([single_stream(), offline()], name="zoo", run="r1", notes=["a note"])
+    assert text.startswith("### ⚪ 2 entries measured\n\nSuite zoo: ")
+    assert "\nrun r1, 2 entries\n" in text
+    assert "**Single-stream** One query after the other." in text
+    assert "| mlp/batch 1/numpy/none | 1.50 ms |" in text
+    assert "**Offline**" in text
+    assert "- a note" in text
+
+
+def test_names_and_reasons_break_no_markdown():
+    text = report_markdown([outcome(details={"failure": "a | b <c>"})], name=HOSTILE, planned=3)
+    assert text.startswith("### ❌ 1 entry failed\n")
+    assert r": a \| b &lt;c&gt;" in text
+    assert "<script" not in text
 
 
 def test_entries_can_be_listed():
     entries = Suite("zoo", [SuiteWorkload("mlp", batch_sizes=[1, 2])]).entries()
-    text = shown(render_entries(entries))
-    assert "mlp/batch 2/default/none/single-stream" in text
-    assert entries[0].key in text
-    assert "2 entries, none run" in text
+    found = entries_document(entries)
+    assert [row[0] for row in rows(found)] == [entry.name for entry in entries]
+    assert rows(found)[0][2] == entries[0].key
+    assert "2 entries, none run" in shown(render(found))

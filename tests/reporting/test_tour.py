@@ -1,115 +1,108 @@
+"""Documents of the tour: its chapters, and the whole of it."""
+
+import re
+
 import pytest
+from document_reading import anchors, blocks, rows, section, words
 from example_optimizations import optimization
 from example_tours import INTRODUCTION, faster, no_faster, smaller, tour_of
 from terminal import shown
 
+from tinytorch.reporting.document import Facts, Pictures
+from tinytorch.reporting.html.flame import FlameGraph
+from tinytorch.reporting.html.page import page_from, report_html
+from tinytorch.reporting.terminal import render
 from tinytorch.reporting.tour import (
     FAST,
     NEXT_COMMANDS,
-    render_ending,
-    render_introduction,
-    render_tour,
-    render_visit,
+    ending_document,
+    introduction_document,
     short_line,
+    tour_document,
+    visit_document,
 )
 
 
-def visit_text(found, width=100):
-    return shown(render_visit(1, tour_of(found).visits[0]), width)
+def chapter(found):
+    return visit_document(1, tour_of(found).visits[0])
 
 
-def line_with(text, words):
-    (line,) = [line for line in text.splitlines() if words in line]
-    return line
+# ---------------------------------------------------------------- the models
 
 
 def test_a_mistake_shows_what_it_really_is():
-    text = shown(render_introduction(INTRODUCTION))
-    assert "a 1 (99%)" in text
-    assert "a 9 (61%), is a 4" in text
+    (chart,) = blocks(introduction_document(INTRODUCTION), Pictures)
+    assert [(each.text, each.tone) for each in chart.pictures] == [
+        ("a 1 (99%)", ""),
+        ("a 9 (61%), is a 4", "bad"),
+    ]
 
 
 def test_generated_text_is_shown_as_it_is():
-    assert "It is a truth [bold]<b>universally..." in shown(render_introduction(INTRODUCTION))
+    assert "It is a truth [bold]<b>universally..." in words(introduction_document(INTRODUCTION))
+    html = report_html(tour_of(faster()))
+    assert "[bold]&lt;b&gt;universally" in html
+    assert "<b>universally" not in html
 
 
-def test_a_stop_tells_its_story_in_order():
-    text = visit_text(faster())
-    parts = [
-        "Can gpt be made faster?",
-        "Why does it take its time?",
-        "What does the profile suggest?",
-        "What was tried",
-        "Did it work?",
-        "What does each part bring?",
+def test_bright_pixels_are_drawn_and_mistakes_are_marked():
+    page = page_from(tour_document(tour_of()))
+    (body,) = [each.body for each in page.sections if each.anchor == "models"]
+    first, second = re.findall(r'<path d="([^"]+)"', body)
+    assert first.count("M") == 26  # a stroke of 26 rows, one run in each
+    assert first.startswith("M48 4h8v4h-8z")
+    assert second.count("M") == 28
+    assert "a 9 (61%), is a 4" in body
+    assert "label bad" in body
+    assert "⣿" in shown(render(introduction_document(INTRODUCTION)))
+
+
+# ---------------------------------------------------------------- a chapter
+
+
+def test_a_chapter_tells_its_story_in_order():
+    found = chapter(faster())
+    assert found.banner.verdict == "1. gpt: 2.00x faster"
+    assert found.banner.sentence.startswith("int8 + fused makes it 2.00x faster (")
+    assert found.title.startswith("Can gpt be made faster? It writes English")
+    story = ["confirmation", "why", "advice", "next", "speedups", "attempts", "unused", "parts"]
+    assert anchors(found) == story
+
+
+def test_the_result_has_both_sides_the_ratio_and_the_margin():
+    found = chapter(faster())
+    measured = {row[0]: row[1:] for row in rows(found)}
+    assert measured["file on disk"] == ["19.5 KiB", "4.88 KiB", "0.25x"]
+    assert measured["time per call"][2].startswith("0.50x (")
+    assert "margin 1 point" in words(found)
+    assert "Baseline: latency 10.0 ms" in words(found)
+
+
+def test_suggestions_reasons_and_parts_are_told():
+    found = chapter(faster())
+    assert rows(section(found, "advice"))[0][:3] == [
+        "Multiply in 8-bit integers",
+        "int8",
+        "1.50x (1.20x to 2.40x)",
     ]
-    places = [text.index(part) for part in parts]
-    assert places == sorted(places)
-
-
-def test_why_has_the_bottleneck_its_bound_and_amdahl():
-    text = " ".join(visit_text(faster()).split())
-    assert "A call takes 10.0 ms" in text
-    assert "-bound" in text
-    assert "Amdahl: 2x faster here gives" in text
-
-
-def test_suggestions_stand_with_what_was_predicted():
-    text = visit_text(faster())
-    assert "1.50x, at most 2.40x" in line_with(text, "Multiply in 8-bit integers")
-    assert "not predicted" in line_with(text, "Compute fewer products")
-    assert "Up to you: Call it less often." in text
-
-
-def test_accuracy_stands_beside_speed():
-    line = line_with(visit_text(faster()), "int8 + fused  ")
-    assert "better  2.00x" in line
-    assert line.rstrip().endswith("75.00%")
-
-
-def test_what_loses_accuracy_and_what_was_not_tried_is_told():
-    text = visit_text(faster())
-    assert "inaccurate: accuracy 0.75 became 0.5" in line_with(text, "low-rank  inacc")
-    assert "No time was left for fewer." in text
-
-
-def test_the_proof_has_the_interval_both_sides_and_the_margin():
-    text = visit_text(faster())
-    assert "Yes: int8 + fused makes it 2.00x faster (" in text
-    assert "n=13 rounds" in text
-    assert line_with(text, "file on disk").split()[-1] == "0.25x"
-    assert "margin 1 point" in " ".join(text.split())
-
-
-def test_parts_of_the_best_stack_say_what_they_bring():
-    text = visit_text(faster())
-    assert "faster" in line_with(text, "   int8   2.00x")
-    assert "not measured: no copy" in text
-
-
-def test_a_stop_for_size_leads_with_bytes():
-    text = visit_text(smaller())
-    assert "Yes: int4 makes it 5.00x smaller on disk" in text
-    assert "20.0%" in line_with(text, "   int4  better")
+    assert "Call it less often" in words(section(found, "next"))
+    assert "accuracy 0.75 became 0.5" in words(section(found, "unused"))
+    assert "not measured: no copy" in words(section(found, "parts"))
 
 
 def test_nothing_that_helps_is_said_with_what_is_smaller():
-    text = " ".join(visit_text(no_faster()).split())
-    assert "Yes:" not in text
-    assert "nothing that was tried makes it faster" in text
-    assert "Not faster, but smaller: int8 is 4.00x smaller on disk" in text
+    found = chapter(no_faster())
+    assert found.banner.verdict == "1. gpt: Nothing helps"
+    assert "Not faster, but smaller: int8 is 4.00x smaller on disk" in words(found)
 
 
-def test_a_stop_where_nothing_was_tried_can_be_told():
-    text = visit_text(optimization(name="gpt"))
-    assert "nothing was tried" in text
-    assert "What was tried" not in text
+def test_a_chapter_where_nothing_was_tried_can_be_told():
+    found = chapter(optimization(name="gpt"))
+    assert "nothing was tried" in found.banner.sentence
+    assert anchors(found) == ["attempts"]
 
 
-@pytest.mark.parametrize("width", [80, 100, 200])
-def test_no_line_is_wider_than_a_hundred_columns(width):
-    text = shown(render_tour(tour_of(faster(), smaller())), width)
-    assert max(len(line.rstrip()) for line in text.splitlines()) <= min(width, 100)
+# ---------------------------------------------------------------- the end
 
 
 def test_a_line_sums_a_model_up():
@@ -120,19 +113,63 @@ def test_a_line_sums_a_model_up():
 
 
 def test_the_end_has_the_next_commands_and_what_it_took():
-    text = shown(render_ending(tour_of(faster(), smaller())))
-    assert all(f"$ {command}" in text for command, _ in NEXT_COMMANDS)
-    assert "5 attempts: 3 better, 1 inaccurate, 1 not tried; 1 min 41 s" in text
-    assert "backend numba" in text
+    found = ending_document(tour_of(faster(), smaller()))
+    assert all(f"$ {command}" in words(found) for command, _ in NEXT_COMMANDS)
+    assert found.title.startswith("5 attempts: 3 better, 1 inaccurate, 1 not tried; 1 min 41 s")
+    assert found.title.endswith("backend numba")
+    (facts,) = blocks(found, Facts)
+    assert [name for name, _ in facts.pairs] == ["gpt", "cnn"]
 
 
 def test_without_compiled_kernels_the_end_names_what_installs_them():
-    shortened = " ".join(shown(render_ending(tour_of(no_faster(), backend="numpy"))).split())
-    assert FAST in shortened
-    assert "was not measured" in shortened
-    assert FAST not in shown(render_ending(tour_of(faster())))
+    for document in (ending_document, tour_document):
+        slow = words(document(tour_of(no_faster(), backend="numpy")))
+        assert FAST in slow
+        assert "was not measured" in slow
+        assert FAST not in words(document(tour_of(faster())))
 
 
 def test_an_interrupted_tour_says_so():
-    assert "Interrupted" in shown(render_ending(tour_of(faster(), was_interrupted=True)))
-    assert "Interrupted" not in shown(render_ending(tour_of(faster())))
+    for document in (ending_document, tour_document):
+        sentence = document(tour_of(faster(), was_interrupted=True)).banner.sentence
+        assert "Interrupted" in sentence
+        assert "Interrupted" not in document(tour_of(faster())).banner.sentence
+
+
+# ---------------------------------------------------------------- the whole
+
+
+def test_both_models_have_their_sections_under_their_own_names():
+    found = tour_document(tour_of(faster(), smaller()))
+    assert len(set(anchors(found))) == len(anchors(found))
+    assert anchors(found)[0] == "models"
+    assert anchors(found)[-1] == "next"
+    assert {"gpt", "cnn", "gpt-why"} <= set(anchors(found))
+    gpt = [each for each in found.blocks if each.anchor.startswith("gpt")]
+    assert all(each.title.startswith("gpt: ") for each in gpt)
+
+
+def test_no_identifier_is_given_twice():
+    tour = tour_of(faster(), faster())
+    assert len(blocks(tour_document(tour), FlameGraph)) == 1
+    found = re.findall(r'\sid="([^"]+)"', report_html(tour))
+    assert sorted(set(found)) == sorted(found)
+    assert "flame" in found
+
+
+def test_the_banner_names_what_helped_and_is_honest_when_nothing_did():
+    banner = tour_document(tour_of(faster(), smaller())).banner
+    assert banner.verdict == "gpt 2.00x faster, cnn 5.00x smaller on disk"
+    assert banner.tone == "good"
+    nothing = tour_document(tour_of(no_faster())).banner
+    assert (nothing.verdict, nothing.tone) == ("Nothing that was tried helps", "neutral")
+    assert nothing.facts == (("gpt", "nothing that was tried is shown to make it faster"),)
+
+
+@pytest.mark.parametrize("width", [60, 80, 120])
+def test_no_line_is_wider_than_the_terminal(width):
+    tour = tour_of(faster(), smaller(), backend="numpy")
+    chapters = [visit_document(place, each) for place, each in enumerate(tour.visits, 1)]
+    for each in (introduction_document(INTRODUCTION), *chapters, ending_document(tour)):
+        lines = shown(render(each), width).splitlines()
+        assert max(len(line.rstrip()) for line in lines) <= width

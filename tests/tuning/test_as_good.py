@@ -18,7 +18,7 @@ def unasked():
     ("before", "after", "doubt"),
     [
         ([1.0, 2.0], [1.0, 2.01], ""),
-        ([1.0, 2.0], [1.0, 2.5], "outputs are off by 0.25 of the largest, allowed is 0.02"),
+        ([1.0, 2.0], [1.0, 2.5], "output error 0.25 exceeds 0.02"),
         ([1, 2], [1, 2], ""),
     ],
 )
@@ -30,7 +30,7 @@ def test_outputs_may_be_off_by_a_share_of_the_largest(before, after, doubt):
 
 
 def test_nothing_to_compare_is_a_doubt():
-    assert "no numbers" in by_outputs(None, most=0.02, explain=unasked).doubt
+    assert "not numbers" in by_outputs(None, most=0.02, explain=unasked).doubt
 
 
 def test_other_whole_numbers_need_an_explanation():
@@ -38,7 +38,7 @@ def test_other_whole_numbers_need_an_explanation():
     found = by_outputs(outputs, most=0.02, explain=lambda: ("that is rounding",))
     assert (found.doubt, found.notes) == ("", ("that is rounding",))
     found = by_outputs(outputs, most=0.02, explain=lambda: ())
-    assert found.doubt.startswith("25.00% of the whole numbers in its outputs are others")
+    assert found.doubt.startswith("25.00% of the integers")
 
 
 @pytest.mark.parametrize(("lost", "is_kept"), [(0.0, True), (0.5, False)])

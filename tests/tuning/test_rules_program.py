@@ -78,8 +78,8 @@ def test_much_time_in_unknown_operations_is_told():
     assert not found(not_counted, work_profile(linear(99), Part("custom.op", 1, None)))
 
 
-def test_a_busy_machine_is_told_by_its_notes():
-    notes = ("the load average is 8.1 on 2 usable cores: the machine is busy", "a note of 3 words")
-    advice = found(busy_machine, work_profile(linear(6), notes=notes))[""]
-    assert advice.evidence == notes[:1]
-    assert not found(busy_machine, work_profile(linear(6)))
+def test_a_busy_machine_is_told_by_its_disturbances():
+    disturbances = ("the load average is 8.1 on 2 usable cores",)
+    profile = work_profile(linear(6), notes=("3 layers are busy",), disturbances=disturbances)
+    assert found(busy_machine, profile)[""].evidence == disturbances
+    assert not found(busy_machine, work_profile(linear(6), notes=("3 layers are busy",)))

@@ -10,7 +10,7 @@ from imaginary_trials import ENTRIES, SPEEDS, ImaginaryTrials
 
 from tinytorch.tuning import search as search_module
 from tinytorch.tuning.attempt import BETTER, FAILED, NOT_TRIED, SKIPPED, WORSE, Settings
-from tinytorch.tuning.search import Search
+from tinytorch.tuning.search import TIME_IS_UP, Search
 from tinytorch.tuning.trying import Built, SkippedError
 
 
@@ -119,7 +119,7 @@ def test_without_time_the_rest_is_listed_as_not_tried(monkeypatch):
     first, *others = search.attempts
     assert first.outcome == BETTER  # something is always tried
     assert {each.outcome for each in others} == {NOT_TRIED}
-    assert others[0].reason == "the budget of 120 s was spent before"
+    assert others[0].reason == TIME_IS_UP.format(budget=120)
 
 
 @pytest.mark.parametrize("outcome", [NOT_TRIED, SKIPPED])

@@ -6,6 +6,7 @@ import pytest
 from tinytorch.core.layers import Linear
 from tinytorch.core.tensor import Tensor
 from tinytorch.errors import ModelError, SettingError
+from tinytorch.models.adapter import GeneratingModel
 from tinytorch.models.workload import Preparation, Workload
 from tinytorch.transforms.plan import Plan, Skipped, Step
 from tinytorch.tuning.attempt import (
@@ -85,13 +86,13 @@ def test_what_is_as_good_is_compared_and_its_model_given():
 def test_outputs_decide_where_nobody_evaluates():
     attempt, built = tried(1.5)
     assert attempt.outcome == INACCURATE
-    assert "outputs are off by" in attempt.reason
+    assert "output error" in attempt.reason
     assert attempt.comparison is None
     assert built is None
     assert tried(1.5, max_output_error=2.0)[0].is_acceptable
 
 
-class Rounding(Linear):
+class Rounding(Linear, GeneratingModel):
     """A layer that gives whole numbers, and knows which others are as good."""
 
     def __init__(self):
@@ -101,6 +102,9 @@ class Rounding(Linear):
 
     def __call__(self, x):
         return super().__call__(x).data.round().astype(int)
+
+    def shortened_for_profile(self):
+        return self, ""
 
     def rounding_explains(self, inputs, keywords, expected, found):
         assert keywords == {}
@@ -127,7 +131,7 @@ def test_a_model_may_know_that_other_whole_numbers_are_a_matter_of_rounding(fact
     )
     assert attempt.is_acceptable == is_as_good
     if not is_as_good:
-        assert "of the whole numbers in its outputs are others" in attempt.reason
+        assert "of the integers" in attempt.reason
     told = ("they are one apart, which is no more than rounding",)
     assert attempt.notes == (told if factor == 2.0 else ())
 
@@ -174,7 +178,7 @@ def test_an_empty_plan_is_nothing_to_do():
 def test_another_function_needs_somebody_who_evaluates():
     attempt, _ = tried(1.0, risk="approximate")
     assert attempt.outcome == NOT_TRIED
-    assert "without an evaluate" in attempt.reason
+    assert "needs an evaluate" in attempt.reason
     assert not attempt.lacked_time
     assert tried(1.0, workload(evaluate=scores), risk="approximate")[0].is_acceptable
 
@@ -183,7 +187,7 @@ def test_an_evaluate_that_fails_for_the_model_as_it_is_is_said_first():
     def broken(model):
         raise KeyError("labels")
 
-    with pytest.raises(ModelError, match=r"could not be evaluated: KeyError.*mend evaluate"):
+    with pytest.raises(ModelError, match=r"could not be evaluated: KeyError"):
         Trials(workload(evaluate=broken), Settings())
 
 
@@ -194,10 +198,10 @@ def test_a_model_that_never_repeats_itself_needs_scores():
         return Tensor(x.data + rng.normal(size=x.data.shape).astype(np.float32))
 
     given = workload(model=noise)
-    with pytest.raises(ModelError, match="gives different results for the same inputs"):
+    with pytest.raises(ModelError, match="not deterministic"):
         Trials(given, Settings())
     trials = Trials(replace(given, evaluate=lambda model: np.ones(20)), Settings())
-    assert "different results" in trials.notes[0]
+    assert "not deterministic" in trials.notes[0]
 
 
 def test_a_stack_is_built_one_on_the_other():
@@ -250,7 +254,7 @@ def test_two_stacks_are_compared_by_what_the_goal_needs(goal, has_bytes):
     ],
 )
 def test_scores_of_no_use_are_refused_before_anything_is_tried(scores, words):
-    with pytest.raises(ModelError, match=f"evaluate is of no use.*({words})"):
+    with pytest.raises(ModelError, match=words):
         Trials(workload(evaluate=lambda model: scores), Settings())
 
 
@@ -295,7 +299,7 @@ def test_other_whole_numbers_are_no_rounding():
     trials = Trials(workload(model=Answers()), Settings())
     attempt, built = trials.attempt([flip], budget_s=BUDGET)
     assert attempt.outcome == INACCURATE
-    assert "100.00% of the whole numbers" in attempt.reason
+    assert "100.00% of the integers" in attempt.reason
     assert built is None
 
 
@@ -376,7 +380,7 @@ def test_a_model_that_is_no_longer_as_good_is_not_confirmed():
 def test_scores_that_are_drawn_anew_are_named():
     rng = np.random.default_rng(0)
     trials = Trials(workload(evaluate=lambda model: rng.random(20)), Settings())
-    assert any("different scores for the same model" in note for note in trials.notes)
+    assert any("evaluate is not deterministic" in note for note in trials.notes)
     assert Trials(workload(evaluate=scores), Settings()).notes == []
 
 

@@ -8,9 +8,9 @@ import pytest
 from tinytorch.comparison.sides import LocalSide
 from tinytorch.core.tensor import Tensor
 from tinytorch.measure.interleaving import FEWEST
+from tinytorch.models.adapter import GeneratingModel
 from tinytorch.models.workload import Workload
 from tinytorch.transforms.plan import Plan, Step
-from tinytorch.tuning import trying as baseline
 from tinytorch.tuning.attempt import Settings
 from tinytorch.tuning.catalog import GOALS, Entry
 from tinytorch.tuning.trying import Trials
@@ -24,7 +24,7 @@ MEMORY = 1
 X = Tensor(np.ones((2, 3), np.float32))
 
 
-class Sluggish:
+class Sluggish(GeneratingModel):
     """Counts its calls, of copies too; everybody believes that each takes long."""
 
     def __init__(self, calls=None, short=False):
@@ -65,9 +65,9 @@ def trials(monkeypatch):
         side.call()
         return CALL_S
 
-    measure = baseline.outputs_and_seconds
+    measure = LocalSide.outputs_and_seconds
     monkeypatch.setattr(LocalSide, "call_seconds", call_seconds)
-    monkeypatch.setattr(baseline, "outputs_and_seconds", lambda side: (measure(side)[0], CALL_S))
+    monkeypatch.setattr(LocalSide, "outputs_and_seconds", lambda side: (measure(side)[0], CALL_S))
     return Trials(Workload("text", Sluggish(), (X,)), Settings())
 
 

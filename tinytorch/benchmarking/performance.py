@@ -49,7 +49,7 @@ __all__ = [
 # their ratios mean something: they take turns
 
 TURN_S = 1e-3
-"""A turn lasts about so long, where its length is not given: many calls of a fast function."""
+"""A turn lasts about this long, where its length is not given: many calls of a fast function."""
 FEWEST_ROUNDS, MOST_ROUNDS = 6, 1000
 """From six values on an interval of the median covers more than 95%."""
 WARMUP_SHARE = 0.1
@@ -83,7 +83,7 @@ def time_in_turns(
     So whatever slows the machine down for a while meets all of them alike. With `rounds` a turn is
     one call. Without, a turn is as many calls as take about a millisecond, and there are as many
     rounds as `budget_s` seconds for each function allow. Where several functions take turns, each
-    turn begins with a call that is not timed: it finds the caches full of somebody else's data. A
+    turn begins with a call that is not timed: it finds the caches full of other data. A
     function that raises is left out from there on.
     """
     if not functions:
@@ -122,14 +122,14 @@ class _Tally:
                 del self.running[name]
 
     def warm_up(self, name: str, calls: int | None, budget_s: float) -> None:
-        """Call a function so many times, or until it takes as long as before."""
+        """Call a function `calls` times, or until its time is stable."""
         if calls is None:
             warm_up(self.running[name], self.clock, budget_s * WARMUP_SHARE)
         for _ in range(calls or 0):
             self.running[name]()
 
     def find_loops(self, name: str) -> None:
-        """Let a turn last about a millisecond, and in any case long enough to hide the clock."""
+        """Choose loops so that a turn lasts about a millisecond, and hides the clock."""
         call = self.running[name]
         loops = calibrate_loops(call, self.clock)
         seconds = max(self.clock.time(call, loops), 1e-9) / loops
@@ -137,7 +137,7 @@ class _Tally:
         self.turn_s[name] = self.loops[name] * seconds
 
     def affordable_rounds(self, budget_s: float) -> int:
-        """Give how many rounds fit into the budget of all functions together."""
+        """Return how many rounds fit into the budget of all functions together."""
         spare = [self.turn_s[name] / self.loops[name] for name in self.running]  # the untimed call
         round_s = sum(self.turn_s[name] for name in self.running) + sum(spare)
         wanted = int(budget_s * len(self.running) / round_s) if round_s else FEWEST_ROUNDS
@@ -249,7 +249,7 @@ class Performance:
         return self.examples / self.samples.median
 
     def speedup_over(self, baseline: Performance) -> float | None:
-        """Give the baseline's time over this one's: more than 1 means faster than the baseline.
+        """Return the baseline's time over this one's: more than 1 means faster than the baseline.
 
         Two models that were measured one after the other met different moments of the machine;
         :func:`benchmark_suite` measures in turns and gives an interval.
@@ -306,7 +306,7 @@ def measure_performance(
     layer. A timed call has the first batch of a loader, or the first 32 examples of arrays, or
     `batch_size` of them. Accuracy is over all examples.
 
-    The model is measured in evaluation mode and without gradients, and left as it was. Timing
+    The model is measured in evaluation mode and without gradients, and restored. Timing
     takes about `budget_s` seconds; on a GPU every value runs until the device is done.
 
     >>> from tinytorch.core.layers import Linear
@@ -415,7 +415,7 @@ class PerformanceTable(Mapping[str, Performance], Shown):
         return {name: each.error for name, each in self.items() if each.error is not None}
 
     def speedup(self, name: str) -> Speedup | None:
-        """Give how many times as fast as the baseline a model is; None where one of them failed.
+        """Return the speedup of a model over the baseline; None where one of them failed.
 
         Only models that took turns have an interval. It is of these objects in this run: built
         again, a model lies elsewhere in memory, which alone moves its time by one or two percent.
@@ -429,7 +429,7 @@ class PerformanceTable(Mapping[str, Performance], Shown):
         return Speedup(found.value, found)
 
     def rows(self) -> list[dict[str, Any]]:
-        """Give a dictionary per model: its numbers, and its speedup over the first."""
+        """Return a dictionary per model: its numbers, and its speedup over the first."""
         return [self._row(name, each) for name, each in self.items()]
 
     def _row(self, name: str, performance: Performance) -> dict[str, Any]:
@@ -494,7 +494,7 @@ def plot_performance_comparison(results: Mapping[str, Performance]) -> Figure:
 
 
 def as_table(results: Mapping[str, Performance]) -> PerformanceTable:
-    """Give results as a table; refuse what holds no performances."""
+    """Return results as a table; raise unless they hold performances."""
     if isinstance(results, PerformanceTable):
         return results
     given: Any = results

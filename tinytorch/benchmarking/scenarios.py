@@ -100,8 +100,10 @@ def _what_is_unknown(latency: Samples) -> list[str]:
     unknown = [q for q in PERCENTILES if latency.count < values_needed(q)]
     if not unknown:
         return []
-    needed = ", ".join(f"p{q:g} takes {values_needed(q)}" for q in unknown)
-    return [f"{latency.count} queries are too few for both ends of every interval: {needed}"]
+    needed = ", ".join(f"p{q:g} ({values_needed(q)})" for q in unknown)
+    return [
+        f"n={latency.count} is too few for two-sided intervals of {needed}; increase the budget"
+    ]
 
 
 # ---------------------------------------------------------------- which rate to try next:
@@ -109,7 +111,7 @@ def _what_is_unknown(latency: Samples) -> list[str]:
 
 MEETS, VIOLATES = "meets", "violates"
 RESOLUTION = 1.1
-"""Bisection ends when the rate that is too high is at most so much higher."""
+"""Bisection ends when the rate that is too high is at most this much higher."""
 MOST_HALVINGS, MOST_DOUBLINGS = 12, 20
 MOST_TRIALS = 40
 
@@ -189,7 +191,7 @@ def _times_tried(tried: Sequence[Tried], rate: float) -> int:
 
 BOUND_FACTOR = 5.0
 FIRST_SHARE = 0.5
-"""The first rate that is tried keeps the worker busy for about so much of the time."""
+"""The first rate that is tried keeps the worker busy for about this share of the time."""
 ALONE_QUERIES, ALONE_SHARE = 200, 0.2
 """How many single queries are timed first, and the part of the budget that they may use."""
 SPIN_S = 2e-3
@@ -201,9 +203,9 @@ MOST_QUERIES = 20_000
 TRIAL_SHARE = 0.125
 """Largest share of the time budget for this duration of one trial."""
 FULL_LOAD = 0.98
-"""A worker that is needed so much of the time has queues that outgrow any trial."""
+"""A worker that is needed for this share of the time has queues that outgrow any trial."""
 LATE_SHARE = 0.1
-"""Arrivals that are later than this share of the bound are named as a doubt."""
+"""Arrivals that are later than this share of the bound are noted."""
 
 Array = npt.NDArray[np.float64]
 
@@ -215,7 +217,7 @@ class Timeline(Protocol):
         """Return the time in seconds."""
 
     def wait_until(self, moment: float) -> None:
-        """Return at that moment, or at once when it is over."""
+        """Return at that moment, or immediately when it is over."""
 
 
 class RealTime:
@@ -455,7 +457,7 @@ def _with_notes(found: ServerResult, doubts: list[str]) -> ServerResult:
             f"it takes {values_needed(share)}"
         )
     if not found.is_complete:
-        notes.append("the budget ended before the search did; a larger one narrows it down")
+        notes.append("the search was stopped by the time budget; increase it to narrow the rate")
     trial = found.trial
     if trial is not None and trial.planned / trial.rate < LEAST_BOUNDS / 2 * found.bound_s:
         notes.append(

@@ -136,7 +136,7 @@ KEY_LENGTH = 16
 
 @dataclass(frozen=True)
 class Entry:
-    """One thing to measure. `None` as a batch size or a backend leaves it as it is.
+    """One thing to measure. `None` as a batch size or a backend leaves it unchanged.
 
     Files in `target` and `transform` are found from `folder` on.
     """

@@ -112,10 +112,11 @@ def run(options: argparse.Namespace, output: Output) -> ExitCode:
 
 
 def _list(output: Output, name: str, entries: "tuple[Entry, ...]") -> ExitCode:
-    from tinytorch.reporting.suite import render_entries
+    from tinytorch.reporting.suite import entries_document
+    from tinytorch.reporting.terminal import render
 
     rows = [{"name": entry.name, "key": entry.key, "settings": entry.settings} for entry in entries]
-    output.result({"suite": name, "entries": rows}, render_entries(entries))
+    output.result({"suite": name, "entries": rows}, render(entries_document(entries)))
     return ExitCode.FINE
 
 
@@ -123,7 +124,8 @@ def _show(
     options: argparse.Namespace, output: Output, plan: "RunPlan", outcomes: "list[EntryOutcome]"
 ) -> None:
     from tinytorch.records.store import store_path
-    from tinytorch.reporting.suite import render_suite
+    from tinytorch.reporting.document import document_of
+    from tinytorch.reporting.terminal import render
 
     payload = {
         "suite": plan.suite.name,
@@ -136,7 +138,7 @@ def _show(
     }
     name, planned = plan.suite.name, len(plan.entries)
     about = {"name": name, "planned": planned, "run": plan.run, "notes": plan.notes}
-    shown = render_suite(name, outcomes, planned=planned, run=plan.run)
+    shown = render(document_of(outcomes, **about))
     output.result(payload, shown_or_markdown(options.markdown, outcomes, shown, **about))
     if options.plot is not None:
         from tinytorch.benchmarking.suite_run import suite_fronts

@@ -285,7 +285,8 @@ def _compare(options: argparse.Namespace, output: Output) -> ExitCode:
         raise SettingError("--cache cold cannot be combined with isolated sides")
     settings = chosen_sides(options)
     from tinytorch.comparison.compare import compare
-    from tinytorch.reporting.comparison import render_comparison
+    from tinytorch.reporting.comparison import comparison_document
+    from tinytorch.reporting.terminal import render
 
     with output.progress("compare") as progress:
         comparison = compare(
@@ -313,7 +314,7 @@ def _compare(options: argparse.Namespace, output: Output) -> ExitCode:
     payload: dict[str, object] = dict(zip(SIDES, settings, strict=True))
     payload |= {"expect": options.expect, "exit_code": int(code), "record": record}
     about = [f"{side}: {described(each)}" for side, each in zip(SIDES, settings, strict=True)]
-    shown = render_comparison(comparison, about=about)
+    shown = render(comparison_document(comparison, about=about))
     output.result(
         {**payload, "comparison": comparison.to_dict()},
         shown_or_markdown(options.markdown, comparison, shown, about=about),
@@ -336,7 +337,8 @@ def _self_check(options: argparse.Namespace, output: Output) -> ExitCode:
         name = "--html" if options.html is not None else "--markdown"
         raise SettingError(f"{name} cannot be combined with --selfcheck")
     from tinytorch.comparison.self_check import self_check
-    from tinytorch.reporting.comparison import render_self_check
+    from tinytorch.reporting.comparison import self_check_document
+    from tinytorch.reporting.terminal import render
 
     trials = options.trials or TRIALS
     with output.progress("selfcheck", total=trials) as progress:
@@ -347,7 +349,7 @@ def _self_check(options: argparse.Namespace, output: Output) -> ExitCode:
             seed=options.seed,
             progress=progress,
         )
-    output.result({"selfcheck": check.to_dict()}, render_self_check(check))
+    output.result({"selfcheck": check.to_dict()}, render(self_check_document(check)))
     return ExitCode.FINE
 
 

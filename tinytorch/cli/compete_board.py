@@ -42,12 +42,14 @@ def run(options: argparse.Namespace, output: Output) -> ExitCode:
     from tinytorch.competition.board_files import board_fields
     from tinytorch.competition.events import find_event
     from tinytorch.competition.verification import read_folder
-    from tinytorch.reporting.competition import show_board
+    from tinytorch.reporting.competition import board_document
+    from tinytorch.reporting.terminal import render
 
     event = find_event(options.event).name if options.event else None
     folder = read_folder(options.folder)
     board = make_board(folder.records, rounds=folder.rounds, damaged=folder.damaged)
-    output.result(board_fields(board), show_board(board, event, kind=options.kind))
+    shown = render(board_document(board, event=event, kinds=(options.kind,)))
+    output.result(board_fields(board), shown)
     _write_tables(options, output, board)
     write_html(options.html, board, output, is_opened=options.open)
     if folder.damaged:

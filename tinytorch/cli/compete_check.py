@@ -19,12 +19,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace, output: Output) -> ExitCode:
-    from tinytorch.reporting.competition import show_findings
+    from tinytorch.reporting.competition import findings_document
+    from tinytorch.reporting.terminal import render
 
     sha256, findings = _check(options)
     is_fatal = any(each.is_fatal for each in findings)
     payload = {"folder": options.folder, "entry_sha256": sha256, "findings": findings}
-    output.result({**payload, "passed": not is_fatal}, show_findings(findings))
+    output.result({**payload, "passed": not is_fatal}, render(findings_document(findings)))
     if not is_fatal:
         trust = " --trust" if options.trust else ""
         output.say(f"next: tinytorch compete run {options.folder}{trust}")

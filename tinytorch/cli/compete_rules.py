@@ -40,16 +40,10 @@ def _find(name: str) -> "Rule":
 
 
 def _rendered(rules: "list[Rule]", *, has_events: bool) -> "RenderableType":
-    from rich.console import Group
-
     from tinytorch.competition.events import EVENTS, TIERS
-    from tinytorch.reporting.competition import (
-        render_divisions,
-        render_events,
-        render_rules,
-    )
+    from tinytorch.reporting.competition import rules_document
+    from tinytorch.reporting.terminal import render
 
-    shown = render_rules(rules)
     if not has_events:
-        return shown
-    return Group(render_events(EVENTS), render_divisions(TIERS), shown)
+        return render(rules_document(rules))
+    return render(rules_document(rules, events=EVENTS, tiers=TIERS))

@@ -62,13 +62,15 @@ def run(options: argparse.Namespace, output: Output) -> ExitCode:
     from tinytorch.competition.entry_checks import check_entry
     from tinytorch.competition.judgement_record import as_record
     from tinytorch.competition.run_files import keep_run
-    from tinytorch.reporting.competition import show_findings, show_judgement
+    from tinytorch.reporting.competition import findings_document, judgement_document
+    from tinytorch.reporting.terminal import render
 
     entry, asked = read_entry(options.folder), round_of(options.round)
     check_before_judging(entry, trust=options.trust)
     findings = check_entry(entry, trust=options.trust, run=False)
     if any(each.is_fatal for each in findings):
-        output.result({"findings": findings, "exit_code": 1}, show_findings(findings))
+        shown = render(findings_document(findings))
+        output.result({"findings": findings, "exit_code": 1}, shown)
         output.say(NOT_JUDGED)
         return ExitCode.FAILED
     ablations = not options.no_ablations
@@ -92,7 +94,8 @@ def run(options: argparse.Namespace, output: Output) -> ExitCode:
     code = exit_code_of(judgement)
     record = as_record(judgement, status="unverified")
     payload = {"file": kept, "exit_code": int(code), "record": record.to_dict()}
-    output.result({**payload, "score": judgement.score}, show_judgement(judgement))
+    shown = render(judgement_document(judgement))
+    output.result({**payload, "score": judgement.score}, shown)
     write_html(options.html, judgement, output, is_opened=options.open)
     return code
 

@@ -39,7 +39,8 @@ def rerun_one(options: argparse.Namespace, output: Output) -> ExitCode:
     """Judge one entry again, store the run, and compare it with the team's."""
     from tinytorch.competition.entry import read_entry
     from tinytorch.competition.judgement_record import as_record
-    from tinytorch.reporting.competition import show_judgement
+    from tinytorch.reporting.competition import judgement_document
+    from tinytorch.reporting.terminal import render
 
     entry = read_entry(options.path)
     check_before_judging(entry, trust=options.trust)
@@ -55,7 +56,7 @@ def rerun_one(options: argparse.Namespace, output: Output) -> ExitCode:
     record = as_record(found.judgement, status="verified")
     payload = {"file": kept, "exit_code": int(code), "record": record.to_dict()}
     scores = {"score": found.judgement.score, "claimed": found.claimed, "agrees": found.agrees}
-    output.result({**payload, **scores}, show_judgement(found.judgement))
+    output.result({**payload, **scores}, render(judgement_document(found.judgement)))
     return code
 
 
@@ -167,10 +168,12 @@ def _shown(outcome: _Outcome, waiting: "WaitingEntries") -> "RenderableType":
     from rich.text import Text
 
     from tinytorch.reporting.competition import headline, plain
+    from tinytorch.reporting.terminal import STYLES
 
     parts = []
     for shown, each in outcome.judged.items():
-        words, style = headline(each.judgement)
+        words, tone = headline(each.judgement)
+        style = f"bold {STYLES[tone]}"
         parts += [Text(shown), Text(f"  {words}", style=style), Text(f"  {_in_words(each)}", "dim")]
     if outcome.skipped:
         parts.append(Text(f"not judged: {len(outcome.skipped)}", style="bold red"))
@@ -243,9 +246,8 @@ def _show(
     files: "Sequence[CheckedFile]",
     findings: "Sequence[Finding]",
 ) -> None:
-    from rich.console import Group
-
-    from tinytorch.reporting.competition import show_findings
+    from tinytorch.reporting.competition import findings_document
+    from tinytorch.reporting.terminal import render
 
     counted = Counter(each.status for each in files if each.judgement is not None)
     runs = ", ".join(f"{count} {status}" for status, count in sorted(counted.items()))
@@ -256,7 +258,7 @@ def _show(
         for each in files
     ]
     payload = {"path": options.path, "runs": dict(counted), "files": rows}
-    output.result(payload, Group(told, show_findings(findings)))
+    output.result(payload, render(findings_document(findings, about=told)))
 
 
 def _exit_code(files: "Sequence[CheckedFile]", findings: "Sequence[Finding]") -> ExitCode:

@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-import math
 import os
 import sys
 import time
@@ -10,10 +9,11 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from enum import Enum, EnumMeta, IntEnum
+from enum import EnumMeta, IntEnum
 from typing import TYPE_CHECKING, Any, Protocol
 
 from tinytorch import __version__
+from tinytorch.codec import encode
 from tinytorch.core.files import PATIENCE_S as BAR_APPEARS_AFTER_S
 from tinytorch.core.files import REDRAW_S as BAR_REDRAWS_EVERY_S
 from tinytorch.errors import (
@@ -111,7 +111,7 @@ class Output:
             return
         heading = {"command": self.command, "version": __version__}
         assert not heading.keys() & payload.keys(), "these two names belong to every result"
-        ready = _ready_for_json({**heading, **payload})
+        ready = encode({**heading, **payload})
         self._print(lambda: json.dumps(ready, indent=2, allow_nan=False) + "\n")
 
     def _print(self, make: Callable[[], str]) -> None:
@@ -188,32 +188,6 @@ def _make_bar(total: int | None, started: float, clock: Callable[[], float]) -> 
     task = bar.add_task("", total=total)
     bar.tasks[task].start_time = started  # The time before the bar appeared counts too.
     return bar
-
-
-def _ready_for_json(value: object) -> object:
-    """Convert a value for JSON; numbers that are not finite become null."""
-    import numpy as np  # Not at the top: `tinytorch --help` does without.
-
-    if isinstance(value, Enum):
-        return _ready_for_json(value.value)
-    if value is None or isinstance(value, str | bool | int):
-        return value
-    if isinstance(value, float):
-        return float(value) if math.isfinite(value) else None
-    if isinstance(value, np.generic | np.ndarray):
-        return _ready_for_json(value.tolist())
-    if isinstance(value, os.PathLike):
-        return os.fspath(value)
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        fields = dataclasses.fields(value)
-        return {field.name: _ready_for_json(getattr(value, field.name)) for field in fields}
-    if isinstance(value, Mapping):
-        return {str(key): _ready_for_json(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_ready_for_json(item) for item in value]
-    raise TypeError(
-        f"{type(value).__name__} cannot be written as JSON; pass numbers, text or lists"
-    )
 
 
 # ---------------------------------------------------------------- exit codes

@@ -218,10 +218,11 @@ def run(options: argparse.Namespace, output: Output) -> ExitCode:
     assert workload is not None
     result, record = _optimize(options, output, workload)
     code = _exit_code(result)
-    from tinytorch.reporting.optimization import render_optimization
+    from tinytorch.reporting.optimization import optimization_document
+    from tinytorch.reporting.terminal import render
 
     payload = {"target": options.target, "exit_code": int(code), "record": record}
-    shown = shown_or_markdown(options.markdown, result, render_optimization(result))
+    shown = shown_or_markdown(options.markdown, result, render(optimization_document(result)))
     output.result({**payload, "optimization": result.to_dict()}, shown)
     _write_files(options, output, result, workload)
     return code

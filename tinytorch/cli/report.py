@@ -3,7 +3,7 @@
 import argparse
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from tinytorch.cli.console import ExitCode, Output
 from tinytorch.cli.options import (
@@ -82,18 +82,10 @@ def _is_file(text: str) -> bool:
 
 
 def _rendered(kept: "KeptResult") -> "RenderableType":
-    from tinytorch.comparison.comparison import Comparison
-    from tinytorch.reporting.comparison import render_comparison
-    from tinytorch.reporting.optimization import render_optimization
-    from tinytorch.reporting.suite import render_suite
-    from tinytorch.tuning.optimization import Optimization
+    from tinytorch.reporting.document import document_of
+    from tinytorch.reporting.terminal import render
 
-    if isinstance(kept.result, Optimization):
-        return render_optimization(kept.result)
-    if isinstance(kept.result, Comparison):
-        return render_comparison(kept.result, **kept.context)
-    context = dict(kept.context)
-    return render_suite(cast(str, context.pop("name")), kept.result, **context)
+    return render(document_of(kept.result, **kept.context))
 
 
 def _payload(kept: "KeptResult") -> dict[str, object]:

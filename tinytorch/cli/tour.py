@@ -15,6 +15,7 @@ from tinytorch.errors import SettingError
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
+    from tinytorch.reporting.document import Document
     from tinytorch.tuning.attempt import Attempt
     from tinytorch.tuning.tour import Introduction, Stop, Visit
 
@@ -35,7 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace, output: Output) -> ExitCode:
     path = _report_path(options.html, output)
     # Imported here: the parser and --help do not need the frameworks.
-    from tinytorch.reporting.tour import render_ending
+    from tinytorch.reporting.tour import ending_document
     from tinytorch.tuning.tour import take_tour
 
     output.say("Two trained models are profiled and optimized: about two minutes.")
@@ -49,7 +50,7 @@ def run(options: argparse.Namespace, output: Output) -> ExitCode:
     )
     write_html(path, tour, output, is_opened=options.open)
     where = str(path.absolute())
-    guide.show(render_ending(tour))
+    guide.show(_rendered(ending_document(tour)))
     guide.show(f"Everything in detail: {where}")  # as text: a path is not to be broken
     if output.as_json:
         output.result({**tour.to_dict(), "report": where}, "")
@@ -70,9 +71,9 @@ class _Guide:
             sys.stdout.flush()
 
     def introduce(self, introduction: "Introduction") -> None:
-        from tinytorch.reporting.tour import render_introduction
+        from tinytorch.reporting.tour import introduction_document
 
-        self.show(render_introduction(introduction))
+        self.show(_rendered(introduction_document(introduction)))
 
     @contextmanager
     def watch(self, stop: "Stop") -> Iterator[Progress]:
@@ -88,10 +89,19 @@ class _Guide:
             self._output.say(f"{stop.target}: {attempt.name}: {words}")
 
     def tell(self, visit: "Visit") -> None:
-        from tinytorch.reporting.tour import render_visit
+        from tinytorch.reporting.tour import visit_document
 
         self._told += 1
-        self.show(render_visit(self._told, visit))
+        self.show(_rendered(visit_document(self._told, visit)))
+
+
+def _rendered(document: "Document") -> "RenderableType":
+    """Return a chapter with a blank line after it."""
+    from rich.console import Group
+
+    from tinytorch.reporting.terminal import render
+
+    return Group(render(document), "")
 
 
 class _Named:

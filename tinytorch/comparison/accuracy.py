@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from statistics import NormalDist
@@ -12,6 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from tinytorch.codec import Coded
 from tinytorch.errors import SettingError
 from tinytorch.measure.estimate import INCONCLUSIVE
 from tinytorch.measure.samples import student_t_quantile
@@ -45,7 +45,7 @@ CONTINUITY = 0.5
 def paired_difference_bounds(
     gained: float, lost: float, count: int, *, confidence: float = 0.95
 ) -> tuple[float, float]:
-    """Give the lower and the upper one-sided bound of a difference of paired shares.
+    """Return the lower and the upper one-sided bound of a difference of paired shares.
 
     Of `count` examples the second side has `gained` that the first side has not, and has `lost`
     some that the first one has. Each bound holds with `confidence` on its own. Rates that are
@@ -60,7 +60,7 @@ def paired_difference_bounds(
 
 
 def untouched_share_bound(count: int, confidence: float) -> float:
-    """Give the largest share of cases that may never have turned up among `count`; exact."""
+    """Return the exact upper bound of the share of cases unseen among `count`."""
     return -math.expm1(math.log1p(-confidence) / count)
 
 
@@ -78,7 +78,7 @@ def _lower_bound(gained: float, lost: float, count: int, confidence: float) -> f
 
 
 def _score(gained: float, lost: float, count: int, difference: float) -> float:
-    """Give how many standard errors the observed difference lies above an assumed one."""
+    """Return how many standard errors the observed difference lies above an assumed one."""
     excess = gained - lost - count * difference - CONTINUITY
     variance = count * (
         2 * _lost_share(gained, lost, count, difference) + difference * (1 - difference)
@@ -89,7 +89,7 @@ def _score(gained: float, lost: float, count: int, difference: float) -> float:
 
 
 def _lost_share(gained: float, lost: float, count: int, difference: float) -> float:
-    """Give the most likely share of lost examples, were the difference of the shares this one."""
+    """Return the most likely share of lost examples under an assumed difference of the shares."""
     linear = (2 * count - gained + lost) * difference - gained - lost
     constant = -lost * difference * (1 - difference)
     root = math.sqrt(max(0.0, linear * linear - 8 * count * constant))
@@ -102,7 +102,7 @@ def _lost_share(gained: float, lost: float, count: int, difference: float) -> fl
 NOT_WORSE, WORSE = "not worse", "worse"
 
 SKEW_FACTOR = 25
-"""Cochran's rule: a mean is as good as normal from 25 times its squared skewness values on."""
+"""Cochran's rule: a mean is close to normal from 25 times its squared skewness values on."""
 MOST_FREEDOM = 2000
 """Beyond, Student's quantile changes by less than 0.1%; the larger one is used."""
 FEW_EXAMPLES = 30
@@ -118,7 +118,7 @@ ROUND_MARGINS = (0.001, 0.002, 0.003, 0.005, 0.01, 0.015, 0.02, 0.03, 0.05, 0.1)
 
 
 @dataclass(frozen=True)
-class AccuracyComparison:
+class AccuracyComparison(Coded):
     """The scores of two models on the same examples, higher is better, and what follows.
 
     The candidate is *not worse* when `low`, the one-sided lower bound of its mean score minus the
@@ -132,6 +132,9 @@ class AccuracyComparison:
     margin: float = 0.01
     confidence: float = 0.95
     metric: str = "accuracy"
+
+    also_written = ("verdict", "examples_needed", "metric")
+    nonfinite = "text"
 
     def __post_init__(self) -> None:
         baseline = _as_scores("baseline", self.baseline_scores)
@@ -279,7 +282,7 @@ class AccuracyComparison:
         if self.verdict != INCONCLUSIVE:
             return ""
         if self.examples_needed is None:
-            return "more examples would not decide: the observed difference is the margin"
+            return "more examples would not help: the observed difference equals the margin"
         if not self._differences.any():
             return f"{self.examples_needed} examples would decide if nothing is lost"
         found = f"that it is {WORSE if self.difference < -self.margin else NOT_WORSE}"
@@ -301,31 +304,6 @@ class AccuracyComparison:
         return tuple(note for note in notes if note)
 
     # ------------------------------------------------------------ storing
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return what was observed, ready for JSON, and the verdict for those who read only it."""
-        return {
-            "verdict": self.verdict,
-            "examples_needed": self.examples_needed,
-            "metric": self.metric,
-            "margin": self.margin,
-            "confidence": self.confidence,
-            "baseline_scores": list(self.baseline_scores),
-            "candidate_scores": [
-                score if math.isfinite(score) else str(score) for score in self.candidate_scores
-            ],
-        }
-
-    @classmethod
-    def from_dict(cls, fields: Mapping[str, Any]) -> AccuracyComparison:
-        """Return what :meth:`to_dict` wrote; the verdict is computed again."""
-        return cls(
-            baseline_scores=tuple(fields["baseline_scores"]),
-            candidate_scores=tuple(float(score) for score in fields["candidate_scores"]),
-            margin=fields["margin"],
-            confidence=fields["confidence"],
-            metric=fields["metric"],
-        )
 
 
 def is_equally_good(accuracy: AccuracyComparison, *, has_same_outputs: bool) -> bool:
@@ -374,15 +352,15 @@ def examples_if_nothing_is_lost(margin: float, *, confidence: float = 0.95) -> i
 def about_sample_size(
     scores: npt.ArrayLike, *, margin: float, confidence: float = 0.95, setting: str = "margin"
 ) -> str:
-    """Say before anything is compared that these examples cannot establish the margin, or nothing.
+    """Return why these examples cannot establish the margin whatever the candidate, or "".
 
-    Scores of 0 and 1 need so many even when no answer changes. For others, it depends on how far
+    Scores of 0 and 1 need a minimum even when no answer changes. For others, it depends on how far
     the differences spread, which only a candidate shows. `setting` names what sets the margin.
     """
     values = _as_scores("baseline", scores)
     count = len(values)
     if set(values.tolist()) - {0.0, 1.0}:
-        return "1 example cannot establish any margin; score more of them" if count == 1 else ""
+        return "1 example cannot establish any margin; score more examples" if count == 1 else ""
     reached = untouched_share_bound(count, confidence)
     if reached < margin:
         return ""
@@ -402,7 +380,7 @@ def about_sample_size(
 def _lower_bound_of_mean(
     differences: npt.NDArray[np.float64], score_range: float, confidence: float, count: int
 ) -> float:
-    """Give a one-sided lower bound of the mean of differences, as if seen on `count` examples.
+    """Return a one-sided lower bound of the mean of differences, as if seen on `count` examples.
 
     It is Student's, or the one that also knows about skewness (P. Hall, "On the removal of
     skewness by transformation", J. R. Statist. Soc. B 54, 1992) where that is lower. Where all
@@ -429,7 +407,7 @@ def _lower_bound_of_mean(
 
 
 def _cube_root_less_one(more: float) -> float:
-    """Give the cube root of 1 + `more`, less 1, exactly for small numbers, too."""
+    """Compute the cube root of 1 + `more`, less 1, accurately for small numbers."""
     if more > -0.5:
         return math.expm1(math.log1p(more) / 3)
     return float(np.cbrt(1 + more)) - 1
@@ -471,7 +449,7 @@ def _as_scores(side: str, scores: npt.ArrayLike) -> npt.NDArray[np.float64]:
 
 
 def _as_tuple(scores: npt.NDArray[np.float64]) -> tuple[float, ...]:
-    """Give scores as Python's numbers.
+    """Convert scores to Python floats.
 
     Right and wrong are the same two objects for all examples: many comparisons of many examples
     are held at once, and this takes a quarter of the memory.
@@ -485,8 +463,8 @@ def _check_baseline(baseline: npt.NDArray[np.float64]) -> None:
     wrong = np.flatnonzero(~np.isfinite(baseline))
     if len(wrong):
         raise SettingError(
-            f"the baseline's score of example {wrong[0]} is {baseline[wrong[0]]}; there is nothing "
-            "to compare with: mend the evaluation, or leave the example out for both"
+            f"the baseline's score of example {wrong[0]} is {baseline[wrong[0]]}; fix the "
+            "evaluation, or leave the example out for both sides"
         )
 
 
@@ -516,22 +494,19 @@ def _about_differences(
 ) -> str:
     count = len(differences)
     if count == 1:
-        return "one example shows next to nothing; score more of them"
+        return "n=1: inconclusive; score more examples"
     if np.ptp(differences) <= alike:
         seen = "all scores differ alike" if differences.any() else "no score differs"
-        return (
-            f"{seen} on these {count} examples; the bounds allow for examples that did not turn "
-            "up among them"
-        )
+        return f"{seen} on {count} examples; the bound covers unseen examples"
     if is_binary:
         return ""
     if _is_too_skewed(_skewness(differences), count):
         return (
-            f"few of the {count} examples make up the mean difference, so the bounds are rough; "
+            f"few of the {count} examples dominate the mean difference: approximate bounds; "
             "score more examples"
         )
     if count < FEW_EXAMPLES:
-        return f"{count} examples are few: a long tail of losses may hide; score more of them"
+        return f"n={count} may miss a long tail of losses; score more examples"
     return ""
 
 

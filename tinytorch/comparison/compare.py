@@ -1,4 +1,4 @@
-"""compare: is the candidate faster than the baseline, and still as good?"""
+"""compare: speed, accuracy and memory of a candidate against a baseline."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import gc
 import math
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
 from time import perf_counter
@@ -32,7 +32,6 @@ from tinytorch.measure.interleaving import (
     SUSTAINED_CALLS,
     THROUGHPUT,
     TIMINGS,
-    Side,
 )
 from tinytorch.measure.memory import (
     free_unused,
@@ -42,6 +41,7 @@ from tinytorch.measure.memory import (
     shortage_text,
 )
 from tinytorch.measure.timing import CACHES, COLD, WARM, cache_flush, reading_overhead
+from tinytorch.models.adapter import adapter_for
 from tinytorch.models.targets import load_workload
 from tinytorch.models.workload import (
     FIRST_CALL,
@@ -51,7 +51,7 @@ from tinytorch.models.workload import (
     prepares_itself,
 )
 
-__all__ = ["compare", "duration_text", "empty_caches_between", "settle", "with_room"]
+__all__ = ["compare", "duration_text", "empty_caches_between", "warm_up_side", "with_room"]
 
 
 # ---------------------------------------------------------------- sides whose every call finds
@@ -62,7 +62,7 @@ OVERHEAD_NAMED = 0.01
 
 
 def empty_caches_between(*sides: LocalSide) -> tuple[str, ...]:
-    """Let caches be emptied before each call of these sides; notes say what is not as it should be.
+    """Empty the caches before each call of these sides; return notes on what could not be done.
 
     For a model these are the caches of the device that it is on. A function may compute anywhere:
     for it, those of the processor and of all devices that the program uses.
@@ -70,7 +70,7 @@ def empty_caches_between(*sides: LocalSide) -> tuple[str, ...]:
     flushes: dict[str, Callable[[], None]] = {}
     notes = []
     for side in sides:
-        places = _places(side)
+        places = side.places
         for place in places:
             flushes.setdefault(place, cache_flush(place))
         side.empty_caches(partial(_call_all, [flushes[place] for place in places]))
@@ -78,11 +78,6 @@ def empty_caches_between(*sides: LocalSide) -> tuple[str, ...]:
     if "torch" not in sys.modules and usable_cores() > 1:
         notes.append("only the caches of one core, and those that it shares, were emptied")
     return tuple(notes)
-
-
-def _places(side: LocalSide) -> tuple[str, ...]:
-    on_device = isinstance(side, WorkloadSide) and bool(side.devices)
-    return side.devices if on_device else ("cpu", *side.devices)
 
 
 def _about_short_calls(side: LocalSide) -> list[str]:
@@ -94,8 +89,8 @@ def _about_short_calls(side: LocalSide) -> list[str]:
     if seconds >= reading_overhead(side.clock) / OVERHEAD_NAMED:
         return []
     return [
-        f"calls of {side.name} are so short that reading the clock is more than "
-        f"{OVERHEAD_NAMED:.0%} of their time; with cold caches each is timed alone"
+        f"clock overhead exceeds {OVERHEAD_NAMED:.0%} of a call of {side.name}; with cold caches "
+        "each call is timed alone"
     ]
 
 
@@ -108,9 +103,9 @@ def _call_all(functions: Sequence[Callable[[], None]]) -> None:
 # are timed: first calls, whether copies can be made, enough room
 
 SLOW_FIRST_S, SLOW_FIRST = 0.1, 5.0
-"""A first call that takes so much longer than the next, and so many times, prepares something."""
+"""A first call longer than the next by this much, and this many times, prepares something."""
 FIRST_CALLS = 6
-"""After so many calls a model is as fast as it gets: some compile in the first call, record in the
+"""After this many calls a model is at full speed: some compile in the first call, record in the
 second and replay from the third on."""
 AGREEMENT = 0.2
 SLOW_COPY_S, SLOW_COPY = 0.05, 10.0
@@ -129,16 +124,16 @@ class _FirstCalls:
     preparation: Preparation | None
 
 
-def settle(side: LocalSide, budget_s: float) -> None:
+def warm_up_side(side: LocalSide, budget_s: float) -> None:
     """Call a side until it is as fast as it gets, and find out whether it can be built anew.
 
     What its first calls took longer, and what was done to its model before, is in
     `side.preparations` then: it is no part of any time.
     """
-    model = side.workload.model if isinstance(side, WorkloadSide) else None
+    model = side.workload.model if side.workload else None
     before, first = preparations_of(model), None
     if side.can_rebuild:
-        if isinstance(side, WorkloadSide):
+        if side.workload:
             reason = _why_not_copied(model, before)
             if not reason:
                 reason, first = _try_copies(side, budget_s)
@@ -165,18 +160,18 @@ def _why_not_copied(model: Any, declared: tuple[Preparation, ...]) -> str:
         )
         return f"it was {done}, which a copy would have to do again"
     if prepares_itself(model):
-        return "it is prepared when it is first called, and a copy would be prepared again"
+        return "its first call prepares it, and a copy would be prepared again"
     return ""
 
 
-def _try_copies(side: WorkloadSide, budget_s: float) -> tuple[str, _FirstCalls | None]:
-    """See whether a model can be copied, and fast enough to do it again and again.
+def _try_copies(side: LocalSide, budget_s: float) -> tuple[str, _FirstCalls | None]:
+    """Return whether a model can be copied, fast enough to do it repeatedly.
 
-    Gives why not, and the first calls of the first copy.
+    The result is why not, or "", and the first calls of the first copy.
     """
     first = None
-    if side.known_call_s:
-        known = _FirstCalls(side.known_call_s, None)
+    if side.known.call_s:
+        known = _FirstCalls(side.known.call_s, None)
         if _is_slow(known, budget_s):
             return _about_slow_calls(known), known
     try:
@@ -202,9 +197,9 @@ def _try_copies(side: WorkloadSide, budget_s: float) -> tuple[str, _FirstCalls |
 
 
 def _try_factory(side: LocalSide, budget_s: float) -> tuple[str, _FirstCalls]:
-    """See whether everything that a factory builds is slow, or prepared in its first calls.
+    """Return whether everything that a factory builds is slow, or prepared in its first calls.
 
-    Gives why it should build nothing more, and the first calls of the first that it built.
+    The result is why to build nothing more, or "", and the first calls of what was built first.
     """
     first = _first_calls(side)
     if _is_slow(first, budget_s):
@@ -217,7 +212,7 @@ def _try_factory(side: LocalSide, budget_s: float) -> tuple[str, _FirstCalls]:
 
 
 def _is_slow(calls: _FirstCalls, budget_s: float) -> bool:
-    """Say whether calls take so much of the budget that none can be spared.
+    """Return whether calls take so large a share of the budget that none can be spared.
 
     A first call alone tells nothing; after one that is longer than `SLOW_FIRST_S` there were more.
     """
@@ -286,9 +281,7 @@ def with_room(first: LocalSide, second: LocalSide, run: Callable[[], Result]) ->
             return result
         make_room(first, second)  # the exception, and what it held, is gone by now
         copied = [
-            side
-            for side in (first, second)
-            if isinstance(side, WorkloadSide) and side.can_rebuild and side.devices
+            side for side in (first, second) if side.workload and side.can_rebuild and side.devices
         ]
         if not copied:
             raise ModelError(
@@ -319,8 +312,10 @@ def make_room(*sides: LocalSide) -> None:
     free_unused()
 
 
-def _held_bytes(side: WorkloadSide) -> int:
-    return sum(each.nbytes for each in side.adapter.parameters(side.workload.model))
+def _held_bytes(side: LocalSide) -> int:
+    assert side.workload is not None
+    adapter = adapter_for(side.workload.model, side.workload.arguments)
+    return sum(each.nbytes for each in adapter.parameters(side.workload.model))
 
 
 def duration_text(seconds: float) -> str:
@@ -328,8 +323,8 @@ def duration_text(seconds: float) -> str:
     return f"{seconds:.0f} s" if seconds >= 10 else f"{seconds:.2g} s"
 
 
-# ---------------------------------------------------------------- compare: is the candidate faster
-# than the baseline, and still as good?
+# ---------------------------------------------------------------- compare: speed, accuracy and
+# memory of a candidate against a baseline
 
 FLOOR, FLOOR_OF_FINISHED = 0.005, 0.01
 """What is smaller may come from where code and arrays lie; more so when nothing is built anew."""
@@ -337,7 +332,7 @@ GROWTH_NAMED = 100 << 20
 LOST_NAMED, DRIFT_NAMED = 0.1, 0.1
 BESIDE_SHARE = 0.5
 """The other timing on a device may take this share of the budget on top of it."""
-BESIDE_TOO_SLOW = Failure("takes too long for the budget; give a larger budget", "too-slow")
+BESIDE_TOO_SLOW = Failure("exceeds the time budget; increase the budget", "too-slow")
 BESIDE_IS_COLD = Failure('with cache="cold" every call is timed alone', "cold-caches")
 NAMES = ("baseline", "candidate")
 
@@ -366,7 +361,7 @@ def compare(
     seed: int = 0,
     progress: Progress | None = None,
 ) -> Comparison:
-    """Time two things in turns and say whether the candidate is faster, slower or the same.
+    """Time two things in turns, and return whether the candidate is faster, slower or the same.
 
     The verdict is about time alone; accuracy and outputs stand beside it.
 
@@ -379,12 +374,12 @@ def compare(
 
     It stops as soon as the verdict is known and the interval within `precision`, if asked for; at
     the latest after about `budget_s`, but never before six rounds; calls that take much of it are
-    made no more often than they must be. All looks together err with
+    made no more often than necessary. All interim analyses together err with
     1 - `confidence`. With `evidence`, models are also compared in outputs, accuracy (as
     non-inferiority within `margin`, in the unit of the scores), memory, size on disk, single calls
-    and energy, which takes time of its own. `timeout_s` interrupts a call that does not return.
+    and energy, which takes additional time. `timeout_s` interrupts a call that does not return.
 
-    Compiled and captured models are never copied, and what is done once, the slow first calls of a
+    Compiled and captured models are never copied, and setup time, the slow first calls of a
     model included, is no part of the times but in `preparations`. With ``cache="cold"`` the caches
     are emptied before every call, and calls are timed one by one: on a CUDA device the L2 cache is
     overwritten, on a processor more is read than all its caches hold.
@@ -406,7 +401,7 @@ def compare(
             for each, name in zip((baseline, candidate), _names(names), strict=True)
         )
         for side in (first, second):
-            stack.enter_context(_open(side))
+            stack.enter_context(side.opened())
         _tell(progress, f"{second.name} against {first.name}: checking")
         agreed = _prepare(first, second, budget_s=budget_s, cache=cache, timing=timing)
         known = Evidence()
@@ -431,7 +426,7 @@ def compare(
         floor=found.floor,
         alpha=found.timed.alpha,
         pace=found.timed.pace,
-        clock=first.clock.name if isinstance(first, LocalSide) else "wall",
+        clock=first.clock_name,
         seconds_used=perf_counter() - started,
         accuracy=known.accuracy,
         outputs=known.outputs,
@@ -440,7 +435,7 @@ def compare(
         energy=known.energy,
         not_measured={**missing, **known.not_measured},
         environment=environment,
-        preparations=(_preparations(first), _preparations(second)),
+        preparations=(first.preparations, second.preparations),
         cache=cache,
         is_on_device=first.device_timing is not None,
         timing=timing,
@@ -487,11 +482,11 @@ def _as_side(
     has_inputs = isinstance(given, Isolated | str | tuple | Workload | WorkloadSide)
     if inputs is not None and has_inputs:
         raise SettingError(
-            f"inputs= is for models; the {name} ({type(given).__name__}) has inputs of its own"
+            f"inputs= is for models; the {name} ({type(given).__name__}) has its own inputs"
         )
     if isinstance(given, Isolated):
         return ProcessSide(given, name=name)
-    if isinstance(given, WorkloadSide):  # of somebody who knows more about it
+    if isinstance(given, WorkloadSide):  # prepared by the caller
         return given
     if isinstance(given, str):
         given = load_workload(given)
@@ -529,46 +524,28 @@ def _names(names: Sequence[str] | None) -> tuple[str, str]:
     return names[0], names[1]
 
 
-@contextmanager
-def _open(side: AnySide) -> Iterator[None]:
-    if isinstance(side, WorkloadSide):
-        with side.environment():
-            yield
-    elif isinstance(side, ProcessSide):
-        try:
-            yield
-        finally:
-            side.close()
-    else:
-        yield
-
-
 # ---------------------------------------------------------------- before it begins, and timing
 
 
 def _prepare(
     first: AnySide, second: AnySide, *, budget_s: float, cache: str, timing: str
 ) -> tuple[str, ...]:
-    """Let both sides do what they do once, and agree on how they are timed; notes say how."""
-    if cache == COLD and not (isinstance(first, LocalSide) and isinstance(second, LocalSide)):
+    """Set up both sides, and agree on how they are timed; return notes on that."""
+    if cache == COLD and not (first.in_process and second.in_process):
         raise SettingError(
             'cache="cold" is for sides in this process; the caches of others are out of reach'
         )
     for side in (first, second):
-        if isinstance(side, LocalSide):
-            settle(side, budget_s)
+        if side.in_process:
+            warm_up_side(side, budget_s)
         else:
             side.build()  # only its process knows whether it uses a device
-    if any(_is_on_device(side) for side in (first, second)):
+    if first.is_on_device or second.is_on_device:
         for side in (first, second):
             side.time_on_device(timing)
-    if isinstance(first, LocalSide) and isinstance(second, LocalSide) and cache == COLD:
+    if first.in_process and second.in_process and cache == COLD:
         return empty_caches_between(first, second)
     return ()
-
-
-def _is_on_device(side: AnySide) -> bool:
-    return bool(side.devices) if isinstance(side, LocalSide) else side.is_on_device
 
 
 def _other(timing: str) -> str:
@@ -658,23 +635,18 @@ def _environment(watches: Sequence[DeviceWatch]) -> dict[str, Any]:
 
 
 def _with_room(first: AnySide, second: AnySide, run: Callable[[], Result]) -> Result:
-    if isinstance(first, LocalSide) and isinstance(second, LocalSide):
+    if first.in_process and second.in_process:
         return with_room(first, second, run)
     return run()
 
 
 def _devices(*sides: AnySide) -> tuple[str, ...]:
-    found = (device for side in sides if isinstance(side, LocalSide) for device in side.devices)
-    return tuple(dict.fromkeys(found))
+    return tuple(dict.fromkeys(device for side in sides for device in side.devices))
 
 
 def _look(watches: Sequence[DeviceWatch]) -> None:
     for watch in watches:
         watch.look()
-
-
-def _preparations(side: AnySide) -> tuple[Preparation, ...]:
-    return side.preparations if isinstance(side, LocalSide) else ()
 
 
 # ---------------------------------------------------------------- when to stop, what to doubt
@@ -703,38 +675,33 @@ def _notes(result: Comparison, first: AnySide, second: AnySide, *, grown: int) -
     fixed = [side.name for side in (first, second) if not side.can_rebuild]
     if fixed:
         yield (
-            f"{' and '.join(fixed)} kept the same memory all the time, which alone can make "
-            f"identical code differ by a percent or more; differences below {result.floor:.1%} "
-            "do not count (give factories, models or targets to have them built anew)"
+            f"minimum effect {result.floor:.1%}: {' and '.join(fixed)} kept one memory layout, "
+            "which alone moves times by a percent or more (give models, targets or factories)"
         )
     if _frameworks(first, second) > 1 and result.environment["threads_in_force"] > 1:
         yield (
-            "the sides belong to two frameworks, whose idle threads slow each other down in one "
-            "process; compare targets with --isolate, or set OMP_NUM_THREADS=1"
+            "two frameworks in one process: their idle threads slow each other down; compare "
+            "targets with --isolate, or set OMP_NUM_THREADS=1"
         )
     if result.contradiction:
         yield result.contradiction
     if result.displaced_share > LOST_NAMED:
-        yield (
-            f"other processes had the core during {result.displaced_share:.0%} of the turns; "
-            "that time is taken off"
-        )
+        yield f"preempted in {result.displaced_share:.0%} of the turns; that time is subtracted"
     drift = result.baseline.stability.drift
     if abs(drift) > DRIFT_NAMED:
-        yield f"the baseline's time drifted by {drift:+.0%}; ratios are of neighbours in time"
+        yield f"the baseline's time drifted by {drift:+.0%}; ratios are of adjacent calls"
     if result.n < 9:
         yield (
-            f"there was time for {result.n} rounds only: building both sides and calling them "
-            "takes that long; the interval is as wide as they are apart, give a larger budget"
+            f"only {result.n} rounds fitted the time budget: the interval is their range; increase "
+            "the budget"
         )
     if grown > GROWTH_NAMED:
-        yield f"the process grew by {grown >> 20} MiB while timing: something may leak"
+        yield f"the process grew by {grown >> 20} MiB while timing: possible memory leak"
 
 
-def _frameworks(*sides: Side) -> int:
-    """Give how many frameworks compute on the processor for these sides."""
-    on_processor = [side for side in sides if isinstance(side, WorkloadSide) and side.runs_here]
-    return len({side.adapter.name for side in on_processor})
+def _frameworks(*sides: AnySide) -> int:
+    """Return how many frameworks compute on the processor for these sides."""
+    return len({side.framework for side in sides if side.framework and side.runs_here})
 
 
 def _tell(progress: Progress | None, text: str) -> None:

@@ -6,10 +6,11 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
+from tinytorch.codec import Coded
 from tinytorch.comparison.accuracy import NOT_WORSE, AccuracyComparison, is_equally_good
 from tinytorch.comparison.evidence import (
     BASELINE,
@@ -63,11 +64,11 @@ ON_DEVICE = (
 )
 """Conclusions of a comparison on a device, as :meth:`Comparison.to_dict` writes them."""
 FAR_APART = 1.2
-"""A mean so many times off the typical time contradicts it even before that is shown."""
+"""A mean this many times off the typical time contradicts it even where that is inconclusive."""
 
 
 @dataclass(frozen=True)
-class Comparison(Shown):
+class Comparison(Coded, Shown):
     """Baseline against candidate, measured in turns.
 
     `verdict` is about time: `faster` or `slower` when the interval of the ratio lies beyond the
@@ -109,6 +110,31 @@ class Comparison(Shown):
     beside: TimedRounds | None = None
     device_times: tuple[Samples, Samples] | None = None
 
+    schema = SCHEMA
+    also_written = (
+        *("baseline_name", "candidate_name", "verdict", "time_ratio", "time_ratio_low"),
+        *("time_ratio_high", "speedup", "speedup_low", "speedup_high", "n", "is_on_device"),
+        *("timing", *ON_DEVICE, "_break_even_fields"),
+    )
+    renames: ClassVar = {"_break_even_fields": "break_even"}
+
+    @classmethod
+    def upgraded(cls, fields: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return older fields as this version has them.
+
+        Before, there was one way of timing, and sentences alone said why something was not
+        measured.
+        """
+        fields = {**super().upgraded(fields)}
+        environment, reasons = fields.get("environment"), fields.get("not_measured")
+        if "timing" not in fields and isinstance(environment, Mapping):
+            is_on_device = fields.setdefault("is_on_device", bool(environment.get("devices")))
+            fields["timing"] = NOT_STATED if is_on_device else LATENCY
+        if isinstance(reasons, Mapping) and isinstance(reasons.get("accuracy"), str):
+            failure = _former_failure(reasons["accuracy"], fields)
+            fields["not_measured"] = {**reasons, "accuracy": failure}
+        return fields
+
     # ------------------------------------------------------------ time
 
     @property
@@ -128,17 +154,17 @@ class Comparison(Shown):
 
     @cached_property
     def ratio(self) -> Estimate:
-        """Give the ratio of typical times: medians within rounds, and over the rounds."""
+        """The ratio of typical times: medians within rounds, and over the rounds."""
         return estimate_ratio([each.log_ratio for each in self.rounds], self.alpha)
 
     @cached_property
     def mean_ratio(self) -> Estimate:
-        """Give the ratio of mean times, in which rare slow calls count too."""
+        """The ratio of mean times, in which rare slow calls count too."""
         return estimate_ratio([each.log_mean_ratio for each in self.rounds], self.alpha)
 
     @property
     def contradiction(self) -> str:
-        """Say when typical calls and the mean of all calls do not agree, or nothing."""
+        """How typical calls and the mean of all calls contradict each other, or ""."""
         typical, mean = self.ratio, self.mean_ratio
         are_apart = mean.is_apart_from(typical)
         of_mean = self._verdict_of(mean)
@@ -152,14 +178,13 @@ class Comparison(Shown):
         if not is_shown and not is_likely:
             return ""
         return (
-            f"typical calls of {self.candidate_name} take {typical.value:.3g} of the baseline's "
-            f"time, but on average {pooled:.3g}: some calls take far longer, so no verdict is "
-            "given; look at single calls"
+            f"inconclusive: typical calls of {self.candidate_name} take {typical.value:.3g} of the "
+            f"baseline's time, the mean {pooled:.3g} (rare slow calls); see the percentiles"
         )
 
     @property
     def time_ratio(self) -> float:
-        """Give the candidate's time over the baseline's; below 1 is faster."""
+        """The candidate's time over the baseline's; below 1 is faster."""
         return self.ratio.value
 
     @property
@@ -172,7 +197,7 @@ class Comparison(Shown):
 
     @property
     def speedup(self) -> float:
-        """Give the baseline's time over the candidate's; above 1 is faster."""
+        """The baseline's time over the candidate's; above 1 is faster."""
         return self.ratio.inverse.value
 
     @property
@@ -255,10 +280,10 @@ class Comparison(Shown):
 
     @property
     def break_even(self) -> Estimate | None:
-        """Return the calls after which what was done once for the candidate has paid for itself.
+        """The number of calls after which the candidate's setup time has paid for itself.
 
-        None where there was nothing, or where the candidate is not shown to be faster. What was
-        done for the baseline is not taken off: it may be there already.
+        None without setup time, or unless the verdict is faster. The setup time of
+        the baseline is not subtracted: it may be spent already.
         """
         seconds = sum(each.seconds for each in self.preparations[1])
         if not seconds or self.verdict != FASTER:
@@ -268,28 +293,35 @@ class Comparison(Shown):
         return replace(ratio, value=value, low=low, high=high)
 
     @property
+    def _break_even_fields(self) -> dict[str, float] | None:
+        found = self.break_even
+        if found is None:
+            return None
+        return {"calls": found.value, "low": found.low, "high": found.high}
+
+    @property
     def n(self) -> int:
-        """Give the number of rounds, the unit of analysis."""
+        """The number of rounds, the unit of analysis."""
         return len(self.rounds)
 
     @property
     def pairs(self) -> int:
-        """Give the number of pairs of turns in all rounds."""
+        """The number of pairs of turns in all rounds."""
         return sum(len(each.baseline) for each in self.rounds)
 
     @property
     def displaced_share(self) -> float:
-        """Give the share of turns that lost time to other processes."""
+        """The share of turns in which the process was preempted."""
         return sum(each.displaced for each in self.rounds) / sum(each.turns for each in self.rounds)
 
     @property
     def baseline(self) -> Samples:
-        """Give the baseline's seconds per call, turn by turn."""
+        """The baseline's seconds per call, turn by turn."""
         return self._samples(0, [each.baseline for each in self.rounds])
 
     @property
     def candidate(self) -> Samples:
-        """Give the candidate's seconds per call, turn by turn."""
+        """The candidate's seconds per call, turn by turn."""
         return self._samples(1, [each.candidate for each in self.rounds])
 
     def _samples(self, side: int, rounds: list[tuple[float, ...]]) -> Samples:
@@ -301,7 +333,7 @@ class Comparison(Shown):
 
     @property
     def throughputs(self) -> tuple[float, float] | None:
-        """Return examples per second of both; None when nobody knows the batch size.
+        """Examples per second of both; None where the batch size is unknown.
 
         Where calls run on a device these are sustained calls, and None where they were not timed.
         """
@@ -318,7 +350,7 @@ class Comparison(Shown):
 
     @property
     def tails(self) -> tuple[Tail, Tail] | None:
-        """Give percentiles of single calls."""
+        """Percentiles of single calls."""
         return None if self.calls is None else (Tail(self.calls[0]), Tail(self.calls[1]))
 
     @property
@@ -334,11 +366,11 @@ class Comparison(Shown):
         return self.accuracy.verdict == NOT_WORSE
 
     def with_notes(self, *notes: str) -> Comparison:
-        """Give the same comparison with more notes."""
+        """Return the same comparison with more notes."""
         return replace(self, notes=(*self.notes, *notes))
 
     def named(self, baseline: str, candidate: str) -> Comparison:
-        """Give the same comparison under other names."""
+        """Return the same comparison under other names."""
         return replace(self, baseline_name=baseline, candidate_name=candidate)
 
     # ------------------------------------------------------------ showing and keeping
@@ -350,101 +382,9 @@ class Comparison(Shown):
             f"({self.time_ratio_low:.4f} to {self.time_ratio_high:.4f}, n={self.n})"
         )
 
-    def to_dict(self) -> dict[str, Any]:
-        """Give what was observed, and the conclusions for those who read only these.
-
-        An end of an interval that nothing is known about is None.
-        """
-        return {
-            "schema": SCHEMA,
-            "baseline_name": self.baseline_name,
-            "candidate_name": self.candidate_name,
-            "verdict": self.verdict,
-            "time_ratio": self.time_ratio,
-            "time_ratio_low": self.time_ratio_low,
-            "time_ratio_high": _finite(self.time_ratio_high),
-            "speedup": self.speedup,
-            "speedup_low": self.speedup_low,
-            "speedup_high": _finite(self.speedup_high),
-            "n": self.n,
-            "is_on_device": self.is_on_device,
-            "timing": self.timing,
-            **{name: _known(getattr(self, name)) for name in ON_DEVICE},
-            "rounds": [each.to_dict() for each in self.rounds],
-            "beside": self.beside and self.beside.to_dict(),
-            "device_times": self.device_times and [each.to_dict() for each in self.device_times],
-            "rule": asdict(self.rule),
-            "floor": self.floor,
-            "alpha": self.alpha,
-            "pace": self.pace.to_dict(),
-            "clock": self.clock,
-            "cache": self.cache,
-            "preparations": [[each.to_dict() for each in side] for side in self.preparations],
-            "break_even": _calls(self.break_even),
-            "seconds_used": self.seconds_used,
-            "notes": list(self.notes),
-            "accuracy": self.accuracy and self.accuracy.to_dict(),
-            "outputs": self.outputs and self.outputs.to_dict(),
-            "resources": self.resources and [each.to_dict() for each in self.resources],
-            "calls": self.calls and [each.to_dict() for each in self.calls],
-            "energy": self.energy and [each.to_dict() for each in self.energy],
-            "not_measured": {name: asdict(why) for name, why in self.not_measured.items()},
-            "environment": dict(self.environment),
-        }
-
-    @classmethod
-    def from_dict(cls, fields: Mapping[str, Any]) -> Comparison:
-        """Give back what :meth:`to_dict` wrote; conclusions are drawn again."""
-        if fields.get("schema") != SCHEMA:
-            raise SettingError(
-                f"a comparison of schema {fields.get('schema')!r}; this version reads {SCHEMA}"
-            )
-        accuracy, outputs = fields["accuracy"], fields["outputs"]
-        beside = fields.get("beside")
-        is_on_device = fields.get("is_on_device", bool(fields["environment"].get("devices")))
-        return cls(
-            baseline_name=fields["baseline_name"],
-            candidate_name=fields["candidate_name"],
-            rounds=tuple(Round.from_dict(each) for each in fields["rounds"]),
-            rule=Rule(**fields["rule"]),
-            floor=fields["floor"],
-            alpha=fields["alpha"],
-            pace=Pace.from_dict(fields["pace"]),
-            clock=fields["clock"],
-            seconds_used=fields["seconds_used"],
-            notes=tuple(fields["notes"]),
-            accuracy=accuracy and AccuracyComparison.from_dict(accuracy),
-            outputs=outputs and OutputDifference.from_dict(outputs),
-            resources=_both(fields["resources"], Resources.from_dict),
-            calls=_both(fields["calls"], Samples.from_dict),
-            energy=_both(fields["energy"], Samples.from_dict),
-            not_measured=_failures(fields),
-            environment=fields["environment"],
-            preparations=_preparations(fields.get("preparations", ((), ()))),
-            cache=fields.get("cache", WARM),
-            is_on_device=is_on_device,
-            timing=fields.get("timing", NOT_STATED if is_on_device else LATENCY),
-            beside=beside and TimedRounds.from_dict(beside),
-            device_times=_both(fields.get("device_times"), Samples.from_dict),
-        )
-
-
-def _finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None
-
 
 def _part(ratio: Estimate | None, name: str) -> float | None:
     return None if ratio is None else float(getattr(ratio, name))
-
-
-def _calls(found: Estimate | None) -> dict[str, float] | None:
-    if found is None:
-        return None
-    return {"calls": found.value, "low": found.low, "high": found.high}
-
-
-def _known(value: float | None) -> float | None:
-    return None if value is None else _finite(value)
 
 
 def _median(rounds: Iterable[tuple[float, ...]]) -> float:
@@ -456,46 +396,32 @@ def _slow_turns(samples: Samples) -> int:
     return sum(value > limit for value in samples.values)
 
 
-def _preparations(
-    sides: Any,
-) -> tuple[tuple[Preparation, ...], tuple[Preparation, ...]]:
-    first, second = (tuple(Preparation.from_dict(each) for each in side) for side in sides)
-    return first, second
+def _former_failure(former: str, fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the failure to evaluate of a record from before there were codes.
 
-
-def _failures(fields: Mapping[str, Any]) -> dict[str, Failure]:
-    """Read why something was not measured.
-
-    In records from before there were codes, the sentence about an evaluation that failed begins
-    with the name of the side, of which one may be the beginning of the other.
+    Its sentence alone tells the side: it begins with the name, of which one may be the beginning of
+    the other.
     """
-    found = {name: Failure.read(written) for name, written in fields["not_measured"].items()}
-    former = fields["not_measured"].get("accuracy")
-    if not isinstance(former, str):
-        return found
     if former == NO_EVALUATE.words:
-        return found | {"accuracy": NO_EVALUATE}
-    sides = {fields["baseline_name"]: BASELINE, fields["candidate_name"]: CANDIDATE}
+        return asdict(NO_EVALUATE)
+    names = (str(fields.get(f"{side}_name")) for side in (BASELINE, CANDIDATE))
+    sides = dict(zip(names, (BASELINE, CANDIDATE), strict=True))
     fitting = [name for name in sides if former.startswith((f"{name} ", f"{name}:"))]
+    found = Failure(former)
     if fitting:
-        subject = sides[max(fitting, key=len)]
-        found["accuracy"] = Failure(former, EVALUATE_FAILED, subject)
-    return found
+        found = Failure(former, EVALUATE_FAILED, sides[max(fitting, key=len)])
+    return asdict(found)
 
 
-def _both(pair: Any, read: Any) -> Any:
-    return pair and (read(pair[0]), read(pair[1]))
-
-
-# ---------------------------------------------------------------- what somebody expects of a
-# candidate's time: shown (True), refuted (False) or open (None)
+# ---------------------------------------------------------------- expectations of a
+# candidate's time: met (True), refuted (False) or inconclusive (None)
 
 NOT_SLOWER = "not-slower"
 EXPECTATIONS = (FASTER, SAME, NOT_SLOWER)
 
 
 def is_met(expected: str, ratio: Estimate, *, floor: float, band: float) -> bool | None:
-    """Say whether an interval meets one of `EXPECTATIONS`; None when it shows neither.
+    """Return whether an interval meets one of `EXPECTATIONS`; None if inconclusive.
 
     `faster` is refuted by an interval that does not reach below the floor, `same` by a difference
     either way, `not-slower` by a slowdown. A candidate is not slower when its interval does not
@@ -522,14 +448,14 @@ def is_met_by(expected: str, comparison: Comparison) -> bool | None:
     return is_met(expected, comparison.ratio, floor=comparison.floor, band=band)
 
 
-# ---------------------------------------------------------------- is the candidate still as good?
-# Nothing here is about time: no speed makes up for a loss
+# ---------------------------------------------------------------- accuracy check
+# Independent of time: no speedup makes up for a loss
 
 
 def quality_loss(comparison: Comparison) -> str:
-    """Say why the candidate is not as good as the baseline, or nothing where that is not known.
+    """Return why the candidate is worse than the baseline, or "" where that is not established.
 
-    It is not with broken outputs, when it is shown to be less accurate, and when its evaluation
+    It is worse with broken outputs, with a significant accuracy drop, and when its evaluation
     failed while the baseline's did not.
     """
     name = comparison.candidate_name
@@ -543,9 +469,9 @@ def quality_loss(comparison: Comparison) -> str:
 
 
 def quality_doubt(comparison: Comparison) -> str:
-    """Say why it is not known whether the candidate is as good, or nothing.
+    """Return why the accuracy check of the candidate is inconclusive, or "".
 
-    Without any `evaluate`, or where nobody asked for more than time, there is nothing to doubt.
+    Without `evaluate`, or where only time was compared, it is "".
     """
     if quality_loss(comparison):
         return ""

@@ -12,11 +12,11 @@ import numpy as np
 import numpy.typing as npt
 
 from tinytorch.comparison.accuracy import AccuracyComparison, compare_accuracy
-from tinytorch.comparison.outputs import OutputDifference, attention_mask_of, compare_outputs
+from tinytorch.comparison.outputs import OutputDifference, compare_outputs
 from tinytorch.comparison.processes import ProcessSide
 from tinytorch.comparison.resources import Resources, measure_resources
 from tinytorch.comparison.sequential import TimedRounds
-from tinytorch.comparison.sides import LocalSide, WorkloadSide
+from tinytorch.comparison.sides import CALLS_OF_STAGE, Arrays, LocalSide
 from tinytorch.errors import Failure, MeasurementError, SettingError, TinyTorchError
 from tinytorch.measure.energy import find_energy_meters, measure_energy
 from tinytorch.measure.environment import observe
@@ -32,7 +32,7 @@ from tinytorch.measure.timing import (
     time_limit,
     warm_up,
 )
-from tinytorch.models.adapter import adapter_for
+from tinytorch.models.workload import Workload
 
 __all__ = [
     "PERCENTILES",
@@ -43,9 +43,6 @@ __all__ = [
     "gather_evidence",
     "least_tails_s",
     "measure_tails",
-    "outputs_and_seconds",
-    "outputs_of",
-    "scores_of",
 ]
 
 
@@ -56,10 +53,10 @@ PERCENTILES = (50.0, 90.0, 99.0)
 WARMUP_SHARE = 0.1
 """The part of the budget that warming up one of the functions may use."""
 LEAST_CALLS = 5
-"""So many calls are made even when the budget is used up before."""
+"""The number of calls that are made even when the budget is used up before."""
 OF_ROUNDS = (
-    "these are the calls of the rounds, since more would take too long; what they lost while "
-    "others had the core is taken off"
+    "calls of the rounds, because more would exceed the time budget; time lost to preemption is "
+    "subtracted"
 )
 OVERHEAD_LIMIT = 0.01
 """The share of a call from which on the cost of reading the clock is named."""
@@ -87,7 +84,7 @@ class Tail:
     confidence: float = 0.95
 
     def percentile(self, q: float) -> TailPercentile:
-        """Give a percentile, from 0 to 100, both excluded."""
+        """Return a percentile, from 0 to 100, both excluded."""
         interval = self.samples.percentile_interval(q, self.confidence)
         return TailPercentile(q, self.samples.percentile(q), interval)
 
@@ -147,14 +144,14 @@ def measure_tails(
 
 
 def least_tails_s(call_s: tuple[float, float]) -> float:
-    """Give what :func:`measure_tails` takes at least, for calls that take so long."""
+    """Return the minimum seconds of :func:`measure_tails`, for calls of `call_s`."""
     return (1 + LEAST_CALLS) * sum(call_s)
 
 
 def calls_of_rounds(
     rounds: Sequence[Round], *, names: tuple[str, str] = ("baseline", "candidate")
 ) -> tuple[Samples, Samples]:
-    """Give the times of single calls from rounds whose every turn was one call."""
+    """Return the times of single calls from rounds whose every turn was one call."""
     values = (
         tuple(seconds for each in rounds for seconds in each.baseline),
         tuple(seconds for each in rounds for seconds in each.candidate),
@@ -191,11 +188,10 @@ def _notes(samples: Samples, overhead_s: float) -> list[str]:
     if unknown:
         ends = ", ".join(f"p{q:g} ({values_needed(q)})" for q in unknown)
         notes.append(
-            f"{samples.count} calls are too few for both ends of the intervals of {ends}; "
-            "give a longer budget"
+            f"n={samples.count} is too few for two-sided intervals of {ends}; increase the budget"
         )
     if samples.median < overhead_s / OVERHEAD_LIMIT:
-        notes.append("a call is so short that reading the clock is more than 1% of its time")
+        notes.append("clock overhead exceeds 1% of a call")
     return notes
 
 
@@ -211,28 +207,25 @@ BASELINE, CANDIDATE = "baseline", "candidate"
 OTHER_DEVICES = Failure(
     "the sides run on different devices, which have different clocks and counters", "other-devices"
 )
-TOO_SLOW = Failure("single calls take too long for the budget; give a larger budget", "too-slow")
+TOO_SLOW = Failure("single calls exceed the time budget; increase the budget", "too-slow")
 ENERGY_IS_WARM = Failure(
-    "energy is counted over calls in a row, which find warm caches", "cold-caches"
+    "energy is measured over consecutive calls, with warm caches", "cold-caches"
 )
 DEVICE_TIMES_SHARE, DEVICE_CALLS = 0.1, 50
-"""Device times may take this share of the budget on top of it, and so many calls of each side."""
+"""Device times may take this share of the budget on top of it, and this many calls of each side."""
 EVENTS_OF_ONE_DEVICE = Failure("needs two models on the same CUDA device", "other-devices")
-UNSEEN = "leaves work on streams that the current one does not wait for, which events do not see"
+UNSEEN = "leaves work on other streams, which events on the current one do not see"
 UNSEEN_TRIES = 3
-CALLS_OF_STAGE = 30
-"""Measuring single calls, or memory, takes about so many calls however small the budget is."""
-NO_EVALUATE = Failure("there is no evaluate to tell how good a model is", "no-evaluate")
+NO_EVALUATE = Failure("skipped: needs an evaluate function", "no-evaluate")
 NO_EVALUATE_ANY_MORE = Failure(
     "the candidate has no evaluate, the baseline has one", "evaluate-removed", CANDIDATE
 )
 OTHER_METRIC, EVALUATE_FAILED = "other-metric", "evaluate-failed"
 NO_ARRAYS = Failure("a side returns no array or number", "no-arrays")
-IN_PROCESSES = Failure("the sides run in processes of their own", "processes")
-NOT_A_MODEL = Failure("a function does not say what it holds", "not-a-model")
+IN_PROCESSES = Failure("the sides run in separate processes", "processes")
+NOT_A_MODEL = Failure("skipped: needs models, not functions", "not-a-model")
 
 AnySide = LocalSide | ProcessSide
-Arrays = tuple[npt.NDArray[Any], ...]
 
 
 @dataclass(frozen=True)
@@ -261,7 +254,7 @@ class Evidence:
 
         What was `timed` tells how long calls take, and saves those that are slow.
         """
-        if not (isinstance(first, LocalSide) and isinstance(second, LocalSide)):
+        if not (first.in_process and second.in_process):
             missing = dict.fromkeys(("calls", "resources", "energy"), IN_PROCESSES)
             return replace(self, not_measured={**missing, **self.not_measured})
         missing = {"resources": NOT_A_MODEL}
@@ -277,10 +270,13 @@ class Evidence:
         for side in (first, second):
             side.release()  # what is measured next is the models themselves; a device may be full
         resources = None
-        if isinstance(first, WorkloadSide) and isinstance(second, WorkloadSide):
+        if first.workload is not None and second.workload is not None:
             with _limited(first, second):
                 one_s, other_s = timed.pace.call_s if timed else (0.0, 0.0)
-                resources = (_resources(first, one_s), _resources(second, other_s))
+                resources = (
+                    _resources(first, first.workload, one_s),
+                    _resources(second, second.workload, other_s),
+                )
             del missing["resources"]
         return replace(
             self,
@@ -298,13 +294,13 @@ def gather_evidence(first: AnySide, second: AnySide, *, margin: float) -> Eviden
     notes = []
     outputs: list[Arrays] = []
     for side in (first, second):
-        once = _known_outputs(side)
+        once = side.known.outputs
         is_called_again = once is None or not _is_slow(side)
-        once = outputs_of(side) if once is None else once
+        once = side.outputs() if once is None else once
         outputs.append(once)
         if once and is_called_again and not _repeats(side, once):
-            notes.append(f"{side.name} gives different results for the same inputs")
-        if isinstance(side, LocalSide):
+            notes.append(f"{side.name} is not deterministic")
+        if side.in_process:
             side.release()  # a device may have no room for copies of both
     notes += _about_inputs(first, second)
     mask = _common_mask(first, second)
@@ -324,7 +320,7 @@ def _accuracy(
     found = []
     for side, subject in ((first, BASELINE), (second, CANDIDATE)):
         try:
-            found.append(scores_of(side, first))
+            found.append(side.scores(first.workload))
         except TinyTorchError as error:
             return None, Failure(str(error), EVALUATE_FAILED, subject)
     (one, metric), (other, its_metric) = found
@@ -341,18 +337,8 @@ def _accuracy(
 
 def _common_mask(first: AnySide, second: AnySide) -> npt.NDArray[Any] | None:
     """Return which positions count, where both sides get the same attention mask."""
-    one, other = (_mask_of(side) for side in (first, second))
+    one, other = (side.attention_mask() for side in (first, second))
     return one if one is not None and other is not None and np.array_equal(one, other) else None
-
-
-def _mask_of(side: AnySide) -> npt.NDArray[Any] | None:
-    if isinstance(side, ProcessSide):
-        return side.arrays("attention_mask")[1].get("mask")
-    return attention_mask_of(side.workload) if isinstance(side, WorkloadSide) else None
-
-
-def _known_outputs(side: AnySide) -> Arrays | None:
-    return side.known_outputs if isinstance(side, WorkloadSide) else None
 
 
 def _is_slow(side: AnySide) -> bool:
@@ -360,30 +346,25 @@ def _is_slow(side: AnySide) -> bool:
 
 
 def _repeats(side: AnySide, outputs: Arrays) -> bool:
-    return compare_outputs(outputs, outputs_of(side)).is_identical
+    return compare_outputs(outputs, side.outputs()).is_identical
 
 
-def _resources(side: WorkloadSide, call_s: float) -> Resources:
-    if side.known_resources is not None:
-        return side.known_resources
+def _resources(side: LocalSide, workload: Workload, call_s: float) -> Resources:
+    if side.known.resources is not None:
+        return side.known.resources
     # A side that is not built anew has called the model itself.
     was_called = not side.can_rebuild
     return measure_resources(
-        side.workload, preparations=side.preparations, was_called=was_called, call_s=call_s
+        workload, preparations=side.preparations, was_called=was_called, call_s=call_s
     )
 
 
 def _about_inputs(first: AnySide, second: AnySide) -> list[str]:
     """Name inputs of other shapes: such sides do not do the same work."""
-    if not (isinstance(first, WorkloadSide) and isinstance(second, WorkloadSide)):
+    one, other = first.input_shapes(), second.input_shapes()
+    if one is None or other is None or one == other:
         return []
-    shapes = [
-        [each.shape for each in side.adapter.arrays(side.workload.arguments)]
-        for side in (first, second)
-    ]
-    if shapes[0] == shapes[1]:
-        return []
-    return [f"the sides get different inputs: {shapes[0]} against {shapes[1]}"]
+    return [f"the sides get different inputs: {one} against {other}"]
 
 
 def _single_calls(
@@ -428,9 +409,8 @@ def _device_times(
     """
     if not first.devices and not second.devices:
         return None, None
-    is_of_models = isinstance(first, WorkloadSide) and isinstance(second, WorkloadSide)
-    clock = first.adapter.event_clock(first.device) if isinstance(first, WorkloadSide) else None
-    if clock is None or not is_of_models or first.devices != second.devices:
+    clock = first.event_clock()
+    if clock is None or second.event_clock() is None or first.devices != second.devices:
         return None, EVENTS_OF_ONE_DEVICE
     seconds = budget_s * DEVICE_TIMES_SHARE
     if timed is not None and least_tails_s(timed.pace.call_s) > seconds:
@@ -464,8 +444,7 @@ def _energy(
         return None, OTHER_DEVICES
     if first.untimed_call_s:
         return None, ENERGY_IS_WARM
-    device = first.device if isinstance(first, WorkloadSide) else "cpu"
-    meters, reasons = find_energy_meters(device)
+    meters, reasons = find_energy_meters(first.device)
     if not meters:
         return None, Failure("; ".join(reasons), "no-counters")
     found: tuple[list[Samples], list[Samples]] = ([], [])
@@ -500,51 +479,10 @@ def _joined(parts: list[Samples]) -> Samples:
     return replace(parts[0], values=values, notes=notes)
 
 
-def outputs_of(side: AnySide) -> Arrays:
-    """Call a side once and give the arrays in what it returns."""
-    if isinstance(side, ProcessSide):
-        _, found = side.arrays("outputs")
-        return tuple(found[str(index)] for index in range(len(found)))
-    return outputs_and_seconds(side)[0]
-
-
-def outputs_and_seconds(side: LocalSide) -> tuple[Arrays, float]:
-    """Call a side once and give the arrays in what it returns, and how long the call took."""
-    side.build()
-    started = perf_counter()
-    output = side.call()
-    side.wait_for_device()
-    seconds = perf_counter() - started
-    return adapter_for(None, (output,)).arrays(output), seconds
-
-
-def scores_of(side: AnySide, baseline: AnySide) -> tuple[npt.NDArray[Any] | None, str]:
-    """Give the score of each held-out example, and what the mean of these scores is called.
-
-    A side without a measure of its own has the baseline's.
-    """
-    if isinstance(side, ProcessSide):
-        metric, found = side.arrays("evaluate")
-        return found.get("scores"), metric or ""
-    if not isinstance(side, WorkloadSide):
-        return None, ""
-    measured_by = side.workload
-    if measured_by.evaluate is None and isinstance(baseline, WorkloadSide):
-        measured_by = baseline.workload
-    evaluate = measured_by.evaluate
-    if evaluate is None:
-        return None, ""
-    # All held-out examples take longer than one call.
-    limit_s = None if side.timeout_s is None else CALLS_OF_STAGE * side.timeout_s
-    limit = time_limit(limit_s, f"{side.name} (evaluate)")
-    with side.naming_failures("could not be evaluated"), limit:
-        return np.asarray(evaluate(side.workload.model)), measured_by.metric
-
-
 def _limited(
     first: LocalSide, second: LocalSide, *, seconds: float = 0.0
 ) -> AbstractContextManager[None]:
-    """Give up on a stage when a call in it does not return, as far as somebody set a limit."""
+    """Stop a stage when a call in it does not return, if a timeout was set."""
     allowed = max(first.timeout_s or 0.0, second.timeout_s or 0.0)
     limit_s = seconds + CALLS_OF_STAGE * allowed if allowed else None
     return time_limit(limit_s, f"{first.name} or {second.name}")

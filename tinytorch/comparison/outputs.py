@@ -5,12 +5,13 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from tinytorch.codec import Coded
 from tinytorch.errors import DTypeError
 from tinytorch.models.adapter import adapter_for
 from tinytorch.models.workload import Workload
@@ -27,7 +28,7 @@ NOTHING = "neither side returned numbers: nothing to compare"
 
 
 @dataclass(frozen=True)
-class ArrayDifference:
+class ArrayDifference(Coded):
     """One output of the candidate against the same one of the baseline.
 
     Numbers with a fraction have `max_error`, `max_relative_error` (to the largest magnitude in the
@@ -38,7 +39,7 @@ class ArrayDifference:
 
     NaN and infinities are equal to themselves in the same place, and infinitely far from anything
     else. `not_finite` counts those of the candidate where the baseline has a finite number.
-    `left_out` counts the positions that an attention mask hides: nobody uses what is there.
+    `left_out` counts the positions that an attention mask hides.
     """
 
     shape: tuple[int, ...]
@@ -52,9 +53,11 @@ class ArrayDifference:
     not_finite: int = 0
     left_out: int = 0
 
+    nonfinite = "text"
+
 
 @dataclass(frozen=True)
-class OutputDifference:
+class OutputDifference(Coded):
     """All outputs of one call. The numbers are those of the worst output.
 
     Where the outputs cannot be compared, `mismatch` says why, and there are no numbers.
@@ -63,13 +66,15 @@ class OutputDifference:
     outputs: tuple[ArrayDifference, ...] = ()
     mismatch: str = ""
 
+    also_written = ("mismatch", "broken")
+
     @property
     def broken(self) -> str:
-        """Say why the candidate cannot stand in for the baseline, however fast it is, or nothing.
+        """Why the candidate cannot replace the baseline at any speed, or "".
 
         It cannot with outputs of another number or shape, nor with NaN or infinity where the
-        baseline has a finite number. Other values alone do not break it: how far they may be off,
-        nobody but the user can say.
+        baseline has a finite number. Other values alone do not break it: the tolerance is
+        up to the user.
         """
         if self.mismatch:
             return "" if self.mismatch == NOTHING else self.mismatch
@@ -121,29 +126,6 @@ class OutputDifference:
             if note
         )
 
-    def to_dict(self) -> dict[str, Any]:
-        """Give everything, ready for JSON; infinite numbers are texts."""
-        outputs = [
-            {
-                name: str(value) if isinstance(value, float) and not math.isfinite(value) else value
-                for name, value in asdict(each).items()
-            }
-            for each in self.outputs
-        ]
-        return {"mismatch": self.mismatch, "broken": self.broken, "outputs": outputs}
-
-    @classmethod
-    def from_dict(cls, fields: Mapping[str, Any]) -> OutputDifference:
-        """Give back what :meth:`to_dict` wrote."""
-        outputs = []
-        for each in fields["outputs"]:
-            numbers: dict[str, Any] = {
-                name: float(value) if isinstance(value, str) and name != "note" else value
-                for name, value in each.items()
-            }
-            outputs.append(ArrayDifference(**{**numbers, "shape": tuple(each["shape"])}))
-        return cls(tuple(outputs), fields["mismatch"])
-
 
 def attention_mask_of(workload: Workload) -> Array | None:
     """Return which positions of the inputs count, as booleans (batch, sequence); None for all.
@@ -178,7 +160,7 @@ def compare_outputs(
     """Compare what two models returned for the same inputs, as arrays in the same order.
 
     With a `mask` (batch, sequence), outputs (batch, sequence, ...) are compared only where it is
-    true. Outputs of two axes stay whole: nobody can tell (batch, sequence) from (batch, features).
+    true. Outputs of two axes stay whole: (batch, sequence) cannot be told from (batch, features).
     """
     one, other = [_checked(each) for each in baseline], [_checked(each) for each in candidate]
     if not one and not other:
@@ -206,7 +188,7 @@ def _compare_visible(baseline: Array, candidate: Array, mask: Array | None) -> A
 
 
 def _is_along(shape: tuple[int, ...], sequences: tuple[int, ...]) -> bool:
-    """Tell whether the first two axes are (batch, sequence).
+    """Return whether the first two axes are (batch, sequence).
 
     Attention weights are (batch, heads, sequence, sequence), with maybe as many heads as tokens.
     """
@@ -265,7 +247,7 @@ def _compare_arrays(baseline: Array, candidate: Array) -> ArrayDifference:
 
 
 def _errors(baseline: Array, candidate: Array) -> tuple[Array, Array]:
-    """Give the magnitudes of the baseline, 0 where not finite, and of the differences."""
+    """Return the magnitudes of the baseline, 0 where not finite, and of the differences."""
     kind = np.complex128 if "c" in (baseline.dtype.kind, candidate.dtype.kind) else np.float64
     one, other = baseline.astype(kind), candidate.astype(kind)
     equal = (one == other) | (np.isnan(one) & np.isnan(other))
@@ -275,7 +257,7 @@ def _errors(baseline: Array, candidate: Array) -> tuple[Array, Array]:
 
 
 def _top1_agreement(baseline: Array, candidate: Array) -> float | None:
-    """Give the share of rows where the candidate's largest value is (one of) the baseline's."""
+    """Return the share of rows where the candidate's largest value is (one of) the baseline's."""
     if baseline.ndim < 2 or baseline.shape[-1] < 2 or not baseline.size:
         return None
     if "c" in (baseline.dtype.kind, candidate.dtype.kind):

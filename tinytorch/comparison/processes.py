@@ -6,17 +6,20 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
-import numpy.typing as npt
 
+from tinytorch.comparison.sides import Arrays, Known
 from tinytorch.errors import MeasurementError, ModelError, SettingError
 from tinytorch.measure.child_process import TIMED_OUT, Child, ChildError
 from tinytorch.measure.interleaving import LATENCY, Reading
+from tinytorch.models.adapter import Array
+from tinytorch.models.workload import Preparation, Workload
 
 __all__ = ["Isolated", "ProcessSide"]
 
@@ -30,11 +33,11 @@ THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"
 
 @dataclass(frozen=True)
 class Isolated:
-    """A target that runs in processes of its own, a fresh one for every round.
+    """A target that runs in separate processes, a fresh one for every round.
 
     `folder` is where they start and what they import first, `python` their interpreter,
     `variables` are added to the environment (an empty value removes one). A request that takes
-    longer than `timeout_s` is given up.
+    longer than `timeout_s` is aborted.
     """
 
     target: str
@@ -77,12 +80,20 @@ class Isolated:
 class ProcessSide:
     """One side of a comparison, served by a worker process that is started anew for each round."""
 
+    in_process: Literal[False] = False
+    workload: Workload | None = None
     can_rebuild = True
     runs_here = False
     warms_itself = True
     untimed_call_s = 0.0
     slow_call_s = 0.0
     device_timing: str | None = None
+    clock_name = "wall"
+    known = Known()
+    framework = ""
+    devices: tuple[str, ...] = ()
+    """Those are watched by this process; what others compute on is out of reach."""
+    preparations: tuple[Preparation, ...] = ()
 
     def __init__(self, isolated: Isolated, *, name: str) -> None:
         self.name = name
@@ -130,8 +141,8 @@ class ProcessSide:
         self._worker.send(what, **settings)
         return self._answer()
 
-    def arrays(self, what: str) -> tuple[Any, dict[str, npt.NDArray[Any]]]:
-        """Ask for something that comes as a file of arrays."""
+    def arrays(self, what: str) -> tuple[Any, dict[str, Array]]:
+        """Request something that comes as a file of arrays."""
         with tempfile.TemporaryDirectory() as folder:
             file = Path(folder) / "arrays.npz"
             answer = self.ask(what, file=str(file))
@@ -139,6 +150,32 @@ class ProcessSide:
                 return answer, {}
             with np.load(file, allow_pickle=False) as found:
                 return answer, {name: found[name] for name in found}
+
+    def outputs(self) -> Arrays:
+        """Call the target once and return the arrays in what it returns."""
+        _, found = self.arrays("outputs")
+        return tuple(found[str(index)] for index in range(len(found)))
+
+    def scores(self, measured_by: Workload | None = None) -> tuple[Array | None, str]:
+        """Return the score of each held-out example, and what their mean is called."""
+        metric, found = self.arrays("evaluate")
+        return found.get("scores"), metric or ""
+
+    def attention_mask(self) -> Array | None:
+        """Return which positions of the inputs count, (batch, sequence); None for all."""
+        return self.arrays("attention_mask")[1].get("mask")
+
+    def input_shapes(self) -> list[tuple[int, ...]] | None:
+        """Return None: only its process knows what the target is called with."""
+        return None
+
+    @contextmanager
+    def opened(self) -> Iterator[None]:
+        """End the process after everything that is done with it."""
+        try:
+            yield
+        finally:
+            self.close()
 
     def close(self) -> None:
         """End the process."""
@@ -169,5 +206,4 @@ class ProcessSide:
 def _failed(error: ChildError) -> str:
     if not error.raised:
         return f": {error}"
-    words = str(error)
-    return f" raised {words if words.startswith(error.raised) else f'{error.raised}: {words}'}"
+    return f" raised {': '.join(filter(None, (error.raised, error.detail)))}"

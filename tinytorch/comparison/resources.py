@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
+from tinytorch.codec import Coded
 from tinytorch.errors import ModelError, TinyTorchError
 from tinytorch.measure.memory import peak_during
 from tinytorch.models.adapter import Adapter, adapter_for
@@ -23,23 +24,20 @@ from tinytorch.profiling.profile import MemoryTimeline
 
 __all__ = ["Resources", "measure_resources"]
 
-AS_WRITTEN = "counted for the model as it is written; compiled code may need less"
-INSIDE_OF_GRAPHS = "nobody looks into compiled code and captured graphs; see the device peak"
+AS_WRITTEN = "counted for the uncompiled model; compiled code may need less"
+INSIDE_OF_GRAPHS = "compiled code and captured graphs cannot be inspected; see the device peak"
 LONG_CALL_S = 0.2
 """Of longer calls, operations are not recorded one by one: that may take twenty times as long."""
 TAKES_LONG = (
-    "a call is long, and counting live buffers takes several times as long; see the device peak"
+    "skipped: counting live buffers takes several times as long as a call; see the device peak"
 )
-NOTHING_RAN = (
-    "no operation was recorded: nothing of this model ran in TinyTorch's framework or in PyTorch, "
-    "in this thread"
-)
+NOTHING_RAN = "no operation of this model ran in TinyTorch or PyTorch in this thread"
 
 Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
-class Resources:
+class Resources(Coded):
     """Bytes that a model holds and needs. What is None has its reason in `not_measured`.
 
     `parameter_bytes` are those of parameters and buffers, each counted once. `peak_bytes` is the
@@ -59,20 +57,11 @@ class Resources:
 
     @property
     def memory_bytes(self) -> int | None:
-        """The most that a model and a call of it need at once: on a GPU parameters and the peak."""
+        """The most that a model and a call of it need: on a GPU, parameters and the peak."""
         if self.device_peak_bytes is None:
             return self.peak_bytes
         held = self.parameter_bytes
         return None if held is None else held + self.device_peak_bytes
-
-    def to_dict(self) -> dict[str, Any]:
-        """Give everything, ready for JSON."""
-        return asdict(self) | {"not_measured": dict(self.not_measured)}
-
-    @classmethod
-    def from_dict(cls, fields: Mapping[str, Any]) -> Resources:
-        """Give back what :meth:`to_dict` wrote."""
-        return cls(**fields)
 
 
 def measure_resources(
@@ -85,7 +74,7 @@ def measure_resources(
 ) -> Resources:
     """Measure what a workload needs, by calling its model twice and writing it to a file.
 
-    One call is enough where the model `was_called` before. It is left as it was, and the file is
+    One call is enough where the model `was_called` before. It is left unchanged, and the file is
     gone afterwards. Without `device` it is the one that the model is on; without `preparations`
     they are what the model says. `call_s` is how long a call is known to take: long ones are made
     no more often than they must be. What fails is None, with the reason.
@@ -136,7 +125,7 @@ def _held_bytes(adapter: Adapter, model: Any) -> int:
 def _check_countable(adapter: Adapter, model: Any) -> None:
     packed = adapter.packed_layers(model)
     if packed:
-        raise ModelError(f"{packed[0]!r} holds packed parameters, whose bytes nobody can count")
+        raise ModelError(f"{packed[0]!r} holds packed parameters, whose bytes cannot be counted")
 
 
 def _file_bytes(adapter: Adapter, model: Any) -> int:
@@ -150,7 +139,7 @@ def _file_bytes(adapter: Adapter, model: Any) -> int:
 class _Seen:
     """What was seen of one call; `count_live_bytes` gives its peak, or raises why there is none.
 
-    `device_peak_bytes` is None on a processor. `is_undisturbed` where nobody looked into the call.
+    `device_peak_bytes` is None on a processor. `is_undisturbed` if nothing recorded the call.
     """
 
     count_live_bytes: Callable[[], int]
@@ -199,7 +188,7 @@ def _counted(adapter: Adapter, model: Any, peak: int | None) -> int:
 def _live_peak(
     model: Any, seen: _Seen, done: tuple[Preparation, ...], reasons: _Reasons
 ) -> int | None:
-    """Give the most bytes that were alive at once, as far as operations could be seen."""
+    """Return the peak of live bytes, as far as operations were recorded."""
     is_declared = any(not each.is_estimate for each in done)
     if is_declared and seen.device_peak_bytes is not None:
         reasons.found["peak_bytes"] = INSIDE_OF_GRAPHS
@@ -217,7 +206,7 @@ def _device_peak(
     done: tuple[Preparation, ...],
     reasons: _Reasons,
 ) -> int | None:
-    """Give what a call needs on its device, as it runs when nobody records it.
+    """Return what a call needs on its device when it is not recorded.
 
     The recorder runs compiled models as they were written, which may need more: after it, one more
     call is made.
@@ -236,6 +225,6 @@ def _device_peak(
     unknown = [each.what for each in done if each.nbytes is None and not each.is_estimate]
     if unknown:
         reasons.found["device_peak_bytes"] = (
-            f"what stays taken because it was {' and '.join(unknown)} is not part of it"
+            f"memory held because it was {' and '.join(unknown)} is not included"
         )
     return peak + sum(each.nbytes or 0 for each in done)

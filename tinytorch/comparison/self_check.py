@@ -7,10 +7,11 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
+from tinytorch.codec import Coded
 from tinytorch.comparison.compare import FLOOR, compare
 from tinytorch.core.files import cache_folder, write_atomically
 from tinytorch.errors import SettingError
@@ -27,34 +28,30 @@ ENOUGH_TRIALS = 10
 
 
 @dataclass(frozen=True)
-class Trial:
+class Trial(Coded):
     """One comparison of a thing with itself."""
 
     verdict: str
     ratio: Estimate
     seconds: float
 
+    also_written = ("verdict", "ratio.value", "ratio.low", "ratio.high", "ratio.n")
+    renames: ClassVar = {"ratio.value": "ratio", "ratio": None}
+
     @property
     def claimed(self) -> float:
-        """Give the difference that the interval claims at least, as a share; 0 for none."""
+        """The difference that the interval claims at least, as a share; 0 for none."""
         return max(0.0, self.ratio.low - 1, 1 / self.ratio.high - 1)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return everything, ready for JSON."""
-        found = self.ratio
-        ends = {"ratio": found.value, "low": found.low, "high": found.high}
-        return {"verdict": self.verdict, **ends, "n": found.n, "seconds": self.seconds}
 
     @classmethod
     def from_dict(cls, fields: Mapping[str, Any]) -> Trial:
-        """Return what :meth:`to_dict` wrote."""
-        ends = (fields["ratio"], fields["low"], fields["high"])
-        ratio = Estimate(*ends, n=fields.get("n", 0))
+        """Return what :meth:`to_dict` wrote; the ends of the ratio lie beside it."""
+        ratio = Estimate.from_dict({**fields, "value": fields["ratio"]})
         return cls(read_verdict(fields["verdict"]), ratio, fields["seconds"])
 
 
 @dataclass(frozen=True)
-class SelfCheck:
+class SelfCheck(Coded):
     """Comparisons of a target with itself. `kept` says where the result lies, `obstacle` why not.
 
     `budget_s` is what each of them was allowed to take.
@@ -66,6 +63,12 @@ class SelfCheck:
     kept: str = ""
     budget_s: float = 0.0
     obstacle: str = ""
+
+    schema = SCHEMA
+    also_written = (
+        *("target", "fingerprint", "false_alarms", "undecided", "floor", "largest_difference"),
+        *("reach", "median_seconds"),
+    )
 
     @property
     def is_kept(self) -> bool:
@@ -81,7 +84,7 @@ class SelfCheck:
 
     @property
     def floor(self) -> float:
-        """Give the difference below which nothing should be believed here: never below 0.5%.
+        """The minimum effect that can be resolved here: never below 0.5%.
 
         It is the largest that was claimed of identical code. Where trials were not decided, it is
         at least as far as intervals usually reach: smaller differences are not found here.
@@ -91,7 +94,7 @@ class SelfCheck:
 
     @property
     def largest_difference(self) -> float:
-        """Give the estimate that was farthest from 1, as a share."""
+        """The estimate that was farthest from 1, as a share."""
         return max(max(x, 1 / x) - 1 for x in (trial.ratio.value for trial in self.trials))
 
     @property
@@ -103,34 +106,6 @@ class SelfCheck:
     def median_seconds(self) -> float:
         return float(np.median([trial.seconds for trial in self.trials]))
 
-    def to_dict(self) -> dict[str, Any]:
-        """Give what was observed and concluded, ready for JSON."""
-        return {
-            "schema": SCHEMA,
-            "target": self.target,
-            "fingerprint": self.fingerprint,
-            "false_alarms": self.false_alarms,
-            "undecided": self.undecided,
-            "floor": self.floor,
-            "largest_difference": self.largest_difference,
-            "reach": self.reach,
-            "median_seconds": self.median_seconds,
-            "budget_s": self.budget_s,
-            "trials": [trial.to_dict() for trial in self.trials],
-            "kept": self.kept,
-            "obstacle": self.obstacle,
-        }
-
-    @classmethod
-    def from_dict(cls, fields: Mapping[str, Any]) -> SelfCheck:
-        """Give back what :meth:`to_dict` wrote."""
-        trials = tuple(Trial.from_dict(each) for each in fields["trials"])
-        budget_s = fields.get("budget_s", 0.0)
-        obstacle = fields.get("obstacle", "")
-        return cls(
-            fields["target"], trials, fields["fingerprint"], fields["kept"], budget_s, obstacle
-        )
-
 
 def self_check(
     target: Any = None,
@@ -140,11 +115,11 @@ def self_check(
     seed: int = 0,
     progress: Progress | None = None,
 ) -> SelfCheck:
-    """Compare a target with itself, again and again, and keep what that says about this machine.
+    """Compare a target with itself repeatedly, and store the minimum effect of this machine.
 
     Without a target it is the zoo's `mlp`. Anything that :func:`compare` takes will do; what is not
-    a target by name is not kept, because nobody else has it. A check of few trials, or with less
-    time for each, does not replace a better one.
+    a target by name is not stored. A check of fewer trials, or with less time for each, does not
+    replace a better one.
     """
     if trials < 1:
         raise SettingError(f"trials={trials}; it must be at least 1")
@@ -162,7 +137,7 @@ def self_check(
 
 
 def known_floor() -> float | None:
-    """Give the floor that the self-check of this machine has found; None when there was none."""
+    """Return the minimum effect found by the self-check of this machine; None without one."""
     check = _known(describe_environment().fingerprint)
     return None if check is None else check.floor
 
@@ -170,7 +145,7 @@ def known_floor() -> float | None:
 def _known(fingerprint: str) -> SelfCheck | None:
     try:
         fields = json.loads(_file(fingerprint).read_text("utf-8"))
-        return SelfCheck.from_dict(fields) if fields["schema"] == SCHEMA else None
+        return SelfCheck.from_dict(fields)
     except (OSError, ValueError, LookupError, TypeError):  # it can be checked again
         return None
 
@@ -190,9 +165,9 @@ def _keep(check: SelfCheck) -> SelfCheck:
 
 
 def _why_not(check: SelfCheck, known: SelfCheck | None, path: Path) -> str:
-    """Say why a check should not be what is known about this machine, or nothing."""
+    """Return why a check should not replace what is known about this machine, or ""."""
     if not math.isfinite(check.floor):
-        return "most intervals have no end; give each comparison more time"
+        return "most intervals are unbounded; increase the budget of a comparison"
     if known is None:
         return ""
     count, had = len(check.trials), len(known.trials)
@@ -201,8 +176,8 @@ def _why_not(check: SelfCheck, known: SelfCheck | None, path: Path) -> str:
     if not has_few and not is_short:
         return ""
     return (
-        f"there is one of {had} trials of {known.budget_s:g} s, this one has {count} of "
-        f"{check.budget_s:g} s; remove {path} to replace it all the same"
+        f"the stored check has {had} trials of {known.budget_s:g} s, this one {count} of "
+        f"{check.budget_s:g} s; remove {path} to replace it"
     )
 
 

@@ -1,22 +1,22 @@
-"""Rounds until the answer is known: looks at growing numbers, each spending some of the error."""
+"""Sequential testing: rounds until the verdict is known, interim analyses that share the error."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from time import perf_counter
-from typing import Any
 
 import numpy as np
 
+from tinytorch.codec import Coded
 from tinytorch.errors import SettingError
 from tinytorch.measure.ceilings import Progress
 from tinytorch.measure.environment import observe
 from tinytorch.measure.estimate import Estimate
 from tinytorch.measure.interleaving import (
     FEWEST,
-    Looks,
+    InterimAnalyses,
     Pace,
     Round,
     Side,
@@ -68,10 +68,10 @@ class Rule:
 
 
 @dataclass(frozen=True)
-class TimedRounds:
+class TimedRounds(Coded):
     """What was timed until the answer was known, or the budget spent.
 
-    `alpha` is the error that the last look may make, so that it holds together with those before.
+    `alpha` is the error of the last interim analysis, so that it holds together with those before.
     """
 
     rounds: tuple[Round, ...]
@@ -79,27 +79,6 @@ class TimedRounds:
     pace: Pace
     seconds_used: float
     doubts: tuple[str, ...]
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return everything, ready for JSON."""
-        return {
-            "rounds": [each.to_dict() for each in self.rounds],
-            "alpha": self.alpha,
-            "pace": self.pace.to_dict(),
-            "seconds_used": self.seconds_used,
-            "doubts": list(self.doubts),
-        }
-
-    @classmethod
-    def from_dict(cls, fields: Mapping[str, Any]) -> TimedRounds:
-        """Return what :meth:`to_dict` wrote."""
-        return cls(
-            rounds=tuple(Round.from_dict(each) for each in fields["rounds"]),
-            alpha=fields["alpha"],
-            pace=Pace.from_dict(fields["pace"]),
-            seconds_used=fields["seconds_used"],
-            doubts=tuple(fields["doubts"]),
-        )
 
 
 def estimate_ratio(log_ratios: Sequence[float], alpha: float) -> Estimate:
@@ -129,10 +108,10 @@ def time_until_known(
     progress: Progress | None = None,
     between: Callable[[], None] | None = None,
 ) -> TimedRounds:
-    """Take rounds until a look finds the answer known, or the budget is spent.
+    """Take rounds until an interim analysis knows the answer, or the budget is spent.
 
-    At least six rounds are taken, however long they take: fewer show nothing. `between` is called
-    after each of them.
+    At least six rounds are taken, however long they take: fewer are inconclusive.
+    `between` is called after each of them.
     """
     started = perf_counter()
     allowed = 1 - rule.confidence
@@ -153,7 +132,7 @@ def time_until_known(
                 # Rounds may take longer than they should; so will those to come.
                 delay = (now - began) / count / pace.round_s
                 pace = refine_pace(pace, rounds, budget_s=rule.budget_s)
-                looks = Looks(count + int((end - now) / pace.round_s / delay), allowed)
+                looks = InterimAnalyses(count + int((end - now) / pace.round_s / delay), allowed)
             is_over = count >= FEWEST and now + (now - before_round) / 2 > end
             if is_over or (looks and looks.is_last(count)):
                 alpha = looks.last_level(count) if looks else allowed

@@ -5,13 +5,15 @@ from __future__ import annotations
 import inspect
 import os
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass
 from functools import partial
 from time import perf_counter
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
+from tinytorch.comparison.outputs import attention_mask_of
 from tinytorch.comparison.resources import Resources
 from tinytorch.errors import MeasurementError, ModelError, TinyTorchError
 from tinytorch.measure.interleaving import LATENCY, THROUGHPUT, Reading, Stopwatch
@@ -31,25 +33,52 @@ from tinytorch.measure.worker import Forks, ending_copies
 from tinytorch.models.adapter import Adapter, Array, adapter_for
 from tinytorch.models.workload import Preparation, Workload, call_model
 
-__all__ = ["LocalSide", "WorkloadSide", "function_name", "seconds_of"]
+__all__ = ["Known", "LocalSide", "WorkloadSide", "function_name", "seconds_of"]
 
 HIDES_CLOCK = 1000
-"""A turn is at least so many times longer than reading the clock takes."""
+"""A turn is at least this many times longer than reading the clock takes."""
 PADS, PAD_BYTES = 8, (64, 1 << 17)
-"""So many blocks, of sizes between these, are allocated before building: without them freed memory
-would be given out again in the same places."""
+"""This many blocks, of sizes between these, are allocated before building: otherwise freed memory
+would be reused in the same places."""
 
 FLUSHES = 3
-"""The fastest of so many is how long emptying the caches takes."""
+"""The fastest of this many is how long emptying the caches takes."""
+
+CALLS_OF_STAGE = 30
+"""Measuring single calls, or memory, takes about so many calls however small the budget is."""
 
 LAZY = (inspect.isawaitable, inspect.isgenerator, inspect.isasyncgen)
 
 Function = Callable[[], object]
+Arrays = tuple[Array, ...]
+
+
+@dataclass(frozen=True)
+class Known:
+    """What is known of a model that was called before, so that slow calls are not made again.
+
+    `outputs` are the arrays in what it returned, `call_s` is how long a call takes, and `resources`
+    is what it needs.
+    """
+
+    outputs: Arrays | None = None
+    call_s: float = 0.0
+    resources: Resources | None = None
 
 
 class LocalSide:
-    """A function in this process, finished or built anew for every round."""
+    """A function in this process, finished or built anew for every round.
 
+    `workload` is None for a function, and `copy_difference` is the difference between a model and
+    its copy, once the first was made.
+    """
+
+    in_process: Literal[True] = True
+    workload: Workload | None = None
+    copy_difference: str | None = None
+    known = Known()
+    framework = ""
+    device = "cpu"
     warms_itself = False
     untimed_call_s = 0.0
     slow_call_s = 0.0
@@ -99,7 +128,7 @@ class LocalSide:
         self.use_clock(DeviceClock(is_sustained=timing == THROUGHPUT))
 
     def empty_caches(self, flush: Callable[[], None]) -> None:
-        """Let `flush` empty the caches before every call that is timed, outside of its time."""
+        """Empty the caches by `flush` before every timed call, outside of its time."""
         self._flush = flush
         self.untimed_call_s = min(seconds_of(flush) for _ in range(FLUSHES))
 
@@ -114,8 +143,29 @@ class LocalSide:
 
     @property
     def devices(self) -> tuple[str, ...]:
-        """Give the devices that it may compute on beside the processor."""
+        """The devices that it may compute on beside the processor."""
         return tuple(f"cuda:{index}" for index in used_devices())
+
+    @property
+    def is_on_device(self) -> bool:
+        return bool(self.devices)
+
+    @property
+    def places(self) -> tuple[str, ...]:
+        """Where it computes; a function may do so on the processor and on any device."""
+        return ("cpu", *self.devices)
+
+    @property
+    def clock_name(self) -> str:
+        return self.clock.name
+
+    def event_clock(self) -> Clock | None:
+        """Return the clock of the device that a model runs on, or None."""
+        return None
+
+    def opened(self) -> AbstractContextManager[None]:
+        """Return what surrounds everything that is done with it."""
+        return nullcontext()
 
     @property
     def runs_here(self) -> bool:
@@ -219,6 +269,31 @@ class LocalSide:
             seconds, lost_s = seconds + reading.seconds, lost_s + reading.lost_s
         return Reading(seconds, lost_s)
 
+    def outputs(self) -> Arrays:
+        """Call it once and return the arrays in what it returns."""
+        return self.outputs_and_seconds()[0]
+
+    def outputs_and_seconds(self) -> tuple[Arrays, float]:
+        """Call it once and return the arrays in what it returns, and the seconds of the call."""
+        self.build()
+        started = perf_counter()
+        output = self.call()
+        self.wait_for_device()
+        seconds = perf_counter() - started
+        return adapter_for(None, (output,)).arrays(output), seconds
+
+    def scores(self, measured_by: Workload | None = None) -> tuple[Array | None, str]:
+        """Return the score of each held-out example and the metric; a function has none."""
+        return None, ""
+
+    def attention_mask(self) -> Array | None:
+        """Return which positions of the inputs count, (batch, sequence); None for all."""
+        return None
+
+    def input_shapes(self) -> list[tuple[int, ...]] | None:
+        """Return the shapes of what a model is called with, or None where that is not known."""
+        return None
+
     def wait_for_device(self) -> None:
         """Return when every device has done what it was given."""
         wait_for_devices(used_devices())
@@ -231,7 +306,7 @@ class LocalSide:
             raise self._failure(what, error) from error
 
     def _failure(self, what: str, error: BaseException) -> TinyTorchError:
-        """Give the error that names the side; what has run too long is no failure of a model."""
+        """Return the error that names the side; a timeout is no failure of a model."""
         if isinstance(error, MeasurementError):
             return error.about(self.name)
         kind = "" if isinstance(error, ModelError) else f"{type(error).__name__}: "
@@ -253,7 +328,7 @@ class LocalSide:
         if not self._is_forking:
             self._is_forking = True
             self.notes.append(
-                f"{self.name} starts processes of its own; only what it waits for is in its time"
+                f"{self.name} starts other processes; only what it waits for is in its time"
             )
             assert self._function is not None
             self._function = ending_copies(self._function)
@@ -262,11 +337,7 @@ class LocalSide:
 class WorkloadSide(LocalSide):
     """A workload in this process: its model and inputs are copied for every round.
 
-    `copy_difference` says in what a copy differs from the model, once the first was made.
-
-    Who has called the model before may say what it gave (`known_outputs`, the arrays in it), how
-    long that took (`known_call_s`) and what it needs (`known_resources`); then slow calls are not
-    made again to find out.
+    Who has called the model before may say what is `known` of it.
     """
 
     def __init__(
@@ -276,16 +347,13 @@ class WorkloadSide(LocalSide):
         name: str,
         rng: np.random.Generator | None = None,
         timeout_s: float | None = None,
-        known_outputs: tuple[Array, ...] | None = None,
-        known_call_s: float = 0.0,
-        known_resources: Resources | None = None,
+        known: Known = Known(),
     ) -> None:
-        self.workload = workload
-        self.known_outputs, self.known_call_s = known_outputs, known_call_s
-        self.known_resources = known_resources
+        self.workload: Workload = workload
+        self.known = known
         self.adapter: Adapter = adapter_for(workload.model, workload.arguments)
         self.device = self.adapter.device(workload.model, workload.arguments)
-        self.copy_difference: str | None = None
+        self.framework = self.adapter.name
         super().__init__(
             name,
             self._copied,
@@ -299,15 +367,46 @@ class WorkloadSide(LocalSide):
     def devices(self) -> tuple[str, ...]:
         return (self.device,) if self.device.startswith("cuda") else ()
 
+    @property
+    def places(self) -> tuple[str, ...]:
+        return self.devices or ("cpu",)
+
+    def event_clock(self) -> Clock | None:
+        """Return the clock of the device that the model runs on, or None."""
+        return self.adapter.event_clock(self.device)
+
     def stay_as_it_is(self, reason: str) -> None:
         """Time the model itself from now on, not copies of it."""
         self.release()
         super().stay_as_it_is(reason)
         self._make = lambda: self.workload.run
 
+    def scores(self, measured_by: Workload | None = None) -> tuple[Array | None, str]:
+        """Return the score of each held-out example, and what their mean is called.
+
+        A model without an `evaluate` of its own is scored by that of `measured_by`.
+        """
+        own = self.workload
+        judge = measured_by if own.evaluate is None and measured_by is not None else own
+        if judge.evaluate is None:
+            return None, ""
+        # All held-out examples take longer than one call.
+        limit_s = None if self.timeout_s is None else CALLS_OF_STAGE * self.timeout_s
+        limit = time_limit(limit_s, f"{self.name} (evaluate)")
+        with self.naming_failures("could not be evaluated"), limit:
+            return np.asarray(judge.evaluate(own.model)), judge.metric
+
+    def attention_mask(self) -> Array | None:
+        """Return which positions of the inputs count, (batch, sequence); None for all."""
+        return attention_mask_of(self.workload)
+
+    def input_shapes(self) -> list[tuple[int, ...]] | None:
+        """Return the shapes of what the model is called with."""
+        return [each.shape for each in self.adapter.arrays(self.workload.arguments)]
+
     @contextmanager
-    def environment(self) -> Iterator[None]:
-        """Build no graph, and leave the model as it was."""
+    def opened(self) -> Iterator[None]:
+        """Build no graph, and restore the model's modes afterwards."""
         with ExitStack() as stack:
             stack.enter_context(self.adapter.preserving(self.workload.model))
             stack.enter_context(self.adapter.without_gradients())
@@ -345,7 +444,7 @@ def seconds_of(function: Callable[[], object]) -> float:
 
 
 def function_name(function: Any, otherwise: str) -> str:
-    """Give the name of a function, or another word for those without a telling one."""
+    """Return the name of a function, or `otherwise` for lambdas and the like."""
     while isinstance(function, partial):
         function = function.func
     name = getattr(function, "__qualname__", None) or type(function).__name__

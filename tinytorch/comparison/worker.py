@@ -1,4 +1,4 @@
-"""One side of a comparison, in a process and environment of its own.
+"""One side of a comparison, in a separate process and environment.
 
 Served by `measure/worker.py` as a file, in any Python that can import what the target needs: it
 needs the standard library alone until it is told to build a target.
@@ -65,7 +65,7 @@ class Worker:
         }
 
     def time(self, loops: int, before: int, one_by_one: bool = False) -> dict[str, float]:
-        """Call the function, after some calls that are not timed; wait for each, or all at once."""
+        """Call the function, after some untimed calls; wait for each, or only for the last."""
         for _ in range(before):
             self.function()
         self.wait_for_device()
@@ -81,7 +81,7 @@ class Worker:
         computing = time.thread_time() - computing
         by_others = time.process_time() - of_all - computing
         lost = seconds - computing
-        # A call that waited, or may have waited for threads of its own, has lost nothing to others.
+        # A call that waited, or may have waited for its own threads, has lost nothing to others.
         waited = by_others > OTHERS_SHARE * seconds or not voluntary_waits() == waits is not None
         return {
             "seconds": seconds,
@@ -273,7 +273,7 @@ def imported_files() -> dict[str, str]:
 
 
 def import_file(path: str) -> Any:
-    """Import a file as a module of its own."""
+    """Import a file as a separate module."""
     spec = importlib.util.spec_from_file_location(Path(path).stem, path)
     assert spec is not None
     assert spec.loader is not None

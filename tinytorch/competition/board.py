@@ -404,7 +404,7 @@ def composite_of(speed: Score, innovation: Innovation) -> Score:
 
 
 def _teams_without(parts: Parts, others: Collection[Set[str]]) -> int:
-    """Count the teams that do without a technique: it is as rare as its most common part.
+    """Count the teams without a technique: it is as rare as its most common part.
 
     Otherwise a common transform would be rare as soon as it is declared together with another.
     """

@@ -1,4 +1,4 @@
-"""The classic competition: enter a Python object, and look at the boards.
+"""The classic competition: enter a Python object, and show the boards.
 
 A run here is local, trusted and unverified. Nothing here is affiliated with MLCommons."""
 
@@ -82,10 +82,10 @@ class TinyMLPerfCompetition:
         *,
         without: Mapping[str, Any] | None = None,
     ) -> dict[str, Any]:
-        """Measure a model in an event, keep the run, and give what was found.
+        """Measure a model in an event, store the run, and return what was found.
 
         The model is a layer of TinyTorch, a module of PyTorch, or anything with `forward` or that
-        can be called. It is copied, and left as it was. `without` has, by the name of a technique
+        can be called. It is copied, and not changed. `without` has, by the name of a technique
         in small letters and dashes, the model without it: what a technique contributes is measured,
         not described. `speedup_score` is the reference's time over the model's, with the interval
         from `speedup_low` to `speedup_high`. A model that raises, gives NaN or loses accuracy is
@@ -151,7 +151,7 @@ class TinyMLPerfCompetition:
     def _display(self, kind: BoardKind, event: str | None) -> None:
         name = None if event is None else find_event(event).name
         board = self.board
-        # Each entry has a round of its own here, which is of no interest to a reader.
+        # Each entry has a separate round here, which is of no interest to a reader.
         rounds = tuple(each for each in board.rounds if not LOCAL_NAME.fullmatch(each.name))
         competition_boards().print_board(replace(board, rounds=rounds), kind, event=name)
 
@@ -295,7 +295,7 @@ class CompetitionProfiler:
 
         Both compute as in the competition, with the backend `numpy` unless a model has its own.
         `backend` and `baseline_backend` are those that were seen to compute, None where nothing of
-        TinyTorch did; `threads` is how many are in force, and `notes` are reasons to doubt it all.
+        TinyTorch did; `threads` is how many are in force, and `notes` are disturbances.
         """
         examples = read_examples(dataset)
         batch_size = dataset.get("batch_size", 1) if isinstance(dataset, Mapping) else 1
@@ -321,7 +321,7 @@ class CompetitionProfiler:
             )
 
     def _take_runs(self, sides: list[_Side]) -> dict[str, Any]:
-        """Take all runs in turns; give the threads in force and what disturbed them."""
+        """Take all runs in turns; return the threads in force and the disturbances."""
         before = observe()
         with gc_paused():
             for side in sides:

@@ -194,10 +194,10 @@ def contender_of(entry: Entry, *, without: str | None = None) -> Contender:
 
 
 def try_entry(entry: Entry, *, start: Start = ContenderProcess) -> tuple[Finding, ...]:
-    """Build an entry in a process of its own and ask it some public questions.
+    """Build an entry in a separate process and ask it some public questions.
 
     Whether it keeps its tier is decided on private questions; here only what is clearly lost is
-    told, as a doubt. Where the entry has code, this runs it.
+    reported, as a warning. Where the entry has code, this runs it.
     """
     event = find_event(entry.event)
     questions = _few(public_questions(event), min(EXAMPLES, event.examples))
@@ -284,7 +284,7 @@ def _check_texts(process: ContenderProcess, questions: Questions) -> Iterator[Fi
 def check_entry(entry: Entry, *, trust: bool = False, run: bool = True) -> tuple[Finding, ...]:
     """Check an entry offline, in a few seconds, and return the findings.
 
-    With `run`, and if nothing fatal is found by reading, the entry is built in a process of its own
+    With `run`, and if nothing fatal is found by reading, the entry is built in a separate process
     and answers public questions. Code runs only with `trust`.
     """
     findings = tuple(each for check in CHECKS for each in check(entry))

@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tinytorch.comparison.accuracy import AccuracyComparison
+from tinytorch.competition.cell.confinement import Protection
 from tinytorch.competition.cell.contender import (
     BACKEND,
     Answer,
@@ -197,7 +198,7 @@ class Leg:
     texts: tuple[Written, ...]
     usage: Usage
     idle_cpu_s: float
-    protection: dict[str, str]
+    protection: dict[str, Protection]
 
     def of(self, purpose: Purpose) -> list[Given]:
         """Return the requests of one purpose with their answers, in the order of examples."""
@@ -355,7 +356,7 @@ def is_written_text(answer: Answer) -> bool:
 # to the values of the measures of an event; less is better
 
 UNNOTICED_S = 3e-6
-"""The gap between two clocks differs by so much between honest processes."""
+"""The gap between two clocks differs by this much between honest processes."""
 PAGE_BYTES = 4096
 LEAST_CALL_S, LEAST_CPU_S = 1e-9, 1e-6
 """What a clock can tell: nothing takes no time, and a ratio needs a number above zero."""
@@ -382,7 +383,7 @@ def charge_s(leg: Leg, other: Leg, purpose: Purpose) -> npt.NDArray[np.float64]:
 def times_of(leg: Leg, *, charged_against: Leg | None = None) -> Times:
     """Return the seconds of all calls of a leg, by purpose.
 
-    A contender with code of its own may have changed its clock, or go on working after it was
+    A contender with its own code may have changed its clock, or go on working after it was
     stopped: what the judge's clock shows beyond is added.
     """
     purposes = dict.fromkeys(each.ask.purpose for each in leg.given)

@@ -1,4 +1,4 @@
-"""What a judge looks for in the answers of an entry, and in how they came about."""
+"""Inspections: what a judge checks in the answers of an entry, and in how they came about."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from tinytorch.measure.interleaving import signed_rank_interval
 from tinytorch.models.zoo import load_zoo
 from tinytorch.profiling.flops import count_flops
 
-# ---------------------------------------------------------------- what a judge looks for in texts:
+# ---------------------------------------------------------------- what a judge checks in texts:
 # are they written and read by a model that computes?
 
 LIKELY = {"float32": 1e-3, "float16": 1e-2, "bfloat16": 5e-2, "int8": 0.2, "int4": 0.5}
@@ -178,7 +178,7 @@ def _best_rate() -> float:
     return max(rates.values)
 
 
-# ---------------------------------------------------------------- what a judge looks for in the
+# ---------------------------------------------------------------- what a judge checks in the
 # answers of an entry, and in how they came about
 
 TOLERANCES = {"float32": 3e-5, "float16": 5e-3, "bfloat16": 3e-2, "int8": 0.05, "int4": 0.2}
@@ -396,10 +396,10 @@ def _company(seen: Seen) -> Iterator[Finding]:
 def _protection(seen: Seen) -> Iterator[Finding]:
     """W1: what could not be kept apart, where that matters."""
     missing = {
-        f"{what}: {how}"
+        f"{what}: {state}"
         for leg in seen.entries
-        for what, how in leg.protection.items()
-        if how.startswith("none:")
+        for what, state in leg.protection.items()
+        if not state.is_in_force
     }
     if missing and seen.entry.code is not None:
         yield finding("W1", "; ".join(sorted(missing)))

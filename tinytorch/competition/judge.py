@@ -1,4 +1,4 @@
-"""The judge: an entry against the reference, each in a confined process of its own."""
+"""The judge: an entry against the reference, each in a separate confined process."""
 
 from __future__ import annotations
 
@@ -162,7 +162,8 @@ class _Taken:
 
     @property
     def protection(self) -> dict[str, str]:
-        return self.legs[0][1].protection if self.legs else {}
+        found = self.legs[0][1].protection if self.legs else {}
+        return {name: str(each) for name, each in found.items()}
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -208,7 +209,7 @@ def _ablation(bench: Bench, technique: str, questions: Questions) -> Ablation:
 
 
 # ---------------------------------------------------------------- the judge: an entry against the
-# reference, each in a confined process of its own
+# reference, each in a separate confined process
 
 HEATS = 10
 

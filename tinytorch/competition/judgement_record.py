@@ -2,7 +2,7 @@
 
 The samples of a record are the measures of the heats: ``p90 latency`` of the entry and ``reference
 p90 latency`` of the reference. Everything else of the judgement lies in the details, whose form has
-a version of its own (`SCHEMA`)."""
+its own version (`SCHEMA`)."""
 
 from __future__ import annotations
 

@@ -19,6 +19,7 @@ import numpy.typing as npt
 from tinytorch.benchmarking.checks import held_ready
 from tinytorch.benchmarking.examples import main_output, read_examples, torch_input
 from tinytorch.benchmarking.subject import make_subject
+from tinytorch.competition.cell.confinement import Protection
 from tinytorch.competition.cell.contender import (
     BACKEND,
     Answer,
@@ -47,13 +48,14 @@ from tinytorch.models.workload import call_model
 from tinytorch.models.zoo import load_zoo
 
 # ---------------------------------------------------------------- a model of this process that is
-# asked as a contender in a process of its own would be
+# asked as a contender in a separate process would be
 #
 # It is for trusted local runs of Python objects. Nothing is kept apart, and four measures mean a
 # little less than before a judge: see :class:`LocalContender`.
 
-PROTECTION: dict[str, str] = dict.fromkeys(
-    ("files", "memory", "network", "process"), "none: the model runs in the judge's own process"
+PROTECTION = dict.fromkeys(
+    ("files", "memory", "network", "process"),
+    Protection("the model runs in the judge's own process", is_in_force=False),
 )
 
 Array = npt.NDArray[Any]
@@ -94,7 +96,7 @@ class LocalContender:
     """A copy of a model, asked in this process; it has the methods of a ContenderProcess.
 
     A request is timed from the call of the model until its answer is an array. Where the measures
-    of a process cannot be told apart: peak memory is that of live buffers in one call, size and
+    of a process cannot be separated: peak memory is that of live buffers in one call, size and
     load time are those of a pickle, and CPU time is this process's while the model was asked.
     Work that goes on after an answer is not seen.
     """

@@ -214,9 +214,9 @@ def new_entry(
     tier: float = 0.99,
     example: Literal["techniques", "code"] = "techniques",
 ) -> Entry:
-    """Write an entry that can be judged at once, with a page that explains it, and give it.
+    """Write an entry that can be judged immediately, with a page that explains it, and return it.
 
-    `example` is whether it declares techniques of TinyTorch or has code of its own, `model.py`.
+    `example` is whether it declares techniques of TinyTorch or has its own code, `model.py`.
     Nothing is overwritten.
     """
     if example not in WAYS:
@@ -257,7 +257,7 @@ def _explain(entry: Entry) -> str:
 
 
 def _in_table(text: str) -> str:
-    """Write text so that Markdown shows it as it is."""
+    """Escape text for Markdown."""
     return "".join(f"\\{letter}" if letter in r"\`*_{}[]<>()#+-.!|&" else letter for letter in text)
 
 

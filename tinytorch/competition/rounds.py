@@ -84,7 +84,7 @@ def check_commitment(found: Round, seed: str) -> None:
     if not _is_hexadecimal(seed):
         raise SettingError(
             f"round {found.name!r}: a seed is 64 hexadecimal digits in small letters; "
-            "take it from the organiser's secret file as it is"
+            "copy it unchanged from the organiser's secret file"
         )
     if commitment_of(found.name, seed) != found.commitment:
         raise SettingError(

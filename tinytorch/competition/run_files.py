@@ -70,7 +70,7 @@ def record_text(record: Record) -> str:
 
 
 def read_record_file(path: str | Path) -> Record:
-    """Read a record; raise RecordError unless the file is, letter by letter, as it was written."""
+    """Read a record; raise RecordError unless the file is byte for byte what was written."""
     text = read_text(Path(path), most=LARGEST_RECORD_BYTES)
     record = parse_record(text)
     fields = json.loads(text)

@@ -131,7 +131,7 @@ def signature_path(record: Path) -> Path:
 
 
 def sign_record(path: str | Path, key: SigningKey) -> Path:
-    """Sign a record and write the signature beside it; one by the same key stays as it is."""
+    """Sign a record and write the signature beside it; one by the same key is kept."""
     path = Path(path)
     record_hash = read_record_file(path).hash
     target = signature_path(path)

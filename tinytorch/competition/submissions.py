@@ -62,8 +62,8 @@ def submit(
 ) -> Submitted:
     """Copy an entry and all of its runs into a folder of submissions, signed if there is a key.
 
-    Once more is fine: only what is new is added. Without a run, or when the last run broke a rule,
-    there is nothing to show; `even_invalid` submits the latter all the same.
+    Submitting again adds only what is new. Without a run, or when the last run broke a rule,
+    SettingError is raised; `even_invalid` submits the latter nevertheless.
     """
     entry = read_entry(entry_folder)
     signing = read_key(key) if isinstance(key, str | Path) else key
@@ -219,7 +219,7 @@ def rerun(
 
 
 def _sign_or_remove(path: Path, signing: SigningKey) -> None:
-    """Sign a run; where that is broken off, keep none: unsigned, it would look like a forgery."""
+    """Sign a run; if interrupted, keep none: unsigned, it would appear as a forgery."""
     try:
         sign_record(path, signing)
     except BaseException:

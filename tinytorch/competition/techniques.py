@@ -55,7 +55,7 @@ NOT_ALLOWED = {each.name: each for each in CATALOG if each.name not in TECHNIQUE
 
 
 def resolve(technique: Technique) -> tuple[Transform, ...]:
-    """Give the transforms of a technique in their order; raise EntryError (E3) if one is unknown.
+    """Return the transforms of a technique in their order; raise EntryError (E3) if one is unknown.
 
     `kv-cache` has none: it changes how text is written, not the model.
     """
@@ -66,14 +66,14 @@ def resolve(technique: Technique) -> tuple[Transform, ...]:
     if is_taken and found != TECHNIQUES.get(technique.name):
         raise EntryError(
             "E3",
-            f"{technique.name} is a name of the catalog, and has transforms of its own there",
+            f"{technique.name} is a name of the catalog, which has its own transforms",
             "leave out the transforms, or choose another name",
         )
     return found
 
 
 def resolved(technique: Technique) -> Technique:
-    """Give a technique with its transforms and all their settings written out."""
+    """Return a technique with its transforms and all their settings written out."""
     return Technique(
         technique.name,
         tuple((type(each).__name__, settings_of(each)) for each in resolve(technique)),
@@ -81,7 +81,7 @@ def resolved(technique: Technique) -> Technique:
 
 
 def settings_of(transform: Transform) -> dict[str, Any]:
-    """Give the settings of a transform as JSON has them."""
+    """Return the settings of a transform as JSON represents them."""
     return {
         name: list(value) if isinstance(value, tuple) else value
         for name, value in transform.to_dict().items()
@@ -89,7 +89,7 @@ def settings_of(transform: Transform) -> dict[str, Any]:
 
 
 def why_not_in(division: str, technique: Technique) -> str:
-    """Say why a technique is not allowed in a division, or nothing."""
+    """Return why a technique is not allowed in a division, or ""."""
     for transform in resolve(technique):
         if division not in divisions_of(type(transform)):
             return f"{technique.name} {transform.effect} ({transform.name})"
@@ -97,7 +97,7 @@ def why_not_in(division: str, technique: Technique) -> str:
 
 
 def implied_precision(technique: Technique) -> str:
-    """Give the least precise kind of number that a technique puts into products.
+    """Return the least precise kind of number that a technique puts into products.
 
     Weights of 8 bits that are multiplied as floats count as 8 bits.
     """
@@ -106,7 +106,7 @@ def implied_precision(technique: Technique) -> str:
 
 
 def missing_parts(technique: Technique) -> tuple[str, ...]:
-    """Give the extras that a technique needs and that are not installed here."""
+    """Return the extras that a technique needs and that are not installed."""
     return tuple(extra for each in resolve(technique) for extra in each.missing_extras)
 
 
@@ -159,7 +159,7 @@ def _fields(name: str) -> list[Field[Any]]:
 
 
 def _settings_text(name: str) -> str:
-    """Say which settings a transform has, and what each is unless it is given."""
+    """Return the settings of a transform with their defaults, as text."""
     told = [
         each.name if each.default is MISSING else f"{each.name} ({json.dumps(each.default)})"
         for each in _fields(name)

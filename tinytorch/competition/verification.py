@@ -116,7 +116,7 @@ CHECKS: tuple[Check, ...] = (_score, _heats, _moment, _accuracy, _ablations)
 # ---------------------------------------------------------------- is a run verified? Only what can
 # be checked here counts, never the record's word alone
 #
-# A run whose signature cannot be checked here, for want of the package, has a status of its own.
+# A run whose signature cannot be checked here, for want of the package, has a separate status.
 # For the rest, a record that says so is believed when its commitment is that of a known round and
 #
 # - the round names a public key, and the record is signed with that key; or - the round names none,
@@ -181,7 +181,7 @@ def check_round(
 def _check_questions(judgement: Judgement, found: Round) -> tuple[Finding, ...]:
     """Compare the hash of the questions with what the seed gives, where that is known.
 
-    A run that was broken off has no score, and its questions are not looked at.
+    An interrupted run has no score, and its questions are not checked.
     """
     if not found.is_revealed or not judgement.is_valid:
         return ()

@@ -42,7 +42,7 @@ BITS_OF_BYTE = 8
 
 
 def entropy_bytes(values: Any) -> float:
-    """Give the zeroth-order entropy of an array in bytes: n values, -log2 of its share for each.
+    """Compute the zeroth-order entropy of an array in bytes: n values, -log2 of its share for each.
 
     No code that knows how often each value occurs, but nothing about the order, is shorter on
     average. What the shares themselves take is not counted. For a pruned array it is the entropy of
@@ -109,13 +109,13 @@ class BitEncoder:
         self._bits = 0
 
     def code(self, chances: Array, bits: Array) -> Array:
-        """Take bits (bool), each with its chance to be true, and give them back."""
+        """Encode bits (bool), each with its probability to be true, and return them."""
         self._steps.append((chances.astype(np.uint16), bits.copy()))
         self._bits += bits.size
         return bits
 
     def finish(self, carried: bytes = b"") -> bytes:
-        """Give the bytes; they hold `carried`, too. What is missing for all lanes is zeros."""
+        """Return the bytes; they hold `carried`, too. What is missing for all lanes is zeros."""
         lanes = self._lanes(len(carried))
         carried = carried.ljust(lanes * WORD.itemsize, b"\0")
         states = np.frombuffer(carried, WORD, lanes).astype(np.uint32) + np.uint32(LOWEST_STATE)
@@ -137,7 +137,7 @@ class BitEncoder:
         )
 
     def _lanes(self, carried: int) -> int:
-        """Give the power of two that keeps what lanes cost small, for so many carried bytes."""
+        """Return the power of two that keeps the cost of lanes small, for `carried` bytes."""
         cost = sum(float(COSTS[_sizes(*step)].sum()) for step in self._steps)
         wanted = cost / 8 / BYTES_PER_LANE
         # Where nothing is left to carry, a lane costs three times as much.
@@ -149,13 +149,13 @@ class BitEncoder:
 
 
 def _sizes(chances: Array, bits: Array) -> Array:
-    """Give how many of all chances each bit has, as it is."""
-    # No np.where(): bits that nobody can foresee make it slow, a product does not.
+    """Return how many of all chances each bit has."""
+    # No np.where(): unpredictable bits make it slow, a product does not.
     return chances + (np.uint16(CHANCES) - 2 * chances) * ~bits
 
 
 def _push(states: Array, sizes: Array, starts: Array) -> Array:
-    """Put a bit onto each of the first states, in place; returns the words that had to go.
+    """Push a bit onto each of the first states, in place; return the words that had to go.
 
     A bit is as many of the slots of a state as its chance says, from its start on.
     """
@@ -171,7 +171,7 @@ def _push(states: Array, sizes: Array, starts: Array) -> Array:
 
 
 class BitDecoder:
-    """Gives bits back, for the same chances in the same order as the encoder had them.
+    """Decodes bits, for the same chances in the same order as the encoder had them.
 
     The bytes may be anything: then the bits are, or a ValueError says that the bytes are too few.
     """
@@ -202,7 +202,7 @@ class BitDecoder:
         return bits
 
     def finish(self) -> bytes:
-        """Give the carried bytes, and the zeros behind them."""
+        """Return the carried bytes, and the zeros behind them."""
         inside = self._states.astype(np.int64) - LOWEST_STATE
         if inside.min() < 0 or inside.max() >= LOWEST_STATE:
             raise ValueError("coded bytes do not end where they should")
@@ -241,20 +241,20 @@ class BitDecoder:
 # One walk serves both ways: the encoder hands the bits on, the decoder fills them in.
 
 FIRST_PIECE, GROWTH, LARGEST_PIECE = 8, 4, 1 << 16
-"""Chances are learned anew after each piece of bits: so many, a quarter of those before, ..."""
+"""Chances are learned anew after each piece of bits: this many, a quarter of those before, ..."""
 
 BAND_ELEMENTS, MOST_BANDS = 128, 1024
-"""Rows far from each other are coded together, so many elements at least, in so many steps."""
+"""Rows far from each other are coded together, this many elements at least, in this many steps."""
 
 DENSITIES = np.array([1, 4, 8, 16, 32])
-"""Rows with more elements than so many in 64 have another context."""
+"""Rows with more elements than this in 64 have another context."""
 
 Coder = BitEncoder | BitDecoder
 Shape = tuple[int, ...]
 
 
 def encode_symbols(mask: Array, symbols: Array, *, bits: int, carried: bytes) -> bytes:
-    """Give the bytes for a mask (bool, of any shape) and a symbol of `bits` bits for each true.
+    """Encode a mask (bool, of any shape) and a symbol of `bits` bits for each true.
 
     The bytes hold `carried`, too, perhaps with zeros behind it.
     """
@@ -265,7 +265,7 @@ def encode_symbols(mask: Array, symbols: Array, *, bits: int, carried: bytes) ->
 
 
 def decode_symbols(content: bytes, shape: Shape, *, bits: int) -> tuple[Array, Array, bytes]:
-    """Give mask, symbols (uint8) and carried bytes; a ValueError where bytes are too few."""
+    """Return mask, symbols (uint8) and carried bytes; raise ValueError where bytes are too few."""
     coder = BitDecoder(content)
     mask = np.zeros(shape, np.bool_)
     _code_mask(coder, mask.reshape(_rows_of(shape)))
@@ -275,7 +275,7 @@ def decode_symbols(content: bytes, shape: Shape, *, bits: int) -> tuple[Array, A
 
 
 def _rows_of(shape: Shape) -> Shape:
-    """Give the shape of an array as a matrix: all axes but the first are one."""
+    """Return the shape of an array as a matrix: all axes but the first are one."""
     count = math.prod(shape)
     return (shape[0], count // shape[0]) if count and shape else (count, 1)
 
@@ -343,7 +343,7 @@ class _Model:
 #
 # Each array is one part of coded bytes. `symbol_coding.py` makes them from a mask of what is not
 # zero and a small number for each of the others; what has no pattern, such as scales or the lower
-# bits of floats, is carried along as it is.
+# bits of floats, is carried along uncoded.
 
 MOST_ELEMENTS_PER_BYTE = 1024
 """As in deflate. A small file cannot make its reader fill the memory with zeros."""
@@ -358,14 +358,14 @@ CODEBOOK_PROBE = 4096
 
 
 def _coded(shape: EncodingShape, words: str, content: bytes) -> Encoded:
-    """Give coded bytes as the only part, with their number as the last setting."""
+    """Return coded bytes as the only part, with their number as the last setting."""
     content = content.ljust(math.ceil(math.prod(shape) / MOST_ELEMENTS_PER_BYTE), b"\0")
     settings = f"{words} {len(content)}".lstrip()
     return Encoded(shape, settings, {MAIN: np.frombuffer(content, np.uint8)})
 
 
 def _coded_layout(shape: EncodingShape, settings: str) -> tuple[str, dict[str, TensorSpec]]:
-    """Give the settings without the number of coded bytes, and what the part looks like."""
+    """Return the settings without the number of coded bytes, and the layout of the part."""
     words, _, length = settings.rpartition(" ")
     if not re.fullmatch("[0-9]{1,18}", length):
         raise ValueError(f"{settings!r} does not end with the number of coded bytes")
@@ -375,7 +375,7 @@ def _coded_layout(shape: EncodingShape, settings: str) -> tuple[str, dict[str, T
 
 
 def _cut(carried: bytes, length: int) -> bytes:
-    """Give the first of the carried bytes; only zeros may follow them."""
+    """Return the first of the carried bytes; only zeros may follow them."""
     if len(carried) < length or any(carried[length:]):
         raise ValueError(f"{len(carried)} bytes are carried where {length} should be")
     return carried[:length]
@@ -429,7 +429,7 @@ def _is_storable(array: Any) -> bool:
 
 
 def _patterns(array: Any) -> tuple[Array, str]:
-    """Give the bits of each element as a whole number, and the code of the dtype."""
+    """Return the bits of each element as an integer, and the code of the dtype."""
     code = code_of(np.asarray(array).dtype)
     assert code is not None
     own = np.array(array, DTYPES[code], order="C")
@@ -470,7 +470,7 @@ def _leading_bits(code: str) -> int:
 
 
 def _plain_words(written: str) -> tuple[str, bool]:
-    """Give the dtype, and whether the leading byte 0 means minus zero."""
+    """Return the dtype, and whether the leading byte 0 means minus zero."""
     code = written.removesuffix(MINUS).rstrip() or "F32"
     is_minus = written.endswith(MINUS)
     if code not in DTYPES or (is_minus and DTYPES[code].kind != "f"):
@@ -533,7 +533,7 @@ def _number_bits(size: int) -> int:
 
 
 def _codebook_words(words: str) -> tuple[str, int]:
-    """Give the dtype and the number of different values."""
+    """Return the dtype and the number of different values."""
     code, _, size = words.rpartition(" ")
     if code and (code not in DTYPES or code == "BOOL"):
         raise ValueError(f"{code!r} is no dtype of a codebook")

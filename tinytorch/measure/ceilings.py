@@ -13,8 +13,9 @@ from datetime import UTC, datetime, timedelta
 from functools import cached_property
 from importlib import util
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
+from tinytorch.codec import Coded
 from tinytorch.core.files import cache_folder, write_atomically
 from tinytorch.errors import MissingPartError, SettingError
 from tinytorch.measure.samples import Samples
@@ -46,17 +47,17 @@ _measuring = threading.RLock()
 
 
 class Progress(Protocol):
-    """Somebody who may be watching."""
+    """A receiver of progress updates."""
 
     def advance(self, steps: int = 1) -> None:
         """Count finished steps."""
 
     def describe(self, text: str) -> None:
-        """Say what is being done now."""
+        """Describe the current step."""
 
 
 @dataclass(frozen=True)
-class Rate:
+class Rate(Coded):
     """The rate of large matrix products of one dtype by one library.
 
     FLOP/s, two per multiply-accumulate; for integers operations/s, counted the same way.
@@ -68,7 +69,7 @@ class Rate:
 
     @cached_property
     def ceiling(self) -> float:
-        """Give the rate to judge others by: what the best tenth of the values reached."""
+        """The 90th percentile of the values, the rate that others are judged by."""
         return self.samples.percentile(CEILING_PERCENTILE)
 
     @property
@@ -81,19 +82,12 @@ class Rate:
 
     @property
     def spread(self) -> float:
-        """Give the robust relative spread of the values around their median."""
+        """The robust relative spread of the values around their median."""
         return self.samples.stability.relative_spread
-
-    def to_dict(self) -> dict[str, Any]:
-        return {"dtype": self.dtype, "library": self.library, "samples": self.samples.to_dict()}
-
-    @classmethod
-    def from_dict(cls, fields: Mapping[str, Any]) -> Rate:
-        return cls(fields["dtype"], fields["library"], Samples.from_dict(fields["samples"]))
 
 
 @dataclass(frozen=True)
-class Bandwidth:
+class Bandwidth(Coded):
     """How many bytes per second a level of the memory moves, all `threads` together.
 
     `copy` counts the bytes read and the bytes written. `working_set_bytes` is what was touched,
@@ -110,28 +104,13 @@ class Bandwidth:
 
     @cached_property
     def ceiling(self) -> float:
-        """Give the rate to judge others by: what the best tenth of reads or copies reached."""
+        """The 90th percentile of reads or copies, whichever is higher."""
         uses = [self.copy] if self.read is None else [self.copy, self.read]
         return max(use.percentile(CEILING_PERCENTILE) for use in uses)
 
-    def to_dict(self) -> dict[str, Any]:
-        return {
-            "level": self.level,
-            "working_set_bytes": self.working_set_bytes,
-            "read": self.read and self.read.to_dict(),
-            "copy": self.copy.to_dict(),
-            "threads": self.threads,
-            "capacity_bytes": self.capacity_bytes,
-        }
-
-    @classmethod
-    def from_dict(cls, fields: Mapping[str, Any]) -> Bandwidth:
-        read = fields["read"] and Samples.from_dict(fields["read"])
-        return cls(**{**fields, "read": read, "copy": Samples.from_dict(fields["copy"])})
-
 
 @dataclass(frozen=True)
-class Ceilings:
+class Ceilings(Coded):
     """What one device can do at best. Levels stand from the fastest to the memory behind them.
 
     `cache_bytes` maps a level to what it holds for all threads in force, `not_measured` what is
@@ -151,12 +130,14 @@ class Ceilings:
     notes: tuple[str, ...] = ()
     device_name: str = ""
 
+    strict = True
+
     def __post_init__(self) -> None:
         if not self.bandwidths:
             raise SettingError(f"ceilings of {self.device!r} without a bandwidth; measure one")
 
     def peak_flops(self, dtype: str) -> float | None:
-        """Give the FLOP/s of the best library for a dtype, or None when it was not measured.
+        """Return the FLOP/s of the fastest library for a dtype, or None if it was not measured.
 
         The dtypes are "float32", "float64", "bfloat16", "float16", "int8" (operations/s) and on
         a GPU "tf32".
@@ -164,28 +145,28 @@ class Ceilings:
         return max((rate.ceiling for rate in self.rates if rate.dtype == dtype), default=None)
 
     def bandwidth(self, working_set_bytes: int | None = None) -> float:
-        """Give the bytes/s of the smallest level that holds the working set.
+        """Return the bytes/s of the smallest level that holds the working set.
 
         Without a working set, or with one larger than every cache: of the memory behind them.
         """
         return self._holding(working_set_bytes).ceiling
 
     def level(self, working_set_bytes: int | None = None) -> str:
-        """Give the name of the smallest measured level that holds the working set."""
+        """Return the name of the smallest measured level that holds the working set."""
         return self._holding(working_set_bytes).level
 
     def ridge(self, dtype: str, working_set_bytes: int | None = None) -> float | None:
-        """Give the FLOP per byte from which on computing is the limit; None without a peak."""
+        """Return the ridge point in FLOP per byte, or None without a peak for the dtype."""
         peak = self.peak_flops(dtype)
         return None if peak is None else peak / self.bandwidth(working_set_bytes)
 
     def has_library(self, library: str) -> bool:
-        """Say whether any rate was measured with a library, such as "torch"."""
+        """Return whether any rate was measured with a library, such as "torch"."""
         return any(rate.library == library for rate in self.rates)
 
     @property
     def is_doubtful(self) -> bool:
-        """Say whether these were measured under disturbance, and long enough ago to try again."""
+        """Whether these were measured under disturbance, long enough ago to be measured again."""
         if not self.disturbances:
             return False
         patience = min(PATIENCE * 2 ** min(self.attempts - 1, 20), MOST_PATIENCE)
@@ -195,7 +176,7 @@ class Ceilings:
             return True
 
     def improved_by(self, later: Ceilings) -> Ceilings:
-        """Give the later ceilings, with what was higher before: a machine does not slow down."""
+        """Return the later ceilings, keeping earlier ones that were higher."""
         rates = {(rate.dtype, rate.library): rate for rate in self.rates}
         for rate in later.rates:
             earlier = rates.setdefault((rate.dtype, rate.library), rate)
@@ -223,40 +204,11 @@ class Ceilings:
         fitting = (each for each in self.bandwidths if wanted <= (each.capacity_bytes or 0))
         return next(fitting, self.bandwidths[-1])
 
-    def to_dict(self) -> dict[str, Any]:
-        """Give everything that was observed, ready for JSON."""
-        return {
-            "device": self.device,
-            "rates": [rate.to_dict() for rate in self.rates],
-            "bandwidths": [each.to_dict() for each in self.bandwidths],
-            "cache_bytes": dict(self.cache_bytes),
-            "fingerprint": self.fingerprint,
-            "measured_at": self.measured_at,
-            "not_measured": dict(self.not_measured),
-            "disturbances": list(self.disturbances),
-            "attempts": self.attempts,
-            "notes": list(self.notes),
-            "device_name": self.device_name,
-        }
-
-    @classmethod
-    def from_dict(cls, fields: Mapping[str, Any]) -> Ceilings:
-        """Give back what :meth:`to_dict` wrote."""
-        return cls(
-            **{
-                **fields,
-                "rates": tuple(Rate.from_dict(each) for each in fields["rates"]),
-                "bandwidths": tuple(Bandwidth.from_dict(each) for each in fields["bandwidths"]),
-                "disturbances": tuple(fields["disturbances"]),
-                "notes": tuple(fields["notes"]),
-            }
-        )
-
 
 def machine_ceilings(
     device: str = "cpu", *, refresh: bool = False, progress: Progress | None = None
 ) -> Ceilings:
-    """Give the ceilings of a device, measured once, in about 8 seconds, and kept.
+    """Return the ceilings of a device, measured once, in about 8 seconds, and cached.
 
     `device` is "cpu", "cuda" or "cuda:1". They are measured again with `refresh`, and when
     hardware, usable cores, threads or library versions have changed. What PyTorch adds to the
@@ -291,7 +243,7 @@ def machine_ceilings(
 def measure_ceilings(
     device: str = "cpu", *, seconds: float = SECONDS, progress: Progress | None = None
 ) -> Ceilings:
-    """Measure the ceilings of a device now, in about so many seconds, and keep nothing.
+    """Measure the ceilings of a device now, in about `seconds`, and cache nothing.
 
     The processor's matrix products are NumPy's and, once torch is imported, PyTorch's (then only
     PyTorch's where NumPy has more threads). The smaller caches need numba; what is missing stands
@@ -310,7 +262,7 @@ def measure_ceilings(
 
 
 def measuring_steps(device: str = "cpu") -> int:
-    """Give the steps that measuring a device takes, for a bar that shows them."""
+    """Return the number of steps of a measurement, for a progress bar."""
     _identify(device)
     if device == "cpu":
         from tinytorch.measure.ceilings_cpu import count_steps
@@ -322,12 +274,12 @@ def measuring_steps(device: str = "cpu") -> int:
 
 
 def torch_is_imported() -> bool:
-    """Say whether somebody has imported torch; we never do it for them."""
+    """Return whether torch has been imported; this module never imports it."""
     return "torch" in sys.modules
 
 
 def _identify(device: str) -> tuple[str, str]:
-    """Give the full name of a device and the fingerprint of what decides about its speed."""
+    """Return the full name of a device and the fingerprint of what determines its speed."""
     from tinytorch.measure.environment import describe_environment
 
     if not re.fullmatch(r"cpu|cuda(:\d+)?", device):
@@ -353,7 +305,7 @@ SCHEMA = 1
 
 
 def ceilings_file(device: str, fingerprint: str) -> Path:
-    """Give the file that holds, or will hold, the ceilings of a device."""
+    """Return the path of the cached ceilings of a device."""
     safe = re.sub(r"\W", "-", device)
     return cache_folder() / f"ceilings-{safe}-{fingerprint}.json"
 

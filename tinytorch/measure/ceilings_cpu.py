@@ -110,7 +110,7 @@ def _copy_loop(source: Words, target: Words, repeats: int) -> int:
 
 
 def numpy_kernels() -> Kernels:
-    """Give loops of NumPy calls. Calls on less than a megabyte measure the calling."""
+    """Return kernels of NumPy calls. Below a megabyte, call overhead dominates."""
     return Kernels("numpy", _numpy_read, _numpy_copy, 1 << 20)
 
 
@@ -127,7 +127,7 @@ def _numpy_copy(source: Words, target: Words, repeats: int) -> object:
 
 
 class Crew:
-    """Threads that work at the same time, each on memory of its own.
+    """Threads that work at the same time, each on its own memory.
 
     A thread fills its own memory, so that on machines with several memories it gets the nearest.
     """
@@ -151,7 +151,7 @@ class Crew:
     def rates(
         self, kernel: Kernel, working_set_bytes: int, *, values: int, is_copy: bool
     ) -> list[float]:
-        """Give bytes/s of all threads together, reading or copying a working set.
+        """Return the bytes/s of all threads together, reading or copying a working set.
 
         A copy splits the working set into source and target; bytes read and written both count.
         """
@@ -163,7 +163,7 @@ class Crew:
         return [moved * repeats / self._run(kernel, words, repeats) for _ in range(values)]
 
     def _calibrate(self, kernel: Kernel, words: int) -> int:
-        """Give the repeats that fill a block of time; the first runs also warm the caches."""
+        """Return the repeats that fill a block of time; the first runs also warm the caches."""
         repeats = 1
         self._run(kernel, words, repeats)
         while (seconds := self._run(kernel, words, repeats)) < BLOCK_S / 2:
@@ -173,7 +173,7 @@ class Crew:
         return repeats
 
     def _run(self, kernel: Kernel, words: int, repeats: int) -> float:
-        """Give the seconds from the start of the first thread to the end of the last."""
+        """Return the seconds from the start of the first thread to the end of the last."""
         tasks = [self._pool.submit(self._work, kernel, words, repeats) for _ in range(self.threads)]
         starts, ends = zip(*(task.result() for task in tasks), strict=True)
         return max(ends) - min(starts)
@@ -200,7 +200,7 @@ class Crew:
 
 
 def _aligned(words: int) -> Words:
-    """Give memory that begins with a cache line; vectors across two lines take twice as long."""
+    """Return memory aligned to a cache line; vectors across two lines take twice as long."""
     memory = np.empty(words * WORD + LINE, np.uint8)
     start = -memory.ctypes.data % LINE
     return memory[start : start + words * WORD].view(np.int64)
@@ -226,10 +226,10 @@ def best_matrix_rate(
     budget_s: float,
     clock: Clock = WALL,
 ) -> Samples:
-    """Give the FLOP/s of the fastest size, two per multiply-accumulate, value by value.
+    """Return the FLOP/s of the fastest size, two per multiply-accumulate, value by value.
 
-    `product_at(n)` gives a function that multiplies two n x n matrices. Sizes grow, and the search
-    ends where one product takes too much of the budget.
+    `product_at(n)` returns a function that multiplies two n x n matrices. Sizes grow, and the
+    search ends where one product takes too much of the budget.
     """
     if not sizes:
         raise SettingError("no sizes to try; give at least one")
@@ -255,7 +255,7 @@ def best_matrix_rate(
 
 
 def _shortest(product: Callable[[], object], clock: Clock, enough_s: float) -> float:
-    """Give the shortest of a few times."""
+    """Return the shortest of a few times."""
     clock.time(product, 1)  # This one may have to load a library, or take memory: it says nothing.
     times = [clock.time(product, 1)]
     while len(times) < TRIES and sum(times) < enough_s:
@@ -287,7 +287,7 @@ Advance = Callable[[str], None]
 
 
 class Steps:
-    """Tells somebody who watches which step begins, and counts those that have ended."""
+    """Reports which step begins, and counts those that have ended."""
 
     def __init__(self, progress: Progress | None) -> None:
         self._progress, self._is_first = progress, True
@@ -302,7 +302,7 @@ class Steps:
 
 
 def now() -> str:
-    """Give the time, for a reader and a file."""
+    """Return the current time in ISO 8601, in UTC."""
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
@@ -340,7 +340,7 @@ def measure_cpu(fingerprint: str, *, seconds: float, progress: Progress | None) 
 
 
 def count_steps() -> int:
-    """Give the steps that :func:`measure_cpu` takes; fewer where levels cannot be measured."""
+    """Return the steps of :func:`measure_cpu`; fewer where levels cannot be measured."""
     levels = memory_levels(describe_environment())
     return ROUNDS * len(levels) + len(NUMPY_DTYPES) + (TORCH_STEPS if torch_is_imported() else 0)
 
@@ -354,7 +354,7 @@ def add_torch_rates(ceilings: Ceilings, *, seconds: float, progress: Progress | 
 
 
 def _numpy_has_more_threads(environment: Environment) -> str:
-    """Say why NumPy's rates would be no ceiling for PyTorch: it has fewer threads.
+    """Return why NumPy's rates are no ceiling for PyTorch, which has fewer threads, or "".
 
     Hardware threads of one core share its arithmetic units, so only whole cores count.
     """
@@ -382,7 +382,7 @@ class Level:
 
 
 def memory_levels(environment: Environment) -> list[Level]:
-    """Give the levels of this machine, fastest first, sized by its real caches.
+    """Return the levels of this machine, fastest first, sized by its caches.
 
     Half of each cache, so that other things fit beside it, and four times the last one for the
     memory behind, or at least twice where that would be too much.
@@ -403,7 +403,7 @@ def memory_levels(environment: Environment) -> list[Level]:
 
 
 def choose_kernels() -> tuple[Kernels, str]:
-    """Give the compiled loops, or those of NumPy and the reason why not the compiled ones."""
+    """Return the compiled kernels, or those of NumPy and why there are no compiled ones."""
     try:
         return compiled_kernels(), ""
     except ImportError as error:
@@ -439,7 +439,7 @@ def probe_bandwidths(
 def _split(
     levels: list[Level], kernels: Kernels, threads: int, reason: str
 ) -> tuple[list[Level], dict[str, str]]:
-    """Give the levels that these kernels can measure, and the reasons for the others."""
+    """Return the levels that these kernels can measure, and the reasons for the others."""
     kept, skipped = [], {}
     for level in levels:
         if level.capacity_bytes and level.working_set_bytes // threads < kernels.smallest_bytes:

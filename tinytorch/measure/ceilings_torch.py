@@ -1,6 +1,6 @@
 """Measuring ceilings with PyTorch: its matrix products on the processor, and CUDA devices.
 
-Import this file only once torch is imported, or when somebody asked for a CUDA device."""
+Import this file only once torch is imported, or for a CUDA device."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class CudaEventClock:
     is_disturbed_by_host: bool = False
 
     def time(self, function: Callable[[], object], loops: int) -> float:
-        """Give the seconds on the device for `loops` calls together."""
+        """Return the seconds on the device for `loops` calls together."""
         start, end = self._events
         with torch.cuda.device(self.device):
             start.record()
@@ -85,7 +85,7 @@ class CudaEventClock:
 
 
 def identify_cuda(name: str, machine: str) -> tuple[str, str]:
-    """Give the full name of a CUDA device, and the fingerprint of it in this machine."""
+    """Return the full name of a CUDA device, and its fingerprint in this machine."""
     if not torch.cuda.is_available():
         lacks = "finds no CUDA device" if _cuda_version() else "was built without CUDA"
         raise BackendError(f"device {name!r}: this PyTorch ({torch.__version__}) {lacks}")
@@ -183,7 +183,7 @@ def _product(dtype: str, device: torch.device) -> Callable[[int], Callable[[], o
 
 @contextmanager
 def _float32_mode(dtype: str, is_cuda: bool) -> Iterator[None]:
-    """Let CUDA multiply float32 exactly, or as TF32, and put the setting back."""
+    """Multiply float32 exactly on CUDA, or as TF32, inside the block."""
     if not is_cuda or dtype not in ("float32", "tf32"):
         yield
         return
@@ -260,7 +260,7 @@ def _cache_bandwidth(
 def _captured(
     function: Callable[[], object], repeats: int, device: torch.device
 ) -> Callable[[], None]:
-    """Give a function that replays `repeats` calls as one CUDA graph."""
+    """Return a function that replays `repeats` calls as one CUDA graph."""
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.device(device):
         function()
@@ -293,7 +293,7 @@ TIMES_THE_CACHE = 2
 
 
 def threaded_flush(nbytes: int) -> Callable[[], None]:
-    """Give a function that reads so many bytes with all threads that PyTorch computes with."""
+    """Return a function that reads `nbytes` with all threads of PyTorch."""
     words = torch.ones(nbytes // 4)
 
     def flush() -> None:
@@ -303,7 +303,7 @@ def threaded_flush(nbytes: int) -> Callable[[], None]:
 
 
 def device_flush(name: str) -> Callable[[], None]:
-    """Give a function that overwrites the L2 cache of a CUDA device, on the current stream.
+    """Return a function that overwrites the L2 cache of a CUDA device, on the current stream.
 
     It returns when that is done. Behind it a call could be started while the device is still busy
     with emptying, which would take a part of what starting it costs off its time.
@@ -327,16 +327,16 @@ def device_flush(name: str) -> Callable[[], None]:
 
 
 def multiplies_in_tf32() -> bool:
-    """Tell whether products of float32 matrices are TF32 now."""
+    """Return whether products of float32 matrices use TF32."""
     settings: Any = torch.backends.cuda.matmul
-    # Since torch 2.9; the older name raises where somebody has used the newer one.
+    # Since torch 2.9; the older name raises once the newer one was used.
     if hasattr(settings, "fp32_precision"):
         return bool(settings.fp32_precision == "tf32")
     return bool(settings.allow_tf32)
 
 
 def convolves_in_tf32() -> bool:
-    """Tell whether convolutions of float32 numbers are TF32 now."""
+    """Return whether convolutions of float32 use TF32."""
     settings: Any = torch.backends.cudnn
     if hasattr(settings, "conv"):
         return bool(settings.conv.fp32_precision == "tf32")
@@ -347,7 +347,7 @@ class _Multiplying:
     """A block in which products of float32 matrices are TF32, in all threads.
 
     The first that enters changes the setting, and the last that leaves puts it back. The older name
-    of the setting is the one that torch.compile of every version looks at.
+    of the setting is the one that every version of torch.compile reads.
     """
 
     def __init__(self) -> None:
@@ -385,7 +385,7 @@ multiplying_in_tf32 = _Multiplying()
 
 @cache
 def _hear_warning_once() -> None:
-    """Let torch say that this name of the setting is old, where nobody is bothered by it."""
+    """Trigger torch's deprecation warning for this setting, and discard it."""
     settings: Any = torch.backends.cuda.matmul
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

@@ -47,7 +47,7 @@ WORDS_KEPT = 600
 def start_child(
     command: Sequence[str] | str, *, purpose: str = "", **settings: Any
 ) -> subprocess.Popen[Any]:
-    """Start a process in a group of its own; `settings` are those of :class:`subprocess.Popen`.
+    """Start a process in its own group; `settings` are those of :class:`subprocess.Popen`.
 
     Its stdin is a pipe that only we hold. A child that waits for the end of it learns when we are
     gone, however we went. `purpose` is for the error when it cannot be started.
@@ -99,7 +99,7 @@ def end_child(child: subprocess.Popen[Any]) -> None:
 
 
 def how_it_ended(code: int) -> str:
-    """Say how a process ended; a negative code is the signal that ended it.
+    """Return how a process ended; a negative code is the signal that ended it.
 
     >>> how_it_ended(3), how_it_ended(-15)
     ('ended with code 3', 'was killed by SIGTERM')
@@ -142,12 +142,12 @@ TIMED_OUT = "timed out"
 class ChildError(TinyTorchError):
     """A request without an answer. `kind` is CRASHED, OUT_OF_MEMORY, RAISED or TIMED_OUT.
 
-    `raised` is the class of the exception there, where there was one.
+    `raised` is the class of the exception there, where there was one, and `detail` its message.
     """
 
-    def __init__(self, kind: str, words: str, *, raised: str = "") -> None:
+    def __init__(self, kind: str, words: str, *, raised: str = "", detail: str = "") -> None:
         super().__init__(words)
-        self.kind, self.raised = kind, raised
+        self.kind, self.raised, self.detail = kind, raised, detail
 
 
 class Child:
@@ -224,7 +224,7 @@ class Child:
         words = error["words"] if error["is_ours"] and error["words"] else ""
         words = words or ": ".join(filter(None, (error["class"], error["words"])))
         kind = OUT_OF_MEMORY if error["is_memory"] else RAISED
-        raise ChildError(kind, words, raised=error["class"])
+        raise ChildError(kind, words, raised=error["class"], detail=error["words"])
 
     def heard(self) -> str:
         """Return what the process has printed."""

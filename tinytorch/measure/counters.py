@@ -56,7 +56,7 @@ class Counters:
     notes: tuple[str, ...] = field(default=())
 
     def per_call(self, event: str) -> float | None:
-        """Give the count of one call; None when the event was not counted."""
+        """Return the count per call, or None if the event was not counted."""
         if event not in self.values or not self.calls:
             return None
         return self.values[event] / self.calls
@@ -70,7 +70,7 @@ class Counters:
 def count_events(
     function: Callable[[], object], *, events: Sequence[str] = EVENTS, seconds: float = 1.0
 ) -> Counters:
-    """Call `function` for so many seconds, at least once, and count hardware events meanwhile.
+    """Call `function` for `seconds`, at least once, and count hardware events meanwhile.
 
     The program ``perf`` counts beside this process, in all its threads, so whatever else runs in
     the process counts too. What cannot be counted has its reason in the result; it is no error.
@@ -125,7 +125,7 @@ class _Watcher:
             os.close(answers)
 
     def tell(self, order: str) -> None:
-        """Give an order and wait until it is carried out, or perf has ended."""
+        """Send a command to perf, and wait until it is done or perf has ended."""
         with suppress(BrokenPipeError):
             os.write(self._orders, f"{order}\n".encode())
         os.read(self._answers, 16)
@@ -168,7 +168,7 @@ def _gather(text: str, events: Sequence[str], calls: int, spent: float) -> Count
 
 
 def _refusal(text: str) -> str:
-    """Give the reason, in plain words, why perf has refused everything."""
+    """Return why perf refused every event."""
     lowered = text.lower()
     if "permission" in lowered or "perf_event_paranoid" in lowered or "access to" in lowered:
         return NOT_PERMITTED

@@ -40,13 +40,13 @@ class EnergyMeter(Protocol):
 
     @property
     def name(self) -> str:
-        """Give the word that reports use."""
+        """The name shown in reports."""
 
     def read(self) -> int:
         """Read the counter, in its own unit."""
 
     def joules_between(self, before: int, after: int) -> float:
-        """Give the joules between two readings."""
+        """Return the joules between two readings."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class RaplMeter:
         return _number(self.folder / "energy_uj")
 
     def joules_between(self, before: int, after: int) -> float:
-        """Give the joules between two readings, between which it may have begun again once."""
+        """Return the joules between two readings; the counter may have wrapped once."""
         return (after - before if after >= before else after - before + self.range_uj) * 1e-6
 
 
@@ -99,7 +99,7 @@ def find_rapl(root: Path = POWERCAP) -> tuple[tuple[EnergyMeter, ...], tuple[str
             reasons.append(f"RAPL: {folder.name} cannot be read: {error}")
         else:
             meters.append(meter)
-    if reasons:  # a part of the packages would look like less energy
+    if reasons:  # some of the packages alone would understate the energy
         return (), tuple(reasons)
     if not meters:
         return (), (f"RAPL: there is no package in {root}; virtual machines rarely have one",)
@@ -116,7 +116,7 @@ def measure_energy(
     name: str = "",
     call_s: float | None = None,
 ) -> Samples:
-    """Give the joules per call of `function`, one value for each of some windows of time.
+    """Return the joules per call of `function`, one value for each window of time.
 
     All `meters` are added up. Every window has the same number of calls, so that all windows
     together take about `seconds`; counters change only every few to a hundred milliseconds, so
@@ -211,7 +211,7 @@ class NvmlMeter:
         return int(self.device.ask("nvmlDeviceGetTotalEnergyConsumption"))
 
     def joules_between(self, before: int, after: int) -> float:
-        """Give the joules between two readings."""
+        """Return the joules between two readings."""
         return (after - before) * 1e-3
 
 

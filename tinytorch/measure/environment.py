@@ -20,6 +20,8 @@ from typing import Any
 
 import numpy as np
 
+from tinytorch.codec import Coded
+
 __all__ = [
     "Cache",
     "Commit",
@@ -80,7 +82,7 @@ class Cache:
 
 
 def cpu_model() -> str | None:
-    """Give the name of the processor."""
+    """Return the name of the processor."""
     names = re.findall(r"^(?:model name|cpu model|Model)\s*:\s*(.+)$", _text(CPU_FILE), re.M)
     if names:
         return str(names[0]).strip()
@@ -90,19 +92,19 @@ def cpu_model() -> str | None:
 
 
 def instruction_sets() -> tuple[str, ...]:
-    """Give the instruction sets that matter for speed and that the processor says it has."""
+    """Return the processor's instruction sets that matter for speed."""
     lines = re.findall(r"^(?:flags|Features)\s*:\s*(.+)$", _text(CPU_FILE), re.M)
     found = set(lines[0].split()) if lines else set()
     return tuple(name for name in MATTERING if name in found)
 
 
 def frequency_governor() -> str | None:
-    """Give the rule by which the kernel sets the processor's frequency."""
+    """Return the frequency governor of the kernel."""
     return _text(CPU_TREE / "cpu0" / "cpufreq" / "scaling_governor").strip() or None
 
 
 def cache_levels(cpus: frozenset[int] | None = None) -> dict[str, Cache]:
-    """Give the data caches by name (L1d, L2, L3, ...), as seen from some logical CPUs, or all.
+    """Return the data caches by name (L1d, L2, L3, ...), as seen from some logical CPUs, or all.
 
     Each piece counts once, however many of the CPUs share it.
     """
@@ -170,7 +172,7 @@ GROUP_TREE = Path("/sys/fs/cgroup")
 
 
 def group_folders(controller: str) -> Iterator[Path]:
-    """Give the folders of our group and those around it for "cpu" or "memory", in both layouts."""
+    """Yield the control groups around this process for "cpu" or "memory", of v1 and v2."""
     try:
         lines = GROUPS_OF_PROCESS.read_text("utf-8").splitlines()
     except OSError:
@@ -191,7 +193,7 @@ def group_folders(controller: str) -> Iterator[Path]:
 
 
 def usable_cores() -> int:
-    """Give how many cores this process can keep busy: its affinity, cut by a quota."""
+    """Return how many cores this process can keep busy: its affinity, capped by a quota."""
     if hasattr(os, "sched_getaffinity"):
         allowed = len(os.sched_getaffinity(0))
     else:
@@ -201,7 +203,7 @@ def usable_cores() -> int:
 
 
 def cpu_quota() -> float | None:
-    """Give the smallest processor quota of the control groups around us, in cores.
+    """Return the smallest CPU quota of the control groups of this process, in cores.
 
     None where there is no quota, or no control groups.
     """
@@ -243,17 +245,17 @@ LIMITS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OMP_THREAD_LIMIT")
 
 
 def thread_limit(present: int) -> int:
-    """Return the most threads that a PyTorch process with so many at present may be given.
+    """Return the most threads that a PyTorch process with `present` threads may be given.
 
-    A number that somebody chose is a limit, be it by a variable, by torch.set_num_threads() (which
-    is in the `present` number) or by the cores and the quota of the process.
+    Environment variables, torch.set_num_threads() (which is in the `present` number), and the
+    cores and the quota of the process all limit it.
     """
     wanted = filter(None, (_number(os.environ.get(name, "")) for name in LIMITS))
     return min(present, usable_cores(), *wanted)
 
 
 def threads_in_force(blas: str | None) -> int:
-    """Give the threads that models run on: PyTorch's number once torch is imported, else BLAS's.
+    """Return the threads that models run on: PyTorch's once torch is imported, else BLAS's.
 
     Never more than the usable cores, because more threads do not make a machine faster.
     """
@@ -262,7 +264,7 @@ def threads_in_force(blas: str | None) -> int:
 
 
 def blas_threads(blas: str | None) -> int:
-    """Give the threads of a BLAS by its name: as its variables say, else all usable cores.
+    """Return the threads of a BLAS by its name: as its variables say, else all usable cores.
 
     Libraries read them when they are loaded, so they are to be set before the program starts.
     """
@@ -285,7 +287,7 @@ STEAL_LIMIT = 0.02
 ENOUGH_TICKS = 20
 """The kernel counts in steps of 10 ms; below 20 of them a share means nothing."""
 SWITCHES_PER_SECOND = 50
-"""Involuntary context switches from which on somebody else wants the same cores."""
+"""Involuntary context switches from which on the cores are contended."""
 CPU_SHARE = 0.9
 """The share of wall time that a busy process spends computing, at least."""
 STAT_FILE = Path("/proc/stat")
@@ -311,7 +313,7 @@ class Observation:
     def doubts_since(
         self, earlier: Observation, *, is_computing: bool = True, may_wait: bool = False
     ) -> tuple[str, ...]:
-        """Return a sentence for each reason to doubt what was measured between the two moments.
+        """Return a sentence for each disturbance between the two moments.
 
         A process that lets others, or a device, compute waits without being disturbed; one that
         `may_wait` does so in between.
@@ -328,7 +330,7 @@ def observe() -> Observation:
 
 
 def cpu_ticks() -> CpuTicks | None:
-    """Read the kernel's counters, or give None where there are none."""
+    """Read the kernel's counters; None where there are none."""
     try:
         words = STAT_FILE.read_text("ascii").split("\n", 1)[0].split()
         # user nice system idle iowait irq softirq steal; what follows is counted in user too.
@@ -353,14 +355,14 @@ def _steal_note(before: Observation, after: Observation) -> str:
     share = (after.ticks.stolen - before.ticks.stolen) / total if total >= ENOUGH_TICKS else 0.0
     if share <= STEAL_LIMIT:
         return ""
-    return f"other guests of the host took {share:.0%} of the processor time meanwhile (steal)"
+    return f"{share:.0%} of the processor time went to other guests of the host (steal)"
 
 
 def _waiting_note(before: Observation, after: Observation) -> str:
     wall, cpu = after.wall_s - before.wall_s, after.cpu_s - before.cpu_s
     if wall <= 0 or cpu >= CPU_SHARE * wall:
         return ""
-    return f"the process computed in only {cpu / wall:.0%} of the time: it waited or was displaced"
+    return f"the process computed in only {cpu / wall:.0%} of the time (waiting or preempted)"
 
 
 def _switches_note(before: Observation, after: Observation) -> str:
@@ -371,8 +373,8 @@ def _switches_note(before: Observation, after: Observation) -> str:
         return ""
     # The counter does not tell who was given the core.
     return (
-        f"the process was displaced {switches} times meanwhile: by others, or by threads of its "
-        "own that share a core"
+        f"the process was preempted {switches} times (other processes, or its own threads on one "
+        "core)"
     )
 
 
@@ -432,7 +434,7 @@ class Commit:
 
 
 @dataclass(frozen=True)
-class Environment:
+class Environment(Coded):
     """The machine and the software on it. None is what the system does not say.
 
     `usable_cores` respects affinity and quota, `steal_share` is the part of all processor time
@@ -461,9 +463,11 @@ class Environment:
     threads_in_force: int
     commit: Commit | None
 
+    also_written = ("fingerprint",)
+
     @property
     def fingerprint(self) -> str:
-        """Give a short hash of what decides about speed and does not change by itself.
+        """A short hash of what determines speed and does not change by itself.
 
         Hardware, usable cores, the number of threads, settings about them and the versions of what
         computes are in it; load, frequency and commit are not.
@@ -481,11 +485,6 @@ class Environment:
         }
         text = json.dumps(deciding, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
-
-    def to_dict(self) -> dict[str, Any]:
-        """Give everything, ready for JSON."""
-        fields = asdict(self) | {"instruction_sets": list(self.instruction_sets)}
-        return {**fields, "fingerprint": self.fingerprint}
 
 
 def describe_environment(folder: str | os.PathLike[str] | None = None) -> Environment:
@@ -548,7 +547,7 @@ def _version_of(name: str) -> str | None:
 
 
 def _blas() -> str | None:
-    """Give the name and version of the library behind NumPy's matrix products."""
+    """Return the name and version of the library behind NumPy's matrix products."""
     try:
         found = np.show_config(mode="dicts")["Build Dependencies"]["blas"]
         return f"{found['name']} {found['version']}"
@@ -571,7 +570,7 @@ def _git(folder: Path, *arguments: str) -> str | None:
             capture_output=True,
             text=True,
             timeout=GIT_TIMEOUT_S,
-            # Looking must not wait for, or disturb, somebody who works in the same folder.
+            # Must not wait for, or disturb, another program that uses the same folder.
             env=os.environ | {"GIT_OPTIONAL_LOCKS": "0"},
         )
     except (OSError, subprocess.SubprocessError):

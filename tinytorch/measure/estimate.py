@@ -10,8 +10,9 @@ import math
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Final, Self
+from typing import ClassVar, Final, Self
 
+from tinytorch.codec import Coded
 from tinytorch.errors import SettingError
 
 __all__ = ["FASTER", "INCONCLUSIVE", "SAME", "SLOWER", "Estimate", "read_verdict", "time_verdict"]
@@ -25,10 +26,10 @@ FORMERLY: Final = {"not shown": INCONCLUSIVE}
 
 
 @dataclass(frozen=True)
-class Estimate:
+class Estimate(Coded):
     """A value and the interval that holds the true one with probability `coverage`.
 
-    `n` is the number of independent observations. A counted value has no doubt about it: both ends
+    `n` is the number of independent observations. A counted value has no uncertainty: both ends
     are the value, `coverage` is 1 and `n` is 0. An end may be infinite.
     """
 
@@ -37,6 +38,8 @@ class Estimate:
     high: float
     coverage: float = 0.95
     n: int = 0
+
+    none_means: ClassVar = {"low": -math.inf, "high": math.inf}
 
     def __post_init__(self) -> None:
         if not self.low <= self.value <= self.high:
@@ -52,6 +55,11 @@ class Estimate:
     def __iter__(self) -> Iterator[float]:
         """Yield both ends: ``low, high = estimate``."""
         yield from (self.low, self.high)
+
+    @property
+    def ends(self) -> dict[str, float]:
+        """The interval alone, as the JSON of predictions and medians has it."""
+        return {"low": self.low, "high": self.high, "confidence": self.coverage}
 
     @property
     def confidence(self) -> float:

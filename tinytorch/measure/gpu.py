@@ -44,7 +44,7 @@ class NvmlDevice:
         return _call(self.library, name, self.handle, *arguments)
 
     def number(self, name: str, *arguments: Any) -> int | None:
-        """Ask for one whole number; None where the device, or this driver, does not tell."""
+        """Query one whole number; None where the device, or this driver, does not provide it."""
         try:
             return int(self.ask(name, *arguments))
         except (AttributeError, MeasurementError):
@@ -73,7 +73,7 @@ def _call(library: Any, name: str, *arguments: Any) -> Any:
 
 
 def identity(device: str) -> int | str:
-    """Say which device of the machine a name means in this program.
+    """Return which device of the machine a name means in this program.
 
     CUDA may count in another order than NVML, and a program may see only some of the devices, so
     the unique name that PyTorch knows is best; then comes the list in the environment.
@@ -131,13 +131,13 @@ class DeviceState:
 
     @property
     def limits(self) -> tuple[str, ...]:
-        """Say what makes the device slower than it could be just now."""
+        """What makes the device slower than it could be at the moment."""
         return tuple(name for bit, name in LIMITS.items() if (self.reasons or 0) & bit)
 
 
 @dataclass(frozen=True)
 class OtherPrograms:
-    """Programs of others on a device; what is None cannot be told apart from our own part."""
+    """Other programs on a device; None where they cannot be separated from our own."""
 
     count: int
     nbytes: int | None = None
@@ -145,7 +145,7 @@ class OtherPrograms:
 
 
 def read_state(device: NvmlDevice) -> DeviceState:
-    """Ask for everything that changes while a device works."""
+    """Query everything that changes while a device works."""
     milliwatts = device.number("nvmlDeviceGetPowerUsage")
     reasons = device.number("nvmlDeviceGetCurrentClocksEventReasons")
     if reasons is None:  # the older name
@@ -164,10 +164,10 @@ def read_state(device: NvmlDevice) -> DeviceState:
 
 
 def read_others(device: NvmlDevice, *, are_we_on_it: bool) -> OtherPrograms | None:
-    """Say which programs beside this one compute on a device; None where nobody tells.
+    """Return which programs beside this one compute on a device; None where it is unknown.
 
-    Inside of a container the driver may know us by another number. Then nobody can tell which
-    program is ours, only that one of them is.
+    Inside a container the driver may know this process by another number. Then it is unknown
+    which program is ours, only that one of them is.
     """
     try:
         processes = device.ask("nvmlDeviceGetComputeRunningProcesses")
@@ -207,9 +207,9 @@ def _model_of(device: str) -> str | None:
 
 
 class DeviceWatch:
-    """Looks at a device now and then while it is measured, and says what there is to doubt.
+    """Samples the state of a device while it is measured, and reports disturbances.
 
-    Where there is no driver to ask, nothing is seen and nothing claimed.
+    Without a driver to query, nothing is reported.
     """
 
     def __init__(self, device: str, library: Any = None) -> None:
@@ -240,7 +240,7 @@ class DeviceWatch:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Give a sentence for each reason to doubt what was measured."""
+        """A sentence for each disturbance of the measurement."""
         found = (self._about_others(), self._about_limits() or self._about_clock())
         return tuple(note for note in found if note)
 
@@ -274,7 +274,7 @@ class DeviceWatch:
         clocks, most = self._range("sm_clock_mhz"), self._range("most_sm_clock_mhz")
         to = f" (down to {clocks[0]:g} of {most[1]:g} MHz)" if clocks and most else ""
         share = sum(bool(each.limits) for each in self.states) / len(self.states)
-        seen = "" if share == 1 else f", in {share:.0%} of our looks at it"
+        seen = "" if share == 1 else f", in {share:.0%} of the samples"
         return (
             f"{self.device} lowered its clock during the measurement: {', '.join(limits)}{to}{seen}"
         )

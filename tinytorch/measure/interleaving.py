@@ -5,8 +5,8 @@ from __future__ import annotations
 import gc
 import importlib
 import math
-from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import cache, cached_property, lru_cache
 from statistics import NormalDist
 from time import perf_counter, perf_counter_ns, process_time_ns, sleep, thread_time_ns
@@ -15,6 +15,7 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from tinytorch.codec import Coded
 from tinytorch.core.kernels.backend import matmul
 from tinytorch.errors import MeasurementError
 from tinytorch.measure.timing import Clock, gc_paused
@@ -25,7 +26,7 @@ __all__ = [
     "LATENCY",
     "THROUGHPUT",
     "TIMINGS",
-    "Looks",
+    "InterimAnalyses",
     "Pace",
     "Reading",
     "Round",
@@ -187,11 +188,10 @@ class Side(Protocol):
 
 
 @dataclass(frozen=True)
-class Round:
+class Round(Coded):
     """Both sides, built once, timed in turns: seconds per call, neighbours at the same position.
 
-    What a turn lost because another process was given its core is taken off; `displaced` counts
-    these turns.
+    Time lost because the process was preempted is subtracted; `displaced` counts these turns.
     """
 
     baseline: tuple[float, ...]
@@ -218,22 +218,9 @@ class Round:
     def turns(self) -> int:
         return 2 * len(self.baseline)
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return every value, ready for JSON."""
-        return {
-            "baseline": list(self.baseline),
-            "candidate": list(self.candidate),
-            "displaced": self.displaced,
-        }
-
-    @classmethod
-    def from_dict(cls, fields: Mapping[str, Any]) -> Round:
-        """Return what :meth:`to_dict` wrote."""
-        return cls(tuple(fields["baseline"]), tuple(fields["candidate"]), fields["displaced"])
-
 
 @dataclass(frozen=True)
-class Pace:
+class Pace(Coded):
     """How many calls a turn has, how many pairs of turns a round, and how long a round takes.
 
     `loops` and `call_s`, the seconds of one call, are of the baseline and of the candidate;
@@ -259,19 +246,6 @@ class Pace:
     def with_pairs(self, pairs: int) -> Pace:
         """Return the same pace with another number of pairs in a round."""
         return replace(self, pairs=pairs, round_s=self.fixed_s + pairs * self.pair_s)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return every field, ready for JSON."""
-        fields = asdict(self)
-        return {name: list(x) if isinstance(x, tuple) else x for name, x in fields.items()}
-
-    @classmethod
-    def from_dict(cls, fields: Mapping[str, Any]) -> Pace:
-        """Return what :meth:`to_dict` wrote."""
-        given: dict[str, Any] = {
-            name: tuple(x) if isinstance(x, list) else x for name, x in fields.items()
-        }
-        return cls(**given)
 
 
 def find_pace(baseline: Side, candidate: Side, *, budget_s: float) -> Pace:
@@ -488,10 +462,10 @@ SHORT_S = 1e-4
 
 
 class Stopwatch:
-    """Times calls with a clock, and tells what they lost to other processes.
+    """Times calls with a clock, and estimates what they lost to preemption.
 
     A thread that did not wait by its own will (sleep, read, take a lock) and yet was not computing
-    all the time was displaced. Where the calls did wait, other threads of this process computed (it
+    all the time was preempted. Where the calls did wait, other threads of this process computed (it
     may have waited for them), or the system does not count that, nothing is known: the time is
     theirs.
     """
@@ -534,7 +508,7 @@ def _waits() -> int | None:
 
 @cache
 def _are_waits_counted() -> bool:
-    """Try whether the system counts a wait, and processor time finely; some only look as if."""
+    """Check whether the system counts a wait, and processor time finely; some only claim to."""
     before = _waits()
     if before is None:
         return False
@@ -611,29 +585,29 @@ def _signed_rank_cut(count: int, alpha: float) -> int:
     return int(np.searchsorted(np.cumsum(chances), alpha / 2, side="right")) - 1
 
 
-# ---------------------------------------------------------------- when to look at the values that
-# came in so far, and how much each look may err
+# ---------------------------------------------------------------- interim analyses: when to do
+# them, and how much each may err
 #
-# Whoever looks again and again, and stops when something shows, errs more often than each look
-# alone. Later looks see the values of earlier ones too, so their errors overlap: each may err with
-# more than its share of the allowed error, though with far less than all of it. The level of a look
-# is found so that the intervals of all looks hold together with 1 - allowed (repeated confidence
+# A test that is repeated on growing data, and stopped when it finds something, errs more often
+# than each analysis alone. Later analyses share values with earlier ones, so their errors overlap:
+# each may use more than its share of the allowed error, though far less than all. The level of one
+# is such that the intervals of all analyses hold together with 1 - allowed (repeated confidence
 # intervals, after Pocock, 1977, and Jennison and Turnbull, 1989).
 
 FIRST = 9
-"""The first look. With nine values the widest interval errs with 0.4%."""
+"""The first interim analysis. With nine values the widest interval errs with 0.4%."""
 FEWEST = 6
 """With six values the widest interval, from the smallest to the largest, still covers 96.9%."""
 GROWTH, MOST = 1.4, 12
 RESERVE = 2
-"""Looks are planned up to this many times the expected values: estimates of time err."""
+"""Analyses are planned up to this many times the expected values: estimates of time err."""
 GRID = 161
 
 
-class Looks:
-    """The looks at about `expected` values whose intervals all hold with 1 - `allowed`.
+class InterimAnalyses:
+    """The interim analyses of about `expected` values; all intervals hold with 1 - `allowed`.
 
-    `level` is how much each of them may err but for the last one, which is there when time is up.
+    `level` is the error of each but the last, which is made when the time budget is spent.
     """
 
     def __init__(self, expected: int, allowed: float) -> None:
@@ -648,9 +622,9 @@ class Looks:
         return count >= self.counts[-1]
 
     def last_level(self, count: int) -> float:
-        """Return how much the last look may err: all that the looks before it have left.
+        """Return the error of the last analysis: all that those before it have left.
 
-        When time is up, the looks that were planned for later have not spent their part.
+        Analyses that were planned for later have not spent their part when the time budget ends.
         """
         before = tuple(each for each in self.counts if each < count)
         return _last_level(before, self.level, count, self._allowed)
@@ -658,7 +632,7 @@ class Looks:
 
 @lru_cache(maxsize=64)
 def common_level(counts: tuple[int, ...], allowed: float) -> float:
-    """Return the error of each look at which all of them together err with `allowed`."""
+    """Return the error of each analysis at which all of them together err with `allowed`."""
     return _level_for(allowed, lambda level: _chance_to_leave(counts, (level,) * len(counts)))
 
 
@@ -670,7 +644,7 @@ def _last_level(before: tuple[int, ...], level: float, count: int, allowed: floa
 
 def _level_for(allowed: float, chance: Callable[[float], float]) -> float:
     """Return the largest level, up to `allowed`, at which the chance to err is not above it."""
-    if chance(allowed) <= 1.01 * allowed:  # one look; the grid is not finer
+    if chance(allowed) <= 1.01 * allowed:  # one analysis; the grid is not finer
         return allowed
     low, high = allowed / 100, allowed
     while high / low > 1.005:
@@ -689,15 +663,15 @@ def _planned_counts(expected: int) -> tuple[int, ...]:
 
 
 def _chance_to_leave(counts: tuple[int, ...], levels: tuple[float, ...]) -> float:
-    """Return the probability that a random walk leaves its tunnel at one of the looks.
+    """Return the probability that a random walk leaves its tunnel at one of the analyses.
 
-    The sum of independent values is a random walk; the tunnel is what a look at each of
+    The sum of independent values is a random walk; the tunnel is what an analysis at each of
     the levels leaves open. Followed is the density of walks that are still inside.
     """
     widths = [NormalDist().inv_cdf(1 - level / 2) for level in levels]
     inside = np.linspace(-1, 1, GRID)
     step = inside[1] - inside[0]
-    # On positions in units of the tunnel's half width at each look.
+    # On positions in units of the tunnel's half width at each analysis.
     density = np.exp(-((widths[0] * inside) ** 2) / 2) * widths[0] / math.sqrt(2 * math.pi)
     for look in range(1, len(counts)):
         before, now = (widths[each] * math.sqrt(counts[each]) for each in (look - 1, look))

@@ -69,7 +69,7 @@ class TracedMemory:
 
     @property
     def allocated_bytes(self) -> int:
-        """Give what the block has allocated and not freed; negative when it freed more."""
+        """The bytes that the block allocated and did not free; negative if it freed more."""
         return self.current_bytes - self.baseline_bytes
 
     @property
@@ -82,12 +82,11 @@ def traced_memory() -> Iterator[TracedMemory]:
     """Measure what is allocated through Python and NumPy inside the block.
 
     Blocks may be nested and may overlap in threads; each reports its own peak over everything that
-    the process allocated meanwhile. A tracer that somebody else started keeps running, and its
-    peak is as it would be without us. What cannot be kept: somebody who calls `reset_peak` or
-    `stop` of tracemalloc inside the block takes from us what was seen before, and somebody who
-    starts tracing only inside the outermost block finds it stopped afterwards. What was allocated
-    before tracing began is not seen when it is freed. Python allocations become several times
-    slower while the block runs, so never time inside it.
+    the process allocated meanwhile. A tracer that was already running keeps running, and its
+    peak is unchanged. Calling `reset_peak` or `stop` of tracemalloc inside the block loses what was
+    seen before, and tracing that starts only inside the outermost block is stopped afterwards. What
+    was allocated before tracing began is not seen when it is freed. Python allocations become
+    several times slower while the block runs, so never time inside it.
     """
     global _started_here
     with _lock:
@@ -112,9 +111,9 @@ def traced_memory() -> Iterator[TracedMemory]:
 
 
 def _share_peak() -> tuple[int, int]:
-    """Tell the peak since the last reset to all open blocks, and give the tracer's numbers.
+    """Share the peak since the last reset with all open blocks, and return the tracer's numbers.
 
-    The tracer has one peak for everybody, and entering a block resets it; the blocks around it
+    The tracer has one peak, and entering a block resets it; the blocks around it
     must not lose what they have seen.
     """
     current, peak = tracemalloc.get_traced_memory()
@@ -124,7 +123,7 @@ def _share_peak() -> tuple[int, int]:
 
 
 def _raise_peak_to(peak: int) -> None:
-    """Give the tracer of somebody else its peak back, which entering our block has reset.
+    """Restore the peak of a tracer that was already running, which entering the block has reset.
 
     A peak cannot be set, but a block that is allocated and freed untouched leaves it behind, and
     costs address space for a moment, not memory.
@@ -148,7 +147,7 @@ class ProcessMemory:
 
 
 def process_memory() -> ProcessMemory:
-    """Give the resident memory of this process and its high-water mark."""
+    """Return the resident memory of this process and its high-water mark."""
     import psutil
 
     counters = psutil.Process().memory_info()
@@ -193,7 +192,7 @@ class DeviceMemory:
 
 
 def device_memory(device: str) -> DeviceMemory | None:
-    """Ask the driver and PyTorch about the memory of a device; None where CUDA is not in use."""
+    """Query the driver and PyTorch about the memory of a device; None where CUDA is not in use."""
     cuda = running_cuda()
     if cuda is None or not device.startswith("cuda"):
         return None
@@ -223,7 +222,7 @@ def peak_during(device: str, function: Callable[[], object]) -> int | None:
 
 
 def private_pool_bytes(device: str) -> int | None:
-    """Give the bytes that captured graphs keep for themselves; None where nobody tells."""
+    """Return the bytes of private pools of captured graphs; None where it is unknown."""
     cuda = running_cuda()
     if cuda is None or not device.startswith("cuda"):
         return None
@@ -235,14 +234,14 @@ def private_pool_bytes(device: str) -> int | None:
 
 
 def free_unused() -> None:
-    """Give memory that PyTorch keeps for later back to the devices."""
+    """Release memory that PyTorch caches back to the devices."""
     cuda = running_cuda()
     if cuda is not None:
         cuda.empty_cache()
 
 
 def shortage_text(error: BaseException | None, device: str) -> str:
-    """Say how much memory was asked for, and how much there is."""
+    """Return how much memory was requested, and how much there is."""
     asked = ""
     while error is not None and not asked:
         found = ASKED_FOR.search(str(error))
@@ -281,7 +280,7 @@ def available_bytes(device: str = "cpu") -> int:
 
 
 def fence_memory(allowed_bytes: int, device: str = "cpu") -> bool:
-    """Let every allocation beyond so many bytes more fail, and return whether that really works.
+    """Make allocations beyond `allowed_bytes` more fail, and return whether that is enforced.
 
     On a processor the fence is around the address space, since no system enforces one around memory
     that is in use. It stays for the rest of the process. False where the system has none, as on
@@ -315,7 +314,7 @@ def _fence_address_space(allowed_bytes: int) -> bool:
 
 
 def be_first_to_go() -> None:
-    """Ask the system to end this process before others, should memory run out in spite of all."""
+    """Ask the system to kill this process before others if memory runs out."""
     with suppress(OSError):
         OOM_SCORE.write_text(FIRST_TO_GO, "ascii")
 

@@ -39,7 +39,7 @@ class Bound:
 
     @property
     def ridge(self) -> float:
-        """Give the intensity from which on computing is the limit, in FLOP per byte."""
+        """The ridge point: the FLOP per byte from which on work is compute-bound."""
         return self.peak / self.bandwidth
 
     @property
@@ -56,17 +56,17 @@ class Bound:
 
     @property
     def attainable(self) -> float:
-        """Give the most FLOP/s that the roof allows at this intensity."""
+        """The attainable FLOP/s at this intensity."""
         return min(self.peak, self.bandwidth * self.intensity)
 
     @property
     def efficiency(self) -> float:
-        """Give the share of the machine's peak that was achieved."""
+        """The share of the machine's peak that was achieved."""
         return self.achieved / self.peak
 
     @property
     def of_attainable(self) -> float:
-        """Give the share of the attainable rate that was achieved; NaN where nothing is."""
+        """The share of the attainable rate that was achieved; NaN where that is 0."""
         return self.achieved / self.attainable if self.attainable else math.nan
 
     def __str__(self) -> str:
@@ -76,7 +76,7 @@ class Bound:
 
 
 def classify_bound(achieved: float, peak: float, bandwidth: float, intensity: float) -> Bound:
-    """Say whether work is limited by memory or by computing, and how near the limit it is.
+    """Return whether work is memory-bound or compute-bound, and at what efficiency.
 
     `achieved` and `peak` in FLOP/s, `bandwidth` in bytes/s, `intensity` in FLOP per byte.
 
@@ -94,7 +94,7 @@ ROUNDING = 1e-9
 
 
 def amdahl(share: float, factor: float = math.inf) -> float:
-    """Give the speedup of the whole when a `share` of its time becomes `factor` times faster.
+    """Return the speedup of the whole when a `share` of its time becomes `factor` times faster.
 
     Without a factor: the most that any improvement of that part can give. A factor below 1 is a
     slowdown of the part.

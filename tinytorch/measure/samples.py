@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from tinytorch.codec import Coded
 from tinytorch.errors import SettingError
 from tinytorch.measure.estimate import Estimate
 
@@ -58,7 +57,7 @@ class Stability:
 
 
 @dataclass(frozen=True)
-class Samples:
+class Samples(Coded):
     """Raw repeated measurements of one thing, in base units, in the order of the runs.
 
     `loops` is how many calls each value averages over.
@@ -70,6 +69,8 @@ class Samples:
     loops: int = 1
     notes: tuple[str, ...] = ()
 
+    strict = True
+
     def __post_init__(self) -> None:
         object.__setattr__(self, "values", tuple(float(value) for value in self.values))
         object.__setattr__(self, "notes", tuple(self.notes))
@@ -78,7 +79,9 @@ class Samples:
             raise SettingError(f"{label} without a value; measure at least once")
         for position, value in enumerate(self.values):
             if not math.isfinite(value):
-                raise SettingError(f"{label} hold {value} at position {position}; drop or mend it")
+                raise SettingError(
+                    f"{label} hold {value} at position {position}; drop or replace it"
+                )
         if self.loops < 1:
             raise SettingError(f"{label} with loops={self.loops}; it must be at least 1")
 
@@ -100,7 +103,7 @@ class Samples:
 
     @property
     def std(self) -> float:
-        """Give the standard deviation of the sample (n - 1); 0 for a single value."""
+        """The standard deviation of the sample (n - 1); 0 for a single value."""
         return float(self._sorted.std(ddof=1)) if self.count > 1 else 0.0
 
     @property
@@ -112,7 +115,7 @@ class Samples:
         return float(self._sorted[-1])
 
     def percentile(self, q: float) -> float:
-        """Give the q-th percentile, from 0 to 100, interpolating linearly."""
+        """Return the q-th percentile, from 0 to 100, interpolating linearly."""
         if not 0 <= q <= 100:
             raise SettingError(f"percentile {q}; it must lie between 0 and 100")
         return float(np.percentile(self._sorted, q))
@@ -184,25 +187,16 @@ class Samples:
         return Stability(not has_drift and abs(spread) <= SPREAD_LIMIT, spread, drift, note)
 
     def scaled(self, factor: float, unit: str) -> Samples:
-        """Give the same measurements in another unit."""
+        """Return the same measurements in another unit."""
         return replace(self, values=tuple(value * factor for value in self.values), unit=unit)
 
     def with_notes(self, *notes: str) -> Samples:
-        """Give the same measurements with more notes about doubt."""
+        """Return the same measurements with more notes."""
         return replace(self, notes=(*self.notes, *notes))
-
-    def to_dict(self) -> dict[str, Any]:
-        """Give what was observed, ready for JSON; statistics are computed again from it."""
-        return asdict(self) | {"values": list(self.values), "notes": list(self.notes)}
-
-    @classmethod
-    def from_dict(cls, fields: Mapping[str, Any]) -> Samples:
-        """Give back what :meth:`to_dict` wrote."""
-        return cls(**{**fields, "values": tuple(fields["values"]), "notes": tuple(fields["notes"])})
 
 
 def values_needed(q: float, confidence: float = 0.95) -> int:
-    """Give how many values it takes for an interval of the q-th percentile with two finite ends.
+    """Return how many values an interval of the q-th percentile with two finite ends needs.
 
     >>> values_needed(99), values_needed(90), values_needed(50)
     (368, 36, 6)
@@ -229,7 +223,7 @@ def _ratio(part: float, whole: float) -> float:
 
 @lru_cache(maxsize=256)
 def _median_ranks(count: int, confidence: float) -> tuple[int, float]:
-    """Give how many values to leave out at each end, and the coverage of what remains.
+    """Return how many values to leave out at each end, and the coverage of what remains.
 
     The interval misses the median when at most `rank` of the values lie on one side of it, and
     the values on a side follow a binomial distribution with probability one half.
@@ -250,10 +244,10 @@ def _median_ranks(count: int, confidence: float) -> tuple[int, float]:
 
 @lru_cache(maxsize=256)
 def _percentile_ranks(count: int, share: float, confidence: float) -> tuple[int, int, float]:
-    """Give the positions of the ends among the sorted values, and the coverage between them.
+    """Return the positions of the ends among the sorted values, and the coverage between them.
 
     The number of values below the percentile follows a binomial distribution. The end at a
-    position lies above the percentile when no more than so many values lie below that, and at or
+    position `p` lies above the percentile when at most `p` values lie below that, and at or
     below it otherwise; positions beyond the values stand for infinity.
     """
     chances = _binomial(count, share)
@@ -270,7 +264,7 @@ def _percentile_ranks(count: int, share: float, confidence: float) -> tuple[int,
 
 
 def _binomial(count: int, share: float) -> npt.NDArray[np.float64]:
-    """Give the binomial probabilities of 0 to `count`, from the ratios of neighbours."""
+    """Compute the binomial probabilities of 0 to `count`, from the ratios of neighbours."""
     k = np.arange(count)
     steps = np.log((count - k) / (k + 1)) + (math.log(share) - math.log1p(-share))
     logarithms = np.concatenate([[0.0], np.cumsum(steps)])

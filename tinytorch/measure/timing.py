@@ -62,15 +62,15 @@ class Clock(Protocol):
 
     @property
     def name(self) -> str:
-        """Give the word that reports use."""
+        """The name shown in reports."""
 
     @property
     def resolution_s(self) -> float:
-        """Give the smallest difference that the clock can show."""
+        """The smallest difference that the clock can show."""
 
     @property
     def is_disturbed_by_host(self) -> bool:
-        """Say whether what else the processor does is part of the time; not so on a device."""
+        """Whether other load on the processor is part of the time; not so on a device."""
 
     def time(self, function: Function, loops: int) -> float:
         """Call `function` `loops` times and give the seconds for all calls together."""
@@ -163,7 +163,7 @@ def _nothing() -> None:
 # in programs that use one
 
 UNSEEN_SHARE, UNSEEN_S = 0.1, 1e-4
-"""Work that goes on for so long, as a share of a call and at least, after its stream is done."""
+"""Work that continues this long, as a share of a call and at least, after its stream is done."""
 
 
 @dataclass(frozen=True)
@@ -210,12 +210,12 @@ def times_single_calls(clock: Clock) -> bool:
 
 
 def fitting_clock() -> Clock:
-    """Give the wall clock, or the one that waits when torch, and maybe a GPU, is in use."""
+    """Return the wall clock, or one that synchronises once torch, and maybe a GPU, is in use."""
     return DeviceClock() if "torch" in sys.modules else WALL
 
 
 def used_devices() -> tuple[int, ...]:
-    """Give the CUDA devices on which this program holds memory; none where CUDA is not in use."""
+    """Return the CUDA devices on which this program holds memory; () where CUDA is not in use."""
     cuda = running_cuda()
     if cuda is None:
         return ()
@@ -231,13 +231,13 @@ def wait_for_devices(devices: tuple[int, ...]) -> None:
 
 
 def running_cuda() -> Any:
-    """Give `torch.cuda` if somebody has imported torch and CUDA is running, else None."""
+    """Return `torch.cuda` if torch is imported and CUDA is initialised, else None."""
     cuda = getattr(sys.modules.get("torch"), "cuda", None)
     return cuda if cuda is not None and cuda.is_initialized() else None
 
 
 def has_unseen_work(function: Function, device: str) -> bool:
-    """Tell whether a call leaves work on a device that its current stream does not wait for.
+    """Return whether a call leaves work on a device that its current stream does not wait for.
 
     Events on the stream would not see that work, and show a time that is too short.
     """
@@ -266,7 +266,7 @@ AGREEMENT = 0.10
 CALIBRATION_TRIES = 20
 MOST_GROWTH = 10.0
 BEYOND_DOUBT = 1000
-"""A reading so many times longer than needed is believed alone: no disturbance lasts so long."""
+"""A reading longer than needed by this factor is believed alone: disturbances are shorter."""
 
 _pause_lock = threading.Lock()
 _pause_depth = 0
@@ -278,7 +278,7 @@ def gc_paused(*, collect: bool = True) -> Iterator[None]:
     """Collect garbage, then keep the collector off inside the block.
 
     Short measurements do not afford to `collect`. Blocks may be nested and may overlap in threads:
-    the outermost collects, and the last one to leave restores the collector as it was, also after
+    the outermost collects, and the last one to leave restores the collector, also after
     an exception.
     """
     global _pause_depth, _was_enabled
@@ -310,14 +310,14 @@ def measure_time(
     max_runs: int = 1000,
     inner_loops: int | None = None,
 ) -> Samples:
-    """Give the seconds per call of `function`, value by value.
+    """Return the seconds per call of `function`, value by value.
 
     Without `runs` values are taken until `budget_s` is used, at least `min_runs` and at most
-    `max_runs`, and each averages over so many calls that reading the clock stays below 0.1% of it.
+    `max_runs`, and each averages over enough calls that reading the clock stays below 0.1% of it.
     With a clock that waits for a device each value is one call, however short.
-    With `runs` exactly so many values are taken, each of one call unless `inner_loops` says more.
-    Without `warmup` the function is called until two readings in a row agree. Whatever speaks
-    against the values (steal time, displacement, load, drift) is in the notes.
+    With `runs` exactly `runs` values are taken, each of one call unless `inner_loops` says more.
+    Without `warmup` the function is called until two readings in a row agree. Disturbances
+    (steal time, preemption, load, drift) are in the notes.
     """
     _check(runs, warmup, budget_s, min_runs, max_runs, inner_loops)
     with gc_paused():
@@ -341,9 +341,9 @@ def measure_time(
 
 
 def warm_up(function: Callable[[], object], clock: Clock = WALL, budget_s: float = 0.25) -> int:
-    """Call `function` until two readings in a row agree, and give the number of calls.
+    """Call `function` until two readings in a row agree, and return the number of calls.
 
-    It gives up after `budget_s`, or a hundred calls: some functions never settle.
+    It stops after `budget_s`, or a hundred calls: some functions never become stable.
     """
     end = perf_counter() + budget_s
     previous = clock.time(function, 1)
@@ -358,7 +358,7 @@ def warm_up(function: Callable[[], object], clock: Clock = WALL, budget_s: float
 
 
 def calibrate_loops(function: Callable[[], object], clock: Clock = WALL) -> int:
-    """Give the number of calls that hides the clock's own cost: below 0.1% of their time.
+    """Return the number of calls that hides the clock's own cost: below 0.1% of their time.
 
     A number of loops is believed only after two readings that agree; one alone may have met a
     disturbance, and would leave far too few loops. Where calls run on a device that each of them is
@@ -429,10 +429,10 @@ Flush = Callable[[], None]
 
 
 def cache_flush(device: str) -> Flush:
-    """Give a function that replaces what lies in the caches of `cpu` or of a device.
+    """Return a function that replaces the contents of the caches of `cpu` or of a device.
 
     On a CUDA device it is its L2 cache, overwritten on the current stream. On a processor a buffer
-    larger than all its caches is read: by PyTorch's threads, once somebody has imported it, so that
+    larger than all its caches is read: by PyTorch's threads, once torch is imported, so that
     the caches of their cores are emptied too, else by this thread alone.
     """
     if "torch" not in sys.modules:
@@ -443,8 +443,8 @@ def cache_flush(device: str) -> Flush:
 
 
 def processor_flush() -> Flush:
-    """Give a function that reads more than the caches hold, in this thread."""
-    # Written once, so that it is memory of its own and not the one page of zeros.
+    """Return a function that reads more than the caches hold, in this thread."""
+    # Written once, so that it is distinct memory and not the one page of zeros.
     words = np.ones(flushed_bytes() // 8, np.int64)
 
     def flush() -> None:
@@ -454,7 +454,7 @@ def processor_flush() -> Flush:
 
 
 def flushed_bytes() -> int:
-    """Give how much to read on this processor; raise where nobody says what its caches hold."""
+    """Return the bytes to read on this processor; raise where its cache sizes are unknown."""
     affinity = frozenset(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None
     levels = cache_levels(affinity)
     if not levels:
@@ -471,11 +471,11 @@ def flushed_bytes() -> int:
 SOONEST_S = 1e-6
 """A timer that is set to zero would never ring."""
 AGAIN_S = 0.5
-"""It rings again after so long: who caught the first ring must not go on for ever."""
+"""Seconds until it rings again: a handler that caught the first ring must not go on for ever."""
 
 
 def can_limit_time() -> bool:
-    """Say whether a function in this thread can be interrupted: Unix, main thread."""
+    """Return whether a function in this thread can be interrupted: Unix, main thread."""
     is_main = threading.current_thread() is threading.main_thread()
     return hasattr(signal, "setitimer") and is_main
 
@@ -489,7 +489,7 @@ class time_limit:
 
     The block is interrupted between two steps of the interpreter, also where it catches every
     Exception; a call into a library that never comes back is not. For that, compare targets in
-    processes of their own. A timer that was already running goes on afterwards.
+    separate processes. A timer that was already running continues afterwards.
     """
 
     def __init__(self, seconds: float | None, name: str) -> None:
@@ -527,7 +527,7 @@ class time_limit:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, self._previous)
         left, interval = self._timer_before
-        if left:  # Somebody around us has a limit too; one that has passed rings at once.
+        if left:  # An outer limit is set, too; one that has passed rings immediately.
             left = max(SOONEST_S, left - (monotonic() - self._started))
             signal.setitimer(signal.ITIMER_REAL, left, interval)
 

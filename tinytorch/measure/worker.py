@@ -95,7 +95,7 @@ def load_object(place: str) -> Any:
 
 
 def import_file(path: str) -> Any:
-    """Import a file as a module of its own; it can import its neighbours."""
+    """Import a file as a separate module; it can import its neighbours."""
     spec = importlib.util.spec_from_file_location(os.path.basename(path)[: -len(".py")], path)
     assert spec is not None
     assert spec.loader is not None
@@ -133,7 +133,7 @@ def is_out_of_memory(error: "BaseException | None") -> bool:
 
 
 def private_channels() -> tuple[BinaryIO, TextIO]:
-    """Take stdin and stdout for ourselves: others read nothing, and what they print is stderr."""
+    """Reserve stdin and stdout: other code reads nothing, and what it prints goes to stderr."""
     requests = os.fdopen(os.dup(0), "rb")
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     nothing = os.open(os.devnull, os.O_RDONLY)
@@ -154,7 +154,7 @@ def end_with_parent(parent: int, scratch: "str | None" = None) -> None:
 
 
 def end_with_group() -> None:
-    """End this process with all that it has started, if they are a group of their own."""
+    """End this process with all that it has started, if they are a process group."""
     if hasattr(os, "killpg") and os.getpgid(0) == os.getpid():
         os.killpg(0, signal.SIGKILL)
 
@@ -174,7 +174,7 @@ if hasattr(os, "register_at_fork"):
 
 
 def ending_copies(function: Callable[[], object]) -> Callable[[], object]:
-    """Let a copy of this process end where the function returns: it would answer as well."""
+    """Make a fork of this process exit where the function returns: it would answer as well."""
     process = os.getpid()
 
     def guarded() -> object:

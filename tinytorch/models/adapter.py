@@ -28,6 +28,7 @@ from tinytorch.models.records import Recording
 __all__ = [
     "Adapter",
     "Array",
+    "GeneratingModel",
     "KernelTrace",
     "Layout",
     "Methods",
@@ -70,9 +71,9 @@ def leaves(value: Any) -> Iterator[Any]:
 
 
 def rebuilt(value: Any, change: Callable[[Any], Any]) -> Any:
-    """Give tuples, lists and dictionaries again, with everything in them changed.
+    """Return tuples, lists and dictionaries with everything in them changed.
 
-    Containers in which nothing changes are given as they are, and so are objects of other kinds.
+    Containers in which nothing changes are returned unchanged, and so are objects of other kinds.
     """
     if isinstance(value, (dict, UserDict)):
         items = {key: rebuilt(item, change) for key, item in value.items()}
@@ -104,7 +105,7 @@ def namespace_of(array: Any) -> Any:
 
 
 def plain_arrays(leaf: Any) -> tuple[Array, ...]:
-    """Give the array of a Tensor, an array or a number, copied; nothing of anything else.
+    """Return a copy of the array of a Tensor, an array or a number; () for anything else.
 
     Half precision becomes float32, so that differences can be computed.
     """
@@ -119,7 +120,7 @@ def plain_arrays(leaf: Any) -> tuple[Array, ...]:
 
 
 def copied_plainly(leaf: Any) -> Any:
-    """Give a Tensor or an array in a buffer of its own; anything else as it is."""
+    """Return a copy of a Tensor or an array; anything else unchanged."""
     if isinstance(leaf, np.ndarray):
         return copied_array(leaf)
     if isinstance(leaf, Tensor):
@@ -206,7 +207,7 @@ def entering_layers(
 def wrapping_layers(
     modules: Mapping[str, Any], methods: Methods, wrapper: Wrapper
 ) -> Iterator[None]:
-    """Put wrappers in front of methods, and take away exactly these in the end.
+    """Wrap methods inside the block, and remove exactly these wrappers in the end.
 
     Blocks of one thread may be nested; another thread waits until they end, since what it finds
     and puts back would be ours.
@@ -270,7 +271,31 @@ class KernelTrace(Protocol):
         """Mark a moment of the program."""
 
     def seconds(self, begin: Any, end: Any) -> float:
-        """Give how long the device computed what was launched between two marks."""
+        """Return how long the device computed what was launched between two marks."""
+
+
+class GeneratingModel(ABC):
+    """A model whose call repeats a step many times, as the generation of text does."""
+
+    is_drawn = False
+    """Whether the output is drawn, so that every call returns another one."""
+
+    @abstractmethod
+    def shortened_for_profile(self) -> tuple[Any, str]:
+        """Return a model whose call runs the same layers in fewer steps, with a note about it.
+
+        It is the model itself, and an empty note, where the call is short already.
+        """
+
+    def rounding_explains(
+        self,
+        inputs: tuple[Any, ...],
+        keywords: Mapping[str, Any],
+        expected: Sequence[Array],
+        found: Sequence[Array],
+    ) -> tuple[str, ...]:
+        """Return why outputs that differ do so by rounding, one text per sequence, or nothing."""
+        return ()
 
 
 class Adapter(ABC):
@@ -284,23 +309,23 @@ class Adapter(ABC):
 
     @abstractmethod
     def modules(self, model: Any) -> Mapping[str, Any]:
-        """Give every layer once by its path; the model itself is ""."""
+        """Return every layer once by its path; the model itself is ""."""
 
     def watchable_modules(self, model: Any) -> Mapping[str, Any]:
-        """Give the layers whose calls can be watched without changing how they run."""
+        """Return the layers whose calls can be observed without changing how they run."""
         return self.modules(model)
 
     @abstractmethod
     def parameters(self, model: Any) -> tuple[ParameterSpec, ...]:
-        """Give parameters and buffers, with the bytes that they really hold; shared ones once."""
+        """Return parameters and buffers, with the bytes that they really hold; shared ones once."""
 
     def packed_layers(self, model: Any) -> tuple[str, ...]:
-        """Give the paths of layers that hold parameters which no tensor shows, so nobody counts."""
+        """Return the paths of layers with packed parameters, which no tensor shows."""
         return ()
 
     @abstractmethod
     def device(self, model: Any, inputs: tuple[Any, ...]) -> str:
-        """Give the device of the model: `cpu`, `cuda:0`; raise if an input is elsewhere."""
+        """Return the device of the model: `cpu`, `cuda:0`; raise if an input is elsewhere."""
 
     @abstractmethod
     def clone(self, model: Any) -> Any:
@@ -344,7 +369,7 @@ class Adapter(ABC):
 
     @abstractmethod
     def is_parameter(self, tensor: Any) -> bool:
-        """Tell whether a tensor is learned."""
+        """Return whether a tensor is learned."""
 
     @abstractmethod
     def values(self, tensor: Any) -> Any:
@@ -385,7 +410,7 @@ class Adapter(ABC):
     # ------------------------------------------------------------ running it
 
     def switch_to_eval(self, model: Any) -> None:
-        """Let all layers of a copy compute as in inference."""
+        """Set all layers of a copy to evaluation mode."""
         for module in self.modules(model).values():
             if isinstance(getattr(module, "training", None), bool):
                 module.training = False
@@ -401,17 +426,21 @@ class Adapter(ABC):
         """Return a model for inference: a copy that shares its arrays, or itself."""
         return model
 
+    def generating(self, model: Any) -> GeneratingModel | None:
+        """Return the model if its call generates, or what a wrapper holds that does, or None."""
+        return model if isinstance(model, GeneratingModel) else None
+
     @abstractmethod
     def without_gradients(self) -> AbstractContextManager[Any]:
         """Run a block without building a graph."""
 
     @abstractmethod
     def preserving(self, model: Any, *, parameters: bool = False) -> AbstractContextManager[None]:
-        """Put gradients, buffers and random state back after a block; parameters on request."""
+        """Restore gradients, buffers and random state after a block; parameters on request."""
 
     @abstractmethod
     def scalar_loss(self, output: Any) -> Any:
-        """Give the loss in an output, or else the sum of its floating-point tensors."""
+        """Return the loss in an output, or else the sum of its floating-point tensors."""
 
     @abstractmethod
     def backward(self, loss: Any) -> None:
@@ -432,17 +461,17 @@ class Adapter(ABC):
     # ------------------------------------------------------------ what goes in and comes out
 
     def arrays(self, output: Any) -> tuple[Array, ...]:
-        """Give every tensor, array and number in an output, in order, copied to the CPU.
+        """Return every tensor, array and number in an output, in order, copied to the CPU.
 
-        Looked into are tuples, lists, mappings and dataclasses. Half precision becomes float32.
+        Tuples, lists, mappings and dataclasses are searched. Half precision becomes float32.
         """
         return tuple(array for leaf in leaves(output) for array in self._leaf_arrays(leaf))
 
     def copy_inputs(self, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
-        """Give the arguments of a call again, every tensor and array in a buffer of its own.
+        """Return the arguments of a call with every tensor and array copied.
 
-        Memory layout and sharing (one tensor in two places) stay. Looked into are tuples, lists
-        and dictionaries; objects of other kinds are given as they are.
+        Memory layout and sharing (one tensor in two places) stay. Tuples, lists
+        and dictionaries are searched; objects of other kinds are returned unchanged.
         """
         twins: dict[int, Any] = {}
 
@@ -475,29 +504,28 @@ class Adapter(ABC):
 
     @abstractmethod
     def stamp(self, device: str) -> Callable[[], Any]:
-        """Give a function that marks a moment on the time line of a device."""
+        """Return a function that marks a moment on the time line of a device."""
 
     def forget_marks(self) -> None:  # noqa: B027 - only devices with marks of their own need it
         """Allow that marks made so far are used again."""
 
     @abstractmethod
     def seconds(self, begin: Any, end: Any) -> float:
-        """Give the time between two marks; on a GPU after :meth:`synchronize`."""
+        """Return the time between two marks; on a GPU after :meth:`synchronize`."""
 
     @abstractmethod
     def synchronize(self, device: str) -> None:
         """Wait until the device has done what it was given."""
 
     def hold_back(self, device: str, seconds: float) -> Callable[[], bool] | None:
-        """Let a device wait, so that what it is given queues up and then runs without gaps.
+        """Make a device wait, so that its work queues up and then runs without gaps.
 
-        Gives a function that tells whether the device still waits; None for a device that does not
-        run behind the program.
+        The result tells whether the device still waits; None for a device that runs synchronously.
         """
         return None
 
     def kernel_trace(self, device: str) -> KernelTrace | None:
-        """Give a block in which the device tells how long each kernel takes, if it can.
+        """Return a context in which the device reports how long each kernel takes, if it can.
 
         For calls that cannot be queued up, since they wait for the device.
         """
@@ -506,9 +534,9 @@ class Adapter(ABC):
     def live_bytes_counter(
         self, model: Any, inputs: tuple[Any, ...]
     ) -> Callable[[Step], int | None] | None:
-        """Give what counts the most bytes alive at once in a step, where that beats recording it.
+        """Return a counter of the peak of live bytes in a step, where that beats recording it.
 
-        It gives None where nothing was seen to run.
+        It returns None where nothing was seen to run.
         """
         return None
 
@@ -534,7 +562,7 @@ class Adapter(ABC):
 
     @abstractmethod
     def digest(self, output: Any) -> Any:
-        """Give a few numbers that differ when outputs differ, to see whether two calls agree."""
+        """Return a few numbers that differ when outputs differ, to see whether two calls agree."""
 
     @contextmanager
     def naming_failures(self, model: Any) -> Iterator[None]:
@@ -560,7 +588,7 @@ class Adapter(ABC):
 
 
 def adapter_for(model: Any, inputs: tuple[Any, ...] = ()) -> Adapter:
-    """Give the adapter of a model's framework, looking only at frameworks that are imported.
+    """Return the adapter of a model's framework, considering only frameworks that are imported.
 
     What is no PyTorch module, holds none and gets no tensor of PyTorch is watched as code of
     TinyTorch.
@@ -580,16 +608,16 @@ def adapter_for(model: Any, inputs: tuple[Any, ...] = ()) -> Adapter:
 
 
 def owner_of(model: Any) -> Any:
-    """Give the object behind a bound method or a partial call; anything else as it is."""
+    """Return the object behind a bound method or a partial call; anything else unchanged."""
     while inspect.ismethod(model) or isinstance(model, partial):
         model = model.__self__ if inspect.ismethod(model) else model.func
     return model
 
 
 def path_outside(model: Any) -> str | None:
-    """Give the path of what runs in no layer of a model.
+    """Return the path of what runs in no layer of a model.
 
-    That is None, because a loss is no part of the model, unless nobody can tell: a call of a
+    That is None, because a loss is no part of the model, unless it is unknown: a call of a
     function, of a bound method or of an object with slots cannot be watched. Then it is "".
     """
     return None if hasattr(model, "forward") and hasattr(model, "__dict__") else ""

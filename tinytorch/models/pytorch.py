@@ -17,6 +17,7 @@ from tinytorch.measure.timing import WALL, Clock, DeviceClock
 from tinytorch.models.adapter import (
     Adapter,
     Array,
+    GeneratingModel,
     Layout,
     ParameterSpec,
     Step,
@@ -45,6 +46,7 @@ from tinytorch.models.pytorch_tensors import (
     replace_modules,
     single,
     why_no_module,
+    wrappers_of,
     write_state,
 )
 from tinytorch.models.pytorch_trace import KernelTrace
@@ -152,8 +154,11 @@ class TorchAdapter(Adapter):
         if len(homes) > 1:
             places = ", ".join(f"{name} on {home}" for home, name in homes.items())
             raise BackendError(f"the model is on several devices ({places}); profile one part")
-        fetches_to = getattr(owner_of(model), "fetches_inputs_to", None)
-        if fetches_to is not None:  # it moves inputs of the processor itself
+        wrappers = wrappers_of(owner_of(model))
+        fetches_to = next(
+            (each.fetches_inputs_to for each in wrappers if each.fetches_inputs_to), None
+        )
+        if fetches_to is not None:  # it moves inputs from the CPU itself
             given = {str(fetches_to)} | given - {"cpu"}
         home = next(iter(homes), None) or next(iter(sorted(given)), "cpu")
         # Single numbers may stay on the CPU; everything else must be where the model is.
@@ -163,8 +168,8 @@ class TorchAdapter(Adapter):
             shape = tuple(strays[0].shape)
             raise BackendError(
                 f"an input {shape} is on {strays[0].device}, the model is on {home}; "
-                f'move it with .to("{home}"), or give the model, if it does that itself, an '
-                "attribute fetches_inputs_to"
+                f'move it with .to("{home}"), or wrap a model that does so in a WrappedModel with '
+                "fetches_inputs_to"
             )
         return home
 
@@ -173,6 +178,10 @@ class TorchAdapter(Adapter):
 
     def layout(self, model: Any) -> Layout:
         return layout_of(self.modules(model), self._tensors(model))
+
+    def generating(self, model: Any) -> GeneratingModel | None:
+        wrappers = wrappers_of(model)
+        return next((each for each in wrappers if isinstance(each, GeneratingModel)), None)
 
     def in_evaluation_mode(self, model: Any) -> Any:
         if not isinstance(model, torch.nn.Module) or not any(m.training for m in model.modules()):

@@ -255,9 +255,11 @@ class WrappedModel(nn.Module):
     """A model inside of another call: the layers are those of `model`, and so is every attribute.
 
     Subclasses say how it is called: `around_call`, or `forward`. The mode (`train`, `eval`) is that
-    of the model. One that moves inputs of the processor itself has an attribute
-    `fetches_inputs_to`, the device.
+    of the model.
     """
+
+    fetches_inputs_to: torch.device | None = None
+    """The device to which `forward` moves inputs from the CPU, if it does."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from tinytorch.codec import Coded
 from tinytorch.core.tensor import Tensor
 from tinytorch.errors import SettingError
-from tinytorch.models.adapter import adapter_for, owner_of
+from tinytorch.models.adapter import GeneratingModel, adapter_for, owner_of
 
 __all__ = [
     "AXES",
@@ -89,6 +90,11 @@ class Workload:
     def arguments(self) -> tuple[Any, ...]:
         """Everything that a call of the model gets."""
         return (*self.inputs, *self.keywords.values())
+
+    @property
+    def generating(self) -> GeneratingModel | None:
+        """The model as one whose call generates, or None where it does not."""
+        return adapter_for(self.model, self.arguments).generating(self.model)
 
 
 def check_workload(workload: Any, what: str = "a plan") -> None:
@@ -254,7 +260,7 @@ COMPILED_BY_DYNAMO = "_torchdynamo_orig_callable"
 
 
 @dataclass(frozen=True)
-class Preparation:
+class Preparation(Coded):
     """Something that was done once, and is no part of the time of a call.
 
     `what` is a word such as "compiled" or "captured". `nbytes` is the memory that stays taken for
@@ -269,15 +275,6 @@ class Preparation:
     def is_estimate(self) -> bool:
         """Return whether the time is the difference of two calls, not that of the thing itself."""
         return self.what == FIRST_CALL
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return everything, ready for JSON."""
-        return asdict(self)
-
-    @classmethod
-    def from_dict(cls, fields: Mapping[str, Any]) -> Preparation:
-        """Return what :meth:`to_dict` wrote."""
-        return cls(**fields)
 
 
 def while_planning(preparations: Sequence[Preparation]) -> Preparation:

@@ -1,4 +1,4 @@
-"""Compute once, look up later: the key-value cache of attention, and results of pure functions."""
+"""Caching: the key-value cache of attention, and results of pure functions."""
 
 from tinytorch.core.kv_cache import KVCache
 from tinytorch.transforms.kv_cache import (

@@ -57,7 +57,7 @@ __all__ = [
 MOST = 0.5
 """What makes up more than half of something is worth a sentence."""
 NOTABLE_TAIL = 2.0
-"""A slowest value so many times the median is not what a user usually sees."""
+"""A slowest value this many times the median is not what a user usually sees."""
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ def find_insights(
     *,
     ceilings: Ceilings | None = None,
 ) -> tuple[str, ...]:
-    """Say what the facts say: about the roofline, the variance, and the pattern of allocation."""
+    """Return insights about the roofline, the variance, and the pattern of allocation."""
     found: list[str] = []
     if samples is not None and work is not None:
         found += _about_speed(samples, work, ceilings)
@@ -125,20 +125,20 @@ def _about_speed(samples: Samples, work: Work, ceilings: Ceilings | None) -> lis
     if peak and samples.median > 0 and work.flops:
         reached = _percent(work.flops / samples.median / peak)
         return [
-            f"reaches {reached} of this machine's {work.dtype} peak; without the bytes that it "
-            "moves nobody can say what limits it"
+            f"reaches {reached} of this machine's {work.dtype} peak; the bound is unknown without "
+            "the bytes moved"
         ]
     return []
 
 
 def _percent(share: float) -> str:
-    """Write a share of 1; what is there but tiny is not shown as nothing."""
+    """Format a share of 1; a tiny share is not shown as 0."""
     return f"{share:.1%}" if share >= 0.001 else "less than 0.1%"
 
 
 def _about_variance(samples: Samples) -> list[str]:
     if samples.count == 1:
-        return ["timed once: nothing can be said about how much the time varies"]
+        return ["n=1: the variation of the time is unknown"]
     found = [samples.stability.note]
     tail = samples.maximum / samples.median if samples.median > 0 else 1.0
     if tail > NOTABLE_TAIL:
@@ -270,7 +270,7 @@ class ProfilerContext:
         return replace(found, work=_work_of(recording), device=device)
 
     def add_flop_count(self, flops: int, breakdown: Mapping[str, int] | None = None) -> None:
-        """Say how many FLOPs a call has; several numbers add up and replace what was counted."""
+        """Set the FLOPs of a call; several numbers add up and replace what was counted."""
         if not self._given_by_hand:
             self.flop_counter.reset()
         self.flop_counter.add_total(flops, dict(breakdown or {}))
@@ -355,7 +355,7 @@ class _Block:
 
 
 def _known_ceilings(device: str) -> Ceilings | None:
-    """Give the ceilings of a device, or None for one of a kind that cannot be measured."""
+    """Return the ceilings of a device, or None for one of a kind that cannot be measured."""
     try:
         return machine_ceilings(device)
     except TinyTorchError:
@@ -363,7 +363,7 @@ def _known_ceilings(device: str) -> Ceilings | None:
 
 
 def _model_behind(func: Any) -> Any:
-    """Give the model that a function is, or whose method it is; None when there is none."""
+    """Return the model that a function is, or whose method it is; None when there is none."""
     for candidate in (func, getattr(func, "__self__", None)):
         if hasattr(candidate, "forward") and not isinstance(candidate, type):
             return candidate
@@ -425,7 +425,7 @@ class SimpleProfiler:
         first = WARMUP if warmup else 0
         wall = measure_time(call, name=name, runs=RUNS, warmup=first, clock=fitting_clock())
         cpu_s: float | None = None
-        if self.track_cpu:  # in runs of its own: reading this clock is slow enough to disturb
+        if self.track_cpu:  # in separate runs: reading this clock is slow enough to disturb
             cpu_s = measure_time(call, name=name, runs=RUNS, warmup=0, clock=CPU_TIME).median
         if self.track_memory:
             with metering() as memory:
@@ -531,9 +531,9 @@ def _report(call: CallProfile) -> None:
 
 
 def size_in_bytes(value: Any) -> int:
-    """Give the bytes of the arrays and tensors in a result, each once; of other objects their own.
+    """Return the bytes of arrays and tensors in a result, each once; of other objects their own.
 
-    Looks into tuples, lists, mappings and dataclasses.
+    Tuples, lists, mappings and dataclasses are searched.
     """
     return sum(_sizes(value, set()))
 

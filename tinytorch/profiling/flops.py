@@ -307,7 +307,7 @@ def _spec(shape: tuple[int, ...]) -> TensorSpec:
 
 
 def _macs(kind: str, inputs: tuple[tuple[int, ...], ...], output: tuple[int, ...]) -> int:
-    """Ask the cost table, which also counts what runs."""
+    """Return the multiply-accumulates by the cost table, which also counts what runs."""
     call = Call(kind, tuple(_spec(shape) for shape in inputs), (_spec(output),), {})
     cost = cost_of(call)
     assert cost is not None, f"{kind} has no row in the cost table"

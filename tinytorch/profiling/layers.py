@@ -377,7 +377,7 @@ class LayerRow:
 
     `itself` is what a container does outside of its layers, `unattributed` what happens outside
     of the model. `own_s` is the time that is in no other row; that of all rows adds up to the call.
-    `hidden` counts the layers inside that have no row of their own.
+    `hidden` counts the layers inside that have no row.
     """
 
     label: str

@@ -172,11 +172,11 @@ class LeakReport:
 
 
 def detect_leak(function: Callable[[], object], *, calls: int = 20) -> LeakReport:
-    """Call `function` and look after each call at what is still allocated.
+    """Call `function` repeatedly, and measure after each call what is still allocated.
 
-    Its results are dropped and garbage is collected before each look. Where torch is imported it
-    is called twice as often: watching tensors makes Python objects of its own, so Python's memory
-    and that of tensors are looked at in turn, not together.
+    Its results are dropped and garbage is collected before each reading. Where torch is imported it
+    is called twice as often: watching tensors makes Python objects, so Python's memory
+    and that of tensors are read in turn, not together.
     """
     check_count("calls", calls, at_least=FEWEST_CALLS)
     with _older_objects_set_aside():

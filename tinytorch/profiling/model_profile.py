@@ -56,7 +56,7 @@ __all__ = [
 # watched in turns
 
 TURNS, TURN_S = 8, 0.05
-"""At least so many turns of unwatched and watched calls; more, where calls are long."""
+"""At least this many turns of unwatched and watched calls; more, where calls are long."""
 MIN_CALLS, MAX_CALLS = 5, 500
 LEAST_TRACED, MOST_TRACED, TRACED_S = 3, 10, 0.2
 """So many calls are traced, fewer where they are long: a trace has a line for each operation, and
@@ -121,7 +121,7 @@ class Task:
 
     @contextmanager
     def environment(self) -> Iterator[None]:
-        """Leave the model as it was, and build no graph unless training needs one."""
+        """Restore the model afterwards, and build no graph unless training needs one."""
         with self.adapter.preserving(self.workload.model, parameters=self.is_training):
             if self.is_training:
                 yield
@@ -146,6 +146,7 @@ class Timing:
     turns: tuple[int, ...]
     runs: tuple[tuple[LayerCall, ...], ...]
     notes: tuple[str, ...]
+    disturbances: tuple[str, ...] = ()
     is_traced: bool = False
 
 
@@ -188,21 +189,21 @@ class _Tally:
     is_traced: bool = False
 
     def kinds(self, *, runs_behind: bool) -> list[Callable[[Task, int], None]]:
-        """Give the ways in which calls are timed in a turn."""
+        """Return the ways in which calls are timed in a turn."""
         if self.is_traced:
             return [self.time_plain, self.time_by_events]
         on_device = [self.time_by_events, self.time_queued] if runs_behind else []
         return [self.time_plain, *on_device, self.time_watched]
 
     def time_plain(self, task: Task, count: int) -> None:
-        """Time calls of the model as it is."""
+        """Time calls of the unmodified model."""
         if count > 1:
             _call_once(task)
         for _ in range(count):
             self.plain.append(_call_once(task))
 
     def time_by_events(self, task: Task, count: int) -> None:
-        """Time calls on the device's own time line; recording events takes time of its own."""
+        """Time calls on the device's own time line; recording events takes additional time."""
         if count > 1:
             _call_once(task)
         for _ in range(count):
@@ -227,7 +228,7 @@ class _Tally:
                 self.gaps += had_gaps
 
     def trace(self, task: Task, most: int) -> None:
-        """Let a trace tell about some calls, instead of what was seen of them so far."""
+        """Replace what was seen of calls so far by a trace of some calls."""
         trace = task.adapter.kernel_trace(task.device)
         if trace is None:
             return
@@ -251,22 +252,23 @@ class _Tally:
         self.busy = list(self.watched)
 
     def _find_wait(self, task: Task) -> None:
-        """See once how long a call takes; a device is held back much longer than that."""
+        """Measure once how long a call takes; a device is held back much longer than that."""
         self.wait_s = self.wait_s or 4 * _call_once(task)
 
     def _samples(self, name: str, values: list[float]) -> Samples | None:
         return Samples(name, tuple(values)) if values else None
 
-    def finished(self, name: str, turns: list[int], notes: tuple[str, ...]) -> Timing:
+    def finished(self, name: str, turns: list[int], disturbances: tuple[str, ...]) -> Timing:
+        notes: tuple[str, ...] = ()
         if self.is_traced:
             turns = [len(self.watched)]
-            notes = (*notes, f"{WAITS}: the times of layers are those of kernels in a trace")
+            notes = (f"{WAITS}: the times of layers are those of kernels in a trace",)
         elif self.gaps:
-            notes = (*notes, f"{WAITS}: its times have gaps")
+            notes = (f"{WAITS}: its times have gaps",)
         ratio = np.median(self.watched) / np.median(self.busy or self.plain)
         if not PLAUSIBLE[0] < ratio < PLAUSIBLE[1]:
-            notes = (
-                *notes,
+            disturbances = (
+                *disturbances,
                 f"watched calls took {ratio:.2f} times as long as unwatched ones, which watching "
                 "does not explain: the machine was not steady, measure again",
             )
@@ -278,6 +280,7 @@ class _Tally:
             turns=tuple(turns),
             runs=tuple(self.runs),
             notes=notes,
+            disturbances=disturbances,
             is_traced=self.is_traced,
         )
 
@@ -321,7 +324,7 @@ def _call_watched(
 def _layer_calls(
     begin: Any, phases: Stamps, layers: Stamps, seconds: Callable[[Any, Any], float]
 ) -> tuple[LayerCall, ...]:
-    """Give when layers and phases began and ended, counted from the begin of a call."""
+    """Return when layers and phases began and ended, counted from the begin of a call."""
 
     def call_of(path: str, entered: Any, left: Any) -> LayerCall:
         return LayerCall(path, seconds(begin, entered), seconds(begin, left))
@@ -351,7 +354,7 @@ def _calls_per_turn(task: Task, runs: int | None, budget_s: float) -> list[int]:
 
 
 def check_run(adapter: Adapter, model: Any, call: Callable[[], Any]) -> tuple[str, ...]:
-    """Call a model twice and give notes about what makes its measurements doubtful.
+    """Call a model twice and return notes on what makes its measurements uncertain.
 
     An exception becomes a ModelError that names the layer.
     """
@@ -383,7 +386,7 @@ def check_run(adapter: Adapter, model: Any, call: Callable[[], Any]) -> tuple[st
 
 
 def _trace(adapter: Adapter, model: Any, call: Callable[[], Any]) -> list[tuple[str, Any]]:
-    """Give the layers in the order in which they ended, with a digest of what they gave."""
+    """Return the layers in the order in which they ended, with a digest of their outputs."""
     seen: list[tuple[str, Any]] = []
 
     def leave(path: str, error: BaseException | None, output: Any) -> None:
@@ -487,7 +490,8 @@ def profile_workload(
         busy=timing.busy,
         traced_peak_bytes=traced,
         counters=events,
-        notes=(*notes, *timing.notes),
+        notes=(*notes, *timing.disturbances, *timing.notes),
+        disturbances=timing.disturbances,
         is_traced=timing.is_traced,
     )
 
@@ -519,7 +523,7 @@ def _record(task: Task, *, by_trace: bool) -> Recording:
 
 
 def about_training_mode(adapter: Adapter, model: Any) -> str:
-    """Say which layers training mode changes, or nothing where it changes none."""
+    """Return which layers training mode changes, or ""."""
     changing = {
         type(module).__name__
         for module in adapter.modules(model).values()
@@ -537,7 +541,7 @@ def about_training_mode(adapter: Adapter, model: Any) -> str:
 def _blind_spots(
     task: Task, recording: Recording, parameters: Iterable[ParameterSpec], timing: Timing
 ) -> tuple[str, ...]:
-    """Say what ran without being seen, so that no total is taken for complete."""
+    """Return notes on what ran without being recorded, so that no total is taken for complete."""
     model, notes = task.workload.model, []
     if not task.is_training and (doubt := about_training_mode(task.adapter, model)):
         notes.append(doubt)
@@ -561,7 +565,7 @@ def _blind_spots(
 
 
 def _traced_peak(task: Task) -> int:
-    """Give the most bytes that Python allocated during a call, scratch memory included."""
+    """Return the peak of bytes that Python allocated during a call, scratch memory included."""
     with traced_memory() as traced:
         kept = task()
     del kept

@@ -388,7 +388,7 @@ class Hotspot:
 class Profile(Shown):
     """Everything observed about one workload on one machine.
 
-    `latency` are calls of the model as it is, `watched` calls with every layer timed, taken in
+    `latency` are calls of the unmodified model, `watched` calls with every layer timed, taken in
     turns with them; `turns` says how many calls each turn had. `runs` has the layer calls of each
     watched call. `recording` is one more call, with every operation and buffer. Seconds and bytes.
     On a GPU `latency` is one call by the wall clock with the device synchronised before and after,
@@ -396,7 +396,7 @@ class Profile(Shown):
     kernels were queued up first and ran without gaps, and watched calls are such calls too: the
     times of layers are those of their kernels, and what `latency` has on top is waiting. A call
     that waits for the device cannot be queued up: where it `is_traced`, both are what a trace says
-    of some calls.
+    of some calls. `disturbances` are the notes that name what else the machine was doing.
     """
 
     name: str
@@ -418,6 +418,7 @@ class Profile(Shown):
     traced_peak_bytes: int | None = None
     counters: Counters | None = None
     notes: tuple[str, ...] = ()
+    disturbances: tuple[str, ...] = ()
     is_traced: bool = False
 
     # ------------------------------------------------------------ time

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import Any
+from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
+from tinytorch.codec import Coded
 from tinytorch.core.kernels.backend import matmul
 from tinytorch.errors import SettingError
 from tinytorch.measure.estimate import Estimate
@@ -53,7 +54,7 @@ FIXED = "fixed part"
 CLEARLY = 0.8
 """Another law replaces the power law where its error is at most this share of the other's."""
 RIVAL = 3.0
-"""Laws are told apart if their errors differ by more than this share, over the sizes to spare.
+"""Laws are distinguished if their errors differ by more than this share, over the sizes to spare.
 
 Chosen by simulation (see the tests): smaller ones let intervals miss too often.
 """
@@ -66,7 +67,7 @@ STEPS = 6
 
 
 @dataclass(frozen=True)
-class Law:
+class Law(Coded):
     """A law for the numbers at the sizes `fitted`, and where it expects one at another size.
 
     `interval` is a prediction interval: None if nothing is left to judge the law by, without width
@@ -87,6 +88,14 @@ class Law:
     power_law_error: float | None = None
     rivals: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+
+    also_written = ("interval.ends", "exponent_interval.ends")
+    renames: ClassVar = {
+        "interval.ends": "interval",
+        "interval": None,
+        "exponent_interval.ends": "exponent_interval",
+        "exponent_interval": None,
+    }
 
     @property
     def is_exact(self) -> bool:
@@ -518,7 +527,7 @@ class SizePoint:
 
 
 @dataclass(frozen=True)
-class Trend:
+class Trend(Coded):
     """What a law through the measured sizes says about one quantity at the size `at`.
 
     `constant` does not grow and is added to what the law gives. `measured` is the truth, if known.
@@ -529,6 +538,9 @@ class Trend:
     law: Law
     constant: int = 0
     measured: float | None = None
+
+    also_written = ("value", "interval.ends", "law.is_exact", "is_shown", "holds", "words", "notes")
+    renames: ClassVar = {"interval.ends": "interval"}
 
     @property
     def value(self) -> float:
@@ -588,7 +600,7 @@ class Trend:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Which law it is, how well it tells what it has not seen, and what to doubt."""
+        """The law, its error on sizes that were left out, and notes."""
         doubts = tuple(f"{self.quantity}: {note}" for note in self.law.notes)
         if self.interval is not None and not self.is_shown:
             wide = f"inconclusive: the interval spans more than a factor of {WIDEST:g}"
@@ -607,33 +619,11 @@ class Trend:
             return ()
         words = f"{self.quantity} follows: {law.name}; leave-one-out error {law.error:.1%}"
         if law.name != POWER and law.power_law_error is not None:
-            words += f", by a power law by {law.power_law_error:.1%}"
+            words += f", of a power law {law.power_law_error:.1%}"
             words += f"; the exponent is that at {sizes[-1]}"
         if law.rivals:
-            words += f"; indistinguishable, and covered by the interval: {', '.join(law.rivals)}"
+            words += f"; indistinguishable model: {', '.join(law.rivals)}"
         return (words,)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return everything, ready for JSON but for numbers that are not finite."""
-        law = self.law
-        intervals = {"interval": law.interval, "exponent_interval": law.exponent_interval}
-        return {
-            **asdict(self),
-            "law": asdict(law) | {name: _ends(found) for name, found in intervals.items()},
-            "value": self.value,
-            "interval": _ends(self.interval),
-            "is_exact": self.law.is_exact,
-            "is_shown": self.is_shown,
-            "holds": self.holds,
-            "words": self.words,
-            "notes": list(self.notes),
-        }
-
-
-def _ends(found: Estimate | None) -> dict[str, float] | None:
-    if found is None:
-        return None
-    return {"low": found.low, "high": found.high, "confidence": found.coverage}
 
 
 def fit_trend(

@@ -158,7 +158,7 @@ class SizeTrial:
 
     @contextmanager
     def environment(self) -> Iterator[None]:
-        """Build no graph, and leave the model as it was."""
+        """Build no graph, and restore the model afterwards."""
         with self.adapter.preserving(self.workload.model), self.adapter.without_gradients():
             yield
 
@@ -171,7 +171,7 @@ class SizeTrial:
         return available_bytes(self.device)
 
     def fence(self, allowed_bytes: int) -> bool:
-        """Let what needs more than this fail, in a process of its own; return whether it will."""
+        """Make what needs more than this fail, in a separate process; return whether it will."""
         return fence_memory(allowed_bytes, self.device)
 
     def attempt(self, size: int, *, briefly: bool = False, with_peak: bool = True) -> Attempt:
@@ -281,12 +281,12 @@ def find_axis(workload: Workload, kind: str, axis: int | None = None) -> int:
 
 
 def failure_kind(error: BaseException) -> str:
-    """Tell running out of memory from everything else that a model may raise."""
+    """Return whether a model ran out of memory, or raised anything else."""
     return MEMORY if is_out_of_memory(error) else REFUSED
 
 
 def _guarded(run: Callable[[], object]) -> Callable[[], object]:
-    """Let copies of this process that a call leaves behind end with it; else they would go on."""
+    """Make forks of this process that a call leaves behind end with it; else they would go on."""
     return ending_copies(run) if Forks.count else run
 
 
@@ -329,7 +329,7 @@ class CannotSendError(Exception):
 
 
 class SizeProcess:
-    """A workload in a process of its own, given by its target or sent over.
+    """A workload in a separate process, given by its target or sent over.
 
     `timeout_s` is how long an answer may take, `restarting_s` the time that was spent on starting
     the process anew. `while_waiting` is called now and then, for a sign of progress.
@@ -374,7 +374,7 @@ class SizeProcess:
         return int(self._measured("free_bytes"))
 
     def fence(self, allowed_bytes: int) -> bool:
-        """Let what needs more than this fail there; return whether it will."""
+        """Make what needs more than this fail there; return whether it will."""
         self._fenced_at = allowed_bytes
         return bool(self._measured("fence", allowed_bytes=allowed_bytes))
 
@@ -442,7 +442,7 @@ class SizeProcess:
             raise CannotSendError(f"it cannot be sent to another process ({text})") from error
 
     def _measured(self, do: str, **request: Any) -> Any:
-        """Ask for what must be answered, by a process that is still there."""
+        """Request what must be answered, by a process that is still there."""
         try:
             return self._asked(do, **request)
         except (ChildError, CannotSendError) as error:
@@ -463,7 +463,7 @@ class SizeProcess:
 
 
 def _as_ours(error: ChildError) -> TinyTorchError | None:
-    """Return an error of tinytorch as it was raised in the process."""
+    """Return an error of tinytorch that was raised in the process."""
     known = getattr(errors, error.raised, None) if error.raised else None
     return None if known is None else known(str(error))
 
@@ -512,7 +512,7 @@ class SizeWorker:
 
 
 def _lean(workload: Workload) -> Workload:
-    """Leave out what is not called, and say what cannot be copied at all."""
+    """Return the workload without what is not called; raise for what cannot be copied."""
     prepared = preparations_of(workload.model)
     if prepared:
         what = ", ".join(each.what for each in prepared)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from dataclasses import dataclass, field
+from typing import ClassVar
 
+from tinytorch.codec import Coded
 from tinytorch.errors import SettingError
 from tinytorch.measure.ceilings import Progress
 from tinytorch.measure.environment import observe
@@ -29,7 +30,7 @@ FEW_STEPS = MANY_STEPS[::2]
 
 
 @dataclass(frozen=True)
-class SizeScaling:
+class SizeScaling(Coded):
     """Measurements at several sizes of one axis, and what they predict for the size `at`.
 
     `usual` is the size of the example inputs. `check` has what was measured at `at`, if asked for.
@@ -48,6 +49,9 @@ class SizeScaling:
     check: SizePoint | None = None
     notes: tuple[str, ...] = ()
 
+    also_written = ("holds", "all_notes")
+    renames: ClassVar = {"all_notes": "notes", "notes": None}
+
     @property
     def trends(self) -> tuple[Trend, ...]:
         """The trends that there are."""
@@ -55,7 +59,7 @@ class SizeScaling:
 
     @property
     def holds(self) -> bool | None:
-        """Whether every trend holds: False if one does not, None if one is not shown."""
+        """Whether every trend holds: False if one does not, None if one is inconclusive."""
         verdicts = {trend.holds for trend in self.trends}
         return False if False in verdicts else None if None in verdicts else True
 
@@ -69,16 +73,6 @@ class SizeScaling:
             *([fixed] if resident else ()),
             *self.notes,
         )
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return everything, ready for JSON but for numbers that are not finite."""
-        trends = {"time": self.time, "flops": self.flops, "memory": self.memory}
-        return {
-            **asdict(self),
-            **{name: trend.to_dict() if trend else None for name, trend in trends.items()},
-            "holds": self.holds,
-            "notes": list(self.all_notes),
-        }
 
 
 def measure_scaling(
@@ -263,7 +257,7 @@ def _spread_below(largest: int, steps: Sequence[float]) -> tuple[int, ...]:
         if len(sizes) >= ENOUGH_SIZES:
             break
         sizes.add(size)
-    # A size of one is often a case of its own, with other kernels.
+    # A size of one is often a special case, with other kernels.
     return tuple(sorted(sizes - {1} if len(sizes) > ENOUGH_SIZES else sizes))
 
 

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
+from tinytorch.codec import encode
 from tinytorch.errors import SettingError
 from tinytorch.measure.counters import Counters
 from tinytorch.measure.roofline import Bound
@@ -58,18 +55,18 @@ def summarise_profile(profile: Profile) -> dict[str, Any]:
         "costs": _costs(profile),
         "layers": [_layer(profile, layer) for layer in profile.layers],
         "hotspots": [_hotspot(profile, hotspot) for hotspot in profile.hotspots],
-        "top_operations": [asdict(group) for group in profile.top_operations],
-        "not_counted": [asdict(each) for each in profile.not_counted],
+        "top_operations": profile.top_operations,
+        "not_counted": profile.not_counted,
         "roofline": _roofline(profile),
         "memory": _memory(profile),
         "counters": _counters(profile.counters) if profile.counters else None,
         "parameters": _parameters(profile),
         "facts": _facts(find_facts(profile)),
-        "ceilings": profile.ceilings.to_dict() if profile.ceilings else None,
-        "environment": profile.environment.to_dict(),
-        "notes": list(profile.notes),
+        "ceilings": profile.ceilings,
+        "environment": profile.environment,
+        "notes": profile.notes,
     }
-    plain: dict[str, Any] = _plain(summary)
+    plain: dict[str, Any] = encode(summary)
     return plain
 
 
@@ -79,18 +76,14 @@ def _samples(samples: Samples) -> dict[str, Any]:
         **samples.to_dict(),
         "count": samples.count,
         "median": samples.median,
-        "median_interval": {
-            "low": interval.low,
-            "high": interval.high,
-            "confidence": interval.coverage,
-        },
+        "median_interval": interval.ends,
         "mean": samples.mean,
         "std": samples.std,
         "minimum": samples.minimum,
         "maximum": samples.maximum,
         "percentiles": {str(q): samples.percentile(q) for q in PERCENTILES},
-        "outliers": asdict(samples.outliers),
-        "stability": asdict(samples.stability),
+        "outliers": samples.outliers,
+        "stability": samples.stability,
     }
 
 
@@ -112,7 +105,7 @@ def _costs(profile: Profile) -> dict[str, Any]:
 
 def _layer(profile: Profile, layer: Layer) -> dict[str, Any]:
     return {
-        **asdict(layer),
+        **encode(layer),
         "share": profile.share(layer),
         "peak_share": profile.peak_share(layer),
         "flops": layer.flops,
@@ -126,14 +119,14 @@ def _layer(profile: Profile, layer: Layer) -> dict[str, Any]:
 def _hotspot(profile: Profile, hotspot: Hotspot) -> dict[str, Any]:
     found = describe_hotspot(profile, hotspot)
     roofline = _bound(hotspot.bound, found.bytes_moved, hotspot.self_s)
-    return {**asdict(found), "roofline": roofline}
+    return {**encode(found), "roofline": roofline}
 
 
 def _bound(bound: Bound | None, moved: int, seconds: float) -> dict[str, Any] | None:
     if bound is None:
         return None
     return {
-        **asdict(bound),
+        **encode(bound),
         "bound": bound.bound,
         "ridge": bound.ridge,
         "attainable": bound.attainable,
@@ -186,7 +179,7 @@ def _memory(profile: Profile) -> dict[str, Any]:
 
 def _counters(counters: Counters) -> dict[str, Any]:
     return {
-        **asdict(counters),
+        **encode(counters),
         "per_call": {event: counters.per_call(event) for event in counters.values},
         "instructions_per_cycle": counters.instructions_per_cycle,
     }
@@ -199,37 +192,19 @@ def _parameters(profile: Profile) -> dict[str, Any]:
         "bytes": profile.parameter_bytes,
         "buffer_bytes": profile.buffer_bytes,
         "trainable_count": sum(each.size for each in trainable),
-        "tensors": [asdict(each) for each in profile.parameters],
+        "tensors": profile.parameters,
     }
 
 
 def _facts(facts: ProfileFacts) -> dict[str, Any]:
-    return {**asdict(facts), "device": _device(facts.device) if facts.device else None}
+    return {**encode(facts), "device": _device(facts.device) if facts.device else None}
 
 
 def _device(device: DeviceFacts) -> dict[str, Any]:
     return {
-        **asdict(device),
+        **encode(device),
         "wall_share_outside": device.wall_share_outside,
     }
-
-
-def _plain(value: Any) -> Any:
-    """Convert a value to JSON types; non-finite numbers become None."""
-    if isinstance(value, Mapping):
-        return {_key(key): _plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
-    if isinstance(value, np.generic | np.ndarray):
-        return _plain(value.tolist())
-    if isinstance(value, float):
-        return float(value) if math.isfinite(value) else None
-    return value
-
-
-def _key(key: Any) -> str:
-    """Write a key: factors such as 2.0 as "2", infinity as "inf"."""
-    return f"{key:g}" if isinstance(key, float) else str(key)
 
 
 # ---------------------------------------------------------------- does it fit? The working set of
@@ -253,7 +228,7 @@ class CacheFit:
 
 
 def cache_fits(profile: Profile) -> tuple[CacheFit, ...]:
-    """Place the layers that have operations of their own, in the order of the hotspots."""
+    """Place the layers that have operations, in the order of the hotspots."""
     ceilings = profile.ceilings
     if ceilings is None:
         raise SettingError("this profile was taken without ceilings; profile with ceilings=True")

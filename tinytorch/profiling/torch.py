@@ -32,7 +32,7 @@ class OperatorMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     @classmethod
     def ignore_compile_internals(cls) -> bool:
-        """Let compiled code run compiled; code that requires compilation would fail otherwise."""
+        """Run compiled code compiled; code that requires compilation would fail otherwise."""
         return True
 
     def watch(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -67,7 +67,7 @@ class OperatorClock(OperatorMode):  # type: ignore[no-untyped-call]
 
 @cache
 def load_dispatcher() -> None:
-    """Let PyTorch import what its modes need, once.
+    """Import what PyTorch's dispatch modes need, once.
 
     That is 65 MB of modules, which belong neither to the time nor to the memory of any block.
     """
@@ -78,7 +78,7 @@ def load_dispatcher() -> None:
 # ---------------------------------------------------------------- what PyTorch allocates inside a
 # block: on the host by storages, on devices by its allocator
 #
-# No meter of the operating system or of Python sees this: PyTorch has allocators of its own.
+# No meter of the operating system or of Python sees this: PyTorch has its own allocators.
 
 _lock = threading.RLock()
 _open: list[DeviceMemory] = []

@@ -28,7 +28,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_report_header(config: pytest.Config) -> str | None:
-    """Say that tests are measured, or that options wait for ``--perf``."""
+    """Return whether tests are measured, or which options need ``--perf``."""
     settings = settings_of(config)
     if is_on(config):
         return f"perf: measuring, {settings.budget_text} a test"

@@ -68,7 +68,7 @@ class PerfSettings:
 
     @property
     def waiting(self) -> dict[str, object]:
-        """Give the options that do something only while measuring."""
+        """The options that have an effect only while measuring."""
         return {
             "--perf-save": self.save,
             "--perf-compare": self.compare_with,
@@ -77,7 +77,7 @@ class PerfSettings:
 
 
 def add_options(parser: pytest.Parser) -> None:
-    """Add all options to a group of their own."""
+    """Add all options to a group."""
     group = parser.getgroup("perf", "measuring with tinytorch")
     _add(group, "--perf", "on", action="store_true", default=None, help="measure (default: off)")
     _add(group, "--no-perf", "on", action="store_false", help="do not, whatever the settings say")
@@ -104,7 +104,7 @@ def add_options(parser: pytest.Parser) -> None:
         "group_by",
         choices=GROUPINGS,
         default="group",
-        help="what makes a table of its own (default: the group of the marker)",
+        help="how to group tests into tables (default: the group of the marker)",
     )
     _add(group, "--perf-save", "save", action="store_true", default=False, help="keep records")
     _add(
@@ -133,12 +133,12 @@ def _add(group: Any, option: str, name: str, **settings: Any) -> None:
 
 
 def is_worker(config: pytest.Config) -> bool:
-    """Say whether this is a process of pytest-xdist."""
+    """Return whether this is a process of pytest-xdist."""
     return hasattr(config, "workerinput")
 
 
 def is_on(config: pytest.Config) -> bool:
-    """Say whether to measure: the option decides, then pytest's settings, then ours."""
+    """Return whether to measure: the option decides, then pytest's settings, then ours."""
     asked = config.getoption(f"{PREFIX}_on", None)
     if asked is not None:
         return bool(asked)
@@ -169,7 +169,7 @@ def settings_of(config: pytest.Config) -> PerfSettings:
 
 
 def marker_settings(item: pytest.Item) -> dict[str, Any]:
-    """Give what the marker `perf` of a test asks for; nearer ones win."""
+    """Return the settings of the marker `perf` of a test; nearer ones win."""
     found: dict[str, Any] = {}
     for marker in reversed(list(item.iter_markers("perf"))):
         if marker.args:

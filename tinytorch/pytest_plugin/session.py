@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import json
-import math
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -16,6 +15,7 @@ from uuid import uuid4
 import pytest
 
 from tinytorch import __version__
+from tinytorch.codec import encode
 from tinytorch.errors import ModelError, SettingError, TinyTorchError
 from tinytorch.pytest_plugin.options import (
     COMPARING,
@@ -114,7 +114,7 @@ class PerfSession:
     # ------------------------------------------------------------ hooks
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Take in what a test has measured, and keep it at once: a killed run loses little."""
+        """Store what a test has measured immediately, so that a killed run loses little."""
         for line in getattr(report, REPORT_FIELD, ()):
             fields = json.loads(line)
             entry: Compared | Measured
@@ -131,7 +131,7 @@ class PerfSession:
                 self._save(entry)
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        """Look up the stored run and write the file."""
+        """Compare with the stored run and write the file."""
         try:
             if self.settings.compare_with is not None:
                 self.against = list(self._compare_with_stored(self.settings.compare_with))
@@ -225,7 +225,7 @@ class PerfSession:
                 yield _against(self.record(entry), self._earlier(store, entry.name, chosen))
 
     def _earlier(self, store: RecordStore, name: str, chosen: Record | None) -> list[Record]:
-        """Give the stored records of a test, newest first: of the chosen run, or of all others."""
+        """Return the stored records of a test, newest first: of the chosen run, or of others."""
         if chosen is not None and not chosen.run:
             return [chosen] if chosen.name == name else []
         run = None if chosen is None else chosen.run
@@ -258,18 +258,9 @@ class PerfSession:
 
         assert self.settings.json_file is not None
         with write_atomically(self.settings.json_file.absolute()) as temporary:
-            text = json.dumps(_finite(self.to_dict()), indent=1, allow_nan=False)
+            text = json.dumps(encode(self.to_dict()), indent=1, allow_nan=False)
             temporary.write_text(text + "\n", "utf-8")
         self.messages.append(f"wrote {self.settings.json_file}")
-
-
-def _finite(value: Any) -> Any:
-    """Write null for what is no finite number: JSON has no other form for it."""
-    if isinstance(value, Mapping):
-        return {key: _finite(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(item) for item in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _measured(fields: Mapping[str, Any]) -> Measured:
@@ -329,7 +320,7 @@ Result = TypeVar("Result")
 
 
 def entries_of(item: pytest.Item) -> list[str]:
-    """Give what was measured in a test: lines of JSON, which every process can send."""
+    """Return what was measured in a test: lines of JSON, which every process can send."""
     return item.stash.get(ENTRIES, [])
 
 
@@ -391,8 +382,8 @@ class Perf:
         """Fail when the candidate is shown to take more than `tolerance` longer, or to be worse.
 
         It is worse with less accuracy, when it cannot be evaluated, and with broken outputs: of
-        another number or shape, or not finite where the baseline's are (``evidence=False`` looks
-        at time alone). What is inconclusive, about time or accuracy, is named in the
+        another number or shape, or not finite where the baseline's are (``evidence=False`` compares
+        time alone). What is inconclusive, about time or accuracy, is named in the
         summary, and a failure with ``--perf-strict``. Without ``--perf`` the test is skipped.
         """
         __tracebackhide__ = True
@@ -453,9 +444,9 @@ class Perf:
         if is_worker(self._node.config):
             count = self._node.config.workerinput["workercount"]  # type: ignore[attr-defined]
             if count > 1:
-                doubts.append(f"doubtful: measured beside other processes of pytest (-n {count})")
+                doubts.append(f"disturbed: measured in parallel with other tests (-n {count})")
         if _is_traced():
-            doubts.append("coverage or a debugger was watching, which slows Python code down")
+            doubts.append("coverage or a debugger was active, which slows Python code down")
         return doubts
 
 

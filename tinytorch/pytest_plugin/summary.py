@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 from rich.console import Console, RenderableType
-from rich.text import Text
 
 from tinytorch.measure.samples import Samples
 from tinytorch.pytest_plugin.session import Against, Compared, Measured
-from tinytorch.reporting.comparison import render_comparisons
+from tinytorch.reporting.comparison import comparisons_document
+from tinytorch.reporting.document import Column, Document, Table
 from tinytorch.reporting.forest_plot import ratio_text
-from tinytorch.reporting.quantities import Column, FittingTable, seconds_text
+from tinytorch.reporting.quantities import seconds_text
+from tinytorch.reporting.terminal import render
 
 if TYPE_CHECKING:
     from tinytorch.pytest_plugin.session import PerfSession
@@ -48,7 +49,7 @@ RANKS = {"Median": 0, "Min": 1, "Max": 2, "Mean": 3, "StdDev": 4, "IQR": 7}
 
 
 def write_summary(session: PerfSession, terminal: pytest.TerminalReporter) -> None:
-    """Write everything that was measured, and what to doubt about it."""
+    """Write everything that was measured, with notes."""
     for title, tests in groups_of(tuple(session.measured.values()), session.settings.group_by):
         count = f"{len(tests)} test" if len(tests) == 1 else f"{len(tests)} tests"
         terminal.write_sep("-", f"perf{f' {title!r}' if title else ''}: {count}")
@@ -68,7 +69,7 @@ def write_summary(session: PerfSession, terminal: pytest.TerminalReporter) -> No
 
 
 def groups_of(tests: Sequence[Measured], group_by: str) -> list[tuple[str, list[Measured]]]:
-    """Give the tables and their titles, in the order in which their first tests ran."""
+    """Return the tables and their titles, in the order in which their first tests ran."""
     groups: dict[str, list[Measured]] = {}
     for test in tests:
         title = "" if group_by == "none" else str(getattr(test, group_by))
@@ -82,22 +83,27 @@ def measured_table(tests: Sequence[Measured], sort: str) -> RenderableType:
     unit, name = _time_unit(min(test.samples.minimum for test in rows))
     rates = [1 / test.samples.mean if test.samples.mean > 0 else math.inf for test in rows]
     rate_unit, rate_name = _rate_unit(max(rates))
+    labels = _short([test.name for test in rows])
     columns = [
-        Column(
-            title,
-            [f"{statistic(test.samples) / unit:,.4f}" for test in rows],
-            RANKS[title],
-        )
-        for title, statistic in STATISTICS.items()
+        Column(f"Name (time in {name})"),
+        *(Column(title, "number", rank=RANKS[title]) for title in STATISTICS),
+        Column("Outliers", "number", rank=8),
+        Column(f"OPS ({rate_name})", "number", rank=6),
+        Column("Rounds", "number", rank=5),
+        Column("Iterations", "number", rank=9),
     ]
-    columns += [
-        Column("Outliers", [_outliers(test.samples) for test in rows], 8),
-        Column(f"OPS ({rate_name})", [f"{rate / rate_unit:,.4f}" for rate in rates], 6),
-        Column("Rounds", [str(test.samples.count) for test in rows], 5),
-        Column("Iterations", [str(test.samples.loops) for test in rows], 9),
+    lines = [
+        [
+            label,
+            *(f"{statistic(test.samples) / unit:,.4f}" for statistic in STATISTICS.values()),
+            _outliers(test.samples),
+            f"{rate / rate_unit:,.4f}",
+            str(test.samples.count),
+            str(test.samples.loops),
+        ]
+        for label, test, rate in zip(labels, rows, rates, strict=True)
     ]
-    labels = [Text(label) for label in _short([test.name for test in rows])]
-    return FittingTable(f"Name (time in {name})", labels, columns)
+    return render(Document("", None, (Table(columns, lines),)))
 
 
 def _sort_key(test: Measured, sort: str) -> tuple[float, str]:
@@ -131,12 +137,11 @@ def _outliers(samples: Samples) -> str:
 
 def _comparisons(compared: Sequence[Compared]) -> RenderableType:
     labels = _short([each.name for each in compared])
-    return render_comparisons(
-        [
-            each.comparison.named("baseline", label)
-            for each, label in zip(compared, labels, strict=True)
-        ]
-    )
+    named = [
+        each.comparison.named("baseline", label)
+        for each, label in zip(compared, labels, strict=True)
+    ]
+    return render(comparisons_document(named))
 
 
 def _against_text(found: Against) -> str:
@@ -175,7 +180,7 @@ def _write_doubts(session: PerfSession, terminal: pytest.TerminalReporter) -> No
 
 
 def _notes(session: PerfSession) -> dict[str, list[str]]:
-    """Give each note once, with the tests that it is about."""
+    """Return each note once, with the tests that it is about."""
     found: dict[str, list[str]] = {}
     for measured in session.measured.values():
         for note in measured.samples.notes:

@@ -12,7 +12,7 @@ Each test gets the share of `significance` that its segment has of the series, s
 any false finding in the whole search is at most `significance`.
 
 What it assumes is that values of one level could have come in any order. Neighbours that resemble
-each other, as on a machine that is slow for hours, look like changes of level. A slow drift is
+each other, as on a machine that is slow for hours, appear as changes of level. A slow drift is
 shown as a few steps in the same direction; :func:`drifts` tells it from real steps.
 """
 

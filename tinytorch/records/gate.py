@@ -56,12 +56,12 @@ def run_gate(
     progress: Progress | None = None,
     on_result: OnResult | None = None,
 ) -> GateResult:
-    """Compare the code in a folder with what it was, target by target.
+    """Compare the code in a folder with a baseline, target by target.
 
     `against` is a file of records, a revision of git, or the start of the hash of a stored record;
-    the first that fits. The candidate is the folder as it is, with changes that were not committed,
+    the first that fits. The candidate is the folder with its uncommitted changes,
     or the revision `candidate`. Against a revision both sides run in this run, in fresh processes
-    that take turns. Every result is kept as a record as soon as it is there, unless `save` is
+    that take turns. Every result is stored as a record as soon as it is there, unless `save` is
     False, and given to `on_result`.
     """
     notes = list(_check_resolution(settings.tolerance))
@@ -121,13 +121,11 @@ def _check_resolution(tolerance: float) -> Iterator[str]:
 
     floor = known_floor()
     if floor is None:
-        yield (
-            "what this machine can resolve was not checked; `tinytorch compare --selfcheck` does it"
-        )
+        yield "the minimum effect of this machine is unknown; run `tinytorch compare --selfcheck`"
     elif tolerance < floor:
         raise SettingError(
-            f"a tolerance of {tolerance:.2%} is below {floor:.2%}, what this machine showed on "
-            "identical code; give a larger one, or check a quieter machine again with "
+            f"tolerance {tolerance:.2%} is below {floor:.2%}, the minimum effect of this machine; "
+            "increase it, or check a quieter machine again with "
             "`tinytorch compare --selfcheck`"
         )
 
@@ -251,7 +249,7 @@ class _Gate:
         changed = repository.changed_submodules
         if changed:
             where = "part of the candidate" if self.candidate is None else "on neither side"
-            notes.append(f"submodules with changes of their own ({', '.join(changed)}): {where}")
+            notes.append(f"submodules with changes ({', '.join(changed)}): {where}")
         return tuple(notes)
 
     # ------------------------------------------------------------ the targets

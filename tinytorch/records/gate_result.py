@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
 
+from tinytorch.codec import Coded
 from tinytorch.comparison.accuracy import WORSE, AccuracyComparison, is_equally_good
 from tinytorch.comparison.comparison import Comparison
 from tinytorch.measure.estimate import FASTER, INCONCLUSIVE, SLOWER, Estimate, time_verdict
@@ -32,7 +33,7 @@ VERDICTS = {True: PASSED, False: REGRESSION, None: INCONCLUSIVE}
 
 
 @dataclass(frozen=True)
-class TargetResult:
+class TargetResult(Coded):
     """One target: what was observed, and the verdict that follows.
 
     `ratio` is candidate over baseline, above 1 is slower. `comparison` holds the raw values;
@@ -56,6 +57,23 @@ class TargetResult:
     notes: tuple[str, ...] = ()
     seconds_used: float = 0.0
     record: str = ""
+
+    also_written = (
+        "target",
+        "verdict",
+        "reason",
+        "change",
+        "time_verdict",
+        "accuracy_verdict",
+        "n",
+    )
+    renames: ClassVar = {
+        "ratio": "time_ratio",
+        "has_same_outputs": None,
+        "problem": None,
+        "obstacle": None,
+        "is_new": None,
+    }
 
     @property
     def verdict(self) -> str:
@@ -152,41 +170,27 @@ class TargetResult:
         more = f"; {found.remedy}" if found.remedy else ""
         return f"{found.metric} {found.verdict}: {means}, {found.evidence}{more}"
 
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything as plain JSON data."""
+        unknown = {} if self.accuracy else {"accuracy_verdict": None}
+        return super().to_dict() | unknown
+
     def kept_as(self, record: str, *notes: str) -> TargetResult:
         """Return the result with the hash of its record."""
         return replace(self, record=record, notes=(*self.notes, *notes))
 
-    def to_dict(self) -> dict[str, Any]:
-        """Give everything, ready for JSON."""
-        return {
-            "target": self.target,
-            "verdict": self.verdict,
-            "reason": self.reason,
-            "change": self.change,
-            "tolerance": self.tolerance,
-            "time_verdict": self.time_verdict,
-            "time_ratio": self.ratio and asdict(self.ratio),
-            "accuracy_verdict": self.accuracy_verdict if self.accuracy else None,
-            "accuracy": self.accuracy and self.accuracy.to_dict(),
-            "outputs": self.outputs,
-            "baseline_error": self.baseline_error,
-            "candidate_error": self.candidate_error,
-            "n": self.n,
-            "seconds_used": self.seconds_used,
-            "notes": list(self.notes),
-            "record": self.record,
-            "comparison": self.comparison and self.comparison.to_dict(),
-        }
-
 
 @dataclass(frozen=True)
-class GateResult:
+class GateResult(Coded):
     """All targets of a gate, the two sides in words, and what to know about the whole."""
 
     baseline: str
     candidate: str
     results: tuple[TargetResult, ...]
     notes: tuple[str, ...] = ()
+
+    also_written = ("verdict", "summary", "baseline", "candidate", "seconds_used", "notes")
+    renames: ClassVar = {"results": "targets"}
 
     @property
     def verdict(self) -> str:
@@ -208,18 +212,6 @@ class GateResult:
         """Count the verdicts, the worst first: ``1 regression, 3 passed (1 faster)``."""
         counts = [(verdict, self.having(verdict)) for verdict in SEVERITY]
         return ", ".join(_counted(verdict, found) for verdict, found in counts if found)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Give everything, ready for JSON."""
-        return {
-            "verdict": self.verdict,
-            "summary": self.summary,
-            "baseline": self.baseline,
-            "candidate": self.candidate,
-            "seconds_used": self.seconds_used,
-            "notes": list(self.notes),
-            "targets": [each.to_dict() for each in self.results],
-        }
 
 
 def _counted(verdict: str, found: Sequence[TargetResult]) -> str:

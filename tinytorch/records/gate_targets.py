@@ -123,7 +123,7 @@ def about_code(tops: tuple[Path, Path], origins: tuple[Origins, Origins]) -> tup
     """Return why the sides do not run the differing code of their trees, and a note.
 
     Each is empty where there is nothing to say. That each side imports another installed file is
-    no reason: then it has an environment of its own.
+    no reason: then it has a separate environment.
     """
     trees = _Trees(tops)
     problem = _shadowed(trees, origins) or _all_from_elsewhere(trees, origins)
@@ -197,7 +197,7 @@ class GateSide:
 
     `top` is None for a folder that belongs to no repository, `origin` is the tree that people work
     in. `python` is empty for the interpreter that runs this; one with a folder in its name is
-    looked for in `folder`.
+    searched in `folder`.
     """
 
     name: str
@@ -408,7 +408,7 @@ def against_commit(
 def _before_measuring(
     result: TargetResult, sides: tuple[GateSide, GateSide], probed: tuple[Probed, Probed]
 ) -> TargetResult:
-    """See what loading the target on both sides has shown already."""
+    """Return what loading the target on both sides has already decided."""
     old, new = probed
     for side, other, seen in ((sides[0], sides[1], old), (sides[1], sides[0], new)):
         if seen.foreign:
@@ -459,9 +459,7 @@ def _with_accuracy(
         reason = found.not_measured.get("accuracy", "")
         return replace(result, obstacle=f"accuracy could not be compared: {reason}")
     if had:
-        return replace(
-            result, obstacle="the candidate has no evaluate any more: its accuracy is not known"
-        )
+        return replace(result, obstacle="the candidate has no evaluate any more: accuracy unknown")
     if has:
         note = "the baseline has no evaluate yet: accuracy is not compared"
         return replace(result, notes=(*result.notes, note))
@@ -535,7 +533,7 @@ def _noise(found: Comparison) -> tuple[str, ...]:
     if found.verdict not in (FASTER, SLOWER):
         return found.notes
     apart = f"{found.time_ratio - 1:+.1%}"
-    return (*found.notes, f"compared with itself the candidate differs by {apart}: much noise here")
+    return (*found.notes, f"noisy: the candidate against itself differs by {apart}")
 
 
 def _with_stored_accuracy(

@@ -10,10 +10,11 @@ from datetime import UTC, datetime, timedelta
 from difflib import get_close_matches
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
+from tinytorch.codec import Coded
 from tinytorch.comparison.accuracy import AccuracyComparison, compare_accuracy
 from tinytorch.comparison.comparison import Comparison
 from tinytorch.errors import RecordError, SettingError
@@ -68,7 +69,7 @@ GIB = 1 << 30
 
 
 @dataclass(frozen=True)
-class TrendPoint:
+class TrendPoint(Coded):
     """One record of a trend: its samples of the metric, and where it comes from."""
 
     created_at: str
@@ -79,18 +80,24 @@ class TrendPoint:
     run: str
     notes: tuple[str, ...] = ()
 
+    also_written = (
+        *("created_at", "value", "interval.low", "interval.high", "interval.coverage"),
+        "samples.count",
+    )
+    renames: ClassVar = {"interval.coverage": "confidence", "samples": None}
+
     @property
     def value(self) -> float:
         return self.samples.median
 
-    @property
+    @cached_property
     def interval(self) -> Estimate | None:
         """Return the interval of the median, or None for a single value."""
         return self.samples.median_interval() if self.samples.count > 1 else None
 
 
 @dataclass(frozen=True)
-class Trend:
+class Trend(Coded):
     """The values of one metric over the records of one series, oldest first."""
 
     key: SeriesKey
@@ -98,6 +105,12 @@ class Trend:
     unit: str
     settings: Mapping[str, Any]
     points: tuple[TrendPoint, ...]
+
+    also_written = (
+        *("key.kind", "key.name", "key.machine", "key.settings_key", "metric", "unit", "settings"),
+        *("last_change", "points", "change_points", "notes"),
+    )
+    renames: ClassVar = {"key": None}
 
     @property
     def values(self) -> tuple[float, ...]:
@@ -117,30 +130,17 @@ class Trend:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Return the reasons to doubt the trend."""
+        """Reasons why the trend is uncertain."""
         notes = []
         steps = [change.after - change.before for change in self.change_points]
         one_way = all(step > 0 for step in steps) or all(step < 0 for step in steps)
         if len(steps) > 1 and one_way and drifts(self.values, self.change_points):
-            notes.append("the values move inside of the levels too: rather a slow drift than steps")
+            notes.append("the values also move within the levels: a slow drift rather than steps")
         limit = utc_text(datetime.now(UTC) + CLOCK_TOLERANCE)
         later = sum(point.created_at > limit for point in self.points)
         if later:
-            notes.append(f"{later} of the dates lie in the future: the order may be wrong")
+            notes.append(f"{later} of the dates are in the future: the order may be wrong")
         return tuple(notes)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Give everything, ready for JSON."""
-        return {
-            **self.key._asdict(),
-            "metric": self.metric,
-            "unit": self.unit,
-            "settings": dict(self.settings),
-            "last_change": self.last_change,
-            "points": [_point_fields(point) for point in self.points],
-            "change_points": [vars(change) for change in self.change_points],
-            "notes": list(self.notes),
-        }
 
 
 def trends(records: Iterable[Record], metric: str | None = None) -> tuple[Trend, ...]:
@@ -212,23 +212,6 @@ def _trend(
         for record, samples in pairs
     )
     return Trend(key, metric, unit, pairs[-1][0].settings, points)
-
-
-def _point_fields(point: TrendPoint) -> dict[str, Any]:
-    interval = point.interval
-    return {
-        "created_at": point.created_at,
-        "value": point.value,
-        "low": interval.low if interval else None,
-        "high": interval.high if interval else None,
-        "confidence": interval.coverage if interval else None,
-        "count": point.samples.count,
-        "commit": point.commit,
-        "commit_has_changes": point.commit_has_changes,
-        "hash": point.hash,
-        "run": point.run,
-        "notes": list(point.notes),
-    }
 
 
 def _metric_differences(a: Record, b: Record, metric: str) -> list[str]:
@@ -366,7 +349,7 @@ def usual_metric(records: Sequence[Record]) -> str:
         preferred = [name for name in FIRST_CHOICE if name in record.samples]
         if record.samples:
             return next(iter([*preferred, *record.samples]))
-    raise SettingError("none of these records has a metric; look at one with --show HASH")
+    raise SettingError("none of these records has a metric; show one with --show HASH")
 
 
 # ---------------------------------------------------------------- stored records as a baseline:
@@ -492,16 +475,16 @@ def compare_with_record(today: Samples, baseline: Baseline) -> tuple[Estimate, t
         if len(baseline.earlier) >= ENOUGH_RECORDS:
             found = f"{len(level)} records since the last change of level"
         note = (
-            f"{found} of this series do not tell how far runs differ ({ENOUGH_RECORDS} would); "
-            f"only a difference beyond {ONE_RECORD_REACH:.0%} counts"
+            f"{found} of this series are too few for the spread between runs (needs "
+            f"{ENOUGH_RECORDS}); minimum effect {ONE_RECORD_REACH:.0%}"
         )
     else:
         spread = float(np.std(level, ddof=1))
         quantile = student_t_quantile((1 + CONFIDENCE) / 2, len(level) - 1)
         reach = max(quantile * spread * math.sqrt(2), own)
         note = (
-            f"runs of this series differ by {math.expm1(spread):.1%} (standard deviation of "
-            f"{len(level)} records), which makes the interval"
+            f"interval from the spread between runs: standard deviation "
+            f"{math.expm1(spread):.1%} of {len(level)} records"
         )
     ratio = Estimate(math.exp(centre), math.exp(centre - reach), math.exp(centre + reach))
     return ratio, (note,)

@@ -10,14 +10,15 @@ import hashlib
 import json
 import math
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime
 from enum import Enum
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 
+from tinytorch.codec import Coded
 from tinytorch.comparison.comparison import Comparison
 from tinytorch.errors import RecordError, SettingError
 from tinytorch.measure.environment import describe_environment
@@ -39,22 +40,7 @@ __all__ = [
 SCHEMA = 1
 """The version of the format that :meth:`Record.to_dict` writes."""
 
-# Version -> what turns the fields of that version into those of the next.
-UPGRADES: dict[int, Callable[[dict[str, Any]], dict[str, Any]]] = {}
-
 KEY_LENGTH = 16
-# Field -> the type that it has in JSON.
-NEEDED = {
-    "kind": str,
-    "name": str,
-    "samples": dict,
-    "environment": dict,
-    "settings": dict,
-    "created_at": str,
-}
-OPTIONAL = {"details": dict, "run": str, "notes": list}
-SAMPLES = {"name": str, "values": list, "unit": str, "loops": int, "notes": list}
-IN_WORDS = {str: "text", dict: "an object", list: "a list", int: "a whole number"}
 
 
 class SeriesKey(NamedTuple):
@@ -71,7 +57,7 @@ def _now() -> str:
 
 
 @dataclass(frozen=True)
-class Record:
+class Record(Coded):
     """One result, with all that is needed to judge it later.
 
     `kind` says what sort of result it is ("comparison", "measurement", "suite entry", "test") and
@@ -92,6 +78,9 @@ class Record:
     created_at: str = field(default_factory=_now)
     run: str = ""
     notes: tuple[str, ...] = ()
+
+    schema = SCHEMA
+    strict = True
 
     def __post_init__(self) -> None:
         _check_text(self.kind, self.name, self.run)
@@ -149,49 +138,35 @@ class Record:
     @property
     def hash(self) -> str:
         """SHA-256 of the canonical JSON, in hexadecimal: the identity of this record."""
-        return _digest(self._content())
+        return _digest(super().to_dict())
 
     def to_dict(self) -> dict[str, Any]:
-        """Give everything, ready for JSON, with the version of the format and the hash."""
-        content = self._content()
+        """Return everything as plain JSON data, with the version of the format and the hash."""
+        content = super().to_dict()
         return {**content, "hash": _digest(content)}
 
-    def _content(self) -> dict[str, Any]:
-        return {
-            "schema": SCHEMA,
-            "kind": self.kind,
-            "name": self.name,
-            "samples": {
-                metric: _ready_for_json(samples.to_dict(), metric)
-                for metric, samples in self.samples.items()
-            },
-            "environment": self.environment,
-            "settings": self.settings,
-            "details": self.details,
-            "created_at": self.created_at,
-            "run": self.run,
-            "notes": list(self.notes),
-        }
-
     @classmethod
-    def from_dict(cls, fields: Mapping[str, Any]) -> Record:
-        """Give back what :meth:`to_dict` wrote; raise RecordError for anything else.
+    def from_dict(cls, fields: Any) -> Self:
+        """Return what :meth:`to_dict` wrote; raise RecordError for anything else.
 
         The hash is checked where there is one. `details`, `run` and `notes` may be missing.
         """
-        if not isinstance(fields, Mapping):
-            raise RecordError(f"a record is a JSON object, not {type(fields).__name__}")
-        content = {name: value for name, value in fields.items() if name != "hash"}
-        if "hash" in fields:
+        if isinstance(fields, Mapping) and "hash" in fields:
+            content = {name: value for name, value in fields.items() if name != "hash"}
             _check_hash(content, fields["hash"])
-        content = _upgraded(content)
-        content.pop("schema")
-        _check_types(content, NEEDED, OPTIONAL, "a record")
+            fields = content
         try:
-            samples = {name: _samples(each, name) for name, each in content["samples"].items()}
-            return cls(**{**content, "samples": samples, "notes": _notes(content)})
-        except SettingError as error:
-            raise RecordError(str(error)) from error
+            return super().from_dict(fields)
+        except (SettingError, OverflowError) as error:
+            raise RecordError(f"a record that does not fit: {error}") from error
+
+    @classmethod
+    def upgraded(cls, fields: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return older fields as this version has them; the time of reading is not that of old."""
+        fields = super().upgraded(fields)
+        if "created_at" not in fields:
+            raise RecordError("Record.created_at is missing")
+        return fields
 
 
 def parse_record(text: str, *, expected_hash: str | None = None) -> Record:
@@ -323,61 +298,6 @@ def _check_hash(content: Mapping[str, Any], expected: object) -> None:
             f"the hash does not fit: it says {str(expected)[:12]}, the content has {found[:12]}; "
             "the record was changed or damaged"
         )
-
-
-def _upgraded(content: dict[str, Any]) -> dict[str, Any]:
-    """Bring the fields of an older version up to this one."""
-    version = content.get("schema")
-    if not isinstance(version, int) or isinstance(version, bool):
-        raise RecordError(f"a record without a version: schema is {version!r}, not a whole number")
-    if version > SCHEMA:
-        raise RecordError(
-            f"a record of schema {version}, but this tinytorch reads up to {SCHEMA}; "
-            "update tinytorch"
-        )
-    while version < SCHEMA:
-        if version not in UPGRADES:
-            raise RecordError(f"a record of schema {version}, which never was; it is damaged")
-        content = UPGRADES[version](dict(content))
-        version += 1
-    return {**content, "schema": SCHEMA}
-
-
-def _check_types(
-    fields: Mapping[str, Any], needed: Mapping[str, type], optional: Mapping[str, type], what: str
-) -> None:
-    missing = [name for name in needed if name not in fields]
-    if missing:
-        raise RecordError(f"{what} without {', '.join(missing)}")
-    expected = {**needed, **optional}
-    for name, value in fields.items():
-        if name not in expected:
-            raise RecordError(f"{what} with {name!r}, a field that is not known")
-        if not isinstance(value, expected[name]) or isinstance(value, bool):
-            raise RecordError(
-                f"{what} whose {name} is {type(value).__name__}, not {IN_WORDS[expected[name]]}"
-            )
-
-
-def _samples(fields: Any, metric: str) -> Samples:
-    what = f"samples of {metric!r}"
-    if not isinstance(fields, Mapping):
-        raise RecordError(f"{what} are {type(fields).__name__}, not an object")
-    _check_types(fields, SAMPLES, {}, what)
-    for value in fields["values"]:
-        if not isinstance(value, int | float) or isinstance(value, bool):
-            raise RecordError(f"{what} hold {value!r}, which is no number")
-    try:
-        return Samples.from_dict({**fields, "notes": _notes(fields)})
-    except OverflowError as error:
-        raise RecordError(f"{what} hold a number that is too large") from error
-
-
-def _notes(fields: Mapping[str, Any]) -> tuple[str, ...]:
-    notes = fields.get("notes", [])
-    if not all(isinstance(note, str) for note in notes):
-        raise RecordError("notes that are not text")
-    return tuple(notes)
 
 
 def _refuse_constant(text: str) -> float:

@@ -82,7 +82,7 @@ def _add_run(connection: sqlite3.Connection) -> None:
 
 
 def _run_of(body: str) -> str:
-    """Read the run out of a body; a damaged one stays as it is and is reported when read."""
+    """Read the run out of a body; a damaged one is kept and reported when read."""
     try:
         run = json.loads(body)["run"]
     except (ValueError, KeyError, TypeError):
@@ -255,7 +255,7 @@ INSERT = f"""
     ON CONFLICT (hash) DO UPDATE SET {", ".join(f"{name} = excluded.{name}" for name in COLUMNS)}
     WHERE {" OR ".join(f"{name} IS NOT excluded.{name}" for name in COLUMNS)}
 """
-"""A known record stays as it is; a damaged one is repaired by adding it again."""
+"""A known record is kept; a damaged one is repaired by adding it again."""
 
 
 @dataclass(frozen=True)

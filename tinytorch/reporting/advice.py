@@ -272,8 +272,8 @@ def _size_plot(advice: SizeAdvice) -> LogPlot:
 def _conclusions(advice: SizeAdvice) -> Iterator[str]:
     if advice.knee != advice.recommended.size:
         yield (
-            f"Knee: {advice.knee:,}, the smallest size shown within {advice.tolerance:.0%} of the "
-            "best throughput."
+            f"Knee: {advice.knee:,}, the smallest size conclusively within {advice.tolerance:.0%} "
+            "of the best throughput."
         )
     limit = "" if advice.memory_limit_bytes is None else " into the memory limit"
     yield f"Largest size that fits{limit}: {advice.ceiling.words}."

@@ -10,21 +10,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Group, RenderableType
-from rich.text import Text
-
 from tinytorch.errors import MissingPartError
 from tinytorch.measure.environment import Environment
 from tinytorch.measure.estimate import Estimate
-from tinytorch.reporting.profiling_classics import show
-from tinytorch.reporting.quantities import (
-    UNKNOWN,
-    Column,
-    FittingTable,
-    factor_text,
-    percent_text,
-    seconds_text,
-)
+from tinytorch.reporting.document import Bullets, Cell, Column, Document, Table
+from tinytorch.reporting.markdown import escaped, listed, table_rows
+from tinytorch.reporting.profiling_classics import mb_text, show
+from tinytorch.reporting.quantities import UNKNOWN, factor_text, percent_text, seconds_text
+from tinytorch.reporting.terminal import render
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -38,7 +31,7 @@ __all__ = [
     "draw_performances",
     "draw_results",
     "markdown_report",
-    "render_performances",
+    "performances_document",
     "show_performances",
 ]
 
@@ -53,57 +46,60 @@ MOST_LETTERS = 80
 
 def show_performances(table: PerformanceTable) -> None:
     """Print a table of models on stdout."""
-    show(render_performances(table))
+    show(render(performances_document(table)))
 
 
-def render_performances(table: PerformanceTable) -> RenderableType:
-    """Lay out one row per model: time, memory, accuracy, and how much faster than the first."""
-    rows = list(table.values())
-    speedups = [table.speedup(name) for name in table]
+def performances_document(table: PerformanceTable) -> Document:
+    """Return a row per model: time, memory, accuracy, and how much faster than the first."""
+    rows = table.values()
+    metrics = dict.fromkeys(row.metric for row in rows if row.metric and row.accuracy is None)
     columns = [
-        Column("Time", [_time_cell(row) for row in rows], rank=0),
-        Column("95% interval", [_time_range(row) for row in rows], rank=6),
-        Column("Memory", [_mb(row.memory) for row in rows], rank=1),
-        Column("Accuracy", [percent_text(row.accuracy) for row in rows], rank=2),
-        *_other_scores(rows),
-        Column("Speedup", [factor_text(each.value if each else None) for each in speedups], rank=3),
-        Column("95% interval", [_speedup_range(each) for each in speedups], rank=5),
+        Column("Model"),
+        Column("Time", "number"),
+        Column("95% interval", "number", rank=6),
+        Column("Memory", "number", rank=1),
+        Column("Accuracy", "number", rank=2),
+        *(Column(metric, "number", rank=4) for metric in metrics),
+        Column("Speedup", "number", rank=3),
+        Column("95% interval", "number", rank=5),
     ]
-    parts: list[RenderableType] = [FittingTable("Model", [Text(name) for name in table], columns)]
-    parts += [Text(f"{name} failed: {error}", style="red") for name, error in table.failed.items()]
-    parts += [Text(f"note: {note}", style="dim") for note in _notes_of(table)]
-    return Group(*parts)
+    failed = [f"{name} failed: {error}" for name, error in table.failed.items()]
+    blocks = (
+        Table(columns, [_performance_row(table, name, list(metrics)) for name in table]),
+        Bullets(failed, tone="bad"),
+    )
+    return Document("", None, blocks, _notes_of(table))
+
+
+def _performance_row(
+    table: PerformanceTable, name: str, metrics: Sequence[str]
+) -> list[Cell | str]:
+    row, speedup = table[name], table.speedup(name)
+    scores = [row.score if row.metric == metric else None for metric in metrics]
+    seconds = None if row.time is None else row.time / 1e3
+    is_scored = bool(row.metric) or row.is_failed
+    return [
+        name,
+        Cell("failed" if row.is_failed else seconds_text(seconds), seconds),
+        _time_range(row),
+        Cell(mb_text(row.memory), row.memory),
+        Cell(percent_text(row.accuracy) if is_scored else "not scored", row.accuracy),
+        *(Cell(_number(score), score) for score in scores),
+        Cell(factor_text(speedup.value if speedup else None), speedup.value if speedup else None),
+        _speedup_range(speedup),
+    ]
 
 
 def _notes_of(table: PerformanceTable) -> list[str]:
-    """Say what holds for all models once, and what holds for some with their names."""
+    """Return what holds for all models once, and what holds for some with their names."""
     measured = {name: each for name, each in table.items() if not each.is_failed}
     notes = list(dict.fromkeys(note for each in measured.values() for note in each.notes))
     said = []
     for note in notes:
         names = [name for name, each in measured.items() if note in each.notes]
-        everybody = len(names) == len(measured)
-        said.append(note if everybody else f"{', '.join(names)}: {note}")
+        is_shared = len(names) == len(measured)
+        said.append(note if is_shared else f"{', '.join(names)}: {note}")
     return said
-
-
-def _other_scores(rows: Sequence[Performance]) -> list[Column]:
-    """Give a column for every metric that is no accuracy."""
-    metrics = dict.fromkeys(row.metric for row in rows if row.metric and row.accuracy is None)
-    return [
-        Column(
-            str(metric),
-            [f"{row.score:.4g}" if row.metric == metric else UNKNOWN for row in rows],
-            rank=4,
-        )
-        for metric in metrics
-    ]
-
-
-def _time_cell(row: Performance) -> str:
-    if row.is_failed:
-        return "failed"
-    return UNKNOWN if row.time is None else seconds_text(row.time / 1e3)
 
 
 def _time_range(row: Performance) -> str:
@@ -114,17 +110,11 @@ def _time_range(row: Performance) -> str:
 
 
 def _speedup_range(speedup: Speedup | None) -> str:
-    """Give both ends of the interval; the baseline against itself has none."""
+    """Return both ends of the interval; the baseline against itself has none."""
     interval = speedup.interval if speedup else None
     if interval is None or interval.low == interval.high == 1:
         return ""
     return f"{factor_text(interval.low)} to {factor_text(interval.high)}"
-
-
-def _mb(size: float | None) -> str:
-    if size is None:
-        return UNKNOWN
-    return f"{size:.2f} MB" if abs(size) >= 0.01 or size == 0 else f"{size * 2**20:,.0f} bytes"
 
 
 # ---------------------------------------------------------------- figures
@@ -266,36 +256,36 @@ def markdown_report(
     lines = ["# Benchmark report", ""]
     for metric, table in rows.items():
         title = _axis_title(metric, results[metric])
-        lines += [f"## {title[:1].upper()}{title[1:]}", ""]
+        lines += [f"## {escaped(title[:1].upper() + title[1:])}", ""]
         lines += [*_markdown_table(metric, table), ""]
     if front:
-        names = ", ".join(_cell(name) for name in front)
+        names = ", ".join(map(escaped, front))
         lines += ["## Pareto front", "", f"No other model is faster and more accurate: {names}", ""]
     failed = [
-        f"- {_cell(name)}, {metric}: {_cell(result.error)}"
+        f"{name}, {metric}: {result.error}"
         for metric, by_name in results.items()
         for name, result in by_name.items()
         if result.error is not None
     ]
     if failed:
-        lines += ["## Failed", "", *failed, ""]
-    lines += ["## How it was measured", "", *_method_lines(results, runs, environment), ""]
+        lines += ["## Failed", "", *listed(failed), ""]
+    method = listed(_method_lines(results, runs, environment))
+    lines += ["## How it was measured", "", *method, ""]
     return "\n".join(lines)
 
 
 def _markdown_table(metric: str, table: Sequence[Mapping[str, Any]]) -> list[str]:
-    is_latency, is_score = metric == "latency", metric == "accuracy"
-    quoted = "mean" if is_score else "median"
-    titles = ["Model", quoted, "95% interval", "n"] + (["speedup"] if is_latency else [])
-    lines = [f"| {' | '.join(titles)} |", f"|{' --- |' * len(titles)}"]
+    is_latency = metric == "latency"
+    quoted = "mean" if metric == "accuracy" else "median"
+    titles = ["Model", quoted, "95% interval", "n", *(["speedup"] if is_latency else [])]
+    rows = []
     for row in table:
-        cells = [_cell(row["model"]), _number(row[quoted]), _interval_cell(row), str(row["count"])]
-        if row["error"] is not None:
-            cells = [_cell(row["model"]), "failed", UNKNOWN, "0"]
+        found = [_number(row[quoted]), _interval_cell(row), str(row["count"])]
+        cells = [escaped(row["model"]), *(["failed", UNKNOWN, "0"] if row["error"] else found)]
         if is_latency:
             cells.append(_speedup_cell(row, is_first=row is table[0]))
-        lines.append(f"| {' | '.join(cells)} |")
-    return lines
+        rows.append(cells)
+    return table_rows(titles, rows)
 
 
 def _speedup_cell(row: Mapping[str, Any], *, is_first: bool) -> str:
@@ -321,27 +311,22 @@ def _method_lines(
     lines = []
     if "latency" in results:
         lines.append(
-            f"- Latency: {runs} rounds, each model called once a round, in random order. A speedup "
+            f"Latency: {runs} rounds, each model called once a round, in random order. A speedup "
             "is the first model's time over this one's, the median over the rounds."
         )
     if "memory" in results:
-        lines.append("- Memory: the most bytes of live buffers during one call; MB is 2**20 bytes.")
+        lines.append("Memory: the most bytes of live buffers during one call; MB is 2**20 bytes.")
     if "accuracy" in results:
-        lines.append("- Accuracy: one score per example, in evaluation mode.")
-    lines.append(f"- Machine: {environment.cpu_model or environment.machine}, {environment.system}")
+        lines.append("Accuracy: one score per example, in evaluation mode.")
+    lines.append(f"Machine: {environment.cpu_model or environment.machine}, {environment.system}")
     libraries = ", ".join(f"{name} {version}" for name, version in environment.libraries.items())
-    lines.append(f"- Software: Python {environment.python}, {libraries}")
+    lines.append(f"Software: Python {environment.python}, {libraries}")
     for metric, by_name in results.items():
         for name, result in by_name.items():
             notes = (result.metadata or {}).get("notes", ())
-            lines += [f"- Note on {_cell(name)}, {metric}: {_cell(note)}" for note in notes]
+            lines += [f"Note on {name}, {metric}: {note}" for note in notes]
     return lines
 
 
 def _number(value: float | None) -> str:
     return UNKNOWN if value is None else f"{value:.4g}"
-
-
-def _cell(text: str | None) -> str:
-    """Keep a text within its cell and on its line."""
-    return " ".join(str(text).replace("|", r"\|").split())

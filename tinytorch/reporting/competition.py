@@ -1,27 +1,26 @@
-"""The competition in the terminal: what a judge saw, findings with their fixes, and boards."""
+"""Documents of the competition: boards, what a judge saw, findings with their fixes, the rules."""
 
 from __future__ import annotations
 
+import math
 import statistics
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-
-from rich.console import Group, RenderableType
-from rich.padding import Padding
-from rich.table import Table
-from rich.text import Text
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
 from tinytorch.comparison.accuracy import AccuracyComparison
 from tinytorch.competition.board import (
+    KINDS,
     Board,
     BoardKind,
     ContestBoard,
-    Credit,
     Innovation,
     Place,
     Ranking,
     RefusedRun,
     Standing,
 )
+from tinytorch.competition.board import Mark as RecordMark
+from tinytorch.competition.board_files import to_csv, to_json
 from tinytorch.competition.entry import as_plain
 from tinytorch.competition.events import EVENTS, KEPT, LOST, Division, Event, Measure, tier_verdict
 from tinytorch.competition.judgement import (
@@ -32,126 +31,156 @@ from tinytorch.competition.judgement import (
     Score,
     score_of,
 )
-from tinytorch.competition.rounds import Round
 from tinytorch.competition.rules import Finding, Rule
 from tinytorch.competition.run_files import NOT_CHECKED, SEED_NOT_REVEALED, KeptRun
 from tinytorch.competition.signing import WHAT_TO_INSTALL
 from tinytorch.measure.estimate import FASTER, INCONCLUSIVE, SAME, SLOWER
 from tinytorch.reporting.comparison import accuracy_line
 from tinytorch.reporting.comparison import score_text as accuracy_writer
-from tinytorch.reporting.forest_plot import ForestPlot, ForestRow, ratio_text
-from tinytorch.reporting.optimization import named_lines
+from tinytorch.reporting.document import (
+    Attachment,
+    Banner,
+    Block,
+    Bullets,
+    Cell,
+    Column,
+    Document,
+    Facts,
+    Folded,
+    Item,
+    Only,
+    Paragraph,
+    Row,
+    Section,
+    Table,
+    Tone,
+    TrendLine,
+)
+from tinytorch.reporting.forest_plot import ForestPlot, ForestRow
 from tinytorch.reporting.profiling_classics import show
 from tinytorch.reporting.quantities import (
     UNKNOWN,
-    Column,
-    FittingTable,
     bytes_text,
     date_text,
+    ratio_text,
     seconds_text,
+    value_text,
 )
+from tinytorch.reporting.terminal import render
 
 __all__ = [
     "NOT_AFFILIATED",
-    "VERDICT_STYLES",
-    "ablation_rows",
-    "accuracy_text",
-    "cap_text",
+    "board_document",
     "contest_text",
-    "credit_text",
-    "event_title",
-    "finding_lines",
+    "findings_document",
     "headline",
-    "innovation_text",
-    "measure_plot",
-    "measure_rows",
-    "missing_lines",
-    "moment_text",
-    "not_checked_text",
+    "judgement_document",
     "plain",
     "print_board",
-    "rank_texts",
-    "render_divisions",
-    "render_events",
-    "render_rules",
-    "run_facts",
-    "run_score_text",
-    "runs_text",
+    "rules_document",
     "score_text",
-    "show_board",
-    "show_findings",
-    "show_judgement",
-    "standing_notes",
-    "tier_text",
-    "value_text",
 ]
 
-
-# ---------------------------------------------------------------- the competition in words: the
-# same ones in the terminal and on pages
-
 NOT_AFFILIATED = "This competition is not affiliated with MLCommons or its MLPerf benchmarks."
-VERDICT_STYLES = {FASTER: "green", SLOWER: "red", SAME: "cyan", INCONCLUSIVE: "yellow"}
+TONES: dict[str, Tone] = {
+    FASTER: "good",
+    SLOWER: "bad",
+    SAME: "neutral",
+    INCONCLUSIVE: "unknown",
+}
 BAND = FASTER_BEYOND - 1
+UNITS = {"s": "s", "byte": "B", "ratio": ""}
+"""Unit of a measure -> as reports write it."""
+SHORT_HASH = 12
+
+
+# ---------------------------------------------------------------- words
 
 
 def plain(text: object) -> str:
-    """Give a text of somebody else in one line, without letters that move the cursor or hide."""
+    """Return a text of others in one line, without letters that move the cursor or hide."""
     return as_plain(" ".join(str(text).split()))
-
-
-def event_title(name: str) -> str:
-    """Give the title of an event; one that is not known keeps its name."""
-    return EVENTS[name].title if name in EVENTS else plain(name)
-
-
-def tier_text(tier: float) -> str:
-    """Write a tier: ``99%``, ``99.9%``."""
-    return f"{100 * tier:.6g}%"
 
 
 def contest_text(event: str, division: str, tier: float) -> str:
     """Name where entries compete: ``MLP Sprint, closed, 99%``."""
-    return f"{event_title(event)}, {plain(division)}, {tier_text(tier)}"
+    return f"{_event_title(event)}, {plain(division)}, {100 * tier:.6g}%"
+
+
+def _event_title(name: str) -> str:
+    return EVENTS[name].title if name in EVENTS else plain(name)
 
 
 def score_text(score: Score | None) -> str:
     """Write a score with its interval: ``1.84x (1.79x to 1.90x)``."""
-    if score is None:
-        return UNKNOWN
-    return f"{ratio_text(score.value)} ({ratio_text(score.low)} to {ratio_text(score.high)})"
+    return UNKNOWN if score is None else f"{ratio_text(score.value)} ({_ends(score)})"
 
 
-def run_score_text(judgement: Judgement) -> str:
-    """Write the score of one run, or that it has none."""
-    names = judgement.event.scored
-    return score_text(score_of(judgement.heats, names))
+def _ends(score: Score) -> str:
+    return f"{ratio_text(score.low)} to {ratio_text(score.high)}"
 
 
-def moment_text(created_at: str) -> str:
-    """Write when something was made, to the minute."""
+def _score_cell(score: Score | None) -> Cell:
+    return Cell(score_text(score), score.value if score else None)
+
+
+def _moment(created_at: str) -> str:
     return f"{date_text(plain(created_at))} UTC" if created_at else UNKNOWN
 
 
-def headline(judgement: Judgement) -> tuple[str, str]:
-    """Say what came of a run in one line, and give the style of that."""
+def _counted(count: int, one: str) -> str:
+    return f"{count} {one}" if count == 1 else f"{count} {one}s"
+
+
+def _techniques(names: Sequence[Any]) -> str:
+    return ", ".join(plain(each.name) for each in names) or "none"
+
+
+# ---------------------------------------------------------------- one run before the judge
+
+FACTS = ("team", "techniques", "heats", "round")
+
+
+def judgement_document(judgement: Judgement) -> Document:
+    """Return what one run before the judge gave, the verdict first."""
+    words, tone = headline(judgement)
+    accuracy = "" if judgement.accuracy is None else accuracy_line(judgement.accuracy)
+    facts = _run_facts(judgement)
+    sections = [
+        Section("findings", "Findings", _findings(judgement.findings)),
+        Section("measures", "Against the reference", list(_measures(judgement))),
+        Section("techniques", "Ablation", _ablations(judgement), OF_ABLATIONS),
+        Section("run", "Run", (Facts(facts),)),
+    ]
+    return Document(
+        f"{judgement.event.title}: {plain(judgement.entry.team)}",
+        Banner(words, accuracy, tuple(each for each in facts if each[0] in FACTS), tone),
+        [each for each in sections if each.blocks],
+        [plain(note) for note in judgement.notes],
+        judgement.system,
+        _raw(judgement),
+        "tinytorch-judgement.json",
+        NOT_AFFILIATED,
+    )
+
+
+def headline(judgement: Judgement) -> tuple[str, Tone]:
+    """Return what came of a run in one line, and the tone of that."""
     entry = judgement.entry
     where = contest_text(entry.event, entry.division, entry.tier)
     fatal = sorted({each.rule for each in judgement.findings if each.is_fatal})
     if fatal:
-        return f"{where}: not valid: it breaks {', '.join(fatal)}", "bold red"
-    score = score_of(judgement.heats, judgement.event.scored)
+        return f"{where}: not valid: it breaks {', '.join(fatal)}", "bad"
+    score, found = judgement.score, judgement.accuracy
     if score is None:
-        return f"{where}: no score: {_why_no_score(judgement)}", "bold yellow"
-    kept = _accuracy_words(judgement)
-    return f"{where}: {score_text(score)}: {score.verdict}; {kept}", _style(judgement, score)
-
-
-def _style(judgement: Judgement, score: Score) -> str:
-    found = judgement.accuracy
-    if found is None or tier_verdict(found) == KEPT:
-        return f"bold {VERDICT_STYLES[score.verdict]}"
-    return "bold red" if tier_verdict(found) == LOST else "bold yellow"
+        return f"{where}: no score: {_why_no_score(judgement)}", "unknown"
+    said, tone = f"{where}: {score_text(score)}: {score.verdict}", TONES[score.verdict]
+    if found is None:
+        return f"{said}; accuracy not measured", tone
+    verdict = tier_verdict(found)
+    if verdict != KEPT:
+        tone = "bad" if verdict == LOST else "unknown"
+    return f"{said}; {found.metric} {verdict}", tone
 
 
 def _why_no_score(judgement: Judgement) -> str:
@@ -161,20 +190,8 @@ def _why_no_score(judgement: Judgement) -> str:
     return "a measure that counts is missing, or is not above zero"
 
 
-def _accuracy_words(judgement: Judgement) -> str:
-    found = judgement.accuracy
-    if found is None:
-        return "accuracy not measured"
-    name = "accuracy" if found.metric == "accuracy" else found.metric
-    verdict = tier_verdict(found)
-    return f"{name} {verdict}"
-
-
-# ---------------------------------------------------------------- measures
-
-
-def measure_plot(judgement: Judgement) -> ForestPlot | None:
-    """Give the score of each measure as a forest plot; the ones that do not count say so."""
+def _measures(judgement: Judgement) -> Iterator[Block]:
+    scores = _measure_scores(judgement)
     rows = [
         ForestRow(
             measure.name,
@@ -182,34 +199,27 @@ def measure_plot(judgement: Judgement) -> ForestPlot | None:
             score.low,
             score.high,
             score_text(score) + ("" if measure.is_scored else ", not scored"),
-            VERDICT_STYLES[score.verdict] if measure.is_scored else "",
+            TONES[score.verdict] if measure.is_scored else "",
         )
-        for measure, score in _measure_scores(judgement)
+        for measure, score in scores
         if score is not None
     ]
-    return ForestPlot(rows, 0.0, BAND, sides=("worse", "better")) if rows else None
-
-
-def measure_rows(judgement: Judgement) -> list[tuple[str, str, str, str, str]]:
-    """Give name, median of the reference, median of the entry, score, and meaning of each."""
-    return [
-        (
-            measure.name,
-            value_text(_median(judgement.heats, "reference", measure.name), measure.unit),
-            value_text(_median(judgement.heats, "entry", measure.name), measure.unit),
-            score_text(score),
-            measure.about,
-        )
-        for measure, score in _measure_scores(judgement)
-    ]
-
-
-def value_text(value: float | None, unit: str) -> str:
-    """Write a value of a measure."""
-    write: Mapping[str, Callable[[float | None], str]] = {"s": seconds_text, "byte": bytes_text}
-    if value is None:
-        return UNKNOWN
-    return write[unit](value) if unit in write else f"{value:.4g}"
+    about = "How many times better than the reference, with a 95% interval over heats."
+    if rows:
+        sides = ("worse", "better")
+        title = "Score of each measure."
+        yield ForestPlot(rows, 0.0, BAND, sides=sides, title=title, about=about)
+    if judgement.heats:
+        columns = [
+            Column("median of the heats", least=12),
+            Column("reference", "number"),
+            Column("entry", "number"),
+            Column("score", "number", rank=2),
+            Column("what it is", rank=1, least=20, wraps=True),
+        ]
+        table = [_measure_row(judgement.heats, *each) for each in scores]
+        yield Table(columns, table, is_sortable=False)
+    yield Bullets(_missing_lines(judgement), "Not measured")
 
 
 def _measure_scores(judgement: Judgement) -> list[tuple[Measure, Score | None]]:
@@ -217,34 +227,39 @@ def _measure_scores(judgement: Judgement) -> list[tuple[Measure, Score | None]]:
     return [(each, score_of(judgement.heats, [each.name])) for each in measures]
 
 
-def _median(heats: Sequence[Heat], side: str, name: str) -> float | None:
-    values = [getattr(heat, side)[name] for heat in heats if name in getattr(heat, side)]
+def _measure_row(heats: Sequence[Heat], measure: Measure, score: Score | None) -> list[Cell | str]:
+    sides = ([heat.reference for heat in heats], [heat.entry for heat in heats])
+    medians = [_median([each[measure.name] for each in s if measure.name in each]) for s in sides]
+    cells = [Cell(value_text(each, UNITS[measure.unit]), each) for each in medians]
+    return [measure.name, *cells, _score_cell(score), measure.about]
+
+
+def _median(values: Sequence[float]) -> float | None:
     return statistics.median(values) if values else None
 
 
-# ---------------------------------------------------------------- the rest
+OF_ABLATIONS = "The whole entry against the entry without the technique, in heats of their own."
 
 
-def ablation_rows(judgement: Judgement) -> list[tuple[str, Score | None, str]]:
-    """Give name, contribution and what is to be said of each technique that was switched off."""
-    names = judgement.event.scored
+def _ablations(judgement: Judgement) -> list[Block]:
+    columns = [
+        Column("technique", least=12),
+        Column("contributes", "number"),
+        Column("notes", rank=1, least=16, wraps=True),
+    ]
     rows = []
     for each in judgement.ablations:
-        score = score_of(each.heats, names)
+        score = score_of(each.heats, judgement.event.scored)
         said = each.reason or f"{len(each.heats)} heats, too few for an interval"
         if score is not None:
-            said = {FASTER: "helps", SLOWER: "hurts"}.get(score.verdict, "no help is shown")
-        rows.append((plain(each.technique), score, plain(said)))
-    return rows
+            said = {FASTER: "helps", SLOWER: "hurts"}.get(score.verdict, INCONCLUSIVE)
+        cells = (plain(each.technique), _score_cell(score), plain(said))
+        rows.append(Row(cells, tone=TONES[score.verdict] if score else "unknown"))
+    return [Table(columns, rows)] if rows else []
 
 
-def finding_lines(finding: Finding) -> tuple[str, str, str]:
-    """Give the rule, what was seen, and what to do about it."""
-    return plain(finding.rule), plain(finding.seen), plain(finding.fix)
-
-
-def missing_lines(judgement: Judgement) -> list[str]:
-    """Say what was not measured, and why where that is known."""
+def _missing_lines(judgement: Judgement) -> list[str]:
+    """Return what was not measured, and why where that is known."""
     lines = [f"{m.name}: no heat has it" for m, s in _measure_scores(judgement) if s is None]
     if len(judgement.heats) < FEWEST_HEATS:
         lines = [_why_no_score(judgement)]
@@ -252,40 +267,93 @@ def missing_lines(judgement: Judgement) -> list[str]:
         lines.append("accuracy")
     measured = {each.technique for each in judgement.ablations}
     lines += [
-        f"what {plain(each.name)} contributes: it was not switched off"
+        f"what {plain(each.name)} contributes: no ablation"
         for each in judgement.entry.techniques
         if each.name not in measured
     ]
     return lines
 
 
-def run_facts(judgement: Judgement) -> list[tuple[str, str]]:
-    """Give who ran when, on which questions, and how the entry was kept apart."""
+def _run_facts(judgement: Judgement) -> list[tuple[str, str]]:
+    """Return who ran when, on which questions, and how the entry was isolated."""
     entry = judgement.entry
-    techniques = ", ".join(plain(each.name) for each in entry.techniques) or "none"
     rows = [
         ("team", plain(entry.team)),
-        ("techniques", techniques),
+        ("techniques", _techniques(entry.techniques)),
         ("precision", plain(entry.precision)),
         ("heats", str(len(judgement.heats))),
         ("round", plain(judgement.round_name)),
-        ("questions", plain(judgement.data_sha256)[:12] or UNKNOWN),
-        ("when", moment_text(judgement.created_at)),
+        ("questions", plain(judgement.data_sha256)[:SHORT_HASH] or UNKNOWN),
+        ("when", _moment(judgement.created_at)),
         ("time used", seconds_text(judgement.seconds_used)),
     ]
-    rows += [(f"kept apart: {plain(k)}", plain(v)) for k, v in judgement.protection.items()]
+    rows += [(f"isolation: {plain(k)}", plain(v)) for k, v in judgement.protection.items()]
     return rows
 
 
-# ---------------------------------------------------------------- the rules of the competition and
-# its events, as tables
+def _raw(judgement: Judgement) -> dict[str, object]:
+    entry = judgement.entry
+    return {
+        "team": entry.team,
+        "event": entry.event,
+        "division": entry.division,
+        "tier": entry.tier,
+        "entry_sha256": entry.sha256,
+        "created_at": judgement.created_at,
+        "heats": _raw_heats(judgement.heats),
+        "ablations": [
+            {"technique": x.technique, "reason": x.reason, "heats": _raw_heats(x.heats)}
+            for x in judgement.ablations
+        ],
+        "findings": [
+            {"rule": each.rule, "seen": each.seen, "severity": each.severity}
+            for each in judgement.findings
+        ],
+    }
+
+
+def _raw_heats(heats: Sequence[Heat]) -> list[dict[str, object]]:
+    return [{"reference": dict(each.reference), "entry": dict(each.entry)} for each in heats]
+
+
+# ---------------------------------------------------------------- findings
+
+
+def findings_document(findings: Sequence[Finding], *, about: str = "") -> Document:
+    """Return findings with their rules and what to do; also says when there are none."""
+    fatal = sum(each.is_fatal for each in findings)
+    counts = [(fatal, "rule violation"), (len(findings) - fatal, "warning")]
+    said = ", ".join(_counted(count, one) for count, one in counts if count)
+    tone: Tone = "bad" if fatal else "unknown" if findings else "good"
+    banner = Banner(said or "No rule violations found", tone=tone)
+    return Document(about, banner, _findings(findings))
+
+
+def _findings(findings: Sequence[Finding]) -> list[Block]:
+    columns = [
+        Column("rule"),
+        Column("severity", rank=1),
+        Column("what was seen", least=20, wraps=True),
+        Column("what to do", least=20, wraps=True),
+    ]
+    rows = [
+        Row(
+            (plain(each.rule), each.severity, plain(each.seen), plain(each.fix)),
+            tone="bad" if each.is_fatal else "unknown",
+        )
+        for each in sorted(findings, key=lambda found: (not found.is_fatal, found.rule))
+    ]
+    return [Table(columns, rows, is_sortable=False)] if rows else []
+
+
+# ---------------------------------------------------------------- the rules and events
 
 CHAPTERS = {
     "E": "The entry, before it runs",
     "A": "Its answers",
     "T": "How they came about",
     "R": "The record",
-    "W": "Doubts, which keep nobody off the board",
+    "W": "Warnings; the run is still ranked",
 }
 """What the first letter of a rule's name means."""
 
@@ -297,135 +365,251 @@ DIVISION_WORDS: Mapping[Division, str] = {
 """What may be done in each division."""
 
 
-def render_rules(rules: Sequence[Rule]) -> RenderableType:
-    """List rules by chapter, each with what to do when it is broken."""
-    parts: list[RenderableType] = []
+def rules_document(
+    rules: Sequence[Rule], *, events: Mapping[str, Event] | None = None, tiers: Sequence[float] = ()
+) -> Document:
+    """Return rules by chapter with what to do when one is broken, after the events and tiers."""
+    parts = [_event_section(each) for each in (events or {}).values()]
+    if tiers:
+        shares = " or ".join(f"{100 * each:g}%" for each in tiers)
+        kept = f"{shares} of the reference's accuracy has to be left"
+        facts = Facts([*DIVISION_WORDS.items(), ("tier", kept)])
+        parts.append(Section("divisions", "Divisions and tiers", (facts,)))
+    columns = [
+        Column("rule"),
+        Column("requirement", least=20, wraps=True),
+        Column("if not", least=20, wraps=True),
+    ]
     for letter, title in CHAPTERS.items():
-        chapter = [each for each in rules if each.id.startswith(letter)]
-        if not chapter:
-            continue
-        table = Table.grid(padding=(0, 2))
-        for rule in chapter:
-            told = Text.assemble(rule.title, "\n", (f"if not: {rule.fix}", "dim"))
-            table.add_row(Text(rule.id, style="bold"), told)
-        parts += [Text(title, style="bold"), Padding(table, (0, 0, 1, 3))]
-    return Group(*parts)
+        rows = [(each.id, each.title, each.fix) for each in rules if each.id.startswith(letter)]
+        if rows:
+            parts.append(Section(f"rules-{letter}", title, (Table(columns, rows),)))
+    return Document("", None, parts)
 
 
-def render_events(events: Mapping[str, Event]) -> RenderableType:
-    """List the events with what is asked and what is measured."""
-    parts: list[RenderableType] = []
-    for event in events.values():
-        table = Table.grid(padding=(0, 2))
-        for measure in event.measures:
-            mark = "" if measure.is_scored else ", not scored"
-            table.add_row(measure.name, Text(f"{measure.about}{mark}", style="dim"))
-        heading = Text.assemble((event.name, "bold"), f"  {event.title}: {event.about}")
-        parts += [heading, Padding(table, (0, 0, 1, 3))]
-    return Group(*parts)
+def _event_section(event: Event) -> Section:
+    columns = [Column("measure"), Column("what it is", least=20, wraps=True)]
+    rows = [
+        (each.name, each.about + ("" if each.is_scored else ", not scored"))
+        for each in event.measures
+    ]
+    title = f"{event.name}: {event.title}"
+    return Section(event.name, title, (Table(columns, rows, is_sortable=False),), event.about)
 
 
-def render_divisions(tiers: Sequence[float]) -> RenderableType:
-    """List the divisions with what may be done in them, and the tiers."""
-    table = Table.grid(padding=(0, 2))
-    for division, about in DIVISION_WORDS.items():
-        table.add_row(Text(division, style="bold"), Text(about, style="dim"))
-    shares = " or ".join(f"{100 * each:g}%" for each in tiers)
-    kept = Text(f"{shares} of the reference's accuracy has to be left", style="dim")
-    table.add_row(Text("tier", style="bold"), kept)
-    return Group(Text("Divisions and tiers", style="bold"), Padding(table, (0, 0, 1, 3)))
+# ---------------------------------------------------------------- boards
 
-
-# ---------------------------------------------------------------- boards of the competition in the
-# terminal: ranks with intervals, and what is not ranked
-
-SHARED_RANK = "A rank that is shared (=) means: no difference between these is shown."
 ABOUT: dict[BoardKind, str] = {
     "speed": "how many times faster than the reference, over the heats of all runs",
     "innovation": "what the techniques contribute at least, weighted by how rare they are",
     "composite": "70% speed, 30% innovation",
 }
+OF_SCORES = (
+    "A score is how many times better than the reference, which ran in turns with the entry, with "
+    "a 95% interval over the heats of all runs. A shared rank (=): no difference is shown."
+)
+VERIFIED = "run by the organiser on the round's questions"
+UNVERIFIED = "as the teams report; not run by the organiser"
 NOT_CHECKED_HERE = "signed; whether by the organiser's key could not be checked here"
-SHORT_HASH = 12
+FEW_RUNS = 20
+NOT_REVEALED = "not revealed yet"
 
 
-def show_board(
-    board: Board, event: str | None = None, *, kind: BoardKind = "speed"
-) -> RenderableType:
-    """Lay out one kind of table for each contest, or for those of one event."""
-    contests = board.of_event(event)
-    parts: list[RenderableType] = []
-    for each in contests:
-        parts += [*_contest(each, kind), Text("")]
-    if not contests:
-        where = f" of {event_title(event)}" if event else ""
-        parts = [Text(f"There is no run{where} yet.", style="yellow"), Text("")]
-    return Group(
-        *parts,
-        *_missing_part(contests),
-        *_damaged(board),
-        *_rounds(board),
-        Text(SHARED_RANK, style="dim"),
-        Text(NOT_AFFILIATED, style="dim"),
+def board_document(
+    board: Board, *, event: str | None = None, kinds: Sequence[BoardKind] = KINDS, name: str = ""
+) -> Document:
+    """Return the rankings of each contest, or of those of one event, and what they rest on."""
+    numbered = list(enumerate(board.contests, 1))
+    chosen = [(n, each) for n, each in numbered if event in (None, each.contest.event)]
+    blocks: list[Block] = []
+    if chosen:
+        rows = [_overview_row(each, f"contest-{n}") for n, each in chosen]
+        about = "Who is ahead in speed: all that share the first rank. Tiers are apart."
+        overview = (Table(OVERVIEW, rows), Paragraph(OF_SCORES, "faint"))
+        blocks = [Section("overview", "Overview", overview, about)]
+    blocks += [_contest(each, f"contest-{n}", kinds) for n, each in chosen]
+    return Document(
+        f"TinyTorch competition: {plain(name)}" if name else "TinyTorch competition",
+        _banner(board, event),
+        [*blocks, *_foundations(board)],
+        subtitle=NOT_AFFILIATED,
     )
 
 
 def print_board(board: Board, kind: BoardKind = "speed", *, event: str | None = None) -> None:
     """Print a board on stdout."""
-    show(show_board(board, event, kind=kind))
+    show(render(board_document(board, event=event, kinds=(kind,))))
 
 
-# ---------------------------------------------------------------- words that pages share
+def _banner(board: Board, event: str | None) -> Banner:
+    runs = [each for each in board.runs if event in (None, each.judgement.entry.event)]
+    teams = {run.judgement.entry.team for run in runs}
+    verified = sum(run.is_verified for run in runs)
+    not_checked = sum(run.status == NOT_CHECKED for run in runs)
+    contests = board.of_event(event)
+    facts = (
+        ("contests", str(len(contests))),
+        ("verified runs", str(verified)),
+        ("unverified runs", str(len(runs) - verified - not_checked)),
+        *([("signatures not checked", str(not_checked))] if not_checked else []),
+        ("runs not ranked", str(sum(len(each.refused) for each in contests))),
+        ("files that do not count", str(len(board.damaged))),
+    )
+    if not teams:
+        where = f" of {_event_title(event)}" if event else ""
+        return Banner(f"No runs{where} yet", "Submit an entry to be the first.", facts, "unknown")
+    sentence = "Every run counts; there is no best-of."
+    if not_checked:
+        sentence += f" {_counted(not_checked, 'signature')} not checked, and not counted; "
+        sentence += f"{WHAT_TO_INSTALL}."
+    return Banner(f"{_counted(len(teams), 'team')} on the board", sentence, facts)
 
 
-def rank_texts(places: Sequence[Place]) -> list[str]:
+OVERVIEW = (
+    Column("contest", least=20),
+    Column("ahead", least=12),
+    Column("score"),
+    Column("status", rank=1),
+    Column("ranked", "number", rank=2),
+    Column("not ranked", "number", rank=2),
+)
+
+
+def _overview_row(found: ContestBoard, anchor: str) -> list[Cell | str]:
+    where = found.contest
+    name = contest_text(where.event, where.division, where.tier)
+    ranking = found.verified if found.verified.speed else found.unverified
+    count = len(found.verified.speed) + len(found.unverified.speed)
+    first = [each for each in ranking.speed if each.rank == 1]
+    status = "verified" if ranking is found.verified else "unverified"
+    return [
+        Cell(name, name, anchor=anchor),
+        ", ".join(plain(each.standing.team) for each in first) or "no valid run",
+        score_text(first[0].score) if first else UNKNOWN,
+        status if first else "",
+        Cell(str(count), count),
+        Cell(str(len(found.refused)), len(found.refused)),
+    ]
+
+
+# ---------------------------------------------------------------- one contest
+
+
+def _contest(found: ContestBoard, anchor: str, kinds: Sequence[BoardKind]) -> Section:
+    where = found.contest
+    parts = (
+        ("verified", "Verified", _ranking(found.verified, kinds), VERIFIED),
+        ("unverified", "Unverified", _ranking(found.unverified, kinds), UNVERIFIED),
+        ("not-checked", "Signature not checked", _unchecked(found.not_checked), NOT_CHECKED_HERE),
+        ("not-ranked", "Not ranked", _refused(found.refused), ""),
+    )
+    sections: list[Block] = [
+        Section(f"{anchor}-{name}", title, blocks, about)
+        for name, title, blocks, about in parts
+        if blocks
+    ]
+    if not (found.verified.speed or found.unverified.speed or found.not_checked):
+        sections.insert(0, Paragraph("No valid run yet.", "unknown"))
+    return Section(anchor, contest_text(where.event, where.division, where.tier), sections)
+
+
+def _ranking(ranking: Ranking, kinds: Sequence[BoardKind]) -> list[Block]:
+    if not ranking.speed:
+        return []
+    tables = [table for kind in kinds for table in TABLES[kind](ranking.table(kind))]
+    if "speed" not in kinds:
+        return [*tables]
+    return [Only(("html",), (_forest(ranking.speed),)), *tables, *_records(ranking.history)]
+
+
+def _forest(places: Sequence[Place]) -> ForestPlot:
+    rows = [
+        ForestRow(
+            f"{rank}  {plain(place.standing.team)}",
+            place.score.value,
+            place.score.low,
+            place.score.high,
+            score_text(place.score),
+            TONES[place.score.verdict],
+        )
+        for rank, place in zip(_ranks(places), places, strict=True)
+    ]
+    return ForestPlot(rows, 0.0, BAND, title="Speed.", about="Rank, team, score and interval.")
+
+
+def _ranks(places: Sequence[Place]) -> list[str]:
     """Write ranks; one that is shared has an equals sign."""
     ranks = [place.rank for place in places]
     return [f"{rank}=" if ranks.count(rank) > 1 else f"{rank}" for rank in ranks]
 
 
-def accuracy_text(found: AccuracyComparison | None) -> str:
-    """Write the mean score of an entry."""
+def _table(
+    kind: BoardKind,
+    places: Sequence[Place],
+    columns: Sequence[Column],
+    cells: Callable[[Place], Sequence[Cell | str]],
+) -> Table:
+    """Return a ranking; each row begins with rank, team, score and interval."""
+    heads = [
+        Column("rank", "number"),
+        Column("team", least=16),
+        Column(kind, "bar"),
+        Column("95% interval" if kind != "innovation" else "at least to at most", rank=1),
+    ]
+    most = max(place.score.value for place in places)
+    rows = []
+    for rank, place in zip(_ranks(places), places, strict=True):
+        entry, score = place.standing.entry, place.score
+        head: tuple[Cell | str, ...] = (
+            Cell(rank, place.rank),
+            Cell(plain(entry.team), title=f"entry {entry.sha256[:SHORT_HASH]}"),
+            Cell(ratio_text(score.value), score.value, bar=score.value / most),
+            Cell(_ends(score), score.low),
+        )
+        rows.append((*head, *cells(place)))
+    return Table([*heads, *columns], rows, f"{kind}: {ABOUT[kind]}")
+
+
+def _speed(places: Sequence[Place]) -> list[Table]:
+    columns = [
+        Column("verdict", rank=1),
+        Column("accuracy", "number", "of the last run, on the questions that were timed", rank=2),
+        Column(
+            "peak memory", "number", "median over the heats of the growth of the process", rank=4
+        ),
+        Column("runs (heats)", "number", "valid runs, all of which count, and heats", rank=3),
+        Column("techniques", rank=5, least=10),
+        Column("last run", rank=8),
+        Column("notes", rank=7, least=16, wraps=True),
+    ]
+    return [_table("speed", places, columns, _speed_cells)]
+
+
+def _speed_cells(place: Place) -> list[Cell | str]:
+    standing, accuracy = place.standing, place.standing.accuracy
+    return [
+        Cell(place.score.verdict, tone=TONES[place.score.verdict]),
+        Cell(_accuracy_text(accuracy), accuracy.candidate_mean if accuracy else None),
+        Cell(bytes_text(standing.peak_bytes), standing.peak_bytes),
+        Cell(f"{_runs_text(standing)} ({len(standing.heats)})", len(standing.heats)),
+        _techniques(standing.entry.techniques),
+        date_text(standing.created_at),
+        Cell("; ".join(_standing_notes(place)), tone="unknown"),
+    ]
+
+
+def _accuracy_text(found: AccuracyComparison | None) -> str:
     return UNKNOWN if found is None else accuracy_writer(found)(found.candidate_mean)
 
 
-def runs_text(standing: Standing) -> str:
-    """Say from how many runs a standing comes, and how many there are of its entry."""
+def _runs_text(standing: Standing) -> str:
+    """Return from how many runs a standing comes, and how many there are of its entry."""
     valid = len(standing.runs)
     return f"{valid} of {valid + standing.refused}" if standing.refused else f"{valid}"
 
 
-def credit_text(credit: Credit) -> str:
-    """Say what a technique counts, and why."""
-    if credit.contribution is None:
-        return f"{plain(credit.technique)}: not measured"
-    words = f"{plain(credit.technique)}: {score_text(credit.contribution)}"
-    others = f"{credit.without_it} of {credit.others} others do without"
-    words += f", {others if credit.others else 'no other team yet'}"
-    return words + (", also helps in another event" if credit.helps_elsewhere else "")
-
-
-def not_checked_text(count: int) -> str:
-    """Say how many signatures were not checked, and what to install."""
-    runs = "1 run" if count == 1 else f"{count} runs"
-    return f"The signature of {runs} was not checked, so that they do not count; {WHAT_TO_INSTALL}"
-
-
-def cap_text(innovation: Innovation) -> str:
-    """Say why innovation is less than the credits come to; "" where it is not."""
-    if not innovation.is_capped:
-        return ""
-    return f"capped by its speed: the credits come to {ratio_text(innovation.uncapped)}"
-
-
-def innovation_text(innovation: Innovation) -> str:
-    """Write innovation; one that is capped says so."""
-    words = ratio_text(innovation.value)
-    return f"{words} (capped by its speed)" if innovation.is_capped else words
-
-
-def standing_notes(place: Place) -> list[str]:
-    """Say what to know before believing a row."""
+def _standing_notes(place: Place) -> list[str]:
+    """Return what to know before believing a row."""
     standing, notes = place.standing, []
     if standing.status == SEED_NOT_REVEALED:
         notes.append("seed not revealed yet")
@@ -440,223 +624,237 @@ def standing_notes(place: Place) -> list[str]:
     return notes
 
 
-# ---------------------------------------------------------------- the parts
-
-
-def _contest(found: ContestBoard, kind: BoardKind) -> Iterator[RenderableType]:
-    where = found.contest
-    yield Text(contest_text(where.event, where.division, where.tier), style="bold")
-    yield Text(f"{kind}: {ABOUT[kind]}", style="dim")
-    if not (found.verified.speed or found.unverified.speed or found.not_checked):
-        yield Text("No valid run yet.", style="yellow")
-    yield from _ranking(found.verified, kind, "")
-    yield from _ranking(found.unverified, kind, "unverified: as the teams say themselves")
-    yield from _not_checked(found.not_checked)
-    yield from _refused(found.refused)
-
-
-def _ranking(ranking: Ranking, kind: BoardKind, title: str) -> Iterator[RenderableType]:
-    places = ranking.table(kind)
-    if not places:
-        return
-    if title:
-        yield Text(title, style="yellow")
-    yield _table(places, kind)
-    if kind == "innovation":
-        yield named_lines(
-            (plain(place.standing.team), Text(credit, style="dim"))
-            for place in places
-            for credit in (*map(credit_text, place.innovation.credits), cap_text(place.innovation))
-            if credit
+def _innovation(places: Sequence[Place]) -> list[Table]:
+    columns = [Column("notes", rank=2, least=16, wraps=True)]
+    found = [
+        _table(
+            "innovation",
+            places,
+            columns,
+            lambda place: [Cell(_cap_text(place.innovation), tone="unknown")],
         )
-    if kind == "speed" and ranking.history:
-        last = ranking.history[-1]
-        since = f"{plain(last.team)} since {moment_text(last.created_at)}, {score_text(last.score)}"
-        yield Text(f"record: {since}", style="dim")
-
-
-def _table(places: Sequence[Place], kind: BoardKind) -> FittingTable:
-    standings = [place.standing for place in places]
-    verdicts = [each.score.verdict for each in standings]
-    scores = [
-        innovation_text(p.innovation) if kind == "innovation" else score_text(p.score)
-        for p in places
     ]
-    return FittingTable(
-        "rank  team",
-        [
-            Text(f"{rank:<4}  {plain(each.team)}")
-            for rank, each in zip(rank_texts(places), standings, strict=True)
-        ],
-        [
-            Column(kind, scores, 0, "left"),
-            Column("verdict", verdicts if kind == "speed" else [""] * len(places), 1, "left"),
-            Column("accuracy", [accuracy_text(each.accuracy) for each in standings], 2),
-            Column("peak memory", [bytes_text(each.peak_bytes) for each in standings], 4),
-            Column("runs", [runs_text(each) for each in standings], 3),
-            Column("heats", [str(len(each.heats)) for each in standings], 6),
-            Column("techniques", [_techniques(each) for each in standings], 5, "left", least=10),
-            Column(
-                "notes", ["; ".join(standing_notes(each)) for each in places], 7, "left", least=10
-            ),
-        ],
-        [VERDICT_STYLES[verdict] if kind == "speed" else "" for verdict in verdicts],
-        label_least=16,
-    )
+    credits = [row for place in places for row in _credit_rows(place)]
+    if credits:
+        named = [
+            Column("team", least=16),
+            Column("technique", least=12),
+            Column("contributes", "number"),
+            Column("others without it", "number", "teams with a verified entry in this event", 2),
+            Column("helps elsewhere", rank=3),
+            Column("credit", "number", rank=1),
+        ]
+        found.append(Table(named, credits, "what each technique counts"))
+    return found
 
 
-def _techniques(standing: Standing) -> str:
-    return ", ".join(plain(each.name) for each in standing.entry.techniques) or "none"
+def _credit_rows(place: Place) -> Iterator[list[Cell | str]]:
+    for credit in place.innovation.credits:
+        found = credit.contribution
+        yield [
+            plain(place.standing.team),
+            plain(credit.technique),
+            Cell(score_text(found) if found else "not measured", found.low if found else None),
+            Cell(f"{credit.without_it} of {credit.others}", credit.rarity),
+            "yes" if credit.helps_elsewhere else "no",
+            Cell(ratio_text(math.exp(credit.value)), credit.value),
+        ]
 
 
-def _not_checked(runs: Sequence[KeptRun]) -> Iterator[RenderableType]:
-    if not runs:
+def _cap_text(innovation: Innovation) -> str:
+    """Return why innovation is less than the credits come to; "" where it is not."""
+    if not innovation.is_capped:
+        return ""
+    return f"capped by its speed: the credits come to {ratio_text(innovation.uncapped)}"
+
+
+def _composite(places: Sequence[Place]) -> list[Table]:
+    columns = [Column("speed", "number", rank=2), Column("innovation", "number", rank=2)]
+    columns.append(Column("notes", rank=3, least=16, wraps=True))
+    return [_table("composite", places, columns, _composite_cells)]
+
+
+def _composite_cells(place: Place) -> list[Cell | str]:
+    speed, innovation = place.standing.score.value, place.innovation
+    return [
+        Cell(ratio_text(speed), speed),
+        Cell(ratio_text(innovation.value), innovation.value),
+        Cell("innovation capped by its speed" if innovation.is_capped else "", tone="unknown"),
+    ]
+
+
+TABLES: Mapping[BoardKind, Callable[[Sequence[Place]], list[Table]]] = {
+    "speed": _speed,
+    "innovation": _innovation,
+    "composite": _composite,
+}
+
+
+def _records(marks: Sequence[RecordMark]) -> Iterator[Block]:
+    """Yield who holds the record, and who held it from when; from two on, also as a chart."""
+    if not marks:
         return
-    yield Text(f"{NOT_CHECKED}: {NOT_CHECKED_HERE}", style="yellow")
-    yield named_lines(
+    last = marks[-1]
+    since = f"{plain(last.team)} since {_moment(last.created_at)}, {score_text(last.score)}"
+    yield Paragraph(f"record: {since}", "faint")
+    columns = [
+        Column("since"),
+        Column("team"),
+        Column("score then", "number"),
+        Column("95% interval"),
+        Column("entry", "code"),
+    ]
+    rows = [
         (
-            f"- {plain(run.judgement.entry.team)}",
-            Text(f"{run_score_text(run.judgement)}, {moment_text(run.judgement.created_at)}"),
+            date_text(mark.created_at),
+            plain(mark.team),
+            Cell(ratio_text(mark.score.value), mark.score.value),
+            _ends(mark.score),
+            mark.entry_sha256[:SHORT_HASH],
+        )
+        for mark in reversed(marks)
+    ]
+    chart = TrendLine(
+        [mark.score.value for mark in marks],
+        "x",
+        [(mark.score.low, mark.score.high) for mark in marks],
+        ends=(plain(marks[0].created_at)[:10], plain(last.created_at)[:10]),
+        titles=[
+            f"{plain(m.team)}, {date_text(m.created_at)}: {score_text(m.score)}" for m in marks
+        ],
+        has_levels=False,
+        title="Records, oldest first.",
+        about="A new one needs its whole interval above the former score.",
+    )
+    charts = [chart] if len(marks) > 1 else []
+    yield Folded("Records", (*charts, Table(columns, rows)), is_open=True)
+
+
+# ---------------------------------------------------------------- who is not ranked
+
+
+def _unchecked(runs: Sequence[KeptRun]) -> list[Block]:
+    columns = [Column("team"), Column("score of the run"), Column("when"), RECORD]
+    rows = [
+        (
+            plain(run.judgement.entry.team),
+            _score_cell(run.judgement.score),
+            date_text(run.judgement.created_at),
+            _record(run),
         )
         for run in runs
-    )
+    ]
+    return [Table(columns, rows)] if rows else []
 
 
-def _refused(refused: Sequence[RefusedRun]) -> Iterator[RenderableType]:
-    if not refused:
-        return
-    yield Text("not ranked", style="red")
-    rows = []
-    for each in refused:
-        judgement = each.run.judgement
-        seen = [found.seen for found in judgement.findings if found.is_fatal]
-        words = plain(": ".join([each.reason, "; ".join(seen)] if seen else [each.reason]))
-        rows.append((f"- {plain(judgement.entry.team)}", Text(words)))
-    yield named_lines(rows)
+def _refused(refused: Sequence[RefusedRun]) -> list[Block]:
+    columns = [
+        Column("team", least=16),
+        Column("why", least=12, wraps=True),
+        Column("what was seen", rank=1, least=20, wraps=True),
+        Column("what to do", rank=4, least=20, wraps=True),
+        Column("status", rank=3),
+        Column("when", rank=2),
+        RECORD,
+    ]
+    return [Table(columns, [_refused_row(each) for each in refused])] if refused else []
 
 
-def _missing_part(contests: Sequence[ContestBoard]) -> Iterator[RenderableType]:
-    """Say once what it takes to check signatures."""
-    count = sum(len(each.not_checked) for each in contests)
-    if count:
-        yield Text(f"{not_checked_text(count)}.", style="yellow")
-        yield Text("")
+def _refused_row(refused: RefusedRun) -> list[Cell | str]:
+    judgement = refused.run.judgement
+    found = [each for each in judgement.findings if each.is_fatal]
+    return [
+        plain(judgement.entry.team),
+        Cell(plain(refused.reason), tone="bad"),
+        "; ".join(f"{plain(each.rule)}: {plain(each.seen)}" for each in found),
+        "; ".join(plain(each.fix) for each in found),
+        refused.run.status,
+        date_text(judgement.created_at),
+        _record(refused.run),
+    ]
 
 
-def _damaged(board: Board) -> Iterator[RenderableType]:
-    if board.damaged:
-        yield Text("Files that do not count", style="bold")
-        for each in board.damaged:  # a path is long: what is wrong with it stands below
-            yield Text(plain(each.path), overflow="fold")
-            yield Padding(Text(plain(each.reason), style="yellow"), (0, 0, 0, 2), expand=False)
-        yield Text("")
+RECORD = Column("record", "code", rank=5)
 
 
-def _rounds(board: Board) -> Iterator[RenderableType]:
+def _record(run: KeptRun) -> Cell:
+    return Cell(run.sha256[:SHORT_HASH], title=plain(run.path))
+
+
+# ---------------------------------------------------------------- what a board rests on
+
+
+def _foundations(board: Board) -> Iterator[Section]:
+    """Yield rounds, files that do not count, all runs, and the files to compute with."""
     if board.rounds:
-        yield Text("Rounds", style="bold")
-        yield named_lines(
-            (plain(each.name), Text(f"commitment {each.commitment[:SHORT_HASH]}..., {_seed(each)}"))
-            for each in board.rounds
-        )
-        yield Text("")
-
-
-def _seed(found: Round) -> str:
-    return f"seed {found.seed[:SHORT_HASH]}..." if found.seed else "seed not revealed yet"
-
-
-# ---------------------------------------------------------------- the competition in the terminal:
-# what a judge saw, findings with their fixes, and boards
-
-
-def show_judgement(judgement: Judgement) -> RenderableType:
-    """Lay out what one run before the judge gave, top to bottom: the verdict first."""
-    words, style = headline(judgement)
-    return Group(
-        Text(words, style=style),
-        *_section("Findings", _findings(judgement.findings)),
-        *_section("Against the reference", _measures(judgement)),
-        *_accuracy(judgement),
-        *_section("What each technique contributes", _ablations(judgement)),
-        *_section("The run", [named_lines((k, Text(v)) for k, v in run_facts(judgement))]),
-        *_section("Not measured", _dashes(missing_lines(judgement))),
-        *_section("Notes", _dashes(map(plain, judgement.notes), "yellow")),
+        yield Section("rounds", "Rounds", (_rounds(board),), OF_ROUNDS)
+    if board.damaged:
+        items = [Item(plain(each.path), (plain(each.reason),)) for each in board.damaged]
+        yield Section("damaged", "Files that do not count", (Bullets(items, tone="unknown"),))
+    if board.runs:
+        table = Table(RUNS, [_run_row(each) for each in board.runs[::-1]])
+        count = len(board.runs)
+        folded = Folded(_counted(count, "run"), (table,), count <= FEW_RUNS)
+        about = "Every run that was stored, the newest first. There is no best-of."
+        yield Section("runs", "All runs", (folded,), about)
+    files = (
+        Attachment("board.csv", to_csv(board), "text/csv", "CSV: a row for each standing"),
+        Attachment("board.json", to_json(board), "application/json", "JSON: everything"),
     )
+    yield Section("files", "Files", files, "The data of this page; both files are inside of it.")
 
 
-def show_findings(findings: Sequence[Finding]) -> RenderableType:
-    """Lay out findings with the names of their rules and what to do; also says when all is well."""
-    if not findings:
-        return Text("Nothing was found against the rules.", style="green")
-    fatal = sum(each.is_fatal for each in findings)
-    parts = [_counted(fatal, "finding that counts", "findings that count")] if fatal else []
-    if len(findings) > fatal:
-        parts.append(_counted(len(findings) - fatal, "warning", "warnings"))
-    style = "bold red" if fatal else "bold yellow"
-    return Group(Text(", ".join(parts), style=style), *_findings(findings))
+OF_ROUNDS = (
+    "The commitment is the SHA-256 of three lines: tinytorch round, the name, the seed. It is "
+    "published before the round, the seed after it; with that, anyone can draw the same questions."
+)
 
 
-def _counted(count: int, one: str, many: str) -> str:
-    return f"{count} {one if count == 1 else many}"
-
-
-def _section(title: str, parts: Iterable[RenderableType]) -> list[RenderableType]:
-    found = list(parts)
-    return [Text(""), Text(title, style="bold"), *found] if found else []
-
-
-def _dashes(lines: Iterable[str], style: str = "") -> list[Text]:
-    return [Text(f"- {line}", style=style) for line in lines]
-
-
-def _findings(findings: Sequence[Finding]) -> Iterator[RenderableType]:
-    if not findings:
-        return
-    rows = []
-    for each in sorted(findings, key=lambda found: (not found.is_fatal, found.rule)):
-        rule, seen, fix = finding_lines(each)
-        rows.append((rule, Text(seen, style="red" if each.is_fatal else "yellow")))
-        rows.append(("", Text(f"to do: {fix}", style="dim")))
-    yield named_lines(rows)
-
-
-def _measures(judgement: Judgement) -> Iterator[RenderableType]:
-    picture = measure_plot(judgement)
-    if picture is not None:
-        yield picture
-    rows = measure_rows(judgement)
-    if judgement.heats:
-        yield Text("")
-        yield FittingTable(
-            "median of the heats",
-            [Text(row[0]) for row in rows],
-            [
-                Column("reference", [row[1] for row in rows]),
-                Column("entry", [row[2] for row in rows]),
-                Column("what it is", [row[4] for row in rows], 1, "left"),
-            ],
-            label_least=12,
+def _rounds(board: Board) -> Table:
+    columns = [
+        Column("round", least=12),
+        Column("since", rank=2),
+        Column("commitment", "code", least=SHORT_HASH),
+        Column("seed", "code", rank=1, least=len(NOT_REVEALED)),
+    ]
+    rows = [
+        (
+            plain(each.name),
+            date_text(each.created_at) if each.created_at else UNKNOWN,
+            each.commitment,
+            each.seed or Cell(NOT_REVEALED, tone="unknown"),
         )
+        for each in board.rounds
+    ]
+    return Table(columns, rows)
 
 
-def _accuracy(judgement: Judgement) -> Iterator[RenderableType]:
-    if judgement.accuracy is not None:
-        yield Text("")
-        yield Text(accuracy_line(judgement.accuracy))
+RUNS = (
+    Column("when"),
+    Column("team"),
+    Column("contest"),
+    Column("score", "number"),
+    Column("status"),
+    Column("findings"),
+    Column("round"),
+    Column("signed"),
+    RECORD,
+)
 
 
-def _ablations(judgement: Judgement) -> Iterator[RenderableType]:
-    rows = ablation_rows(judgement)
-    if rows:
-        yield Text("The whole entry against the entry without it, in heats of their own.", "dim")
-        yield FittingTable(
-            "technique",
-            [Text(name) for name, _, _ in rows],
-            [
-                Column("contributes", [score_text(score) for _, score, _ in rows]),
-                Column("notes", [said for _, _, said in rows], 1, "left", least=16),
-            ],
-            [VERDICT_STYLES[score.verdict] if score else "yellow" for _, score, _ in rows],
-            label_least=12,
-        )
+def _run_row(run: KeptRun) -> list[Cell | str]:
+    found = run.judgement
+    entry = found.entry
+    rules = sorted({plain(each.rule) for each in found.findings if each.is_fatal})
+    signed = "not checked" if run.status == NOT_CHECKED else "yes" if run.signer else "no"
+    return [
+        date_text(found.created_at),
+        plain(entry.team),
+        contest_text(entry.event, entry.division, entry.tier),
+        _score_cell(found.score),
+        Cell(run.status, tone="" if run.is_verified else "unknown"),
+        Cell(", ".join(rules), tone="bad"),
+        plain(found.round_name),
+        Cell(signed, title=plain(run.signer)),
+        _record(run),
+    ]

@@ -24,17 +24,23 @@ know the classes here only. Their rules, so that a builder rarely asks which med
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib import import_module
 from typing import Any, Literal, TypeAlias
 
+import numpy as np
+import numpy.typing as npt
+
 from tinytorch.errors import SettingError
 from tinytorch.measure.environment import Environment
+from tinytorch.measure.estimate import Estimate
 from tinytorch.reporting.quantities import HEADROOM, UNKNOWN, Mark
 
 __all__ = [
     "BUILDERS",
+    "Attachment",
     "Banner",
     "Beside",
     "Block",
@@ -50,8 +56,13 @@ __all__ = [
     "Item",
     "Link",
     "LogPlot",
+    "MarginPlot",
     "Only",
     "Paragraph",
+    "ParetoPlot",
+    "ParetoPoint",
+    "Picture",
+    "Pictures",
     "Preformatted",
     "Row",
     "Run",
@@ -63,6 +74,7 @@ __all__ = [
     "TrendLine",
     "Words",
     "document_of",
+    "notes_once",
     "open_rows",
     "plain_text",
 ]
@@ -152,6 +164,16 @@ class Preformatted:
     title: str = ""
 
 
+@dataclass(frozen=True)
+class Attachment:
+    """A file inside of the page, to be saved from there; other media leave it out."""
+
+    name: str
+    text: str
+    media_type: str
+    about: str
+
+
 # ---------------------------------------------------------------- tables
 
 Kind = Literal["text", "code", "number", "bar"]
@@ -162,7 +184,8 @@ class Column:
     """A column: `kind` decides how its cells are aligned and sorted, `about` explains it.
 
     Where a terminal is narrow, the columns with the highest `rank` go first. Cells may be cut down
-    to `least` letters before that; None keeps them whole, but for those of the first column.
+    to `least` letters before that; None keeps them whole, but for those of the first column. With
+    `wraps` they go on below instead.
     """
 
     title: str
@@ -170,6 +193,7 @@ class Column:
     about: str = ""
     rank: int = 0
     least: int | None = None
+    wraps: bool = False
 
 
 @dataclass(frozen=True)
@@ -339,12 +363,66 @@ class Distribution(Chart):
 
 @dataclass(frozen=True)
 class LogPlot(Chart):
-    """Marks over two logarithmic axes, with the line of a law, y by x."""
+    """Marks over two logarithmic axes, and the line of a law; made of letters on pages as well."""
 
     marks: Sequence[Mark]
-    law: Callable[[float], float] | None = None
     x_unit: str = ""
     y_unit: str = ""
+    law: Callable[[float], float] | None = None
+
+
+@dataclass(frozen=True)
+class MarginPlot(Chart):
+    """A difference with its ends, beside zero and the margin that it must not fall below."""
+
+    value: float
+    low: float
+    high: float
+    margin: float
+    unit: str = ""
+    tone: Tone = "neutral"
+    sides: tuple[str, str] = ("worse", "better")
+
+
+@dataclass(frozen=True)
+class ParetoPoint:
+    """One candidate; `tone` may also be a class of a series, such as series-2."""
+
+    name: str
+    x: Estimate
+    y: Estimate
+    is_on_front: bool = False
+    tone: str = "neutral"
+
+
+@dataclass(frozen=True)
+class ParetoPlot(Chart):
+    """Two objectives against each other, with steps along the candidates on the front.
+
+    A front over more objectives than these two may hold points that are beaten here.
+    """
+
+    points: Sequence[ParetoPoint]
+    titles: tuple[str, str]
+    units: tuple[str, str] = ("", "")
+    lower_is_better: tuple[bool, bool] = (True, True)
+    are_log: tuple[bool, bool] = (True, False)
+
+
+@dataclass(frozen=True)
+class Picture:
+    """An image of two colours, with words below it."""
+
+    bright: npt.NDArray[np.bool_]
+    text: str
+    tone: Tone = ""
+
+
+@dataclass(frozen=True)
+class Pictures(Chart):
+    """Small images beside each other."""
+
+    pictures: Sequence[Picture]
 
 
 # ---------------------------------------------------------------- the whole
@@ -392,7 +470,8 @@ class Section:
 
 
 Block: TypeAlias = (
-    "Paragraph | Bullets | Facts | Preformatted | Table | Chart | Folded | Only | Beside | Section"
+    "Paragraph | Bullets | Facts | Preformatted | Attachment | Table | Chart | Folded | Only"
+    " | Beside | Section"
 )
 
 
@@ -426,49 +505,106 @@ class Document:
     subtitle: str = ""
 
 
+# ---------------------------------------------------------------- notes about several things
+
+NUMBER = re.compile(r"\d[\d.]*")
+
+
+def notes_once(notes: Sequence[tuple[str, str]], *, total: int, every: str) -> list[str]:
+    """Return notes, each with the name of what it is about; those that are alike are said once.
+
+    They are alike where only their numbers differ. `every` names all of `total` things.
+    """
+    groups: dict[str, list[tuple[str, str]]] = {}
+    for name, note in notes:
+        groups.setdefault(without_numbers(note), []).append((name, note))
+    return [_said_once(group, total, every) for group in groups.values()]
+
+
+def without_numbers(text: str) -> str:
+    """Return a text that is the same as another of which only numbers differ."""
+    return NUMBER.sub("#", text)
+
+
+def _said_once(group: Sequence[tuple[str, str]], total: int, every: str) -> str:
+    (name, note), others = group[0], group[1:]
+    if any(text != note for _, text in others):
+        return f"{name}: {note}; the like of {len(others)} more"
+    if len(group) == total > 1:
+        return f"{every}: {note}"
+    return f"{name} and {len(others)} more: {note}" if others else f"{name}: {note}"
+
+
 # ---------------------------------------------------------------- the document of a result
 
 BUILDERS = {
+    "tinytorch.benchmarking.performance.PerformanceTable": (
+        "tinytorch.reporting.benchmarking_classics:performances_document"
+    ),
+    "tinytorch.benchmarking.suite_run.EntryOutcome": "tinytorch.reporting.suite:suite_document",
+    "tinytorch.comparison.comparison.Comparison": (
+        "tinytorch.reporting.comparison:comparison_document"
+    ),
+    "tinytorch.comparison.self_check.SelfCheck": (
+        "tinytorch.reporting.comparison:self_check_document"
+    ),
+    "tinytorch.competition.board.Board": "tinytorch.reporting.competition:board_document",
+    "tinytorch.competition.judgement.Judgement": (
+        "tinytorch.reporting.competition:judgement_document"
+    ),
     "tinytorch.profiling.profile.Profile": "tinytorch.reporting.profile:profile_document",
     "tinytorch.profiling.size_scaling.SizeScaling": "tinytorch.reporting.machine:scaling_document",
     "tinytorch.records.gate_result.GateResult": "tinytorch.reporting.gate:gate_document",
     "tinytorch.records.history.Trend": "tinytorch.reporting.history:history_document",
     "tinytorch.records.record.Record": "tinytorch.reporting.history:record_document",
+    "tinytorch.transforms.compression.CompressionResult": (
+        "tinytorch.reporting.transforms:compression_document"
+    ),
+    "tinytorch.transforms.deployment.Deployment": (
+        "tinytorch.reporting.transforms:deployment_document"
+    ),
     "tinytorch.transforms.kernel_choice.KernelReport": (
         "tinytorch.reporting.machine:kernels_document"
     ),
+    "tinytorch.transforms.kv_cache.CacheTradeoff": (
+        "tinytorch.reporting.transforms:tradeoff_document"
+    ),
+    "tinytorch.transforms.plan.Plan": "tinytorch.reporting.transforms:plan_document",
+    "tinytorch.transforms.quantize.Calibration": (
+        "tinytorch.reporting.transforms:calibration_document"
+    ),
+    "tinytorch.transforms.quantize.sensitivity.Sensitivity": (
+        "tinytorch.reporting.transforms:sensitivity_document"
+    ),
+    "tinytorch.tuning.optimization.Optimization": (
+        "tinytorch.reporting.optimization:optimization_document"
+    ),
     "tinytorch.tuning.sizes.SizeAdvice": "tinytorch.reporting.advice:size_advice_document",
+    "tinytorch.tuning.tour.Tour": "tinytorch.reporting.tour:tour_document",
 }
 """Type of a result -> the module and the function that build its document, imported when needed."""
-TOGETHER = frozenset({"tinytorch.reporting.history:history_document"})
+TOGETHER = frozenset(
+    {
+        "tinytorch.reporting.history:history_document",
+        "tinytorch.reporting.suite:suite_document",
+    }
+)
 """Builders of a sequence of results, such as the trends of a history."""
 
 
 def document_of(result: Any, **context: Any) -> Document:
     """Return the document of a result; `context` is what its builder takes beside it."""
-    builder, result = builder_of(result, BUILDERS, together=TOGETHER, face="report")
-    document: Document = loaded(builder)(result, **context)
-    return document
-
-
-def has_builder(result: Any) -> bool:
-    """Tell whether a result, or each of several, has a document."""
-    is_nothing = are_many(result) and not result
-    return not is_nothing and _found(_type_of(result), BUILDERS) is not None
-
-
-def builder_of(
-    result: Any, table: Mapping[str, str], *, together: Iterable[str], face: str
-) -> tuple[str, Any]:
-    """Return the row for a result, and the result as its builder takes it: alone or in a tuple."""
-    name, many = row_for(result, table, face=face), are_many(result)
-    if many and name not in together:
+    name, many = row_for(result, BUILDERS), are_many(result)
+    if many and name not in TOGETHER:
         if len(result) > 1:
             raise SettingError(
                 f"one report shows one {type(result[0]).__name__}, not {len(result)}"
             )
         result = result[0]
-    return name, (result,) if name in together and not many else result
+    document: Document = loaded(name)(
+        (result,) if name in TOGETHER and not many else result, **context
+    )
+    return document
 
 
 def are_many(result: Any) -> bool:
@@ -482,26 +618,17 @@ def loaded(name: str) -> Any:
     return getattr(import_module(module), function)
 
 
-def row_for(result: Any, table: Mapping[str, str], *, face: str) -> str:
+def row_for(result: Any, table: Mapping[str, str]) -> str:
     """Return the row for the type of a result; several are of the type of the first.
 
-    Types are written as ``package.module.Name``, so that a table imports none of them. `face` is
-    what the table is about, such as "HTML report".
+    Types are written as ``package.module.Name``, so that a table imports none of them.
     """
     if are_many(result) and not result:
         raise SettingError("there is nothing to report: no results were given")
-    kind = _type_of(result)
-    found = _found(kind, table)
+    kind = type(result[0] if are_many(result) else result)
+    names = (f"{each.__module__}.{each.__qualname__}" for each in kind.__mro__)
+    found = next((table[name] for name in names if name in table), None)
     if found is None:
         known = ", ".join(sorted(each.rpartition(".")[2] for each in table))
-        raise SettingError(f"a {kind.__name__} has no {face}; there is one for: {known}")
+        raise SettingError(f"a {kind.__name__} has no report; there is one for: {known}")
     return found
-
-
-def _type_of(result: Any) -> type:
-    return type(result[0] if are_many(result) else result)
-
-
-def _found(kind: type, table: Mapping[str, str]) -> str | None:
-    rows = (table.get(f"{each.__module__}.{each.__qualname__}") for each in kind.__mro__)
-    return next(filter(None, rows), None)

@@ -21,8 +21,12 @@ GAP = 2
 MARGIN = 0.05
 """The part of the width that is left free at each end."""
 OUTER_SHARE = 0.05
-"""So many of the points at each end may lie outside of the picture; one wild point must not
+"""This share of the points at each end may lie outside of the picture; one wild point must not
 squeeze the rest."""
+
+
+COLOURS = {"good": "green", "bad": "red", "neutral": "cyan", "unknown": "yellow"}
+"""Tone -> colour of an interval in a terminal."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +54,7 @@ class ForestRow:
     low: float
     high: float
     text: str = ""
-    style: str = ""
+    tone: str = ""
 
 
 @dataclass(frozen=True)
@@ -75,14 +79,15 @@ class ForestPlot(Chart):
             yield line
 
     def lines(self, width: int, letters: _Letters = LETTERS) -> list[Text]:
-        """Draw the plot in so many columns."""
+        """Draw the plot in `width` columns."""
         labels = [row.label for row in self.rows] + ([self.points_label] if self.points else [])
         label_width = min(LONGEST_LABEL, max(map(len, labels)))
         text_width = max((len(row.text) for row in self.rows), default=0)
         columns = width - label_width - GAP - (text_width + GAP if text_width else 0)
         if columns < LEAST_CANVAS:  # the numbers matter more than the picture
             return [
-                Text(f"{_cut(row.label, label_width)}  {row.text}", row.style) for row in self.rows
+                Text(f"{_cut(row.label, label_width)}  {row.text}", _style(row))
+                for row in self.rows
             ]
         axis = self._axis(columns)
         lines = []
@@ -91,7 +96,7 @@ class ForestPlot(Chart):
             canvas[axis.place(1)] = letters.one
             _draw(row, axis, canvas, letters)
             beside = f"{'':{GAP}}{row.text}" if row.text else ""
-            lines.append(_line(row.label, label_width, "".join(canvas), beside, row.style))
+            lines.append(_line(row.label, label_width, "".join(canvas), beside, _style(row)))
         if self.points:
             strip = _strip(self.points, axis, letters)
             lines.append(_line(self.points_label, label_width, strip, "", ""))
@@ -104,7 +109,7 @@ class ForestPlot(Chart):
 
     @property
     def ends(self) -> tuple[float, float]:
-        """Give the ratios at both ends of the axis."""
+        """The ratios at both ends of the axis."""
         known = [1 / (1 + self.band) ** 2, (1 + self.band) ** 2, *_inner(self.points)]
         known += [end for row in self.rows for end in (row.value, row.low, row.high)]
         logs = [math.log(each) for each in known if 0 < each < math.inf]
@@ -138,14 +143,14 @@ class ForestPlot(Chart):
 
 @dataclass(frozen=True)
 class _Axis:
-    """Logarithms from `low` to `high` over so many columns."""
+    """Logarithms from `low` to `high` over some columns."""
 
     low: float
     high: float
     columns: int
 
     def place(self, ratio: float) -> int:
-        """Give the column of a ratio; what lies outside is put at the end."""
+        """Return the column of a ratio; what lies outside is put at the end."""
         if ratio <= 0:
             return 0
         share = (math.log(ratio) - self.low) / (self.high - self.low) if ratio < math.inf else 1.0
@@ -172,6 +177,10 @@ def _draw(row: ForestRow, axis: _Axis, canvas: list[str], letters: _Letters) -> 
     canvas[middle] = letters.value
 
 
+def _style(row: ForestRow) -> str:
+    return COLOURS.get(row.tone, row.tone)
+
+
 def _strip(points: Sequence[float], axis: _Axis, letters: _Letters) -> str:
     counts = [0] * axis.columns
     for point in points:
@@ -181,7 +190,7 @@ def _strip(points: Sequence[float], axis: _Axis, letters: _Letters) -> str:
 
 
 def _inner(points: Sequence[float]) -> list[float]:
-    """Give the ends of what is left without the outermost points."""
+    """Return the ends of what is left without the outermost points."""
     if not points:
         return []
     ordered = sorted(points)

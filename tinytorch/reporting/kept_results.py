@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from tinytorch.benchmarking.suite_run import ENTRY_KIND, EntryOutcome
+from tinytorch.codec import DataError
 from tinytorch.comparison.comparison import Comparison
 from tinytorch.errors import RecordError, SettingError, TinyTorchError
 from tinytorch.records.record import Record
@@ -27,7 +28,7 @@ DAMAGE = (KeyError, TypeError, ValueError, AttributeError, IndexError)
 
 @dataclass(frozen=True)
 class KeptResult:
-    """A comparison, an optimization or the outcomes of a suite, as somebody kept it.
+    """A comparison, an optimization or the outcomes of a suite, as it was kept.
 
     `context` is what reports say beside it, such as what the two sides of a comparison were.
     """
@@ -42,12 +43,12 @@ class KeptResult:
 
 
 def result_in_store(store: RecordStore, hash_prefix: str) -> KeptResult:
-    """Give what the record with this hash holds; of an entry of a suite, its whole run."""
+    """Return what the record with this hash holds; of an entry of a suite, its whole run."""
     return _of_record(store.get(hash_prefix), store)
 
 
 def last_result(store: RecordStore) -> KeptResult:
-    """Give the newest result of a store that can be shown."""
+    """Return the newest result of a store that can be shown."""
     kinds = (OPTIMIZATION_KIND, COMPARISON_KIND, ENTRY_KIND)
     found = [
         record for kind in kinds for record in store.find(kind=kind, newest_first=True, limit=1)
@@ -118,7 +119,7 @@ READERS: dict[str, Callable[[Record, RecordStore | None], tuple[Result, dict[str
 
 
 def result_in_file(path: Path) -> KeptResult:
-    """Give the result in a file that a command wrote with ``--json``, or that is a record."""
+    """Return the result in a file that a command wrote with ``--json``, or that is a record."""
     try:
         text = path.read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -128,7 +129,7 @@ def result_in_file(path: Path) -> KeptResult:
 
 
 def result_in_text(text: str, source: str) -> KeptResult:
-    """Give the result in what a command printed with ``--json``; `source` is named in errors."""
+    """Return the result in what a command printed with ``--json``; `source` is named in errors."""
     try:
         fields = json.loads(text)
     except ValueError as error:
@@ -192,7 +193,7 @@ def _no_report(source: str, command: object) -> str:
 
 
 def _damaged(source: str, error: Exception) -> TinyTorchError:
-    if isinstance(error, TinyTorchError):
+    if isinstance(error, TinyTorchError) and not isinstance(error, DataError):
         return error
     missing = f"{error} is missing" if isinstance(error, KeyError) else str(error)
     return RecordError(f"{source} is damaged, or of another version of tinytorch: {missing}")

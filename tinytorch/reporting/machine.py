@@ -307,7 +307,7 @@ def _scaling_plot(scaling: SizeScaling) -> LogPlot:
     if check is not None:
         marks.append(Mark(at, check.latency.median, CHECKED))
         legend.append(f"{CHECKED} measured for the check")
-    return LogPlot(marks, time.value_at, y_unit="s", title="  ".join(legend))
+    return LogPlot(marks, law=time.value_at, y_unit="s", title="  ".join(legend))
 
 
 def _written(scaling: SizeScaling) -> list[tuple[Trend, Write]]:

@@ -9,27 +9,8 @@ from typing import Any, Literal
 
 from rich.console import Console, RenderableType
 
-from tinytorch.benchmarking.suite_run import EntryOutcome
-from tinytorch.comparison.comparison import (
-    Comparison,
-    quality_doubt,
-    quality_loss,
-)
-from tinytorch.measure.estimate import FASTER, INCONCLUSIVE, SAME, SLOWER
-from tinytorch.reporting.comparison import (
-    accuracy_line,
-    beside_the_times,
-    call_count_text,
-    call_rows,
-    forest_plot_of,
-    measured_rows,
-    missing_lines,
-    note_lines,
-    outputs_line,
-    quality_headline,
-    verdict_text,
-)
 from tinytorch.reporting.document import (
+    Attachment,
     Beside,
     Block,
     Bullets,
@@ -48,36 +29,23 @@ from tinytorch.reporting.document import (
     Strong,
     Table,
     Words,
-    builder_of,
     depths,
     document_of,
-    has_builder,
-    loaded,
     open_rows,
     pieces,
 )
-from tinytorch.reporting.quantities import UNKNOWN, FittingTable, sparkline
-from tinytorch.reporting.suite import (
-    NO_COMPARISON,
-    TITLES,
-    scenario_tables,
-    shared_notes,
-    suite_head,
-)
+from tinytorch.reporting.quantities import UNKNOWN, sparkline
 from tinytorch.reporting.terminal import CHARTS, SPARKLINE
 
 __all__ = [
     "Alignment",
     "code",
-    "comparison_markdown",
     "escaped",
     "fenced",
     "folded",
     "listed",
     "notebook_html",
     "report_markdown",
-    "suite_markdown",
-    "table_of",
     "table_rows",
     "write",
 ]
@@ -134,21 +102,6 @@ def table_rows(
     alignments = alignments or ["left"] * len(heads)
     rule = "|".join("---:" if each == "right" else "---" for each in alignments)
     return [_line(heads), f"|{rule}|", *map(_line, rows)]
-
-
-def table_of(table: FittingTable) -> list[str]:
-    """Write a table of the terminal with all columns in which a row has something."""
-    columns = [
-        column
-        for column in table.columns
-        if any(cell.strip() not in ("", UNKNOWN) for cell in column.cells)
-    ]
-    heads = [escaped(each) for each in (table.title, *(column.title for column in columns))]
-    rows = [
-        [escaped(label.plain), *(escaped(column.cells[place]) for column in columns)]
-        for place, label in enumerate(table.labels)
-    ]
-    return table_rows(heads, rows, alignments=["left", *(column.justify for column in columns)])
 
 
 def listed(lines: Iterable[str]) -> list[str]:
@@ -292,6 +245,7 @@ BLOCKS: dict[type, Callable[[Any], list[str]]] = {
     Bullets: _bullets,
     Facts: _facts,
     Preformatted: _preformatted,
+    Attachment: lambda block: [],
     Table: _table,
     Chart: _chart,
     Folded: _folded,
@@ -332,108 +286,16 @@ def notebook_html(renderable: RenderableType, *, width: int = 140) -> str:
     return console.export_html(inline_styles=True, code_format=HTML)
 
 
-# ---------------------------------------------------------------- results as Markdown, for a pull
-# request or a wiki: the twins of what the terminal shows
-
-MARKS = {FASTER: "✅", SLOWER: "❌", SAME: "⚪", INCONCLUSIVE: "❔"}
-LOST = "❌"
-
-
-def comparison_markdown(comparison: Comparison, *, about: Sequence[str] = ()) -> str:
-    """Write a comparison: verdict, forest plot and numbers open, the rest folded."""
-    quality = quality_headline(comparison)
-    head = quality or verdict_text(comparison)
-    lines = [f"### {_mark(comparison)} {escaped(head)}", ""]
-    if quality:
-        lines += [escaped(verdict_text(comparison)), ""]
-    lines += [f"{escaped(line)}  " for line in about]
-    lines += [*([""] if about else []), fenced(forest_plot_of(comparison)), ""]
-    names = (comparison.baseline_name, comparison.candidate_name)
-    rows = [[escaped(cell) for cell in row] for row in measured_rows(comparison)]
-    heads = ["", *map(code, names), "ratio"]
-    lines += table_rows(heads, rows, alignments=("left", "right", "right", "left"))
-    lines.append("")
-    said = list(beside_the_times(comparison))
-    if comparison.accuracy is not None:
-        said.append(accuracy_line(comparison.accuracy))
-    if comparison.outputs is not None:
-        said.append(outputs_line(comparison.outputs))
-    lines += [*listed(said), *([""] if said else [])]
-    lines += folded(f"{call_count_text(comparison)} single calls", _calls(comparison))
-    lines += folded("Notes", listed(note_lines(comparison)))
-    lines += folded("Not measured", listed(missing_lines(comparison)))
-    return _joined(lines)
-
-
-def suite_markdown(
-    outcomes: Sequence[EntryOutcome],
-    *,
-    name: str = "suite",
-    planned: int | None = None,
-    run: str = "",
-    notes: Sequence[str] = (),
-) -> str:
-    """Write what is finished of a suite: a table per scenario, what failed, what to doubt."""
-    planned = len(outcomes) if planned is None else planned
-    failed = [each for each in outcomes if each.failure is not None]
-    mark = f"{LOST} " if failed else ""
-    head = suite_head(outcomes, planned=planned, run=run)
-    lines = [f"### {mark}{escaped(name)}", "", f"{escaped(head)}.", ""]
-    for scenario, (_, table) in scenario_tables(outcomes).items():
-        lines += [f"**{escaped(scenario)}**: {escaped(TITLES[scenario])}", "", *table_of(table), ""]
-    if failed:
-        lines += [f"**Failed: {len(failed)}**", ""]
-        lines += [f"- {code(each.name)}: {escaped(str(each.failure))}" for each in failed]
-        lines.append("")
-    lines += folded("Notes", listed([*notes, *shared_notes(outcomes)]))
-    return _joined([*lines, NO_COMPARISON, ""])
-
-
-# Type of a result -> the module and the function that write it. By name, so that nobody waits for
-# those of other results.
-WRITERS = {
-    "tinytorch.comparison.comparison.Comparison": (
-        "tinytorch.reporting.markdown:comparison_markdown"
-    ),
-    "tinytorch.benchmarking.suite_run.EntryOutcome": (
-        "tinytorch.reporting.markdown:suite_markdown"
-    ),
-    "tinytorch.tuning.optimization.Optimization": (
-        "tinytorch.reporting.optimization:optimization_markdown"
-    ),
-}
-
-
-TOGETHER = ("tinytorch.reporting.markdown:suite_markdown",)
+# ---------------------------------------------------------------- any result as Markdown
 
 
 def report_markdown(result: Any, **context: Any) -> str:
-    """Write a profile, comparison or optimization, the outcomes of a suite, or some trends.
+    """Return a profile, comparison or optimization, the outcomes of a suite, or some trends.
 
-    Outcomes and trends come as sequences. What a writer can say beside the result goes into
+    Outcomes and trends come as sequences. What a document can say beside the result goes into
     `context`, such as the `name` of a suite.
     """
-    if has_builder(result):
-        return write(document_of(result, **context))
-    builder, result = builder_of(result, WRITERS, together=TOGETHER, face="Markdown")
-    written: str = loaded(builder)(result, **context)
-    return written
-
-
-def _mark(comparison: Comparison) -> str:
-    if quality_loss(comparison):
-        return LOST
-    is_doubtful = quality_doubt(comparison) and comparison.verdict != SLOWER
-    return MARKS[INCONCLUSIVE if is_doubtful else comparison.verdict]
-
-
-def _calls(comparison: Comparison) -> list[str]:
-    rows = [[escaped(cell) for cell in row] for row in call_rows(comparison)]
-    if not rows:
-        return []
-    names = (comparison.baseline_name, comparison.candidate_name)
-    heads = ["", code(names[0]), "95% interval", code(names[1]), "95% interval"]
-    return table_rows(heads, rows, alignments=("left", "right", "left", "right", "left"))
+    return write(document_of(result, **context))
 
 
 def _joined(lines: Sequence[str]) -> str:

@@ -21,13 +21,21 @@ from tinytorch.reporting.comparison import (
     missing_lines,
     note_lines,
     score_text,
+    shared_plot,
+    speedup_row,
     speedup_text,
 )
-from tinytorch.reporting.comparison import STYLES as COLOURS
-from tinytorch.reporting.document import Tone
-from tinytorch.reporting.forest_plot import ForestPlot, ForestRow, ratio_text
+from tinytorch.reporting.comparison import TONES as VERDICT_TONES
+from tinytorch.reporting.document import Tone, notes_once, without_numbers
+from tinytorch.reporting.forest_plot import ForestPlot
 from tinytorch.reporting.profile_words import device_sentence, mostly_waits, reasons
-from tinytorch.reporting.quantities import UNKNOWN, percent_text, rate_text, seconds_text
+from tinytorch.reporting.quantities import (
+    UNKNOWN,
+    percent_text,
+    rate_text,
+    ratio_text,
+    seconds_text,
+)
 from tinytorch.transforms.inference_mode import INFERENCE_MODE
 from tinytorch.tuning.attempt import (
     ACCURACY_INCONCLUSIVE,
@@ -52,7 +60,7 @@ from tinytorch.tuning.ranking import OBJECTIVE_OF, value_at
 
 __all__ = [
     "AIMS",
-    "AS_IT_IS",
+    "BASELINE_NAME",
     "STYLES",
     "TONES",
     "ablation_plot",
@@ -66,18 +74,14 @@ __all__ = [
     "counted_outcomes",
     "every_note",
     "forest_plot",
-    "front_name",
     "headline",
     "interval_text",
     "limit_line",
     "limits_owner",
     "metric_of",
     "reason_lines",
-    "score_title",
     "share_text",
-    "speed_phrase",
     "speed_text",
-    "tried_words",
     "verdict_word",
     "why_slow",
 ]
@@ -116,7 +120,7 @@ def attempt_phrases(attempt: Attempt, goal: str = "latency") -> list[str]:
         return [attempt.outcome]
     measured = attempt.measured
     phrases = {
-        "time": speed_phrase(attempt.comparison),
+        "time": _speed_phrase(attempt.comparison),
         "memory": _bytes_phrase(measured.memory, "in memory"),
         "size": _bytes_phrase(measured.size, "on disk"),
     }
@@ -128,7 +132,7 @@ def attempt_phrases(attempt: Attempt, goal: str = "latency") -> list[str]:
     return [each for each in found if each]
 
 
-def speed_phrase(comparison: Comparison) -> str:
+def _speed_phrase(comparison: Comparison) -> str:
     """Say what is shown about time: ``2.31x faster (2.25x to 2.38x)``."""
     ends = f"{ratio_text(comparison.speedup_low)} to {ratio_text(comparison.speedup_high)}"
     if comparison.verdict == FASTER:
@@ -137,7 +141,7 @@ def speed_phrase(comparison: Comparison) -> str:
         return f"slower (a speedup of {speedup_text(comparison)})"
     if comparison.verdict == SAME:
         return f"as fast ({ends})"
-    return f"inconclusive (interval {ends})"
+    return f"{comparison.verdict} (interval {ends})"
 
 
 def _bytes_phrase(share: Estimate | None, where: str) -> str:
@@ -211,12 +215,12 @@ def accuracy_change(attempt: Attempt) -> str:
 # ---------------------------------------------------------------- what an optimization says in
 # words: its verdict, why it was slow, reasons, limits and notes
 
-AS_IT_IS = "as it is"
+BASELINE_NAME = "baseline"
 PLURALS = {
     BETTER: "better",
     NO_GAIN: "without a gain",
     WORSE: "worse",
-    INCONCLUSIVE: "inconclusive",
+    INCONCLUSIVE: INCONCLUSIVE,
     ACCURACY_INCONCLUSIVE: "with an inconclusive accuracy",
     INACCURATE: "inaccurate",
     BROKEN: "broken",
@@ -236,7 +240,6 @@ CONFIRMED_ON = {
     "": "",
 }
 """Which model a confirmation is of -> how that is said; nothing in what earlier versions kept."""
-NUMBER = re.compile(r"\d[\d.]*")
 
 
 # ---------------------------------------------------------------- the verdict
@@ -373,32 +376,26 @@ def counted_outcomes(attempts: Sequence[Attempt]) -> str:
 
 
 def forest_plot(optimization: Optimization) -> ForestPlot | None:
-    """Give a row for every attempt that was timed, the best at the goal first; None without any."""
+    """Return a row for each attempt that was timed, the best at the goal first; None without."""
     timed = [(each, each.comparison) for each in optimization.ranked if each.comparison]
     if not timed:
         return None
     words = {each.name: SHORT.get(each.outcome, each.outcome) for each, _ in timed}
     widest = max(map(len, words.values()))
     rows = [
-        _row(
+        speedup_row(
             each.name,
             found,
             f"{words[each.name]:<{widest}}  {speedup_text(found)}",
-            STYLES[TONES[each.outcome]],
+            TONES[each.outcome],
         )
         for each, found in timed
     ]
-    # The widest of them is shown: what lies inside of the smallest may be a difference elsewhere.
-    floor, band = max(x.floor for _, x in timed), max(x.rule.band for _, x in timed)
-    return ForestPlot(rows, floor, band)
-
-
-def _row(label: str, found: Comparison, text: str, style: str) -> ForestRow:
-    return ForestRow(label, found.speedup, found.speedup_low, found.speedup_high, text, style)
+    return shared_plot(rows, [found for _, found in timed])
 
 
 def reason_lines(optimization: Optimization) -> Iterator[tuple[Attempt, str]]:
-    """Give every attempt that has no row in the picture, or a doubt, with the reason in words."""
+    """Yield every attempt that has no row in the picture, or a doubt, with the reason in words."""
     for each in optimization.ranked:
         if each.comparison is None or each.outcome == ACCURACY_INCONCLUSIVE:
             yield each, f"{each.outcome}: {each.reason}" if each.reason else each.outcome
@@ -407,9 +404,9 @@ def reason_lines(optimization: Optimization) -> Iterator[tuple[Attempt, str]]:
 
 
 def limits_owner(optimization: Optimization) -> str:
-    """Name the model whose limits are checked: the recommended one, or the one as it is."""
+    """Name the model whose limits are checked: the recommended one, or the baseline."""
     best = optimization.recommended
-    return best.name if best else f"the model {AS_IT_IS}"
+    return best.name if best else "the baseline"
 
 
 def _milliseconds(value: float) -> str:
@@ -442,30 +439,22 @@ def limit_line(check: LimitCheck) -> str:
     return f"{what}: {value}, {most}"
 
 
-def front_name(name: str) -> str:
-    """Name an attempt on the front; the model itself has no name there."""
-    return name or AS_IT_IS
-
-
 def ablation_plot(optimization: Optimization) -> ForestPlot | None:
-    """Give a row for every part of the best stack that was timed apart; None without any."""
+    """Return a row for every part of the best stack that was timed apart; None without any."""
     found = [(each.part, each.comparison) for each in optimization.ablation if each.comparison]
     if not found:
         return None
-    rows = [_row(part, each, speedup_text(each), COLOURS[each.verdict]) for part, each in found]
-    floor, band = max(x.floor for _, x in found), max(x.rule.band for _, x in found)
-    return ForestPlot(rows, floor, band)
+    rows = [
+        speedup_row(part, each, speedup_text(each), VERDICT_TONES[each.verdict])
+        for part, each in found
+    ]
+    return shared_plot(rows, [each for _, each in found])
 
 
 def metric_of(optimization: Optimization) -> str:
     """Name what scores are: what `evaluate` calls it, or accuracy where there are none."""
     compared = [each.comparison for each in optimization.attempts if each.comparison]
     return next((each.accuracy.metric for each in compared if each.accuracy), "accuracy")
-
-
-def score_title(optimization: Optimization) -> str:
-    """Give a short title for scores: long names of metrics have no room above a column."""
-    return "accuracy" if metric_of(optimization) == "accuracy" else "score"
 
 
 def contribution_words(contribution: Contribution) -> str:
@@ -487,24 +476,17 @@ def _byte_shares(comparison: Comparison) -> Iterator[str]:
 
 
 def asked_words(optimization: Optimization) -> str:
-    """Say what was asked for, of what, and how long it took."""
-    parts = [
-        f"{optimization.framework} on {optimization.device}",
-        f"goal {optimization.settings.goal}",
-        tried_words(optimization),
-    ]
-    return "; ".join(parts)
-
-
-def tried_words(optimization: Optimization) -> str:
-    """Say how much was tried: ``11 attempts in 1 min 2 s, 3 of them better``."""
+    """Say what was asked for, and how much was tried in which time."""
     count, helped = len(optimization.attempts), len(optimization.helped)
-    attempts = f"{count} attempt{'' if count == 1 else 's'} in {seconds_text(optimization.seconds)}"
-    return f"{attempts}, {helped} of them better" if helped and count > 1 else attempts
+    tried = f"{count} attempt{'' if count == 1 else 's'} in {seconds_text(optimization.seconds)}"
+    if helped and count > 1:
+        tried += f", {helped} of them better"
+    where = f"{optimization.framework} on {optimization.device}"
+    return f"{where}; goal {optimization.settings.goal}; {tried}"
 
 
 def why_slow(optimization: Optimization) -> list[str]:
-    """Give the sentences that say why the model as it was takes its time."""
+    """Return the sentences that say why the model as it was takes its time."""
     profile = optimization.profile
     if profile is not None:
         return list(reasons(profile, find_facts(profile)))
@@ -527,16 +509,17 @@ def _kept_bottleneck(found: Mapping[str, Any]) -> str:
 
 
 def every_note(optimization: Optimization) -> list[str]:
-    """Give what to doubt, and what could not be measured; what holds for several is said once."""
-    alike: dict[str, list[tuple[str, str]]] = {}
-    for each in optimization.attempts:
-        for note in _notes_of(each):
-            alike.setdefault(NUMBER.sub("#", note), []).append((each.name, note))
-    for each in optimization.confirmations:
-        for note in _notes_of(each):
-            alike.setdefault(NUMBER.sub("#", note), [(f"{each.name}, measured again", note)])
+    """Return what to doubt, and what could not be measured; what holds for several is said once."""
+    notes = [(each.name, note) for each in optimization.attempts for note in _notes_of(each)]
+    known = {without_numbers(note) for _, note in notes}
+    notes += [
+        (f"{each.name}, measured again", note)
+        for each in optimization.confirmations
+        for note in _notes_of(each)
+        if without_numbers(note) not in known
+    ]
     timed = sum(each.comparison is not None for each in optimization.attempts)
-    return [*optimization.notes, *(_said_once(pairs, timed) for pairs in alike.values())]
+    return [*optimization.notes, *notes_once(notes, total=timed, every="all that was timed")]
 
 
 def _notes_of(attempt: Attempt) -> list[str]:
@@ -548,14 +531,3 @@ def _notes_of(attempt: Attempt) -> list[str]:
     # Where a sentence is about it: elsewhere `compiled` or `threads` are ordinary words.
     subject = re.compile(rf"(^|: |\bof ){re.escape(attempt.name)}(?=[ :]|$)")
     return list(dict.fromkeys(subject.sub(r"\1it", each) for each in notes))
-
-
-def _said_once(pairs: Sequence[tuple[str, str]], timed: int) -> str:
-    (name, note), others = pairs[0], pairs[1:]
-    if not others:
-        return f"{name}: {note}"
-    if any(text != note for _, text in others):
-        return f"{name}: {note}; the like of {len(others)} more"
-    if len(pairs) == timed:
-        return f"all that was timed: {note}"
-    return f"{name} and {len(others)} more: {note}"

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "as_text",
+    "mb_text",
     "render_call",
     "render_context",
     "render_flops",
@@ -127,17 +128,26 @@ def render_memory(stats: Mapping[str, Any], name: str) -> RenderableType:
 def _memory_rows(stats: Mapping[str, Any]) -> Table:
     rows = _rows()
     above = stats["peak_mb"] - stats["baseline_mb"]
-    rows.add_row("peak", Text(_mb(above), style="bold"), "held at once, beyond what was there")
-    rows.add_row("kept", _mb(stats["allocated_mb"]), "still allocated at the end")
-    rows.add_row("traced", _mb(stats["baseline_mb"]), f"before; {_mb(stats['final_mb'])} after")
+    rows.add_row("peak", Text(mb_text(above), style="bold"), "held at once, beyond what was there")
+    rows.add_row("kept", mb_text(stats["allocated_mb"]), "still allocated at the end")
+    rows.add_row(
+        "traced",
+        mb_text(stats["baseline_mb"]),
+        f"before; {mb_text(stats['final_mb'])} after",
+    )
     if stats.get("tensor_peak_mb"):
-        rows.add_row("tensors", _mb(stats["tensor_peak_mb"]), "of the peak, PyTorch's on the host")
+        rows.add_row(
+            "tensors", mb_text(stats["tensor_peak_mb"]), "of the peak, PyTorch's on the host"
+        )
     if stats.get("process_after_mb") is not None:
-        before, after = _mb(stats["process_before_mb"]), _mb(stats["process_after_mb"])
+        before, after = (
+            mb_text(stats["process_before_mb"]),
+            mb_text(stats["process_after_mb"]),
+        )
         rows.add_row("process", after, f"resident after, {before} before")
     if stats.get("device_peak_mb") is not None:
-        kept = _mb(stats["device_allocated_mb"])
-        rows.add_row("device", _mb(stats["device_peak_mb"]), f"held at once; {kept} kept")
+        kept = mb_text(stats["device_allocated_mb"])
+        rows.add_row("device", mb_text(stats["device_peak_mb"]), f"held at once; {kept} kept")
     return rows
 
 
@@ -188,7 +198,7 @@ def _breakdown(layers: Mapping[str, int], total: int) -> RenderableType:
 def render_quick_profile(facts: Mapping[str, Any]) -> RenderableType:
     """Lay out the most important numbers of a model."""
     rows = _rows()
-    rows.add_row("parameters", f"{facts['parameters']:,}", _mb(facts["parameter_memory_mb"]))
+    rows.add_row("parameters", f"{facts['parameters']:,}", mb_text(facts["parameter_memory_mb"]))
     batch = facts["batch_size"]
     per = "per sample" if batch else "per call"
     rows.add_row(
@@ -206,7 +216,9 @@ def render_quick_profile(facts: Mapping[str, Any]) -> RenderableType:
     of_peak = "" if share is None else f"; {percent_text(share)} of this machine's peak"
     rows.add_row("speed", rate, f"of all work{of_peak}")
     rows.add_row(
-        "memory", _mb(facts["peak_memory_mb"]), f"peak; {_mb(facts['activation_memory_mb'])} made"
+        "memory",
+        mb_text(facts["peak_memory_mb"]),
+        f"peak; {mb_text(facts['activation_memory_mb'])} made",
     )
     rows.add_row("bottleneck", facts["bottleneck"] or "-", facts["bound_note"])
     return Group(_heading(facts["layer_type"]), rows, *_notes(facts["notes"]))
@@ -305,7 +317,8 @@ def _times(count: int) -> str:
     return "once" if count == 1 else f"{count:,} times"
 
 
-def _mb(size: float | None) -> str:
+def mb_text(size: float | None) -> str:
+    """Write a size in MB; small ones in bytes, so that they are not shown as nothing."""
     if size is None:
         return "-"
     return f"{size:.2f} MB" if abs(size) >= 0.01 or size == 0 else f"{size * 2**20:,.0f} bytes"

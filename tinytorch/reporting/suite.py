@@ -1,26 +1,40 @@
-"""A suite in the terminal: a table per scenario, what failed, and what to doubt."""
+"""Documents of suites: a table per scenario, fronts, what failed; and figures of matplotlib."""
 
 from __future__ import annotations
 
 import math
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Group, RenderableType
-from rich.text import Text
-
 from tinytorch.benchmarking.suite_file import Entry
-from tinytorch.benchmarking.suite_run import EntryOutcome, Front
+from tinytorch.benchmarking.suite_run import EntryOutcome, Front, suite_fronts
 from tinytorch.core.files import write_atomically
 from tinytorch.errors import MissingPartError, SettingError
 from tinytorch.measure.estimate import Estimate
 from tinytorch.measure.samples import Samples
+from tinytorch.reporting.document import (
+    Banner,
+    Beside,
+    Block,
+    Bullets,
+    Cell,
+    Code,
+    Column,
+    Document,
+    Folded,
+    Paragraph,
+    ParetoPlot,
+    ParetoPoint,
+    Run,
+    RunOrder,
+    Section,
+    Table,
+    notes_once,
+)
 from tinytorch.reporting.quantities import (
     UNKNOWN,
-    Column,
-    FittingTable,
     bytes_text,
     count_text,
     factor_text,
@@ -35,235 +49,337 @@ if TYPE_CHECKING:
 __all__ = [
     "FORMATS",
     "NO_COMPARISON",
-    "TITLES",
     "check_plot",
     "draw_suite",
-    "render_entries",
-    "render_suite",
-    "scenario_tables",
+    "entries_document",
     "shared_notes",
-    "suite_head",
+    "suite_document",
     "write_plot",
 ]
 
-
 TITLES = {
-    "single-stream": "one query after the other",
-    "offline": "all queries at once, in batches",
-    "server": "queries arrive at random, one worker",
+    "single-stream": "One query after the other.",
+    "offline": "All queries at once, in batches.",
+    "server": "Queries arrive at random, one worker.",
 }
-NUMBER = re.compile(r"\d[\d.]*")
 NO_COMPARISON = (
     "Entries were measured one after the other, each in a process of its own: ratios between them, "
     "or to an earlier run, are hints. `tinytorch compare` and `tinytorch gate` compare."
 )
 
 
-def render_entries(entries: Sequence[Entry]) -> RenderableType:
-    """List entries that were not run."""
-    table = FittingTable(
-        "entry",
-        [Text(entry.name) for entry in entries],
-        [
-            Column("budget", [seconds_text(entry.budget) for entry in entries]),
-            Column("key", [entry.key for entry in entries], 1, "left"),
-        ],
-    )
+def entries_document(entries: Sequence[Entry]) -> Document:
+    """Return a list of entries that were not run."""
+    columns = [Column("entry"), Column("budget", "number"), Column("key", rank=1)]
+    rows = [(each.name, Cell(seconds_text(each.budget), each.budget), each.key) for each in entries]
     count = "1 entry, it was not run" if len(entries) == 1 else f"{len(entries)} entries, none run"
-    return Group(table, Text(count, style="dim"))
+    return Document("", None, (Table(columns, rows), Paragraph(count, "faint")))
 
 
-def render_suite(
-    name: str,
+def suite_document(
     outcomes: Sequence[EntryOutcome],
     *,
-    planned: int,
+    name: str = "suite",
+    planned: int | None = None,
     run: str = "",
     notes: Sequence[str] = (),
-) -> RenderableType:
-    """Lay out what is finished of a suite."""
-    failed = [each for each in outcomes if each.failure is not None]
-    head = suite_head(outcomes, planned=planned, run=run)
-    parts: list[RenderableType] = [Text.assemble((name, "bold"), "  ", (head, "dim"))]
-    for scenario, (_, table) in scenario_tables(outcomes).items():
-        title = Text.assemble((scenario, "bold"), f"  {TITLES[scenario]}")
-        parts += [Text(""), title, table]
-    if failed:
-        parts += [Text(""), Text(f"Failed: {len(failed)}", style="bold red")]
-        parts += [Text(f"{each.name}: {each.failure}", style="red") for each in failed]
-    parts.append(Text(""))
-    said = [*notes, *shared_notes(outcomes)]
-    parts += [Text(f"- {note}", style="yellow") for note in said]
-    return Group(*parts, Text(NO_COMPARISON, style="dim"))
+) -> Document:
+    """Return what is finished of a suite; of `planned` entries some may be missing."""
+    planned = len(outcomes) if planned is None else planned
+    run = run or next((each.record.run for each in outcomes if each.record.run), "")
+    raw = {
+        "suite": name,
+        "run": run,
+        "planned": planned,
+        "entries": [each.to_dict() for each in outcomes],
+        "records": [each.record.to_dict() for each in outcomes],
+    }
+    return Document(
+        f"Suite {name}",
+        _banner(outcomes, planned),
+        list(_sections(outcomes)),
+        [*notes, *shared_notes(outcomes)],
+        outcomes[0].record.environment if outcomes else None,
+        raw,
+        "tinytorch-suite.json",
+        _progress(len(outcomes), planned, run),
+    )
 
 
-def suite_head(outcomes: Sequence[EntryOutcome], *, planned: int, run: str = "") -> str:
+def _progress(count: int, planned: int, run: str) -> str:
     """Say which run it is, and how much of it is finished."""
-    count = f"{len(outcomes)} of {planned}" if len(outcomes) < planned else str(planned)
-    words = f"{count} {'entry' if planned == 1 else 'entries'}"
+    finished = f"{count} of {planned}" if count < planned else str(planned)
+    words = f"{finished} {'entry' if planned == 1 else 'entries'}"
     return f"run {run}, {words}" if run else words
 
 
-def scenario_tables(
-    outcomes: Sequence[EntryOutcome],
-) -> dict[str, tuple[list[EntryOutcome], FittingTable]]:
-    """Give what was measured: for each scenario its entries, and a table with a row for each."""
+def _banner(outcomes: Sequence[EntryOutcome], planned: int) -> Banner:
+    failed = sum(each.failure is not None for each in outcomes)
+    measured, missing = len(outcomes) - failed, planned - len(outcomes)
+    facts = (("entries", str(planned)), ("measured", str(measured)), ("failed", str(failed)))
+    if failed:
+        verdict = "1 entry failed" if failed == 1 else f"{failed} entries failed"
+        return Banner(verdict, NO_COMPARISON, facts, "bad")
+    if missing:
+        verdict = f"Not finished: {missing} of {planned} entries are missing"
+        return Banner(verdict, NO_COMPARISON, facts, "unknown")
+    verdict = "1 entry measured" if planned == 1 else f"{planned} entries measured"
+    return Banner(verdict, NO_COMPARISON, facts)
+
+
+def _sections(outcomes: Sequence[EntryOutcome]) -> Iterator[Section]:
+    failed = [each for each in outcomes if each.failure is not None]
     measured = [each for each in outcomes if each.failure is None]
-    found = {}
-    for scenario, table in TABLES.items():
+    if failed:
+        reasons = [(Code(each.name), f": {each.failure}") for each in failed]
+        yield Section("failed", f"Failed: {len(failed)}", (Bullets(reasons, tone="bad"),))
+    for scenario, about in TITLES.items():
         rows = [each for each in measured if each.scenario == scenario]
         if rows:
-            found[scenario] = (rows, table(rows))
-    return found
+            table = _table(rows, (*FIELDS[scenario], *RESOURCES))
+            yield Section(scenario, scenario.capitalize(), (table,), about)
+    if fronts := [each for each in suite_fronts(outcomes) if len(each.points) > 1]:
+        yield _fronts(fronts, outcomes)
+    if orders := list(_orders(measured)):
+        yield Section("order", "Order of measuring", orders, "The values behind the numbers.")
 
 
-def _single_stream(rows: Sequence[EntryOutcome]) -> FittingTable:
-    return _table(
-        rows,
-        [
-            Column("p50", [_percentile(row, 50) for row in rows]),
-            Column("95% interval", [_percentile_range(row, 50) for row in rows], 4),
-            Column("p90", [_percentile(row, 90) for row in rows], 5),
-            Column("p99", [_percentile(row, 99) for row in rows], 1),
-            Column("95% interval", [_percentile_range(row, 99) for row in rows], 6),
-            Column("n", [_count(row) for row in rows], 8),
-        ],
-    )
+# ---------------------------------------------------------------- the tables
+
+Field = tuple[Column, Callable[[EntryOutcome], Cell]]
+"""A column, and what its cell says about an entry."""
 
 
-def _offline(rows: Sequence[EntryOutcome]) -> FittingTable:
-    return _table(
-        rows,
-        [
-            Column("throughput", [_throughput(row) for row in rows]),
-            Column("95% interval", [_throughput_range(row) for row in rows], 3),
-            Column("rounds", [_count(row) for row in rows], 8),
-        ],
-    )
+def _table(rows: Sequence[EntryOutcome], fields: Sequence[Field]) -> Table:
+    cells = [_with_bars(column, [cell(row) for row in rows]) for column, cell in fields]
+    labels = [Cell(row.label) for row in rows]
+    columns = [Column("entry", least=30), *(column for column, _ in fields)]
+    return Table(columns, list(zip(labels, *cells, strict=True)))
 
 
-def _server(rows: Sequence[EntryOutcome]) -> FittingTable:
-    found = [row.server or {} for row in rows]
-    return _table(
-        rows,
-        [
-            Column("queries/s", [count_text(each.get("rate")) for each in found]),
-            Column("is", [_certainty(each) for each in found], 1, "left"),
-            Column("not above", [count_text(each.get("too_high")) for each in found], 3),
-            Column("bound", [_bound(each) for each in found], 2, "left"),
-            Column("latency there", [_server_latency(row) for row in rows], 4),
-            Column("95% interval", [_server_range(row) for row in rows], 6),
-            Column("queries", [_queries(row) for row in rows], 8),
-            Column("rates", [str(len(each.get("trials", ()))) for each in found], 9),
-        ],
-    )
-
-
-TABLES = {"single-stream": _single_stream, "offline": _offline, "server": _server}
-
-
-def _table(rows: Sequence[EntryOutcome], columns: Sequence[Column]) -> FittingTable:
-    resources = [
-        Column("memory", [bytes_text(row.peak_bytes) for row in rows], 2),
-        Column("size", [bytes_text(row.file_bytes) for row in rows], 6),
-        Column("score", [_score(row) for row in rows], 3),
-        Column("95% interval", [_score_range(row) for row in rows], 7),
-        Column("time vs last", [factor_text(row.time_ratio) for row in rows], 5),
+def _with_bars(column: Column, cells: list[Cell]) -> list[Cell]:
+    """Draw what a scenario is about as shares of the largest."""
+    numbers = [each.sort for each in cells if isinstance(each.sort, int | float)]
+    if column.kind != "bar" or not any(numbers):
+        return cells
+    most = max(numbers)
+    return [
+        replace(each, bar=each.sort / most) if isinstance(each.sort, int | float) else each
+        for each in cells
     ]
-    labels = [Text(row.label) for row in rows]
-    return FittingTable("entry", labels, [*columns, *resources], label_least=30)
 
 
-def _percentile(row: EntryOutcome, q: float) -> str:
-    return seconds_text(None if row.latency is None else row.latency.percentile(q))
+def _percentile(q: float) -> Callable[[EntryOutcome], Cell]:
+    def cell(row: EntryOutcome) -> Cell:
+        value = None if row.latency is None else row.latency.percentile(q)
+        return Cell(seconds_text(value), value)
+
+    return cell
 
 
-def _percentile_range(row: EntryOutcome, q: float) -> str:
-    return UNKNOWN if row.latency is None else _seconds_range(row.latency.percentile_interval(q))
+def _percentile_range(q: float) -> Callable[[EntryOutcome], Cell]:
+    def cell(row: EntryOutcome) -> Cell:
+        if row.latency is None:
+            return Cell(UNKNOWN)
+        found = row.latency.percentile_interval(q)
+        ends = (found.low, found.high)
+        text = " to ".join(seconds_text(x) if math.isfinite(x) else UNKNOWN for x in ends)
+        return Cell(text, row.latency.percentile(q))
+
+    return cell
 
 
-def _seconds_range(interval: Estimate) -> str:
-    """Write an interval; an end that nobody knows is a dash."""
-    ends = (seconds_text(end) if math.isfinite(end) else UNKNOWN for end in _ends(interval))
-    return " to ".join(ends)
-
-
-def _ends(interval: Estimate) -> tuple[float, float]:
-    return interval.low, interval.high
-
-
-def _count(row: EntryOutcome) -> str:
-    return UNKNOWN if row.main is None else str(row.main.count)
-
-
-def _throughput(row: EntryOutcome) -> str:
-    return UNKNOWN if row.main is None else f"{count_text(row.main.median)} {row.main.unit}"
-
-
-def _throughput_range(row: EntryOutcome) -> str:
+def _throughput(row: EntryOutcome) -> Cell:
     if row.main is None:
-        return UNKNOWN
-    return " to ".join(map(count_text, _ends(row.main.median_interval())))
+        return Cell(UNKNOWN)
+    return Cell(f"{count_text(row.main.median)} {row.main.unit}", row.main.median)
 
 
-def _certainty(found: Mapping[str, Any]) -> str:
+def _throughput_range(row: EntryOutcome) -> Cell:
+    if row.main is None:
+        return Cell(UNKNOWN)
+    found = row.main.median_interval()
+    return Cell(f"{count_text(found.low)} to {count_text(found.high)}", row.main.median)
+
+
+def _at_percentile(
+    of: Callable[[float], Callable[[EntryOutcome], Cell]],
+) -> Callable[[EntryOutcome], Cell]:
+    """Return what writes the latency at the percentile that a server keeps to."""
+    return lambda row: of(row.server["percentile"])(row) if row.server else Cell(UNKNOWN)
+
+
+def _certainty(row: EntryOutcome) -> Cell:
     """Say how sure the rate is."""
+    found = row.server or {}
     if found.get("rate") is None:
-        return "none shown"
-    return "shown twice" if found["is_confirmed"] else "shown once"
+        return Cell("none shown")
+    return Cell("shown twice" if found["is_confirmed"] else "shown once")
 
 
-def _bound(found: Mapping[str, Any]) -> str:
+def _bound(row: EntryOutcome) -> Cell:
+    found = row.server or {}
     if "bound_s" not in found:
-        return UNKNOWN
+        return Cell(UNKNOWN)
     origin = "" if found["bound_is_given"] else " (own)"
-    return f"p{found['percentile']:g} <= {seconds_text(found['bound_s'])}{origin}"
+    return Cell(f"p{found['percentile']:g} <= {seconds_text(found['bound_s'])}{origin}")
 
 
-def _server_latency(row: EntryOutcome) -> str:
-    return UNKNOWN if row.server is None else _percentile(row, row.server["percentile"])
+def _server(name: str) -> Callable[[EntryOutcome], Cell]:
+    return lambda row: _count((row.server or {}).get(name))
 
 
-def _server_range(row: EntryOutcome) -> str:
-    return UNKNOWN if row.server is None else _percentile_range(row, row.server["percentile"])
+def _count(count: float | None) -> Cell:
+    return Cell(count_text(count), count)
 
 
-def _queries(row: EntryOutcome) -> str:
-    return UNKNOWN if row.latency is None else str(row.latency.count)
+def _whole(count: int | None) -> Cell:
+    return Cell(UNKNOWN if count is None else str(count), count)
 
 
-def _score(row: EntryOutcome) -> str:
-    return UNKNOWN if row.accuracy is None else _score_text(row.accuracy, row.accuracy["mean"])
+def _score(row: EntryOutcome) -> Cell:
+    found = row.accuracy
+    if found is None:
+        return Cell(UNKNOWN)
+    return Cell(_score_text(found, found["mean"]), float(found["mean"]))
 
 
-def _score_range(row: EntryOutcome) -> str:
+def _score_range(row: EntryOutcome) -> Cell:
     found = row.accuracy
     if found is None or not found["confidence"]:
-        return UNKNOWN
-    return " to ".join(_score_text(found, found[end]) for end in ("low", "high"))
+        return Cell(UNKNOWN)
+    text = " to ".join(_score_text(found, found[end]) for end in ("low", "high"))
+    return Cell(text, float(found["mean"]))
 
 
 def _score_text(found: Mapping[str, Any], value: float) -> str:
     return percent_text(value) if found["metric"] == "accuracy" else f"{value:.4g}"
 
 
+def _values(row: EntryOutcome) -> Cell:
+    return _whole(row.main.count if row.main else None)
+
+
+def _range_column(rank: int) -> Column:
+    return Column("95% interval", "number", rank=rank)
+
+
+FIELDS: dict[str, Sequence[Field]] = {
+    "single-stream": (
+        (Column("p50", "bar"), _percentile(50)),
+        (_range_column(4), _percentile_range(50)),
+        (Column("p90", "number", rank=5), _percentile(90)),
+        (Column("p99", "number", rank=1), _percentile(99)),
+        (_range_column(6), _percentile_range(99)),
+        (Column("n", "number", rank=8), _values),
+    ),
+    "offline": (
+        (Column("throughput", "bar"), _throughput),
+        (_range_column(3), _throughput_range),
+        (Column("rounds", "number", rank=8), _values),
+    ),
+    "server": (
+        (Column("queries/s", "bar"), _server("rate")),
+        (Column("is", rank=1), _certainty),
+        (Column("not above", "number", rank=3), _server("too_high")),
+        (Column("bound", rank=2), _bound),
+        (Column("latency there", "number", rank=4), _at_percentile(_percentile)),
+        (_range_column(6), _at_percentile(_percentile_range)),
+        (
+            Column("queries", "number", rank=8),
+            lambda row: _whole(row.latency.count if row.latency else None),
+        ),
+        (
+            Column("rates", "number", rank=9),
+            lambda row: _whole(len((row.server or {}).get("trials", ()))),
+        ),
+    ),
+}
+"""Scenario -> what its table says about an entry."""
+RESOURCES: Sequence[Field] = (
+    (
+        Column("memory", "number", rank=2),
+        lambda row: Cell(bytes_text(row.peak_bytes), row.peak_bytes),
+    ),
+    (
+        Column("size", "number", rank=6),
+        lambda row: Cell(bytes_text(row.file_bytes), row.file_bytes),
+    ),
+    (Column("score", "number", rank=3), _score),
+    (_range_column(7), _score_range),
+    (
+        Column("time vs last", "number", "the time over that of the last run", rank=5),
+        lambda row: Cell(factor_text(row.time_ratio), row.time_ratio),
+    ),
+)
+"""What every table says beside that."""
+
+
+# ---------------------------------------------------------------- pictures
+
+
+def _fronts(fronts: Sequence[Front], outcomes: Sequence[EntryOutcome]) -> Section:
+    by_name = {each.name: each for each in outcomes}
+    return Section(
+        "fronts",
+        "Fronts",
+        (Beside([_front(each, by_name) for each in fronts]),),
+        "Every point is an entry of one target, full ones are not beaten in both by any other. "
+        "Entries were measured one after the other: small differences may be chance.",
+    )
+
+
+def _front(front: Front, by_name: Mapping[str, EntryOutcome]) -> ParetoPlot:
+    is_score = front.objective != "peak memory"
+    points = [
+        ParetoPoint(
+            by_name[name].label.removeprefix(f"{front.target}/"),
+            _time_estimate(by_name[name], seconds),
+            _score_estimate(by_name[name], value) if is_score else Estimate.counted(value),
+            name in front.front,
+            "series-1",
+        )
+        for name, (seconds, value) in front.points.items()
+    ]
+    return ParetoPlot(
+        points,
+        ("time per example", front.objective),
+        ("s", {"%": "fraction"}.get(front.unit, front.unit)),
+        (True, not is_score),
+        title=f"{front.target}: time against {front.objective}.",
+    )
+
+
+def _time_estimate(outcome: EntryOutcome, seconds: float) -> Estimate:
+    found = outcome.seconds_per_example_interval
+    return Estimate.counted(seconds) if found is None else Estimate(seconds, found.low, found.high)
+
+
+def _score_estimate(outcome: EntryOutcome, score: float) -> Estimate:
+    found = outcome.accuracy or {}
+    if not found.get("confidence"):
+        return Estimate.counted(score)
+    return Estimate(score, float(found["low"]), float(found["high"]))
+
+
+def _orders(outcomes: Sequence[EntryOutcome]) -> Iterator[Block]:
+    """Yield the values of each entry in their order, folded away."""
+    for each in outcomes:
+        samples = each.main
+        if samples is None or samples.count < 3:
+            continue
+        title = f"{each.main_metric} in its order."
+        runs = [Run(each.main_metric, samples.values)]
+        yield Folded(each.name, (RunOrder(runs, samples.unit, things="values", title=title),))
+
+
+# ---------------------------------------------------------------- what to doubt
+
+
 def shared_notes(outcomes: Sequence[EntryOutcome]) -> list[str]:
     """Say what holds for several entries once, also where only its numbers differ."""
-    alike: dict[str, list[tuple[str, str]]] = {}
-    for each in outcomes:
-        for note in _notes_of(each):
-            alike.setdefault(NUMBER.sub("#", note), []).append((each.name, note))
-    return [_said_once(pairs, len(outcomes)) for pairs in alike.values()]
-
-
-def _said_once(pairs: Sequence[tuple[str, str]], total: int) -> str:
-    (name, note), others = pairs[0], pairs[1:]
-    if not others:
-        return f"{name}: {note}"
-    if all(text == note for _, text in others):
-        whose = "all entries" if len(pairs) == total else f"{name} and {len(others)} more"
-        return f"{whose}: {note}"
-    return f"{name}: {note}; the like of {len(others)} more (--json has all)"
+    notes = [(each.name, note) for each in outcomes for note in _notes_of(each)]
+    return notes_once(notes, total=len(outcomes), every="all entries")
 
 
 def _notes_of(outcome: EntryOutcome) -> list[str]:

@@ -8,11 +8,13 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
+from rich.columns import Columns
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.table import Table as RichTable
 from rich.text import Text
 
 from tinytorch.reporting.document import (
+    Attachment,
     Banner,
     Beside,
     Block,
@@ -29,6 +31,7 @@ from tinytorch.reporting.document import (
     LogPlot,
     Only,
     Paragraph,
+    Pictures,
     Preformatted,
     Row,
     Section,
@@ -44,16 +47,16 @@ from tinytorch.reporting.forest_plot import ForestPlot
 from tinytorch.reporting.quantities import (
     BESIDE,
     LEAST_COLUMNS,
-    count_text,
+    WIDTH,
+    braille_image,
     log_plot,
     share_bar,
     sparkline,
     value_text,
 )
-from tinytorch.reporting.quantities import WIDTH as LOG_WIDTH
 from tinytorch.reporting.roofline import Roofline, roofline_letters
 
-__all__ = ["log_picture", "render", "trend_plot"]
+__all__ = ["letters_of", "render", "trend_plot"]
 
 STYLES = {
     "": "",
@@ -84,8 +87,8 @@ def render(document: Document) -> RenderableType:
 
 
 def _head(document: Document) -> list[RenderableType]:
-    title = " ".join(filter(None, (document.title, document.subtitle)))
-    lines: list[RenderableType] = [Text(title, "dim")] if title else []
+    said = filter(None, (document.title, document.subtitle))
+    lines: list[RenderableType] = [Text(each, "dim") for each in said]
     return [*_banner(document.banner), *lines] if document.banner else lines
 
 
@@ -184,6 +187,7 @@ BLOCKS: dict[type, Callable[[Any], list[RenderableType]]] = {
     Bullets: _bullets,
     Facts: _facts,
     Preformatted: _preformatted,
+    Attachment: lambda block: [],
     Table: _table,
     Chart: _chart,
     Folded: _folded,
@@ -229,8 +233,8 @@ class _FittingTable:
                 Text(column.title),
                 width=final[place],
                 justify="right" if column.kind == "number" else "left",
-                no_wrap=True,
-                overflow="ellipsis",
+                no_wrap=not column.wraps,
+                overflow="fold" if column.wraps else "ellipsis",
             )
         for row, line in zip(rows, lines, strict=True):
             cells = [Text(line[place], _style(row.cells[place])) for place in places]
@@ -300,28 +304,31 @@ def _trend_line(chart: TrendLine, width: int, ascii_only: bool) -> Text:
     return Text(trend_plot(chart, width=width), no_wrap=True, overflow="crop")
 
 
-def _forest_plot(chart: ForestPlot, width: int, ascii_only: bool) -> RenderableType:
-    return chart
-
-
 def _log_plot(chart: LogPlot, width: int, ascii_only: bool) -> Text:
-    picture = log_picture(chart, width=min(LOG_WIDTH, width))
-    return Text(picture, no_wrap=True, overflow="crop")
+    return Text(letters_of(chart, width=width), no_wrap=True, overflow="crop")
 
 
-def log_picture(chart: LogPlot, *, width: int = LOG_WIDTH) -> str:
-    """Draw marks and a law in letters."""
-
-    def x_text(value: float) -> str:
-        return value_text(value, chart.x_unit) if chart.x_unit else f"{value:g}"
-
+def letters_of(chart: LogPlot, *, width: int = WIDTH) -> str:
+    """Draw marks over logarithmic axes; `width` is at most that of the picture."""
     return log_plot(
         chart.marks,
-        chart.law or (lambda _: 0.0),
-        x_text=x_text,
-        y_text=lambda value: value_text(value, chart.y_unit) if chart.y_unit else count_text(value),
-        width=width,
+        chart.law or (lambda _: 0.0),  # without a law, only what was measured
+        x_text=lambda x: value_text(x, chart.x_unit),
+        y_text=lambda y: value_text(y, chart.y_unit),
+        width=min(WIDTH, width),
     )
+
+
+def _pictures(chart: Pictures, width: int, ascii_only: bool) -> Columns:
+    drawn = [
+        Group(Text(braille_image(each.bright, 0.5)), Text(each.text, STYLES[each.tone]))
+        for each in chart.pictures
+    ]
+    return Columns(drawn, padding=(0, GAP))
+
+
+def _forest_plot(chart: ForestPlot, width: int, ascii_only: bool) -> RenderableType:
+    return chart
 
 
 POINT, INTERVAL, STEP, LEVEL = "●", "│", "┊", "─"
@@ -375,6 +382,7 @@ CHARTS: dict[type[Chart], Callable[[Any, int, bool], RenderableType]] = {
     ForestPlot: _forest_plot,
     LogPlot: _log_plot,
     Roofline: roofline_letters,
+    Pictures: _pictures,
 }
 """Kind of chart -> what draws it in so many columns, with plain letters where nothing else is
 there. Charts that are not named are left out of terminals."""

@@ -61,7 +61,7 @@ def _in(module: str) -> Iterator[type[Transform]]:
 
 
 def _checked(transform: object, known: Iterable[FoundTransform]) -> type[Transform]:
-    """Return what an entry point gives; raise unless it is a transform with names of its own."""
+    """Return the transform of an entry point; raise unless it is one, with unique names."""
     if not (inspect.isclass(transform) and issubclass(transform, Transform)):
         raise TypeError("it is no subclass of tinytorch.transforms.plan.Transform")
     names = {each.transform.__name__ for each in known}

@@ -35,7 +35,7 @@ CALLS = 3
 
 @dataclass(frozen=True)
 class CompiledKernels(Transform):
-    """Let a backend with compiled kernels compute the model.
+    """Run a model on a backend with compiled kernels.
 
     The plan names the layers whose operations the backend computes in another way than `numpy`;
     the others are skipped. A speedup is predicted only from choices that were measured here before
@@ -45,7 +45,7 @@ class CompiledKernels(Transform):
     variants = (
         Variant(
             "compiled-kernels",
-            "compute with kernels compiled for this machine",
+            "kernels compiled for this machine",
             cost="the first call of each kernel compiles it, and the result is cached",
         ),
     )
@@ -117,7 +117,7 @@ def _by_layer(
         replaced = [kind for kind in its_kinds if _is_replaced(kind, backend)]
         if replaced:
             what = f"{', '.join(replaced)} by {backend.name}"
-            steps.append(Step(layer, what, "the backend has kernels of its own for these"))
+            steps.append(Step(layer, what, "the backend has its own kernels for these"))
         else:
             same = f"{backend.name} computes {', '.join(its_kinds)} as numpy does"
             skipped.append(Skipped(layer, same))
@@ -130,7 +130,7 @@ def _by_layer(
 def _predicted(
     calls: Sequence[KernelCall], backend: Backend, *, whole_s: float
 ) -> tuple[Gain | None, str]:
-    """Add up the time of all operations, each as many times faster as it was measured to be."""
+    """Predict the speedup from the measured speedups of all operations."""
     choices = load_choices(choices_file(describe_environment().fingerprint))
     affected = [call for call in calls if _is_replaced(call.kind, backend)]
     if not affected:

@@ -8,10 +8,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from numbers import Integral, Real
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
+from tinytorch.codec import Coded
 from tinytorch.comparison.accuracy import AccuracyComparison, compare_accuracy
 from tinytorch.core.kernels import Array
 from tinytorch.core.layers import Linear
@@ -80,7 +81,7 @@ __all__ = [
 
 
 @dataclass(frozen=True)
-class CompressionStage:
+class CompressionStage(Coded):
     """A model on its way: `original`, `pruned` or `quantized`.
 
     sparsity: the share of the weights with two or more axes that are zero. file_bytes: the size of
@@ -95,14 +96,9 @@ class CompressionStage:
     encoded_bytes: int
     accuracy: AccuracyComparison | None = field(default=None, repr=False)  # it has every score
 
-    def to_dict(self) -> dict[str, Any]:
-        """Give everything, ready for JSON."""
-        accuracy = None if self.accuracy is None else self.accuracy.to_dict()
-        return {**vars(self), "accuracy": accuracy}
-
 
 @dataclass(frozen=True, eq=False, repr=False)
-class CompressionResult(Shown):
+class CompressionResult(Coded, Shown):
     """A compressed model, and the evidence.
 
     model: an ordinary float model, which holds exactly what `load_compressed` gives: the weights
@@ -126,6 +122,12 @@ class CompressionResult(Shown):
     metric: str = "accuracy"
     skipped: tuple[Skipped, ...] = ()
     notes: tuple[str, ...] = ()
+
+    also_written = (
+        *("name", "original_bytes", "file_bytes", "ratio", "naive_ratio", "bound_ratio"),
+        *("above_bound", "coding_above_bound"),
+    )
+    renames: ClassVar = {"model": None, "state": None}
 
     # ------------------------------------------------------------ sizes
 
@@ -180,27 +182,6 @@ class CompressionResult(Shown):
         """Write the compressed file, atomically; returns its bytes. `load_compressed` reads it."""
         return write_state(path, self.state, metadata)
 
-    def to_dict(self) -> dict[str, Any]:
-        """Give the numbers, ready for JSON, without the weights."""
-        return {
-            "name": self.name,
-            "stages": [stage.to_dict() for stage in self.stages],
-            "original_bytes": self.original_bytes,
-            "file_bytes": self.file_bytes,
-            "header_bytes": self.header_bytes,
-            "bound_bytes": self.bound_bytes,
-            "ratio": self.ratio,
-            "naive_ratio": self.naive_ratio,
-            "naive_parts": dict(self.naive_parts),
-            "bound_ratio": self.bound_ratio,
-            "above_bound": self.above_bound,
-            "coding_above_bound": self.coding_above_bound,
-            "baseline_score": self.baseline_score,
-            "metric": self.metric,
-            "skipped": [vars(each) for each in self.skipped],
-            "notes": list(self.notes),
-        }
-
     def __repr__(self) -> str:
         found = "not compared" if self.accuracy is None else self.accuracy.verdict
         names = " > ".join(stage.name for stage in self.stages)
@@ -211,7 +192,7 @@ class CompressionResult(Shown):
 
 
 def bound_bytes(state: State) -> float:
-    """Give what these numbers take if single values are coded, and the rest is kept as it is.
+    """Compute the bytes of these numbers if single values are entropy-coded, and the rest is not.
 
     Whole numbers with a scale take the zeroth-order entropy of their values: no code that knows how
     often each value occurs in the array, and nothing more, is shorter. Among floats only zeros are
@@ -408,7 +389,7 @@ class ModelCompressor:
     def _naive_parts(
         self, stages: list[CompressionStage], original: State, state: State, notes: list[str]
     ) -> dict[str, float]:
-        """Give the factors that one multiplies who takes every weight for its share of the file."""
+        """Return the naive compression factors, as if every weight took its share of the file."""
         parts = {}
         pruned = next((each for each in stages if each.name == "pruned"), None)
         if pruned is not None and pruned.sparsity < 1:
@@ -555,7 +536,7 @@ def _on_grid(grid: QuantizedArray, kept: Array) -> Project:
 
 
 def _whole_numbers(grid: QuantizedArray, values: Array) -> QuantizedArray:
-    """Give the values of a grid that are nearest to some floats."""
+    """Return the values of a grid that are nearest to some floats."""
     lowest, highest = value_limits(grid.scheme.bits, grid.scheme.symmetric)
     whole = np.clip(np.rint(values / grid.scale), lowest, highest).astype(np.int8)
     return replace(grid, values=whole)
@@ -566,12 +547,12 @@ def _plain(each: Array | QuantizedArray) -> Array:
 
 
 def _apart(each: Array | QuantizedArray) -> Array | QuantizedArray:
-    """Give an array in memory of its own: models may be trained on, the result stays."""
+    """Return a copy of a float array: models may be trained on, the result must not change."""
     return each if isinstance(each, QuantizedArray) else each.copy()
 
 
 def _as_workload(given: Any) -> Workload:
-    """Take a bare model for a workload without inputs, which is enough where no data is needed."""
+    """Wrap a bare model in a workload without inputs, for where no data is needed."""
     if isinstance(given, Workload):
         return given
     return Workload(type(given).__name__, given, ())
@@ -585,7 +566,7 @@ def _as_workload(given: Any) -> Workload:
 
 
 def measure_sparsity(model: Any) -> float:
-    """Give the percentage of a model's weights that are zero, 0 to 100.
+    """Return the percentage of a model's weights that are zero, 0 to 100.
 
     Weights are the parameters with two or more axes, each counted once; biases and norms are not
     among them. Sparse, shared and quantized layers count as the weights that they stand for.
@@ -654,7 +635,7 @@ def structured_prune(model: Any, prune_ratio: float = 0.5) -> Any:
 
 @dataclass
 class MagnitudePruner:
-    """Gives pruned copies: of all weights of a model, the `sparsity` smallest are zero.
+    """Makes pruned copies: of all weights of a model, the `sparsity` smallest are zero.
 
     `masks` are those of the last model that was pruned: ``pruner.masks.apply(model)`` sets the same
     weights to zero again, for example after a step of training.
@@ -667,7 +648,7 @@ class MagnitudePruner:
         check_sparsity(self.sparsity)
 
     def prune(self, model: Any) -> Any:
-        """Give a pruned copy of a model, as `magnitude_prune` would make it."""
+        """Return a pruned copy of a model, as `magnitude_prune` would make it."""
         pruned = magnitude_prune(adapter_for(model).clone(model), self.sparsity)
         named = weights_of(pruned).items()
         self.masks = Masks.of(pruned, [name for name, _ in named])
@@ -676,7 +657,7 @@ class MagnitudePruner:
 
 @dataclass
 class StructuredPruner:
-    """Gives smaller models: `ratio` of the channels are removed, with all that belongs to them.
+    """Makes smaller models: `ratio` of the channels are removed, with all that belongs to them.
 
     It is ``RemoveChannels(ratio=...)`` in one call; `plan` says what the last call removed.
     """
@@ -688,7 +669,7 @@ class StructuredPruner:
         _check_ratio("ratio", self.ratio)
 
     def prune(self, model: Any, example_inputs: Any) -> Any:
-        """Give a smaller copy; channels are followed through a call on the example inputs."""
+        """Return a smaller copy; channels are followed through a call on the example inputs."""
         inputs = example_inputs if isinstance(example_inputs, tuple) else (example_inputs,)
         transform = RemoveChannels(ratio=self.ratio)
         workload = Workload(type(model).__name__, model, inputs)
@@ -697,7 +678,7 @@ class StructuredPruner:
 
 
 def compress_model(model: Any, config: Mapping[str, float]) -> tuple[Any, dict[str, Any]]:
-    """Give a compressed copy of a model, and what was done to it.
+    """Return a compressed copy of a model, and a report.
 
     `config` may have ``low_rank`` (the share of the rank that linear layers keep, where that is
     smaller), ``structured_prune`` (the share of outputs that become zero) and ``magnitude_prune``
@@ -761,7 +742,7 @@ OTHER_NAMES = {
 
 
 def _checked_config(config: Any) -> dict[str, float]:
-    """Give the steps of a configuration in their order."""
+    """Return the steps of a configuration in their order."""
     if not isinstance(config, Mapping):
         raise SettingError(
             f"a configuration is a dictionary such as {{'magnitude_prune': 0.8}}, got "

@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 import tempfile
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from numbers import Real
 from pathlib import Path
 from typing import Any
 
+from tinytorch.codec import Coded
 from tinytorch.comparison.accuracy import AccuracyComparison, compare_accuracy
 from tinytorch.comparison.resources import measure_resources
 from tinytorch.errors import CheckpointError, SettingError
@@ -54,7 +55,7 @@ class Check:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Deployment(Shown):
+class Deployment(Coded, Shown):
     """What was measured of a model in its file, and the budgets that it should keep to.
 
     load: seconds from the file to a model that has answered a first call; they include copying the
@@ -75,6 +76,8 @@ class Deployment(Shown):
     accuracy: AccuracyComparison | None = None
     not_measured: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+
+    also_written = ("name", "verdict", "checks")
 
     @property
     def checks(self) -> tuple[Check, ...]:
@@ -103,23 +106,6 @@ class Deployment(Shown):
             return Check(name, None, limit, NOT_MEASURED, reason)
         return Check(name, found, limit, VERDICTS[found.is_below(limit)])
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return everything, ready for JSON; a number that is not finite is None."""
-        return {
-            "name": self.name,
-            "verdict": self.verdict,
-            "file_bytes": self.file_bytes,
-            "original_bytes": self.original_bytes,
-            "peak_bytes": self.peak_bytes,
-            "budgets": dict(self.budgets),
-            "checks": [_plain_check(check) for check in self.checks],
-            "load": None if self.load is None else self.load.to_dict(),
-            "latency": None if self.latency is None else self.latency.to_dict(),
-            "accuracy": None if self.accuracy is None else self.accuracy.to_dict(),
-            "not_measured": dict(self.not_measured),
-            "notes": list(self.notes),
-        }
-
     def __repr__(self) -> str:
         verdict = f", {self.verdict}" if self.verdict else ""
         return (
@@ -139,7 +125,7 @@ def deployment_report(
     """Measure what a compressed model takes: file, time to load, latency, memory, accuracy.
 
     `compressed` is the result of a `ModelCompressor` or a file of `save_compressed`; without it,
-    the workload's model is written and loaded as it is. `budgets` are limits by name: ``flash_mb``,
+    the workload's model is saved and loaded unchanged. `budgets` are limits by name: ``flash_mb``,
     ``load_ms``, ``latency_ms`` (the medians), ``memory_mb`` and ``accuracy_drop`` (what the mean
     score may lose); MB is 2**20 bytes. `resize` is as for `load_compressed`. `budget_s` is the time
     for measuring the latency, and that for loading: a large file is loaded less often, at least 3
@@ -266,8 +252,8 @@ def _notes(load: Samples | None, latency: Samples | None) -> tuple[str, ...]:
         doubt = f": its interval holds with a confidence of {sure:.0%}, not {CONFIDENCE:.0%}"
         doubt = doubt if sure < CONFIDENCE else ""
         notes.append(
-            f"loading took so long that it was measured {load.count} times, not {LOADS}{doubt}; a "
-            "larger budget_s gives a narrower interval"
+            f"loading was measured only {load.count} times of {LOADS}{doubt}; a larger budget_s "
+            "gives a narrower interval"
         )
     for samples in (load, latency):
         notes += [] if samples is None else [f"{samples.name}: {note}" for note in samples.notes]
@@ -312,11 +298,3 @@ def _checked_budgets(budgets: Mapping[str, Any]) -> dict[str, float]:
         if not is_number or not math.isfinite(limit) or limit < 0:
             raise SettingError(f"the budget {name} is a number from 0 on, got {limit!r}")
     return {name: float(limit) for name, limit in budgets.items()}
-
-
-def _plain_check(check: Check) -> dict[str, Any]:
-    found = None
-    if check.found is not None:
-        named = asdict(check.found).items()
-        found = {name: value if math.isfinite(value) else None for name, value in named}
-    return {**vars(check), "found": found}

@@ -79,7 +79,7 @@ class FuseLayers(Transform):
     Layers that offer `with_activation`, as quantized ones do, are fused by it.
     """
 
-    variants = (Variant("fused-layers", "compute neighbouring layers in one pass"),)
+    variants = (Variant("fused-layers", "fuse adjacent layers into one kernel"),)
     role, place, order = "fusing", 6, 50
     risk, serves = "exact", TIME
     frameworks = ("core",)
@@ -143,5 +143,5 @@ def _why_not(linear: Any, after: Module | None) -> str:
     if type(linear) is not Linear and not _fuses_itself(linear):
         return f"it is a {type(linear).__name__}, which may compute something else than a Linear"
     if linear._execution or after._execution:
-        return "it or its activation has a backend or checkpoint of its own"
+        return "it or its activation has its own backend or checkpoint"
     return ""

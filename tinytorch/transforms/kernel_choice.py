@@ -6,7 +6,7 @@ import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any, Protocol
@@ -14,6 +14,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from tinytorch import __version__
+from tinytorch.codec import Coded
 from tinytorch.comparison.sequential import estimate_ratio
 from tinytorch.core.dispatch import KernelCall, recording, use_backend
 from tinytorch.core.files import cache_folder, write_atomically
@@ -52,7 +53,7 @@ class Rival:
 
 
 @dataclass(frozen=True)
-class Choice:
+class Choice(Coded):
     """The implementation of an operation for calls of one size class.
 
     `n` is the number of rounds in which all took turns, `seconds` the median time of one call. The
@@ -74,26 +75,9 @@ class Choice:
         """Return the time of another implementation over that of the chosen one, if measured."""
         return next((each.ratio for each in self.rivals if each.name == name), None)
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return everything, ready for JSON."""
-        return asdict(self)
-
-    @classmethod
-    def from_dict(cls, fields: Mapping[str, Any]) -> Choice:
-        """Return what :meth:`to_dict` wrote."""
-        rivals = tuple(
-            Rival(
-                each["name"],
-                None if each["ratio"] is None else Estimate(**each["ratio"]),
-                each["note"],
-            )
-            for each in fields["rivals"]
-        )
-        return cls(**{**fields, "rivals": rivals})
-
 
 @dataclass(frozen=True)
-class KernelReport(Shown):
+class KernelReport(Coded, Shown):
     """Which implementation won where, on this machine.
 
     `fingerprint` stands for the machine, the versions of its libraries and the number of threads.
@@ -102,10 +86,6 @@ class KernelReport(Shown):
     rows: tuple[Choice, ...]
     fingerprint: str
     notes: tuple[str, ...] = ()
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return everything, ready for JSON."""
-        return asdict(self)
 
 
 # ---------------------------------------------------------------- keeping choices on disk: one
@@ -652,7 +632,7 @@ def _race(
     race: Race,
     is_known: Callable[[Times], bool],
 ) -> tuple[Times, list[Rival]]:
-    """Let implementations take turns in random order; give the seconds per call in each round."""
+    """Time implementations in turns, in random order; return the seconds per call in each round."""
     rng = np.random.default_rng(race.seed)
     calls = {name: _call(op, kernel, arguments, settings) for name, kernel in kernels.items()}
     with gc_paused(collect=False):
@@ -733,7 +713,7 @@ class GivesBackend(Protocol):
 
 
 def set_model_backend(model: Module, backend: str | Backend | GivesBackend | None) -> None:
-    """Let a backend compute a model, or a layer with everything below it; None takes it back.
+    """Set the backend of a model, or of a layer with everything below it; None removes it.
 
     It decides against the backend of the process and of a `use_backend` block around the call; a
     layer below that has its own keeps that. The backward pass runs on it too; losses and optimizer
@@ -741,7 +721,7 @@ def set_model_backend(model: Module, backend: str | Backend | GivesBackend | Non
     """
     if not isinstance(model, Module):
         raise SettingError(
-            f"a {type(model).__name__} cannot have a backend of its own; call it in a block: "
+            f"a {type(model).__name__} cannot have its own backend; call it in a block: "
             "`with use_backend(...)`"
         )
     _set(model, None if backend is None else _found(backend))
@@ -754,7 +734,7 @@ def model_backend(model: Module) -> Backend | None:
 
 @contextmanager
 def without_model_backends(model: Module) -> Iterator[None]:
-    """Take the backends of a model and its layers away inside the block."""
+    """Remove the backends of a model and its layers inside the block."""
     own = [(module, module._execution) for module in model.modules() if module._execution]
     for module, _ in own:
         _set(module, None)
@@ -786,9 +766,9 @@ def _set(module: Module, backend: Backend | None) -> None:
 
 @contextmanager
 def prepared(model: Any, inputs: Any = None) -> Iterator[Workload]:
-    """Return the workload to run, without gradients; the model stays as it was.
+    """Yield the workload to run, without gradients; the model is restored.
 
-    Backends of its own are lifted: inside the block the model runs on that of the caller.
+    Its own backends are removed: inside the block the model runs on that of the caller.
     """
     workload = _as_workload(model, inputs)
     adapter = adapter_for(workload.model, workload.arguments)
@@ -830,7 +810,7 @@ def _as_workload(model: Any, inputs: Any) -> Workload:
         model = load_workload(model)
     if isinstance(model, Workload):
         if inputs is not None:
-            raise SettingError("inputs= is for models; a workload has inputs of its own")
+            raise SettingError("inputs= is for models; a workload has its own inputs")
         return model
     if inputs is None:
         raise SettingError(

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from inspect import unwrap
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
+from tinytorch.codec import Coded
 from tinytorch.comparison.compare import compare
 from tinytorch.comparison.comparison import Comparison
 from tinytorch.core.attention import MultiHeadAttention
@@ -38,15 +39,15 @@ DEFAULT_LENGTH = 1024
 def enable_kv_cache(
     model: Module, *, batch_size: int = 1, max_seq_len: int | None = None
 ) -> KVCache:
-    """Let calls of a model continue where the last one ended, and give the cache that they use.
+    """Make calls of a model continue where the last one ended, and return the cache that they use.
 
-    From now on `model(new_tokens)` takes the tokens that follow, and gives the outputs of these, as
+    From now on `model(new_tokens)` takes the tokens that follow, and returns their outputs, as
     if all tokens had come in one call; there is no graph. `cache.reset()` begins a new sequence,
     :func:`disable_kv_cache` gives back the plain model. It works on a GPT, alone or inside of
     another module, and on any module whose attention layers are causal. Layers that add positions
     (`PositionalEmbedding`, `SinusoidalEncoding`) count on; code of yours that does so must add
     `cache.seq_pos` itself. Enabling again replaces the cache. `GPT.generate` does not need this: it
-    has a cache of its own.
+    has its own cache.
     """
     if not isinstance(model, Module):
         raise SettingError(
@@ -100,10 +101,10 @@ def disable_kv_cache(model: Module) -> None:
 
 
 class _Attached:
-    """Stands in for the `forward` of one module.
+    """Replaces the `forward` of one module.
 
-    An object and no closure, so that a copy of the model gets a copy of it, with a cache of its own
-    and its own module.
+    An object and not a closure, so that a copy of the model gets a copy of it, with its own cache
+    and module.
     """
 
     def __init__(self, module: Any, cache: KVCache) -> None:
@@ -351,7 +352,7 @@ def _checked_length(max_seq_len: int | None) -> int | None:
 
 
 @dataclass(frozen=True)
-class CachePoint:
+class CachePoint(Coded):
     """One more token after a text of `length` - 1: with a cache, and by computing all anew.
 
     `cache_bytes` are really held by a cache with room for `length` tokens. In `comparison` the
@@ -361,6 +362,10 @@ class CachePoint:
     length: int
     cache_bytes: int
     comparison: Comparison
+
+    also_written = (
+        *("plain_s", "cached_s", "saved_s", "speedup", "comparison.speedup_low", "verdict"),
+    )
 
     @property
     def plain_s(self) -> float:
@@ -387,22 +392,9 @@ class CachePoint:
         """Return what is shown: `faster` is that the cache makes the step faster."""
         return self.comparison.verdict
 
-    def to_dict(self) -> dict[str, Any]:
-        return {
-            "length": self.length,
-            "cache_bytes": self.cache_bytes,
-            "plain_s": self.plain_s,
-            "cached_s": self.cached_s,
-            "saved_s": self.saved_s,
-            "speedup": self.speedup,
-            "speedup_low": self.comparison.speedup_low,
-            "verdict": self.verdict,
-            "comparison": self.comparison.to_dict(),
-        }
-
 
 @dataclass(frozen=True)
-class CacheTradeoff(Shown):
+class CacheTradeoff(Coded, Shown):
     """Cache bytes against time saved, at growing lengths of the text."""
 
     name: str
@@ -412,6 +404,13 @@ class CacheTradeoff(Shown):
     largest_difference: float
     """Between the logits with and without cache, over all lengths."""
     notes: tuple[str, ...] = ()
+
+    also_written = ("break_even", "plain_total_s", "cached_total_s", "saved_total_s")
+    renames: ClassVar = {
+        "plain_total_s": "plain_total_s_estimated",
+        "cached_total_s": "cached_total_s_estimated",
+        "saved_total_s": "saved_total_s_estimated",
+    }
 
     @property
     def break_even(self) -> int | None:
@@ -453,21 +452,6 @@ class CacheTradeoff(Shown):
             # The steps after `before`, up to and with `after`, on a straight line.
             total += steps * first + (last - first) * (steps + 1) / 2
         return total
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return everything, ready for JSON."""
-        return {
-            "name": self.name,
-            "backend": self.backend,
-            "batch_size": self.batch_size,
-            "points": [point.to_dict() for point in self.points],
-            "largest_difference": self.largest_difference,
-            "break_even": self.break_even,
-            "plain_total_s_estimated": self.plain_total_s,
-            "cached_total_s_estimated": self.cached_total_s,
-            "saved_total_s_estimated": self.saved_total_s,
-            "notes": list(self.notes),
-        }
 
 
 # ---------------------------------------------------------------- measuring what a key-value cache
@@ -559,7 +543,7 @@ def _measure(model: GPT, ids: Array, *, budget_s: float, seed: int) -> tuple[Cac
 
 
 def _joint_notes(points: Sequence[CachePoint]) -> tuple[str, ...]:
-    """Say each note once, and at which lengths it was made unless it was at all of them."""
+    """Return each note once, with the lengths that it concerns unless it concerns all of them."""
     lengths: dict[str, list[int]] = {}
     for point in points:
         for note in point.comparison.notes:

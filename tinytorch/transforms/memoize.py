@@ -43,7 +43,7 @@ def memoize(
     *, maxsize: int | None = DEFAULT_SIZE
 ) -> Callable[[Callable[Parameters, Result]], Memoized[Parameters, Result]]: ...
 def memoize(function: Any = None, /, *, maxsize: int | None = DEFAULT_SIZE) -> Any:
-    """Let a pure function keep its results, and look up those that it has already computed.
+    """Cache the results of a pure function by the content of its arguments.
 
     Use it as ``@memoize`` or ``@memoize(maxsize=1000)``; None keeps everything, else the results
     that were not used for longest go first. Arguments are arrays, tensors, numbers, texts and other
@@ -52,7 +52,7 @@ def memoize(function: Any = None, /, *, maxsize: int | None = DEFAULT_SIZE) -> A
     change what is kept. It is safe in threads; two that miss at the same time both compute.
 
     A function that reads anything else that may change (weights, files, the clock, random numbers)
-    is not pure. `cache_info()` tells how it goes, `cache_clear()` forgets.
+    is not pure. `cache_info()` returns statistics, `cache_clear()` empties the cache.
 
     >>> @memoize
     ... def total(array):
@@ -109,7 +109,7 @@ class Memoized(Generic[Parameters, Result]):
         return self  # as functions do
 
     def cache_info(self) -> MemoStatistics:
-        """Tell how often results were found, and what is kept."""
+        """Return hits, misses and what is cached."""
         with self._lock:
             held = sum(size for _, size in self._kept.values())
             return MemoStatistics(self._hits, self._misses, self._maxsize, len(self._kept), held)

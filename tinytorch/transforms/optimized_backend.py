@@ -266,7 +266,7 @@ def with_a_method_for_each_operation(cls: Class) -> Class:
 
 
 def _method(kind: str, owner: str) -> Callable[..., Any]:
-    """Return the method of an operation, with a signature and a docstring for those who look."""
+    """Return the method of an operation, with a signature and a docstring."""
 
     def method(self: Any, *arguments: Any, **settings: Any) -> Any:
         return self.dispatch(kind, *arguments, **settings)
@@ -468,7 +468,7 @@ class OptimizedBackend:
         """Measure all operations that a forward pass of a model runs, and report on these.
 
         `model` is a Workload, the name of one, or a model with its `inputs`. It is called twice
-        and stays as it was.
+        and restored.
         """
         with prepared(model, inputs) as workload:
             counted = operations_of(workload)

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, field
 from types import ModuleType
 from typing import Any, ClassVar, Literal
 
+from tinytorch.codec import Coded
 from tinytorch.errors import SettingError
 from tinytorch.measure.estimate import Estimate
 from tinytorch.models.adapter import adapter_for
@@ -69,12 +70,6 @@ class Gain(Estimate):
         if not self.low > 0:
             raise SettingError(f"a gain is a positive factor, got {self.low} to {self.high}")
 
-    @classmethod
-    def from_dict(cls, fields: Mapping[str, Any]) -> Gain:
-        """Return what was written as JSON; an end that is None is not known."""
-        high = math.inf if fields["high"] is None else fields["high"]
-        return cls(**{**fields, "high": high})
-
 
 @dataclass(frozen=True)
 class Step:
@@ -95,7 +90,7 @@ class Skipped:
 
 
 @dataclass(frozen=True)
-class Plan(Shown):
+class Plan(Coded, Shown):
     """What a transform is about to do.
 
     `speedup` and `shrinkage` are how many times less time a call takes and how many times fewer
@@ -138,7 +133,7 @@ class Plan(Shown):
 
     @property
     def step_groups(self) -> tuple[StepGroup, ...]:
-        """Put steps together that differ only in a number in the names of their layers.
+        """Steps grouped by their layers' names, which differ only in a number.
 
         What their settings hold may differ, such as ranges that were calibrated.
         """
@@ -168,29 +163,6 @@ class Plan(Shown):
                 f"{_call(transform, settings)}; make one with its own plan()"
             )
 
-    def to_dict(self) -> dict[str, Any]:
-        """Give everything, ready for JSON; an end of an interval that is not known is None."""
-        fields = asdict(self)
-        for name in PREDICTED:
-            if fields[name] and math.isinf(fields[name]["high"]):
-                fields[name]["high"] = None
-        return fields
-
-    @classmethod
-    def from_dict(cls, fields: Mapping[str, Any]) -> Plan:
-        """Give back what :meth:`to_dict` wrote; after JSON, tuples inside of settings are lists."""
-        gains = {name: fields[name] and Gain.from_dict(fields[name]) for name in PREDICTED}
-        return cls(
-            transform=fields["transform"],
-            settings=fields["settings"],
-            steps=tuple(Step(**each) for each in fields["steps"]),
-            skipped=tuple(Skipped(**each) for each in fields["skipped"]),
-            not_predicted=fields["not_predicted"],
-            notes=tuple(fields["notes"]),
-            changes_process=fields.get("changes_process", ""),
-            **gains,
-        )
-
 
 def _call(name: str, settings: Mapping[str, Any]) -> str:
     return f"{name}({', '.join(f'{key}={value!r}' for key, value in settings.items())})"
@@ -201,7 +173,7 @@ def _call(name: str, settings: Mapping[str, Any]) -> str:
 
 @dataclass(frozen=True)
 class Variant:
-    """A transform with settings that the catalog tries, under a name of its own.
+    """A transform with settings that the catalog tries, under its own name.
 
     `about` says what it does. `preceded_by` are transforms that are applied before it and belong
     to it. `cost` is what it costs a user beyond the time of trying it.
@@ -279,7 +251,7 @@ class Transform:
     effect: ClassVar[str] = "computes another function"
 
     def make_plan(self, workload: Workload, profile: Profile | None) -> Plan:
-        """Return the plan for a model of one of the `frameworks`; the model stays as it is."""
+        """Return the plan for a model of one of the `frameworks`; the model is not changed."""
         raise NotImplementedError
 
     def change(self, model: Any, workload: Workload, plan: Plan) -> Any:
@@ -334,10 +306,10 @@ class Transform:
 
 
 class TorchTransform(Transform):
-    """A transform of PyTorch models alone, which is planned and applied in a module of its own.
+    """A transform of PyTorch models alone, which is planned and applied in a separate module.
 
-    Each has a property `torch_code`, which imports the module that needs torch once a model turned
-    out to be PyTorch's. That has `plan_torch(workload, settings)`, which returns the plan after
+    Each has a property `torch_code`, which imports the module that needs torch once a model is
+    known to be PyTorch's. That has `plan_torch(workload, settings)`, which returns the plan after
     trying it on a copy of the model, and `apply_torch(model, workload, plan, settings)`, which does
     what :meth:`Transform.change` says.
     """

@@ -7,13 +7,14 @@ import json
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
 
 from tinytorch import __version__
+from tinytorch.codec import Coded
 from tinytorch.comparison.sequential import Rule, estimate_ratio, time_until_known
 from tinytorch.comparison.sides import LocalSide
 from tinytorch.core.dispatch import active_backend, run, state
@@ -259,7 +260,7 @@ class CrossoverPoint:
 
 
 @dataclass(frozen=True)
-class Crossover:
+class Crossover(Coded):
     """The sparsity at which a dense and a sparse product of some size take the same time.
 
     `points` are what was measured, in ascending order of sparsity; `doubts` say what speaks against
@@ -273,6 +274,8 @@ class Crossover:
     threads: int
     points: tuple[CrossoverPoint, ...]
     doubts: tuple[str, ...] = ()
+
+    strict = True
 
     def ratio_at(self, sparsity: float) -> Estimate:
         """Estimate sparse over dense time at a sparsity; below 1 sparse is faster.
@@ -349,17 +352,6 @@ class Crossover:
         ends = (f"{self.low:.0%}", f"{self.high:.0%}")
         interval = "" if ends[0] == ends[1] else f" (between {ends[0]} and {ends[1]})"
         return f"dense is faster below {self.sparsity:.0%} sparsity{interval} {self.where}"
-
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
-
-    @classmethod
-    def from_dict(cls, fields: dict[str, Any]) -> Crossover:
-        points = tuple(
-            CrossoverPoint(**(each | {"ratio": Estimate(**each["ratio"])}))
-            for each in fields["points"]
-        )
-        return cls(**(fields | {"points": points, "doubts": tuple(fields["doubts"])}))
 
 
 def measure_crossover(
@@ -492,10 +484,10 @@ _NUMBERS = re.compile(f"{_NUMBER}(?: to {_NUMBER})?")
 
 
 def merge_doubts(doubts: Iterable[str]) -> tuple[str, ...]:
-    """Let sentences that differ only in their numbers become one, which gives their range.
+    """Merge sentences that differ only in their numbers into one with their range.
 
-    >>> merge_doubts(["displaced 5 times", "the load is high", "displaced 12 times"])
-    ('displaced 5 to 12 times', 'the load is high')
+    >>> merge_doubts(["preempted 5 times", "the load is high", "preempted 12 times"])
+    ('preempted 5 to 12 times', 'the load is high')
     """
     alike: dict[tuple[str, ...], list[list[str]]] = {}
     for each in doubts:
@@ -530,7 +522,7 @@ NO_PROFILE = (
     "which plan(workload, profile) reads from a profile"
 )
 NO_TORCH = (
-    "PyTorch has sparse tensors of its own: on a CPU at 90% sparsity we measured "
+    "PyTorch has its own sparse tensors: on a CPU at 90% sparsity we measured "
     "weight.to_sparse_csr() @ x.T to be slower than a dense layer of 784 x 128, and about twice as "
     "fast as one of 1024 x 1024 with 16 rows or more"
 )
@@ -549,7 +541,7 @@ class SparseLayers(Transform):
     variants = (
         Variant(
             "pruned-sparse",
-            "set four of five weights to zero, and skip them where that is faster",
+            "prune 80% of the weights; sparse kernels where faster",
             preceded_by=(Prune(sparsity=0.8),),
         ),
     )
@@ -568,7 +560,7 @@ class SparseLayers(Transform):
         object.__setattr__(self, "keep", checked_patterns(self.keep))
 
     def make_plan(self, workload: Workload, profile: Profile | None) -> Plan:
-        """Look at each layer's zeros, and measure whether they pay. A copy of it is called."""
+        """Return the plan: count zeros, and measure whether they pay. A copy is called."""
         layers = find_weight_layers(workload, self.keep, verb="sparse")
         for each in layers.found.values():
             each.reason = each.reason or _why_not(each, layers)

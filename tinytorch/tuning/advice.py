@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
+from tinytorch.codec import Coded
 from tinytorch.measure.estimate import Estimate
 from tinytorch.transforms.plan import Gain
 
@@ -15,7 +14,7 @@ NEAR = 4 / 3
 
 
 @dataclass(frozen=True)
-class Advice:
+class Advice(Coded):
     """One suggestion. `entry` names what does it in the catalog; "" where nothing here does.
 
     `evidence` are sentences with numbers of the profile: layers, shares, bounds, sizes. `predicted`
@@ -50,22 +49,6 @@ class Advice:
             return "as predicted"
         how = "less" if measured.value < predicted.value else "more"
         return f"{how} than predicted" + (", within what is possible" if is_possible else "")
-
-    def to_dict(self) -> dict[str, Any]:
-        """Give everything, ready for JSON."""
-        return asdict(self)
-
-    @classmethod
-    def from_dict(cls, fields: Mapping[str, Any]) -> Advice:
-        """Give back what :meth:`to_dict` wrote."""
-        gain = fields["predicted"]
-        return cls(
-            **{
-                **fields,
-                "evidence": tuple(fields["evidence"]),
-                "predicted": gain and Gain.from_dict(gain),
-            }
-        )
 
 
 # ---------------------------------------------------------------- large numbers in the sentences

@@ -1,4 +1,4 @@
-"""Advice from a profile: every rule looks at the same facts, and what brings most comes first."""
+"""Advice from a profile: every rule reads the same facts, and the largest gain comes first."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ RULES: dict[str, Rule] = {
     "busy machine":           busy_machine,
 }
 # fmt: on
-"""Name -> what looks for it; the order is that of equal advice."""
+"""Name -> the rule; the order is that of equal advice."""
 
 PLANNED = "planned"
 RISKS = {

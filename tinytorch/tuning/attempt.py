@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from statistics import median
-from typing import Any
+from typing import Any, ClassVar
 
+from tinytorch.codec import Coded
 from tinytorch.comparison.comparison import Comparison
 from tinytorch.errors import SettingError
 from tinytorch.measure.estimate import INCONCLUSIVE, Estimate, read_verdict
@@ -54,7 +55,7 @@ SAME_BYTES = 0.001
 
 
 @dataclass(frozen=True)
-class Measured:
+class Measured(Coded):
     """A candidate's time, memory and size as shares of the baseline's, and its accuracy's gain.
 
     Below 1 is less, and better; `accuracy` is the mean score minus the baseline's, above 0 is
@@ -66,22 +67,10 @@ class Measured:
     size: Estimate | None = None
     accuracy: Estimate | None = None
 
-    def to_dict(self) -> dict[str, Any]:
-        """Give everything, ready for JSON; an end of an interval that is not known is None."""
-        return {
-            name: value and {key: end if math.isfinite(end) else None for key, end in value.items()}
-            for name, value in asdict(self).items()
-        }
-
-    @classmethod
-    def from_dict(cls, given: Mapping[str, Any]) -> Measured:
-        """Give back what :meth:`to_dict` wrote."""
-        return cls(**{each.name: _value(given.get(each.name)) for each in fields(cls)})
-
 
 OBJECTIVES = tuple(each.name for each in fields(Measured))
 BASELINE = Measured(*(Estimate.counted(x) for x in (1.0, 1.0, 1.0, 0.0)))
-"""The model as it is, against itself."""
+"""The baseline against itself."""
 
 
 def is_less(share: Estimate | None) -> bool:
@@ -121,14 +110,6 @@ def _accuracy(comparison: Comparison) -> Estimate | None:
     return Estimate(*ends, accuracy.confidence, accuracy.n)
 
 
-def _value(given: Mapping[str, Any] | None) -> Estimate | None:
-    if given is None:
-        return None
-    low = -math.inf if given["low"] is None else given["low"]
-    high = math.inf if given["high"] is None else given["high"]
-    return Estimate(**{**given, "low": low, "high": high})
-
-
 # ---------------------------------------------------------------- attempt: a stack of transforms
 # that was tried, and what came of it
 
@@ -137,16 +118,16 @@ ACCURACY_INCONCLUSIVE = "accuracy inconclusive"
 INACCURATE, BROKEN, FAILED = "inaccurate", "broken", "failed"
 SKIPPED, NOT_TRIED = "skipped", "not tried"
 OUTCOMES = {
-    BETTER: "shown to be better at the goal, and as good",
-    NO_GAIN: "as good, and no better at the goal",
-    WORSE: "as good, and worse at the goal",
-    INCONCLUSIVE: "as good; inconclusive about the goal",
-    ACCURACY_INCONCLUSIVE: "too few examples to tell whether accuracy is kept: timed, never ranked",
-    INACCURATE: "accuracy is worse than the margin allows, or outputs are too far off: never timed",
-    BROKEN: "gives outputs that cannot stand in for the baseline's: never ranked",
+    BETTER: "improves the goal; passes the accuracy check",
+    NO_GAIN: "does not improve the goal; passes the accuracy check",
+    WORSE: "worsens the goal; passes the accuracy check",
+    INCONCLUSIVE: "inconclusive about the goal; passes the accuracy check",
+    ACCURACY_INCONCLUSIVE: "too few examples for the accuracy check: timed, never ranked",
+    INACCURATE: "accuracy drop or output error exceeds the margin: never timed",
+    BROKEN: "outputs cannot replace the baseline's: never ranked",
     FAILED: "could not be carried out",
     SKIPPED: "the plan is empty",
-    NOT_TRIED: "it was not tried",
+    NOT_TRIED: "not tried",
 }
 """Outcome -> what it means."""
 RENAMED = {"nothing to do": SKIPPED}
@@ -159,7 +140,7 @@ ACCEPTABLE = frozenset({BETTER, NO_GAIN, WORSE, INCONCLUSIVE})
 
 
 @dataclass(frozen=True)
-class Attempt:
+class Attempt(Coded):
     """Entries of the catalog, carried out in this order, and what came of it.
 
     `comparison` is with the baseline, `against_best` with the best stack so far, by time alone;
@@ -181,6 +162,21 @@ class Attempt:
     measured_at: str = ""
     code: str = ""
 
+    also_written = ("measured", "changes_process")
+
+    @classmethod
+    def upgraded(cls, fields: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return older fields as this version has them.
+
+        Before there were codes, what took no time at all was not tried for want of it.
+        """
+        outcome = fields.get("outcome")
+        if not isinstance(outcome, str):
+            return fields
+        is_late = outcome == NOT_TRIED and not fields.get("seconds")
+        outcome = RENAMED.get(outcome, read_verdict(outcome))
+        return {"code": OUT_OF_TIME if is_late else "", **fields, "outcome": outcome}
+
     @property
     def name(self) -> str:
         """The stack in one line."""
@@ -193,7 +189,7 @@ class Attempt:
 
     @property
     def is_acceptable(self) -> bool:
-        """Whether it is as good as the baseline, whatever its speed."""
+        """Whether it passes the accuracy check, whatever its speed."""
         return self.outcome in ACCEPTABLE
 
     @property
@@ -213,52 +209,13 @@ class Attempt:
             return None
         return sum(each.seconds for each in self.comparison.preparations[1])
 
-    def to_dict(self) -> dict[str, Any]:
-        """Give everything, ready for JSON."""
-        return {
-            "stack": list(self.stack),
-            "outcome": self.outcome,
-            "reason": self.reason,
-            "measured": self.measured.to_dict(),
-            "plans": [each.to_dict() for each in self.plans],
-            "comparison": self.comparison and self.comparison.to_dict(),
-            "against_best": self.against_best and self.against_best.to_dict(),
-            "seconds": self.seconds,
-            "notes": list(self.notes),
-            "confirmed_on": self.confirmed_on,
-            "measured_at": self.measured_at,
-            "code": self.code,
-            "changes_process": list(self.changes_process),
-        }
 
-    @classmethod
-    def from_dict(cls, fields: Mapping[str, Any]) -> Attempt:
-        """Give back what :meth:`to_dict` wrote; conclusions are drawn again."""
-        comparison, against = fields["comparison"], fields["against_best"]
-        # Before there were codes: what took no time at all was not tried for want of it.
-        is_late = fields["outcome"] == NOT_TRIED and not fields["seconds"]
-        former = OUT_OF_TIME if is_late else ""
-        return cls(
-            stack=tuple(fields["stack"]),
-            outcome=RENAMED.get(fields["outcome"], read_verdict(fields["outcome"])),
-            reason=fields["reason"],
-            plans=tuple(Plan.from_dict(each) for each in fields["plans"]),
-            comparison=comparison and Comparison.from_dict(comparison),
-            against_best=against and Comparison.from_dict(against),
-            seconds=fields["seconds"],
-            notes=tuple(fields["notes"]),
-            confirmed_on=fields.get("confirmed_on", ""),
-            measured_at=fields.get("measured_at", ""),
-            code=fields.get("code", former),
-        )
-
-
-# ---------------------------------------------------------------- limits that a model has to keep
-# to: so many milliseconds, so many megabytes
+# ---------------------------------------------------------------- limits of a model in
+# milliseconds and megabytes
 
 MEGABYTE = 1e6
 LEAST_COVERAGE = 0.95
-"""Of so few rounds that an interval holds with less, nothing is shown."""
+"""Intervals of so few rounds that they hold with less are inconclusive."""
 KEPT, LIMIT_BROKEN = "kept", "broken"
 LIMITS = {
     "latency_ms": "median time of a call, in milliseconds",
@@ -269,7 +226,7 @@ LIMITS = {
 
 
 @dataclass(frozen=True)
-class LimitCheck:
+class LimitCheck(Coded):
     """One limit, what was measured, and whether it is kept, broken or inconclusive."""
 
     limit: str
@@ -277,16 +234,12 @@ class LimitCheck:
     found: Estimate | None
     verdict: str
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return everything, ready for JSON; an end of an interval that is not known is None."""
-        ends = (self.found.value, self.found.low, self.found.high) if self.found else ()
-        known = [end if math.isfinite(end) else None for end in ends] or [None] * 3
-        numbers = dict(zip(("value", "low", "high"), known, strict=True))
-        return {"limit": self.limit, "most": self.most, **numbers, "verdict": self.verdict}
+    also_written = ("limit", "most", "found.value", "found.low", "found.high")
+    renames: ClassVar = {"found": None}
 
 
 def checked_limits(limits: Mapping[str, float] | None) -> dict[str, float]:
-    """Give the limits, after refusing those that nobody knows or that make no sense."""
+    """Return the limits; raise for unknown names and values that are not positive."""
     for name, most in (limits or {}).items():
         if name not in LIMITS:
             raise SettingError(f"no limit is called {name!r}; there are {', '.join(LIMITS)}")

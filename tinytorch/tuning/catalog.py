@@ -97,9 +97,9 @@ def entries_for(
     skip: Sequence[str] = (),
     catalog: Sequence[Entry] = CATALOG,
 ) -> tuple[Entry, ...]:
-    """Give what can be tried on a workload for a goal, in the order of the catalog.
+    """Return the entries that apply to a workload for a goal, in the order of the catalog.
 
-    Where nothing is left of what somebody asked for, the error says why.
+    Raise where nothing is left of `only`, with the reasons.
     """
     reasons = _reasons(workload, goal, only, skip, catalog)
     if only and reasons and all(reasons.values()):
@@ -115,7 +115,7 @@ def left_out(
     skip: Sequence[str] = (),
     catalog: Sequence[Entry] = CATALOG,
 ) -> tuple[str, ...]:
-    """Say of each entry that was named in `only` and does not fit why it is not tried."""
+    """Return of each entry in `only` that does not apply why it is not tried."""
     return tuple(_told(_reasons(workload, goal, only, skip, catalog))) if only else ()
 
 
@@ -126,7 +126,7 @@ def _reasons(
     skip: Sequence[str],
     catalog: Sequence[Entry],
 ) -> dict[Entry, str]:
-    """Give what is wanted, each with why it does not fit, or nothing where it does."""
+    """Return the wanted entries, each with why it does not apply, or ""."""
     adapter = adapter_for(workload.model, workload.arguments)
     device = adapter.device(workload.model, workload.arguments).partition(":")[0]
     unwanted = find_entries(skip, catalog)
@@ -140,14 +140,14 @@ def _told(reasons: Mapping[Entry, str]) -> list[str]:
 
 
 def _why_not(entry: Entry, goal: str, framework: str, device: str, kind: str) -> str:
-    """Say why an entry is not for this goal or this model, or nothing."""
+    """Return why an entry does not apply to this goal or this model, or ""."""
     if framework not in entry.frameworks:
-        return f"is for models of {' and '.join(entry.frameworks)}, and this is one of {framework}"
+        return f"needs a model of {' or '.join(entry.frameworks)}, this is one of {framework}"
     if device not in entry.devices:
-        return f"is for {' and '.join(entry.devices)}, and this model is on {device}"
+        return f"needs {' or '.join(entry.devices)}, this model is on {device}"
     if entry.made_for not in ("", kind):
-        return f"is for a {entry.made_for}, which {entry.made_by} makes, and this is a {kind}"
-    return "" if goal in entry.serves else f"does nothing for the goal {goal}"
+        return f"needs a {entry.made_for}, made by {entry.made_by}; this is a {kind}"
+    return "" if goal in entry.serves else f"does not serve the goal {goal}"
 
 
 def risk_of(entries: Sequence[Entry]) -> Risk:
@@ -156,11 +156,11 @@ def risk_of(entries: Sequence[Entry]) -> Risk:
 
 
 def find_entries(names: Sequence[str], catalog: Sequence[Entry] = CATALOG) -> tuple[Entry, ...]:
-    """Give the entries of these names."""
+    """Return the entries of these names."""
     known = {each.name: each for each in catalog}
     for name in names:
         if name not in known:
             near = get_close_matches(name, known, n=1)
             hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(known)}"
-            raise SettingError(f"nothing in the catalog is called {name!r}; {hint}")
+            raise SettingError(f"no catalog entry is called {name!r}; {hint}")
     return tuple(known[name] for name in names)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
+from tinytorch.codec import Coded
 from tinytorch.comparison.comparison import Comparison
 from tinytorch.errors import SettingError
 from tinytorch.measure.estimate import INCONCLUSIVE
@@ -38,7 +39,7 @@ SCHEMA = 1
 
 
 @dataclass(frozen=True)
-class Contribution:
+class Contribution(Coded):
     """What one part of the best stack brings: the whole stack against the stack without it.
 
     `comparison` is None where the stack without it could not be measured; `reason` says why.
@@ -48,23 +49,9 @@ class Contribution:
     comparison: Comparison | None
     reason: str = ""
 
-    def to_dict(self) -> dict[str, Any]:
-        """Give everything, ready for JSON."""
-        return {
-            "part": self.part,
-            "comparison": self.comparison and self.comparison.to_dict(),
-            "reason": self.reason,
-        }
-
-    @classmethod
-    def from_dict(cls, fields: Mapping[str, Any]) -> Contribution:
-        """Give back what :meth:`to_dict` wrote."""
-        found = fields["comparison"]
-        return cls(fields["part"], found and Comparison.from_dict(found), fields["reason"])
-
 
 @dataclass(frozen=True)
-class Optimization(Shown):
+class Optimization(Coded, Shown):
     """The end of the loop: why it is slow, what was tried, what helps, with the proof.
 
     `confirmations` are fresh comparisons with the baseline, made after the choice: the best of many
@@ -93,13 +80,17 @@ class Optimization(Shown):
     profile: Profile | None = field(default=None, repr=False, compare=False)
     model: Any = field(default=None, repr=False, compare=False)
 
+    schema = SCHEMA
+    also_written = ("name", "front", "limit_checks")
+    renames: ClassVar = {"profile_summary": "profile", "profile": None, "model": None}
+
     # ------------------------------------------------------------ conclusions
 
     @cached_property
     def chosen(self) -> Attempt | None:
-        """The best acceptable attempt that keeps to the limits, as it was tried.
+        """The best acceptable attempt that keeps to the limits.
 
-        None where nothing helps, or where no fresh comparison confirms what seemed to.
+        None where nothing helps, or where no fresh comparison confirms it.
         """
         goal, limits = self.settings.goal, self.settings.limits
         return choose(self.attempts, self.confirmations, goal=goal, limits=limits)
@@ -133,13 +124,13 @@ class Optimization(Shown):
     def front(self) -> tuple[str, ...]:
         """Names of attempts that no other beats in time, memory, size and accuracy together.
 
-        The model as it is bears the name "".
+        The baseline has the name "".
         """
         return front_of(self.attempts)
 
     @cached_property
     def limit_checks(self) -> tuple[LimitCheck, ...]:
-        """Say of each limit whether the recommended model (or the one as it is) keeps to it."""
+        """Whether the recommended model (or the baseline) keeps each of the limits."""
         known = (*self.confirmations, *self.attempts)
         attempt = self.recommended or next((x for x in known if x.comparison), None)
         is_baseline = self.recommended is None
@@ -147,7 +138,7 @@ class Optimization(Shown):
 
     @property
     def helped(self) -> tuple[Attempt, ...]:
-        """Every attempt that was shown to be better at the goal, and as good."""
+        """Every attempt that improves the goal and passes the accuracy check."""
         return tuple(each for each in self.attempts if each.outcome == BETTER)
 
     @cached_property
@@ -191,7 +182,7 @@ class Optimization(Shown):
         return int(is_open), value.value
 
     def predicted(self, attempt: Attempt) -> Gain | None:
-        """Give how much faster an attempt was predicted to be, where a suggestion says it."""
+        """Return the predicted speedup of an attempt, where advice has one."""
         gains = (x.predicted for x in self.advice if (x.entry,) == attempt.stack)
         return next((each for each in gains if each is not None), None)
 
@@ -208,70 +199,28 @@ class Optimization(Shown):
         return any(BUSY in each for each in notes)
 
     def outcome_of(self, advice: Advice) -> Attempt | None:
-        """Give what came of a suggestion on its own; None where nothing carries it out."""
+        """Return the attempt that carries out this advice alone; None where there is none."""
         stack = (advice.entry,)
         return next((each for each in self.attempts if each.stack == stack), None)
 
     def attempt(self, name: str) -> Attempt:
-        """Give one attempt by its name, such as "int8-dynamic + compiled-kernels"."""
+        """Return one attempt by its name, such as "int8-dynamic + compiled-kernels"."""
         for each in self.attempts:
             if each.name == name:
                 return each
         known = ", ".join(repr(each.name) for each in self.attempts)
         raise SettingError(f"nothing was tried under the name {name!r}; there are {known}")
 
-    # ------------------------------------------------------------ showing and keeping
-
     def to_dict(self) -> dict[str, Any]:
-        """Give everything but the model, ready for JSON; of the profile, its summary."""
+        """Return everything but the model as plain JSON data; of the profile, its summary."""
         best = self.recommended
-        return {
-            "schema": SCHEMA,
-            "name": self.name,
-            "framework": self.framework,
-            "device": self.device,
-            "settings": asdict(self.settings),
+        names = {
             "recommended": best and best.name,
             "inconclusive": [each.name for each in self.inconclusive],
-            "front": list(self.front),
-            "limit_checks": [each.to_dict() for each in self.limit_checks],
-            "advice": [each.to_dict() for each in self.advice],
-            "attempts": [each.to_dict() for each in self.attempts],
-            "confirmations": [each.to_dict() for each in self.confirmations],
-            "ablation": [each.to_dict() for each in self.ablation],
-            "environment": dict(self.environment),
-            "profile": dict(self.profile_summary),
-            "seconds": self.seconds,
-            "was_interrupted": self.was_interrupted,
-            "notes": list(self.notes),
-            "target": self.target,
-            "was_training": self.was_training,
         }
+        return super().to_dict() | names
 
-    @classmethod
-    def from_dict(cls, fields: Mapping[str, Any]) -> Optimization:
-        """Give back what :meth:`to_dict` wrote; conclusions are drawn again."""
-        if fields.get("schema") != SCHEMA:
-            raise SettingError(
-                f"an optimization of schema {fields.get('schema')!r}; this version reads {SCHEMA}"
-            )
-        return cls(
-            name=fields["name"],
-            framework=fields["framework"],
-            device=fields["device"],
-            settings=Settings(**fields["settings"]),
-            advice=tuple(Advice.from_dict(each) for each in fields["advice"]),
-            attempts=tuple(Attempt.from_dict(each) for each in fields["attempts"]),
-            confirmations=tuple(Attempt.from_dict(each) for each in fields["confirmations"]),
-            ablation=tuple(Contribution.from_dict(each) for each in fields["ablation"]),
-            environment=fields["environment"],
-            profile_summary=fields["profile"],
-            seconds=fields["seconds"],
-            was_interrupted=fields["was_interrupted"],
-            notes=tuple(fields["notes"]),
-            target=fields.get("target", ""),
-            was_training=fields.get("was_training", False),
-        )
+    # ------------------------------------------------------------ showing and keeping
 
 
 def _lost_beyond_margin(attempt: Attempt) -> bool:

@@ -69,7 +69,7 @@ def optimize(
 
     The goal is "latency", "throughput", "memory" or "size". Every entry of the catalog that fits
     (`only` and `skip` choose) is planned and carried out on a copy, checked for outputs and
-    accuracy, and only then timed against the model as it is, in evaluation mode and without
+    accuracy, and only then timed against the baseline, in evaluation mode and without
     gradients. Where calls run on a device, the goal "latency" is about single calls with the device
     synchronised before and after each, and "throughput" about sustained calls. What helps alone is
     combined; what gains nothing alone while a device waits for the program is added once the best
@@ -83,7 +83,7 @@ def optimize(
     changes more than roundings. `limits` are conditions: `latency_ms`, `memory_mb`, `size_mb`.
 
     `budget_s` is about how long all of it takes; what is begun is finished. With a `store` each
-    attempt is kept there as soon as it is known, and with `resume` those of an earlier run of the
+    attempt is stored there as soon as it is known, and with `resume` those of an earlier run of the
     same model and settings on this machine are not repeated, but for the last comparison of the
     best. An interrupt ends the search and keeps what is known, from the profile on: the result says
     so. The given model is never changed. `target` is what a workload was loaded from, such as
@@ -217,16 +217,16 @@ def _for_inference(workload: Workload) -> Workload:
 
 def _profile(workload: Workload, *, budget_s: float, progress: Progress | None) -> Profile:
     """Profile a workload; where its model knows a shorter call with the same layers, that one."""
-    shortened = getattr(workload.model, "shortened_for_profile", None)
-    if shortened is None:
+    generating = workload.generating
+    if generating is None:
         return profile_workload(workload, budget_s=budget_s, progress=progress)
-    model, note = shortened()
+    model, note = generating.shortened_for_profile()
     found = profile_workload(replace(workload, model=model), budget_s=budget_s, progress=progress)
     return replace(found, notes=(*found.notes, note)) if note else found
 
 
 def _empty_result(workload: Workload, settings: Settings, profile: Profile) -> Optimization:
-    """Give what is known before anything was tried."""
+    """Return what is known before anything was tried."""
     adapter = adapter_for(workload.model, workload.arguments)
     return Optimization(
         name=workload.name,
@@ -243,7 +243,7 @@ def _empty_result(workload: Workload, settings: Settings, profile: Profile) -> O
 
 
 def _doubts(workload: Workload) -> tuple[str, ...]:
-    """Say what about the model makes every attempt doubtful."""
+    """Return notes about the model that concern every attempt."""
     adapter = adapter_for(workload.model, workload.arguments)
     return tuple(filter(None, [about_training_mode(adapter, workload.model)]))
 
@@ -270,7 +270,7 @@ def _with_findings(result: Optimization, search: Search) -> Optimization:
 def _most_promising_first(
     entries: Sequence[Entry], advice: Sequence[Advice], *, goal: str
 ) -> list[Entry]:
-    """Put first what advice names, in its order; the rest stays in the order of the catalog.
+    """Sort entries: those named by advice first, in its order; the rest in catalog order.
 
     What is made for this class of models comes before everything else, and what takes long to
     carry out after it. Where the goal is time, inference mode is tried in any case: a result says

@@ -152,7 +152,7 @@ def baseline_keeps(attempts: Sequence[Attempt], limits: Mapping[str, float]) -> 
 
 
 # ---------------------------------------------------------------- the Pareto front over time,
-# memory, size and accuracy, with doubt
+# memory, size and accuracy, with uncertainty
 
 HIGHER_IS_BETTER = frozenset({"accuracy"})
 COUNTED = frozenset({"memory", "size"})
@@ -169,7 +169,7 @@ def front_of(attempts: Sequence[Attempt]) -> tuple[str, ...]:
 
 
 def dominates(first: Measured, second: Measured) -> bool:
-    """Return whether the first is at least as good in every objective and shown better in one.
+    """Return whether the first is no worse in every objective and better in one.
 
     So what is best at one objective is always on the front. What one of them does not have decides
     nothing.

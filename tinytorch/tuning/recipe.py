@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import numpy as np
-
+from tinytorch.codec import Coded, DataError, encode
 from tinytorch.errors import CheckpointError, SettingError, TinyTorchError, first_line
 from tinytorch.models.workload import Workload
 from tinytorch.transforms import find_transforms
@@ -21,7 +19,6 @@ __all__ = [
     "carry_out",
     "last_change",
     "packages_of",
-    "plain_json",
     "rebuilt_plan",
     "rebuilt_transform",
     "recipe_text",
@@ -38,7 +35,7 @@ Shapes = Mapping[str, tuple[int, ...]]
 
 
 @dataclass(frozen=True)
-class Recipe:
+class Recipe(Coded):
     """How a saved model is made from the original's architecture.
 
     The first `weights_after` of the plans are carried out on the original, whatever its weights;
@@ -59,18 +56,23 @@ class Recipe:
     versions: Mapping[str, str]
     packages: Mapping[str, str] = field(default_factory=dict)
 
+    schema = SCHEMA
+    also_written = ("format",)
+
+    @property
+    def format(self) -> str:
+        return FORMAT
+
     def to_dict(self) -> dict[str, Any]:
-        """Give everything, ready for JSON; numbers that are not finite are None."""
-        fields = {name: getattr(self, name) for name in self.__dataclass_fields__}
-        fields["plans"] = [each.to_dict() for each in self.plans]
+        """Return everything as plain JSON data; `packages` only where there are any."""
+        found = super().to_dict()
         if not self.packages:
-            del fields["packages"]
-        found: dict[str, Any] = plain_json({"format": FORMAT, "schema": SCHEMA, **fields})
+            del found["packages"]
         return found
 
     @classmethod
     def from_dict(cls, fields: Any) -> Recipe:
-        """Give back what :meth:`to_dict` wrote; raise if these are no such fields."""
+        """Return what :meth:`to_dict` wrote; raise CheckpointError if these are no such fields."""
         if not isinstance(fields, Mapping) or fields.get("format") != FORMAT:
             raise CheckpointError("it has no recipe: it is no file of save_optimized()")
         if fields.get("schema") != SCHEMA:
@@ -79,23 +81,19 @@ class Recipe:
                 f"{SCHEMA}; update TinyTorch"
             )
         try:
-            packages = {name: str(of) for name, of in fields.get("packages", {}).items()}
-            _check_installed(packages)
-            plans = tuple(rebuilt_plan(Plan.from_dict(each)) for each in fields["plans"])
-            fields = {**fields, "packages": packages}
-            known = {name: fields[name] for name in cls.__dataclass_fields__}
-            known["plans"], known["stack"] = plans, tuple(fields["stack"])
-            known["tensors"] = {name: tuple(shape) for name, shape in fields["tensors"].items()}
-            known["versions"] = {name: str(of) for name, of in fields["versions"].items()}
-            recipe = cls(**known)
+            packages = fields.get("packages", {})
+            _check_installed({name: str(of) for name, of in packages.items()})
+            recipe = super().from_dict(fields)
+            recipe = replace(recipe, plans=tuple(map(rebuilt_plan, recipe.plans)))
         except CheckpointError:
             raise
-        except (LookupError, TypeError, ValueError, AttributeError) as error:
+        except (DataError, TypeError, ValueError) as error:
             raise CheckpointError(f"its recipe is damaged: {first_line(error)}") from error
         count = recipe.weights_after
-        if type(count) is not int or not 0 <= count <= len(plans):
+        if not 0 <= count <= len(recipe.plans):
             raise CheckpointError(
-                f"its recipe is damaged: the weights come after {count!r} of {len(plans)} plans"
+                f"its recipe is damaged: the weights come after {count} of "
+                f"{len(recipe.plans)} plans"
             )
         return recipe
 
@@ -132,7 +130,7 @@ def _check_installed(packages: Mapping[str, str]) -> None:
 
 
 def rebuilt_transform(name: Any, settings: Any) -> Transform:
-    """Give the transform that a recipe names."""
+    """Return the transform that a recipe names."""
     if name not in TRANSFORMS:
         raise CheckpointError(
             f"it needs the transform {name!r}, which this TinyTorch does not know (it knows "
@@ -148,13 +146,13 @@ def rebuilt_transform(name: Any, settings: Any) -> Transform:
 
 
 def rebuilt_plan(plan: Plan) -> Plan:
-    """Give a plan that may come from JSON with the settings that its transform has.
+    """Return a plan that may come from JSON with the settings that its transform has.
 
-    There, a tuple is a list; `check_made_by` compares settings, and tells these apart.
+    In JSON a tuple is a list; `check_made_by` compares settings, and distinguishes them.
     """
     transform = rebuilt_transform(plan.transform, plan.settings)
     own = transform.to_dict()
-    if plain_json(own) != plain_json(dict(plan.settings)):
+    if encode(own) != encode(dict(plan.settings)):
         raise CheckpointError(
             f"its recipe is damaged, or of another version: {plan.transform} has the settings "
             f"{own!r}, the recipe {dict(plan.settings)!r}"
@@ -189,19 +187,8 @@ def carry_out(workload: Workload, plans: Sequence[Plan]) -> Any:
 
 
 def recipe_text(recipe: Mapping[str, Any]) -> str:
-    """Give a recipe as a file of its own has it."""
+    """Return a recipe as the text of a file."""
     return json.dumps(recipe, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
-
-
-def plain_json(value: Any) -> Any:
-    """Give a value as JSON has it."""
-    if isinstance(value, Mapping):
-        return {str(name): plain_json(each) for name, each in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [plain_json(each) for each in value]
-    if isinstance(value, (np.generic, np.ndarray)):
-        return plain_json(value.tolist())
-    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _shape_text(shape: tuple[int, ...] | None) -> str:

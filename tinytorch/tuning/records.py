@@ -277,7 +277,7 @@ def origin_of(
     """Describe where attempts on a workload come from. Make it once, before the first attempt.
 
     What a workload is, is read from the values of its parameters, which takes about a second for
-    each gigabyte. `scores` are those of the model as it is: they tell other examples behind the
+    each gigabyte. `scores` are those of the baseline: they distinguish other examples behind the
     same `evaluate`. Limits and the budget are not part of it: neither changes what an attempt
     gives; the goal is, since it decides about the outcome and which stacks are compared.
     """

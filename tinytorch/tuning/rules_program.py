@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 
 from tinytorch.measure.roofline import amdahl
@@ -37,7 +36,6 @@ WAITS = frozenset(
     }
 )
 """Operations whose result the host waits for."""
-BUSY_WORDS = ("busy", "displaced", "steal", "not steady", "other programs", "throttl", "hot")
 
 
 def launches(profile: Profile, facts: Facts) -> Iterable[Advice]:
@@ -171,17 +169,12 @@ def not_counted(profile: Profile, facts: Facts) -> Iterable[Advice]:
 
 def busy_machine(profile: Profile, facts: Facts) -> Iterable[Advice]:
     """Measurements that were disturbed by other processes."""
-    notes = [
-        note
-        for note in dict.fromkeys((*profile.notes, *profile.latency.notes))
-        if re.search(r"\d", note) and any(word in note for word in BUSY_WORDS)
-    ]
-    if not notes:
+    if not profile.disturbances:
         return
     yield Advice(
         rule="busy machine",
         title="The machine was not idle: measure again",
-        evidence=tuple(notes),
+        evidence=profile.disturbances,
         not_predicted="the model is unchanged; shares of time may be off",
         cost="stop other processes first",
     )

@@ -377,7 +377,7 @@ def _done_again(names: Sequence[str]) -> str:
 def load_optimized(path: str | Path, workload_or_model: Any) -> Any:
     """Load the model that :func:`save_optimized` wrote, into the original's architecture.
 
-    The weights of what is given do not matter, and it stays as it is. A workload is needed where
+    The weights of what is given do not matter, and it is not changed. A workload is needed where
     the model is compiled or captured, or fused by watching a call: for its inputs.
     """
     given = workload_or_model

@@ -42,7 +42,7 @@ MOST_PROBLEMS = 5
 
 Tensors = dict[str, torch.Tensor]
 Take = Callable[[str, torch.Tensor], torch.Tensor]
-"""Gives a tensor of a file by its name, if it is like the one that a model holds."""
+"""Returns a tensor of a file by its name, if it matches the one that a model holds."""
 
 
 class TorchStorage:
@@ -114,7 +114,7 @@ def _state(model: Any) -> dict[str, Any]:
 
 
 def _parts(state: Mapping[str, Any]) -> Tensors:
-    """Give everything in a state as plain tensors."""
+    """Return everything in a state as plain tensors."""
     return {name: part for key, value in state.items() for name, part in _parts_of(key, value)}
 
 
@@ -157,7 +157,7 @@ def _is_plain(value: torch.Tensor) -> bool:
 
 
 def _each_once(tensors: Tensors) -> tuple[Tensors, dict[str, str]]:
-    """Give tensors each under the first of its names, and for the others that name."""
+    """Return tensors each under the first of its names, and that name for each other one."""
     first: dict[Any, str] = {}
     same: dict[str, str] = {}
     for name, each in tensors.items():
@@ -169,7 +169,7 @@ def _each_once(tensors: Tensors) -> tuple[Tensors, dict[str, str]]:
 
 
 def _owning(tensors: Tensors) -> Tensors:
-    """Give tensors none of which lies in the memory of another, as safetensors wants them."""
+    """Return tensors none of which shares the memory of another, as safetensors requires."""
     return {
         name: each.clone()
         if each.untyped_storage().nbytes() != each.numel() * each.element_size()
@@ -190,7 +190,7 @@ def _digest(tensor: torch.Tensor) -> str:
 
 
 def _read(path: Path) -> tuple[Tensors, dict[str, str]]:
-    """Give the tensors of a file, and for further names of a tensor the one that it is under."""
+    """Return the tensors of a file, and for further names of a tensor the one that it is under."""
     from safetensors import SafetensorError, safe_open
 
     try:
@@ -205,7 +205,7 @@ def _read(path: Path) -> tuple[Tensors, dict[str, str]]:
 
 
 def _fill(model: Any, tensors: Tensors, same: Mapping[str, str]) -> None:
-    """Put the tensors of a file into a model; raise unless all of them are like its own."""
+    """Load the tensors of a file into a model; raise unless all of them match its own."""
     state = _state(model)
     problems: list[str] = []
     used: set[str] = set()
@@ -241,7 +241,7 @@ def _fill(model: Any, tensors: Tensors, same: Mapping[str, str]) -> None:
 
 @contextmanager
 def _own_versions(model: nn.Module) -> Iterator[None]:
-    """Let packed layers keep what was set on them; PyTorch would set the version of its class.
+    """Keep the version that was set on packed layers; PyTorch would reset it to its class's.
 
     It decides how many bits of its inputs a dynamic layer uses.
     """
@@ -252,7 +252,7 @@ def _own_versions(model: nn.Module) -> Iterator[None]:
 
 
 def _like(name: str, value: Any, take: Take) -> Any:
-    """Give what a file has in the place of something that a model holds."""
+    """Return the value of a file in the place of something that a model holds."""
     if isinstance(value, tuple):
         return tuple(_like(f"{name}{PART}{place}", each, take) for place, each in enumerate(value))
     if not isinstance(value, torch.Tensor):
@@ -286,7 +286,7 @@ def forget_compiled() -> None:
     """Drop what torch.compile has kept; models that are compiled do it again when called next.
 
     What follows a graph break is kept with the code of the model's class, which all attempts share,
-    for eight variants; any further model would run as it is, and be timed as if it were compiled.
+    for eight variants; any further model would run uncompiled, and be timed as if it were compiled.
     """
     if "torch._dynamo" in sys.modules:  # else nothing was compiled
         reset: Any = torch.compiler.reset

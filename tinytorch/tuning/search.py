@@ -105,7 +105,7 @@ def sparing_alone(
 def rival_stacks(
     attempts: Sequence[Attempt], ranked: Sequence[Entry], *, best: Sequence[Entry], goal: str
 ) -> Iterator[tuple[Entry, ...]]:
-    """Yield the best stack with one part replaced by a rival that was nearly as good alone."""
+    """Yield the best stack with one part replaced by a rival that was nearly as fast alone."""
     if len(best) < 2:
         return
     alone = _by_entry(attempts)
@@ -144,7 +144,7 @@ MOST_CONFIRMATIONS = 3
 """Most confirmations, from the best attempt on, until one holds."""
 OTHER_SEEDS = 1_000_000
 """Offset of the seeds of confirmations from those of attempts."""
-TIME_IS_UP = "the budget of {budget:g} s was spent before"
+TIME_IS_UP = "the time budget of {budget:g} s was spent before"
 
 
 @dataclass
@@ -152,7 +152,7 @@ class Search:
     """Tries the entries of a catalog on a workload within a time budget, and keeps the results.
 
     `finished` are attempts of an earlier run, by their stacks, which are not repeated. `on_attempt`
-    hears of each attempt as soon as it is finished, so that nothing is lost by an interrupt. The
+    is called with each attempt as soon as it is finished, so that an interrupt loses nothing. The
     budget counts from `started`, by the clock `monotonic`. `confirmations` are fresh comparisons of
     what was chosen; one of them is of what `chosen` gives, unless that was never confirmed.
     """
@@ -195,7 +195,7 @@ class Search:
     def try_singles(self) -> None:
         """Try every entry alone, in the order given: the most promising first.
 
-        Each gets an equal share of the time that is left, so what is done at once leaves more to
+        Each gets an equal share of the remaining time, so what is fast leaves more to
         the others, and what takes long does not take everything.
         """
         for place, entry in enumerate(self.entries):

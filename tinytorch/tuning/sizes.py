@@ -5,14 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from functools import cached_property
 from operator import index
 from time import perf_counter
-from typing import Any
+from typing import ClassVar
 
 import numpy as np
 
+from tinytorch.codec import Coded
 from tinytorch.comparison.sequential import estimate_ratio
 from tinytorch.errors import MeasurementError, ModelError, SettingError
 from tinytorch.measure.ceilings import Progress
@@ -59,7 +60,7 @@ UNFINISHED = ("budget", "not tried", "late")
 
 
 @dataclass(frozen=True)
-class SizeMeasurement:
+class SizeMeasurement(Coded):
     """What was measured at one size. `items` are the examples or tokens of one call.
 
     `latency` has seconds per call, round by round; in each round every size had a turn.
@@ -72,6 +73,15 @@ class SizeMeasurement:
     latency: Samples
     peak_bytes: int | None = None
 
+    also_written = (
+        *("latency.median", "throughput", "throughput_interval.low", "throughput_interval.high"),
+    )
+    renames: ClassVar = {
+        "latency.median": "latency_s",
+        "throughput_interval.low": "throughput_low",
+        "throughput_interval.high": "throughput_high",
+    }
+
     @property
     def throughput(self) -> float:
         """Return examples or tokens per second, at the median latency."""
@@ -81,19 +91,6 @@ class SizeMeasurement:
     def throughput_interval(self) -> Estimate:
         found = self.latency.median_interval(CONFIDENCE)
         return found.inverse.scaled(self.items)
-
-    def to_dict(self) -> dict[str, Any]:
-        interval = self.throughput_interval
-        return {
-            "size": self.size,
-            "items": self.items,
-            "latency_s": self.latency.median,
-            "throughput": self.throughput,
-            "throughput_low": interval.low,
-            "throughput_high": interval.high,
-            "peak_bytes": self.peak_bytes,
-            "latency": self.latency.to_dict(),
-        }
 
 
 @dataclass(frozen=True)
@@ -109,7 +106,7 @@ class Limit:
 
 
 @dataclass(frozen=True)
-class Ceiling:
+class Ceiling(Coded):
     """The largest size that ran within the limits of memory, and the next one that did not.
 
     0 if there is no such size, and None if no larger one was tried. `limit` says why that one
@@ -120,6 +117,8 @@ class Ceiling:
     failed: int | None
     limit: Limit
 
+    also_written = ("is_exact",)
+
     @property
     def is_exact(self) -> bool:
         """Whether the very next size fails."""
@@ -128,10 +127,10 @@ class Ceiling:
     @property
     def words(self) -> str:
         if not self.largest and self.failed is None:
-            return f"not known; {self.limit.reason}"
+            return f"unknown; {self.limit.reason}"
         if self.failed is None:
-            return f"at least {self.largest:,}; larger ones were not tried: {self.limit.reason}"
-        start = f"{self.largest:,}" if self.is_exact else f"at least {self.largest:,}"
+            return f">= {self.largest:,}; larger ones were not tried: {self.limit.reason}"
+        start = f"{self.largest:,}" if self.is_exact else f">= {self.largest:,}"
         start = start if self.largest else "none of those tried"
         return f"{start}; {self.failed:,} does not: {self.limit.reason}"
 
@@ -145,11 +144,11 @@ class Recommendation:
 
 
 @dataclass(frozen=True)
-class SizeAdvice(Shown):
+class SizeAdvice(Coded, Shown):
     """Throughput against latency over a batch size or a sequence length, and what follows.
 
     `usual` is the size of the example inputs; `unit` what one call works on, `examples` or
-    `tokens`. `tolerance` is how much less than the best throughput is as good as the best.
+    `tokens`. `tolerance` is how far below the best throughput counts as equal.
     `limited_by` says why no larger sizes are in the curve. `is_isolated` tells whether a process of
     its own was measured, which may run out of memory without harm.
     """
@@ -168,6 +167,9 @@ class SizeAdvice(Shown):
     memory_limit_bytes: int | None = None
     is_isolated: bool = True
     notes: tuple[str, ...] = ()
+
+    also_written = ("best", "knee", "recommended.size", "recommended.reason", "meets_limits")
+    renames: ClassVar = {"recommended.size": "recommended"}
 
     def __post_init__(self) -> None:
         if not self.points:
@@ -210,29 +212,6 @@ class SizeAdvice(Shown):
         size = self._knee(fitting)
         return Recommendation(size, self._why(size, fitting))
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return everything, ready for JSON."""
-        recommended = self.recommended
-        return {
-            **{
-                name: getattr(self, name)
-                for name in ("name", "framework", "device", "axis", "unit", "usual")
-            },
-            "points": [point.to_dict() for point in self.points],
-            "best": self.best,
-            "knee": self.knee,
-            "tolerance": self.tolerance,
-            "recommended": recommended.size,
-            "reason": recommended.reason,
-            "meets_limits": self.meets_limits,
-            "latency_limit_s": self.latency_limit_s,
-            "memory_limit_bytes": self.memory_limit_bytes,
-            "ceiling": asdict(self.ceiling) | {"is_exact": self.ceiling.is_exact},
-            "limited_by": asdict(self.limited_by),
-            "is_isolated": self.is_isolated,
-            "notes": list(self.notes),
-        }
-
     # ------------------------------------------------------------ judging
 
     def _knee(self, points: Sequence[SizeMeasurement]) -> int:
@@ -274,7 +253,7 @@ class SizeAdvice(Shown):
         return False if False in verdicts else None if None in verdicts else True
 
     def _why(self, size: int, fitting: Sequence[SizeMeasurement]) -> str:
-        """Say what speaks for a size among those that keep the limits, and what stays open."""
+        """Return why a size is recommended among those within the limits, and what is unknown."""
         limits = _listed(self._limits)
         among = (
             f" among the sizes that keep the {limits}" if len(fitting) < len(self.points) else ""
@@ -286,22 +265,21 @@ class SizeAdvice(Shown):
                 else "the only one measured"
             )
         elif size != self._best(fitting).size:
-            reason = (
-                f"the smallest size shown within {self.tolerance:.0%} of the best throughput{among}"
-            )
+            within = f"{self.tolerance:.0%} of the best throughput{among}"
+            reason = f"the smallest size conclusively within {within}"
         else:
             reason = f"the highest throughput{among}"
             if size > fitting[0].size:
-                reason += f"; no smaller size is shown to come within {self.tolerance:.0%} of it"
+                reason += f"; no smaller size is conclusively within {self.tolerance:.0%} of it"
         if limits and not among:
             reason += f"; it keeps the {limits}"
         if self.limited_by.kind in UNFINISHED and self.best == self.points[-1].size and not among:
-            reason += "; larger ones, which were not measured, may do better"
+            reason += "; larger ones were not measured"
         return reason
 
     def _why_none(self) -> str:
         smallest = self.points[0]
-        start = f"no measured size is shown to keep the {_listed(self._limits)}: even"
+        start = f"no measured size conclusively keeps the {_listed(self._limits)}: even"
         facts = []
         if self.latency_limit_s is not None:
             took, limit = smallest.latency.median * 1e3, self.latency_limit_s * 1e3
@@ -332,7 +310,7 @@ FAR_TOO_SLOW = 4.0
 """Sizes beyond this many times the latency limit are not tried."""
 SHARE_OF_FREE = {"cpu": 0.8, "cuda": 0.95}
 SHARE_HERE = 0.5
-"""The part of the free memory that a process of its own may use, and this process."""
+"""The part of the free memory that a separate process may use, and this process."""
 FINE_ENOUGH = 1 / 100
 """Ceilings are searched until the largest that ran and the smallest that failed are so near."""
 JUST_BELOW, JUST_ABOVE = 0.95, 1.1
@@ -401,7 +379,7 @@ class SizeSearch:
     # ------------------------------------------------------------ before
 
     def check_own_size(self) -> None:
-        """Run the model as it is: if that fails, the size is not to blame."""
+        """Run the model on its own inputs; raise where that fails."""
         found = self.attempt(self.bench.facts.usual, wait_s=FIRST_WAIT_S)
         if found.kind == LATE:
             raise ModelError(
@@ -412,7 +390,7 @@ class SizeSearch:
         self.started = perf_counter()  # what is done once, such as compiling, is not counted
 
     def set_memory_limit(self) -> None:
-        """Say how much memory all sizes may take on top of the model, and put a fence there."""
+        """Set how much memory all sizes may take on top of the model, and enforce it."""
         on_gpu = self.bench.facts.device.startswith("cuda")
         share = SHARE_OF_FREE["cuda" if on_gpu else "cpu"] if self.bench.is_isolated else SHARE_HERE
         free = self.bench.free_bytes()
@@ -465,7 +443,7 @@ class SizeSearch:
             size = usual if size < usual < 2 * size else 2 ** (size.bit_length())
 
     def why_not_try(self, size: int, *, share: float, calls: int) -> Limit | None:
-        """Say why a size is not even tried: memory that nothing protects, or time."""
+        """Return why a size is not even tried: memory that nothing protects, or time."""
         known = [each for each in self.attempts.values() if each.works and each.size < size]
         if not known:
             return None
@@ -482,7 +460,7 @@ class SizeSearch:
         if grown - self.bench.facts.resident_bytes <= self.allowed_bytes:
             return None
         room = f"{self.allowed_bytes:,} bytes that are allowed"
-        return Limit(NOT_TRIED, f"size {size:,} might take more than the {room}")
+        return Limit(NOT_TRIED, f"size {size:,} may exceed the {room}")
 
     def why_too_long(self, size: int, last: Attempt, share: float, calls: int) -> Limit | None:
         grown = size / last.size
@@ -493,11 +471,11 @@ class SizeSearch:
         timing_s = (TIMING_SHARE - CLIMB_SHARE) * self.settings.budget_s
         known = (each.seconds for each in self.attempts.values() if each.works)
         if calls > 1 and FEWEST_ROUNDS * round_s((*known, seconds)) > timing_s:
-            return Limit("budget", f"timing size {size:,} often enough would take too long")
+            return Limit("budget", f"timing size {size:,} exceeds the time budget")
         return None
 
     def why_enough(self, found: Attempt) -> Limit | None:
-        """Say why larger sizes would tell nothing new."""
+        """Return why larger sizes are not needed, or None."""
         limit_s = self.settings.latency_limit_s
         if self.settings.sizes is not None:
             return None
@@ -642,7 +620,7 @@ class SizeSearch:
         return found.works and (limit is None or (peak is not None and peak <= limit))
 
     def as_limit(self, found: Attempt) -> Limit:
-        """Say why a size failed, in terms of what it was allowed."""
+        """Return why a size failed, in terms of what it was allowed."""
         if found.works:
             return Limit(MEMORY, f"holds {found.peak_bytes:,} bytes, more than the memory limit")
         if found.kind == MEMORY:
@@ -660,14 +638,14 @@ class SizeSearch:
 
 
 def _noise_note(points: Sequence[SizeMeasurement]) -> list[str]:
-    """Say that times went up and down, if they did at many sizes."""
+    """Return a note if the latencies at many sizes are noisy."""
     found = [point.latency.median_interval() for point in points]
     spreads = sorted(each.high / each.low for each in found if each.low > 0)
     if not spreads or (middle := spreads[len(spreads) // 2]) < NOISY:
         return []
     return [
-        f"latencies are known within a factor of {middle:.1f} only: something else used the "
-        "machine; measure again when it is quiet"
+        f"noisy: median latencies are known within a factor of {middle:.1f}; measure again on an "
+        "idle machine"
     ]
 
 
@@ -700,7 +678,7 @@ def advise_batch_size(
     `memory_limit_bytes` is compared with the peak of each size: everything that was held while the
     model ran.
 
-    A size within `tolerance` of the best throughput is as good as the best. `budget_s` is for
+    A size within `tolerance` of the best throughput counts as equal. `budget_s` is for
     measuring; loading the model comes on top. `axis` is where examples are counted, if not first.
     """
     settings = SearchSettings(sizes, latency_limit_s, memory_limit_bytes, budget_s, tolerance)

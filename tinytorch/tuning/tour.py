@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from time import perf_counter
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
+from tinytorch.codec import Coded
 from tinytorch.core.autograd import no_grad
 from tinytorch.core.dispatch import active_backend
 from tinytorch.core.kernels import Array
@@ -66,7 +67,7 @@ STOPS = (
 
 
 @dataclass(frozen=True)
-class SampleDigit:
+class SampleDigit(Coded):
     """A held-out image (28, 28), its label, and what the CNN sees in it."""
 
     image: Array
@@ -74,44 +75,32 @@ class SampleDigit:
     predicted: int
     probability: float
 
+    renames: ClassVar = {"image": None}
+
 
 @dataclass(frozen=True)
-class Introduction:
+class Introduction(Coded):
     """What the models do: digits that the CNN reads, and what the GPT writes after a prompt."""
 
     digits: tuple[SampleDigit, ...]
     prompt: str
     text: str
 
-    def to_dict(self) -> dict[str, Any]:
-        """Give everything but the pictures, ready for JSON."""
-        digits = [
-            {key: value for key, value in asdict(each).items() if key != "image"}
-            for each in self.digits
-        ]
-        return {"digits": digits, "prompt": self.prompt, "text": self.text}
-
 
 @dataclass(frozen=True)
-class Visit:
+class Visit(Coded):
     """What was found at a stop."""
 
     stop: Stop
     optimization: Optimization
 
-    def to_dict(self) -> dict[str, Any]:
-        """Give everything, ready for JSON."""
-        return {
-            "target": self.stop.target,
-            "about": self.stop.about,
-            "goal": self.stop.goal,
-            "optimization": self.optimization.to_dict(),
-        }
+    also_written = ("stop.target", "stop.about", "stop.goal")
+    renames: ClassVar = {"stop": None}
 
 
 @dataclass(frozen=True)
-class Tour:
-    """Everything that the tour shows. `backend` computed the models as they are."""
+class Tour(Coded):
+    """Everything that the tour shows. `backend` is that of the baselines."""
 
     backend: str
     seed: int
@@ -130,17 +119,6 @@ class Tour:
         """Whether the models ran on compiled kernels, which the extra `fast` installs."""
         return self.backend == COMPILED
 
-    def to_dict(self) -> dict[str, Any]:
-        """Give everything but pictures and models, ready for JSON."""
-        return {
-            "backend": self.backend,
-            "seed": self.seed,
-            "introduction": self.introduction.to_dict(),
-            "visits": [each.to_dict() for each in self.visits],
-            "seconds": self.seconds,
-            "was_interrupted": self.was_interrupted,
-        }
-
 
 def take_tour(
     seed: int = 0,
@@ -154,10 +132,10 @@ def take_tour(
 ) -> Tour:
     """Try the models out, then optimize each. Takes about two minutes on two cores.
 
-    A stop ends after its budget, and sooner where those before it took so long that `most_s` would
-    be exceeded. `watch` is entered for each stop and gives who watches it; the other functions hear
-    of what is finished, in the order of the tour. An interrupt ends the tour and keeps what is
-    known.
+    A stop ends after its budget, and sooner where those before it took so much that `most_s` would
+    be exceeded. `watch` is entered for each stop and yields its progress; the other functions are
+    called with what is finished, in the order of the tour. An interrupt ends the tour and keeps
+    what is known.
     """
     if not stops:
         raise SettingError("a tour needs at least one stop")
@@ -184,7 +162,7 @@ def take_tour(
 
 
 def introduce(seed: int = 0) -> Introduction:
-    """Let the CNN classify held-out digits, and the GPT generate some text."""
+    """Classify held-out digits with the CNN, and generate some text with the GPT."""
     return Introduction(
         _read_digits(zoo.load_zoo("cnn").model, seed),
         PROMPT,

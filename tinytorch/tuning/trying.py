@@ -1,4 +1,4 @@
-"""Trying a stack on a workload: plan, apply, check that it is as good, and only then time it."""
+"""Trying a stack on a workload: plan, apply, check accuracy, and only then time it."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from tinytorch.comparison.accuracy import (
 )
 from tinytorch.comparison.compare import compare
 from tinytorch.comparison.comparison import Comparison
-from tinytorch.comparison.evidence import NO_EVALUATE, outputs_and_seconds, outputs_of, scores_of
+from tinytorch.comparison.evidence import NO_EVALUATE
 from tinytorch.comparison.outputs import OutputDifference, attention_mask_of, compare_outputs
 from tinytorch.comparison.resources import Resources, measure_resources
-from tinytorch.comparison.sides import WorkloadSide
+from tinytorch.comparison.sides import Known, WorkloadSide
 from tinytorch.errors import Failure, ModelError, SettingError, TinyTorchError, first_line
 from tinytorch.measure.ceilings import Progress
 from tinytorch.measure.timing import time_limit
@@ -61,18 +61,18 @@ __all__ = [
 ]
 
 
-# ---------------------------------------------------------------- whether a candidate is as good
-# as the baseline: by its scores, its outputs, or both
+# ---------------------------------------------------------------- accuracy check of a candidate
+# against the baseline: by its scores, its outputs, or both
 
 Explain = Callable[[], tuple[str, ...]]
-"""Gives why other whole numbers are a matter of rounding, or nothing where they are not."""
+"""Returns why different integers are due to rounding; empty where they are not."""
 
 
 @dataclass(frozen=True)
 class Check:
-    """What became of outputs and scores; `doubt` is why a candidate is not accepted, or nothing.
+    """Outcome of the accuracy check; `doubt` is why a candidate is not accepted, or "".
 
-    With `is_inconclusive`, the examples are too few: it may well be as good.
+    With `is_inconclusive`, the examples are too few to decide.
     """
 
     outputs: OutputDifference | None
@@ -88,7 +88,7 @@ def by_scores(
     *,
     closeness: Callable[[], Check] | None = None,
 ) -> Check:
-    """Ask whether accuracy is kept.
+    """Check whether accuracy is kept.
 
     Too few examples do not decide against what computes the same function, but for rounding: there
     outputs decide, by `closeness`. An established loss outranks it.
@@ -111,34 +111,34 @@ def by_scores(
 
 
 def by_outputs(outputs: OutputDifference | None, *, most: float, explain: Explain) -> Check:
-    """Ask whether outputs are off by at most this share of the largest, without any scores.
+    """Check whether outputs are off by at most this share of the largest, without any scores.
 
-    Whole numbers must be the same, unless the model itself can explain the others.
+    Integers must be equal, unless the model itself explains the differences.
     """
     share = outputs.equal_share if outputs else None
     if share is not None and share < 1:
         reasons = explain()
         doubt = (
-            f"{1 - share:.2%} of the whole numbers in its outputs are others; with an evaluate, "
-            "accuracy would decide"
+            f"{1 - share:.2%} of the integers in its outputs differ; give an evaluate to check "
+            "accuracy instead"
         )
         return Check(outputs, doubt="" if reasons else doubt, notes=reasons)
     error = outputs.max_relative_error if outputs else None
     if error is None:
         is_same = outputs is not None and outputs.is_identical
-        doubt = "" if is_same else "its outputs are no numbers that could be compared"
+        doubt = "" if is_same else "its outputs are not numbers and cannot be compared"
         return Check(outputs, doubt=doubt)
     if error <= most:
         return Check(outputs)
     doubt = (
-        f"outputs are off by {error:.2g} of the largest, allowed is {most:g}; "
-        "with an evaluate, accuracy would decide"
+        f"output error {error:.2g} exceeds {most:g} of the largest; give an evaluate to check "
+        "accuracy instead"
     )
     return Check(outputs, doubt=doubt)
 
 
-# ---------------------------------------------------------------- the model as it is: what it
-# gives, how good it is and what it needs, each found out once
+# ---------------------------------------------------------------- the baseline: its outputs,
+# scores and resources, each determined once
 
 BASELINE = "baseline"
 QUICK_S = 2.0
@@ -148,9 +148,9 @@ Arrays = tuple[npt.NDArray[Any], ...]
 
 
 class Baseline:
-    """A workload's own outputs and scores, and the seconds of a call; `notes` are doubts about it.
+    """A workload's own outputs and scores, and the seconds of a call, with `notes` about them.
 
-    Raises ModelError where nothing could tell whether a candidate is as good.
+    Raises ModelError where no candidate could be checked.
     """
 
     def __init__(self, workload: Workload) -> None:
@@ -159,8 +159,8 @@ class Baseline:
         self.mask = attention_mask_of(workload)
         self._resources: Resources | None = None
         side = WorkloadSide(workload, name=BASELINE)
-        with side.environment():
-            self.outputs, self.call_s = outputs_and_seconds(side)
+        with side.opened():
+            self.outputs, self.call_s = side.outputs_and_seconds()
             started = perf_counter()
             self.scores, self.metric = self._score(side)
             is_quick = perf_counter() - started < QUICK_S
@@ -169,20 +169,18 @@ class Baseline:
                 self._check_scores_repeat(side)
 
     def side(self, rng: np.random.Generator) -> WorkloadSide:
-        """Give a side of a comparison for which slow calls need not be made again."""
+        """Return a side of a comparison for which slow calls need not be made again."""
         return WorkloadSide(
             replace(self.workload, evaluate=None),
             name=BASELINE,
             rng=rng,
-            known_outputs=self.outputs,
-            known_call_s=self.call_s,
-            known_resources=self._resources,
+            known=Known(self.outputs, self.call_s, self._resources),
         )
 
     def resources(self, side: WorkloadSide, *, call_s: float) -> Resources:
         """Measure what it needs, after this side was timed; a large one is written only once."""
         if self._resources is None:
-            with side.environment():
+            with side.opened():
                 # A side that is not built anew has called the model itself.
                 self._resources = measure_resources(
                     side.workload,
@@ -194,15 +192,15 @@ class Baseline:
 
     def _score(self, side: WorkloadSide) -> tuple[npt.NDArray[Any] | None, str]:
         try:
-            scores, metric = scores_of(side, side)
+            scores, metric = side.scores()
             if scores is not None:
                 compare_accuracy(scores, scores)  # refuses what no candidate could be held against
         except (ModelError, SettingError) as error:
             raise ModelError(
-                f"the model as it is {str(error).removeprefix(BASELINE).strip()}; "
-                "mend evaluate, or leave it out and outputs decide"
+                f"the baseline {str(error).removeprefix(BASELINE).strip()}; "
+                "fix evaluate, or leave it out to check outputs instead"
                 if isinstance(error, ModelError)
-                else f"evaluate is of no use for the model as it is: {error}"
+                else f"evaluate does not work for the baseline: {error}"
             ) from error
         return scores, metric
 
@@ -212,53 +210,50 @@ class Baseline:
             return
         if self.scores is None:
             raise ModelError(
-                f"{self.workload.name} gives different results for the same inputs, and there is "
-                "no evaluate: nothing can tell whether a candidate is as good; call model.eval(), "
+                f"{self.workload.name} is not deterministic, and there is "
+                "no evaluate: candidates cannot be checked; call model.eval(), "
                 "or give an evaluate"
             )
-        self.notes.append("the model gives different results for the same inputs; scores decide")
+        self.notes.append("the model is not deterministic; scores decide")
 
     def _repeats(self, side: WorkloadSide) -> bool:
         """Call it again, or twice a shorter call of the same layers, where the model knows one.
 
         Of what is drawn, a few tokens may be the same by chance: then it is called again as well.
         """
-        model = self.workload.model
-        shortened = getattr(model, "shortened_for_profile", None)
-        shorter = shortened()[0] if shortened else model
-        if shorter is not model:
+        model = self.workload.generating
+        shorter = model.shortened_for_profile()[0] if model else None
+        if model is not None and shorter is not model:
             side.release()  # a device may have no room for copies of both
             short = WorkloadSide(replace(self.workload, model=shorter), name=BASELINE)
-            is_same = compare_outputs(outputs_of(short), outputs_of(short)).is_identical
-            if not is_same or not getattr(model, "is_drawn", False):
+            is_same = compare_outputs(short.outputs(), short.outputs()).is_identical
+            if not is_same or not model.is_drawn:
                 return is_same
             short.release()
-        again, seconds = outputs_and_seconds(side)
+        again, seconds = side.outputs_and_seconds()
         self.call_s = min(self.call_s, seconds)  # the first call may have prepared something
         return compare_outputs(self.outputs, again).is_identical
 
     def _check_scores_repeat(self, side: WorkloadSide) -> None:
-        """Say where scores are drawn anew: then they differ by more than what a candidate does."""
+        """Note where scores are drawn anew: then they differ more than by the candidate."""
         again, _ = self._score(side)
         if not np.array_equal(np.asarray(self.scores), np.asarray(again)):
             self.notes.append(
-                "evaluate gives different scores for the same model; let it use the same examples "
-                "in the same order, with a fixed seed, or accuracy is judged by chance as well"
+                "evaluate is not deterministic; use the same examples "
+                "in the same order, with a fixed seed"
             )
 
 
 # ---------------------------------------------------------------- trying a stack on a workload:
-# plan, apply, check that it is as good, and only then time it
+# plan, apply, check accuracy, and only then time it
 
 PRECISION = 0.05
 """Intervals are narrowed to this share where time allows: candidates are ranked by their values."""
-CANNOT_BE_JUDGED = (
-    "without an evaluate nobody can say how much it matters that another function is computed"
-)
+CANNOT_BE_JUDGED = "skipped: needs an evaluate, because it computes another function"
 
 MARGIN = "--max-accuracy-drop"
 """What sets the margin of an `evaluate`."""
-FOR_THE_BEST = Failure("measured only of what is chosen in the end", "only-of-the-best")
+FOR_THE_BEST = Failure("measured only for the recommended stack", "only-of-the-best")
 NOT_RELOADED = "confirmed on the model in memory, not on one that was saved and loaded: {reason}"
 Timing = tuple[float, int, Progress | None]
 """How long a comparison may take, its seed, and who watches."""
@@ -305,7 +300,7 @@ def build_stack(
 
 
 def _compile_anew() -> None:
-    """Let what follows compile as if nothing had been compiled before."""
+    """Reset torch.compile, so that what follows compiles from scratch."""
     if "torch" in sys.modules:
         from tinytorch.tuning.saving_torch import forget_compiled
 
@@ -327,11 +322,11 @@ class Trials:
         self.notes = [*self._baseline.notes, *self._about_examples()]
 
     def can_judge(self, entries: Sequence[Entry]) -> bool:
-        """Tell whether anybody can say how good a stack is: of another function, scores alone."""
+        """Return whether a stack can be checked: an approximate one needs scores."""
         return self._baseline.scores is not None or risk_of(entries) != "approximate"
 
     def _about_examples(self) -> list[str]:
-        """Say before anything is tried that the examples are too few for the margin."""
+        """Return a note, before anything is tried, if the examples are too few for the margin."""
         scores, margin = self._baseline.scores, self.settings.max_accuracy_drop
         if scores is None:
             return []
@@ -348,7 +343,7 @@ class Trials:
         seed: int = 0,
         progress: Progress | None = None,
     ) -> tuple[Attempt, Built | None]:
-        """Try a stack for about so long; give what came of it, and the model where it is as good.
+        """Try a stack for about `budget_s`; return the attempt, and the model if it passes.
 
         Single calls and energy are measured only of what is chosen in the end, by `confirm`.
         `limit_s` is for planning and applying. With a `best` stack so far, both are compared too.
@@ -367,7 +362,7 @@ class Trials:
     ) -> tuple[Attempt, Built | None]:
         """Check and time a stack once more, after it was chosen for what its attempt said.
 
-        The best of many looks better than it is, since chance helped to choose it. Nothing of the
+        The best of many is overestimated, since chance helped to choose it. Nothing of the
         attempt is used here but the model, where it was `built` already. What is checked, timed and
         given is that model after saving and loading, where that works (`Attempt.confirmed_on`).
         """
@@ -410,7 +405,7 @@ class Trials:
         return attempt, built if attempt.is_acceptable else None
 
     def _delivered(self, built: Built, limit_s: float | None) -> tuple[Built, str, tuple[str, ...]]:
-        """Return a stack as a user gets it, who saves and loads it; else as it is, and why."""
+        """Return a stack as it is after saving and loading; else the given one, and why."""
         once_s = sum(each.seconds for each in preparations_of(built.model))
         try:
             if limit_s is not None and once_s > limit_s:
@@ -444,7 +439,7 @@ class Trials:
 
     @property
     def baseline_scores(self) -> npt.NDArray[Any] | None:
-        """Scores of the model as it is, one for each example; None where nobody evaluates."""
+        """Scores of the baseline, one for each example; None without an evaluate."""
         return self._baseline.scores
 
     # ------------------------------------------------------------ check, then time
@@ -469,7 +464,7 @@ class Trials:
         baseline = self._baseline.side(rng)
         comparison = compare(
             baseline,
-            WorkloadSide(candidate, name=attempt.name, rng=rng, known_outputs=found),
+            WorkloadSide(candidate, name=attempt.name, rng=rng, known=Known(found)),
             budget_s=budget_s,
             precision=PRECISION,
             timing=self.settings.timing,
@@ -504,11 +499,11 @@ class Trials:
         )
 
     def _checked(self, name: str, model: Any, risk: Risk) -> tuple[Check, Arrays]:
-        """Give whether a model is as good by its outputs or scores, and these outputs."""
+        """Return whether a model passes by its outputs or scores, and these outputs."""
         side = WorkloadSide(replace(self.workload, model=model), name=name)
-        with side.environment():
+        with side.opened():
             side.stay_as_it_is("it is called once")
-            found = outputs_of(side)
+            found = side.outputs()
             outputs = (
                 compare_outputs(self._baseline.outputs, found, mask=self._baseline.mask)
                 if self._baseline.outputs and found
@@ -524,7 +519,7 @@ class Trials:
             )
             if self._baseline.scores is None:
                 return closeness(), found
-            scores, _ = scores_of(side, side)
+            scores, _ = side.scores()
             accuracy = compare_accuracy(
                 self._baseline.scores,
                 np.asarray(scores),
@@ -536,17 +531,17 @@ class Trials:
             return check, found
 
     def _explained(self, found: Arrays) -> tuple[str, ...]:
-        """Let the model say why other whole numbers are due to rounding, if it can; once for each.
+        """Return the model's explanations of different integers by rounding, once for each output.
 
         That may take about as long as a call, for each sequence that differs.
         """
-        explain = getattr(self.workload.model, "rounding_explains", None)
-        if explain is None:
+        model = self.workload.generating
+        if model is None:
             return ()
         key = b"".join(each.tobytes() for each in found)
         if key not in self._explanations:
             given = (self.workload.inputs, self.workload.keywords, self._baseline.outputs, found)
-            self._explanations[key] = explain(*given)
+            self._explanations[key] = model.rounding_explains(*given)
         return self._explanations[key]
 
     def _resources(
@@ -555,7 +550,7 @@ class Trials:
         """Measure what both need after they were compared."""
         baseline.release()  # a device may have no room for a copy beside both
         first_s, second_s = comparison.pace.call_s
-        with WorkloadSide(candidate, name=comparison.candidate_name).environment():
+        with WorkloadSide(candidate, name=comparison.candidate_name).opened():
             after = measure_resources(
                 candidate,
                 preparations=comparison.preparations[1],
@@ -575,5 +570,5 @@ def _why_empty(plan: Plan) -> str:
 
 
 def by_place(entries: Sequence[Entry]) -> tuple[Entry, ...]:
-    """Put entries in the order in which they are carried out."""
+    """Return entries in the order in which they are carried out."""
     return tuple(sorted(entries, key=lambda each: each.place))

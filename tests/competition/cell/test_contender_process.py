@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from tinytorch.competition.cell.building import build
-from tinytorch.competition.cell.confinement import landlock_version
+from tinytorch.competition.cell.confinement import Protection, landlock_version
 from tinytorch.competition.cell.contender import Contender, ContenderError, Limits
 from tinytorch.competition.cell.contender_process import ContenderProcess
 from tinytorch.competition.entry import Technique
@@ -78,8 +78,8 @@ def test_an_idle_contender_uses_next_to_nothing(reference: ContenderProcess) -> 
 
 @pytest.mark.skipif(not landlock_version(), reason="this system has no Landlock")
 def test_it_is_kept_apart(reference: ContenderProcess) -> None:
-    assert reference.protection["files"].startswith("Landlock")
-    assert reference.protection["cores"] == "1"
+    assert reference.protection["files"].how.startswith("Landlock")
+    assert reference.protection["cores"] == Protection("1")
 
 
 @pytest.mark.slow

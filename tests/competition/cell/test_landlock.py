@@ -1,6 +1,7 @@
 """Rules of Landlock hold from the moment they are in force."""
 
 import json
+import subprocess
 import sys
 from pathlib import Path
 
@@ -9,7 +10,6 @@ import pytest
 from tinytorch.competition.cell import confinement as landlock
 from tinytorch.competition.cell.confinement import LandlockRules, landlock_version
 from tinytorch.errors import SettingError
-from tinytorch.measure.child_process import run_child
 
 SCRIPT = """
 import json, sys
@@ -43,9 +43,10 @@ def test_files_are_read_and_written_as_the_rules_say(tmp_path: Path) -> None:
         "listed": [str(tmp_path / "listed")],
         "tried": [*map(str, tmp_path.glob("*/*.txt")), str(tmp_path / "single.txt")],
     }
-    ended = run_child([sys.executable, "-c", SCRIPT, json.dumps(asked)], timeout_s=60)
-    assert ended.code == 0, ended.messages
-    assert json.loads(ended.output) == {
+    command = [sys.executable, "-c", SCRIPT, json.dumps(asked)]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert ended.returncode == 0, ended.stderr
+    assert json.loads(ended.stdout) == {
         "read readable.txt": True,
         "write readable.txt": False,
         "read writable.txt": True,

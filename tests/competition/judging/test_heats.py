@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from example_legs import DECATHLON, LETTERS, SPRINT, outputs_of, some_questions, text_of
 
+from tinytorch.competition.cell.confinement import Protection
 from tinytorch.competition.cell.contender import (
     Answer,
     Contender,
@@ -26,7 +27,7 @@ class ScriptedProcess:
     def __init__(self, name, diary, *, event=SPRINT, fails_at=None):
         self.name, self.diary, self.event, self.fails_at = name, diary, event, fails_at
         self.asked = 0
-        self.protection = {"files": "none: scripted"}
+        self.protection = {"files": Protection("scripted", is_in_force=False)}
 
     def __enter__(self):
         self.diary.append((self.name, "start"))

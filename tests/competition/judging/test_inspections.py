@@ -7,6 +7,7 @@ import pytest
 from example_legs import DECATHLON, SPRINT, an_entry, legs
 
 from tinytorch.comparison.accuracy import compare_accuracy
+from tinytorch.competition.cell.confinement import Protection
 from tinytorch.competition.cell.contender import Usage
 from tinytorch.competition.events import PROMPT
 from tinytorch.competition.heats import Seen
@@ -172,8 +173,10 @@ def test_learners_use_no_other_framework():
 
 
 def test_missing_protection_matters_where_code_runs():
-    weak = {"files": "none: no Landlock"}
+    weak = {"files": Protection("no Landlock", is_in_force=False)}
     with_code = found(entry=an_entry(code="model.py:make"), protection=weak)
     assert with_code["W1"].severity == "warning"
     assert "no Landlock" in with_code["W1"].seen
     assert found(protection=weak) == {}
+    strong = {"files": Protection("Landlock 7")}
+    assert "W1" not in found(entry=an_entry(code="model.py:make"), protection=strong)

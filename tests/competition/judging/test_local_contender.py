@@ -205,4 +205,4 @@ def test_it_can_do_what_a_contender_in_a_process_can():
 
 def test_nothing_is_said_to_be_protected():
     contender = LocalContender(prepare_model("the model", load_zoo("mlp").model, MLP))
-    assert all(state.startswith("none") for state in contender.protection.values())
+    assert not any(state.is_in_force for state in contender.protection.values())

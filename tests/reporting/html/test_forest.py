@@ -4,8 +4,9 @@ import pytest
 from example_pages import HOSTILE
 from html_reading import Reading
 
+from tinytorch.reporting.document import MarginPlot
 from tinytorch.reporting.forest_plot import ForestPlot, ForestRow
-from tinytorch.reporting.html.forest import DOT_COLUMNS, forest_picture
+from tinytorch.reporting.html.forest import DOT_COLUMNS, forest_picture, margin_picture
 
 
 def picture(*rows, floor=0.005, band=0.01, **changes):
@@ -14,8 +15,8 @@ def picture(*rows, floor=0.005, band=0.01, **changes):
 
 def test_every_row_has_its_numbers_and_its_tone():
     shown = picture(
-        ForestRow("int8", 1.31, 1.28, 1.35, style="green"),
-        ForestRow("pruned", 0.8, 0.7, 0.9, "slower  0.80x", "red"),
+        ForestRow("int8", 1.31, 1.28, 1.35, tone="good"),
+        ForestRow("pruned", 0.8, 0.7, 0.9, "slower  0.80x", "bad"),
     )
     words = shown.texts("text")
     assert {"int8", "1.31x (1.28x to 1.35x)", "pruned", "slower 0.80x"} <= set(words)
@@ -80,3 +81,19 @@ def test_a_floor_of_zero_is_not_drawn_and_sides_have_names():
     words = shown.texts("text")
     assert {"← worse", "better →", "band 2% (grey)"} <= set(words)
     assert shown.all("line", class_="faint") == []
+
+
+def test_a_difference_lies_between_its_ends_and_right_of_the_margin():
+    shown = Reading(margin_picture(MarginPlot(0.1, -0.3, 0.5, -1.0, unit="points", tone="good")))
+    (circle,) = shown.all("circle", class_="good")
+    interval = shown.all("line", class_="interval")[0]
+    (margin,) = shown.all("line", class_="bad")
+    places = [margin["x1"], interval["x1"], circle["cx"], interval["x2"]]
+    assert [percent(each) for each in places] == sorted(map(percent, places))
+    assert {"← worse", "better →", "margin"} <= set(shown.texts("text"))
+    assert any(each.endswith(" points") for each in shown.texts("text"))
+
+
+def test_an_unknown_end_of_a_difference_is_the_edge():
+    shown = Reading(margin_picture(MarginPlot(0.1, -math.inf, 0.5, -1.0)))
+    assert percent(shown.all("line", class_="interval")[0]["x1"]) == 0

@@ -8,16 +8,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tinytorch.measure.estimate import Estimate
+from tinytorch.reporting.document import ParetoPlot, ParetoPoint
 from tinytorch.reporting.html.page import Banner, Page, Section, render_page
-from tinytorch.reporting.html.pareto import HEIGHT, ParetoPoint, pareto_plot
-from tinytorch.reporting.quantities import bytes_text, seconds_text
+from tinytorch.reporting.html.pareto import HEIGHT, pareto_picture
 
 counted = Estimate.counted
 
 
 def plot(*points, **changes):
-    fields = {"x_title": "time", "y_title": "memory", "x_text": seconds_text, "y_text": bytes_text}
-    return pareto_plot(points, **(fields | changes))
+    return pareto_picture(ParetoPlot(points, ("time", "memory"), ("s", "B"), **changes))
 
 
 def point(name, x, y, *, front=True, **changes):
@@ -94,7 +93,7 @@ def test_without_candidates_it_says_so():
 
 def test_names_without_room_on_a_phone_are_shown_where_there_is_more():
     crowd = [point(f"the candidate {k}", 1 + 0.1 * k, 1000) for k in range(14)]
-    shown = Reading(plot(*crowd, x_log=False))
+    shown = Reading(plot(*crowd, are_log=(False, False)))
     roomy = shown.texts("text", class_="roomy")
     names = shown.texts("text", class_="halo")
     assert 0 < len(roomy) < len(names)
@@ -102,15 +101,13 @@ def test_names_without_room_on_a_phone_are_shown_where_there_is_more():
 
 
 def test_names_are_text():
-    html = plot(point(HOSTILE, 1, 1), x_title=HOSTILE, y_title=HOSTILE)
+    html = pareto_picture(ParetoPlot([point(HOSTILE, 1, 1)], (HOSTILE, HOSTILE)))
     assert "<script" not in html
 
 
-values = st.tuples(
-    st.just(-math.inf) | st.floats(-1e12, 1e12),
-    st.floats(-1e12, 1e12),
-    st.just(math.inf) | st.floats(-1e12, 1e12),
-).map(lambda ends: Estimate(sorted(ends)[1], min(ends), max(ends)))
+numbers = st.floats(-1e12, 1e12)
+ordered = st.tuples(st.just(-math.inf) | numbers, numbers, st.just(math.inf) | numbers).map(sorted)
+values = ordered.map(lambda ends: Estimate(ends[1], ends[0], ends[2]))
 
 
 @given(st.lists(st.builds(ParetoPoint, st.text(max_size=40), values, values, st.booleans())))
@@ -132,7 +129,7 @@ INSIDE = """() => [...document.querySelectorAll('.plot text')].every(each => {
 @pytest.mark.parametrize("width", [390, 1280])
 def test_letters_are_inside_of_the_screen_and_of_one_size(browser_page, width):
     crowd = [point(f"the candidate {k}", 1 + 0.1 * k, 1000) for k in range(14)]
-    section = Section("front", "Front", plot(*crowd, x_log=False))
+    section = Section("front", "Front", plot(*crowd, are_log=(False, False)))
     page = browser_page(render_page(Page("front", Banner("", ""), (section,))), width=width)
     assert page.evaluate(INSIDE)
     name = page.locator(".pareto .halo").first

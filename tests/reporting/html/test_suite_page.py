@@ -1,39 +1,17 @@
 import pytest
-from example_outcomes import offline, outcome, server, single_stream
+from example_outcomes import outcome, single_stream
 from example_pages import HOSTILE
 from html_reading import Reading
 
-from tinytorch.reporting.html.page import render_page, report_html
-from tinytorch.reporting.html.suite_page import suite_page
-from tinytorch.reporting.suite import NO_COMPARISON
+from tinytorch.reporting.html.page import report_html
 
 
 def page(*outcomes, **context):
     return Reading(report_html(outcomes, **context))
 
 
-def failed(reason="no memory"):
-    return outcome(name="gpt/batch 1/numpy/none", details={"failure": reason})
-
-
 def two_entries():
     return single_stream(), single_stream(factor=2.0, name="mlp/batch 1/reference/none")
-
-
-@pytest.mark.parametrize(
-    ("outcomes", "planned", "verdict", "tone"),
-    [
-        (two_entries(), 2, "2 entries measured", "neutral"),
-        (two_entries()[:1], 1, "1 entry measured", "neutral"),
-        (two_entries(), 5, "Not finished: 3 of 5 entries are missing", "unknown"),
-        ((*two_entries(), failed()), 5, "1 entry failed", "bad"),
-    ],
-)
-def test_the_banner_says_how_far_it_came(outcomes, planned, verdict, tone):
-    banner = suite_page(outcomes, planned=planned).banner
-    assert banner.verdict == verdict
-    assert banner.tone == tone
-    assert banner.sentence == NO_COMPARISON
 
 
 def test_the_table_has_the_numbers_of_the_terminal_and_what_to_sort_by():
@@ -46,22 +24,11 @@ def test_the_table_has_the_numbers_of_the_terminal_and_what_to_sort_by():
     assert shown.texts("p", class_="subtitle") == ["run r1, 2 entries"]
 
 
-def test_every_scenario_has_its_section():
-    shown = page(single_stream(), offline(), server(), failed("the wires are crossed"))
-    sections = [each["id"] for each in shown.all("section")]
-    assert sections[:4] == ["failed", "single-stream", "offline", "server"]
-    assert ["gpt/batch 1/numpy/none/single-stream", "the wires are crossed"] in shown.rows()
-
-
 def test_fronts_show_the_entries_of_a_target():
     shown = page(*two_entries())
     assert "fronts" in [each["id"] for each in shown.all("section")]
     assert len(shown.all("svg", class_="pareto")) == 2  # accuracy and memory
     assert "batch 1/reference/none" in " ".join(shown.texts("title"))
-
-
-def test_a_single_entry_has_no_front():
-    assert page(single_stream()).all("svg", class_="pareto") == []
 
 
 def test_the_values_of_an_entry_are_there_folded_away():
@@ -70,14 +37,9 @@ def test_the_values_of_an_entry_are_there_folded_away():
     assert len(shown.all("svg", class_="run-order")) == 1
 
 
-def test_notes_are_in_the_appendix():
-    shown = page(single_stream(), notes=["a run goes on"])
-    assert "a run goes on" in shown.texts("li")
-
-
 def test_names_are_text():
     outcomes = [single_stream(name=HOSTILE), outcome(details={"failure": HOSTILE})]
-    html = render_page(suite_page(outcomes, name=HOSTILE, run=HOSTILE, notes=[HOSTILE]))
+    html = report_html(outcomes, name=HOSTILE, run=HOSTILE, notes=[HOSTILE])
     assert HOSTILE not in html
 
 

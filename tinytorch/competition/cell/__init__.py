@@ -1,1 +1,1 @@
-"""The cell: contenders in confined processes of their own, and how they are asked."""
+"""The sandbox: contenders in separate confined processes, and how they are asked."""

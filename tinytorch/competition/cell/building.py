@@ -28,7 +28,6 @@ from tinytorch.models.targets import import_place
 from tinytorch.models.workload import Workload
 from tinytorch.models.zoo import CONTEXT, load_zoo, text_data
 from tinytorch.transforms.plan import Plan
-from tinytorch.tuning.recipe import plain_json
 from tinytorch.tuning.saving import load_optimized
 
 __all__ = ["SIZE_OF_CODE", "Built", "build", "prepare"]
@@ -86,7 +85,7 @@ def build(contender: Contender) -> Built:
 
 
 def _load_weights(path: str, workload: Workload) -> Any:
-    """Give the reference's model with other weights, or what `save_optimized` wrote of it."""
+    """Return the reference's model with other weights, or the result of `save_optimized`."""
     from safetensors import SafetensorError, safe_open
 
     if Path(path).is_dir():
@@ -118,7 +117,7 @@ def _carry_out(
             if not plan.is_empty:
                 workload = replace(workload, model=transform.apply(workload, plan))
             made.append(plan)
-        plans += [plain_json(each.to_dict()) for each in made]
+        plans += [each.to_dict() for each in made]
         if all(each.is_empty for each in made):
             notes.append(f"{technique.name} found nothing to do{_reason(made)}")
     if isinstance(workload.model, Module):
@@ -173,7 +172,7 @@ def _is_torch_module(made: Any) -> bool:
 
 
 def callables_of(model: Any, *, use_cache: bool) -> tuple[Forward, Generate]:
-    """Give how a model is asked with arrays, whatever it is made of."""
+    """Return how a model is called with arrays, whatever it is made of."""
     if _is_torch_module(model):
         from tinytorch.competition.cell.building_torch import forward_of
 
@@ -222,7 +221,7 @@ def _greedy(forward: Forward) -> Generate:
 
 
 def saved_bytes(model: Any) -> int:
-    """Give the bytes of a file that a model was really written to."""
+    """Return the bytes of a file that a model was really written to."""
     with tempfile.TemporaryDirectory(prefix="tinytorch-") as folder:
         path = Path(folder) / "model"
         adapter_for(model).save(model, path)
@@ -230,7 +229,7 @@ def saved_bytes(model: Any) -> int:
 
 
 def bytes_below(place: Path) -> int:
-    """Give the bytes of a file, or of all files in a folder that belong to an entry."""
+    """Return the bytes of a file, or of all files in a folder that belong to an entry."""
     if place.is_file():
         return place.stat().st_size
     folder = place.resolve()

@@ -12,7 +12,7 @@ __all__ = ["forward_of"]
 
 
 def forward_of(model: torch.nn.Module) -> Callable[[npt.NDArray[Any]], npt.NDArray[Any]]:
-    """Give a function from array to array; numbers that NumPy does not have become float32."""
+    """Return a function from array to array; dtypes that NumPy does not have become float32."""
     model.eval()
 
     def forward(array: npt.NDArray[Any]) -> npt.NDArray[Any]:

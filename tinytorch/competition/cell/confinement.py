@@ -1,6 +1,6 @@
 """What a contender's process does to itself before anything of an entry is loaded.
 
-On Linux it gives up the network, other people's files, starting programs, and its privileges. Each
+On Linux it drops the network, other people's files, starting programs, and its privileges. Each
 step is tried, and what is in force is told. Elsewhere only the limits that the system has are set.
 """
 
@@ -31,7 +31,7 @@ __all__ = [
 
 
 # ---------------------------------------------------------------- landlock: rules of the Linux
-# kernel by which a process gives up files, sockets and signals
+# kernel by which a process drops files, sockets and signals
 #
 # Three system calls and two structures, see landlock(7). The rules hold for the calling process and
 # all that it starts, and can never be taken back.
@@ -84,7 +84,7 @@ class LandlockRules:
     listed: tuple[str, ...] = ()
 
     def enforce(self) -> int:
-        """Put the rules in force for this process, for ever; give the version of Landlock."""
+        """Enforce the rules for this process, permanently; return the version of Landlock."""
         version = landlock_version()
         if not version:
             raise SettingError("this system has no Landlock; Linux 5.13 and newer may have it")
@@ -106,7 +106,7 @@ class LandlockRules:
 
 
 def landlock_version() -> int:
-    """Give the version of the kernel's Landlock, or 0 where there is none."""
+    """Return the version of the kernel's Landlock, or 0 where there is none."""
     if sys.platform != "linux":
         return 0
     try:
@@ -128,7 +128,7 @@ def _allow(ruleset: int, paths: Iterable[str], rights: int) -> None:
         allowed = rights if os.path.isdir(path) else rights & OF_FILES
         attributes = PathBeneathAttributes(allowed, opened)
         _call(ADD_RULE, ruleset, PATH_BENEATH, ctypes.byref(attributes), 0)
-        # The kernel forgets the entries of /proc when nobody holds them, and the rule with them.
+        # The kernel forgets the entries of /proc when nothing holds them, and the rule with them.
         if not path.startswith("/proc/"):
             os.close(opened)
 
@@ -208,7 +208,7 @@ CLONE, CLONE3 = (56, 220), (435, 435)
 
 
 def forbid_calls(*, starting_processes: bool) -> str:
-    """Let the kernel refuse these calls from now on; threads stay possible. Say what is refused."""
+    """Make the kernel refuse these calls; threads stay possible. Return what is refused."""
     machine = platform.machine()
     if sys.platform != "linux" or machine not in ARCHITECTURES:
         raise SettingError(f"no filter of system calls is known for {sys.platform} on {machine}")
@@ -226,7 +226,7 @@ def forbid_calls(*, starting_processes: bool) -> str:
 
 
 def _program(machine: str, *, starting_processes: bool) -> bytes:
-    """Give the filter as the kernel reads it: one instruction is code, two jumps and a value."""
+    """Return the filter program of the kernel: one instruction is code, two jumps and a value."""
     column = list(ARCHITECTURES).index(machine)
     refuse = _instruction(RETURN, REFUSE | errno.EPERM)
     steps = [
@@ -298,8 +298,19 @@ class Confinement:
     listed: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True)
+class Protection:
+    """How a process is kept from something, or why it is not."""
+
+    how: str
+    is_in_force: bool = True
+
+    def __str__(self) -> str:
+        return self.how if self.is_in_force else f"none: {self.how}"
+
+
 def program_paths() -> tuple[str, ...]:
-    """Give what has to be readable so that Python, its packages and TinyTorch can be imported.
+    """Return what has to be readable to import Python, its packages and TinyTorch.
 
     Other folders of `sys.path` are not among them: the current one may hold a round's seed.
     """
@@ -311,27 +322,31 @@ def program_paths() -> tuple[str, ...]:
     return (*dict.fromkeys(each for each in resolved if each != "/"), *SYSTEM_PATHS)
 
 
-def confine(wanted: Confinement) -> dict[str, str]:
-    """Confine this process for ever, and say what is in force: "none: ..." where nothing is."""
+def confine(wanted: Confinement) -> dict[str, Protection]:
+    """Confine this process for ever, and return what is in force, by what it is kept from."""
     if sys.platform != "linux":
-        nothing = dict.fromkeys(("files", "network", "signals", "processes"), "none: not on Linux")
-        return {**nothing, "memory": _limit_memory(wanted), "cores": "none: not on Linux"}
+        names = ("files", "network", "signals", "processes", "memory", "cores")
+        nothing = dict.fromkeys(names, Protection("not on Linux", is_in_force=False))
+        return {**nothing, "memory": _limit_memory(wanted)}
     _prctl(DIE_WITH_PARENT, SIGKILL)
     cores = _attempt(lambda: _pin(wanted.core))
     memory = _limit_memory(wanted)
     network = _attempt(_leave_network)
     privileges = _attempt(_drop_privileges)
     files = _attempt(lambda: f"Landlock {_landlock(wanted)}")
-    version = landlock_version() if not files.startswith("none") else 0
-    if network.startswith("none") and version >= TCP_SINCE:
-        network = "no TCP, by Landlock"
-    signals = "none: the kernel's Landlock is too old"
-    calls = _attempt(lambda: forbid_calls(starting_processes=not wanted.may_start_processes))
-    processes = "none: it may start processes" if wanted.may_start_processes else calls
+    version = landlock_version() if files.is_in_force else 0
+    if not network.is_in_force and version >= TCP_SINCE:
+        network = Protection("no TCP, by Landlock")
+    signals = Protection("within itself")
+    if version < SCOPES_SINCE:
+        signals = Protection("the kernel's Landlock is too old", is_in_force=False)
+    processes = _attempt(lambda: forbid_calls(starting_processes=not wanted.may_start_processes))
+    if wanted.may_start_processes:
+        processes = Protection("it may start processes", is_in_force=False)
     return {
         "files": files,
         "network": network,
-        "signals": "within itself" if version >= SCOPES_SINCE else signals,
+        "signals": signals,
         "processes": processes,
         "privileges": privileges,
         "memory": memory,
@@ -339,11 +354,11 @@ def confine(wanted: Confinement) -> dict[str, str]:
     }
 
 
-def _attempt(step: Callable[[], str]) -> str:
+def _attempt(step: Callable[[], str]) -> Protection:
     try:
-        return step()
+        return Protection(step())
     except (OSError, ValueError, AttributeError, TinyTorchError) as error:
-        return f"none: {getattr(error, 'strerror', None) or error}"
+        return Protection(str(getattr(error, "strerror", None) or error), is_in_force=False)
 
 
 def _pin(core: int | None) -> str:
@@ -353,7 +368,7 @@ def _pin(core: int | None) -> str:
     return "1"
 
 
-def _limit_memory(wanted: Confinement) -> str:
+def _limit_memory(wanted: Confinement) -> Protection:
     import resource
 
     limits = {
@@ -374,7 +389,7 @@ def _limit_memory(wanted: Confinement) -> str:
 
 
 def _leave_network() -> str:
-    """Move into a network of our own, in which there is nobody."""
+    """Move into a separate, empty network."""
     try:
         _unshare(NEW_NETWORK)
     except PermissionError:
@@ -387,7 +402,7 @@ def _leave_network() -> str:
 
 
 def _drop_privileges() -> str:
-    """Give up what a superuser may do, so that nothing of the confinement can be undone."""
+    """Drop the privileges of a superuser, so that nothing of the confinement can be undone."""
     _prctl(NO_NEW_PRIVILEGES, 1)
     library = ctypes.CDLL(None, use_errno=True)
     for capability in range(CAPABILITIES):

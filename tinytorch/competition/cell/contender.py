@@ -9,6 +9,7 @@ from typing import Any, Literal, Protocol, Self
 
 import numpy.typing as npt
 
+from tinytorch.competition.cell.confinement import Protection
 from tinytorch.competition.entry import Technique
 from tinytorch.errors import TinyTorchError
 
@@ -26,7 +27,7 @@ __all__ = [
 ]
 
 BACKEND = "numpy"
-"""What both sides compute with, unless a model has a backend of its own."""
+"""What both sides compute with, unless a model has its own backend."""
 
 Kind = Literal["forward", "generate"]
 """`forward`: examples to outputs, (batch, ...) to (batch, ...). `generate`: a prompt (time,) of
@@ -86,8 +87,8 @@ class Loading:
     """How long building took by the judge's clock, and what is known of the model since.
 
     `file_bytes` is what it takes on disk. `plans` are the plans that were carried out, ready for
-    JSON. `notes` are worth keeping, such as a technique that found nothing to do. `describing_s` is
-    how long it took to tell all that.
+    JSON. `notes` are worth keeping, such as a technique with an empty plan. `describing_s` is
+    how long it took to report all that.
     """
 
     seconds: float
@@ -113,8 +114,8 @@ class AskedContender(Protocol):
     """A contender that can be asked, from entering its block until the end of it."""
 
     @property
-    def protection(self) -> Mapping[str, str]:
-        """Say how it is kept apart."""
+    def protection(self) -> Mapping[str, Protection]:
+        """How it is isolated."""
 
     def __enter__(self) -> Self:
         """Start it."""
@@ -128,19 +129,19 @@ class AskedContender(Protocol):
         """End it."""
 
     def load(self) -> Loading:
-        """Let it build its model."""
+        """Build its model."""
 
     def ask(self, kind: Kind, question: npt.NDArray[Any], *, count: int = 0) -> Answer:
         """Ask one question and wait for the answer."""
 
     def usage(self) -> Usage:
-        """Give what it has used since it was ready to load."""
+        """Return what it has used since it was ready to load."""
 
     def pause(self, seconds: float) -> float:
-        """Ask nothing for a while; give the processor time that it used all the same."""
+        """Ask nothing for a while; return the processor time that it used nevertheless."""
 
     def hold(self) -> None:
         """Stop it while it is the other side's turn."""
 
     def release(self) -> None:
-        """Let it go on."""
+        """Resume it."""

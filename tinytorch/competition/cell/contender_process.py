@@ -23,7 +23,7 @@ import numpy.typing as npt
 import psutil
 
 from tinytorch.competition.cell.building import bytes_below
-from tinytorch.competition.cell.confinement import PACKAGE, Confinement, program_paths
+from tinytorch.competition.cell.confinement import PACKAGE, Confinement, Protection, program_paths
 from tinytorch.competition.cell.contender import (
     BACKEND,
     USUAL_LIMITS,
@@ -76,7 +76,7 @@ __all__ = [
 # it: variables, files that it may read, and where it may write
 
 ADDRESSES_BYTES = 4 << 30
-"""Libraries reserve addresses that they never use; so many are free beside the memory."""
+"""Libraries reserve addresses that they never use; this many are free beside the memory."""
 ONE_THREAD = (
     "OMP_NUM_THREADS",
     "OPENBLAS_NUM_THREADS",
@@ -89,7 +89,7 @@ HOMES = ("HOME", "TMPDIR", "XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME")
 
 
 def environment_of(contender: Contender, folder: Path) -> dict[str, str]:
-    """Give the few variables that a contender has; nothing of ours is among them."""
+    """Return the few environment variables of a contender; none of the judge's is among them."""
     paths = [os.path.abspath(each) for each in sys.path if each]
     return {
         **dict.fromkeys(HOMES, str(folder)),
@@ -106,7 +106,7 @@ def environment_of(contender: Contender, folder: Path) -> dict[str, str]:
 
 
 def confinement_of(contender: Contender, folder: Path, limits: Limits) -> Confinement:
-    """Give what a contender may read and write: its own files, the program, and a fresh folder."""
+    """Return what a contender may read and write: its files, the program, and a fresh folder."""
     own: list[str] = []
     listed: list[str] = []
     if contender.weights is not None:
@@ -143,7 +143,7 @@ def _home(contender: Contender) -> Path:
 
 
 def _cache(contender: Contender, folder: Path) -> Path:
-    """Give where compiled kernels are kept: code gets a place where it can put nothing."""
+    """Return where compiled kernels are cached: code gets a place where it can put nothing."""
     return folder / "cache" if contender.code else cache_folder().resolve()
 
 
@@ -172,13 +172,13 @@ class Watch:
         self._start_s = self._clock_s()
 
     def close(self) -> None:
-        """Look no longer."""
+        """Stop watching."""
         if self._statm is not None:
             os.close(self._statm)
             self._statm = None
 
     def held_bytes(self) -> int:
-        """Give the memory that the process holds now, all told; 0 when it is gone."""
+        """Return the memory that the process holds now, in all; 0 when it is gone."""
         try:
             if self._statm is not None:
                 return int(os.pread(self._statm, 64, 0).split()[1]) * self._page_bytes
@@ -187,14 +187,14 @@ class Watch:
             return 0
 
     def cpu_s(self, *, with_children: bool = False) -> float:
-        """Give the processor time since the watch began."""
+        """Return the processor time since the watch began."""
         used = self._clock_s() - self._start_s
         if not with_children:
             return used
         return used + sum(map(_spent_s, descendants(self._process.pid)))
 
     def usage(self, modules: Iterable[str] = ()) -> Usage:
-        """Give all that was used. To the modules come packages whose libraries were loaded.
+        """Return all that was used. Packages whose libraries were loaded are added to the modules.
 
         Memory is counted in pages; a peak is never less than one.
         """
@@ -231,7 +231,7 @@ class Watch:
 
 
 def descendants(pid: int) -> list[psutil.Process]:
-    """Give the processes that one has started, and those that they have."""
+    """Return the processes that one has started, and those that they have."""
     with suppress(psutil.Error):
         return list(psutil.Process(pid).children(recursive=True))
     return []
@@ -260,7 +260,7 @@ ENDING_S = 5.0
 
 
 class ContenderProcess:
-    """A contender in a process of its own, which is started when a block is entered.
+    """A contender in a separate process, which is started when a block is entered.
 
     The process runs on one core, with one thread in each library; that core is the last one that
     the judge may use, so that the judge can keep to another. `protection` says how it is kept
@@ -271,7 +271,7 @@ class ContenderProcess:
     def __init__(self, contender: Contender, *, limits: Limits = USUAL_LIMITS) -> None:
         self.contender = contender
         self.limits = limits
-        self.protection: Mapping[str, str] = {}
+        self.protection: Mapping[str, Protection] = {}
         self._open = ExitStack()
 
     # ------------------------------------------------------------ its life
@@ -322,7 +322,7 @@ class ContenderProcess:
             "confinement": asdict(confinement_of(self.contender, folder, self.limits)),
         }
         ready = self._hear_note("ready", first, "starting")
-        self.protection = {str(name): str(state) for name, state in ready.items()}
+        self.protection = {name: Protection(**state) for name, state in ready.items()}
         self._watch = Watch(self._child.pid)
         self._open.callback(self._watch.close)
 
@@ -337,7 +337,7 @@ class ContenderProcess:
     # ------------------------------------------------------------ asking
 
     def load(self) -> Loading:
-        """Let it build its model; the time is that of our clock, and the rest is what it tells."""
+        """Build its model; the time is that of the judge's clock, the rest is what it reports."""
         self._channel.allow(self.limits.start_s)
         started = perf_counter()
         self._hear_note("loaded", {"do": "load"}, "building")
@@ -386,7 +386,7 @@ class ContenderProcess:
         self._signal(signal.SIGSTOP)
 
     def release(self) -> None:
-        """Let the process go on."""
+        """Resume the process."""
         self._signal(signal.SIGCONT)
 
     def _signal(self, number: signal.Signals) -> None:
@@ -396,7 +396,7 @@ class ContenderProcess:
     # ------------------------------------------------------------ watching
 
     def usage(self) -> Usage:
-        """Give what it has used since it was ready, as seen from outside."""
+        """Return what it has used since it was ready, as seen from outside."""
         modules = self._hear_note("modules", {"do": "modules"}, "telling its modules", list)
         told = {str(each) for each in modules}
         usage = self._watch.usage(told)
@@ -413,7 +413,7 @@ class ContenderProcess:
         return self._watch.cpu_s()
 
     def pause(self, seconds: float) -> float:
-        """Ask nothing for some time, and give the processor time that was used meanwhile."""
+        """Ask nothing for some time, and return the processor time that was used meanwhile."""
         before = self._watch.cpu_s(with_children=True)
         time.sleep(seconds)
         return self._watch.cpu_s(with_children=True) - before
@@ -444,7 +444,7 @@ class ContenderProcess:
         return heard
 
     def _told(self, message: Message, doing: str) -> ContenderError:
-        """Give the error for a note that says what went wrong, or for nonsense."""
+        """Return the error for a note that says what went wrong, or for nonsense."""
         if message.kind != NOTE:
             return self._ended("T4", f"it gave an answer while {doing}, and nothing was asked")
         said = _read_note(message)
@@ -452,7 +452,7 @@ class ContenderProcess:
         return self._ended(rule, str(said.get("error", f"it said nonsense while {doing}")))
 
     def _broken(self, error: BaseException, doing: str) -> ContenderError:
-        """Give the error for a process that said nothing, nothing sensible, or is gone."""
+        """Return the error for a process that said nothing, nothing sensible, or is gone."""
         if isinstance(error, MessageError):
             return self._ended("A1", f"while {doing}: {error}")
         if isinstance(error, SilenceError):

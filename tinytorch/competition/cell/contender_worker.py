@@ -1,7 +1,7 @@
 """A contender's own process: confine it, build what was asked for, answer question by question.
 
 Everything that the loop calls is bound before code of an entry is imported, so that what the code
-puts in its place is not called. Nobody relies on that: the judge has a clock of its own."""
+puts in its place is not called. Nothing relies on that: the judge has its own clock."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import socket
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -43,7 +44,7 @@ __all__ = ["contender_from", "failure_text", "main", "serve"]
 
 
 def failure_text(doing: str, error: BaseException, contender: Contender) -> str:
-    """Say in one line what was raised, first the line of the entry's own code that led to it.
+    """Return in one line what was raised, first the line of the entry's own code that led to it.
 
     It reads as ``model.py:14 in make: building it raised ZeroDivisionError: division by zero``.
     """
@@ -57,7 +58,7 @@ def failure_text(doing: str, error: BaseException, contender: Contender) -> str:
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:
-    """Give an error and those that it came from, the last first."""
+    """Yield an error and those that it came from, the last first."""
     met: set[int] = set()
     found: BaseException | None = error
     while found is not None and id(found) not in met:  # code may tie them to a ring
@@ -91,7 +92,7 @@ def main(descriptor: int) -> None:
         wanted = {name: _plain_tuple(value) for name, value in first["confinement"].items()}
         protection = confine(Confinement(**wanted))
         gc.collect()
-        channel.send_note({"ready": protection})
+        channel.send_note({"ready": {name: asdict(each) for name, each in protection.items()}})
         serve(channel, contender)
     except (EOFError, BrokenPipeError):
         os._exit(0)  # the judge has what it wanted, whatever threads of an entry are doing
@@ -130,7 +131,7 @@ def _load(channel: Channel, contender: Contender) -> Built | None:
         channel.send_note({"rule": "E8", "error": failure_text("building it", error, contender)})
         return None
     gc.collect()
-    gc.freeze()  # what was loaded stays, and need not be looked through again and again
+    gc.freeze()  # what was loaded stays, and need not be traversed again and again
     channel.send_note({"loaded": {}})
     return built
 
@@ -146,7 +147,7 @@ def _describe(channel: Channel, built: Built, contender: Contender) -> None:
 
 
 def answering_on(channel: Channel, contender: Contender) -> Callable[[Built, Message], Message]:
-    """Give the function that answers, with all that it calls bound before an entry's code runs."""
+    """Return the function that answers; all that it calls is bound before an entry's code runs."""
     clock, pid, leave, own = perf_counter, os.getpid, os._exit, os.getpid()
     as_array, from_buffer = np.ascontiguousarray, np.frombuffer
     fields_of, pack, send, receive = array_fields, packed_header, channel.send, channel.receive
@@ -162,7 +163,7 @@ def answering_on(channel: Channel, contender: Contender) -> Callable[[Built, Mes
                 started = clock()
                 given = forward(question) if kind == FORWARD else generate(question, wanted)
                 output = as_array(given)
-                answer = output.tobytes()  # a copy: nobody computes it later
+                answer = output.tobytes()  # a copy: not computed later
                 inner_s = clock() - started
                 code, axes = fields_of(output)
             except BaseException as error:  # code of an entry may raise anything
@@ -182,7 +183,7 @@ def answering_on(channel: Channel, contender: Contender) -> Callable[[Built, Mes
 
 
 def contender_from(said: Mapping[str, Any]) -> Contender:
-    """Give back the contender that a note holds."""
+    """Return the contender that a note holds."""
     techniques = tuple(
         Technique(each["name"], tuple((name, settings) for name, settings in each["transforms"]))
         for each in said["techniques"]
@@ -191,7 +192,7 @@ def contender_from(said: Mapping[str, Any]) -> Contender:
 
 
 def _packages() -> frozenset[str]:
-    """Give the packages that are imported, without those of Python itself."""
+    """Return the packages that are imported, without those of Python itself."""
     tops = {each.partition(".")[0] for each in list(sys.modules)}
     return frozenset(each for each in tops - sys.stdlib_module_names if not each.startswith("__"))
 

@@ -77,11 +77,11 @@ class Message(NamedTuple):
     is_intact: bool
 
     def array(self) -> Array:
-        """Give a copy of the array in the body."""
+        """Return a copy of the array in the body."""
         return np.frombuffer(bytearray(self.body), self.dtype).reshape(self.shape)
 
     def note(self) -> dict[str, Any]:
-        """Give what a message in JSON says; always a mapping."""
+        """Return the content of a message in JSON; always a mapping."""
         try:
             said = json.loads(bytes(self.body))
         except (ValueError, RecursionError) as error:
@@ -92,7 +92,7 @@ class Message(NamedTuple):
 
 
 def array_fields(array: Array) -> tuple[int, tuple[int, ...]]:
-    """Give the code of an array's numbers and its shape, or raise if it cannot be sent."""
+    """Return the code of an array's dtype and its shape; raise if it cannot be sent."""
     code = CODES.get(array.dtype)
     if code is None:
         raise MessageError(f"an array of {array.dtype} cannot be sent; it takes plain numbers")
@@ -112,7 +112,7 @@ class Channel:
         self._deadline_s: float | None = None
 
     def allow(self, timeout_s: float) -> None:
-        """Let each message that is sent or received take at most so long."""
+        """Set the timeout of each message that is sent or received."""
         self._deadline_s = timeout_s
         # By the kernel: a timeout of Python's own would poll before each call.
         span = struct.pack("@ll", int(timeout_s), int(timeout_s % 1 * 1e6))
@@ -137,7 +137,7 @@ class Channel:
         self._socket.sendall(memoryview(header + bytes(body))[sent:])
 
     def receive(self) -> Message:
-        """Give the next message; raise EOFError where the other side is gone."""
+        """Return the next message; raise EOFError where the other side is gone."""
         view = self._view
         started = time.monotonic()
         got = self._receive_into(view)
@@ -160,7 +160,7 @@ class Channel:
         return Message(kind, body, dtype, shape, wanted, seconds, bool(is_intact))
 
     def has_unread(self) -> bool:
-        """Tell whether something has arrived, or the other side is gone."""
+        """Return whether something has arrived, or the other side is gone."""
         try:
             self._socket.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
         except BlockingIOError:
@@ -205,6 +205,6 @@ def packed_header(
     seconds: float = 0.0,
     is_intact: bool = True,
 ) -> bytes:
-    """Give the header of a message."""
+    """Return the header of a message."""
     filled = shape + NO_SHAPE[len(shape) :]
     return HEADER.pack(kind, code, len(shape), is_intact, wanted, seconds, nbytes, *filled)

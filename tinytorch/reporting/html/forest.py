@@ -1,4 +1,4 @@
-"""Ratios with their intervals as a forest plot: right of 1 is faster.
+"""Values with their intervals: ratios as a forest plot, and a difference beside its margin.
 
 The picture is as wide as its place, and its letters have one size on any screen: across, places
 are percentages; upwards, pixels.
@@ -9,14 +9,23 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from tinytorch.reporting.forest_plot import ForestPlot, ForestRow, ratio_text
+from tinytorch.reporting.document import MarginPlot
+from tinytorch.reporting.forest_plot import ForestPlot, ForestRow
 from tinytorch.reporting.html.markup import Markup, element
-from tinytorch.reporting.html.plot import Scale, across, dots, stretched, upright_line, words
+from tinytorch.reporting.html.plot import (
+    Scale,
+    across,
+    across_axis,
+    dots,
+    plot,
+    stretched,
+    upright_line,
+    words,
+)
+from tinytorch.reporting.quantities import ratio_text, value_text
 
-__all__ = ["TONES", "forest_picture"]
+__all__ = ["forest_picture", "margin_picture"]
 
-TONES = {"green": "good", "red": "bad", "cyan": "neutral", "yellow": "unknown"}
-"""Colour of the terminal -> class."""
 EDGE = 2.0
 """Percent that are left free at both ends."""
 LINE, ROW, STRIP, BOTTOM = 18, 34, 44, 58
@@ -31,31 +40,31 @@ LEAST_BETWEEN_TICKS = 17.0
 DOT_COLUMNS, DOT_GAP = 120, 5.0
 
 
-def forest_picture(plot: ForestPlot) -> Markup:
+def forest_picture(chart: ForestPlot) -> Markup:
     """Draw the rows of a forest plot over one axis, with floor, band, and the points of rounds.
 
     An end that is not known is an arrow. Points outside of the picture stand at its edge.
     """
-    scale = Scale(*plot.ends, EDGE, 100 - EDGE, is_log=True)
-    lines = max((_lines(row) for row in plot.rows), default=1)
+    scale = Scale(*chart.ends, EDGE, 100 - EDGE, is_log=True)
+    lines = max((_lines(row) for row in chart.rows), default=1)
     row = lines * LINE + ROW
-    top = row * len(plot.rows)
-    floor = top + (LINE + STRIP if plot.points else 0)
-    tops = [place * row + lines * LINE for place in range(len(plot.rows))]
+    top = row * len(chart.rows)
+    floor = top + (LINE + STRIP if chart.points else 0)
+    tops = [place * row + lines * LINE for place in range(len(chart.rows))]
     stretches: list[tuple[float, float]] = [(each, each + BAND) for each in tops]
-    if plot.points:
+    if chart.points:
         stretches.append((top + LINE, floor))
     return element(
         "svg",
-        element("title", "; ".join(f"{each.label}: {_with_ends(each)}" for each in plot.rows)),
-        *(part for each in stretches for part in _reference(plot, scale, *each)),
+        element("title", "; ".join(f"{each.label}: {_with_ends(each)}" for each in chart.rows)),
+        *(part for each in stretches for part in _reference(chart, scale, *each)),
         *(
             part
-            for place, each in enumerate(plot.rows)
+            for place, each in enumerate(chart.rows)
             for part in _row(each, scale, place * row, lines)
         ),
-        *_strip(plot, scale, top, floor),
-        *_axis(plot, scale, floor),
+        *_strip(chart, scale, top, floor),
+        *_axis(chart, scale, floor),
         role="img",
         class_="fluid forest",
         style=f"height:{floor + BOTTOM}px",
@@ -98,7 +107,7 @@ def _row(row: ForestRow, scale: Scale, top: float, lines: int) -> list[Markup]:
             _end(left, middle, is_known=row.low > 0, outwards=-1),
             _end(right, middle, is_known=row.high < math.inf, outwards=1),
             element("circle", cx=across(scale(row.value)), cy=middle, r=RADIUS),
-            class_=f"mark {TONES.get(row.style, 'neutral')}",
+            class_=f"mark {row.tone or 'neutral'}",
         ),
     ]
 
@@ -113,19 +122,19 @@ def _end(place: float, middle: float, *, is_known: bool, outwards: int) -> Marku
     return element("svg", arrow, x=across(place), y=middle, overflow="visible")
 
 
-def _strip(plot: ForestPlot, scale: Scale, top: float, floor: float) -> list[Markup]:
+def _strip(chart: ForestPlot, scale: Scale, top: float, floor: float) -> list[Markup]:
     """Draw a dot for every point, above each other where they lie at one place."""
-    if not plot.points:
+    if not chart.points:
         return []
     heights: dict[int, int] = {}
     stacked = []
-    for point in sorted(plot.points):
+    for point in sorted(chart.points):
         column = round(scale(point) / 100 * DOT_COLUMNS)
         stacked.append((column, heights.get(column, 0)))
         heights[column] = heights.get(column, 0) + 1
     step = min(DOT_GAP, (STRIP - 10) / max(heights.values()))
     places = [(column, STRIP - 6 - height * step) for column, height in stacked]
-    title = f"{len(plot.points)} {plot.points_label}"
+    title = f"{len(chart.points)} {chart.points_label}"
     drawn = dots(places, class_="series-1", title=title)
     return [
         words(0, top + 13, title, class_="tick"),
@@ -136,10 +145,10 @@ def _strip(plot: ForestPlot, scale: Scale, top: float, floor: float) -> list[Mar
 # ---------------------------------------------------------------- axis
 
 
-def _reference(plot: ForestPlot, scale: Scale, top: float, bottom: float) -> list[Markup]:
+def _reference(chart: ForestPlot, scale: Scale, top: float, bottom: float) -> list[Markup]:
     """Draw 1 with floor and band around it, where no words stand."""
-    left, right = scale(1 / (1 + plot.band)), scale(1 + plot.band)
-    edges = scale(1 / (1 + plot.floor)), scale(1 + plot.floor)
+    left, right = scale(1 / (1 + chart.band)), scale(1 + chart.band)
+    edges = scale(1 / (1 + chart.floor)), scale(1 + chart.floor)
     return [
         element(
             "rect",
@@ -149,14 +158,14 @@ def _reference(plot: ForestPlot, scale: Scale, top: float, bottom: float) -> lis
             height=bottom - top,
             class_="faint",
         ),
-        *(upright_line(edge, top, bottom, class_="faint") for edge in edges if plot.floor),
+        *(upright_line(edge, top, bottom, class_="faint") for edge in edges if chart.floor),
         upright_line(scale(1), top, bottom, class_="axis"),
     ]
 
 
-def _axis(plot: ForestPlot, scale: Scale, floor: float) -> list[Markup]:
-    floor_words = f"floor {100 * plot.floor:.3g}% (dashed), " if plot.floor else ""
-    around = f"{floor_words}band {100 * plot.band:.3g}% (grey)"
+def _axis(chart: ForestPlot, scale: Scale, floor: float) -> list[Markup]:
+    floor_words = f"floor {100 * chart.floor:.3g}% (dashed), " if chart.floor else ""
+    around = f"{floor_words}band {100 * chart.band:.3g}% (grey)"
     parts = [element("line", x1="0", x2="100%", y1=floor, y2=floor, class_="axis")]
     for tick in _ticks(scale):
         x = scale(tick)
@@ -166,16 +175,54 @@ def _axis(plot: ForestPlot, scale: Scale, floor: float) -> list[Markup]:
         parts.append(words(x, floor + 17, written, class_="tick", anchor=anchor))
     return [
         *parts,
-        words(0, floor + 35, f"← {plot.sides[0]}"),
-        words(100, floor + 35, f"{plot.sides[1]} →", anchor="end"),
+        words(0, floor + 35, f"← {chart.sides[0]}"),
+        words(100, floor + 35, f"{chart.sides[1]} →", anchor="end"),
         words(50, floor + 53, around, class_="tick", anchor="middle"),
     ]
 
 
 def _ticks(scale: Scale) -> Sequence[float]:
-    """Give 1 and what is far enough from it and from each other, the ends if there is little."""
+    """Return 1 and what is far enough from it and from each other, the ends if there is little."""
     places = [1.0]
     for tick in (*scale.ticks(), scale.low, scale.high):
         if all(abs(scale(tick) - scale(other)) >= LEAST_BETWEEN_TICKS for other in places):
             places.append(tick)
     return places
+
+
+# ---------------------------------------------------------------- a difference beside its margin
+
+MARGIN_HEIGHT, MARGIN_EDGE = 42, 40
+
+
+def margin_picture(chart: MarginPlot) -> Markup:
+    """Draw a difference with its ends, beside zero and the margin."""
+    known = [chart.value, chart.low, chart.high, chart.margin, 0.0]
+    finite = [each for each in known if math.isfinite(each)]
+    spare = 0.12 * (max(finite) - min(finite)) or 0.01
+    x = Scale(min(finite) - spare, max(finite) + spare, 0, 100)
+    middle, below, margin = MARGIN_HEIGHT / 2, MARGIN_HEIGHT + 30, x(chart.margin)
+    ends, tone = (across(x(chart.low)), across(x(chart.high))), chart.tone
+
+    def write(value: float) -> str:
+        return value_text(value, chart.unit)
+
+    return plot(
+        MARGIN_HEIGHT,
+        element("rect", x=0, y=0, width=across(margin), height=MARGIN_HEIGHT, class_="faint"),
+        *across_axis(x, MARGIN_HEIGHT, write, most=4),
+        upright_line(x(0.0), 0, MARGIN_HEIGHT, class_="axis"),
+        upright_line(margin, -6, MARGIN_HEIGHT, class_="line bad"),
+        words(margin, -10, "margin", class_="tick", anchor="middle"),
+        element("line", x1=ends[0], x2=ends[1], y1=middle, y2=middle, class_=f"interval {tone}"),
+        element("circle", cx=across(x(chart.value)), cy=middle, r=RADIUS, class_=f"mark {tone}"),
+        words(0, below, f"← {chart.sides[0]}", class_="tick"),
+        words(100, below, f"{chart.sides[1]} →", class_="tick", anchor="end"),
+        label=f"{write(chart.value)} ({write(chart.low)} to {write(chart.high)}), "
+        f"margin {write(chart.margin)}",
+        left=MARGIN_EDGE,
+        right=MARGIN_EDGE,
+        top=22,
+        bottom=36,
+        class_="difference",
+    )

@@ -13,6 +13,7 @@ from typing import Any
 from tinytorch import __version__
 from tinytorch.measure.environment import Environment
 from tinytorch.reporting.document import (
+    Attachment,
     Banner,
     Beside,
     Block,
@@ -28,25 +29,27 @@ from tinytorch.reporting.document import (
     Item,
     Link,
     LogPlot,
+    MarginPlot,
     Only,
     Paragraph,
+    ParetoPlot,
+    Pictures,
     Preformatted,
     RunOrder,
     Strong,
     Table,
     TrendLine,
     Words,
-    builder_of,
     document_of,
-    has_builder,
-    loaded,
     pieces,
 )
 from tinytorch.reporting.document import Section as DocumentSection
 from tinytorch.reporting.forest_plot import ForestPlot
 from tinytorch.reporting.html.flame import FlameGraph, flame_graph
-from tinytorch.reporting.html.forest import forest_picture
+from tinytorch.reporting.html.forest import forest_picture, margin_picture
 from tinytorch.reporting.html.markup import Markup, element, joined, listed, packed, table
+from tinytorch.reporting.html.pareto import pareto_picture
+from tinytorch.reporting.html.pictures import pictures_drawing
 from tinytorch.reporting.html.plot import beside, figure
 from tinytorch.reporting.html.roofline import roofline_chart
 from tinytorch.reporting.html.runs import overlaid_distributions, run_order
@@ -59,7 +62,7 @@ from tinytorch.reporting.html.timeline import (
 from tinytorch.reporting.html.trend import small_trend, trend_picture
 from tinytorch.reporting.quantities import UNKNOWN, bytes_text, percent_text
 from tinytorch.reporting.roofline import Roofline
-from tinytorch.reporting.terminal import log_picture
+from tinytorch.reporting.terminal import letters_of
 
 __all__ = [
     "Banner",
@@ -75,6 +78,8 @@ __all__ = [
 
 
 STYLES = ("style.css", "plot.css")
+MANY_COLUMNS = 9
+"""From these on, headings of tables wrap and gaps are small."""
 COMMON_SCRIPTS = ("sorting.js",)
 """Scripts that every page has; a section names those that it needs beside them."""
 
@@ -297,13 +302,21 @@ def _preformatted(block: Preformatted) -> Markup:
     return joined([title, element("pre", block.text)])
 
 
+def _attachment(block: Attachment) -> Markup:
+    letters = base64.b64encode(block.text.encode("utf-8", "replace")).decode("ascii")
+    href = f"data:{block.media_type};charset=utf-8;base64,{letters}"
+    link = element("a", block.name, href=href, download=block.name)
+    return element("p", link, f" ({block.about})")
+
+
 def _table(block: Table) -> Markup:
     columns, rows = block.filled()
     drawn = [
         replace(row, cells=[_cell(each) for each in row.cells], tone=_tone(row.tone))
         for row in rows
     ]
-    return table(columns, drawn, caption=block.caption, sortable=block.is_sortable)
+    dense = "dense" if len(columns) >= MANY_COLUMNS else ""
+    return table(columns, drawn, caption=block.caption, sortable=block.is_sortable, class_=dense)
 
 
 def _cell(cell: Cell | str) -> Cell:
@@ -354,6 +367,7 @@ BLOCKS: dict[type, Callable[[Any], Markup]] = {
     Bullets: _bullets,
     Facts: _facts,
     Preformatted: _preformatted,
+    Attachment: _attachment,
     Table: _table,
     Chart: _chart,
     Folded: _folded,
@@ -364,10 +378,13 @@ BLOCKS: dict[type, Callable[[Any], Markup]] = {
 CHARTS: dict[type[Chart], Callable[[Any], Markup]] = {
     TrendLine: trend_picture,
     ForestPlot: forest_picture,
+    MarginPlot: margin_picture,
+    ParetoPlot: pareto_picture,
+    Pictures: pictures_drawing,
     RunOrder: run_order,
     Distribution: overlaid_distributions,
     FlameGraph: flame_graph,
-    LogPlot: lambda chart: element("pre", log_picture(chart)),
+    LogPlot: lambda chart: element("pre", letters_of(chart)),
     Roofline: roofline_chart,
     StackedLevels: levels_chart,
     Timeline: timeline_chart,
@@ -518,36 +535,11 @@ def _any_text(value: Any) -> str:
     return str(value)
 
 
-# ---------------------------------------------------------------- any result as one HTML file:
-# find its page, and write that
-
-PAGES = {
-    "tinytorch.comparison.comparison.Comparison": (
-        "tinytorch.reporting.html.comparison_page:comparison_page"
-    ),
-    "tinytorch.tuning.optimization.Optimization": (
-        "tinytorch.reporting.html.optimization_page:optimization_page"
-    ),
-    "tinytorch.tuning.tour.Tour": "tinytorch.reporting.html.tour_page:tour_page",
-    "tinytorch.benchmarking.suite_run.EntryOutcome": (
-        "tinytorch.reporting.html.suite_page:suite_page"
-    ),
-    "tinytorch.competition.board.Board": "tinytorch.reporting.html.board_page:board_page",
-    "tinytorch.competition.judgement.Judgement": (
-        "tinytorch.reporting.html.board_page:judgement_page"
-    ),
-}
-"""Type of a result -> the module and the function that makes its page.
-
-By name, so that nobody waits for the pages of other results. Results that come in numbers, the
-outcomes of a suite and the trends of a history, are handed over together.
-"""
-TOGETHER = ("tinytorch.reporting.html.suite_page:suite_page",)
-"""Pages of a sequence of results."""
+# ---------------------------------------------------------------- any result as one HTML file
 
 
 def report_html(result: Any, **context: Any) -> str:
-    """Give the HTML file of a profile, comparison, optimization, suite run, history or board.
+    """Return the HTML file of a profile, comparison, optimization, suite run, history or board.
 
     A suite run is the sequence of its outcomes, a history one of trends. What a page can show
     beside the result goes into `context`, such as the `name` of a suite.
@@ -556,9 +548,5 @@ def report_html(result: Any, **context: Any) -> str:
 
 
 def page_of(result: Any, **context: Any) -> Page:
-    """Give the page of a result; :func:`report_html` writes it."""
-    if has_builder(result):
-        return page_from(document_of(result, **context))
-    name, result = builder_of(result, PAGES, together=TOGETHER, face="HTML report")
-    page: Page = loaded(name)(result, **context)
-    return page
+    """Return the page of a result; :func:`report_html` writes it."""
+    return page_from(document_of(result, **context))

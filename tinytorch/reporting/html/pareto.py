@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 
 from tinytorch.measure.estimate import Estimate
+from tinytorch.reporting.document import ParetoPlot, ParetoPoint
 from tinytorch.reporting.html.markup import Markup, element
 from tinytorch.reporting.html.plot import (
     Scale,
@@ -18,8 +19,9 @@ from tinytorch.reporting.html.plot import (
     upright_line,
     words,
 )
+from tinytorch.reporting.quantities import value_text
 
-__all__ = ["ParetoPoint", "pareto_plot"]
+__all__ = ["pareto_picture"]
 
 HEIGHT = 254
 LEFT, RIGHT, TOP, BOTTOM = 76, 24, 34, 48
@@ -43,49 +45,30 @@ Placement = tuple[int, float, str]
 """Of a name: pixels beside its point, height, and which part of it stands there."""
 
 
-@dataclass(frozen=True)
-class ParetoPoint:
-    """One candidate. `tone` is good, bad, neutral or unknown, or a class such as series-2."""
-
-    name: str
-    x: Estimate
-    y: Estimate
-    is_on_front: bool = False
-    tone: str = "neutral"
-
-
-def pareto_plot(
-    points: Sequence[ParetoPoint],
-    *,
-    x_title: str,
-    y_title: str,
-    x_text: Write,
-    y_text: Write,
-    x_log: bool = True,
-    y_log: bool = False,
-    lower_is_better: tuple[bool, bool] = (True, True),
-) -> Markup:
+def pareto_picture(chart: ParetoPlot) -> Markup:
     """Draw candidates with their intervals, and steps along those on the front.
 
-    A front over more objectives than these two may hold points that are beaten in this picture:
-    they look like the others of the front, but the line leaves them out. Full points are on the
-    front, hollow ones are not. Names that find no room are left to the tooltips.
+    Points of the front that are beaten in this picture look like the others of the front, but the
+    line leaves them out. Full points are on the front, hollow ones are not. Names that find no
+    room are left to the tooltips.
     """
+    points = chart.points
     if not points:
         return element("p", "There is nothing to draw: no candidate has both numbers.")
-    x = _scale([each.x for each in points], 0, 100, is_log=x_log)
-    y = _scale([each.y for each in points], HEIGHT, 0, is_log=y_log)
+    x = _scale([each.x for each in points], 0, 100, is_log=chart.are_log[0])
+    y = _scale([each.y for each in points], HEIGHT, 0, is_log=chart.are_log[1])
+    x_text, y_text = (partial(value_text, unit=unit) for unit in chart.units)
     ordered = sorted(points, key=lambda each: each.is_on_front)
     return plot(
         HEIGHT,
         *across_axis(x, HEIGHT, x_text),
         *upright_axis(y, y_text, most=6),
-        *_titles(x_title, y_title, lower_is_better),
-        *_front_line(points, x, y, lower_is_better),
+        *_titles(chart),
+        *_front_line(points, x, y, chart.lower_is_better),
         *(part for each in ordered for part in _whiskers(each, x, y)),
         *(_mark(each, x, y, x_text, y_text) for each in ordered),
         *_names(points, x, y),
-        label=f"{y_title} against {x_title} of {len(points)} candidates",
+        label=f"{chart.titles[1]} against {chart.titles[0]} of {len(points)} candidates",
         left=LEFT,
         right=RIGHT,
         top=TOP,
@@ -98,7 +81,7 @@ def pareto_plot(
 
 
 def _scale(values: Sequence[Estimate], start: float, end: float, *, is_log: bool) -> Scale:
-    """Give an axis with room for all points, and for their intervals as far as these are sane."""
+    """Return an axis with room for all points, and for their intervals as far as these are sane."""
     is_log = is_log and all(each.value > 0 for each in values)
     inner, outer = (math.log, _power) if is_log else (_same, _same)
     middles = [inner(each.value) for each in values]
@@ -125,7 +108,7 @@ class _Axis(Scale):
 
 
 def _power(value: float) -> float:
-    """Give what has this logarithm, but never 0 or what is infinite."""
+    """Return what has this logarithm, but never 0 or what is infinite."""
     return math.exp(min(LARGEST_LOG, max(-LARGEST_LOG, value)))
 
 
@@ -133,9 +116,10 @@ def _same(value: float) -> float:
     return value
 
 
-def _titles(x_title: str, y_title: str, lower_is_better: tuple[bool, bool]) -> list[Markup]:
-    below = f"{x_title}  ← better" if lower_is_better[0] else f"{x_title}  better →"
-    beside = f"{y_title}  ↓ better" if lower_is_better[1] else f"{y_title}  ↑ better"
+def _titles(chart: ParetoPlot) -> list[Markup]:
+    (x_title, y_title), (x_is_lower, y_is_lower) = chart.titles, chart.lower_is_better
+    below = f"{x_title}  ← better" if x_is_lower else f"{x_title}  better →"
+    beside = f"{y_title}  ↓ better" if y_is_lower else f"{y_title}  ↑ better"
     look = "label axis-title"
     return [
         words(50, HEIGHT + 38, below, class_=look, anchor="middle"),
@@ -258,7 +242,7 @@ def _wide(point: ParetoPoint) -> float:
 
 
 def _crossed(point: ParetoPoint, x: Scale, y: Scale) -> list[Box]:
-    """Give where the intervals of a point are."""
+    """Return where the intervals of a point are."""
     at, up = x(point.x.value), y(point.y.value)
     return [
         (x(point.x.low), up - 1, x(point.x.high), up + 1),
@@ -271,7 +255,7 @@ def _is_free(box: Box, others: Sequence[Box], width: float) -> bool:
 
 
 def _placements(up: float) -> list[Placement]:
-    """Give where a name may stand beside a point at this height, the best place first."""
+    """Return where a name may stand beside a point at this height, the best place first."""
     beside = round(RADIUS + 4)
     return [
         (beside, up - 9, "start"),

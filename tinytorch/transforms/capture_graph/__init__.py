@@ -35,12 +35,12 @@ class CaptureGraph(TorchTransform):
     variants = (
         Variant(
             "captured",
-            "launch all kernels of a call at once",
+            "capture the call as a CUDA graph",
             cost="capturing before the first call; fixed shapes, and memory held for the graph",
         ),
         Variant(
             "compiled-captured",
-            "fuse operations and launch them at once",
+            "torch.compile, captured as a CUDA graph",
             {"compile": True},
             cost="compiling and capturing before the first call; fixed shapes",
         ),

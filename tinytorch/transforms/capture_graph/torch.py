@@ -87,17 +87,17 @@ class _StaticInputs:
         )
 
     def forget_originals(self) -> None:
-        """Let go of what was given by the caller."""
+        """Release references to the caller's objects."""
         self._originals.clear()
 
 
 class CapturedModel(PreparedModel):
     """A model that replays what a call with such arguments did on the device before.
 
-    Whatever cannot be replayed is called as it was: in training mode, where gradients are asked
+    Whatever cannot be replayed is called normally: in training mode, where gradients are asked
     for, with inputs on another device or of a kind that came after `most` others. Weights may be
     written in place; if layers or tensors take the place of others, everything is captured anew.
-    What Python decides is not looked at again: numbers among the attributes of layers, settings of
+    What Python decides is not checked again: numbers among the attributes of layers, settings of
     torch such as the precision of products, and hooks that come after the capture. A copy of it is
     captured when it is first called.
 
@@ -196,7 +196,7 @@ class CapturedModel(PreparedModel):
         ):
             return "gradients are asked for; call it inside of torch.no_grad()"
         if _is_transforming():
-            return "a transformation of torch.func looks into it"
+            return "a transformation of torch.func traces it"
         if _is_capturing(self._device):
             return "it is being captured by something else"
         if self._no_graphs is None:
@@ -205,7 +205,7 @@ class CapturedModel(PreparedModel):
 
     def _plainly(self, reason: str, inputs: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
         if reason:  # else that was told already
-            self._tell(f"the captured model is called as it was: {reason}")
+            self._tell(f"the captured model is called without replay: {reason}")
         return self.model(*inputs, **keywords)
 
     def _replayed(self, recording: _Recording, tensors: list[torch.Tensor]) -> Any:
@@ -262,7 +262,7 @@ class CapturedModel(PreparedModel):
         return _Recording(static.tensors, captured, OutputTemplate(captured.output), weights[0])
 
     def _wait_for_last(self) -> None:
-        """Let this stream wait for the one of the call before, as both use the same memory."""
+        """Make this stream wait for that of the previous call: both use the same memory."""
         if self._device is None or self._device.type != "cuda":
             return
         stream = torch.cuda.current_stream(self._device)
@@ -321,7 +321,7 @@ OVERWRITTEN = "outputs are overwritten by the next call (copy_outputs=False)"
 
 
 def plan_torch(workload: Workload, settings: CaptureGraph) -> Plan:
-    """Look for what a graph cannot hold, then capture a copy and compare its outputs."""
+    """Plan the capture: check for obstacles, capture a copy and compare its outputs."""
     reason = _why_not(workload)
     if reason:
         return settings.skipping(reason)
@@ -363,7 +363,7 @@ def _captured(
 def _tried(
     workload: Workload, settings: CaptureGraph, prepared: list[Preparation]
 ) -> tuple[Trial, bool, list[str]]:
-    """Try it compiled if that is asked for, and else, or if that fails, as it is."""
+    """Try it compiled if requested; without compilation otherwise, or if that fails."""
     tolerance = rounding_of(workload) if settings.tolerance is None else settings.tolerance
 
     def tried(*, is_compiled: bool) -> Trial:

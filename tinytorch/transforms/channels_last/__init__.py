@@ -10,7 +10,7 @@ from tinytorch.transforms.plan import TIME, TorchTransform, Variant
 
 @dataclass(frozen=True)
 class ChannelsLast(TorchTransform):
-    """Hold images (4 axes) and volumes (5 axes) with the channels of each pixel side by side.
+    """Use the channels-last memory format for images (4 axes) and volumes (5 axes).
 
     The kernels of convolutions in two and three dimensions are laid out so, and inputs when the
     model is called; layers in between pass the layout on. Outputs come back in the usual layout.
@@ -21,7 +21,7 @@ class ChannelsLast(TorchTransform):
     variants = (
         Variant(
             "channels-last",
-            "hold images with the channels last",
+            "channels-last memory format",
             cost="inputs are copied into another memory format",
         ),
     )

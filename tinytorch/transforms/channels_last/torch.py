@@ -127,7 +127,7 @@ def _convolutions(model: nn.Module) -> Iterator[tuple[str, str]]:
         if weight is None:
             yield path, "its weight is computed anew before each call"
         elif type(weight.detach()) is not torch.Tensor:
-            yield path, f"its weight is a {type(weight.detach()).__name__} with a layout of its own"
+            yield path, f"its weight is a {type(weight.detach()).__name__} with its own layout"
         elif weight.dim() not in FORMATS:
             yield path, f"its weight has {weight.dim()} axes, for which there is no such layout"
         else:

@@ -22,7 +22,7 @@ MODES: tuple[Mode, ...] = get_args(Mode)
 
 @dataclass(frozen=True)
 class CompileModel(TorchTransform):
-    """Let `torch.compile` make kernels for a PyTorch model.
+    """Compile a PyTorch model with `torch.compile`.
 
     `mode` is that of torch.compile. `dynamic` is whether sizes are left open: None lets torch find
     out, which compiles once more when another size comes. `freeze` packs the weights for the
@@ -36,7 +36,7 @@ class CompileModel(TorchTransform):
     variants = (
         Variant(
             "compiled",
-            "let torch.compile fuse operations",
+            "torch.compile",
             cost="the first call of each shape compiles, for seconds to minutes",
         ),
     )

@@ -61,8 +61,8 @@ class CompiledModel(PreparedModel):
     Modes with CUDA graphs are for one thread: the one that called it first.
 
     Packed weights are packed again when those of the model change; only what is written through
-    `.data` nobody sees. Arguments of more shapes or kinds than fit into that way of compiling let
-    it be compiled once more, without packing.
+    `.data` is not noticed. Arguments of more shapes or kinds than that way of compiling
+    allows make it compile once more, without packing.
     """
 
     not_copied = ("preparations", "_function", "_weights")
@@ -92,7 +92,7 @@ class CompiledModel(PreparedModel):
         self._compiled_call_impl = self._call_impl
 
     def prepare(self, inputs: tuple[Any, ...], keywords: Mapping[str, Any]) -> CompiledModel:
-        """Compile for such arguments, and give the model itself; its state stays as it is."""
+        """Compile for such arguments, and return the model itself; its state is unchanged."""
         adapter = TorchAdapter()
         place = adapter.device(self.model, (*inputs, *keywords.values()))
         before = taken_bytes(place)
@@ -156,7 +156,7 @@ class CompiledModel(PreparedModel):
         return owned(self._function(*inputs, **keywords))
 
     def _forget(self) -> None:
-        """Pack the weights anew; code that was compiled looks at them itself."""
+        """Pack the weights again; compiled code reads them itself."""
         if self._weights is not None:
             self._set_up()
 
@@ -178,7 +178,7 @@ SHOWN_BREAKS = 10
 
 
 def plan_torch(workload: Workload, settings: CompileModel) -> Plan:
-    """Look for what stands in the way, then compile a copy and compare its outputs."""
+    """Plan the compilation: check for obstacles, compile a copy and compare its outputs."""
     reason = why_not_compiled(workload)
     if reason:
         return settings.skipping(reason)

@@ -66,7 +66,7 @@ def load_compressed(
     """Return a copy of a model with the weights of a file, and the metadata saved with them.
 
     The model says what the structure is, for example one that was just built; its own weights do
-    not matter, and it stays as it is. The copy holds exactly what the file stands for, in the
+    not matter, and it is not changed. The copy holds exactly what the file stands for, in the
     dtypes of the model: floats are rounded where those are narrower, and it is an error if one is
     beyond them; other numbers must have the dtype of the file.
 

@@ -42,7 +42,7 @@ class Lesson(Tensor):
 
 
 class KnowledgeDistillation:
-    """Train a student on labels and on the softened outputs of a teacher, which stays as it is.
+    """Train a student on labels and on the softened outputs of a teacher, which is not changed.
 
     `alpha` weighs what the teacher says, 1 - `alpha` the labels; at a higher `temperature` the
     classes that the teacher finds unlikely count for more. Models of TinyTorch or of PyTorch, both
@@ -90,7 +90,7 @@ class KnowledgeDistillation:
     # ------------------------------------------------------------ the loss
 
     def distillation_loss(self, student_logits: Any, teacher_logits: Any, labels: Any) -> Any:
-        """Give alpha * T^2 * KL(teacher || student) + (1 - alpha) * cross entropy, differentiable.
+        """Compute alpha * T^2 * KL(teacher || student) + (1 - alpha) * cross entropy, with a graph.
 
         Logits are (..., classes) and labels (...,): both parts are means over all rows, so over the
         positions of a language model, too. No gradient goes to the teacher. With alpha=1 labels may
@@ -132,7 +132,7 @@ class KnowledgeDistillation:
         return loss
 
     def _soft_part(self, student_logits: Tensor, teacher_logits: Array) -> Tensor:
-        """Give KL(teacher || student) of the softened outputs, the mean over rows.
+        """Compute KL(teacher || student) of the softened outputs, the mean over rows.
 
         What the teacher says is softened in the wider of both dtypes: logits may not fit the
         narrower one, probabilities do.
@@ -145,7 +145,7 @@ class KnowledgeDistillation:
         if np.isnan(wanted_log).any():
             raise ModelError(
                 "the teacher's logits are NaN, infinite, or impossible for all classes, in some "
-                "row: nothing can be learned from that; look at the teacher and its inputs"
+                "row: check the teacher and its inputs"
             )
         wanted = np.exp(wanted_log).astype(dtype)
         # what is impossible for the teacher adds nothing: 0 log 0 is 0
@@ -157,7 +157,7 @@ class KnowledgeDistillation:
     # ------------------------------------------------------------ training
 
     def teach(self, inputs: Any) -> Array:
-        """Give the teacher's logits: in evaluation mode and without a graph."""
+        """Return the teacher's logits, in evaluation mode and without a graph."""
         if not isinstance(self.teacher, Module):
             with adapter_for(self.teacher).plain_calls(self.teacher):
                 return _array(call_model(self.teacher, inputs))
@@ -166,7 +166,7 @@ class KnowledgeDistillation:
             return _array(self.teacher(inputs))
 
     def lesson_loss(self, outputs: Tensor, lesson: Any) -> Tensor:
-        """Give the loss of a batch whose targets are a :class:`Lesson`, for `Module.fit`."""
+        """Return the loss of a batch whose targets are a :class:`Lesson`, for `Module.fit`."""
         loss: Tensor = self.distillation_loss(outputs, lesson.teacher_logits, lesson)
         return loss
 

@@ -29,7 +29,7 @@ def distillation_loss(
     temperature: float = 3.0,
     alpha: float = 0.7,
 ) -> torch.Tensor:
-    """Give alpha * T^2 * KL(teacher || student) + (1 - alpha) * cross entropy, differentiable.
+    """Compute alpha * T^2 * KL(teacher || student) + (1 - alpha) * cross entropy, differentiable.
 
     Logits are (..., classes) and labels (...,): both parts are means over rows. Rows with the label
     -100, such as padding, count in neither. No gradient goes to the teacher. Logits of half
@@ -66,7 +66,7 @@ def distillation_loss(
 
 
 def _checked(student: Any, teacher: Any) -> torch.Tensor:
-    """Give the student's logits ready for the loss, or raise."""
+    """Return the student's logits ready for the loss; raise unless they fit."""
     for name, logits in (("student", student), ("teacher", teacher)):
         if not isinstance(logits, torch.Tensor) or not logits.is_floating_point():
             kind = getattr(logits, "dtype", type(logits).__name__)
@@ -100,7 +100,7 @@ def fit(
 
     Inputs are a tensor, a tuple of arguments or a dictionary of them; a model may give its logits
     or an output that has them. Batches are moved to the device of each model. Settings are those of
-    :func:`~tinytorch.transforms.support.training_torch.train`. The teacher stays as it is.
+    :func:`~tinytorch.transforms.support.training_torch.train`. The teacher is not changed.
     """
     student, teacher = distillation.student, distillation.teacher
     if not len(loader):

@@ -178,7 +178,7 @@ class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
 def why_not_always(model: nn.Module, layer: str, norm: str) -> str:
     """Return why other calls may use the output of a layer elsewhere than in a norm, or nothing.
 
-    The code of the innermost module around both is read, with everything else as it is. The model
+    The code of the innermost module around both is traced, all else unchanged. The model
     is a copy: its code runs with symbols in the place of tensors.
     """
     around = _common_path(layer, norm)

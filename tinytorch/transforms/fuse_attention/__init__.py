@@ -10,20 +10,18 @@ from tinytorch.transforms.plan import TorchTransform, Variant
 
 @dataclass(frozen=True)
 class FuseAttention(TorchTransform):
-    """Let PyTorch's fused attention compute what a model computes by hand.
+    """Replace attention that a model computes by hand with PyTorch's fused attention.
 
     By hand, a matrix of scores, queries times keys, is written to memory and read again by each of
     product, scale, mask, softmax and sum; fused attention never holds it. Models of transformers
-    are switched from "eager" to "sdpa". In other models the chain of operations is looked for in
+    are switched from "eager" to "sdpa". In other models the chain of operations is searched in
     graphs of the modules that compute it, and those modules get a derived class with the chain
     replaced; parameters, names, hooks and methods stay. A call of another kind than the one that
     was seen (a mask where there was none, training mode) is computed by hand as before. Outputs
     are the same within rounding.
     """
 
-    variants = (
-        Variant("fused-attention", "compute attention in one kernel where a model writes it out"),
-    )
+    variants = (Variant("fused-attention", "fused attention (SDPA) in place of explicit softmax"),)
     role, place, order = "attention", 2, 40
     risk = "exact"
     follows_weights = True

@@ -334,7 +334,7 @@ def _fill(value: Any, module: nn.Module) -> float:
 
 
 def _take_in(chain: Chain, change: _Change, module: nn.Module) -> None:
-    """Take in the next operation on scores, in the order of computing."""
+    """Add the next operation on scores to the chain, in the order of computing."""
     if change.word in ("mul", "div"):
         _check_factor(chain, change.value)
         chain.factors.append((change.word, change.value))

@@ -115,9 +115,9 @@ def call_kind(
 
 
 def fuse_in_place(module: nn.Module, calls: FusedCalls) -> None:
-    """Let a module compute its attention fused. It stays the same object, of a derived class.
+    """Make a module compute its attention fused. It stays the same object, of a derived class.
 
-    Parameters, buffers, names, hooks and other methods stay as they are.
+    Parameters, buffers, names, hooks and other methods are unchanged.
     """
     module.__class__ = _fused_class(type(module), calls)
 
@@ -230,9 +230,9 @@ def trace_call(
 
 
 class _CallTracer(fx.Tracer):
-    """Tensors of the call become inputs, everything else stays what it is.
+    """Traces a call: its tensors become inputs, everything else is constant.
 
-    What stands at a node is computed at once: sizes and plain values may decide what comes next.
+    The value of a node is computed immediately: sizes and plain values may decide what comes next.
     """
 
     proxy_buffer_attributes = True
@@ -271,9 +271,9 @@ class _CallTracer(fx.Tracer):
         return target(*args, **kwargs)
 
     def to_bool(self, obj: fx.Proxy) -> bool:
-        """Take the branch that the call took, where sizes or plain values decide.
+        """Follow the branch that the call took, where sizes or plain values decide.
 
-        The graph then holds for such calls alone: it checks that, and gives up on others.
+        The graph then holds for such calls alone: it checks that, and raises for others.
         """
         value = self.values[obj.node]
         if isinstance(value, torch.Tensor):
@@ -282,7 +282,7 @@ class _CallTracer(fx.Tracer):
         return bool(value)
 
     def iter(self, obj: fx.Proxy) -> Iterator[Any]:
-        """Take as many parts as there were in the call."""
+        """Unpack as many parts as there were in the call."""
         count = len(self.values[obj.node])
         length = self.create_proxy("call_function", len, (obj,), {})
         is_same = self.create_proxy("call_function", operator.eq, (length, count), {})
@@ -315,7 +315,7 @@ class _CallTracer(fx.Tracer):
         return call, [self.root]
 
     def create_arg(self, a: Any) -> Any:
-        """Take the numbers out of single ones; for other tensors there is no place."""
+        """Convert single numbers; other tensors cannot be constants."""
         if isinstance(a, np.generic):
             return a.item()  # code that is written has no name for it
         if isinstance(a, torch.Tensor) and not self._is_attribute(a):
@@ -342,7 +342,7 @@ class _CallTracer(fx.Tracer):
 
 @contextmanager
 def _followed_functions(tracer: _CallTracer) -> Iterator[None]:
-    """Let tensors that a call makes stand in the graph: fx follows only what is given tensors."""
+    """Record factory functions in the graph: fx follows only functions that are given tensors."""
     originals = {name: getattr(torch, name) for name in (*FACTORIES, *MODES)}
     own = get_ident()
 
@@ -366,7 +366,7 @@ def _followed_functions(tracer: _CallTracer) -> Iterator[None]:
 
 
 def _follow_in_place(graph: fx.Graph) -> None:
-    """Let what comes after a change in place use its result, which is the same tensor."""
+    """Make later nodes use the result of an in-place operation, which is the same tensor."""
     for node in graph.nodes:
         if node.op == "call_method" and node.target in IN_PLACE:
             changed = node.args[0]

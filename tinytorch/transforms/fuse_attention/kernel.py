@@ -77,7 +77,7 @@ SELF = ("input", "self")
 
 
 class NotFused(Exception):
-    """Why a chain of operations is left as it is."""
+    """The reason why a chain of operations is not fused."""
 
 
 class ReachesOut(NotFused):
@@ -169,7 +169,7 @@ def causal_addend(addend: fx.Node, module: nn.Module) -> Triangle | None:
 
 
 def kind_of_triangle(tensor: torch.Tensor) -> str:
-    """Say as what a tensor is a causal mask: to "keep", to "drop" or to "add"; or nothing."""
+    """Return as what a tensor is a causal mask: to "keep", to "drop" or to "add"; or ""."""
     if tensor.dim() < 2 or tensor.shape[-1] != tensor.shape[-2] or tensor.shape[:-2].numel() != 1:
         return ""
     square = tensor.detach().reshape(tensor.shape[-2:])
@@ -261,8 +261,8 @@ def attend(
     of `scale` and divided by all of `divide`, numbers or tensors; `add` is added to them, `keep`
     and `drop` are boolean. `causal` is a triangular mask whose entries other than 0 are of the
     `kind` "keep", "drop" or "add"; if it is cut from a tensor that is `held` by a module, that is
-    looked at again whenever it was written to. With `spread`, a query that may look at no key
-    looks at all of them alike, as it does where masks are large numbers.
+    checked again whenever it was written to. With `spread`, a query that may attend to no key
+    attends to all of them alike, as it does where masks are large numbers.
 
     Shapes that the kernel has no place for are another call.
     """
@@ -362,7 +362,7 @@ def _is_square(causal: Tensor, scores: Shape) -> bool:
 
 
 def _is_still(held: Tensor, kind: str) -> bool:
-    """Return whether a mask that a module holds is triangular now; no where nobody could notice."""
+    """Return whether a mask that a module holds is still triangular; False where unknown."""
     if torch.compiler.is_compiling() or held.is_inference():
         return False
     known = _known.get(held)
@@ -374,7 +374,7 @@ def _is_still(held: Tensor, kind: str) -> bool:
 def _spread(
     query: Tensor, kept: Tensor, added: Tensor | None
 ) -> tuple[Tensor, Tensor, Tensor | None]:
-    """Let queries without any key look at all of them, with scores that are 0."""
+    """Make queries without any key attend to all of them, with scores of 0."""
     blind = ~kept.any(-1, keepdim=True)  # (..., time, 1)
     query = query.masked_fill(blind, 0.0)
     added = None if added is None else torch.where(blind, 0.0, added)

@@ -106,7 +106,7 @@ def fuse_sites(workload: Workload, sites: Collection[Site]) -> tuple[list[Fusion
 
 
 def fused_copy(model: nn.Module, fusions: Iterable[Fusion]) -> nn.Module:
-    """Let modules of a copy of the model compute their attention fused, and give the copy."""
+    """Fuse the attention of modules of a copy of the model, and return the copy."""
     for each in fusions:
         fuse_in_place(model.get_submodule(each.path), each.calls)
     return model
@@ -178,7 +178,7 @@ def _fusion(
 
 
 def _worst(reasons: list[NotFused]) -> NotFused:
-    """Return the reason that says where to look next, or else the first one."""
+    """Return the reason that says where to search next, or else the first one."""
     if not reasons:
         return ReachesOut("its graph holds no softmax")
     return next((each for each in reasons if isinstance(each, ReachesOut)), reasons[0])
@@ -214,7 +214,7 @@ def implementation(module: nn.Module) -> str:
 
 
 def why_no_switch(module: nn.Module, keywords: Mapping[str, Any]) -> str:
-    """Return why attention of a model must stay as it is, or ""."""
+    """Return why attention of a model cannot be switched, or ""."""
     name = type(module).__name__
     can_switch = getattr(module, "_can_set_attn_implementation", None)
     if not getattr(module, "_supports_sdpa", True) or (can_switch and not can_switch()):
@@ -233,7 +233,7 @@ def why_no_switch(module: nn.Module, keywords: Mapping[str, Any]) -> str:
 
 
 def switch_over(model: nn.Module, paths: tuple[str, ...]) -> nn.Module:
-    """Let these parts of a model compute their attention fused, in place, and give the model."""
+    """Switch these parts of a model to fused attention, in place, and return the model."""
     for path in paths:
         switch: Any = model.get_submodule(path)
         switch.set_attn_implementation(FUSED)
@@ -282,7 +282,7 @@ class _Found:
 
 
 def plan_torch(workload: Workload, settings: FuseAttention) -> Plan:
-    """Look for attention by hand in a call of a copy of the model, and try to fuse it."""
+    """Plan the fusion: find attention by hand in a call of a copy, and try to fuse it."""
     reason = why_unchangeable(workload.model)
     if reason:
         return settings.skipping(reason)

@@ -24,7 +24,7 @@ class InferenceMode(TorchTransform):
     variants = (
         Variant(
             INFERENCE_MODE,
-            "record nothing for gradients",
+            "disable autograd (torch.inference_mode)",
             cost="outputs cannot take part in a graph",
         ),
     )

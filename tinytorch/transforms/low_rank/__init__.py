@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -44,7 +44,7 @@ ROUNDING = 1e-12
 
 
 def low_rank_approximate(w: Any, rank_ratio: float = 0.5) -> tuple[Any, ...]:
-    """Give U (m, r), S (r,) and V (r, n) with w ~ U @ diag(S) @ V, the best there is of that rank.
+    """Return U (m, r), S (r,) and V (r, n) with w ~ U @ diag(S) @ V, the best of that rank.
 
     r is `rank_ratio` of the smaller side of the matrix w (a tensor or an array), at least 1.
 
@@ -73,7 +73,7 @@ def low_rank_approximate(w: Any, rank_ratio: float = 0.5) -> tuple[Any, ...]:
 
 
 def rank_for_energy(singular_values: Array, energy: float) -> int:
-    """Give the least rank whose squared singular values hold this share of all of them."""
+    """Return the least rank whose squared singular values hold this share of all of them."""
     held = np.cumsum(np.square(singular_values, dtype=np.float64))
     if not held.size or held[-1] == 0:
         return 0
@@ -91,9 +91,7 @@ class LowRank(Transform):
     is lost of them is the squared relative error of the weight. keep: patterns of layers that stay.
     """
 
-    variants = (
-        Variant("low-rank", "write weights as products of two smaller matrices", {"energy": 0.95}),
-    )
+    variants = (Variant("low-rank", "low-rank factorization of weights", {"energy": 0.95}),)
     role, place, order = "factors", 3, 60
     may_compete, effect = True, "replaces weights by products of smaller matrices"
 
@@ -104,9 +102,6 @@ class LowRank(Transform):
         if isinstance(self.energy, bool) or not 0 < self.energy <= 1:
             raise SettingError(f"energy is a share, above 0 up to 1, got {self.energy!r}")
         object.__setattr__(self, "keep", checked_patterns(self.keep))
-
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
 
     def plan(self, workload: Workload, profile: Profile | None = None) -> Plan:
         """Find the rank of each layer, and where it pays. A copy of the model is called."""

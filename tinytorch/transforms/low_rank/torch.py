@@ -35,7 +35,7 @@ def config_notes(model: Any) -> tuple[str, ...]:
 
 
 def leave_needed(workload: Workload, layers: WeightLayers) -> None:
-    """Leave layers alone whose weight the model reads itself."""
+    """Skip layers whose weight the model reads itself."""
     free = sorted(path for path, each in layers.found.items() if not each.reason)
     if calls_of(workload) and free:
         for path, error in _needing_own_class(workload, calls_of(workload)[0], free):
@@ -61,7 +61,7 @@ def _needing_own_class(
 
 
 def factored_layer(layer: Any, first: nn.Parameter, second: nn.Parameter) -> nn.Sequential:
-    """Put two weights into the place of a layer's; its bias, the same object, is in the second."""
+    """Return two layers that replace one; its bias, the same object, is in the second."""
     one: Any
     other: Any
     rank = len(first)

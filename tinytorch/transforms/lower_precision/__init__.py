@@ -39,10 +39,8 @@ class LowerPrecision(TorchTransform):
     """
 
     variants = (
-        Variant(
-            "bfloat16-layers", "multiply in bfloat16, keep the rest in float32", {"how": "layers"}
-        ),
-        Variant("bfloat16", "hold and compute everything in bfloat16"),
+        Variant("bfloat16-layers", "products in bfloat16, the rest in float32", {"how": "layers"}),
+        Variant("bfloat16", "weights and activations in bfloat16"),
     )
     role, place, order = "numbers", 4, 110
     risk = "rounding"

@@ -81,7 +81,7 @@ class AutocastModel(WrappedModel):
         self.inner, self.outer, self.device_type = inner, outer, device_type
 
     def forward(self, *inputs: Any, **keywords: Any) -> Any:
-        """Let PyTorch choose dtypes operation by operation; cast what comes out."""
+        """Run under autocast, and cast the outputs."""
         with torch.autocast(self.device_type, self.inner):
             output = self.model(*inputs, **keywords)
         return output if self.outer is None else cast_floats(output, self.outer)
@@ -89,7 +89,7 @@ class AutocastModel(WrappedModel):
 
 @dataclass(frozen=True)
 class _CastInputs:
-    """A hook before the call of a layer that stays as it is."""
+    """A forward pre-hook of a layer that keeps its precision."""
 
     dtype: torch.dtype
 
@@ -99,7 +99,7 @@ class _CastInputs:
 
 @dataclass(frozen=True)
 class _CastOutput:
-    """A hook after the call of a layer that stays as it is."""
+    """A forward hook of a layer that keeps its precision."""
 
     dtype: torch.dtype
 
@@ -221,7 +221,7 @@ def is_lower_layer(module: nn.Module) -> bool:
 
 
 def lower_layer(layer: nn.Module, dtype: torch.dtype) -> None:
-    """Let a layer hold and compute a lower dtype, in place; it goes on sharing what it shares.
+    """Make a layer hold and compute a lower dtype, in place; shared parameters stay shared.
 
     Only its class changes, as with `torch.nn.utils.parametrize`: names, hooks and attributes stay.
     """
@@ -273,7 +273,7 @@ def kept_modules(model: nn.Module, keep: Iterable[str]) -> dict[str, str]:
 def cast_modules(
     model: nn.Module, keep: Iterable[str], kept: Collection[str], called: Collection[str]
 ) -> tuple[str, ...]:
-    """Return the outermost modules that are called and hold nothing but what stays as it is.
+    """Return the outermost modules that are called and hold only layers that keep their precision.
 
     Inside of them everything is computed as before.
     """
@@ -334,7 +334,7 @@ def _why_not(module: Any, dtype: torch.dtype, is_called: bool) -> str:
         base = next((known for known in CLASSES if isinstance(module, known)), None)
         if base is not None:
             return f"a {name} is a {base.__name__} that may compute something else"
-        return f"{name} is no linear layer or convolution, and stays as it is"
+        return f"{name} is no linear layer or convolution"
     if module._parameters.get("weight") is None:
         return "its weight is computed anew before each call"
     if "forward" in vars(module):
@@ -354,7 +354,7 @@ def _settle_shared(
     settings: LowerPrecision,
     called: Collection[str],
 ) -> dict[str, str]:
-    """Leave layers alone whose parameters others need as they are; give the tables that join in.
+    """Skip layers whose parameters others need in full precision; return the tables that join in.
 
     A table that is looked up in and multiplied with, as in most language models, is held once: rows
     that are looked up are cast.
@@ -373,7 +373,7 @@ def _settle_shared(
                 reasons[user] = ""
                 tables[user] = f"holds {settings.dtype}, which it shares with {path!r}; casts rows"
         elif staying:
-            reasons[path] = f"it shares its weight with {staying[0]!r}, which stays as it is"
+            reasons[path] = f"it shares its weight with {staying[0]!r}, which is not converted"
     return tables
 
 
@@ -540,7 +540,7 @@ def _plan(
     not_predicted = {"speedup": NO_SPEEDUP}
     shrinkage = None
     if settings.how == "autocast":
-        not_predicted["shrinkage"] = "the weights stay as they are"
+        not_predicted["shrinkage"] = "the weights are not converted"
     else:
         shrinkage = Gain.of_bytes(_held(workload.model), nbytes, "counted on a copy")
     return settings.planned(

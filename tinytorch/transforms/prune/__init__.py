@@ -71,9 +71,9 @@ class Masks:
 
     @classmethod
     def of(cls, model: Any, names: Iterable[str] | None = None) -> Self:
-        """Take the zeros that are in the weights of linear layers and convolutions now.
+        """Return the masks of the present zeros in linear layers and convolutions.
 
-        `names` are those of other parameters to look at instead.
+        `names` are those of other parameters to use instead.
         """
         adapter = adapter_for(model)
         weights = adapter.named_tensors(model)
@@ -201,7 +201,7 @@ class Prune(Transform):
         object.__setattr__(self, "keep", checked_patterns(self.keep))
 
     def plan(self, workload: Workload, profile: Profile | None = None) -> Plan:
-        """Say how many weights of which layers become zero.
+        """Return the plan: how many weights of which layers become zero.
 
         With score "activation", a copy of the model is called on the calibration data.
         """
@@ -230,7 +230,7 @@ class Prune(Transform):
         return make_plan(asdict(self), prunables, skipped, share)
 
     def apply(self, workload: Workload, plan: Plan) -> Any:
-        """Give a copy of the model in which as many weights as planned are zero."""
+        """Return a copy of the model in which as many weights as planned are zero."""
         plan.check_made_by(NAME, asdict(self))
         adapter = adapter_for(workload.model, workload.arguments)
         twin = adapter.clone(workload.model)
@@ -279,7 +279,7 @@ def check_sparsity(sparsity: Any) -> None:
 
 
 def main_layer(paths: Sequence[str], modules: Mapping[str, Any]) -> Any:
-    """Give the layer that says how a weight is ranked: one that multiplies, if there is one."""
+    """Return the layer that determines how a weight is ranked: one that multiplies, if any."""
     kinds = [(modules.get(path), kind_of(modules.get(path))) for path in paths]
     for path, (_, kind) in zip(paths, kinds, strict=True):
         if kind is None:
@@ -337,7 +337,7 @@ def _observe_inputs(model: Any, prunables: Sequence[Prunable], workload: Workloa
 
 
 def weights_of(model: Any) -> dict[str, Any]:
-    """Give the parameters with two or more axes by name, each once.
+    """Return the parameters with two or more axes by name, each once.
 
     These are the weights of linear layers and convolutions, and the tables of embeddings; biases,
     norms and buffers are not among them.
@@ -354,7 +354,7 @@ def weights_of(model: Any) -> dict[str, Any]:
 
 
 def sparsity_of(model: Any) -> float:
-    """Give the share of the weights, those with two or more axes, that are zero; 0 for none.
+    """Return the share of the weights, those with two or more axes, that are zero; 0 for none.
 
     Layers that hold a weight in another form (sparse, shared, quantized) count as the weight that
     they stand for. Packed layers of PyTorch are not counted: no tensor shows what they hold.
@@ -364,7 +364,7 @@ def sparsity_of(model: Any) -> float:
 
 
 def count_weights(model: Any) -> tuple[int, int]:
-    """Give how many numbers are in the weights that `sparsity_of` counts, and how many are 0."""
+    """Return the number of weights that `sparsity_of` counts, and how many are 0."""
     adapter = adapter_for(model)
     size = zeros = 0
     for weight in chain(weights_of(model).values(), _weights_in_other_forms(model)):

@@ -102,7 +102,7 @@ def smallest(scores: Any, count: int) -> Any:
 
 
 def share_out(scores: Sequence[Any], count: int) -> list[int]:
-    """Tell how many of the `count` smallest scores of several layers lie in each.
+    """Return how many of the `count` smallest scores of several layers lie in each.
 
     The largest of each layer stays, because a layer without weights cuts a model in two. Of equal
     scores those of the first layers are taken. So :func:`smallest` of each layer, with its number,
@@ -197,7 +197,7 @@ class Prunable:
         return any(self.reasons.values())
 
     def leave(self, reason: str) -> None:
-        """Leave all of its layers alone; those with a reason of their own keep it."""
+        """Skip all of its layers; those that have a reason keep it."""
         kept = next((path for path, each in self.reasons.items() if each), None)
         shared = reason if kept is None else f"it shares its weight with {kept!r}, which stays"
         self.reasons = {path: each or shared for path, each in self.reasons.items()}
@@ -264,7 +264,7 @@ def make_plan(
 def _zeros_after(
     chosen: Sequence[Prunable], settings: Mapping[str, Any], share_out: ShareOut
 ) -> tuple[dict[str, int], list[str]]:
-    """Give the zeros of each weight by its name, and what is worth saying about them all."""
+    """Return the zeros of each weight by its name, and notes."""
     sparsity = settings["sparsity"]
     before, size = sum(each.zeros for each in chosen), sum(each.size for each in chosen)
     if not size:
@@ -447,7 +447,7 @@ def check_rankable(adapter: Adapter, prunables: Iterable[Prunable]) -> None:
 
 
 def _why_unknown(adapter: Adapter, layer: Any, kind: LayerKind | None) -> str:
-    """Say why a layer that is in no table is left alone; nothing if it holds no numbers itself."""
+    """Return why a layer that is in no table is skipped; "" if it holds no numbers itself."""
     name = type(layer).__name__
     if kind is not None:
         return "its weight is computed anew before each call"

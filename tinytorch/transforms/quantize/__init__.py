@@ -62,19 +62,17 @@ class Quantize(Transform):
 
     variants = (
         Variant(
-            "int8-dynamic", "hold weights in 8 bits and multiply in integers", {"mode": "dynamic"}
+            "int8-dynamic", "INT8 weights and activations, ranges per call", {"mode": "dynamic"}
         ),
         Variant(
             "int8-static",
-            "the same, with ranges from calibration data",
+            "INT8 weights and activations, with calibrated ranges",
             {"mode": "static"},
             cost="calibration data that represents later inputs",
         ),
+        Variant("int8-weights", "INT8 weights, products in floats", {"mode": "weight_only"}),
         Variant(
-            "int8-weights", "hold weights in 8 bits and multiply in floats", {"mode": "weight_only"}
-        ),
-        Variant(
-            "int4-weights", "hold weights in 4 bits, in groups", {"mode": "weight_only", "bits": 4}
+            "int4-weights", "INT4 weights, one scale per group", {"mode": "weight_only", "bits": 4}
         ),
     )
     role, place, order = "numbers", 4, 100
@@ -159,7 +157,7 @@ def observe_layers(model: Any, batches: Batches) -> dict[str, RangeStatistics]:
 def observe_inputs(
     model: Any, layers: Mapping[str, Module], workload: Workload
 ) -> dict[str, RangeStatistics]:
-    """Run the calibration data through a model and give statistics of the inputs of these layers.
+    """Run the calibration data through a model; return statistics of the inputs of these layers.
 
     Those that were not called are missing. Of layers that look something up, and of those that got
     empty inputs only, nothing was seen: their count is 0.
@@ -191,7 +189,7 @@ NO_SPEEDUP = (
 
 
 def _plan_layers(workload: Workload, settings: Quantize) -> Plan:
-    """Look at each layer of a model. It is called on a copy, to see its layers at work."""
+    """Plan layer by layer. A copy of the model is called to observe its layers."""
     adapter = adapter_for(workload.model, workload.arguments)
     twin = adapter.clone(workload.model)
     modules = dict(adapter.modules(twin))
@@ -378,7 +376,7 @@ def _why_no_gain(layer: Any, settings: Mapping[str, Any]) -> str:
 
 
 def _fix_inputs(settings: dict[str, Any], seen: RangeStatistics, ranges: str) -> str:
-    """Put a calibrated range into the settings, or say why there is none."""
+    """Put a calibrated range into the settings, or return why there is none."""
     if not seen.count:
         return "the calibration data never reached it with a number"
     if seen.low == seen.high == 0:
@@ -398,7 +396,7 @@ def _fix_inputs(settings: dict[str, Any], seen: RangeStatistics, ranges: str) ->
 
 
 def _keep_what_shares(candidates: Mapping[str, _Candidate], modules: Mapping[str, Any]) -> None:
-    """Leave a layer alone if its weight stays in floats for another one: it would be held twice."""
+    """Skip a layer if its weight stays in floats for another one: it would be held twice."""
     users: dict[int, list[str]] = {}
     for path, each in candidates.items():
         weight = CATALOG[type(each.layer)].weight(each.layer)

@@ -54,12 +54,12 @@ class INT8Quantizer:
         return Quantize(mode, **self.settings)
 
     def statistics(self, model: Any) -> Calibration:
-        """Return what the inputs of each layer look like on the calibration data."""
+        """Return statistics of the inputs of each layer on the calibration data."""
         seen = observe_layers(model, self.batches)
         return Calibration(seen, len(self.batches), self.transform.ranges)
 
     def quantize(self, model: Any) -> Any:
-        """Return a quantized copy of a model, which stays as it is."""
+        """Return a quantized copy of a model."""
         workload = workload_of(model, self.batches)
         self.plan = self.transform.plan(workload)
         return self.transform.apply(workload, self.plan)

@@ -292,7 +292,7 @@ def check_kind(layer: QuantizedLayer, original: Any, kind: type[Module]) -> None
 
 
 def _held_bias(bias: Array) -> Array:
-    """Return a bias as kernels take it, in memory of its own."""
+    """Return a copy of a bias in the dtype that kernels take."""
     return np.array(bias, np.int32 if bias.dtype == np.int32 else np.float32)
 
 
@@ -301,7 +301,7 @@ def _held_bias(bias: Array) -> Array:
 
 
 class QuantizedLinear(QuantizedProduct):
-    """x @ weight + bias with a weight of whole numbers; made from a `Linear`, which stays as it is.
+    """x @ weight + bias with a weight of integers, made from a `Linear`.
 
     Inputs of INT8 are quantized too, and the product is one of integers, unless the mode is
     `weight_only`. See :class:`QuantizedProduct` for the modes.
@@ -385,7 +385,7 @@ def kernel_matrix(weight: Array) -> Array:
 
 
 class QuantizedConv2d(QuantizedProduct):
-    """A convolution with a weight of whole numbers; made from a `Conv2d`, which stays as it is.
+    """A convolution with a weight of integers, made from a `Conv2d`.
 
     With the modes `dynamic` and `static` patches are whole numbers too, and their products are
     added up in integers. See :class:`QuantizedProduct` for the modes.
@@ -543,7 +543,7 @@ class QuantizedPositionalEmbedding(QuantizedLayer):
         return x + Tensor(self.values.data[rows] * self.scales.data[rows][..., None])
 
     def unpacked(self) -> QuantizedArray:
-        """Return the table as it is written to a file."""
+        """Return the table in the form of a file."""
         zero_point = np.zeros(self.scales.shape, np.int32)
         return QuantizedArray(self.values.data, self.scales.data, zero_point, POSITION_SCHEME)
 

@@ -131,7 +131,7 @@ def _dynamic(layer: Any, settings: Settings) -> nn.Module:
 
 
 def _static(layer: Any, settings: Settings) -> nn.Module:
-    """Put a packed layer between one that quantizes its inputs and one that gives floats again."""
+    """Wrap a packed layer between one that quantizes its inputs and one that returns floats."""
     import torch.ao.nn.quantized as layers
     from torch.ao import quantization as ao
 
@@ -283,7 +283,7 @@ def _check_called_once(prepared: nn.Module, layers: Collection[str]) -> None:
     targets = [str(node.target) for node in prepared.graph.nodes if node.op == "call_module"]  # type: ignore[union-attr]
     repeated = [path for path in layers if targets.count(path) > 1]
     if repeated:
-        raise SettingError(f"{repeated[0]!r} is called several times, with inputs of its own")
+        raise SettingError(f"{repeated[0]!r} is called several times, each with other inputs")
 
 
 def folded_layers(model: nn.Module, converted: nn.Module) -> list[str]:
@@ -352,7 +352,7 @@ def _without_noise() -> Iterator[None]:
 
 
 def _changed(layer: nn.Module, settings: Settings, *, config: Callable[..., Any]) -> nn.Module:
-    """Let torchao replace the weight of a layer."""
+    """Replace the weight of a layer by torchao."""
     quantize = import_torchao().quantize_
     quantize(layer, config(layer, settings), filter_fn=lambda each, _: each is layer)
     # A method bound to this very layer, through which its copies would hold on to it.

@@ -221,7 +221,7 @@ def load_quantized(path: str | Path, model: Module) -> tuple[Module, dict[str, A
     """Return a quantized copy of a float model with the weights of a file, and the file's metadata.
 
     The float model says what the structure is, for example one that was just built; its own weights
-    do not matter, and it stays as it is.
+    do not matter, and it is not changed.
     """
     file = read_weights(path)
     described = file.metadata

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
+from tinytorch.codec import Coded
 from tinytorch.core.kernels import Array
 from tinytorch.errors import SettingError
 from tinytorch.models.adapter import Adapter, adapter_for
@@ -38,7 +39,7 @@ class LayerSensitivity:
 
 
 @dataclass(frozen=True)
-class Sensitivity(Shown):
+class Sensitivity(Coded, Shown):
     """The layers of a model in the order of a plan, and all of them quantized together."""
 
     layers: tuple[LayerSensitivity, ...]
@@ -61,13 +62,6 @@ class Sensitivity(Shown):
         if not math.isfinite(layer.error):
             return 1.0
         return layer.error / self.largest_error if layer.error else 0.0
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return everything, ready for JSON; an error without bound is None."""
-        fields = asdict(self)
-        for each in (*fields["layers"], fields["together"]):
-            each["error"] = each["error"] if math.isfinite(each["error"]) else None
-        return fields
 
 
 def measure_sensitivity(
@@ -138,7 +132,7 @@ def within_error(workload: Workload, transform: Any, plan: Plan) -> Plan:
 
 
 def _units(plan: Plan) -> list[Unit]:
-    """Put together the steps of layers that share a weight: one alone would hold it twice."""
+    """Group the steps of layers that share a weight: one alone would hold it twice."""
     units: dict[str, list[Step]] = {}
     for step in plan.steps:
         units.setdefault(step.settings.get("shares_with", step.layer), []).append(step)

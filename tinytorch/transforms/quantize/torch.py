@@ -98,7 +98,7 @@ class Candidate:
         return self.quantizer.weight_bytes(self.view, self.settings)
 
     def leave(self, reason: str) -> None:
-        """Leave all of its layers in floats; those with a reason of their own keep it."""
+        """Leave all of its layers in floats; those that have a reason keep it."""
         floats = next((path for path, each in self.reasons.items() if each), None)
         for path in self.paths:
             shared = f"it shares its weight with {floats!r}, which stays in floats"
@@ -272,7 +272,7 @@ SLOW_INT4 = (
 
 
 def plan_torch(workload: Workload, settings: Quantize) -> Plan:
-    """Look at each layer of a PyTorch model. A copy of it is called, to see its layers at work."""
+    """Plan layer by layer for a PyTorch model. A copy of it is called to observe its layers."""
     model = workload.model
     reason = why_no_module(model)
     if reason:
@@ -337,7 +337,7 @@ def apply_torch(model: nn.Module, workload: Workload, plan: Plan, settings: Quan
 def _observe(
     workload: Workload, settings: Quantize, candidates: list[Candidate]
 ) -> Mapping[str, Seen] | None:
-    """See which layers are called, for static quantization with what; None if that is unknown."""
+    """Return which layers are called, for static quantization with what; None if unknown."""
     kinds = {path: each.kind(path) for each in candidates for path in each.paths}
     if settings.mode == "static":
         batches = require_batches(workload.calibration)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from numbers import Real
 from typing import Any
 
@@ -87,7 +87,7 @@ class ChannelGroup:
         }
 
     def sizes_without(self, count: int) -> dict[str, dict[str, int]]:
-        """Return the numbers that layers have to know when so many units are gone."""
+        """Return the sizes of layers after `count` units are removed."""
         return {
             path: {name: (self.size - count) * each for name, each in values.items()}
             for path, values in self.sizes.items()
@@ -368,7 +368,7 @@ def _by_place(step: Step, what: str) -> dict[Place, Any]:
 
 @dataclass(frozen=True)
 class RemoveChannels(Transform):
-    """Remove channels of convolutions, neurons of linear layers and heads of attention, for real.
+    """Remove channels of convolutions, neurons of linear layers and heads of attention.
 
     With each channel goes everything that belongs to it: its batch norm, the inputs of the layers
     after it, its twins in residual sums. What the model takes in and gives out stays. The result is
@@ -378,14 +378,14 @@ class RemoveChannels(Transform):
     macs: instead, the share of the multiply-accumulates that may remain: the least ratio that gets
     there is found by counting. importance: `magnitude` (the norm of the weights of a channel) or
     `activation` (what it adds to the layers after it, on calibration data). keep: patterns of
-    layers whose outputs all stay. round_to: keep multiples of so many channels, for kernels that
+    layers whose outputs all stay. round_to: keep multiples of this many channels, for kernels that
     work on blocks of them; it does not apply to heads.
     """
 
     variants = (
         Variant(
             "fewer-channels",
-            "remove the least important channels, until half of the multiply-accumulates are left",
+            "structured pruning of channels to 50% of the multiply-accumulates",
             {"macs": 0.5},
         ),
     )
@@ -428,11 +428,8 @@ class RemoveChannels(Transform):
             raise SettingError(f"round_to is a number of channels from 1 on, got {self.round_to!r}")
         object.__setattr__(self, "keep", checked_patterns(self.keep))
 
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
-
     def plan(self, workload: Workload, profile: Profile | None = None) -> Plan:
-        """Say which channels go, and which layers keep theirs. A copy of the model is called."""
+        """Return the plan: which channels go, and which layers keep theirs. A copy is called."""
         check_workload(workload)
         if not workload.arguments:
             raise SettingError(

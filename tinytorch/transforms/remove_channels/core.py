@@ -68,7 +68,7 @@ def plan_core(workload: Workload, settings: RemoveChannels) -> Plan:
 def _plan_without_graph(
     workload: Workload, settings: RemoveChannels, modules: Mapping[str, Any], error: TinyTorchError
 ) -> Plan:
-    """Leave a model alone whose layers hold their weights in a form that nobody can follow."""
+    """Return a plan that skips a model whose layers hold packed weights."""
     packed = {path: type(each).__name__ for path, each in modules.items() if _is_packed(each)}
     if not packed:
         raise error
@@ -115,7 +115,7 @@ def _is_packed(module: Any) -> bool:
 
 
 def _fixed_layers(modules: Mapping[str, Any], graph: ChannelGraph) -> list[Skipped]:
-    """Say of each layer with weights of its own, no channel of which can go, why that is so."""
+    """Return why no channel can go, for each layer with weights where that is so."""
     named = named_tensors(modules[""])
     producers = {place for family in graph.families for place in family.producers}
     skipped = []
@@ -171,7 +171,7 @@ def _checked_choice(
 
 
 def _give_reasons(workload: Workload, choice: Choice) -> None:
-    """Give a reason to groups that cannot lose these units, alone or together with others."""
+    """Set the reason of groups that cannot lose these units, alone or together with others."""
     choice = [(group, units) for group, units in choice if units and len(units) < group.size]
     if not why_broken(workload, choice):
         return
@@ -211,7 +211,7 @@ def why_broken(workload: Workload, choice: Choice) -> str:
 
 
 def _are_alike(found: Array, expected: Array) -> bool:
-    """Tell whether outputs differ by rounding alone; what is not finite must be the same."""
+    """Return whether outputs differ by rounding alone; what is not finite must be the same."""
     finite = np.isfinite(expected)
     if not np.array_equal(found[~finite], expected[~finite], equal_nan=True):
         return False

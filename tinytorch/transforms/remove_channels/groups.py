@@ -44,9 +44,9 @@ Indices = npt.NDArray[np.int64]
 def trace_groups(
     model: nn.Module, call: Call, heads: Iterable[ChannelGroup] = ()
 ) -> list[ChannelGroup]:
-    """Give the groups of channels of a copy of a model, which is of no other use afterwards.
+    """Return the groups of channels of a copy of a model, which cannot be used afterwards.
 
-    Groups that have to stay have a reason. What `heads` already tell of is left out.
+    Groups that have to stay have a reason. What is in `heads` is left out.
     """
     for each in model.parameters():
         each.requires_grad_(each.is_floating_point())
@@ -105,7 +105,7 @@ class _Graph:
         self.nodes: Mapping[Any, Any] = self._graph.module2node
 
     def group_from(self, path: str, module: nn.Module) -> ChannelGroup:
-        """Give the group of the channels that a layer makes."""
+        """Return the group of the channels that a layer makes."""
         group = ChannelGroup((path,), "channels", {})
         try:
             self._fill(group, self._reached_from(module))
@@ -139,7 +139,7 @@ class _Graph:
         return found
 
     def _fill(self, group: ChannelGroup, reached: Mapping[tuple[Any, Any], set[Any]]) -> None:
-        """Put places and consumers into a group; raise if its channels have to stay."""
+        """Add places and consumers to a group; raise if its channels have to stay."""
         ends: dict[Place, tuple[Any, str, set[Any]]] = {}
         layers: dict[str, None] = dict.fromkeys(group.layers)
         staying: list[str] = []
@@ -241,7 +241,7 @@ class _StayingError(Exception):
 
 
 def _block(place: Place, module: Any) -> tuple[int, bool] | None:
-    """Give the size of the groups of a convolution along an axis, and if it is that of inputs."""
+    """Return the size of a convolution's groups along an axis, and whether it is that of inputs."""
     if not isinstance(module, _ConvNd) or module.groups == 1 or is_depthwise(module):
         return None
     if module.transposed or module.groups == module.out_channels:
@@ -252,7 +252,7 @@ def _block(place: Place, module: Any) -> tuple[int, bool] | None:
 
 
 def _places(module: Any, path: str, side: str) -> list[Place]:
-    """Give where a layer holds something for each of its outputs, or inputs, or both."""
+    """Return where a layer holds something for each of its outputs, or inputs, or both."""
     names: list[tuple[str, int]] = []
     if isinstance(module, (_BatchNorm, _InstanceNorm)):
         names = [(name, 0) for name in ("weight", "bias", "running_mean", "running_var")]
@@ -274,7 +274,7 @@ def _has(module: Any, name: str) -> bool:
 
 
 def _outputs_with_graph(model: nn.Module, call: Call) -> list[torch.Tensor]:
-    """Give the outputs, each behind one more operation, by which the graph knows them."""
+    """Return the outputs, each behind one more operation, which identifies it in the graph."""
     output = model(*TorchAdapter().copy_inputs(call.arguments), **call.keywords)
     found = [each * 1 for each in tensors_in(output) if each.grad_fn is not None]
     if not found:
@@ -286,7 +286,7 @@ def _outputs_with_graph(model: nn.Module, call: Call) -> list[torch.Tensor]:
 
 
 def _transposed_pruner(torch_pruning: Any) -> Callable[[], Any]:
-    """Tell torch-pruning of the linear layers of transformers that hold (inputs, outputs)."""
+    """Return a pruner for the linear layers of transformers that hold (inputs, outputs)."""
 
     class Transposed(torch_pruning.pruner.function.BasePruningFunc):  # type: ignore[misc]
         def prune_out_channels(self, layer: Any, idxs: Any) -> Any:
@@ -363,7 +363,7 @@ class _Attention:
 
 
 def find_heads(model: nn.Module) -> list[ChannelGroup]:
-    """Give a group of heads for each attention layer whose parts are known."""
+    """Return a group of heads for each attention layer whose parts are known."""
     owners = owners_of_tensors(model)
     groups = []
     for path, module in model.named_modules():
@@ -388,7 +388,7 @@ def _rows(total: int, units: int) -> Indices:
 
 
 def _number(module: nn.Module, names: tuple[str, ...]) -> int:
-    """Give the first of some numbers that a layer keeps, 0 if it keeps none."""
+    """Return the first of some numbers that a layer has, 0 if it has none."""
     found = (getattr(module, name, None) for name in names)
     return next((each for each in found if isinstance(each, int) and each > 0), 0)
 
@@ -443,7 +443,7 @@ def _fused(path: str, module: nn.Module) -> _Attention | None:
 
 
 def _sizes(module: nn.Module, per_unit: int, head_size: int) -> dict[str, int]:
-    """Say what each number that the layer keeps counts in a unit of some heads."""
+    """Return what each size of the layer counts in a unit of some heads."""
     counts = dict.fromkeys(QUERY_COUNTS, per_unit) | dict.fromkeys(KEY_COUNTS, 1)
     counts |= dict.fromkeys(WIDTHS, per_unit * head_size)
     return {

@@ -63,7 +63,7 @@ LARGEST_ERROR_TF32 = 1e-2
 
 
 def leave_broken(workload: Workload, groups: Sequence[ChannelGroup]) -> None:
-    """Give a reason to each group without which the model does not compute what it should."""
+    """Set the reason of each group without which the model computes something else."""
     check = _Check(workload)
     several = [group for group in groups if group.size > 1]
     check.leave_broken(several)
@@ -153,7 +153,7 @@ NOT_INSTALLED = (
 NOT_CALLED = "it was not called on the inputs"
 OTHER_LAYERS = (
     "{name} calls other layers than the inputs do ({layer!r}): what must shrink together depends "
-    "on the numbers, so nobody can follow it"
+    "on the numbers"
 )
 FIT_UNKNOWN = (
     "{layers} keep their sizes because the inputs never reach them; other inputs that do may no "
@@ -209,12 +209,12 @@ def trim_torch(
 
 
 def config_note(model: nn.Module, steps: Sequence[Step]) -> str:
-    """Let the config of a smaller model say its sizes, in place, and return a note about it."""
+    """Update the sizes in the config of a smaller model, in place, and return a note about it."""
     return fit_config(model, _config_changes(model, steps)) if steps else ""
 
 
 def _config_changes(model: nn.Module, steps: Sequence[Step]) -> dict[str, Any]:
-    """Give what a config should say: numbers that were the size of groups, and are so no more."""
+    """Return the changes of a config: numbers that were the size of groups that have changed."""
     config = getattr(model, "config", None)
     changes: dict[str, Any] = {}
     for step in steps:
@@ -232,7 +232,7 @@ def _config_changes(model: nn.Module, steps: Sequence[Step]) -> dict[str, Any]:
 
 
 def _head_counts(config: Any, before: int, after: int) -> dict[str, int]:
-    """Give the numbers of heads; how wide one is does not follow from the others any more."""
+    """Return the numbers of heads; the width of one no longer follows from the others."""
     queries = getattr(config, "num_attention_heads", None)
     if not isinstance(queries, int):
         return {}
@@ -245,7 +245,7 @@ def _head_counts(config: Any, before: int, after: int) -> dict[str, int]:
 
 
 def _weight_layers(model: nn.Module) -> dict[str, nn.Module]:
-    """Give the layers that hold a parameter of two or more axes themselves."""
+    """Return the layers that hold a parameter of two or more axes themselves."""
     return {
         path: module
         for path, module in model.named_modules()
@@ -254,7 +254,7 @@ def _weight_layers(model: nn.Module) -> dict[str, nn.Module]:
 
 
 def _called_layers(workload: Workload) -> tuple[set[str], str]:
-    """Give the layers with weights that the inputs reach, or why others are reached, too."""
+    """Return the layers with weights that the inputs reach, or why others are reached, too."""
     twin: nn.Module = TorchAdapter().clone(workload.model)
     layers = _weight_layers(twin)
     first: set[str] | None = None
@@ -274,7 +274,7 @@ def _called_layers(workload: Workload) -> tuple[set[str], str]:
 
 
 def _find_groups(workload: Workload, called: set[str]) -> list[ChannelGroup]:
-    """Give heads and channels in the order of the model's layers."""
+    """Return heads and channels in the order of the model's layers."""
     twin: nn.Module = TorchAdapter().clone(workload.model).eval()
     heads = [group for group in find_heads(twin) if called.issuperset(group.layers[1:])]
     groups = trace_groups(twin, calls_of(workload)[0], heads)
@@ -291,7 +291,7 @@ def _skipped(
     chosen: Mapping[int, Sequence[int]],
     called: set[str],
 ) -> Iterator[Skipped]:
-    """Say of each layer with weights, no output of which goes, why that is so."""
+    """Yield each layer with weights that loses no output, with the reason."""
     reasons: dict[str, str] = {}
     changing: set[str] = set()
     for group in groups:

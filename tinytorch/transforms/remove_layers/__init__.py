@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
@@ -58,10 +58,10 @@ class LayerLists(Protocol):
         """Return in how many places a layer stands."""
 
     def shorten(self, gone: Collection[str]) -> Callable[[], None]:
-        """Take layers out of their lists, and return what puts them back."""
+        """Remove layers from their lists, and return a function that restores them."""
 
     def remove(self, gone: Collection[str]) -> str:
-        """Take layers out of their lists for good, and return a note about that, if any."""
+        """Remove layers from their lists permanently, and return a note about that, if any."""
 
 
 class PlainLists:
@@ -126,7 +126,7 @@ def lists_of(adapter: Adapter, model: Any) -> LayerLists:
 
 
 def remove_items(model: Any, paths: Sequence[str]) -> str:
-    """Take layers out of the lists that hold them, in place; if one is not there, none goes.
+    """Remove layers from the lists that hold them, in place; if one is not there, none goes.
 
     The result is a note about the configuration of the model, if it has one.
     """
@@ -337,7 +337,7 @@ class OutputChange:
 
 @contextmanager
 def _letting_pass(layers: Mapping[str, Any]) -> Iterator[None]:
-    """Let layers give what they would, with their input in the place of their first output."""
+    """Make layers compute as usual, but return their input in the place of their first output."""
 
     def wrapper(path: str, forward: Callable[..., Any]) -> Callable[..., Any]:
         def let_pass(*inputs: Any, **settings: Any) -> Any:
@@ -400,7 +400,7 @@ def steps_of(removed: Removed, alone: Mapping[str, float]) -> tuple[Step, ...]:
 def staying_layers(
     survey: LayerSurvey, alone: Mapping[str, float], gone: Iterable[str]
 ) -> tuple[Skipped, ...]:
-    """Say of each layer that could go, but stays, what it would change."""
+    """Return for each removable layer that stays what removing it would change."""
     gone = tuple(gone)
     removable = survey.removable_beside(gone)
     return tuple(
@@ -415,12 +415,12 @@ def staying_layers(
 
 
 def is_part(path: str, of: str) -> bool:
-    """Tell whether a layer is another one, or in it."""
+    """Return whether a layer is another one, or in it."""
     return path == of or path.startswith(f"{of}.")
 
 
 def why_no_stream(first: Any, output: Any) -> str:
-    """Say why a layer that makes this output of this input cannot be left out, or nothing."""
+    """Return why a layer with this input and output cannot be removed, or ""."""
     if not all(hasattr(each, "shape") and hasattr(each, "dtype") for each in (first, output)):
         return "it takes or gives something else than one tensor"
     if first.shape != output.shape:
@@ -431,7 +431,7 @@ def why_no_stream(first: Any, output: Any) -> str:
 
 
 def why_part_kept(path: str, modules: Iterable[str], keep: tuple[str, ...]) -> str:
-    """Say which pattern keeps a layer, or a part of it, which would go with it."""
+    """Return which pattern keeps a layer, or a part of it, or ""."""
     for part in modules:
         reason = why_kept(part, keep) if is_part(part, path) else ""
         if reason:
@@ -469,11 +469,8 @@ class RemoveLayers(Transform):
             raise SettingError(f"count is a number of layers, at least 1, got {self.count!r}")
         object.__setattr__(self, "keep", checked_patterns(self.keep))
 
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
-
     def plan(self, workload: Workload, profile: Profile | None = None) -> Plan:
-        """Take layers away one by one, and see what the outputs do, on a copy of the model."""
+        """Return the plan, found by removing layers one by one from a copy of the model."""
         check_workload(workload)
         adapter = adapter_for(workload.model, workload.arguments)
         reason = adapter.why_no_module(workload.model)

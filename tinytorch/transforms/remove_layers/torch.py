@@ -41,7 +41,7 @@ class TorchLists:
         return sum(each is layer for each in children)
 
     def shorten(self, gone: Collection[str]) -> Callable[[], None]:
-        """Take layers out; those behind them move up, in name and in `layer_idx`.
+        """Remove layers; those behind them move up, in name and in `layer_idx`.
 
         By that number a layer of transformers finds its keys and values in a cache.
         """
@@ -66,7 +66,7 @@ class TorchLists:
         return put_back
 
     def remove(self, gone: Collection[str]) -> str:
-        """Take layers out for good, and let the config of a model of transformers know."""
+        """Remove layers permanently, and update the config of a model of transformers."""
         alternatives = list(_config_changes(self._model, gone))
         self.shorten(gone)
         return fit_config(self._model, *alternatives)

@@ -12,11 +12,11 @@ from tinytorch.transforms.plan import TIME, TorchTransform, Variant, check_secon
 
 @dataclass(frozen=True)
 class SetThreads(TorchTransform):
-    """Let a PyTorch model on a processor compute with another number of threads than the process.
+    """Run a PyTorch model on a processor with another number of threads than the process.
 
     Small models are often fastest with one: waking the others takes longer than the work. Without
     `threads` the plan measures 1, 2, 4, ... up to the present number in turns, in about `budget_s`
-    (longer where nine calls of each take longer), and takes the fastest that is shown to beat the
+    (longer where nine calls of each take longer), and takes the fastest that is faster than the
     present number. It never takes more than the user allows: the present number,
     `OMP_NUM_THREADS`, `MKL_NUM_THREADS`, the usable cores. A number that is given is taken, and
     what it does is measured.
@@ -25,7 +25,7 @@ class SetThreads(TorchTransform):
     meanwhile, without such a model, takes the number over.
     """
 
-    variants = (Variant("threads", "compute with the fastest number of threads"),)
+    variants = (Variant("threads", "tune the number of threads"),)
     role, place, order = "threads", 7, 140
     risk, serves = "exact", TIME
     devices = ("cpu",)

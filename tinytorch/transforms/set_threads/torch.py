@@ -253,7 +253,7 @@ def _timer(adapter: TorchAdapter, workload: Workload, model: Any) -> Timer:
 def _take_rounds(
     calls: dict[int, Timer], first: dict[int, float], budget_s: float
 ) -> dict[int, list[float]]:
-    """Let numbers of threads take turns in random order; give seconds per call by round."""
+    """Time numbers of threads in turns, in random order; return seconds per call by round."""
     loops = {name: min(MOST_LOOPS, max(1, round(TURN_S / first[name]))) for name in calls}
     times: dict[int, list[float]] = {name: [] for name in calls}
     for _, name in interleave(

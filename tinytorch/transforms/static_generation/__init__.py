@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
+from tinytorch.codec import Coded
 from tinytorch.errors import MissingPartError, SettingError
 from tinytorch.models.workload import Workload
 from tinytorch.profiling.profile import Profile
@@ -25,7 +26,7 @@ class StaticGeneration(TorchTransform):
     variants = (
         Variant(
             "static-generation",
-            "generate with a cache that is allocated once, and a compiled step",
+            "static KV cache and a compiled decoding step",
             cost="compiling and capturing before the first text; a cache of full length",
         ),
     )
@@ -34,7 +35,7 @@ class StaticGeneration(TorchTransform):
     made_for, made_by = "Generation", "tinytorch.perf.memoization.generation_call"
     follows_weights = is_prepared = True
 
-    for_others = "generate(cache=...) of its own keeps a cache"
+    for_others = "its own generate(cache=...) keeps a cache"
 
     compile: bool = True
     capture: bool = True
@@ -126,9 +127,9 @@ def static_generator(
     compile: bool = True,
     capture: bool = True,
 ) -> Any:
-    """Return a generator for a decoder of transformers, which itself stays as it is.
+    """Return a generator for a decoder of transformers, which itself is not changed.
 
-    Calling it, or its `generate`, gives the tokens that `model.generate` would with the same
+    Calling it, or its `generate`, returns the tokens that `model.generate` would with the same
     settings: those given here, and the special tokens of the model's `generation_config`. What has
     to be compiled and captured is, at the first call for a batch size and length.
     """
@@ -154,7 +155,7 @@ def static_generator(
 
 
 @dataclass(frozen=True)
-class Divergence:
+class Divergence(Coded):
     """The first token in which two generations of one sequence differ.
 
     `place` counts new tokens from 0. `gap` is by how much the model itself prefers the expected
@@ -171,6 +172,8 @@ class Divergence:
     gap: float
     noise: float
     strays_at: int | None = None
+
+    also_written = ("is_rounding",)
 
     @property
     def is_rounding(self) -> bool:
@@ -192,7 +195,3 @@ class Divergence:
             f"({self.found} instead of {self.expected}): {apart}, and the model's own scores "
             f"move by {self.noise:.3g} with the order of computing; {how}"
         )
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return everything, ready for JSON."""
-        return {**asdict(self), "is_rounding": self.is_rounding}

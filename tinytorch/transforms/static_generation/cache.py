@@ -181,7 +181,7 @@ AttentionMaskInterface.register(NAME, sdpa_mask)
 
 @contextmanager
 def decoding_attention(model: Any, state: torch.Tensor) -> Iterator[None]:
-    """Let a model attend by our kernel inside of the block, where it uses PyTorch's otherwise.
+    """Use this kernel for a model's attention inside the block, instead of PyTorch's.
 
     Blocks of several threads wait for each other.
     """

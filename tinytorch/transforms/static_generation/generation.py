@@ -10,7 +10,7 @@ import torch
 from torch.nn import functional as F
 
 from tinytorch.errors import ModelError, SettingError, ShapeError
-from tinytorch.models.adapter import Array
+from tinytorch.models.adapter import Array, GeneratingModel
 from tinytorch.models.pytorch_tensors import WrappedModel, around_calls
 from tinytorch.transforms.static_generation import Divergence
 
@@ -94,7 +94,7 @@ PROFILED_TOKENS = 8
 """So many show all layers, at the prompt and after it; recording hundreds takes minutes."""
 
 
-class Generation(WrappedModel):
+class Generation(WrappedModel, GeneratingModel):
     """A decoder of transformers whose call generates text, by its own `generate`."""
 
     def __init__(self, model: Any, *, max_new_tokens: int, choice: TokenChoice) -> None:
@@ -107,11 +107,7 @@ class Generation(WrappedModel):
         super().__init__(model)
         self.max_new_tokens = max_new_tokens
         self.choice: TokenChoice = choice
-
-    @property
-    def is_drawn(self) -> bool:
-        """Whether tokens are drawn, so that every text is another one."""
-        return self.choice.do_sample
+        self.is_drawn = choice.do_sample
 
     def forward(
         self, input_ids: torch.Tensor, attention_mask: torch.Tensor | None = None
@@ -136,10 +132,6 @@ class Generation(WrappedModel):
         return tokens
 
     def shortened_for_profile(self) -> tuple[Generation, str]:
-        """Return a call of the same decoder that is quick to record, and what to say about it.
-
-        It is the call itself, and nothing to say, where that writes few tokens.
-        """
         if self.max_new_tokens <= PROFILED_TOKENS:
             return self, ""
         shorter = Generation(self.model, max_new_tokens=PROFILED_TOKENS, choice=self.choice)
@@ -155,10 +147,7 @@ class Generation(WrappedModel):
         expected: Sequence[Array],
         found: Sequence[Array],
     ) -> tuple[str, ...]:
-        """Return why other tokens are a matter of rounding, in one text per sequence that differs.
-
-        Nothing is said where one of them is not, or where tokens are drawn.
-        """
+        """Return why other tokens are due to rounding; nothing where one is not, or is drawn."""
         if self.choice.do_sample or len(expected) != 1 or len(found) != 1:
             return ()
         ids, mask = prompts_of(inputs, keywords)

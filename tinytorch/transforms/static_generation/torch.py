@@ -205,7 +205,7 @@ class DecodeSession:
     # ------------------------------------------------------------ the prompt
 
     def read(self, ids: torch.Tensor, seen: torch.Tensor) -> None:
-        """Put a prompt into the cache, and choose the first token after it."""
+        """Process a prompt, and choose the first token after it."""
         length = ids.shape[1]
         self._begin(ids, seen)
         if self._captured and length not in self._prompts and len(self._prompts) < MOST_PROMPTS:
@@ -322,7 +322,7 @@ class DecodeSession:
                 self._capture()
 
     def close(self) -> None:
-        """Let go of everything that is held on the device; the session cannot be used again."""
+        """Release everything that is held on the device; the session cannot be used again."""
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
         # A compiled step refers to its session, so nothing would go by itself.

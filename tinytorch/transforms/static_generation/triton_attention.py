@@ -1,7 +1,7 @@
 """Attention of one new token per sequence over a preallocated cache, in Triton. On CUDA only.
 
 All queries that share a head of keys are answered by one program, so that keys and values are read
-once. Long caches are cut into parts, each read by a program of its own; the last one to finish puts
+once. Long caches are cut into parts, each read by a separate program; the last one to finish puts
 the parts together. Only what has been written is read, not the whole cache.
 """
 
@@ -25,7 +25,7 @@ def _together(
     parts_ptr, sums_ptr, place,
     PARTS: tl.constexpr, QUERIES: tl.constexpr, D_PADDED: tl.constexpr,
 ):  # fmt: skip
-    """Put together what the programs of one head have left, each with its own largest score."""
+    """Combine the partial results of the programs of one head, each with its own largest score."""
     group, ds = tl.arange(0, QUERIES), tl.arange(0, D_PADDED)
     highest = tl.full((QUERIES,), float("-inf"), tl.float32)
     total = tl.zeros((QUERIES,), tl.float32)

@@ -66,13 +66,13 @@ class Labels:
         self._reasons: dict[int, str] = {}
 
     def fresh(self, count: int) -> npt.NDArray[np.int64]:
-        """Give labels that nothing else has."""
+        """Return new labels."""
         first = len(self._parents)
         self._parents.extend(range(first, first + count))
         return np.arange(first, first + count)
 
     def find(self, label: int) -> int:
-        """Give the label that stands for all that are the same as this one."""
+        """Return the label that represents all that are the same as this one."""
         parents, root = self._parents, label
         while parents[root] != root:
             root = parents[root]
@@ -106,7 +106,7 @@ class Labels:
         return int(chosen)
 
     def freeze(self, labels: AxisLabels, reason: str) -> None:
-        """Let channels stay, whatever happens."""
+        """Mark channels as fixed, with the reason."""
         if labels is not None:
             for root in {self.find(label) for label in labels.tolist()}:
                 self._reasons.setdefault(root, reason)
@@ -116,7 +116,7 @@ class Labels:
             self.freeze(labels, reason)
 
     def reason(self, label: int) -> str:
-        """Say why a channel must stay, or nothing."""
+        """Return why a channel is fixed, or ""."""
         return self._reasons.get(self.find(label), "")
 
     def _tie_two(self, one: int, other: int) -> None:
@@ -143,10 +143,10 @@ class Trace(Protocol):
     labels: Labels
 
     def axes(self, tensor: Tensor) -> Axes:
-        """Give the labels of a tensor that was there before this operation."""
+        """Return the labels of a tensor that existed before this operation."""
 
     def consume(self, tensor: Tensor, axis: int) -> None:
-        """Say that channels end here: a product sums over them with these weights."""
+        """Mark the end of channels: a product sums over them with these weights."""
 
 
 Rule = Callable[[Trace, Operation, Shape], Axes]
@@ -424,7 +424,7 @@ def _carrier(grid: np.ndarray[tuple[int, ...], np.dtype[np.int64]]) -> int:
 
 
 def _unknown(trace: Trace, operation: Operation, shape: Shape) -> Axes:
-    reason = f"nobody knows how channels pass through {type(operation).__name__}"
+    reason = f"no rule for how channels pass through {type(operation).__name__}"
     for tensor in operation.inputs:
         trace.labels.freeze_all(trace.axes(tensor), reason)
     return [None] * len(shape)
@@ -549,7 +549,7 @@ def _call_with_graph(model: Any, workload: Workload) -> list[Tensor]:
     if not outputs:
         raise ModelError(
             f"the output of {workload.name} ({type(result).__name__}) holds no tensor that was "
-            "computed from its weights, so nobody can follow their channels"
+            "computed from its weights, so channels cannot be followed"
         )
     return outputs
 
@@ -652,7 +652,7 @@ class Units:
         return [(index % size, root) for index, root in pairs] if is_input else pairs
 
     def numbers(self) -> list[int]:
-        """Give for each root the number of its set, in order."""
+        """Return for each root the number of its set, in order."""
         order: dict[int, int] = {}
         return [
             order.setdefault(each, len(order)) for each in self._labels.roots(self._roots).tolist()

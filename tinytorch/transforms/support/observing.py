@@ -177,20 +177,20 @@ def see_calibration(model: Any, layers: Mapping[str, Any], workload: Workload, s
 
 
 def checked_patterns(keep: Any) -> tuple[str, ...]:
-    """Give patterns as a tuple; a single text is an error, because it is a sequence as well."""
+    """Return patterns as a tuple; raise for a single text, which is a sequence as well."""
     if not isinstance(keep, (tuple, list)):
         raise SettingError(f"keep is a tuple of patterns: keep=({str(keep)!r},)")
     return tuple(keep)
 
 
 def why_kept(path: str, keep: Iterable[str]) -> str:
-    """Say which pattern keeps a layer as it is, or nothing."""
+    """Return which pattern keeps a layer unchanged, or ""."""
     pattern = next((each for each in keep if _matches(path, each)), None)
     return "" if pattern is None else f"kept by keep={pattern!r}"
 
 
 def idle_patterns(keep: Iterable[str], paths: Collection[str], *, change: str) -> tuple[str, ...]:
-    """Give a note for each pattern that means no layer, as with a typing error.
+    """Return a note for each pattern that matches no layer, as with a typing error.
 
     `change` says what happens to the layers at these paths, such as "quantized".
     """
@@ -202,7 +202,7 @@ def idle_patterns(keep: Iterable[str], paths: Collection[str], *, change: str) -
 
 
 def _matches(path: str, pattern: str) -> bool:
-    """Tell whether a pattern means a layer, or one that the layer is a part of."""
+    """Return whether a pattern matches a layer, or one that the layer is a part of."""
     return fnmatch(path, pattern) or fnmatch(path, f"{pattern}.*")
 
 

@@ -68,7 +68,7 @@ class Trial:
     """How a change went: why it cannot be, or how far outputs moved, its time and its memory.
 
     `seconds` is the time for changing and for the first call. `nbytes` is the memory of the device
-    that stayed taken on top of the copy, None on a processor, where nobody counts it.
+    that stayed taken on top of the copy, None on a processor.
     """
 
     reason: str = ""
@@ -117,7 +117,7 @@ def _rank(difference: OutputDifference, tolerance: float) -> tuple[bool, bool, f
 
 
 def _run_often(adapter: TorchAdapter, workload: Workload) -> list[Outputs]:
-    """Call a copy of the model as it is, fewer times where that takes long."""
+    """Call a copy of the unchanged model, fewer times where that takes long."""
     copy = adapter.clone(workload.model)
     started = perf_counter()
     outputs = _run(adapter, workload, copy, 1)
@@ -156,14 +156,14 @@ def run_once(adapter: TorchAdapter, workload: Workload, model: Any) -> Outputs:
 def copied_arguments(
     adapter: TorchAdapter, workload: Workload
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Give copies of what a model is called with, by place and by name."""
+    """Return copies of what a model is called with, by place and by name."""
     inputs = adapter.copy_inputs(workload.inputs)
     values = adapter.copy_inputs(tuple(workload.keywords.values()))
     return inputs, dict(zip(workload.keywords, values, strict=True))
 
 
 def why_unlike(difference: OutputDifference, tolerance: float) -> str:
-    """Say why outputs are not the same within a tolerance, or nothing."""
+    """Return why outputs are not the same within a tolerance, or ""."""
     if difference.broken:
         return f"its outputs would be wrong: {difference.broken}"
     error = difference.max_relative_error
@@ -195,7 +195,7 @@ TF32 = 2.0**-10
 
 
 def why_unchangeable(model: Any) -> str:
-    """Say why a model cannot be changed or called in another way, or nothing."""
+    """Return why a model cannot be changed or called in another way, or ""."""
     prepared = preparations_of(model)
     if prepared:
         return f"it was prepared already ({prepared[0].what}); change the model before that"
@@ -203,7 +203,7 @@ def why_unchangeable(model: Any) -> str:
 
 
 def rounding_of(model: nn.Module) -> float:
-    """Give how far outputs may move, relative to the largest, where only rounding changes."""
+    """Return how far outputs may move, relative to the largest, where only rounding changes."""
     units = [
         TF32 if each.is_cuda and each.dtype == torch.float32 else torch.finfo(each.dtype).eps
         for each in model.parameters()
@@ -213,7 +213,7 @@ def rounding_of(model: nn.Module) -> float:
 
 
 def refusal(model: nn.Module, trial: Trial) -> str:
-    """Say why a trial failed, and what may help."""
+    """Return why a trial failed, and what may help."""
     is_training = any(module.training for module in model.modules())
     if is_training and trial.difference is not None:  # it ran, but gave something else
         return f"{trial.reason}; {IN_TRAINING}"
@@ -221,7 +221,7 @@ def refusal(model: nn.Module, trial: Trial) -> str:
 
 
 def trial_note(trial: Trial) -> str:
-    """Say how far the outputs moved in a trial that worked."""
+    """Return a note on how far the outputs moved in a trial that worked."""
     error = trial.difference.max_relative_error if trial.difference is not None else None
     if error is None or trial.difference is None:
         return "the outputs hold no fractions to compare"
@@ -299,9 +299,9 @@ def _is_same(one: torch.Tensor, other: torch.Tensor) -> bool:
 
 
 def changed_tensors(value: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> Any:
-    """Give tuples, lists, dictionaries and dataclasses again, with the tensors in them changed.
+    """Return tuples, lists, dictionaries and dataclasses with the tensors in them changed.
 
-    Objects of other kinds, such as a cache, are given as they are.
+    Objects of other kinds, such as a cache, are returned unchanged.
     """
 
     if isinstance(value, torch.Tensor):
@@ -338,9 +338,9 @@ class SameWeights:
 
     A graph on a device reads tensors where they were: it sees numbers that are written there, and
     nothing of a tensor that took their place. Packed weights are copies, which see neither.
-    Looked at are parameters, buffers, and tensors that are attributes of a layer or lie in a list
+    Checked are parameters, buffers, and tensors that are attributes of a layer or lie in a list
     or dictionary that is one. What is written through `.data`, or to tensors that were made in
-    inference mode, nobody counts.
+    inference mode, is not counted.
     """
 
     def __init__(self, model: nn.Module, *, also_numbers: bool) -> None:
@@ -360,14 +360,14 @@ class SameWeights:
         self._seen = self._marks()
 
     def still_hold(self) -> bool:
-        """Tell whether all is the same, as far as anybody can tell from outside."""
+        """Return whether everything is the same, as far as it can be seen from outside."""
         for registry, layers in self._layers:
             if tuple(registry.values()) != layers:
                 return False
         return self._marks() == self._seen
 
     def ignore_what_changed(self) -> None:
-        """Take what has changed by now for the state of the model, which calls of it write."""
+        """Accept what has changed by now as the state of the model, which calls of it write."""
         marks = self._marks()
         same = [now == before for now, before in zip(marks, self._seen, strict=True)]
         self._layers = list(_layers(self._model))
@@ -428,7 +428,7 @@ def _lies(tensor: torch.Tensor | None) -> int:
 
 
 def _written(tensor: torch.Tensor | None) -> Mark:
-    if tensor is None or tensor.is_inference():  # nobody counts how often these are written
+    if tensor is None or tensor.is_inference():  # these have no version counter
         return (_lies(tensor), 0)
     return (_lies(tensor), tensor._version)
 
@@ -443,18 +443,18 @@ CONSTANTS = (torch.dtype, torch.device, torch.Size, torch.memory_format, torch.l
 
 
 class UnknownArgumentError(ModelError):
-    """An argument of which nobody can tell whether it is the same as in another call."""
+    """An argument that cannot be compared with that of another call."""
 
 
 def kind_of_arguments(value: Any, tensors: list[torch.Tensor]) -> Hashable:
-    """Give what calls must have in common to be the same graph, and collect the tensors.
+    """Return what calls must have in common to be the same graph, and collect the tensors.
 
     Tensors count by shape, strides, dtype and device, everything else by its value.
     """
     if isinstance(value, torch.Tensor):
         if type(value) not in TENSORS:
             raise UnknownArgumentError(
-                f"an argument is a {type(value).__name__}, a tensor of a class of its own"
+                f"an argument is a {type(value).__name__}, a tensor of its own class"
             )
         if value.layout != torch.strided or value.is_nested or value.is_quantized:
             raise UnknownArgumentError("an argument is a sparse, ragged or quantized tensor")
@@ -470,7 +470,7 @@ def kind_of_arguments(value: Any, tensors: list[torch.Tensor]) -> Hashable:
         items = value.items()
         return (type(value), *[(name, kind_of_arguments(each, tensors)) for name, each in items])
     raise UnknownArgumentError(
-        f"an argument is a {type(value).__name__}, of which nobody can tell what it holds"
+        f"an argument is a {type(value).__name__}, which cannot be compared between calls"
     )
 
 
@@ -496,7 +496,7 @@ class OutputTemplate:
         self._look_into(output, set())
 
     def copied(self) -> Any:
-        """Give the output in memory of its own."""
+        """Return a copy of the output."""
         copies = self._copies()
         if isinstance(self.output, torch.Tensor):
             return copies[0]
@@ -530,7 +530,7 @@ class OutputTemplate:
 
 
 def owned(output: Any) -> Any:
-    """Give an output in memory of its own."""
+    """Return a copy of an output."""
     return OutputTemplate(output).copied()
 
 

@@ -39,16 +39,16 @@ __all__ = [
 # weights that stay zero, that lie on a grid, or anything alike
 
 Project = Callable[[Array], Array]
-"""Gives the values that a parameter holds, from a free copy of it that is not to be changed."""
+"""Returns the values that a parameter holds, from a free copy that it does not change."""
 Prepare = Callable[[int, Sequence[Array]], None]
 PREFIX = "free."
 
 
 def keeping_zeros(kept: Array) -> Project:
-    """Give the projection that holds the weights outside of a mask at zero."""
+    """Return the projection that holds the weights outside of a mask at zero."""
 
     def project(free: Array) -> Array:
-        # no product: a copy that nobody sees may have grown beyond all numbers
+        # no product: a hidden copy may have grown beyond all numbers
         return np.where(kept, free, free.dtype.type(0))
 
     return project
@@ -138,7 +138,7 @@ class ConstrainedOptimizer(Optimizer):
         self._project()
 
     def _take_over(self) -> None:
-        """Start anew from parameters that somebody else has set."""
+        """Start anew from parameters that were set from outside."""
         for index, parameter in enumerate(self._constrained):
             if parameter.data is not self._held[index]:
                 self._free[index], self._held[index] = parameter.data.copy(), parameter.data
@@ -164,12 +164,12 @@ class ConstrainedOptimizer(Optimizer):
     # ------------------------------------------------------------ checkpoints
 
     def state_dict(self) -> dict[str, Array]:
-        """Give the state of the optimizer inside, and the free copies."""
+        """Return the state of the inner optimizer, and the free copies."""
         free = {f"{PREFIX}{index}": array for index, array in enumerate(self._free)}
         return self.optimizer.state_dict() | free
 
     def load_state_dict(self, arrays: Mapping[str, Array]) -> None:
-        """Take back what :meth:`state_dict` gave; nothing changes unless everything fits.
+        """Load the result of :meth:`state_dict`; nothing changes unless everything fits.
 
         The parameters are projected from the free copies.
         """
@@ -295,7 +295,7 @@ def fine_tune(
     lr_schedule: Callable[[int], float] | None = None,
     **settings: Any,
 ) -> Any:
-    """Give a compressed copy of a model that was trained to live with it.
+    """Return a compressed copy of a model after fine-tuning.
 
     The transform is planned and applied to a copy, which is then trained on `loader`, batches of
     (inputs, targets). Weights that are zero then stay zero, also those that were pruned before; a

@@ -157,13 +157,13 @@ def call_with(model: nn.Module, inputs: Any) -> Any:
 
 
 def logits_in(output: Any) -> Any:
-    """Return the logits in an output of transformers; a tensor as it is."""
+    """Return the logits in an output of transformers; a tensor unchanged."""
     return output if isinstance(output, torch.Tensor) else getattr(output, "logits", output)
 
 
 @contextmanager
 def keeping_modes(model: nn.Module) -> Iterator[None]:
-    """Put every layer back into its mode after a block."""
+    """Restore the mode of every layer after a block."""
     modes = [(module, module.training) for module in model.modules()]
     try:
         yield

@@ -35,7 +35,7 @@ Lengths = Mapping[Place, int]
 
 
 def joined(units: Iterable[Unit]) -> Removal:
-    """Give everything that goes with some units, in order."""
+    """Return everything that goes with some units, in order."""
     indices: dict[Place, set[int]] = {}
     for unit in units:
         for place, found in unit.items():
@@ -60,7 +60,7 @@ def trim(model: Any, removal: Removal, lengths: Lengths | None = None) -> None:
 
 
 def let_layers_know(model: Any) -> None:
-    """Let the layers of a model know the sizes that their weights have by now."""
+    """Update the sizes of the layers of a model from the shapes of their weights."""
     for module in adapter_for(model).modules(model).values():
         for kind, sizes in SIZES.items():
             if isinstance(module, kind):
@@ -70,7 +70,7 @@ def let_layers_know(model: Any) -> None:
 
 
 def knows_its_size(layer: Any) -> bool:
-    """Tell whether a layer has a size that follows from the shape of its weights."""
+    """Return whether a layer has a size that follows from the shape of its weights."""
     return _is_linear(layer) or isinstance(layer, tuple(SIZES))
 
 

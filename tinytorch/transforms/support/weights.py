@@ -76,7 +76,7 @@ class WeightLayers:
     bytes_held: int
 
     def choose(self, fit: Callable[[WeightLayer], None]) -> None:
-        """Let `fit` fill in what becomes of each layer, or the reason why it stays.
+        """Call `fit` to set what becomes of each layer, or the reason why it stays.
 
         Layers with the same weight get the same: it is held once, in the one form or the other.
         """
@@ -93,7 +93,7 @@ class WeightLayers:
         self._keep_what_shares()
 
     def _keep_what_shares(self) -> None:
-        """Leave a layer alone if another one needs its weight as it is: it would be held twice."""
+        """Skip a layer if another one needs its weight unchanged: it would be held twice."""
         users: dict[int, list[str]] = {}
         for path, module in self.modules.items():
             for _, tensor in self.adapter.own_tensors(module):
@@ -105,7 +105,7 @@ class WeightLayers:
                 if user != path and (user not in self.found or self.found[user].reason)
             ]
             if staying and not each.reason:
-                each.reason = f"it shares its weight with {staying[0]!r}, which stays as it is"
+                each.reason = f"it shares its weight with {staying[0]!r}, which is not changed"
 
     @property
     def steps(self) -> tuple[Step, ...]:
@@ -182,7 +182,7 @@ def _why_not(adapter: Adapter, layer: Any) -> str:
 
 
 def _why_unknown(adapter: Adapter, layer: Any, kinds: Collection[type], verb: str) -> str:
-    """Say why a layer of another kind is left alone; nothing if it holds no weights itself."""
+    """Return why a layer of another kind is skipped; "" if it holds no weights itself."""
     is_packed = bool(adapter.packed_form(layer))
     own = [
         each
@@ -255,7 +255,7 @@ class FactoredLinear(_Factored):
 
     @property
     def weight(self) -> Tensor:
-        """The product (in, out) of both weights, made anew each time: nobody holds it."""
+        """The product (in, out) of both weights, computed on each access."""
         return self.layers[0].weight @ self.layers[1].weight
 
     # those of the parts, which may be resized
@@ -284,7 +284,7 @@ class FactoredConv2d(_Factored):
 
     @property
     def weight(self) -> Tensor:
-        """The kernels (out, in, height, width), made anew each time: nobody holds them."""
+        """The kernels (out, in, height, width), computed on each access."""
         first, second = self.layers[0].weight, self.layers[1].weight
         rank = first.shape[0]
         product = second.reshape(-1, rank) @ first.reshape(rank, -1)
@@ -302,7 +302,7 @@ class FactoredConv2d(_Factored):
 def factored_layer(
     layer: Any, first: Parameter, second: Parameter
 ) -> FactoredLinear | FactoredConv2d:
-    """Put two weights into the place of a layer's; its bias, the same object, is in the second."""
+    """Return two layers that replace one; its bias, the same object, is in the second."""
     if isinstance(layer, Linear):
         return FactoredLinear(layer, first, second)
     return FactoredConv2d(layer, first, second)
@@ -313,7 +313,7 @@ def factored_layer(
 
 
 def why_not_resized(model: Any, arrays: Mapping[str, Array]) -> str:
-    """Say why the tensors of a model cannot take the shapes of these arrays; nothing if they can.
+    """Return why the tensors of a model cannot take the shapes of these arrays, or "".
 
     Layers only become smaller, and only those that know their size from their weights.
     """
@@ -334,7 +334,7 @@ def why_not_resized(model: Any, arrays: Mapping[str, Array]) -> str:
 
 
 def _why_inconsistent(modules: Mapping[str, Any], arrays: Mapping[str, Array]) -> str:
-    """Say which layer would not fit together within itself. Between layers, a call tells."""
+    """Return which layer would be inconsistent in itself. Between layers, a call tells."""
 
     def shape_of(path: str, name: str) -> tuple[int, ...]:
         full = f"{path}.{name}" if path else name
@@ -365,9 +365,9 @@ def _why_inconsistent(modules: Mapping[str, Any], arrays: Mapping[str, Array]) -
 
 
 def scores_of(workload: Workload, model: Any) -> Scores:
-    """Let a workload evaluate a model with dropout and alike switched off.
+    """Evaluate a copy of a model, with dropout and the like switched off.
 
-    It is a copy that is evaluated: the model keeps its modes, and whatever else would change.
+    The model keeps its modes, and whatever else would change.
     """
     if workload.evaluate is None:
         raise SettingError(f"{workload.name} has no evaluate()")
@@ -409,7 +409,7 @@ def count_macs(model: Any, workload: Workload) -> int:
 
 
 def macs_note(before: int, after: int) -> str:
-    """Say how many multiply-accumulates a call takes before and after a change."""
+    """Return a note on the multiply-accumulates of a call before and after a change."""
     share = f" ({after / before:.1%} remain)" if before else ""
     return f"multiply-accumulates of a call: {before:,} before, {after:,} after{share}"
 

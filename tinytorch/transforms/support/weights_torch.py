@@ -40,13 +40,13 @@ Watch = Callable[[str, tuple[Any, ...], Any], None]
 
 
 def is_transposed_linear(module: Any) -> bool:
-    """Tell whether it is a `Conv1D` of transformers: a linear layer with (inputs, outputs)."""
+    """Return whether it is a `Conv1D` of transformers: a linear layer with (inputs, outputs)."""
     source = sys.modules.get("transformers.pytorch_utils")
     return source is not None and type(module) is getattr(source, "Conv1D", None)
 
 
 def owners_of_tensors(model: nn.Module) -> dict[int, list[str]]:
-    """Give the names that the modules of a model have for each parameter, by its `id`."""
+    """Return the names that the modules of a model have for each parameter, by its `id`."""
     names: dict[int, list[str]] = {}
     for path, module in model.named_modules():
         for name, tensor in module._parameters.items():
@@ -68,13 +68,13 @@ CONFIG_LACKS = (
 
 
 def has_config(model: nn.Module) -> bool:
-    """Tell whether a model is built from a configuration, as those of transformers are."""
+    """Return whether a model is built from a configuration, as those of transformers are."""
     config = getattr(model, "config", None)
     return config is not None and hasattr(config, "to_dict") and hasattr(model, "save_pretrained")
 
 
 def fit_config(model: nn.Module, *alternatives: Mapping[str, Any]) -> str:
-    """Let the config of a smaller model say its sizes, in place, and give a note about it.
+    """Update the sizes in the config of a smaller model, in place, and return a note about it.
 
     A model without numbers is built from the changed config: the first changes by which it gets
     the shapes of the smaller one are made.
@@ -156,7 +156,7 @@ def set_sizes(model: nn.Module, sizes: Mapping[str, Mapping[str, int]]) -> None:
 
 
 def is_depthwise(module: Any) -> bool:
-    """Tell whether each channel of a convolution has a kernel of its own and nothing else."""
+    """Return whether each channel of a convolution has its own kernel and nothing else."""
     return (
         isinstance(module, _ConvNd)
         and module.groups == module.out_channels == module.in_channels
@@ -180,7 +180,7 @@ def _find(model: nn.Module, place: Place, indices: Iterable[int]) -> tuple[str, 
 
 
 def _fit(module: nn.Module) -> None:
-    """Let a layer know the sizes that its tensors have."""
+    """Update the sizes of a layer from its tensors."""
     if isinstance(module, nn.Linear):
         module.out_features, module.in_features = module.weight.shape
     elif is_transposed_linear(module):

@@ -32,7 +32,7 @@ class TensorFloat32(TorchTransform):
     variants = (
         Variant(
             "tf32",
-            "multiply float32 numbers as TF32",
+            "float32 products in TF32",
             cost="during a call, other threads multiply in TF32, too",
         ),
     )

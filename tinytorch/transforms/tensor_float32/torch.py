@@ -28,7 +28,7 @@ CAPABILITY = 8
 NOT_PREDICTED = {
     "speedup": "how much faster products are in TF32 depends on the device and the sizes; "
     "compare() measures it",
-    "shrinkage": "the weights stay as they are",
+    "shrinkage": "the weights are not converted",
 }
 IDLE = "nothing of it is rounded to TF32: no output changes by a bit"
 CHANGES_PROCESS = "sets TF32 for the whole process while it is called"
@@ -39,7 +39,7 @@ class TensorFloat32Model(WrappedModel):
     """A model whose products of float32 matrices are TF32."""
 
     def around_call(self) -> AbstractContextManager[None]:
-        """Let products be TF32 inside of a block."""
+        """Return a context in which products use TF32."""
         return multiplying_in_tf32
 
 
