@@ -32,7 +32,7 @@ def everything():
     odd = Part("custom.op", 9, None)
     item = Part("aten._local_scalar_dense", 1, "movement")
     return [
-        work_profile(linear(8), *written_out_attention(), outside_ms=9, notes=BUSY),
+        work_profile(linear(8), *written_out_attention(), outside_ms=9, disturbances=BUSY),
         work_profile(conv, norm, odd, linear(900, rows=100)),
         work_profile(conv, norm, odd),
         work_profile(linear(8, kind="linear"), Part("relu", 4), framework="core"),

@@ -75,6 +75,10 @@ def test_a_verdict_takes_hardly_more_calls_than_its_rounds(trials):
     attempt, built = trials.attempt([ENTRY], budget_s=BUDGET_S)
     assert attempt.is_acceptable
     assert attempt.comparison.n == FEWEST
+    names = (attempt.comparison.baseline_name, attempt.comparison.candidate_name)
+    assert names == ("baseline", "renewed")
+    about = [each for each in attempt.comparison.notes if "is not built anew" in each]
+    assert [each.split()[0] for each in about] == ["baseline", "candidate"]
     own = trials.workload.model.calls
     assert own == {"long": OUTPUTS + SETTLING + FEWEST + MEMORY, "short": 2}
     assert built.model.calls["long"] == OUTPUTS + SETTLING_OF_UNKNOWN + FEWEST + MEMORY

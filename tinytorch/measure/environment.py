@@ -290,6 +290,8 @@ SWITCHES_PER_SECOND = 50
 """Involuntary context switches from which on the cores are contended."""
 CPU_SHARE = 0.9
 """The share of wall time that a busy process spends computing, at least."""
+OWN_LOAD = 0.5
+"""The load average may exceed the cores by this: measuring itself keeps every one busy."""
 STAT_FILE = Path("/proc/stat")
 
 
@@ -378,11 +380,16 @@ def _switches_note(before: Observation, after: Observation) -> str:
     )
 
 
+def is_overloaded(load: float | None, cores: int) -> bool:
+    """Return whether more wants to run than the cores can, by the load average of a minute."""
+    return load is not None and load > cores + OWN_LOAD
+
+
 def _load_note() -> str:
     if not hasattr(os, "getloadavg"):
         return ""
     load, cores = os.getloadavg()[0], usable_cores()
-    if load <= cores + 0.5:  # Measuring itself keeps every core busy.
+    if not is_overloaded(load, cores):
         return ""
     return f"the load average is {load:.1f} on {cores} usable cores: the machine is busy"
 

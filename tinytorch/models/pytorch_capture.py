@@ -294,8 +294,8 @@ def _explained(error: Exception) -> str:
     where = _where(cause)
     if isinstance(cause, torch.cuda.OutOfMemoryError):
         return f"the device has too little memory for it: {first_line(cause)}"
-    said = str(cause).lower()
-    meant = next((meaning for text, meaning in CAUSES if text in said), "")
+    from_torch = str(cause).lower()
+    meant = next((meaning for text, meaning in CAUSES if text in from_torch), "")
     return f"{meant or why_it_failed(cause)}{where}"
 
 

@@ -24,7 +24,6 @@ know the classes here only. Their rules, so that a builder rarely asks which med
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib import import_module
@@ -36,7 +35,7 @@ import numpy.typing as npt
 from tinytorch.errors import SettingError
 from tinytorch.measure.environment import Environment
 from tinytorch.measure.estimate import Estimate
-from tinytorch.reporting.quantities import HEADROOM, UNKNOWN, Mark
+from tinytorch.reporting.quantities import HEADROOM, UNKNOWN, Mark, without_numbers
 
 __all__ = [
     "BUILDERS",
@@ -507,8 +506,6 @@ class Document:
 
 # ---------------------------------------------------------------- notes about several things
 
-NUMBER = re.compile(r"\d[\d.]*")
-
 
 def notes_once(notes: Sequence[tuple[str, str]], *, total: int, every: str) -> list[str]:
     """Return notes, each with the name of what it is about; those that are alike are said once.
@@ -519,11 +516,6 @@ def notes_once(notes: Sequence[tuple[str, str]], *, total: int, every: str) -> l
     for name, note in notes:
         groups.setdefault(without_numbers(note), []).append((name, note))
     return [_said_once(group, total, every) for group in groups.values()]
-
-
-def without_numbers(text: str) -> str:
-    """Return a text that is the same as another of which only numbers differ."""
-    return NUMBER.sub("#", text)
 
 
 def _said_once(group: Sequence[tuple[str, str]], total: int, every: str) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields
@@ -11,6 +10,7 @@ from typing import Any
 
 from tinytorch.comparison.accuracy import NOT_WORSE
 from tinytorch.comparison.comparison import Comparison
+from tinytorch.comparison.evidence import BASELINE, CANDIDATE
 from tinytorch.comparison.outputs import OutputDifference
 from tinytorch.measure.estimate import FASTER, INCONCLUSIVE, SAME, SLOWER, Estimate
 from tinytorch.measure.interleaving import LATENCY, THROUGHPUT
@@ -26,7 +26,7 @@ from tinytorch.reporting.comparison import (
     speedup_text,
 )
 from tinytorch.reporting.comparison import TONES as VERDICT_TONES
-from tinytorch.reporting.document import Tone, notes_once, without_numbers
+from tinytorch.reporting.document import Tone, notes_once
 from tinytorch.reporting.forest_plot import ForestPlot
 from tinytorch.reporting.profile_words import device_sentence, mostly_waits, reasons
 from tinytorch.reporting.quantities import (
@@ -35,6 +35,7 @@ from tinytorch.reporting.quantities import (
     rate_text,
     ratio_text,
     seconds_text,
+    without_numbers,
 )
 from tinytorch.transforms.inference_mode import INFERENCE_MODE
 from tinytorch.tuning.attempt import (
@@ -525,9 +526,8 @@ def every_note(optimization: Optimization) -> list[str]:
 def _notes_of(attempt: Attempt) -> list[str]:
     notes = list(attempt.notes)
     if attempt.comparison is not None:
-        contradiction = attempt.comparison.contradiction
-        notes += [each for each in note_lines(attempt.comparison) if each != contradiction]
-        notes += [f"not measured: {each}" for each in missing_lines(attempt.comparison)]
-    # Where a sentence is about it: elsewhere `compiled` or `threads` are ordinary words.
-    subject = re.compile(rf"(^|: |\bof ){re.escape(attempt.name)}(?=[ :]|$)")
-    return list(dict.fromkeys(subject.sub(r"\1it", each) for each in notes))
+        found = attempt.comparison.named(BASELINE, CANDIDATE)  # the line begins with its name
+        shown_elsewhere = (attempt.comparison.contradiction, found.contradiction)
+        notes += [each for each in note_lines(found) if each not in shown_elsewhere]
+        notes += [f"not measured: {each}" for each in missing_lines(found)]
+    return list(dict.fromkeys(notes))

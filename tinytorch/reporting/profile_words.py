@@ -233,8 +233,7 @@ def doubts(profile: Profile) -> list[str]:
     stability = profile.latency.stability
     unstable = [] if stability.is_stable else [f"The latency is {stability.note}."]
     disturbances = profile.ceilings.disturbances if profile.ceilings else ()
-    causes = "; ".join(each.removesuffix(" meanwhile") for each in disturbances)
-    disturbed = [f"While the ceilings were measured, {causes}."]
+    disturbed = [f"While the ceilings were measured, {'; '.join(disturbances)}."]
     return [*profile.notes, *profile.latency.notes, *unstable, *(disturbed if disturbances else ())]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -169,6 +170,14 @@ def _three_digits(number: float) -> str:
         return "0"
     decimals = max(0, 2 - math.floor(math.log10(size)))
     return f"{number:.{min(decimals, 6)}f}"
+
+
+NUMBER = re.compile(r"\d[\d.]*")
+
+
+def without_numbers(text: str) -> str:
+    """Return a key that texts share which differ in their numbers alone, to show one for all."""
+    return NUMBER.sub("#", text)
 
 
 def _without_digits(number: float | None) -> str:

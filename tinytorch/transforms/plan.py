@@ -334,9 +334,9 @@ class TorchTransform(Transform):
 
 def check_choice(name: str, value: Any, choices: Iterable[str]) -> None:
     """Raise unless a setting is one of these words."""
-    words = tuple(choices)
-    if value not in words:
-        raise SettingError(f"unknown {name} {value!r}; there are {', '.join(words)}")
+    known = tuple(choices)
+    if value not in known:
+        raise SettingError(f"unknown {name} {value!r}; there are {', '.join(known)}")
 
 
 def check_tolerance(tolerance: float | None) -> None:

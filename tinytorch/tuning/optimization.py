@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from tinytorch.codec import Coded
 from tinytorch.comparison.comparison import Comparison
 from tinytorch.errors import SettingError
+from tinytorch.measure.environment import is_overloaded
 from tinytorch.measure.estimate import INCONCLUSIVE
 from tinytorch.showing import Shown
 from tinytorch.transforms.plan import Gain
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Contribution", "Optimization"]
 
-BUSY = "the machine is busy"
 """What a comparison notes where other programs took part in its times."""
 SCHEMA = 1
 
@@ -195,8 +195,10 @@ class Optimization(Coded, Shown):
     def was_busy(self) -> bool:
         """Whether other programs used the machine while the recommended model was timed."""
         best = self.recommended
-        notes = best.comparison.notes if best is not None and best.comparison else ()
-        return any(BUSY in each for each in notes)
+        if best is None or best.comparison is None:
+            return False
+        seen = best.comparison.environment
+        return is_overloaded(seen.get("load_average"), seen.get("usable_cores", 0))
 
     def outcome_of(self, advice: Advice) -> Attempt | None:
         """Return the attempt that carries out this advice alone; None where there is none."""

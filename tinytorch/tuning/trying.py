@@ -22,7 +22,7 @@ from tinytorch.comparison.accuracy import (
 )
 from tinytorch.comparison.compare import compare
 from tinytorch.comparison.comparison import Comparison
-from tinytorch.comparison.evidence import NO_EVALUATE
+from tinytorch.comparison.evidence import BASELINE, CANDIDATE, NO_EVALUATE
 from tinytorch.comparison.outputs import OutputDifference, attention_mask_of, compare_outputs
 from tinytorch.comparison.resources import Resources, measure_resources
 from tinytorch.comparison.sides import Known, WorkloadSide
@@ -140,7 +140,6 @@ def by_outputs(outputs: OutputDifference | None, *, most: float, explain: Explai
 # ---------------------------------------------------------------- the baseline: its outputs,
 # scores and resources, each determined once
 
-BASELINE = "baseline"
 QUICK_S = 2.0
 """Scores that take no longer are computed twice, to see whether they stay the same."""
 
@@ -197,8 +196,7 @@ class Baseline:
                 compare_accuracy(scores, scores)  # refuses what no candidate could be held against
         except (ModelError, SettingError) as error:
             raise ModelError(
-                f"the baseline {str(error).removeprefix(BASELINE).strip()}; "
-                "fix evaluate, or leave it out to check outputs instead"
+                f"{error}; fix evaluate, or leave it out to check outputs instead"
                 if isinstance(error, ModelError)
                 else f"evaluate does not work for the baseline: {error}"
             ) from error
@@ -464,16 +462,16 @@ class Trials:
         baseline = self._baseline.side(rng)
         comparison = compare(
             baseline,
-            WorkloadSide(candidate, name=attempt.name, rng=rng, known=Known(found)),
+            WorkloadSide(candidate, name=CANDIDATE, rng=rng, known=Known(found)),
             budget_s=budget_s,
             precision=PRECISION,
             timing=self.settings.timing,
             both_timings=is_final or self.settings.needs_latency_beside,
             evidence=is_final,
-            names=(BASELINE, attempt.name),
+            names=(BASELINE, CANDIDATE),  # notes are about these; the attempt has the name
             seed=seed,
             progress=progress,
-        )
+        ).named(BASELINE, attempt.name)
         missing: dict[str, Failure] = dict(comparison.not_measured)
         if not is_final:
             missing = dict.fromkeys(("calls", "energy", "accuracy"), FOR_THE_BEST)
