@@ -62,7 +62,6 @@ from tinytorch.tuning.ranking import OBJECTIVE_OF, value_at
 __all__ = [
     "AIMS",
     "BASELINE_NAME",
-    "STYLES",
     "TONES",
     "ablation_plot",
     "accuracy_change",
@@ -111,8 +110,6 @@ TONES: dict[str, Tone] = {
     NOT_TRIED: "unknown",
 }
 """Outcome -> how it looks."""
-STYLES = {"good": "green", "bad": "red", "neutral": "cyan", "unknown": "yellow"}
-"""Tone -> colour in a terminal."""
 
 
 def attempt_phrases(attempt: Attempt, goal: str = "latency") -> list[str]:
