@@ -94,7 +94,7 @@ GROUPS: dict[tuple[str, ...], int] = {
     ("competition.boards",): SOME,
     ("competition.runs",): SOME,
     ("records",): SOME,
-    ("reporting.quantities", "reporting.fitting_table", "reporting.profile_tables"): SOME,
+    ("reporting.quantities", "reporting.fitting_table", "reporting.profile"): SOME,
     ("workloads",): SOME,
     ("core.operations",): SOME,
     ("core.layers", "core.attention", "core.transformers", "core.spatial"): SOME,

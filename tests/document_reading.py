@@ -2,7 +2,18 @@
 
 from dataclasses import fields, is_dataclass
 
-from tinytorch.reporting.document import Cell, Section, Table, plain_text
+from tinytorch.reporting.document import (
+    Bullets,
+    Cell,
+    Facts,
+    Item,
+    Paragraph,
+    Section,
+    Table,
+    document_of,
+    plain_text,
+)
+from tinytorch.reporting.html.page import section_from
 
 
 def anchors(document):
@@ -11,8 +22,14 @@ def anchors(document):
 
 
 def section(document, anchor):
-    """Return the section with this anchor, also one inside of another."""
-    return next(each for each in blocks(document, Section) if each.anchor == anchor)
+    """Return the only section with this anchor, also one inside of another."""
+    (found,) = [each for each in blocks(document, Section) if each.anchor == anchor]
+    return found
+
+
+def page_section(result, anchor, **context):
+    """Return the section of the page of a result."""
+    return section_from(section(document_of(result, **context), anchor))
 
 
 def blocks(part, kind):
@@ -33,6 +50,41 @@ def heads(part, place=0):
     """Return the titles of the columns in which a table, the first of a part, says something."""
     columns, _ = blocks(part, Table)[place].filled()
     return [column.title for column in columns]
+
+
+def tables(part):
+    """Return all tables, each as titles and rows of texts, without empty columns."""
+    found = []
+    for table in blocks(part, Table):
+        columns, filled = table.filled()
+        titles = [column.title for column in columns]
+        found.append([titles, *([cell.text for cell in row.cells] for row in filled)])
+    return found
+
+
+def named_rows(part):
+    """Return the rows of all tables as mappings, by what stands first in them."""
+    return {
+        line[0]: dict(zip(titles, line, strict=True))
+        for titles, *lines in tables(part)
+        for line in lines
+    }
+
+
+def facts(part):
+    """Return all names with their values."""
+    return {name: plain_text(words) for block in blocks(part, Facts) for name, words in block.pairs}
+
+
+def lines(part):
+    """Return all paragraphs and items as plain text."""
+    found = []
+    for block in blocks(part, Paragraph | Bullets):
+        items = [block] if isinstance(block, Paragraph) else block.items
+        for each in items:
+            item = each if isinstance(each, Item | Paragraph) else Item(each)
+            found += [plain_text(item.words), *map(plain_text, getattr(item, "below", ()))]
+    return found
 
 
 def words(part):

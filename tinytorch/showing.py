@@ -6,20 +6,12 @@ A result derives from :class:`Shown` and is then shown by a terminal and a noteb
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
 __all__ = ["Shown", "benchmarking_reports", "competition_boards", "profiling_reports"]
-
-# Class of a result that has no builder in `reporting/document.py` -> what renders it.
-RENDERERS = {
-    "KernelReport": "tinytorch.reporting.machine:render_kernel_choices",
-    "Profile": "tinytorch.reporting.profile:render_profile",
-    "SizeAdvice": "tinytorch.reporting.advice:render_size_advice",
-}
 
 
 class Shown:
@@ -30,13 +22,7 @@ class Shown:
     def __rich__(self) -> RenderableType:
         from tinytorch.reporting import document, terminal
 
-        if document.has_builder(self):
-            return terminal.render(document.document_of(self))
-        names = (each.__name__ for each in type(self).__mro__)
-        renderer = next(RENDERERS[name] for name in names if name in RENDERERS)
-        module, _, function = renderer.partition(":")
-        rendered: RenderableType = getattr(import_module(module), function)(self)
-        return rendered
+        return terminal.render(document.document_of(self))
 
     def _repr_html_(self) -> str:
         from tinytorch.reporting.markdown import notebook_html

@@ -1,5 +1,4 @@
 import json
-import sys
 
 import pytest
 from measure.imaginary import ceilings
@@ -58,25 +57,11 @@ def test_options_reach_the_measurement(asked, capsys):
     assert asked == [("cuda:1", True)]
 
 
-def test_a_terminal_that_cannot_show_braille_gets_letters(capsys, asked, monkeypatch):
+def test_the_roofline_is_drawn(capsys, asked):
     assert main(["machine"]) == 0
-    assert "⠉" in capsys.readouterr().out or not command._shows_braille()
-    monkeypatch.setattr(command, "_shows_braille", lambda: False)
-    assert main(["machine"]) == 0
-    assert capsys.readouterr().out.isascii()
-
-
-@pytest.mark.parametrize(
-    ("encoding", "expected"), [("utf-8", True), ("ascii", False), ("?", False)]
-)
-def test_the_encoding_decides_about_braille(monkeypatch, encoding, expected):
-    class Stream:
-        pass
-
-    stream = Stream()
-    stream.encoding = encoding
-    monkeypatch.setattr(sys, "stdout", stream)
-    assert command._shows_braille() is expected
+    shown = capsys.readouterr().out
+    assert "⠉" in shown
+    assert "FLOP per byte" in shown
 
 
 def test_an_unknown_device_is_wrong_usage(capsys):

@@ -16,8 +16,8 @@ def _few_rounds(monkeypatch):
 def test_a_prediction_is_shown(capsys):
     assert main(["predict", "mlp", "--at", "16", "--sizes", "2,4,8"]) == 0
     shown = capsys.readouterr().out
-    assert shown.startswith("mlp  core on cpu, by batch; example inputs have 1")
-    assert "at 16" in shown
+    assert "predicted at 16\n" in shown
+    assert "\nmlp\ncore on cpu, by batch; example inputs have 1\n" in shown
     assert "FLOPs follow 218,368 n exactly at all 3 sizes" in shown
 
 

@@ -6,7 +6,6 @@ from parts import require_part
 from tinytorch.cli import options as written_files
 from tinytorch.cli.console import ExitCode
 from tinytorch.cli.main import main
-from tinytorch.cli.profile import ADVICE_TITLE
 from tinytorch.profiling import model_profile
 
 QUICK = ["--runs", "3", "--no-ceilings"]
@@ -48,8 +47,9 @@ def nothing_is_measured(monkeypatch):
 def test_a_profile_is_shown(capsys):
     assert main(["profile", "mlp", *QUICK]) == 0
     shown = capsys.readouterr().out
-    assert shown.startswith("mlp  Sequential, core, cpu, inference, float32, batch 1")
-    assert "\nLayers\n" in shown
+    assert shown.splitlines()[0].endswith(" per call")
+    assert "\nProfile of mlp\nSequential, core, cpu, inference, float32, batch 1\n" in shown
+    assert "\nLayers  " in shown
     assert "layers.0 Linear" in shown
 
 
@@ -107,7 +107,7 @@ def test_depth_expand_and_top_shape_what_is_shown(capsys):
 
 def layers_shown(report):
     """The table of layers alone: the bottleneck above it may be any layer."""
-    return report.partition("\nLayers\n")[2].partition("\n\n")[0]
+    return report.partition("\nLayers  ")[2].partition("\n\n")[0]
 
 
 def test_traces_are_written(capsys, tmp_path):
@@ -233,6 +233,6 @@ def test_advice_follows_the_tables(capsys):
     (advice,) = result["advice"]
     assert all(each["evidence"] for each in advice)
     assert main(["profile", "mlp", "--runs", "3", "--no-ceilings", "--top", "1"]) == 0
-    shown = capsys.readouterr().out.partition(ADVICE_TITLE)[2]
+    shown = capsys.readouterr().out.partition("\nSuggestions ")[2]
     assert "1. " in shown
     assert "2. " not in shown

@@ -1,40 +1,78 @@
 import pytest
-from reported_optimizations import ADVICE, HARMLESS, UNUSABLE, timed
+from document_reading import blocks, lines
+from reported_optimizations import ADVICE, HARMLESS, UNUSABLE, harmful_names, timed
 from terminal import shown
 
 from tinytorch.reporting.advice import (
     NO_ADVICE,
     RISKS,
+    advice_section,
     agreement_words,
     outcome_words,
     predicted_words,
-    render_advice,
 )
+from tinytorch.reporting.document import Document, Section
+from tinytorch.reporting.html.page import section_from
+from tinytorch.reporting.terminal import render
 from tinytorch.tuning.advice import Advice
 from tinytorch.tuning.catalog import CATALOG
 
 INT8, LOW_RANK, BATCH = ADVICE
 
 
+TRIED = {"int8-dynamic": timed("int8-dynamic", ratio=0.625), "low-rank": UNUSABLE[0]}
+
+
+def cards(advice, outcomes=None):
+    section = advice_section(advice, outcomes)
+    return [each for each in blocks(section, Section) if each is not section]
+
+
+def render_advice(advice):
+    return render(Document("", None, (advice_section(advice),)))
+
+
 def test_a_card_has_evidence_prediction_risk_and_cost():
-    text = shown(render_advice(ADVICE))
-    assert "1. Hold weights in fewer bits  about 40.0% of the time" in text
-    assert "blocks.*.fc takes 40.0% of the time and is memory-bound." in text
-    assert "1.80x (1.20x to 2.40x): Amdahl's law for 40.0% of the time" in text
-    assert RISKS["rounding"] in text
-    assert "calibration takes seconds" in text
-    assert "3. Work on more examples at once" in text
+    first, _, third = cards(ADVICE)
+    assert first.title == "1. Hold weights in fewer bits"
+    assert first.about == "about 40.0% of the time"
+    assert lines(first) == [
+        *INT8.evidence,
+        "predicted: 1.80x (1.20x to 2.40x): Amdahl's law for 40.0% of the time",
+        "done by: int8-dynamic",
+        f"risk: {RISKS['rounding']}",
+        "cost: calibration takes seconds",
+    ]
+    assert third.title == "3. Work on more examples at once"
+    assert "done by: a manual step" in lines(third)
 
 
 def test_before_anything_is_tried_nothing_is_said_about_it():
-    assert "tried" not in shown(render_advice(ADVICE))
+    assert not any("tried" in line for card in cards(ADVICE) for line in lines(card))
+    assert {card.tone for card in cards(ADVICE)} == {"neutral"}
 
 
 def test_what_was_tried_stands_beside_the_prediction():
-    text = shown(render_advice(ADVICE, {"int8-dynamic": timed("int8-dynamic", ratio=0.625)}))
-    words = "predicted 1.80x, measured 1.60x (1.59x to 1.61x): better, as predicted"
-    assert words in text
-    assert "not tried" in text  # low-rank
+    first, second, third = cards(ADVICE, TRIED)
+    assert lines(first)[-1] == (
+        "tried: predicted 1.80x, measured 1.60x (1.59x to 1.61x): better, as predicted"
+    )
+    assert lines(second)[-1] == "tried: inaccurate: accuracy 0.75 became 0.61"
+    assert [each.tone for each in (first, second, third)] == ["good", "bad", "neutral"]
+
+
+def test_what_was_not_tried_says_so():
+    first, _, third = cards(ADVICE, {})
+    assert lines(first)[-1] == "tried: not tried"
+    assert first.tone == "unknown"
+    assert not any("not tried" in line for line in lines(third))
+
+
+def test_a_card_is_an_article_of_the_page_and_names_stay_text():
+    assert section_from(advice_section(ADVICE, TRIED)).body.count('<article class="card ') == 3
+    html = section_from(advice_section(harmful_names().advice, {})).body
+    assert HARMLESS not in html
+    assert "&lt;script&gt;" in html
 
 
 def test_what_was_never_timed_says_why():
@@ -61,12 +99,8 @@ def test_without_a_prediction_the_reason_is_given():
     assert predicted_words(Advice("rule", "title", ())) == "not predicted"
 
 
-def test_what_nothing_does_is_left_to_the_user():
-    assert "nothing here does it: it is up to you" in shown(render_advice([BATCH], {}))
-
-
 def test_no_advice_is_said():
-    assert shown(render_advice(())).strip() == NO_ADVICE
+    assert lines(advice_section(())) == [NO_ADVICE]
 
 
 def test_every_risk_of_the_catalog_is_explained():

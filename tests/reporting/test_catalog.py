@@ -16,7 +16,7 @@ def test_every_entry_has_a_row_and_what_it_does():
 def test_a_row_says_risk_role_goals_and_models():
     text = shown(render_catalog(find_entries(["threads"])), width=80)
     assert text.splitlines()[:2] == [
-        "entry    risk   role     for   models",
+        "entry    risk   role     goal  models",
         "threads  exact  threads  time  PyTorch on cpu",
     ]
 

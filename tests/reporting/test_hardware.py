@@ -5,14 +5,16 @@ from example_profiles import example_profile
 from rich.console import Console
 
 from tinytorch.profiling.hardware import Device, estimate_on
-from tinytorch.reporting.machine import render_estimate
+from tinytorch.reporting.document import Document
+from tinytorch.reporting.machine import estimate_section
+from tinytorch.reporting.terminal import render
 
 FASTER = Device("faster machine", {"float32": 1e9}, 1e8)
 
 
 def shown(estimate):
     console = Console(file=io.StringIO(), width=140, markup=False)
-    console.print(render_estimate(estimate))
+    console.print(render(Document("", None, (estimate_section(estimate),))))
     return console.file.getvalue()
 
 
@@ -30,7 +32,7 @@ def test_it_says_how_far_from_the_bound_the_model_is_here():
 
 def test_without_ceilings_only_the_bound_is_known():
     text = shown(estimate_on(example_profile(ceilings=None), FASTER))
-    assert "not known: the ceilings of this machine were not measured" in text
+    assert "unknown: the ceilings of this machine were not measured" in text
 
 
 def test_a_price_becomes_the_cost_of_a_million_calls():

@@ -7,7 +7,7 @@ from tinytorch.reporting.profile_words import hotspot_label
 
 def labels(profile):
     found = (describe_hotspot(profile, hotspot) for hotspot in profile.hotspots)
-    return {each.layers: hotspot_label(each).plain for each in found}
+    return {each.layers: hotspot_label(each) for each in found}
 
 
 @pytest.mark.parametrize(
@@ -15,7 +15,7 @@ def labels(profile):
     [
         (("blocks.0.fc", "blocks.1.fc"), "blocks.*.fc (2x) Linear"),
         (("head",), "head Linear"),
-        (("",), "(the model itself) Net"),
+        (("",), "(Net, self)"),
         (("<backward>",), "<backward>"),
         (("<update>",), "<update>"),
     ],

@@ -1,7 +1,6 @@
 from terminal import shown
 
 from tinytorch.measure.estimate import Estimate
-from tinytorch.reporting.machine import render_kernel_choices
 from tinytorch.transforms.kernel_choice import (
     DEFAULT_WINS,
     FASTER,
@@ -20,9 +19,7 @@ REPORT = KernelReport((WON, STAYED, ALONE), "abc", ("not kept for the next time:
 
 
 def rows(report=REPORT, width=160):
-    return [
-        " ".join(line.split()) for line in shown(render_kernel_choices(report), width).splitlines()
-    ]
+    return [" ".join(line.split()) for line in shown(report, width).splitlines()]
 
 
 def test_the_headline_counts_what_was_won():

@@ -4,12 +4,15 @@ import pytest
 from example_profiles import example_profile, training_profile
 from rich.console import Console
 
-from tinytorch.reporting.profile_tables import layer_table
+from tinytorch.reporting.document import Document
+from tinytorch.reporting.layers import layers_section
+from tinytorch.reporting.terminal import render
 
 
 def shown(profile, *, width=160, **settings):
     console = Console(file=io.StringIO(), width=width, markup=False)
-    console.print(layer_table(profile, **settings))
+    section = layers_section(profile, **settings)
+    console.print(render(Document("", None, section.blocks)))
     return console.file.getvalue().splitlines()
 
 
@@ -46,7 +49,7 @@ def test_the_tree_is_indented():
 def test_the_numbers_of_a_layer_stand_in_its_row():
     assert row(shown(example_profile()), "head")[1:] == [
         "Linear",
-        "█▎",
+        "█▋",
         "20.0%",
         "2.00",
         "ms",
@@ -69,14 +72,14 @@ def test_the_numbers_of_a_layer_stand_in_its_row():
 
 def test_a_container_that_stands_open_has_no_time_of_its_own():
     lines = shown(example_profile())
-    assert row(lines, "Net")[:5] == ["Net", "█████▍", "90.0%", "9.00", "ms"]
+    assert row(lines, "Net")[:5] == ["Net", "███████▎", "90.0%", "9.00", "ms"]
     assert row(lines, "Net")[5] == "1"  # its calls: the column `self` is empty
 
 
 def test_the_last_rows_are_what_is_unattributed_and_the_total():
     rest, total = shown(example_profile())[-2:]
-    assert rest.split() == ["(unattributed)", "▋", "10.0%", "1.00", "ms", "1.00", "ms"]
-    assert total.split() == ["total", "██████", "100.0%", "10.0", "ms", "10.0", "ms"]
+    assert rest.split() == ["(unattributed)", "▊", "10.0%", "1.00", "ms", "1.00", "ms"]
+    assert total.split() == ["total", "████████", "100.0%", "10.0", "ms", "10.0", "ms"]
 
 
 def test_depth_says_how_much_is_hidden():

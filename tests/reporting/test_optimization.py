@@ -1,7 +1,7 @@
 from dataclasses import replace
 
 import pytest
-from document_reading import anchors, blocks, heads, rows, section, words
+from document_reading import anchors, blocks, heads, lines, rows, section, words
 from example_optimizations import inconclusive, optimization
 from reported_optimizations import (
     EVERY_KIND,
@@ -24,6 +24,7 @@ from tinytorch.reporting.document import (
     Paragraph,
     ParetoPlot,
     Preformatted,
+    Section,
     Table,
     plain_text,
 )
@@ -305,15 +306,12 @@ def test_a_suggestion_has_its_prediction_beside_the_measurement():
 
 def test_a_suggestion_has_its_evidence_risk_and_cost():
     (evidence,) = blocks(part(best_is_a_stack(), "advice"), Folded)
-    item = blocks(evidence, Bullets)[0].items[0]
-    assert plain_text(item.words) == "Hold weights in fewer bits (int8-dynamic)"
-    assert [each.partition(":")[0] for each in item.below[-4:]] == [
-        "predicted",
-        "tried",
-        "risk",
-        "cost",
-    ]
-    assert "predicted 1.80x, measured 1.60x" in item.below[-3]
+    card = blocks(evidence, Section)[0]
+    assert card.title == "1. Hold weights in fewer bits"
+    said = dict(line.split(": ", 1) for line in lines(card)[-5:])
+    assert list(said) == ["predicted", "done by", "risk", "cost", "tried"]
+    assert said["done by"] == "int8-dynamic"
+    assert "predicted 1.80x, measured 1.60x" in said["tried"]
 
 
 def test_a_suggestion_that_was_not_tried_says_so():
@@ -322,8 +320,9 @@ def test_a_suggestion_that_was_not_tried_says_so():
 
 
 def test_what_nothing_carries_out_is_a_manual_step():
-    (bullets,) = blocks(part(best_is_a_stack(), "next"), Bullets)
-    assert [plain_text(each.words) for each in bullets.items] == ["Work on more examples at once"]
+    _, card = blocks(part(best_is_a_stack(), "next"), Section)
+    assert card.title == "1. Work on more examples at once"
+    assert "done by: a manual step" in lines(card)
 
 
 def test_the_program_is_there_where_something_helps():

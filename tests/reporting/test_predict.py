@@ -1,12 +1,14 @@
 import io
 
 import pytest
+from document_reading import named_rows
 from rich.console import Console
 
 from tinytorch.measure.samples import Samples
 from tinytorch.profiling.size_laws import NOT_RESOLVED, SizePoint, fit_trend
 from tinytorch.profiling.size_scaling import SizeScaling
-from tinytorch.reporting.machine import render_scaling
+from tinytorch.reporting.document import document_of
+from tinytorch.reporting.terminal import render
 
 
 def scaling_of(law, *, sizes=(8, 16, 32, 64), at=256, truth=None, notes=()):
@@ -35,15 +37,18 @@ def scaling_of(law, *, sizes=(8, 16, 32, 64), at=256, truth=None, notes=()):
 
 def shown(scaling, width=100):
     console = Console(file=io.StringIO(), width=width, markup=False)
-    console.print(render_scaling(scaling))
+    console.print(render(document_of(scaling)))
     return console.file.getvalue()
 
 
 def test_every_size_has_its_row():
-    lines = shown(scaling_of(lambda size: 1e-5 * size)).splitlines()
-    assert lines[0] == "example  core on cpu, by sequence; example inputs have 32"
-    assert lines[3].split()[:3] == ["8", "80.0", "us"]
-    assert lines[6].split()[-3:] == ["6.40k", "4.41", "KiB"]
+    document = document_of(scaling_of(lambda size: 1e-5 * size))
+    assert document.title == "example"
+    assert document.subtitle == "core on cpu, by sequence; example inputs have 32"
+    assert document.banner.verdict == "2.56 ms predicted at 256"
+    found = named_rows(document)
+    assert found["8"]["time"] == "80.0 us"
+    assert (found["64"]["FLOPs"], found["64"]["peak memory"]) == ("6.40k", "4.41 KiB")
 
 
 def test_the_prediction_has_an_interval_an_exponent_and_words():
@@ -82,8 +87,8 @@ def test_a_prediction_that_fails_is_said_to_fail():
 def test_two_sizes_show_nothing():
     text = shown(scaling_of(lambda size: 1e-5 * size, sizes=(8, 16), truth=2.56e-3))
     assert "time 2.56 ms is inconclusive (no interval)" in text
-    (line,) = [line for line in text.splitlines() if line.startswith("time")]
-    assert line.split() == ["time", "2.56", "ms", "-", "2.56", "ms", "1.00", "not", "resolved"]
+    (line,) = [line for line in text.splitlines() if line.startswith("time  ")]
+    assert line.split() == ["time", "2.56", "ms", "2.56", "ms", "1.00", "not", "resolved"]
     assert "inf" not in text
 
 

@@ -35,7 +35,7 @@ def test_a_result_finds_its_writer():
     assert report_markdown([single_stream()]) == write(suite_document([single_stream()]))
 
 
-@pytest.mark.parametrize(("result", "words"), [(3, "a int has no Markdown"), ((), "no results")])
+@pytest.mark.parametrize(("result", "words"), [(3, "a int has no report"), ((), "no results")])
 def test_what_has_no_markdown_is_an_error(result, words):
     with pytest.raises(SettingError, match=words):
         report_markdown(result)

@@ -3,6 +3,7 @@ import io
 import math
 
 import pytest
+from document_reading import tables
 from example_profiles import (
     CALLS,
     example_profile,
@@ -15,16 +16,18 @@ from rich.console import Console
 
 from tinytorch.errors import SettingError
 from tinytorch.measure.samples import Samples
-from tinytorch.reporting.profile import render_profile
+from tinytorch.reporting.document import Document
+from tinytorch.reporting.profile import roofline_section
 from tinytorch.reporting.roofline import (
     COLUMNS,
     FEWEST_COLUMNS,
     INDENT,
     ROWS,
+    Roofline,
     RooflinePoint,
     roofline_picture,
-    roofline_view,
 )
+from tinytorch.reporting.terminal import render
 
 MANY = ceilings(
     rates=(
@@ -269,42 +272,54 @@ def test_a_picture_without_room_roof_or_slope_is_refused():
 # ---------------------------------------------------------------- a profile
 
 
-def legend(profile, **settings):
-    """Give the words of each line of the legend, without its head."""
-    lines = shown(roofline_view(profile), **settings).splitlines()
-    head = next(index for index, line in enumerate(lines) if "of possible" in line)
-    count = len(roofline_view(profile).points)
-    return [line.split() for line in lines[head + 1 : head + 1 + count]]
+def chart_of(profile, **settings):
+    """Give the chart of a profile, None where there is none."""
+    charts = [x for x in roofline_section(profile, **settings).blocks if isinstance(x, Roofline)]
+    return charts[0] if charts else None
 
 
-def test_every_letter_has_its_layer_time_intensity_rate_and_share_of_what_is_possible():
+def legend(profile):
+    (found,) = tables(roofline_section(profile))
+    return found[1:]
+
+
+def drawn(profile, **settings):
+    return shown(render(Document("", None, [chart_of(profile)])), **settings)
+
+
+def test_every_letter_has_its_layer_time_intensity_rate_and_share_of_what_is_attainable():
     hotspot = example_profile().bottleneck
     assert hotspot.bound is not None
-    first = legend(example_profile())[0]
-    assert first[:4] == ["A", "blocks.*.fc", "(2x)", "Linear"]
-    assert first[4] == "40.0%"
-    assert float(first[5]) == pytest.approx(hotspot.bound.intensity, rel=0.005)
-    assert float(first[6]) * 1e6 == pytest.approx(hotspot.bound.achieved, rel=0.005)
-    assert first[7] == "MFLOP/s"
-    assert first[8] == f"{hotspot.bound.of_attainable:.1%}"
+    name, time, bound, intensity, achieved, share = legend(example_profile())[0]
+    assert name == "A  blocks.*.fc (2x) Linear"
+    assert (time, bound) == ("40.0%", "memory")
+    assert float(intensity) == pytest.approx(hotspot.bound.intensity, rel=0.005)
+    assert float(achieved.split()[0]) * 1e6 == pytest.approx(hotspot.bound.achieved, rel=0.005)
+    assert share == f"{hotspot.bound.of_attainable:.1%}"
 
 
 def test_letters_are_where_the_hotspots_are():
     profile = example_profile()
-    points = roofline_view(profile).points
+    points = chart_of(profile).points
     bounds = [hotspot.bound for hotspot in profile.hotspots if hotspot.bound is not None]
     assert [point.letter for point in points] == list("ABCDEF")[: len(bounds)]
     for point, bound in zip(points, bounds, strict=True):
         assert point.intensity == pytest.approx(bound.intensity)
         assert point.flops_per_s == pytest.approx(bound.achieved)
-    drawn = "".join(canvas(shown(roofline_view(profile))))
-    assert "A" in drawn
+    assert "A" in "".join(canvas(drawn(profile)))
+
+
+def test_home_is_the_level_that_holds_what_a_call_touches():
+    chart = chart_of(example_profile())
+    assert chart.home == "DRAM"
+    assert chart.peaks == {"float32": pytest.approx(1e6)}
+    assert chart.points[0].flops_per_s == pytest.approx(4000 / 0.004)  # two layers of 2,000 FLOP
 
 
 def test_the_backward_pass_and_the_update_have_letters_too():
-    names = [line[1] for line in legend(training_profile())]
-    assert names[0] == "<backward>"
-    assert "<update>" in names
+    names = [line[0] for line in legend(training_profile())]
+    assert names[0] == "A  <backward>"
+    assert any("<update>" in name for name in names)
 
 
 def many_layers(count):
@@ -323,28 +338,25 @@ def many_layers(count):
     )
 
 
-def test_at_most_six_layers_are_drawn_the_slowest_first():
-    view = roofline_view(many_layers(9))
-    assert [point.letter for point in view.points] == list("ABCDEF")
-    rates = [point.flops_per_s for point in view.points]  # the same work in less and less time
+def test_the_slowest_layers_have_letters_and_the_others_none():
+    points = chart_of(many_layers(11)).points
+    assert [point.letter for point in points] == [*"ABCDEFGH", *[""] * 3]
+    rates = [point.flops_per_s for point in points]  # the same work in less and less time
     assert rates == sorted(rates)
-    assert len(roofline_view(many_layers(9), 2).points) == 2
+    assert sum(bool(x.letter) for x in chart_of(many_layers(9), top=2).points) == 2
+    assert len(legend(many_layers(11))) == 8
 
 
-def test_only_the_roof_of_the_dtype_is_drawn_and_the_level_of_the_model_named():
+def test_only_the_roof_of_the_dtype_is_drawn():
     both = dataclasses.replace(example_profile().ceilings, rates=ceilings().rates)
-    profile = example_profile(ceilings=both)
-    text = " ".join(shown(roofline_view(profile)).split())
-    assert "float64" not in text
-    assert "bandwidth of DRAM, 100 kB/s, which holds the 1.64 KiB that a call touches" in text
-    assert "Dotted, from left: L1 1.00 MB/s." in text
+    assert "float64" not in drawn(example_profile(ceilings=both))
 
 
 def test_a_point_above_the_line_is_explained():
-    assert "above the line" in " ".join(shown(roofline_view(example_profile())).split())
+    assert "Above the line" in roofline_section(example_profile()).about
     slow = [(path, 100 * start, 100 * end) for path, start, end in CALLS]
     below = example_profile(runs=(layer_calls(slow),) * 4, watched=Samples("watched", (1.0,) * 4))
-    assert "above the line" not in " ".join(shown(roofline_view(below)).split())
+    assert "Above the line" not in roofline_section(below).about
 
 
 def test_what_has_no_flops_has_no_place_on_logarithmic_axes():
@@ -359,8 +371,8 @@ def test_what_has_no_flops_has_no_place_on_logarithmic_axes():
         recording=dataclasses.replace(base.recording, operations=tuple(still))
     )
     assert "head" in {hotspot.name for hotspot in profile.hotspots if hotspot.bound is not None}
-    assert [line[1] for line in legend(profile)] == ["blocks.*.fc", "blocks.*"]
-    assert roofline_view(moving_profile()) is None
+    assert [line[0].split()[1] for line in legend(profile)] == ["blocks.*.fc", "blocks.*"]
+    assert chart_of(moving_profile()) is None
 
 
 def test_without_ceilings_or_counted_work_there_is_no_picture():
@@ -372,25 +384,16 @@ def test_without_ceilings_or_counted_work_there_is_no_picture():
         example_profile(recording=idle),
         example_profile(ceilings=other),
     ):
-        assert roofline_view(profile) is None
-        assert "\nRoofline\n" not in shown(render_profile(profile))
-
-
-def test_the_section_stands_behind_amdahls_law():
-    titles = [line.rstrip() for line in shown(render_profile(example_profile())).splitlines()]
-    amdahl = titles.index("What a faster part would bring (Amdahl's law)")
-    operations = titles.index("Operations, in the recorded call")
-    assert amdahl < titles.index("Roofline") < operations
+        assert chart_of(profile) is None
 
 
 @pytest.mark.parametrize("width", [50, 60, 80, 200])
 @pytest.mark.parametrize("make", [example_profile, training_profile, lambda: many_layers(9)])
-def test_the_view_is_as_wide_as_the_terminal_but_the_picture_at_most_80(make, width):
-    lines = shown(roofline_view(make()), width=width).splitlines()
-    assert all(len(line.rstrip()) <= width for line in lines)
-    assert all(len(line.rstrip()) <= 80 for line in lines[: ROWS + 3])
+def test_the_picture_is_as_wide_as_the_terminal_but_at_most_80(make, width):
+    lines = drawn(make(), width=width).splitlines()
+    assert all(len(line.rstrip()) <= min(80, width) for line in lines)
     assert lines[ROWS + 1].rstrip().endswith("FLOP per byte")
 
 
 def test_a_terminal_without_unicode_gets_plain_letters():
-    assert shown(roofline_view(example_profile()), encoding="ascii").isascii()
+    assert drawn(example_profile(), encoding="ascii").isascii()

@@ -4,13 +4,15 @@ import pytest
 from example_advice import SATURATED, advice_of, curve, measured
 from rich.console import Console
 
-from tinytorch.reporting.advice import render_size_advice
+from tinytorch.reporting.document import document_of
+from tinytorch.reporting.html.page import report_html
+from tinytorch.reporting.terminal import render
 from tinytorch.tuning.sizes import Ceiling
 
 
 def shown(advice, width=120):
     console = Console(file=io.StringIO(), width=width, markup=False)
-    console.print(render_size_advice(advice))
+    console.print(render(document_of(advice)))
     return console.file.getvalue()
 
 
@@ -21,9 +23,11 @@ def row(text, size):
 
 def test_every_size_has_its_row():
     text = shown(advice_of(curve()))
-    assert text.startswith("example  core on cpu, by batch size; example inputs have 1")
+    assert document_of(advice_of(curve())).subtitle == (
+        "core on cpu, by batch size; example inputs have 1"
+    )
     assert row(text, 1).split()[1:3] == ["1.10", "ms"]
-    assert "as given" in row(text, 1)
+    assert "example inputs" in row(text, 1)
     assert "recommended, knee" in row(text, 128)
     assert "best" in row(text, 256)
 
@@ -40,27 +44,31 @@ def test_two_rounds_have_an_open_interval():
 
 def test_what_follows_is_said_in_words():
     text = shown(advice_of(curve()), 200)
-    assert "Recommended batch size: 128 (the smallest size conclusively within 10%" in text
-    assert "Largest that runs: >= 256; 512 does not: MemoryError: no room." in text
-    assert "Why no larger one is in the table: the throughput no longer grows." in text
+    banner = document_of(advice_of(curve())).banner
+    assert (banner.verdict, banner.tone) == ("Recommended batch size: 128", "good")
+    assert banner.sentence.startswith("the smallest size conclusively within 10%")
+    assert "Largest size that fits: >= 256; 512 does not: MemoryError: no room." in text
+    assert "No larger size was measured: the throughput no longer grows." in text
     assert "★ knee, recommended" in text
 
 
 def test_a_knee_that_breaks_a_limit_is_named_beside_the_recommendation():
     text = shown(advice_of(curve(), latency_limit_s=3e-3), 200)
     assert "Recommended batch size: 16" in text
-    assert "Knee: 128, the smallest size shown within 10% of the best" in text
+    assert "Knee: 128, the smallest size conclusively within 10% of the best" in text
     assert "◆ knee  ★ recommended" in text
 
 
 def test_the_ceiling_says_which_limit_it_is_about():
     text = shown(advice_of(curve(), memory_limit_bytes=1 << 20), 200)
-    assert "Largest that runs within the memory limit: >= 256" in text
+    assert "Largest size that fits into the memory limit: >= 256" in text
 
 
 def test_no_recommendation_says_why():
-    text = shown(advice_of(curve(), latency_limit_s=1e-4), 200)
-    assert "No batch size is recommended: no measured size conclusively keeps" in text
+    advice = advice_of(curve(), latency_limit_s=1e-4)
+    text, banner = shown(advice, 200), document_of(advice).banner
+    assert (banner.verdict, banner.tone) == ("No batch size is recommended", "bad")
+    assert banner.sentence.startswith("no measured size conclusively keeps")
     assert "★" not in text
 
 
@@ -91,3 +99,10 @@ def test_a_notebook_gets_html():
     html = advice_of(curve(), notes=("<b>",))._repr_html_()
     assert html.startswith("<pre")
     assert "<b>" not in html
+
+
+def test_a_page_has_the_table_and_the_picture():
+    html = report_html(advice_of(curve(), notes=("<i>odd",)))
+    assert "Recommended batch size: 128" in html
+    assert "★" in html
+    assert "&lt;i&gt;odd" in html

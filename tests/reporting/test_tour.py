@@ -8,7 +8,8 @@ from example_optimizations import optimization
 from example_tours import INTRODUCTION, faster, no_faster, smaller, tour_of
 from terminal import shown
 
-from tinytorch.reporting.document import Facts, Pictures, ProfileFlame
+from tinytorch.reporting.document import Facts, Pictures
+from tinytorch.reporting.html.flame import FlameGraph
 from tinytorch.reporting.html.page import page_from, report_html
 from tinytorch.reporting.terminal import render
 from tinytorch.reporting.tour import (
@@ -150,7 +151,7 @@ def test_both_models_have_their_sections_under_their_own_names():
 
 def test_no_identifier_is_given_twice():
     tour = tour_of(faster(), faster())
-    assert len(blocks(tour_document(tour), ProfileFlame)) == 1
+    assert len(blocks(tour_document(tour), FlameGraph)) == 1
     found = re.findall(r'\sid="([^"]+)"', report_html(tour))
     assert sorted(set(found)) == sorted(found)
     assert "flame" in found

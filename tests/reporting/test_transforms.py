@@ -487,7 +487,7 @@ def test_a_narrow_terminal_keeps_what_matters():
     plan, sensitivity, *_ = (shown(each, 40) for each in examples())
     assert "blocks.{0..11}.q" in plan
     assert "INT8 weight" in plan
-    assert "layers.[red]2  ████     0.50%" in sensitivity
+    assert "layers.[red]2  ████      0.50%" in sensitivity
 
 
 @pytest.mark.parametrize("each", examples(), ids=lambda each: type(each).__name__)

@@ -1,15 +1,12 @@
 """``tinytorch machine``: the hardware of this machine and its measured ceilings."""
 
 import argparse
-import sys
 from importlib import import_module
 
 from tinytorch.cli.console import ExitCode, Output, Progress
 from tinytorch.errors import MissingPartError, SettingError
 from tinytorch.measure.ceilings import Ceilings, machine_ceilings, measuring_steps
 from tinytorch.measure.environment import Environment, describe_environment
-
-BRAILLE = "⣿"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -30,7 +27,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace, output: Output) -> ExitCode:
-    from tinytorch.reporting.machine import render_machine
+    from tinytorch.reporting.machine import machine_document
+    from tinytorch.reporting.terminal import render
 
     if options.kernels:
         return _show_kernels(options, output)
@@ -38,7 +36,7 @@ def run(options: argparse.Namespace, output: Output) -> ExitCode:
         _import_torch()
     ceilings = _measure(options, output)
     environment = describe_environment()
-    shown = render_machine(environment, ceilings, plain=not _shows_braille())
+    shown = render(machine_document(environment, ceilings))
     output.result(_payload(environment, ceilings), shown)
     return ExitCode.FINE
 
@@ -47,7 +45,6 @@ def _show_kernels(options: argparse.Namespace, output: Output) -> ExitCode:
     """Time the backends on each operation of a model, and show the fastest."""
     from tinytorch.core.module import Module
     from tinytorch.models.targets import load_workload
-    from tinytorch.reporting.machine import render_kernel_choices
     from tinytorch.transforms.optimized_backend import OptimizedBackend
 
     backend = OptimizedBackend()
@@ -60,7 +57,7 @@ def _show_kernels(options: argparse.Namespace, output: Output) -> ExitCode:
             f"{type(workload.model).__name__}; its operations do not run on TinyTorch's backends"
         )
     report = backend.tune(workload)
-    output.result(report.to_dict(), render_kernel_choices(report))
+    output.result(report.to_dict(), report)
     return ExitCode.FINE
 
 
@@ -96,15 +93,6 @@ def _measure(options: argparse.Namespace, output: Output) -> Ceilings:
         return machine_ceilings(
             options.device, refresh=options.refresh, progress=_Announced(output, progress)
         )
-
-
-def _shows_braille() -> bool:
-    """Return whether the encoding of stdout has Braille characters."""
-    try:
-        BRAILLE.encode(getattr(sys.stdout, "encoding", None) or "ascii")
-    except (UnicodeEncodeError, LookupError):
-        return False
-    return True
 
 
 def _payload(environment: Environment, ceilings: Ceilings) -> dict[str, object]:

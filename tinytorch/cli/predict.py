@@ -38,7 +38,8 @@ def run(options: argparse.Namespace, output: Output) -> ExitCode:
     # Only now: the parser and --help do without the frameworks.
     from tinytorch.models.targets import load_workload
     from tinytorch.profiling.size_scaling import measure_scaling
-    from tinytorch.reporting.machine import render_scaling
+    from tinytorch.reporting.document import document_of
+    from tinytorch.reporting.terminal import render
 
     workload = load_workload(options.target)
     with output.progress(f"{workload.name}: measuring") as progress:
@@ -51,7 +52,7 @@ def run(options: argparse.Namespace, output: Output) -> ExitCode:
             budget_s=options.budget,
             progress=progress,
         )
-    output.result({"scaling": scaling.to_dict()}, render_scaling(scaling))
+    output.result({"scaling": scaling.to_dict()}, render(document_of(scaling)))
     if not options.check:
         return ExitCode.FINE
     return {True: ExitCode.FINE, False: ExitCode.FAILED, None: ExitCode.INCONCLUSIVE}[scaling.holds]

@@ -22,14 +22,9 @@ from tinytorch.cli.options import (
 from tinytorch.errors import SettingError
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
-
-    from tinytorch.profiling.hardware import HardwareEstimate
     from tinytorch.profiling.profile import Profile
-    from tinytorch.tuning.advice import Advice
 
 OPTIMIZERS = ("sgd", "adam", "adamw", "none")
-ADVICE_TITLE = "Suggestions (tinytorch optimize tries them)"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -125,7 +120,9 @@ def run(options: argparse.Namespace, output: Output) -> ExitCode:
 
 def _show(options: argparse.Namespace, output: Output, profiles: "Sequence[Profile]") -> None:
     from tinytorch.profiling.hardware import estimate_on
+    from tinytorch.reporting.profile import profile_document, profiles_document
     from tinytorch.reporting.profile_export import chrome_trace, speedscope
+    from tinytorch.reporting.terminal import render
     from tinytorch.tuning.advise import advise
 
     advice = [advise(profile) for profile in profiles]
@@ -139,40 +136,24 @@ def _show(options: argparse.Namespace, output: Output, profiles: "Sequence[Profi
     }
     if estimates:
         payload["estimates"] = [estimate.to_dict() for estimate in estimates]
-    about = {"top": options.top, "depth": options.depth}
-    shown = _rendered(options, profiles, advice[0], estimates)
-    output.result(payload, shown_or_markdown(options.markdown, profiles[0], shown, **about))
+    about = {
+        "top": options.top,
+        "depth": options.depth,
+        "advice": advice[0][: options.top],
+        "estimate": estimates[0] if estimates else None,
+    }
+    document = (
+        profiles_document(profiles, estimates=estimates)
+        if len(options.targets) > 1
+        else profile_document(profiles[0], expand=options.expand, **about)
+    )
+    shown = shown_or_markdown(options.markdown, profiles[0], render(document), **about)
+    output.result(payload, shown)
     write_markdown(options.markdown, profiles[0], output, **about)
     _write(options.trace, lambda: chrome_trace(profiles[0]), output)
     _write(options.speedscope, lambda: speedscope(profiles[0]), output)
-    write_html(options.html, profiles[0], output, is_opened=options.open, advice=advice[0])
-
-
-def _rendered(
-    options: argparse.Namespace,
-    profiles: "Sequence[Profile]",
-    advice: "Sequence[Advice]",
-    estimates: "Sequence[HardwareEstimate]",
-) -> "RenderableType":
-    from rich.console import Group
-    from rich.text import Text
-
-    from tinytorch.reporting.advice import render_advice
-    from tinytorch.reporting.machine import render_estimate
-    from tinytorch.reporting.profile import render_profile, render_profiles
-
-    shown: list[RenderableType] = []
-    if len(options.targets) > 1:
-        shown.append(render_profiles(profiles))
-    else:
-        settings = {"depth": options.depth, "top": options.top, "expand": options.expand}
-        title = Text(ADVICE_TITLE, style="bold")
-        shown += [render_profile(profiles[0], **settings), Text(""), title]
-        shown.append(render_advice(advice[: options.top]))
-    for profile, estimate in zip(profiles, estimates, strict=False):
-        name = [Text(profile.name, style="bold")] if len(profiles) > 1 else []
-        shown += [Text(""), *name, render_estimate(estimate)]
-    return Group(*shown)
+    about = {"advice": advice[0], "estimate": about["estimate"]}
+    write_html(options.html, profiles[0], output, is_opened=options.open, **about)
 
 
 def _write(path: Path | None, make: Callable[[], dict[str, Any]], output: Output) -> None:

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 from rich.console import Console, RenderableType
-from rich.text import Text
 
 from tinytorch.measure.samples import Samples
 from tinytorch.pytest_plugin.session import Against, Compared, Measured
 from tinytorch.reporting.comparison import comparisons_document
+from tinytorch.reporting.document import Column, Document, Table
 from tinytorch.reporting.forest_plot import ratio_text
-from tinytorch.reporting.quantities import Column, FittingTable, seconds_text
+from tinytorch.reporting.quantities import seconds_text
 from tinytorch.reporting.terminal import render
 
 if TYPE_CHECKING:
@@ -83,22 +83,27 @@ def measured_table(tests: Sequence[Measured], sort: str) -> RenderableType:
     unit, name = _time_unit(min(test.samples.minimum for test in rows))
     rates = [1 / test.samples.mean if test.samples.mean > 0 else math.inf for test in rows]
     rate_unit, rate_name = _rate_unit(max(rates))
+    labels = _short([test.name for test in rows])
     columns = [
-        Column(
-            title,
-            [f"{statistic(test.samples) / unit:,.4f}" for test in rows],
-            RANKS[title],
-        )
-        for title, statistic in STATISTICS.items()
+        Column(f"Name (time in {name})"),
+        *(Column(title, "number", rank=RANKS[title]) for title in STATISTICS),
+        Column("Outliers", "number", rank=8),
+        Column(f"OPS ({rate_name})", "number", rank=6),
+        Column("Rounds", "number", rank=5),
+        Column("Iterations", "number", rank=9),
     ]
-    columns += [
-        Column("Outliers", [_outliers(test.samples) for test in rows], 8),
-        Column(f"OPS ({rate_name})", [f"{rate / rate_unit:,.4f}" for rate in rates], 6),
-        Column("Rounds", [str(test.samples.count) for test in rows], 5),
-        Column("Iterations", [str(test.samples.loops) for test in rows], 9),
+    lines = [
+        [
+            label,
+            *(f"{statistic(test.samples) / unit:,.4f}" for statistic in STATISTICS.values()),
+            _outliers(test.samples),
+            f"{rate / rate_unit:,.4f}",
+            str(test.samples.count),
+            str(test.samples.loops),
+        ]
+        for label, test, rate in zip(labels, rows, rates, strict=True)
     ]
-    labels = [Text(label) for label in _short([test.name for test in rows])]
-    return FittingTable(f"Name (time in {name})", labels, columns)
+    return render(Document("", None, (Table(columns, lines),)))
 
 
 def _sort_key(test: Measured, sort: str) -> tuple[float, str]:

@@ -1,26 +1,37 @@
-"""Suggestions in the terminal: the evidence, what should come of it, and what did."""
+"""Suggestions: the evidence, what should come of it, and what did; the catalog; size advice."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
-from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
+from rich.console import Group, RenderableType
 from rich.padding import Padding
-from rich.table import Table
 from rich.text import Text
 
 from tinytorch.reporting.comparison import speedup_text
-from tinytorch.reporting.optimization_words import STYLES, TONES
-from tinytorch.reporting.quantities import (
-    WIDTH,
+from tinytorch.reporting.document import (
+    Banner,
+    Beside,
+    Bullets,
+    Cell,
+    Code,
     Column,
-    FittingTable,
+    Document,
+    LogPlot,
+    Paragraph,
+    Row,
+    Section,
+    Strong,
+    Table,
+    Tone,
+    Words,
+)
+from tinytorch.reporting.optimization_words import TONES
+from tinytorch.reporting.quantities import (
     Mark,
     bytes_text,
     count_text,
     factor_text,
-    log_plot,
     percent_text,
     seconds_text,
 )
@@ -31,46 +42,67 @@ from tinytorch.tuning.catalog import GOALS, Entry
 from tinytorch.tuning.sizes import SizeAdvice, SizeMeasurement
 
 __all__ = [
-    "NOTHING_HERE",
-    "NO_ADVICE",
-    "RISKS",
+    "advice_section",
     "agreement_words",
     "outcome_words",
     "predicted_words",
-    "render_advice",
     "render_catalog",
-    "render_size_advice",
+    "size_advice_document",
 ]
 
 
 NO_ADVICE = "Nothing in the profile suggests a change."
-NOTHING_HERE = "nothing here does it: it is up to you"
+MANUAL = "a manual step"
 RISKS = {
     "exact": "the same function; sums may be rounded in another order",
     "rounding": "numbers with fewer bits: outputs change a little",
-    "approximate": "another function: accuracy has to be looked at",
+    "approximate": "another function: accuracy has to be checked",
 }
 """Risk of an entry -> what it means; other risks are sentences already."""
-INDENT = 3
+ABOUT = (
+    "Most promising first; tinytorch optimize tries them. Gains are predicted within what Amdahl's "
+    "law and the roofline allow."
+)
 
 
-def render_advice(
+def advice_section(
     advice: Sequence[Advice], outcomes: Mapping[str, Attempt] | None = None
-) -> RenderableType:
-    """Lay suggestions out as cards, the most promising first.
+) -> Section:
+    """Return a card for each suggestion.
 
     `outcomes` has what came of an entry of the catalog on its own, by its name, where it was tried;
     without it, nothing was tried yet.
     """
-    if not advice:
-        return Text(NO_ADVICE, style="dim")
     cards = [_card(place, each, outcomes) for place, each in enumerate(advice, 1)]
-    spaced = [part for card in cards for part in (Text(""), card)]
-    return Group(*spaced[1:])
+    blocks = (Beside(cards) if cards else Paragraph(NO_ADVICE, "faint"),)
+    return Section("advice", "Suggestions", blocks, ABOUT)
+
+
+def _card(place: int, advice: Advice, outcomes: Mapping[str, Attempt] | None) -> Section:
+    attempt = outcomes.get(advice.entry) if outcomes and advice.entry else None
+    was_tried = outcomes is not None and bool(advice.entry)
+    untried: Tone = "unknown" if was_tried else "neutral"
+    tone = TONES[attempt.outcome] if attempt else untried
+    lines = list(_lines(advice))
+    if was_tried:
+        lines.append((Strong("tried"), f": {outcome_words(advice, attempt)}"))
+    share = "" if advice.share is None else f"about {percent_text(advice.share)} of the time"
+    title = f"{place}. {advice.title}"
+    return Section("", title, (Bullets(lines),), share, tone)
+
+
+def _lines(advice: Advice) -> Iterator[Words]:
+    yield from advice.evidence
+    yield Strong("predicted"), f": {predicted_words(advice)}"
+    yield Strong("done by"), ": ", Code(advice.entry) if advice.entry else MANUAL
+    if advice.risk:
+        yield Strong("risk"), f": {RISKS.get(advice.risk, advice.risk)}"
+    if advice.cost:
+        yield Strong("cost"), f": {advice.cost}"
 
 
 def predicted_words(advice: Advice) -> str:
-    """Say how much faster it should become, or why nobody can tell."""
+    """Say how much faster it should become, or why that is unknown."""
     if advice.predicted is None:
         return f"not predicted: {advice.not_predicted}" if advice.not_predicted else "not predicted"
     return f"{gain_text(advice.predicted)}: {advice.predicted.basis}"
@@ -98,41 +130,15 @@ def agreement_words(advice: Advice, attempt: Attempt) -> str:
     return "" if time is None else advice.agreement(time.inverse)
 
 
-def _card(place: int, advice: Advice, outcomes: Mapping[str, Attempt] | None) -> RenderableType:
-    share = "" if advice.share is None else f"  about {percent_text(advice.share)} of the time"
-    title = Text.assemble(f"{place}. ", (advice.title, "bold"), (share, "dim"))
-    lines = Table.grid(padding=(0, 2, 0, 0))
-    lines.add_column(style="dim", no_wrap=True)
-    lines.add_column(overflow="fold")
-    for name, text in _rows(advice, outcomes):
-        lines.add_row(name, text)
-    return Group(title, Padding(lines, (0, 0, 0, INDENT)))
-
-
-def _rows(advice: Advice, outcomes: Mapping[str, Attempt] | None) -> Iterator[tuple[str, Text]]:
-    for place, sentence in enumerate(advice.evidence):
-        yield "" if place else "evidence", Text(sentence)
-    yield "predicted", Text(predicted_words(advice))
-    yield "done by", Text(advice.entry or NOTHING_HERE)
-    if advice.risk:
-        yield "risk", Text(RISKS.get(advice.risk, advice.risk))
-    if advice.cost:
-        yield "cost", Text(advice.cost)
-    if outcomes is not None and advice.entry:
-        attempt = outcomes.get(advice.entry)
-        style = STYLES[TONES[attempt.outcome]] if attempt else "dim"
-        yield "tried", Text(outcome_words(advice, attempt), style=style)
-
-
 # ---------------------------------------------------------------- the catalog of what can be
 # tried, as a table
 
 NOTHING_FITS = "Nothing in the catalog fits."
-TITLES = ("entry", "risk", "role", "for", "models")
+TITLES = ("entry", "risk", "role", "goal", "models")
 LEGEND = (
     "exact: nothing but the order of sums changes; rounding: numbers have fewer bits; "
     "approximate: another function, tried only where there is an evaluate. "
-    "Of one role a model gets one at a time."
+    "At most one entry per role."
 )
 NAMES = {"core": "TinyTorch", "pytorch": "PyTorch"}
 
@@ -177,46 +183,53 @@ SIZE_NAMES = {"batch": "batch size", "sequence": "sequence length"}
 MEASURED, KNEE, RECOMMENDED = "●", "◆", "★"
 
 
-def render_size_advice(advice: SizeAdvice) -> RenderableType:
-    """Lay out what was measured by size, the curve, and what follows from it."""
-    head = f"{advice.framework} on {advice.device}, by {SIZE_NAMES[advice.axis]}"
-    usual = f"example inputs have {advice.usual}"
-    return Group(
-        Text.assemble((advice.name, "bold"), "  ", (f"{head}; {usual}", "dim")),
-        Text(""),
-        _table(advice),
-        Text(""),
-        _Picture(advice),
-        Text(f"  {advice.unit} per second over the latency of a call  {_legend(advice)}", "dim"),
-        Text(""),
-        *_conclusions(advice),
-        *(Text(f"- {note}", style="yellow") for note in advice.notes),
+def size_advice_document(advice: SizeAdvice) -> Document:
+    """Return the recommendation, what was measured by size, and the curve."""
+    found, name = advice.recommended, SIZE_NAMES[advice.axis]
+    where = f"{advice.framework} on {advice.device}, by {name}; example inputs have {advice.usual}"
+    if found.size is None:
+        banner = Banner(f"No {name} is recommended", f"{found.reason}.", tone="bad")
+    else:
+        banner = Banner(f"Recommended {name}: {found.size:,}", f"{found.reason}.", tone="good")
+    return Document(
+        advice.name,
+        banner,
+        (_size_table(advice), _size_plot(advice), *map(Paragraph, _conclusions(advice))),
+        advice.notes,
+        raw=advice.to_dict(),
+        file_name="size-advice.json",
+        subtitle=where,
     )
 
 
-def _table(advice: SizeAdvice) -> FittingTable:
-    points = advice.points
-    intervals = [point.latency.median_interval() for point in points]
-    recommended = advice.recommended.size
-    return FittingTable(
-        SIZE_NAMES[advice.axis],
-        [Text(f"{point.size:,}") for point in points],
-        [
-            Column("latency", [seconds_text(point.latency.median) for point in points]),
-            Column(
-                "interval",
-                [f"{seconds_text(each.low)} to {seconds_text(each.high)}" for each in intervals],
-                4,
-            ),
-            Column(f"{advice.unit}/s", [count_text(point.throughput) for point in points]),
-            Column("of the best", [_share(advice, point) for point in points], 3),
-            Column("peak memory", [bytes_text(point.peak_bytes) for point in points], 1),
-            Column("n", [str(point.latency.count) for point in points], 5),
-            Column("", [_words(advice, point) for point in points], 2, "left"),
-        ],
-        styles=["bold" if point.size == recommended else "" for point in points],
-        label_least=len(SIZE_NAMES[advice.axis]),
+def _size_table(advice: SizeAdvice) -> Table:
+    name = SIZE_NAMES[advice.axis]
+    columns = [
+        Column(name, "number", least=len(name)),
+        Column("latency", "number"),
+        Column("interval", "number", rank=4),
+        Column(f"{advice.unit}/s", "number"),
+        Column("of the best", "number", rank=3),
+        Column("peak memory", "number", rank=1),
+        Column("n", "number", rank=5),
+        Column("", rank=2),
+    ]
+    return Table(columns, [_size_row(advice, point) for point in advice.points])
+
+
+def _size_row(advice: SizeAdvice, point: SizeMeasurement) -> Row:
+    interval = point.latency.median_interval()
+    cells = (
+        Cell(f"{point.size:,}", point.size),
+        Cell(seconds_text(point.latency.median), point.latency.median),
+        f"{seconds_text(interval.low)} to {seconds_text(interval.high)}",
+        Cell(count_text(point.throughput), point.throughput),
+        _share(advice, point),
+        Cell(bytes_text(point.peak_bytes), point.peak_bytes),
+        Cell(str(point.latency.count), point.latency.count),
+        _remarks(advice, point),
     )
+    return Row(cells, tone="hot" if point.size == advice.recommended.size else "")
 
 
 def _share(advice: SizeAdvice, point: SizeMeasurement) -> str:
@@ -229,63 +242,39 @@ def _share(advice: SizeAdvice, point: SizeMeasurement) -> str:
     return f"{1 / slowdown.value:.0%} ({low:.0%} to {high})"
 
 
-def _words(advice: SizeAdvice, point: SizeMeasurement) -> str:
-    words = []
-    if point.size == advice.recommended.size:
-        words.append("recommended")
-    if point.size == advice.knee:
-        words.append("knee")
-    if point.size == advice.usual:
-        words.append("as given")
-    return ", ".join(words)
+def _remarks(advice: SizeAdvice, point: SizeMeasurement) -> str:
+    known = {
+        "recommended": advice.recommended.size,
+        "knee": advice.knee,
+        "example inputs": advice.usual,
+    }
+    return ", ".join(words for words, size in known.items() if size == point.size)
 
 
-@dataclass(frozen=True)
-class _Picture:
-    """Throughput over latency, as wide as the terminal allows."""
-
-    advice: SizeAdvice
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        advice = self.advice
-        letters = {advice.knee: KNEE, advice.recommended.size: RECOMMENDED}
-        marks = [
-            Mark(point.latency.median, point.throughput, letters.get(point.size, MEASURED))
-            for point in advice.points
-        ]
-        picture = log_plot(
-            sorted(marks, key=lambda mark: mark.letter != MEASURED),
-            lambda latency: 0.0,  # no law, only what was measured
-            x_text=seconds_text,
-            y_text=count_text,
-            width=min(WIDTH, options.max_width),
-        )
-        yield Text(picture, no_wrap=True, overflow="crop")
-
-
-def _legend(advice: SizeAdvice) -> str:
+def _size_plot(advice: SizeAdvice) -> LogPlot:
     found = advice.recommended.size
-    apart = found != advice.knee
-    names = [f"{KNEE} knee"] if apart else []
-    names += [f"{RECOMMENDED} recommended" if apart else f"{RECOMMENDED} knee, recommended"]
-    return "  ".join(names if found is not None else [f"{KNEE} knee"])
-
-
-def _conclusions(advice: SizeAdvice) -> Iterator[Text]:
-    found = advice.recommended
-    name = SIZE_NAMES[advice.axis]
-    if found.size is None:
-        yield Text(f"No {name} is recommended: {found.reason}.", style="red")
+    letters = {advice.knee: KNEE, found: RECOMMENDED}
+    marks = [
+        Mark(point.latency.median, point.throughput, letters.get(point.size, MEASURED))
+        for point in advice.points
+    ]
+    if found is None:
+        legend = f"{KNEE} knee"
+    elif found == advice.knee:
+        legend = f"{RECOMMENDED} knee, recommended"
     else:
-        yield Text(f"Recommended {name}: {found.size:,} ({found.reason}).", style="green")
-    if advice.knee != found.size:
-        yield Text(
-            f"Knee: {advice.knee:,}, the smallest size shown within {advice.tolerance:.0%} of the "
-            "best throughput."
+        legend = f"{KNEE} knee  {RECOMMENDED} recommended"
+    title = f"{advice.unit} per second over the latency of a call  {legend}"
+    ordered = sorted(marks, key=lambda mark: mark.letter != MEASURED)
+    return LogPlot(ordered, x_unit="s", title=title)
+
+
+def _conclusions(advice: SizeAdvice) -> Iterator[str]:
+    if advice.knee != advice.recommended.size:
+        yield (
+            f"Knee: {advice.knee:,}, the smallest size conclusively within {advice.tolerance:.0%} "
+            "of the best throughput."
         )
-    yield Text(f"Largest that {_what_counts(advice)}: {advice.ceiling.words}.")
-    yield Text(f"Why no larger one is in the table: {advice.limited_by.reason}.", style="dim")
-
-
-def _what_counts(advice: SizeAdvice) -> str:
-    return "runs" if advice.memory_limit_bytes is None else "runs within the memory limit"
+    limit = "" if advice.memory_limit_bytes is None else " into the memory limit"
+    yield f"Largest size that fits{limit}: {advice.ceiling.words}."
+    yield f"No larger size was measured: {advice.limited_by.reason}."

@@ -24,10 +24,10 @@ know the classes here only. Their rules, so that a builder rarely asks which med
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -36,9 +36,6 @@ from tinytorch.errors import SettingError
 from tinytorch.measure.environment import Environment
 from tinytorch.measure.estimate import Estimate
 from tinytorch.reporting.quantities import HEADROOM, UNKNOWN, Mark, without_numbers
-
-if TYPE_CHECKING:
-    from tinytorch.profiling.profile import Profile
 
 __all__ = [
     "BUILDERS",
@@ -66,8 +63,6 @@ __all__ = [
     "Picture",
     "Pictures",
     "Preformatted",
-    "ProfileFlame",
-    "ProfilePart",
     "Row",
     "Run",
     "RunOrder",
@@ -79,6 +74,7 @@ __all__ = [
     "Words",
     "document_of",
     "notes_once",
+    "open_rows",
     "plain_text",
 ]
 
@@ -276,6 +272,20 @@ def depths(rows: Iterable[Row]) -> list[int]:
     return found
 
 
+def open_rows(rows: Iterable[Row]) -> Iterator[Row]:
+    """Leave out what stands below a folded row, and folded rows that only head others."""
+    hidden: set[str] = set()
+    for row in rows:
+        is_heading = row.is_folded and not any(
+            each if isinstance(each, str) else not each.is_empty for each in row.cells[1:]
+        )
+        is_hidden = row.parent in hidden
+        if row.path is not None and (is_hidden or row.is_folded):
+            hidden.add(row.path)
+        if not is_hidden and not is_heading:
+            yield row
+
+
 # ---------------------------------------------------------------- charts
 
 
@@ -321,10 +331,11 @@ class TrendLine(Chart):
 
 @dataclass(frozen=True)
 class Run:
-    """The values of one side, in their order."""
+    """The values of one side, in their order; `interval` is that of their median."""
 
     name: str
     values: Sequence[float]
+    interval: tuple[float, float] | None = None
 
 
 @dataclass(frozen=True)
@@ -413,19 +424,6 @@ class Pictures(Chart):
     pictures: Sequence[Picture]
 
 
-@dataclass(frozen=True)
-class ProfilePart(Chart):
-    """A part of the page of a profile, by its anchor there."""
-
-    profile: Profile
-    part: str
-
-
-@dataclass(frozen=True)
-class ProfileFlame(ProfilePart):
-    """The part that a script zooms into."""
-
-
 # ---------------------------------------------------------------- the whole
 
 
@@ -456,12 +454,18 @@ class Beside:
 
 @dataclass(frozen=True)
 class Section:
-    """A part with a title; `about` says how to read it, `anchor` names it in links."""
+    """A part with a title; `about` says how to read it, `anchor` names it in links.
+
+    A section with a tone, inside of another, is a card on the page. Markdown folds away what
+    `is_detail`.
+    """
 
     anchor: str
     title: str
     blocks: Sequence[Block]
     about: str = ""
+    tone: Tone = ""
+    is_detail: bool = False
 
 
 Block: TypeAlias = (
@@ -526,14 +530,6 @@ def _said_once(group: Sequence[tuple[str, str]], total: int, every: str) -> str:
 # ---------------------------------------------------------------- the document of a result
 
 BUILDERS = {
-    "tinytorch.competition.board.Board": "tinytorch.reporting.competition:board_document",
-    "tinytorch.competition.judgement.Judgement": (
-        "tinytorch.reporting.competition:judgement_document"
-    ),
-    "tinytorch.tuning.tour.Tour": "tinytorch.reporting.tour:tour_document",
-    "tinytorch.tuning.optimization.Optimization": (
-        "tinytorch.reporting.optimization:optimization_document"
-    ),
     "tinytorch.benchmarking.performance.PerformanceTable": (
         "tinytorch.reporting.benchmarking_classics:performances_document"
     ),
@@ -544,6 +540,12 @@ BUILDERS = {
     "tinytorch.comparison.self_check.SelfCheck": (
         "tinytorch.reporting.comparison:self_check_document"
     ),
+    "tinytorch.competition.board.Board": "tinytorch.reporting.competition:board_document",
+    "tinytorch.competition.judgement.Judgement": (
+        "tinytorch.reporting.competition:judgement_document"
+    ),
+    "tinytorch.profiling.profile.Profile": "tinytorch.reporting.profile:profile_document",
+    "tinytorch.profiling.size_scaling.SizeScaling": "tinytorch.reporting.machine:scaling_document",
     "tinytorch.records.gate_result.GateResult": "tinytorch.reporting.gate:gate_document",
     "tinytorch.records.history.Trend": "tinytorch.reporting.history:history_document",
     "tinytorch.records.record.Record": "tinytorch.reporting.history:record_document",
@@ -552,6 +554,9 @@ BUILDERS = {
     ),
     "tinytorch.transforms.deployment.Deployment": (
         "tinytorch.reporting.transforms:deployment_document"
+    ),
+    "tinytorch.transforms.kernel_choice.KernelReport": (
+        "tinytorch.reporting.machine:kernels_document"
     ),
     "tinytorch.transforms.kv_cache.CacheTradeoff": (
         "tinytorch.reporting.transforms:tradeoff_document"
@@ -563,6 +568,11 @@ BUILDERS = {
     "tinytorch.transforms.quantize.sensitivity.Sensitivity": (
         "tinytorch.reporting.transforms:sensitivity_document"
     ),
+    "tinytorch.tuning.optimization.Optimization": (
+        "tinytorch.reporting.optimization:optimization_document"
+    ),
+    "tinytorch.tuning.sizes.SizeAdvice": "tinytorch.reporting.advice:size_advice_document",
+    "tinytorch.tuning.tour.Tour": "tinytorch.reporting.tour:tour_document",
 }
 """Type of a result -> the module and the function that build its document, imported when needed."""
 TOGETHER = frozenset(
@@ -576,29 +586,17 @@ TOGETHER = frozenset(
 
 def document_of(result: Any, **context: Any) -> Document:
     """Return the document of a result; `context` is what its builder takes beside it."""
-    builder, result = builder_of(result, BUILDERS, together=TOGETHER, face="report")
-    document: Document = loaded(builder)(result, **context)
-    return document
-
-
-def has_builder(result: Any) -> bool:
-    """Tell whether a result, or each of several, has a document."""
-    is_nothing = are_many(result) and not result
-    return not is_nothing and _found(_type_of(result), BUILDERS) is not None
-
-
-def builder_of(
-    result: Any, table: Mapping[str, str], *, together: Iterable[str], face: str
-) -> tuple[str, Any]:
-    """Return the row for a result, and the result as its builder takes it: alone or in a tuple."""
-    name, many = row_for(result, table, face=face), are_many(result)
-    if many and name not in together:
+    name, many = row_for(result, BUILDERS), are_many(result)
+    if many and name not in TOGETHER:
         if len(result) > 1:
             raise SettingError(
                 f"one report shows one {type(result[0]).__name__}, not {len(result)}"
             )
         result = result[0]
-    return name, (result,) if name in together and not many else result
+    document: Document = loaded(name)(
+        (result,) if name in TOGETHER and not many else result, **context
+    )
+    return document
 
 
 def are_many(result: Any) -> bool:
@@ -612,26 +610,17 @@ def loaded(name: str) -> Any:
     return getattr(import_module(module), function)
 
 
-def row_for(result: Any, table: Mapping[str, str], *, face: str) -> str:
+def row_for(result: Any, table: Mapping[str, str]) -> str:
     """Return the row for the type of a result; several are of the type of the first.
 
-    Types are written as ``package.module.Name``, so that a table imports none of them. `face` is
-    what the table is about, such as "HTML report".
+    Types are written as ``package.module.Name``, so that a table imports none of them.
     """
     if are_many(result) and not result:
         raise SettingError("there is nothing to report: no results were given")
-    kind = _type_of(result)
-    found = _found(kind, table)
+    kind = type(result[0] if are_many(result) else result)
+    names = (f"{each.__module__}.{each.__qualname__}" for each in kind.__mro__)
+    found = next((table[name] for name in names if name in table), None)
     if found is None:
         known = ", ".join(sorted(each.rpartition(".")[2] for each in table))
-        raise SettingError(f"a {kind.__name__} has no {face}; there is one for: {known}")
+        raise SettingError(f"a {kind.__name__} has no report; there is one for: {known}")
     return found
-
-
-def _type_of(result: Any) -> type:
-    return type(result[0] if are_many(result) else result)
-
-
-def _found(kind: type, table: Mapping[str, str]) -> str | None:
-    rows = (table.get(f"{each.__module__}.{each.__qualname__}") for each in kind.__mro__)
-    return next(filter(None, rows), None)

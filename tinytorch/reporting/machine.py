@@ -1,84 +1,84 @@
-"""The machine and its ceilings in the terminal, with the roofline that they imply."""
+"""The machine and its ceilings, estimates for other devices and sizes, and choices of kernels."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-
-from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
-from rich.padding import Padding
-from rich.table import Table
-from rich.text import Text
+from collections.abc import Callable, Iterator
 
 from tinytorch.measure.ceilings import Ceilings, Rate
 from tinytorch.measure.environment import Environment
 from tinytorch.measure.samples import Samples
 from tinytorch.profiling.hardware import HardwareEstimate
-from tinytorch.profiling.size_laws import NOT_RESOLVED, Trend
+from tinytorch.profiling.size_laws import NOT_RESOLVED, SizePoint, Trend
 from tinytorch.profiling.size_scaling import SizeScaling
+from tinytorch.reporting.document import (
+    Banner,
+    Block,
+    Bullets,
+    Cell,
+    Column,
+    Document,
+    Facts,
+    LogPlot,
+    Paragraph,
+    Row,
+    Section,
+    Table,
+    Tone,
+)
 from tinytorch.reporting.forest_plot import ratio_text
 from tinytorch.reporting.quantities import (
     UNKNOWN,
-    WIDTH,
-    Column,
-    FittingTable,
     Mark,
     bytes_text,
     count_text,
     factor_text,
-    log_plot,
     percent_text,
     rate_text,
     seconds_text,
 )
-from tinytorch.reporting.roofline import INDENT, ridge_mark, roofline_picture
+from tinytorch.reporting.roofline import Roofline
 from tinytorch.transforms.kernel_choice import FASTER, Choice, KernelReport
 
-__all__ = ["render_estimate", "render_kernel_choices", "render_machine", "render_scaling"]
+__all__ = ["estimate_section", "kernels_document", "machine_document", "scaling_document"]
 
 
-def render_machine(
-    environment: Environment, ceilings: Ceilings, *, plain: bool = False
-) -> RenderableType:
-    """Lay out the machine, its measured ceilings and its roofline; `plain` is ASCII only."""
-    parts: list[RenderableType] = [
-        _heading("Machine"),
-        _machine(environment, ceilings),
-        _heading("Matrix products"),
-        _rates(ceilings),
-        _heading("Memory"),
-        _bandwidths(ceilings),
-        Text("A ceiling is what the best tenth of the n values reached.", style="dim"),
+def machine_document(environment: Environment, ceilings: Ceilings) -> Document:
+    """Return the machine, its measured ceilings and its roofline."""
+    pairs = [(name, text) for name, text in _machine_facts(environment, ceilings).items() if text]
+    about = Paragraph("Ceiling: the 90th percentile of n values.", "faint")
+    parts = [
+        Section("machine", "Machine", (Facts(pairs),)),
+        Section("products", "Matrix products", (_rates(ceilings),)),
+        Section("memory", "Memory", (_bandwidths(ceilings), about)),
+        *(_roofline(ceilings) if ceilings.rates else ()),
     ]
-    if ceilings.rates:
-        parts += [
-            _heading("Roofline"),
-            Text(roofline_picture(_peaks(ceilings), ceilings.bandwidths, plain=plain)),
-            _how_to_read(ceilings, plain=plain),
-            _heading("Ridge points, in FLOP per byte"),
-            _ridges(ceilings),
-            Text(
-                "Work with fewer FLOP per byte is limited by the memory that its data come from, "
-                "work with more by computing.",
-                style="dim",
-            ),
-        ]
-    return Group(*parts, *_missing(ceilings), *_doubts(ceilings))
+    if ceilings.not_measured:
+        missing = Facts([*ceilings.not_measured.items()])
+        parts.append(Section("missing", "Not measured", (missing,)))
+    return Document(
+        "Machine",
+        Banner(_summary(ceilings)),
+        parts,
+        _notes(ceilings),
+        environment,
+        {"ceilings": ceilings.to_dict()},
+        "machine.json",
+    )
 
 
-def _heading(text: str) -> RenderableType:
-    return Padding(Text(text, style="bold"), (1, 0, 0, 0))
+def _summary(ceilings: Ceilings) -> str:
+    """Return the highest peak of computing, and the bandwidth of the memory."""
+    last = ceilings.bandwidths[-1]
+    said = [f"{dtype} {rate_text(peak)}" for dtype, peak in [*_peaks(ceilings).items()][:1]]
+    return ", ".join([*said, f"{last.level} {rate_text(last.ceiling, 'B/s')}"])
 
 
-def _machine(environment: Environment, ceilings: Ceilings) -> Table:
-    table = Table.grid(padding=(0, 2))
-    table.add_column(style="dim")
-    table.add_column(overflow="fold")
-    for name, text in _machine_facts(environment, ceilings).items():
-        if text:
-            table.add_row(name, text)
-    return table
+def _notes(ceilings: Ceilings) -> list[str]:
+    warnings = [f"Warning: {note}" for note in ceilings.disturbances]
+    if warnings:
+        warnings.append("The true ceilings are probably higher; measure again with --refresh.")
+    return [*ceilings.notes, *warnings]
 
 
 def _machine_facts(environment: Environment, ceilings: Ceilings) -> dict[str, str]:
@@ -124,18 +124,30 @@ def _busy(environment: Environment) -> str:
 
 
 def _rates(ceilings: Ceilings) -> Table:
-    table = _table(("dtype", "library"), ("ceiling", "median", "spread", "n"))
-    for rate in ceilings.rates:
-        is_best = rate.ceiling == ceilings.peak_flops(rate.dtype)
-        table.add_row(
+    columns = [
+        Column("dtype"),
+        Column("library"),
+        Column("ceiling", "number"),
+        Column("median", "number"),
+        Column("spread", "number"),
+        Column("n", "number"),
+    ]
+    rows: list[list[Cell | str]] = [
+        [
             rate.dtype,
             rate.library,
-            Text(_rate_text(rate, rate.ceiling), style="bold" if is_best else ""),
-            _rate_text(rate, rate.median),
-            percent_text(rate.spread),
-            str(rate.samples.count),
-        )
-    return table
+            Cell(
+                _rate_text(rate, rate.ceiling),
+                rate.ceiling,
+                tone="hot" if rate.ceiling == ceilings.peak_flops(rate.dtype) else "",
+            ),
+            Cell(_rate_text(rate, rate.median), rate.median),
+            Cell(percent_text(rate.spread), rate.spread),
+            Cell(str(rate.samples.count), rate.samples.count),
+        ]
+        for rate in ceilings.rates
+    ]
+    return Table(columns, rows)
 
 
 def _rate_text(rate: Rate, number: float) -> str:
@@ -143,199 +155,163 @@ def _rate_text(rate: Rate, number: float) -> str:
 
 
 def _bandwidths(ceilings: Ceilings) -> Table:
-    table = _table(("level",), ("holds", "ceiling", "read", "spread", "copy", "spread", "n"))
-    for each in ceilings.bandwidths:
-        table.add_row(
+    titles = ("holds", "ceiling", "read", "spread", "copy", "spread", "n")
+    columns = [Column("level"), *(Column(title, "number") for title in titles)]
+    rows: list[list[Cell | str]] = [
+        [
             each.level,
-            bytes_text(each.capacity_bytes) if each.capacity_bytes else "-",
-            Text(rate_text(each.ceiling, "B/s"), style="bold"),
+            bytes_text(each.capacity_bytes) if each.capacity_bytes else UNKNOWN,
+            Cell(rate_text(each.ceiling, "B/s"), each.ceiling, tone="hot"),
             *_use(each.read),
             *_use(each.copy),
             str(each.copy.count),
-        )
-    return table
+        ]
+        for each in ceilings.bandwidths
+    ]
+    return Table(columns, rows)
 
 
 def _use(samples: Samples | None) -> tuple[str, str]:
     if samples is None:
-        return "-", "-"
+        return UNKNOWN, UNKNOWN
     return rate_text(samples.median, "B/s"), percent_text(samples.stability.relative_spread)
 
 
-def _table(left: Sequence[str], right: Sequence[str]) -> Table:
-    table = Table(box=None, pad_edge=False)
-    for name in left:
-        table.add_column(name)
-    for name in right:
-        table.add_column(name, justify="right")
-    return table
-
-
-def _how_to_read(ceilings: Ceilings, *, plain: bool) -> RenderableType:
-    fastest_first = sorted(ceilings.bandwidths, key=lambda each: -each.ceiling)
+def _roofline(ceilings: Ceilings) -> Iterator[Section]:
+    peaks, levels = _peaks(ceilings), ceilings.bandwidths
+    fastest_first = sorted(levels, key=lambda each: -each.ceiling)
     slopes = ", ".join(f"{each.level} {rate_text(each.ceiling, 'B/s')}" for each in fastest_first)
-    last = ceilings.bandwidths[-1].level
-    lines = (
-        f"slopes from left: {slopes}",
-        f"{ridge_mark(plain=plain)} where the slope of {last} meets a roof",
+    how = (
+        Paragraph(f"Bandwidths, left to right: {slopes}.", "faint"),
+        Paragraph(f"Marks on the axis: ridge points of {levels[-1].level}.", "faint"),
     )
-    return Padding(Text("\n".join(lines)), (0, 0, 0, INDENT))
-
-
-def _ridges(ceilings: Ceilings) -> Table:
-    table = _table(("dtype",), [f"from {each.level}" for each in ceilings.bandwidths])
-    for dtype, peak in _peaks(ceilings).items():
-        numbers = (count_text(peak / each.ceiling) for each in ceilings.bandwidths)
-        table.add_row(dtype, *numbers)
-    return table
+    yield Section("roofline", "Roofline", (Roofline(peaks, levels), *how))
+    columns = [Column("dtype"), *(Column(f"from {each.level}", "number") for each in levels)]
+    rows: list[list[Cell | str]] = [
+        [dtype, *(Cell(count_text(peak / x.ceiling), peak / x.ceiling) for x in levels)]
+        for dtype, peak in peaks.items()
+    ]
+    about = "Memory-bound with fewer FLOP per byte, compute-bound with more."
+    ridges = (Table(columns, rows), Paragraph(about, "faint"))
+    yield Section("ridges", "Ridge points, in FLOP per byte", ridges)
 
 
 def _peaks(ceilings: Ceilings) -> dict[str, float]:
-    """Give the peak of each dtype, highest first."""
+    """Return the peak of each dtype, highest first."""
     peaks = {rate.dtype: ceilings.peak_flops(rate.dtype) or 0.0 for rate in ceilings.rates}
     return dict(sorted(peaks.items(), key=lambda item: -item[1]))
 
 
-def _missing(ceilings: Ceilings) -> list[RenderableType]:
-    if not ceilings.not_measured:
-        return []
-    table = Table.grid(padding=(0, 2))
-    table.add_column()
-    table.add_column(style="dim", overflow="fold")
-    for what, why in ceilings.not_measured.items():
-        table.add_row(what, why)
-    return [_heading("Not measured"), table]
-
-
-def _doubts(ceilings: Ceilings) -> list[RenderableType]:
-    lines = [Text(f"Note: {note}", style="dim") for note in ceilings.notes]
-    lines += [Text(f"Doubt: {note}", style="yellow") for note in ceilings.disturbances]
-    if ceilings.disturbances:
-        advice = "The true ceilings are probably higher; measure again with --refresh when quiet."
-        lines.append(Text(advice, style="yellow"))
-    return [Text(""), *lines] if lines else []
-
-
 # ---------------------------------------------------------------- the estimate for another device
-# in the terminal
 
 
-def render_estimate(estimate: HardwareEstimate) -> RenderableType:
-    """Lay out what a call would take, and cost, on another device."""
-    grid = Table.grid(padding=(0, 2))
-    grid.add_column(style="dim", no_wrap=True)
-    grid.add_column()
-    for name, text in _rows(estimate).items():
-        grid.add_row(name, text)
-    return Group(
-        Text(f"On {estimate.device.name}: an estimate, not a measurement", style="bold"),
-        grid,
-        *(Text(f"- {note}", style="yellow") for note in estimate.notes),
-    )
+def estimate_section(estimate: HardwareEstimate) -> Section:
+    """Return what a call would take, and cost, on another device."""
+    title = f"On {estimate.device.name}: an estimate, not a measurement"
+    blocks = (Facts([*_estimated(estimate)]), Bullets(estimate.notes, tone="unknown"))
+    return Section("estimate", title, blocks)
 
 
-def _rows(estimate: HardwareEstimate) -> dict[str, str]:
-    rows = {
-        "at best": f"{seconds_text(estimate.at_best_s)} for a call, by roofline from "
-        f"{estimate.device.source}"
-    }
+def _estimated(estimate: HardwareEstimate) -> Iterator[tuple[str, str]]:
+    source = estimate.device.source
+    yield "at best", f"{seconds_text(estimate.at_best_s)} for a call, by roofline from {source}"
+    expected = "unknown: the ceilings of this machine were not measured"
     if estimate.expected_s is not None:
-        rows["expected"] = (
+        expected = (
             f"{seconds_text(estimate.expected_s)}, if it stays as far above its bound as here: "
             f"{factor_text(estimate.optimism)} "
             f"({seconds_text(estimate.here_measured_s)} measured, "
             f"{seconds_text(estimate.here_at_best_s)} at best)"
         )
-    else:
-        rows["expected"] = "not known: the ceilings of this machine were not measured"
+    yield "expected", expected
     best, likely = estimate.cost_per_million(expected=False), estimate.cost_per_million()
     if best is not None:
         words = f"{count_text(best)} at best"
         words += f", {count_text(likely)} expected" if likely is not None else ""
-        rows["price"] = f"{words}, for a million calls at {estimate.price_per_hour:g} an hour"
-    return rows
+        yield "price", f"{words}, for a million calls at {estimate.price_per_hour:g} an hour"
 
 
-# ---------------------------------------------------------------- a prediction over sizes in the
-# terminal
+# ---------------------------------------------------------------- a prediction over sizes
 
 Write = Callable[[float | None], str]
 
 MEASURED, PREDICTED, CHECKED = "●", "◇", "x"
 
 
-def render_scaling(scaling: SizeScaling) -> RenderableType:
-    """Lay out what was measured, the laws through it, the prediction and the check."""
-    head = f"{scaling.framework} on {scaling.device}, by {scaling.axis}"
-    usual = f"example inputs have {scaling.usual}"
-    return Group(
-        Text.assemble((scaling.name, "bold"), "  ", (f"{head}; {usual}", "dim")),
-        Text(""),
-        _points(scaling),
-        Text(""),
-        _Picture(scaling),
-        Text(f"  {MEASURED} measured  {_legend(scaling)}", style="dim"),
-        Text(""),
-        _trends(scaling),
-        Text(""),
-        *_verdict(scaling),
-        *(Text(f"- {note}", style="yellow") for note in scaling.all_notes),
+def scaling_document(scaling: SizeScaling) -> Document:
+    """Return the prediction and its check, what was measured, and the laws through it."""
+    where = f"{scaling.framework} on {scaling.device}, by {scaling.axis}"
+    return Document(
+        scaling.name,
+        _scaling_banner(scaling),
+        (_points(scaling), _scaling_plot(scaling), _trends(scaling)),
+        scaling.all_notes,
+        raw=scaling.to_dict(),
+        file_name="scaling.json",
+        subtitle=f"{where}; example inputs have {scaling.usual}",
     )
 
 
-def _points(scaling: SizeScaling) -> FittingTable:
-    points = [*scaling.points, *([scaling.check] if scaling.check else [])]
-    intervals = [point.latency.median_interval() for point in points]
-    return FittingTable(
-        "size",
-        [Text(f"{p.size} (check)" if p is scaling.check else str(p.size)) for p in points],
-        [
-            Column("time", [seconds_text(point.latency.median) for point in points]),
-            Column(
-                "interval",
-                [f"{seconds_text(each.low)} to {seconds_text(each.high)}" for each in intervals],
-                2,
-            ),
-            Column("n", [str(point.latency.count) for point in points], 3),
-            Column("FLOPs", [count_text(point.flops) for point in points], 1),
-            Column("peak memory", [bytes_text(point.peak_bytes) for point in points], 1),
-        ],
+def _scaling_banner(scaling: SizeScaling) -> Banner:
+    """Say what is predicted, and for each quantity whether the check found it there."""
+    verdict = f"{seconds_text(scaling.time.value)} predicted at {scaling.at}"
+    if scaling.check is None:
+        reach = f"95% interval {_range(scaling.time, seconds_text)}."
+        return Banner(verdict, reach if scaling.time.is_shown else "Inconclusive: see the notes.")
+    parts = [
+        f"{trend.quantity} {write(trend.measured)} {_finding(trend)}"
+        for trend, write in _written(scaling)
+    ]
+    tones: dict[bool | None, Tone] = {True: "good", False: "bad", None: "unknown"}
+    return Banner(
+        verdict, f"Checked at {scaling.at}: {', '.join(parts)}.", tone=tones[scaling.holds]
     )
 
 
-@dataclass(frozen=True)
-class _Picture:
-    """Time over the size, as wide as the terminal allows."""
-
-    scaling: SizeScaling
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        time, at, check = self.scaling.time, self.scaling.at, self.scaling.check
-        marks = [Mark(point.size, point.latency.median, MEASURED) for point in self.scaling.points]
-        # A bar for an interval that shows nothing would leave no room for what was measured.
-        ends = time.interval if time.is_shown else None
-        low, high = (ends.low, ends.high) if ends else (None, None)
-        marks.append(Mark(at, time.value, PREDICTED, low=low, high=high))
-        if check is not None:
-            marks.append(Mark(at, check.latency.median, CHECKED))
-        picture = log_plot(
-            marks,
-            time.value_at,
-            x_text=lambda size: f"{size:g}",
-            y_text=seconds_text,
-            width=min(WIDTH, options.max_width),
-        )
-        yield Text(picture, no_wrap=True, overflow="crop")
+def _points(scaling: SizeScaling) -> Table:
+    columns = [
+        Column("size"),
+        Column("time", "number"),
+        Column("interval", "number", rank=2),
+        Column("n", "number", rank=3),
+        Column("FLOPs", "number", rank=1),
+        Column("peak memory", "number", rank=1),
+    ]
+    rows = [_size_row(point, str(point.size)) for point in scaling.points]
+    if scaling.check:
+        rows.append(_size_row(scaling.check, f"{scaling.check.size} (check)"))
+    return Table(columns, rows)
 
 
-def _legend(scaling: SizeScaling) -> str:
-    bar = " with its interval" if scaling.time.is_shown else ""
-    check = f"  {CHECKED} measured for the check" if scaling.check else ""
-    return f"{PREDICTED} predicted{bar}{check}"
+def _size_row(point: SizePoint, name: str) -> list[Cell | str]:
+    interval = point.latency.median_interval()
+    return [
+        Cell(name, point.size),
+        Cell(seconds_text(point.latency.median), point.latency.median),
+        f"{seconds_text(interval.low)} to {seconds_text(interval.high)}",
+        Cell(str(point.latency.count), point.latency.count),
+        Cell(count_text(point.flops), point.flops),
+        Cell(bytes_text(point.peak_bytes), point.peak_bytes),
+    ]
+
+
+def _scaling_plot(scaling: SizeScaling) -> LogPlot:
+    time, at, check = scaling.time, scaling.at, scaling.check
+    marks = [Mark(point.size, point.latency.median, MEASURED) for point in scaling.points]
+    # A bar for an interval that shows nothing would leave no room for what was measured.
+    ends = time.interval if time.is_shown else None
+    low, high = (ends.low, ends.high) if ends else (None, None)
+    marks.append(Mark(at, time.value, PREDICTED, low=low, high=high))
+    legend = [f"{MEASURED} measured", f"{PREDICTED} predicted"]
+    legend[-1] += " with its interval" if time.is_shown else ""
+    if check is not None:
+        marks.append(Mark(at, check.latency.median, CHECKED))
+        legend.append(f"{CHECKED} measured for the check")
+    return LogPlot(marks, law=time.value_at, y_unit="s", title="  ".join(legend))
 
 
 def _written(scaling: SizeScaling) -> list[tuple[Trend, Write]]:
-    """Give the trends that there are, each with how to write its numbers."""
+    """Return the trends that there are, each with how to write its numbers."""
     pairs: list[tuple[Trend | None, Write]] = [
         (scaling.time, seconds_text),
         (scaling.flops, count_text),
@@ -344,19 +320,28 @@ def _written(scaling: SizeScaling) -> list[tuple[Trend, Write]]:
     return [(trend, write) for trend, write in pairs if trend is not None]
 
 
-def _trends(scaling: SizeScaling) -> FittingTable:
-    rows = _written(scaling)
-    return FittingTable(
-        f"at {scaling.at}",
-        [Text(trend.quantity) for trend, _ in rows],
+def _trends(scaling: SizeScaling) -> Table:
+    columns = [
+        Column(f"at {scaling.at}"),
+        Column("predicted", "number"),
+        Column("95% interval", "number", rank=2),
+        Column("measured", "number", rank=3),
+        Column("exponent", "number", rank=1),
+        Column("grows", rank=4),
+    ]
+    rows: list[list[Cell | str]] = [
         [
-            Column("predicted", [write(trend.value) for trend, write in rows]),
-            Column("95% interval", [_range(trend, write) for trend, write in rows], 2),
-            Column("measured", [_truth(trend, write) for trend, write in rows], 3),
-            Column("exponent", [_exponent(trend) for trend, _ in rows], 1),
-            Column("grows", [_words(trend) for trend, _ in rows], 4, "left"),
-        ],
-    )
+            trend.quantity,
+            write(trend.value),
+            _range(trend, write),
+            "" if trend.measured is None else write(trend.measured),
+            _exponent(trend),
+            # A note has the whole sentence, for which a table has no room.
+            "not resolved" if trend.words == NOT_RESOLVED else trend.words,
+        ]
+        for trend, write in _written(scaling)
+    ]
+    return Table(columns, rows, is_sortable=False)
 
 
 def _range(trend: Trend, write: Write) -> str:
@@ -367,31 +352,10 @@ def _range(trend: Trend, write: Write) -> str:
     return f"{write(trend.interval.low)} to {write(trend.interval.high)}"
 
 
-def _truth(trend: Trend, write: Write) -> str:
-    return "" if trend.measured is None else write(trend.measured)
-
-
 def _exponent(trend: Trend) -> str:
     exponent, reach = f"{trend.law.exponent:.2f}", trend.exponent_reach
     is_open = trend.law.is_exact or not math.isfinite(reach)
     return exponent if is_open else f"{exponent} ± {reach:.2f}"
-
-
-def _words(trend: Trend) -> str:
-    # A note has the whole sentence, for which a table has no room.
-    return "not resolved" if trend.words == NOT_RESOLVED else trend.words
-
-
-def _verdict(scaling: SizeScaling) -> list[Text]:
-    """Say for each quantity whether the check found it where it was predicted."""
-    if scaling.check is None:
-        return []
-    parts = [
-        f"{trend.quantity} {write(trend.measured)} {_finding(trend)}"
-        for trend, write in _written(scaling)
-    ]
-    style = {True: "green", False: "red", None: "yellow"}[scaling.holds]
-    return [Text(f"Checked at {scaling.at}: {', '.join(parts)}.", style=style)]
 
 
 def _finding(trend: Trend) -> str:
@@ -405,49 +369,62 @@ def _finding(trend: Trend) -> str:
 
 
 # ---------------------------------------------------------------- which implementation of an
-# operation won where, as a table
+# operation won where
 
 LEGEND = (
     "Columns with the name of an implementation: its time over that of the chosen one, with the "
     "interval. The default changes only where another one is shown to be faster; what computes "
     "something else than the reference is never chosen."
 )
+NO_CHOICES = "no choices yet: they are made at the first call of an operation, or by tune()"
 
 
-def render_kernel_choices(report: KernelReport) -> RenderableType:
-    """Lay out a row for each operation and size class, and below why some were left out."""
-    if not report.rows:
-        return Group(
-            Text("no choices yet: they are made at the first call of an operation, or by tune()"),
-            *_notes(report),
-        )
-    rows = report.rows
-    table = FittingTable(
-        "operation",
-        [Text(row.op, style="bold" if row.verdict == FASTER else "") for row in rows],
-        [
-            Column("size class", [row.size_class for row in rows], 3, "left", least=24),
-            Column("chosen", [row.chosen for row in rows], 0, "left"),
-            Column("verdict", [_choice_verdict(row) for row in rows], 1, "left"),
-            *(
-                Column(name, [_against(row, name) for row in rows], 2)
-                for name in _implementations(report)
-            ),
-            Column("call", [_seconds(row) for row in rows], 4),
-            Column("n", [str(row.n) if row.n else UNKNOWN for row in rows], 5),
-        ],
-        label_least=12,
-    )
-    return Group(_headline(report), Text(""), table, Text(""), Text(LEGEND, "dim"), *_notes(report))
-
-
-def _headline(report: KernelReport) -> Text:
+def kernels_document(report: KernelReport) -> Document:
+    """Return a row for each operation and size class, and why some were left out."""
     faster = sum(row.verdict == FASTER for row in report.rows)
-    return Text(
+    verdict = (
         f"another implementation than the default is faster in {faster} of {len(report.rows)} "
-        "operations and size classes",
-        style="bold",
+        "operations and size classes"
     )
+    names = _implementations(report)
+    columns = [
+        Column("operation", least=12),
+        Column("size class", rank=3, least=24),
+        Column("chosen"),
+        Column("verdict", rank=1),
+        *(Column(name, "number", rank=2) for name in names),
+        Column("call", "number", rank=4),
+        Column("n", "number", rank=5),
+    ]
+    table = Table(columns, [_choice_row(row, names) for row in report.rows])
+    blocks: list[Block] = [table, Paragraph(LEGEND, "faint")]
+    left_out = dict.fromkeys(
+        f"{row.op}, {rival.name} left out: {rival.note}"
+        for row in report.rows
+        for rival in row.rivals
+        if rival.note
+    )
+    return Document(
+        "Kernel choices",
+        Banner(verdict if report.rows else NO_CHOICES),
+        blocks if report.rows else (),
+        (*left_out, *report.notes),
+        raw=report.to_dict(),
+        file_name="kernels.json",
+    )
+
+
+def _choice_row(row: Choice, names: list[str]) -> Row:
+    cells: list[Cell | str] = [
+        row.op,
+        row.size_class,
+        row.chosen,
+        f"faster than {row.default}" if row.verdict == FASTER else row.verdict,
+        *(_against(row, name) for name in names),
+        Cell(UNKNOWN if row.seconds is None else seconds_text(row.seconds), row.seconds),
+        Cell(str(row.n) if row.n else UNKNOWN, row.n),
+    ]
+    return Row(cells, tone="hot" if row.verdict == FASTER else "")
 
 
 def _implementations(report: KernelReport) -> list[str]:
@@ -455,10 +432,6 @@ def _implementations(report: KernelReport) -> list[str]:
         name for row in report.rows for name in (row.chosen, *(each.name for each in row.rivals))
     )
     return list(dict.fromkeys(names))
-
-
-def _choice_verdict(row: Choice) -> str:
-    return f"faster than {row.default}" if row.verdict == FASTER else row.verdict
 
 
 def _against(row: Choice, name: str) -> str:
@@ -471,19 +444,3 @@ def _against(row: Choice, name: str) -> str:
         return "left out"
     ratio = rival.ratio
     return f"{ratio_text(ratio.value)} ({ratio.low:.2f}-{ratio.high:.2f})"
-
-
-def _seconds(row: Choice) -> str:
-    return UNKNOWN if row.seconds is None else seconds_text(row.seconds)
-
-
-def _notes(report: KernelReport) -> Iterator[Text]:
-    seen: set[str] = set()
-    for row in report.rows:
-        for rival in row.rivals:
-            text = f"- {row.op}, {rival.name} left out: {rival.note}"
-            if rival.note and text not in seen:
-                seen.add(text)
-                yield Text(text, "dim")
-    for note in report.notes:
-        yield Text(f"- {note}", "dim")

@@ -29,10 +29,9 @@ from tinytorch.reporting.document import (
     Strong,
     Table,
     Words,
-    builder_of,
+    depths,
     document_of,
-    has_builder,
-    loaded,
+    open_rows,
     pieces,
 )
 from tinytorch.reporting.quantities import UNKNOWN, sparkline
@@ -181,6 +180,7 @@ def _preformatted(block: Preformatted) -> list[str]:
 
 def _table(block: Table) -> list[str]:
     columns, rows = block.filled()
+    rows = list(open_rows(rows))
     marks = [TONE_MARKS.get(row.tone, "") for row in rows]
     heads = [escaped(column.title) for column in columns]
     alignments: list[Alignment] = [
@@ -193,6 +193,8 @@ def _table(block: Table) -> list[str]:
         ]
         for row in rows
     ]
+    for line, depth in zip(lines, depths(rows), strict=True):
+        line[0] = f"{'&emsp;' * depth}{line[0]}"
     if any(marks):
         heads, alignments = ["", *heads], ["left", *alignments]
         lines = [[mark, *line] for mark, line in zip(marks, lines, strict=True)]
@@ -231,6 +233,9 @@ def _beside(block: Beside) -> list[str]:
 
 def _section(section: Section) -> list[str]:
     body = _blocks(section.blocks)
+    if section.is_detail:
+        said = [escaped(section.about), ""] if section.about and body else []
+        return folded(section.title, [*said, *body][:-1])
     about = f" {escaped(section.about)}" if section.about else ""
     return [f"**{escaped(section.title)}**{about}", "", *body] if body else []
 
@@ -281,30 +286,16 @@ def notebook_html(renderable: RenderableType, *, width: int = 140) -> str:
     return console.export_html(inline_styles=True, code_format=HTML)
 
 
-# ---------------------------------------------------------------- results as Markdown, for a pull
-# request or a wiki: the twins of what the terminal shows
-
-# Type of a result -> the module and the function that write it. By name, so that nobody waits for
-# those of other results.
-WRITERS = {
-    "tinytorch.profiling.profile.Profile": "tinytorch.reporting.profile:profile_markdown",
-}
-
-
-TOGETHER: tuple[str, ...] = ()
+# ---------------------------------------------------------------- any result as Markdown
 
 
 def report_markdown(result: Any, **context: Any) -> str:
-    """Write a profile, comparison or optimization, the outcomes of a suite, or some trends.
+    """Return a profile, comparison or optimization, the outcomes of a suite, or some trends.
 
-    Outcomes and trends come as sequences. What a writer can say beside the result goes into
+    Outcomes and trends come as sequences. What a document can say beside the result goes into
     `context`, such as the `name` of a suite.
     """
-    if has_builder(result):
-        return write(document_of(result, **context))
-    builder, result = builder_of(result, WRITERS, together=TOGETHER, face="Markdown")
-    written: str = loaded(builder)(result, **context)
-    return written
+    return write(document_of(result, **context))
 
 
 def _joined(lines: Sequence[str]) -> str:

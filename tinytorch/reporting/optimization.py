@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from tinytorch.errors import TinyTorchError
 from tinytorch.measure.estimate import Estimate
-from tinytorch.reporting.advice import (
-    RISKS,
-    agreement_words,
-    outcome_words,
-    predicted_words,
-)
+from tinytorch.reporting.advice import advice_section, agreement_words
 from tinytorch.reporting.comparison import (
     measured_rows,
     preparation_lines,
@@ -28,14 +24,11 @@ from tinytorch.reporting.document import (
     Column,
     Document,
     Folded,
-    Item,
     Only,
     Paragraph,
     ParetoPlot,
     ParetoPoint,
     Preformatted,
-    ProfileFlame,
-    ProfilePart,
     Row,
     Section,
     Strong,
@@ -43,6 +36,7 @@ from tinytorch.reporting.document import (
     Tone,
     Words,
 )
+from tinytorch.reporting.layers import layers_section
 from tinytorch.reporting.optimization_words import (
     BASELINE_NAME,
     TONES,
@@ -67,6 +61,7 @@ from tinytorch.reporting.optimization_words import (
     verdict_word,
     why_slow,
 )
+from tinytorch.reporting.profile import roofline_section, time_section
 from tinytorch.reporting.quantities import UNKNOWN, factor_text, seconds_text
 from tinytorch.reporting.transforms import gain_text, settings_text, skipped_lines
 from tinytorch.transforms.plan import Plan
@@ -402,13 +397,13 @@ def _suggestions(optimization: Optimization) -> Iterator[Section]:
             Column("", about="whether it is as predicted", rank=2),
         ]
         table = Table(columns, [_suggestion_row(optimization, each) for each in done])
-        evidence = Bullets([_suggestion(optimization, each) for each in done])
-        blocks = (table, Folded("Evidence", (evidence,)))
+        tried = {x.entry: found for x in done if (found := optimization.outcome_of(x))}
+        evidence = advice_section(done, tried).blocks
+        blocks = (table, Folded("Evidence", evidence))
         about = "Predicted within what Amdahl's law and the roofline allow, before any was tried."
         yield Section("advice", "Suggestions, and what came of each alone", blocks, about)
     if manual:
-        steps = Bullets([_suggestion(optimization, each) for each in manual])
-        yield Section("next", "Manual steps", (steps,))
+        yield Section("next", "Manual steps", advice_section(manual).blocks)
 
 
 def _suggestion_row(optimization: Optimization, advice: Advice) -> Row:
@@ -425,18 +420,6 @@ def _suggestion_row(optimization: Optimization, advice: Advice) -> Row:
         agreement_words(advice, tried) if tried else "",
     )
     return Row(cells, tone="" if tried else "faint")
-
-
-def _suggestion(optimization: Optimization, advice: Advice) -> Item:
-    head: Words = (Strong(advice.title), f" ({advice.entry})" if advice.entry else "")
-    below = [*advice.evidence, f"predicted: {predicted_words(advice)}"]
-    if advice.entry:
-        below.append(f"tried: {outcome_words(advice, optimization.outcome_of(advice))}")
-    if advice.risk:
-        below.append(f"risk: {RISKS.get(advice.risk, advice.risk)}")
-    if advice.cost:
-        below.append(f"cost: {advice.cost}")
-    return Item(head, below)
 
 
 # ---------------------------------------------------------------- what to do with it
@@ -456,7 +439,6 @@ def _profile(optimization: Optimization) -> Iterator[Section]:
     """Yield where the time of the baseline goes; what was read back has no profile."""
     if optimization.profile is None:
         return
-    titles = {"time": "Where the time goes", "layers": "Layers", "roofline": "Roofline"}
-    for anchor, title in titles.items():
-        kind = ProfileFlame if anchor == "time" else ProfilePart
-        yield Section(anchor, title, (kind(optimization.profile, anchor),))
+    yield time_section(optimization.profile)
+    for section in (layers_section(optimization.profile), roofline_section(optimization.profile)):
+        yield replace(section, blocks=(Only(("html",), section.blocks),))

@@ -26,7 +26,7 @@ from tinytorch.reporting.comparison import (
     speedup_text,
 )
 from tinytorch.reporting.comparison import TONES as VERDICT_TONES
-from tinytorch.reporting.document import notes_once
+from tinytorch.reporting.document import Tone, notes_once
 from tinytorch.reporting.forest_plot import ForestPlot
 from tinytorch.reporting.profile_words import device_sentence, mostly_waits, reasons
 from tinytorch.reporting.quantities import (
@@ -62,7 +62,6 @@ from tinytorch.tuning.ranking import OBJECTIVE_OF, value_at
 __all__ = [
     "AIMS",
     "BASELINE_NAME",
-    "STYLES",
     "TONES",
     "ablation_plot",
     "accuracy_change",
@@ -98,7 +97,7 @@ AIMS = {
     "size": "smaller on disk",
 }
 """Goal -> what the model should become."""
-TONES = {
+TONES: dict[str, Tone] = {
     BETTER: "good",
     NO_GAIN: "neutral",
     WORSE: "bad",
@@ -111,8 +110,6 @@ TONES = {
     NOT_TRIED: "unknown",
 }
 """Outcome -> how it looks."""
-STYLES = {"good": "green", "bad": "red", "neutral": "cyan", "unknown": "yellow"}
-"""Tone -> colour in a terminal."""
 
 
 def attempt_phrases(attempt: Attempt, goal: str = "latency") -> list[str]:

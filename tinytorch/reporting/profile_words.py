@@ -1,10 +1,8 @@
-"""What a profile says in words: the same sentences in the terminal and on a page."""
+"""The sentences of a profile, which other results repeat."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-
-from rich.text import Text
 
 from tinytorch.measure.estimate import Estimate
 from tinytorch.profiling.layers import BACKWARD, UPDATE
@@ -26,7 +24,6 @@ from tinytorch.reporting.quantities import (
 )
 
 __all__ = [
-    "USUAL_CONFIDENCE",
     "caveat_lines",
     "device_sentence",
     "doubts",
@@ -43,9 +40,9 @@ __all__ = [
 USUAL_CONFIDENCE = 0.95
 MOSTLY = 0.5
 FAR_BELOW = 0.1
-"""Work that reaches less of what its ceiling allows is hardly held back by that ceiling."""
+"""Work that achieves less of what is attainable is hardly held back by that ceiling."""
 PLACES_SHOWN = 3
-"""Of the layers where something was not counted, so many are named."""
+"""Layers that are named where something was not counted."""
 
 
 def setting_words(profile: Profile, facts: ProfileFacts) -> str:
@@ -58,84 +55,83 @@ def setting_words(profile: Profile, facts: ProfileFacts) -> str:
 
 
 def head_rows(profile: Profile, facts: ProfileFacts) -> Iterator[tuple[str, str, str]]:
-    """Yield name and value of what a call takes, does and holds, and what speaks against it."""
-    latency = profile.latency
-    interval = latency.median_interval(USUAL_CONFIDENCE)
-    confidence = min(interval.coverage, USUAL_CONFIDENCE)
-    doubt = f"median; {confidence:.0%} interval {interval_text(interval)}, n={latency.count}"
-    if latency.count == 1:
-        doubt = "of one call; how much it varies is not known"
-    yield "latency", seconds_text(latency.median), doubt
+    """Yield name, value and details of what a call takes, does and holds."""
+    yield "latency", seconds_text(profile.latency.median), _latency_details(profile)
     if profile.throughput is not None:
         yield "throughput", f"{count_text(profile.throughput)} examples/s", ""
-    for name, text in _work_rows(profile, facts):
-        yield name, text, ""
+    if profile.idle_share is not None:
+        yield "device idle", percent_text(profile.idle_share), "of a call"
+    yield from _work_rows(profile, facts)
     held = bytes_text(profile.parameter_bytes)
     if profile.buffer_bytes:
         held += f", with buffers {bytes_text(profile.parameter_bytes + profile.buffer_bytes)}"
-    yield "parameters", f"{count_text(profile.parameter_count)}, {held}", ""
+    yield "parameters", count_text(profile.parameter_count), held
     if profile.operations:
-        made = f"the call itself made {bytes_text(profile.memory.peak_activation_bytes)}"
-        yield "peak memory", f"{bytes_text(facts.peak_bytes)}; {made}", ""
+        made = f"allocated by the call: {bytes_text(profile.memory.peak_activation_bytes)}"
+        yield "peak memory", bytes_text(facts.peak_bytes), made
     elif facts.peak_bytes:
-        unseen = "what the call itself makes was not seen"
-        yield "peak memory", f"{bytes_text(facts.peak_bytes)}; {unseen}", ""
+        yield "peak memory", bytes_text(facts.peak_bytes), "allocations by the call not recorded"
 
 
-def _work_rows(profile: Profile, facts: ProfileFacts) -> Iterator[tuple[str, str]]:
-    """Give what a call computes and how fast, or what it moves if it computes nothing."""
+def _latency_details(profile: Profile) -> str:
+    count = profile.latency.count
+    if count == 1:
+        return "n=1: variation unknown"
+    interval = profile.latency.median_interval(USUAL_CONFIDENCE)
+    confidence = min(interval.coverage, USUAL_CONFIDENCE)
+    return f"median; {confidence:.0%} interval {interval_text(interval)}, n={count}"
+
+
+def _work_rows(profile: Profile, facts: ProfileFacts) -> Iterator[tuple[str, str, str]]:
+    """Yield what a call computes and how fast, or what it moves if it computes nothing."""
     if not profile.operations:
-        yield "work", "not known: no operation was recorded"
+        yield "work", "unknown", "no operation was recorded"
         return
     if not facts.flops_per_s and profile.bytes_moved:
-        yield "work", f"no FLOP; {bytes_text(profile.bytes_moved)} moved"
-        yield "reached", _bandwidth_text(profile, facts)
+        yield "work", "0 FLOP", f"{bytes_text(profile.bytes_moved)} moved"
+        yield "achieved", *_achieved_bandwidth(profile, facts)
         return
-    yield (
-        "work",
-        f"{rate_text(profile.flops, 'FLOP')} ({count_text(profile.macs)} multiply-accumulates of "
-        f"contractions, two FLOP each) and {rate_text(profile.other_flops, 'FLOP')} of other kinds",
-    )
+    work = f"{count_text(profile.macs)} MACs of contractions, two FLOP each"
     if profile.causal_macs < profile.macs:
-        hidden = f"{count_text(profile.causal_macs)} multiply-accumulates"
-        yield "", f"without what causal masks hide {hidden}"
-    reached = rate_text(facts.flops_per_s)
+        work += f" ({count_text(profile.causal_macs)} MACs without what causal masks hide)"
+    other = f"{rate_text(profile.other_flops, 'FLOP')} other"
+    yield "work", rate_text(profile.flops, "FLOP"), f"{work}; and {other}"
+    share = f"the {facts.dtype} peak was not measured"
     if facts.of_peak is not None and profile.ceilings is not None:
         peak = rate_text(profile.ceilings.peak_flops(facts.dtype))
-        share = percent_text(facts.of_peak)
-        reached += f", {share} of the {facts.dtype} peak measured here, {peak}"
-    yield "reached", reached
+        share = f"{percent_text(facts.of_peak)} of the measured {facts.dtype} peak, {peak}"
+    yield "achieved", rate_text(facts.flops_per_s), share
 
 
-def _bandwidth_text(profile: Profile, facts: ProfileFacts) -> str:
-    reached = rate_text(profile.bytes_moved / profile.latency.median, "B/s")
+def _achieved_bandwidth(profile: Profile, facts: ProfileFacts) -> tuple[str, str]:
+    achieved = rate_text(profile.bytes_moved / profile.latency.median, "B/s")
     if facts.of_attainable is None or profile.ceilings is None:
-        return reached
+        return achieved, ""
     size = profile.working_set_bytes
     level, most = profile.ceilings.level(size), profile.ceilings.bandwidth(size)
-    share = f"{percent_text(facts.of_attainable)} of the bandwidth of {level}"
-    return f"{reached}, {share} measured here, {rate_text(most, 'B/s')}"
+    share = f"{percent_text(facts.of_attainable)} of the measured bandwidth of {level}"
+    return achieved, f"{share}, {rate_text(most, 'B/s')}"
 
 
 def reasons(profile: Profile, facts: ProfileFacts) -> Iterator[str]:
-    """Give the sentences that say why the model takes its time."""
+    """Yield the sentences that say why the model takes its time."""
     found = facts.bottleneck
     is_starved = facts.device is not None and mostly_waits(facts.device)
     if is_starved and facts.device is not None:
         yield device_sentence(facts.device)
     yield _bottleneck_sentence(profile, facts)
     if found is not None and found.speedups[2.0] is not None:
-        whole = "kernels together" if is_starved else "whole"
-        end = ", and a call hardly: the device would wait longer" if is_starved else ""
+        whole = "for the kernels" if is_starved else "overall"
+        end = "; a call hardly gains, the device would be idle for longer" if is_starved else ""
         yield (
-            f"Twice as fast, it would make the {whole} {factor_text(found.speedups[2.0])} faster; "
-            f"taking no time at all, {factor_text(found.speedups[FACTORS[-1]])}{end}."
+            f"Amdahl: 2x faster here gives {factor_text(found.speedups[2.0])} {whole}, at most "
+            f"{factor_text(found.speedups[FACTORS[-1]])}{end}."
         )
     between = facts.container_share + facts.unattributed_share
     if found is not None and not found.is_model and between > found.share:
         yield (
-            f"{percent_text(between)} of the time is spent between the layers, "
-            "in Python and in what containers compute themselves."
+            f"{percent_text(between)} of the time is between the layers: Python, and what "
+            "containers compute (self)."
         )
     if facts.device is not None and not is_starved:
         yield device_sentence(facts.device)
@@ -144,61 +140,62 @@ def reasons(profile: Profile, facts: ProfileFacts) -> Iterator[str]:
 def _bottleneck_sentence(profile: Profile, facts: ProfileFacts) -> str:
     found = facts.bottleneck
     if found is None:
-        text = "No layer ran: everything that this model does is code outside of layers."
+        text = "No layer ran: all of the time is in code outside of layers"
         if facts.bound is None:
-            return text
-        return f"{text} As a whole it is {_limit(facts.bound, facts.of_attainable)}"
-    start = f"{_place(found)} takes {percent_text(found.share)} of the time"
-    start += "" if found.is_model and found.is_leaf else " itself"
+            return f"{text}."
+        return f"{text}. As a whole {_limit(facts.bound, facts.of_attainable)}."
+    start = f"{_place(found)}: {percent_text(found.share)} of the time"
+    start += "" if found.is_model and found.is_leaf else " (self)"
     if found.bound is None:
-        reason = "nothing that it does has a counted cost"
+        reason = "no counted cost"
         if profile.ceilings is None:
             reason = "the ceilings of this machine were not measured"
-        return f"{start}; what limits it is not known: {reason}."
-    return f"{start}. It is {_limit(found.bound, found.of_attainable)}"
+        return f"{start}; bound unknown: {reason}."
+    return f"{start}, {_limit(found.bound, found.of_attainable)}."
 
 
 def _place(found: BottleneckFacts) -> str:
-    """Name a bottleneck as the subject of a sentence."""
+    """Name a bottleneck."""
     if found.layers == (BACKWARD,):
-        return "The whole backward pass"
+        return "Backward pass"
     if found.layers == (UPDATE,):
-        return "The optimizer's update"
+        return "Optimizer update"
     many = f"{len(found.layers)}x " if len(found.layers) > 1 else ""
     name = found.name
     if found.is_model:
-        name = "The model itself" if found.is_leaf else "What the model does outside of its layers"
+        name = "The model" if found.is_leaf else "The model outside of its layers"
     return f"{name} ({many}{found.kind})"
 
 
 def _limit(bound: str, of_attainable: float | None) -> str:
-    """Say what is in the way, and whether it is: the end of a sentence."""
-    limit = "computing" if bound == "compute" else "moving bytes"
-    reached = f"{percent_text(of_attainable)} of what this machine allows there"
-    text = f"{bound}-bound: {limit} is the limit, and it reaches {reached}"
+    """Name the ceiling, and whether it is what limits: the end of a sentence."""
+    what = "FLOP/s" if bound == "compute" else "bandwidth"
+    text = (
+        f"{bound}-bound by arithmetic intensity, at {percent_text(of_attainable)} of the "
+        f"attainable {what}"
+    )
     if of_attainable is not None and of_attainable < FAR_BELOW:
-        others = "small sizes, calls, Python, a busy machine"
-        return f"{text}, so something else takes most of its time: {others}."
-    return f"{text}."
+        return f"{text}: overhead dominates (small sizes, calls, Python, a busy machine)"
+    return text
 
 
 def mostly_waits(device: DeviceFacts) -> bool:
-    """Tell whether waiting for the program is most of what a device does."""
+    """Return whether a device is idle for most of a call."""
     return (device.idle_share or 0) > MOSTLY
 
 
 def device_sentence(device: DeviceFacts) -> str:
-    """Say how much of a call its kernels need, and how long the device waits."""
+    """Say how much of a call its kernels need, and how long the device is idle."""
     text = (
-        f"Latency by the wall clock is {seconds_text(device.wall_s)}, device time by events "
+        f"Latency (wall clock) {seconds_text(device.wall_s)}, device time (events) "
         f"{seconds_text(device.device_s)}"
     )
     if device.busy_s is None or device.idle_share is None:
         return f"{text}."
+    bound = "host-bound, " if mostly_waits(device) else ""
     return (
-        f"{text}, of which its kernels need {seconds_text(device.busy_s)}: the device waits for "
-        f"the program in {percent_text(device.idle_share)} of the time. Shares of layers are of "
-        "the kernels' time."
+        f"{text}, kernels {seconds_text(device.busy_s)}: {bound}the device is idle "
+        f"{percent_text(device.idle_share)} of the time. Shares of layers are of the kernels' time."
     )
 
 
@@ -208,11 +205,11 @@ def interval_text(interval: Estimate) -> str:
 
 
 def caveat_lines(profile: Profile, facts: ProfileFacts) -> list[str]:
-    """Say what watching cost, and whether all was counted."""
+    """Say what the instrumentation cost, and whether all was counted."""
     lines = [
-        _watching_sentence(profile),
+        _overhead_sentence(profile),
         f"The recorded call took {seconds_text(profile.recording.duration)}; times of operations "
-        "are from there, and say how these relate to each other.",
+        "are from there: compare them with each other only.",
     ]
     if profile.not_counted:
         share = percent_text(facts.not_counted_share)
@@ -225,7 +222,7 @@ def caveat_lines(profile: Profile, facts: ProfileFacts) -> list[str]:
 def not_counted_text(each: NotCounted) -> str:
     """Say how often and where operations of a kind ran that no total has."""
     calls = "1 call" if each.calls == 1 else f"{each.calls} calls"
-    places = ", ".join(path or "the model itself" for path in each.paths[:PLACES_SHOWN])
+    places = ", ".join(path or "the model (self)" for path in each.paths[:PLACES_SHOWN])
     more = len(each.paths) - PLACES_SHOWN
     where = f"{places} and {more} more" if more > 0 else places
     return f"{each.kind}: {calls}, {seconds_text(each.seconds)}, in {where}"
@@ -240,27 +237,23 @@ def doubts(profile: Profile) -> list[str]:
     return [*profile.notes, *profile.latency.notes, *unstable, *(disturbed if disturbances else ())]
 
 
-def _watching_sentence(profile: Profile) -> str:
+def _overhead_sentence(profile: Profile) -> str:
     overhead, took = profile.overhead, seconds_text(profile.total_s)
     if overhead is None:
         return (
-            f"The times of layers are those of kernels in a trace of {profile.watched.count} calls "
-            f"({took}); what tracing cost is not in them, and the latency is of calls that nobody "
-            "traced."
+            f"Layer times are those of kernels in a trace of {profile.watched.count} calls "
+            f"({took}), without the overhead of tracing; the latency is of calls without a trace."
         )
-    cost = percent_text(overhead) if overhead > 0 else f"nothing that shows ({overhead:+.1%})"
+    cost = percent_text(overhead) if overhead > 0 else f"not measurable ({overhead:+.1%})"
     return (
-        f"Watching the layers cost {cost}: their times are of watched calls ({took}), the latency "
-        "is of calls that nobody watched."
+        f"Overhead of timing the layers: {cost}. Layer times are of instrumented calls ({took}), "
+        "the latency is of calls without instrumentation."
     )
 
 
-# ---------------------------------------------------------------- how tables call a hotspot
-
-
-def hotspot_label(found: BottleneckFacts) -> Text:
-    """Give name, number and kind of the layers of a hotspot: ``h.*.mlp (12x) Linear``."""
+def hotspot_label(found: BottleneckFacts) -> str:
+    """Return name, number and kind of the layers of a hotspot: ``h.*.mlp (12x) Linear``."""
     many = f" ({len(found.layers)}x)" if len(found.layers) > 1 else ""
-    name = "(the model itself)" if found.is_model else found.name
-    kind = "" if found.kind == name.strip("<>") else f" {found.kind}"
-    return Text.assemble(name, many, (kind, "dim"))
+    name = f"({found.kind}, self)" if found.is_model else found.name
+    kind = "" if found.is_model or found.kind == name.strip("<>") else f" {found.kind}"
+    return f"{name}{many}{kind}"

@@ -40,6 +40,7 @@ from tinytorch.reporting.document import (
     TrendLine,
     Words,
     depths,
+    open_rows,
     pieces,
 )
 from tinytorch.reporting.forest_plot import ForestPlot
@@ -53,6 +54,7 @@ from tinytorch.reporting.quantities import (
     sparkline,
     value_text,
 )
+from tinytorch.reporting.roofline import Roofline, roofline_letters
 
 __all__ = ["letters_of", "render", "trend_plot"]
 
@@ -176,7 +178,8 @@ def _section(section: Section) -> list[RenderableType]:
     if not body:
         return []
     about = [Text("  "), Text(section.about, "dim")] if section.about else []
-    return [Text.assemble(Text(section.title, "bold"), *about), *body]
+    title = Text(section.title, f"bold {STYLES[section.tone]}")
+    return [Text.assemble(title, *about), *body]
 
 
 BLOCKS: dict[type, Callable[[Any], list[RenderableType]]] = {
@@ -215,7 +218,7 @@ class _FittingTable:
     rows: Sequence[Row]
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        rows = list(_open_rows(self.rows))
+        rows = list(open_rows(self.rows))
         lines = [_cells(row, depth) for row, depth in zip(rows, depths(rows), strict=True)]
         widths = [
             max(Text(text).cell_len for text in (column.title, *(line[place] for line in lines)))
@@ -266,17 +269,6 @@ class _FittingTable:
         return final
 
 
-def _open_rows(rows: Sequence[Row]) -> Iterator[Row]:
-    """Leave out what stands below a folded row."""
-    hidden: set[str] = set()
-    for row in rows:
-        is_hidden = row.parent in hidden
-        if row.path is not None and (is_hidden or row.is_folded):
-            hidden.add(row.path)
-        if not is_hidden:
-            yield row
-
-
 def _cells(row: Row, depth: int) -> list[str]:
     texts = [_cell_text(each) for each in row.cells]
     return [f"{'  ' * depth}{texts[0]}", *texts[1:]]
@@ -287,7 +279,7 @@ def _cell_text(cell: Cell | str) -> str:
         return cell
     if cell.trend:
         return sparkline(cell.trend, SPARKLINE)
-    return cell.text if cell.bar is None else f"{share_bar(cell.bar, BAR)} {cell.text}"
+    return cell.text if cell.bar is None else f"{share_bar(cell.bar, BAR)} {cell.text:>6}"
 
 
 def _style(cell: Cell | str) -> str:
@@ -389,6 +381,7 @@ CHARTS: dict[type[Chart], Callable[[Any, int, bool], RenderableType]] = {
     TrendLine: _trend_line,
     ForestPlot: _forest_plot,
     LogPlot: _log_plot,
+    Roofline: roofline_letters,
     Pictures: _pictures,
 }
 """Kind of chart -> what draws it in so many columns, with plain letters where nothing else is

@@ -20,12 +20,12 @@ from tinytorch.reporting.document import (
     Picture,
     Pictures,
     Preformatted,
-    ProfileFlame,
     Section,
     Strong,
     Table,
     Tone,
 )
+from tinytorch.reporting.html.flame import FlameGraph
 from tinytorch.reporting.optimization import INTERRUPTED, optimization_document
 from tinytorch.reporting.optimization_words import (
     AIMS,
@@ -213,7 +213,7 @@ def _once(sections: list[Section]) -> Iterator[Section]:
     """Leave out the flame graphs after the first: their script works on one picture."""
     has_flame = False
     for each in sections:
-        is_flame = any(isinstance(block, ProfileFlame) for block in each.blocks)
+        is_flame = any(isinstance(block, FlameGraph) for block in each.blocks)
         if not (is_flame and has_flame):
             yield each
         has_flame = has_flame or is_flame

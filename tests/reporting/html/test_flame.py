@@ -1,10 +1,11 @@
 import pytest
+from document_reading import page_section
 from example_profiles import empty_profile, example_profile, layer_calls, training_profile
 from html_reading import Reading
 from strange_profiles import LONG, hostile_profile, wide_profile
 
 from tinytorch.measure.samples import Samples
-from tinytorch.reporting.html.flame import flame_blocks, flame_section
+from tinytorch.reporting.html.flame import flame_blocks
 from tinytorch.reporting.html.page import Banner, Page, render_page
 
 
@@ -56,24 +57,24 @@ def test_a_training_step_has_its_backward_pass_and_update():
 
 
 def test_the_still_picture_names_times_and_kinds():
-    body = Reading(flame_section(example_profile()).body)
+    body = Reading(page_section(example_profile(), "time").body)
     assert "head Linear: 20.0% of the call, 2.00 ms, 500 MACs" in body.texts("title")
-    assert "Net Net: 90.0% of the call, 9.00 ms, itself 1.00 ms, 2.50k MACs" in body.texts("title")
+    assert "Net Net: 90.0% of the call, 9.00 ms, self 1.00 ms, 2.50k MACs" in body.texts("title")
     assert "Linear 60.0%" in body.texts("li")
 
 
 def test_narrow_layers_are_drawn_together_and_counted():
-    section = flame_section(wide_profile())
+    section = page_section(wide_profile(), "time")
     assert "2000 of 2001 layers take less than 0.1% of the call each" in section.body
     assert any("2000 narrow ones" in text for text in Reading(section.body).texts("title"))
 
 
 def test_without_layers_it_says_so():
-    assert "No layer was timed" in flame_section(empty_profile()).body
+    assert "No layer was timed" in page_section(empty_profile(), "time").body
 
 
 def test_names_are_whole_in_the_title_and_escaped():
-    titles = Reading(flame_section(hostile_profile()).body).texts("title")
+    titles = Reading(page_section(hostile_profile(), "time").body).texts("title")
     assert any(LONG in text for text in titles)
     assert any(text.startswith("<script>alert(1)</script>") for text in titles)
 
@@ -84,7 +85,7 @@ def test_names_are_whole_in_the_title_and_escaped():
 @pytest.fixture
 def shown(browser_page):
     def show(profile, **settings):
-        section = flame_section(profile)
+        section = page_section(profile, "time")
         page = browser_page(render_page(Page("flame", Banner("", ""), (section,))), **settings)
         page.wait_for_selector("#flame[data-ready]")
         return page

@@ -4,7 +4,13 @@ from html_reading import Reading
 from strange_profiles import flat_profile, hostile_profile, wide_profile
 
 from tinytorch.profiling.layers import layer_rows
-from tinytorch.reporting.html.profile_page import MOST_ROWS, layers_section
+from tinytorch.reporting.html.page import section_from
+from tinytorch.reporting.layers import MOST_ROWS
+from tinytorch.reporting.layers import layers_section as document_section
+
+
+def layers_section(profile):
+    return section_from(document_section(profile))
 
 
 def rows(profile):
@@ -20,10 +26,15 @@ def test_rows_say_what_the_terminal_says():
         "share": "60.0%",
         "time": "6.00 ms",
         "self": "",
+        "calls": "2",
         "MACs": "2.00k",
         "FLOP/s": "680k",
         "bytes": "1.56 KiB",
+        "FLOP/B": "2.55",
         "bound": "memory",
+        "of peak": "68.0%",
+        "params": "200",
+        "activ.": "480 B",
         "peak mem": "90.5%",
     }
     assert found["head Linear"]["self"] == "2.00 ms"

@@ -5,14 +5,14 @@ from types import ModuleType
 import pytest
 
 from tinytorch.errors import SettingError
-from tinytorch.reporting.document import loaded
+from tinytorch.reporting import document
+from tinytorch.reporting.document import Banner, Document, loaded
 from tinytorch.reporting.html import page as report
-from tinytorch.reporting.html.markup import element
-from tinytorch.reporting.html.page import Banner, Page, Section
+from tinytorch.reporting.markdown import report_markdown
 
 
 class Result:
-    """Something that has a page."""
+    """Something that has a document."""
 
 
 class Special(Result):
@@ -20,36 +20,37 @@ class Special(Result):
 
 
 class Part:
-    """One of several that have a page together."""
+    """One of several that have a document together."""
 
 
-HERE = "tinytorch.reporting.html"
-MANY = f"{HERE}.many_page:many_page"
+HERE = "tinytorch.reporting"
+MANY = f"{HERE}.many:many"
 
 
 @pytest.fixture(autouse=True)
-def pages(monkeypatch):
-    """Offer two pages that show what they were given."""
-    for name in ("one_page", "many_page"):
+def builders(monkeypatch):
+    """Offer two documents that show what they were given."""
+    for name in ("one", "many"):
         module = ModuleType(f"{HERE}.{name}")
-        setattr(module, name, lambda result, **context: shown(f"{result!r} {context}"))
+        setattr(module, name, lambda result, **context: built(f"{result!r} {context}"))
         monkeypatch.setitem(sys.modules, module.__name__, module)
     monkeypatch.setattr(
-        report,
-        "PAGES",
-        {f"{__name__}.Result": f"{HERE}.one_page:one_page", f"{__name__}.Part": MANY},
+        document,
+        "BUILDERS",
+        {f"{__name__}.Result": f"{HERE}.one:one", f"{__name__}.Part": MANY},
     )
-    monkeypatch.setattr(report, "TOGETHER", (MANY,))
+    monkeypatch.setattr(document, "TOGETHER", (MANY,))
 
 
-def shown(words):
-    return Page("title", Banner(words, ""), (Section("a", "A", element("p", "a")),))
+def built(words):
+    return Document("title", Banner(words))
 
 
 def test_a_result_finds_its_page_with_what_else_is_known():
     result = Result()
     assert report.page_of(result, name="x").banner.verdict == f"{result!r} {{'name': 'x'}}"
     assert report.report_html(result).startswith("<!doctype html>")
+    assert "Result" in report_markdown(result)
 
 
 def test_a_derived_result_has_the_page_of_its_parent():
@@ -72,19 +73,19 @@ def test_a_single_result_may_come_in_a_list_but_not_several():
     ("result", "words"),
     [
         ([], "nothing to report"),
-        ("text", "a str has no HTML report; there is one for: Part, Result"),
-        ([3], "a int has no HTML report"),
+        ("text", "a str has no report; there is one for: Part, Result"),
+        ([3], "a int has no report"),
     ],
 )
-def test_what_has_no_page_is_refused_in_words(result, words):
+def test_what_has_no_document_is_refused_in_words(result, words):
     with pytest.raises(SettingError, match=words):
         report.report_html(result)
 
 
-def test_the_table_names_types_and_pages_that_exist(monkeypatch):
+def test_the_table_names_types_and_builders_that_exist(monkeypatch):
     monkeypatch.undo()
-    for path, page in report.PAGES.items():
+    for path, builder in document.BUILDERS.items():
         module, _, name = path.rpartition(".")
         assert isinstance(getattr(import_module(module), name), type)
-        assert callable(loaded(page))
-    assert set(report.TOGETHER) <= set(report.PAGES.values())
+        assert callable(loaded(builder))
+    assert set(document.TOGETHER) <= set(document.BUILDERS.values())

@@ -3,6 +3,7 @@ import gzip
 import json
 
 import pytest
+from document_reading import anchors, page_section
 from example_profiles import (
     allocations,
     empty_profile,
@@ -15,14 +16,14 @@ from strange_profiles import hostile_profile
 
 from tinytorch.models.records import Recording
 from tinytorch.profiling.layers import operation_spans
+from tinytorch.reporting.document import document_of
 from tinytorch.reporting.html import timeline
 from tinytorch.reporting.html.page import Banner, Page, render_page
-from tinytorch.reporting.html.timeline import timeline_section
 
 
 def columns(profile):
     """Give what the script gets."""
-    (letters,) = Reading(timeline_section(profile).body).texts("script", id="time-spans")
+    (letters,) = Reading(page_section(profile, "timeline").body).texts("script", id="time-spans")
     return json.loads(gzip.decompress(base64.b64decode(letters)))
 
 
@@ -54,7 +55,7 @@ def test_what_an_operation_does_is_told():
 
 
 def test_every_phase_has_lanes_of_its_own():
-    body = Reading(timeline_section(training_profile()).body)
+    body = Reading(page_section(training_profile(), "timeline").body)
     assert [text for text in body.texts("text") if "pass" in text or text == "update"] == [
         "forward pass",
         "backward pass",
@@ -69,7 +70,7 @@ def test_every_phase_has_lanes_of_its_own():
 
 
 def test_the_still_picture_draws_short_neighbours_together():
-    body = Reading(timeline_section(busy_profile(1000)).body)
+    body = Reading(page_section(busy_profile(1000), "timeline").body)
     assert any("short ones" in text for text in body.texts("title"))
     assert len(body.all("rect")) < 500
 
@@ -77,7 +78,7 @@ def test_the_still_picture_draws_short_neighbours_together():
 def test_of_too_many_the_longest_are_kept_and_the_rest_is_counted(monkeypatch):
     monkeypatch.setattr(timeline, "MOST_SPANS", 60)
     profile = busy_profile(500)
-    section = timeline_section(profile)
+    section = page_section(profile, "timeline")
     found = columns(profile)
     assert len(found["begin"]) == 60
     long_ns = 0.9 * 0.01 / 500 * 1e9
@@ -89,19 +90,17 @@ def test_of_too_many_the_longest_are_kept_and_the_rest_is_counted(monkeypatch):
 
 
 def test_colours_are_those_of_the_legend():
-    body = Reading(timeline_section(example_profile()).body)
+    body = Reading(page_section(example_profile(), "timeline").body)
     legend = {given["class"] for given in body.all("li")}
     assert {given["class"] for given in body.all("rect")} <= legend
 
 
-def test_without_operations_it_says_so():
-    section = timeline_section(empty_profile())
-    assert "No operation was recorded" in section.body
-    assert section.scripts == ()
+def test_without_operations_there_is_no_timeline():
+    assert "timeline" not in anchors(document_of(empty_profile()))
 
 
 def test_hostile_names_are_text():
-    assert "<script>alert" not in timeline_section(hostile_profile()).body
+    assert "<script>alert" not in page_section(hostile_profile(), "timeline").body
 
 
 # ---------------------------------------------------------------- in a browser
@@ -109,7 +108,7 @@ def test_hostile_names_are_text():
 
 @pytest.fixture
 def page(browser_page):
-    section = timeline_section(example_profile())
+    section = page_section(example_profile(), "timeline")
     found = browser_page(render_page(Page("time", Banner("", ""), (section,))))
     found.wait_for_selector(".time-line[data-ready]")
     return found

@@ -8,19 +8,19 @@ from dataclasses import dataclass
 
 from tinytorch.profiling.layers import LayerRow, layer_rows
 from tinytorch.profiling.profile import Profile
-from tinytorch.reporting.html.markup import Markup, element, joined
-from tinytorch.reporting.html.page import Section, packed
+from tinytorch.reporting.document import Chart
+from tinytorch.reporting.html.markup import Markup, element, joined, packed
 from tinytorch.reporting.html.plot import cell, legend
 from tinytorch.reporting.quantities import count_text, percent_text, seconds_text
 
-__all__ = ["Block", "flame_blocks", "flame_section"]
+__all__ = ["Block", "FlameGraph", "flame_blocks", "flame_graph"]
 
 ROW = 22
 GAP = 1
 LEAST = 0.001
 """What is narrower than this share of the call is left out of the still picture."""
 MOST_KINDS = 7
-"""So many kinds of layers have a colour of their own; the last colour is for the others."""
+"""Kinds of layers with a colour of their own; the last colour is for the others."""
 OTHERS = f"series-{MOST_KINDS + 1}"
 CONTAINER, SHORT = "container", "short"
 POINT = "Point at a box to read about it."
@@ -43,9 +43,16 @@ class Block:
     about: str
 
 
-def flame_section(profile: Profile) -> Section:
-    """Draw the layers of a call by their time, with a script that zooms and searches."""
-    blocks = flame_blocks(profile)
+@dataclass(frozen=True)
+class FlameGraph(Chart):
+    """Layers by their time: the call first, parents before their children."""
+
+    blocks: Sequence[Block]
+
+
+def flame_graph(chart: FlameGraph) -> Markup:
+    """Draw the layers of a call, for a script that zooms and searches."""
+    blocks = chart.blocks
     colours = _colours(blocks)
     drawn = [each for each in blocks if each.width >= LEAST]
     picture = _picture(blocks, drawn, colours)
@@ -57,18 +64,7 @@ def flame_section(profile: Profile) -> Section:
         parts.append(element("p", _left_out(blocks, drawn), class_="note"))
     if len(blocks) > 1:
         parts.append(legend(_legend(blocks, colours)))
-    parts.append(packed(_columns(blocks, colours), "flame-blocks"))
-    return Section(
-        "time",
-        "Where the time goes",
-        joined(parts),
-        about=(
-            "Each box is a layer, as wide as its time in a watched call; below it is what it "
-            "calls. Where nothing is below, the layer itself computes. Choose a box to zoom in "
-            "(Enter), Escape goes back; the arrow keys move."
-        ),
-        scripts=("flame.js",),
-    )
+    return joined([*parts, packed(_columns(blocks, colours), "flame-blocks")])
 
 
 def flame_blocks(profile: Profile) -> tuple[Block, ...]:
@@ -103,7 +99,7 @@ def flame_blocks(profile: Profile) -> tuple[Block, ...]:
 
 
 def _parents(rows: Sequence[LayerRow]) -> list[int | None]:
-    """Give the place of the row around each row."""
+    """Return the place of the row around each row."""
     around: list[int] = []
     parents: list[int | None] = []
     for place, row in enumerate(rows):
@@ -115,7 +111,7 @@ def _parents(rows: Sequence[LayerRow]) -> list[int | None]:
 
 
 def _widths(rows: Sequence[LayerRow], parents: Sequence[int | None]) -> list[float]:
-    """Give the seconds of each row, or of what is in it where that is more."""
+    """Return the seconds of each row, or of what is in it where that is more."""
     inside = [0.0] * len(rows)
     widths = [row.layer.time_s for row in rows]
     for place in reversed(range(len(rows))):
@@ -131,7 +127,7 @@ def _block(profile: Profile, row: LayerRow, above: int, start: float, width: flo
     share = profile.share(layer)
     facts = [f"{percent_text(share)} of the call", seconds_text(layer.time_s)]
     if not layer.is_leaf:
-        facts.append(f"itself {seconds_text(max(0.0, layer.self_s))}")
+        facts.append(f"self {seconds_text(max(0.0, layer.self_s))}")
     if layer.macs:
         facts.append(f"{count_text(layer.macs)} MACs")
     return Block(
@@ -149,7 +145,7 @@ def _block(profile: Profile, row: LayerRow, above: int, start: float, width: flo
 
 
 def _colours(blocks: Sequence[Block]) -> dict[str, str]:
-    """Give the kinds of layers that have nothing inside a colour each, the slowest first."""
+    """Return the kinds of layers that have nothing inside a colour each, the slowest first."""
     times: dict[str, float] = defaultdict(float)
     for each in blocks:
         if each.is_leaf:
@@ -261,7 +257,7 @@ def _tools() -> Markup:
 
 
 def _columns(blocks: Sequence[Block], colours: dict[str, str]) -> dict[str, object]:
-    """Give the blocks as columns, which pack well."""
+    """Return the blocks as columns, which pack well."""
     return {
         "row": ROW,
         "gap": GAP,

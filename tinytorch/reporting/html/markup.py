@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import base64
+import gzip
+import json
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from html import escape
+from typing import Any
 
 from tinytorch.reporting.document import Cell, Column, Kind, Row, depths
 
-__all__ = ["Cell", "Column", "Markup", "Row", "element", "joined", "listed", "table"]
+__all__ = ["Cell", "Column", "Markup", "Row", "element", "joined", "listed", "packed", "table"]
 
 
 VOID = frozenset({"br", "circle", "hr", "img", "input", "line", "link", "meta", "path", "rect"})
@@ -45,6 +50,27 @@ def joined(parts: Iterable[str], between: str = "") -> Markup:
 def listed(lines: Iterable[str]) -> Markup:
     """Write lines as a list."""
     return element("ul", *(element("li", line) for line in lines), class_="notes")
+
+
+def packed(value: Any, name: str) -> Markup:
+    """Return data for the scripts of a page: JSON, gzipped, in letters.
+
+    JSON has no NaN and no infinity; they become null.
+    """
+    text = json.dumps(_finite(value), separators=(",", ":"), allow_nan=False)
+    letters = base64.b64encode(gzip.compress(text.encode(), mtime=0)).decode("ascii")
+    return element("script", Markup(letters), type="application/gzip+json", id=name)
+
+
+def _finite(value: Any) -> Any:
+    """Return the same value with None for what is not a finite number."""
+    if isinstance(value, float):
+        return float(value) if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {str(key): _finite(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(each) for each in value]
+    return _finite(value.tolist()) if hasattr(value, "tolist") else value  # of NumPy
 
 
 def _safe(part: str) -> str:

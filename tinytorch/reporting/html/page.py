@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import base64
-import gzip
 import hashlib
-import json
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -38,29 +35,33 @@ from tinytorch.reporting.document import (
     ParetoPlot,
     Pictures,
     Preformatted,
-    ProfileFlame,
-    ProfilePart,
     RunOrder,
     Strong,
     Table,
     TrendLine,
     Words,
-    builder_of,
     document_of,
-    has_builder,
-    loaded,
     pieces,
 )
 from tinytorch.reporting.document import Section as DocumentSection
 from tinytorch.reporting.forest_plot import ForestPlot
+from tinytorch.reporting.html.flame import FlameGraph, flame_graph
 from tinytorch.reporting.html.forest import forest_picture, margin_picture
-from tinytorch.reporting.html.markup import Markup, element, joined, listed, table
+from tinytorch.reporting.html.markup import Markup, element, joined, listed, packed, table
 from tinytorch.reporting.html.pareto import pareto_picture
 from tinytorch.reporting.html.pictures import pictures_drawing
 from tinytorch.reporting.html.plot import beside, figure
+from tinytorch.reporting.html.roofline import roofline_chart
 from tinytorch.reporting.html.runs import overlaid_distributions, run_order
+from tinytorch.reporting.html.timeline import (
+    StackedLevels,
+    Timeline,
+    levels_chart,
+    timeline_chart,
+)
 from tinytorch.reporting.html.trend import small_trend, trend_picture
 from tinytorch.reporting.quantities import UNKNOWN, bytes_text, percent_text
+from tinytorch.reporting.roofline import Roofline
 from tinytorch.reporting.terminal import letters_of
 
 __all__ = [
@@ -68,11 +69,11 @@ __all__ = [
     "Page",
     "Section",
     "appendix",
-    "packed",
     "page_from",
     "page_of",
     "render_page",
     "report_html",
+    "section_from",
 ]
 
 
@@ -103,16 +104,6 @@ class Page:
     sections: tuple[Section, ...]
     raw: Mapping[str, Any] = field(default_factory=dict)
     subtitle: str = ""
-
-
-def packed(value: Any, name: str) -> Markup:
-    """Give data for the scripts of a page: JSON, gzipped, in letters.
-
-    JSON has no NaN and no infinity; they become null.
-    """
-    text = json.dumps(_finite(value), separators=(",", ":"), allow_nan=False)
-    letters = base64.b64encode(gzip.compress(text.encode(), mtime=0)).decode("ascii")
-    return element("script", Markup(letters), type="application/gzip+json", id=name)
 
 
 def render_page(page: Page) -> str:
@@ -196,17 +187,6 @@ def _section(section: Section) -> Markup:
     )
 
 
-def _finite(value: Any) -> Any:
-    """Give the same value with None for what is not a finite number."""
-    if isinstance(value, float):
-        return float(value) if math.isfinite(value) else None
-    if isinstance(value, Mapping):
-        return {str(key): _finite(each) for key, each in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(each) for each in value]
-    return _finite(value.tolist()) if hasattr(value, "tolist") else value  # of NumPy
-
-
 @cache
 def _asset(name: str) -> str:
     """Read a style or script; it must not end the element that it stands in."""
@@ -250,8 +230,7 @@ def page_from(document: Document) -> Page:
             continue
         parts += _loose_section(loose, len(parts))
         loose = []
-        body, scripts = _blocks(block.blocks), _scripts(block.blocks)
-        parts.append(Section(block.anchor, block.title, body, block.about, scripts))
+        parts.append(section_from(block))
     parts += _loose_section(loose, len(parts))
     if document.notes or document.environment or document.raw:
         parts.append(
@@ -261,6 +240,12 @@ def page_from(document: Document) -> Page:
         )
     banner = document.banner or Banner(document.title)
     return Page(document.title, banner, tuple(parts), document.raw, document.subtitle)
+
+
+def section_from(section: DocumentSection) -> Section:
+    """Return the part of a page for a section of a document."""
+    body, scripts = _blocks(section.blocks), _scripts(section.blocks)
+    return Section(section.anchor, section.title, body, section.about, scripts)
 
 
 def _loose_section(blocks: Sequence[Block], place: int) -> list[Section]:
@@ -348,6 +333,8 @@ def _cell(cell: Cell | str) -> Cell:
 
 def _chart(chart: Chart) -> Markup:
     picture = CHARTS[type(chart)](chart)
+    if not (chart.title or chart.about):
+        return picture
     return figure(picture, title=chart.title, about=chart.about)
 
 
@@ -367,9 +354,12 @@ def _beside(block: Beside) -> Markup:
 
 
 def _part(section: DocumentSection) -> Markup:
-    """Write a section that stands inside of another."""
+    """Write a section that stands inside of another, as a card where it has a tone."""
     about = element("p", section.about, class_="about") if section.about else Markup("")
-    return joined([element("h3", section.title, id=section.anchor), about, _blocks(section.blocks)])
+    title = element("h3", section.title, id=section.anchor or None)
+    parts = [title, about, _blocks(section.blocks)]
+    tone = _tone(section.tone)
+    return element("article", *parts, class_=f"card {tone}") if tone else joined(parts)
 
 
 BLOCKS: dict[type, Callable[[Any], Markup]] = {
@@ -385,23 +375,7 @@ BLOCKS: dict[type, Callable[[Any], Markup]] = {
     Beside: _beside,
     DocumentSection: _part,
 }
-PROFILE_PARTS = {
-    "time": "tinytorch.reporting.html.flame:flame_section",
-    "layers": "tinytorch.reporting.html.profile_page:layers_section",
-    "roofline": "tinytorch.reporting.html.roofline:roofline_section",
-}
-"""Part of the page of a profile -> what makes its section, imported when needed."""
-
-
-def _profile_part(chart: ProfilePart) -> Markup:
-    section: Section = loaded(PROFILE_PARTS[chart.part])(chart.profile)
-    about = element("p", section.about, class_="about") if section.about else Markup("")
-    return joined([about, section.body])
-
-
 CHARTS: dict[type[Chart], Callable[[Any], Markup]] = {
-    ProfilePart: _profile_part,
-    ProfileFlame: _profile_part,
     TrendLine: trend_picture,
     ForestPlot: forest_picture,
     MarginPlot: margin_picture,
@@ -409,10 +383,17 @@ CHARTS: dict[type[Chart], Callable[[Any], Markup]] = {
     Pictures: pictures_drawing,
     RunOrder: run_order,
     Distribution: overlaid_distributions,
+    FlameGraph: flame_graph,
     LogPlot: lambda chart: element("pre", letters_of(chart)),
+    Roofline: roofline_chart,
+    StackedLevels: levels_chart,
+    Timeline: timeline_chart,
 }
 """Kind of chart -> what draws it."""
-SCRIPTS: dict[type, tuple[str, ...]] = {ProfileFlame: ("flame.js",)}
+SCRIPTS: dict[type, tuple[str, ...]] = {
+    FlameGraph: ("flame.js",),
+    Timeline: ("timeline.js",),
+}
 """Kind of chart -> the scripts that it needs."""
 
 
@@ -554,23 +535,11 @@ def _any_text(value: Any) -> str:
     return str(value)
 
 
-# ---------------------------------------------------------------- any result as one HTML file:
-# find its page, and write that
-
-PAGES = {
-    "tinytorch.profiling.profile.Profile": "tinytorch.reporting.html.profile_page:profile_page",
-}
-"""Type of a result -> the module and the function that makes its page.
-
-By name, so that nobody waits for the pages of other results. Results that come in numbers, the
-outcomes of a suite and the trends of a history, are handed over together.
-"""
-TOGETHER: tuple[str, ...] = ()
-"""Pages of a sequence of results."""
+# ---------------------------------------------------------------- any result as one HTML file
 
 
 def report_html(result: Any, **context: Any) -> str:
-    """Give the HTML file of a profile, comparison, optimization, suite run, history or board.
+    """Return the HTML file of a profile, comparison, optimization, suite run, history or board.
 
     A suite run is the sequence of its outcomes, a history one of trends. What a page can show
     beside the result goes into `context`, such as the `name` of a suite.
@@ -579,9 +548,5 @@ def report_html(result: Any, **context: Any) -> str:
 
 
 def page_of(result: Any, **context: Any) -> Page:
-    """Give the page of a result; :func:`report_html` writes it."""
-    if has_builder(result):
-        return page_from(document_of(result, **context))
-    name, result = builder_of(result, PAGES, together=TOGETHER, face="HTML report")
-    page: Page = loaded(name)(result, **context)
-    return page
+    """Return the page of a result; :func:`report_html` writes it."""
+    return page_from(document_of(result, **context))

@@ -12,6 +12,7 @@ from tinytorch.reporting.html.markup import Markup, element, joined
 from tinytorch.reporting.html.plot import (
     STRETCHED,
     Scale,
+    across,
     across_axis,
     dots,
     legend,
@@ -52,6 +53,7 @@ def run_order(chart: RunOrder) -> Markup:
     parts = [
         *upright_axis(y, partial(value_text, unit=chart.unit)),
         *_breaks(x, chart.breaks),
+        *(_level(run, y) for run in runs if run.interval),
         *(_dots(run, x, y, place) for place, run in enumerate(runs, 1)),
         words(0, RUN_ORDER_HEIGHT + 16, "first", class_="tick"),
         words(
@@ -90,6 +92,15 @@ def _breaks(x: Scale, breaks: Sequence[int]) -> list[Markup]:
         return []
     lines = (x(place - 0.5) for place in breaks if place > 0)
     return [upright_line(at, 0, RUN_ORDER_HEIGHT, class_="grid break") for at in lines]
+
+
+def _level(run: Run, y: Scale) -> Markup:
+    """Draw the interval of the median as a band, and the median in it."""
+    low, high = run.interval or (0.0, 0.0)
+    top, bottom = y(high), y(low)
+    middle = y(float(np.median(run.values)))
+    band = element("rect", x=0, width="100%", y=top, height=max(bottom - top, 1.0), class_="band")
+    return joined([band, element("line", x1=0, x2="100%", y1=middle, y2=middle, class_="middle")])
 
 
 def _dots(run: Run, x: Scale, y: Scale, place: int) -> Markup:
@@ -140,6 +151,7 @@ def overlaid_distributions(chart: Distribution) -> Markup:
     y = Scale(0, max(float(each.max()) for each in shares), OVERLAID_HEIGHT, 0)
     parts = [
         *across_axis(x, OVERLAID_HEIGHT, write),
+        *(_band(run, x) for run in runs if run.interval),
         *(_steps(each, edges, x, y, place) for place, each in enumerate(shares, 1)),
         *(_median(run, x, write, place) for place, run in enumerate(runs, 1)),
     ]
@@ -162,6 +174,12 @@ def _steps(shares: np.ndarray, edges: np.ndarray, x: Scale, y: Scale, place: int
     upper = [y(float(share)) for share in shares]
     floor = [y(0)] * len(upper)
     return stretched_steps(places, floor, upper, OVERLAID_HEIGHT, class_=f"area series-{place}")
+
+
+def _band(run: Run, x: Scale) -> Markup:
+    left, right = (x(end) for end in run.interval or (0.0, 0.0))
+    width = across(max(right - left, 0.2))
+    return element("rect", x=across(left), width=width, y=0, height=OVERLAID_HEIGHT, class_="band")
 
 
 def _median(run: Run, x: Scale, write: Callable[[float], str], place: int) -> Markup:

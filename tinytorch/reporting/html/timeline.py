@@ -1,4 +1,4 @@
-"""The operations of the recorded call over time, below the layers that ran them."""
+"""A recorded call over time: operations below the layers that ran them, and live memory."""
 
 from __future__ import annotations
 
@@ -6,17 +6,15 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from tinytorch.profiling.layers import Span, operation_spans
-from tinytorch.profiling.profile import LASTING, Profile, ProfileFacts
-from tinytorch.reporting.html.markup import Cell, Column, Markup, element, joined, table
-from tinytorch.reporting.html.page import Section, packed
+from tinytorch.profiling.layers import Span
+from tinytorch.reporting.document import Chart
+from tinytorch.reporting.html.markup import Markup, element, joined, packed
 from tinytorch.reporting.html.plot import (
     Scale,
     across,
     across_axis,
     bytes_axis,
     cell,
-    figure,
     legend,
     plot,
     stretched_steps,
@@ -24,7 +22,7 @@ from tinytorch.reporting.html.plot import (
 )
 from tinytorch.reporting.quantities import bytes_text, count_text, percent_text, seconds_text
 
-__all__ = ["memory_section", "timeline_section"]
+__all__ = ["StackedLevels", "Timeline", "levels_chart", "timeline_chart"]
 
 
 ROW, GAP, HEAD = 18, 1, 18
@@ -36,7 +34,7 @@ TOGETHER = 0.004
 INVISIBLE = 0.0005
 """Alone and shorter than this share, it is not drawn."""
 MOST_SPANS = 6000
-"""So many go into the page, the longest ones."""
+"""Spans that go into the page, the longest ones."""
 NS = 1e-9
 MOST_FAMILIES = 7
 CONTAINER, SHORT = "container", "short"
@@ -63,41 +61,35 @@ class _Piece:
     spans: tuple[Span, ...]
 
 
-def timeline_section(profile: Profile) -> Section:
-    """Draw the recorded call, with a script that zooms and pans."""
-    spans = operation_spans(profile)
-    if not spans:
-        body = element("p", "No operation was recorded.", class_="note")
-        return Section("timeline", "Timeline", body)
+@dataclass(frozen=True)
+class Timeline(Chart):
+    """Layers and operations of the recorded call, in the order in which they began."""
+
+    spans: Sequence[Span]
+
+
+def timeline_chart(chart: Timeline) -> Markup:
+    """Draw the recorded call, for a script that zooms and pans."""
+    spans = chart.spans
     kept = _longest(spans)
     begin = min(span.begin_ns for span in spans)
     end = max(max(span.end_ns for span in spans), begin + 1)
     lanes = _lanes(spans)
     colours = _colours(spans)
-    parts = [
-        _tools(),
-        _picture(kept, begin, end, lanes, colours),
-        element("output", POINT, id="time-about", class_="about-part tools"),
-        legend([*_legend(colours)]),
-        *(element("p", note, class_="note") for note in _notes(spans, kept)),
-        packed(_columns(kept, begin, end, lanes, colours), "time-spans"),
-    ]
-    return Section(
-        "timeline",
-        "Timeline",
-        joined(parts),
-        about=(
-            "The recorded call from left to right: layers, and in the lowest lanes the operations "
-            "that they ran. Recording makes a call slower, so this shows the order and the "
-            "proportions. Zoom with the buttons, + and -, or the wheel once the picture was "
-            "clicked; drag or use the arrow keys to move."
-        ),
-        scripts=("timeline.js",),
+    return joined(
+        [
+            _tools(),
+            _picture(kept, begin, end, lanes, colours),
+            element("output", POINT, id="time-about", class_="about-part tools"),
+            legend([*_legend(colours)]),
+            *(element("p", note, class_="note") for note in _notes(spans, kept)),
+            packed(_columns(kept, begin, end, lanes, colours), "time-spans"),
+        ]
     )
 
 
 def _longest(spans: Sequence[Span]) -> tuple[Span, ...]:
-    """Give what goes into the page, in its order."""
+    """Return what goes into the page, in its order."""
     if len(spans) <= MOST_SPANS:
         return tuple(spans)
     order = sorted(range(len(spans)), key=lambda i: spans[i].begin_ns - spans[i].end_ns)
@@ -138,7 +130,7 @@ def _lanes(spans: Sequence[Span]) -> _Lanes:
 
 
 def _colours(spans: Sequence[Span]) -> dict[str, str]:
-    """Give the families of operations a colour each, the slowest first."""
+    """Return the families of operations a colour each, the slowest first."""
     times: dict[str, int] = defaultdict(int)
     for span in spans:
         if _is_operation(span):
@@ -202,7 +194,7 @@ def _picture(
 
 
 def _pieces(spans: Sequence[Span], whole: int) -> list[_Piece]:
-    """Give long spans as they are, and short neighbours of one lane together."""
+    """Return long spans as they are, and short neighbours of one lane together."""
     least, pause = LEAST * whole, TOGETHER * whole
     found: list[_Piece] = []
     waiting: dict[tuple[str, int], _Piece] = {}
@@ -230,7 +222,7 @@ def _title(piece: _Piece) -> str:
 
 
 def _short_name(span: Span) -> str:
-    """Give the name without the layers around it, which stand above."""
+    """Return the name without the layers around it, which stand above."""
     return span.name if _is_operation(span) else span.name.rpartition(".")[2]
 
 
@@ -255,7 +247,7 @@ def _tools() -> Markup:
 def _columns(
     spans: Sequence[Span], begin: int, end: int, lanes: _Lanes, colours: Mapping[str, str]
 ) -> dict[str, object]:
-    """Give the spans as columns of numbers, with every text once."""
+    """Return the spans as columns of numbers, with every text once."""
     texts: dict[str, int] = {}
 
     def number(text: str) -> int:
@@ -290,67 +282,40 @@ def _about(span: Span) -> str:
 
 
 # ---------------------------------------------------------------- what was alive in memory over
-# the recorded call, by category, and what was at the peak
+# the recorded call, by category
 
-HEIGHT = 200
 HEADROOM = 1.15
 MOST_MOMENTS = 600
-"""So many moments are drawn; of a span with several changes the one with most bytes."""
-ORDER = (*LASTING, "gradients", "activations", "temporaries")
-"""From the bottom up: what lasts, then what a call makes."""
-MOSTLY = 0.6
-"""When so much of the peak was there before, what the call makes has a picture of its own."""
-LARGEST = 8
+"""Moments that are drawn; of a span with several changes the one with most bytes."""
 
 Moment = tuple[float, Mapping[str, int]]
 
 
-def memory_section(profile: Profile, facts: ProfileFacts) -> Section:
-    """Draw the bytes of live buffers over the recorded call, with a table of the peak."""
-    points = profile.memory.points
-    if not points:
-        body = element("p", "No buffer was seen.", class_="note")
-        return Section("memory", "Memory", body)
-    moments, is_thinned = _moments(points)
-    categories = _ordered({name for _, held in moments for name in held if held[name]})
-    colours = {name: f"series-{place}" for place, name in enumerate(categories, start=1)}
-    made = [name for name in categories if name not in LASTING]
-    lasting = sum(share for name, share in facts.peak_composition.items() if name in LASTING)
-    has_two = bool(made) and lasting > MOSTLY
-    height = HEIGHT // 2 if has_two else HEIGHT
-    parts = [_stack(moments, categories, colours, title="All that was alive", height=height)]
-    if has_two:
-        title = "Of that, what the call itself made"
-        parts.append(_stack(moments, made, colours, title=title, height=HEIGHT))
-    parts.append(legend((colours[name], name) for name in categories))
+@dataclass(frozen=True)
+class StackedLevels(Chart):
+    """Bytes by category at each moment, from the bottom up; `series` numbers their colours."""
+
+    points: Sequence[Moment]
+    series: Mapping[str, int]
+    height: int = 200
+
+
+def levels_chart(chart: StackedLevels) -> Markup:
+    """Draw the levels on top of each other, with the peak marked."""
+    moments, is_thinned = _moments(chart.points)
+    parts = [_stack(moments, chart)]
+    parts.append(legend((f"series-{place}", name) for name, place in chart.series.items()))
     if is_thinned:
         note = (
-            f"Of {len(points):,} changes {len(moments)} are drawn: in each short span of time the "
-            "one with most bytes."
+            f"Of {len(chart.points):,} changes {len(moments)} are drawn: in each short span of "
+            "time the one with most bytes."
         )
         parts.append(element("p", note, class_="note"))
-    parts += [_peak_table(profile, facts), _holder_table(profile)]
-    return Section("memory", "Memory", joined(parts), about=_memory_about(profile, facts))
-
-
-def _memory_about(profile: Profile, facts: ProfileFacts) -> str:
-    text = (
-        f"Bytes of live buffers in the recorded call, each counted once. Most were alive at the "
-        f"dashed line: {bytes_text(facts.peak_bytes)}"
-    )
-    made = profile.memory.peak_activation_bytes
-    text += f", and the call itself never held more than {bytes_text(made)}." if made else "."
-    if profile.traced_peak_bytes is not None:
-        scratch = bytes_text(profile.traced_peak_bytes)
-        text += f" With scratch memory inside of operations, Python saw {scratch} allocated."
-    if profile.recording.device_peak_bytes is not None:
-        device = bytes_text(profile.recording.device_peak_bytes)
-        text += f" The device's own allocator held {device} at most."
-    return text
+    return joined(parts)
 
 
 def _moments(points: Sequence[Moment]) -> tuple[list[Moment], bool]:
-    """Give the moments to draw, from the first change on, the highest ones where there are many.
+    """Return the moments to draw from the first change on, of many the highest, and whether so.
 
     At one moment the last point counts, when all births of it are in.
     """
@@ -371,19 +336,8 @@ def _moments(points: Sequence[Moment]) -> tuple[list[Moment], bool]:
     return list(spans.values()), True
 
 
-def _ordered(names: set[str]) -> list[str]:
-    known = [name for name in ORDER if name in names]
-    return known + sorted(names - set(known))
-
-
-def _stack(
-    moments: Sequence[Moment],
-    names: Sequence[str],
-    colours: Mapping[str, str],
-    *,
-    title: str,
-    height: int,
-) -> Markup:
+def _stack(moments: Sequence[Moment], chart: StackedLevels) -> Markup:
+    names, height = list(chart.series), chart.height
     first, last = moments[0][0], moments[-1][0]
     span = (last - first) or 1e-9
     totals = [sum(held.get(name, 0) for name in names) for _, held in moments]
@@ -401,21 +355,20 @@ def _stack(
                 [upright(level) for level in below],
                 [upright(level) for level in above],
                 height,
-                class_=f"layer {colours[name]}",
+                class_=f"layer series-{chart.series[name]}",
                 title=name,
             )
         )
         below = above
     peak = across_scale(moments[totals.index(most)][0] - first)
-    picture = plot(
+    return plot(
         height,
         *bytes_axis(most * HEADROOM, height),
         *across_axis(across_scale, height, seconds_text),
         *areas,
         *_peak_mark(peak, upright(most), height, f"peak {bytes_text(most)}"),
-        label=f"{title}: {bytes_text(most)} at the peak",
+        label=f"{chart.title} {bytes_text(most)} at the peak",
     )
-    return figure(picture, title=title)
 
 
 def _peak_mark(place: float, y: float, height: int, text: str) -> Iterator[Markup]:
@@ -430,45 +383,3 @@ def _peak_mark(place: float, y: float, height: int, text: str) -> Iterator[Marku
         anchor="start" if is_left else "end",
         dx=5 if is_left else -5,
     )
-
-
-def _peak_table(profile: Profile, facts: ProfileFacts) -> Markup:
-    held = profile.memory.peak_by_category
-    rows = [
-        (
-            name,
-            Cell(bytes_text(held[name]), held[name]),
-            Cell(percent_text(share), share, bar=share),
-        )
-        for name, share in facts.peak_composition.items()
-    ]
-    columns = [Column("at the peak"), Column("bytes", "number"), Column("share", "bar")]
-    return table(columns, rows)
-
-
-def _holder_table(profile: Profile) -> Markup:
-    """Give the layers that made or hold most of what was alive at the peak."""
-    whole = profile.memory.peak_bytes
-    held = sorted(profile.memory.peak_by_path.items(), key=lambda item: -item[1])
-    shown = [(path, size) for path, size in held[:LARGEST] if size]
-    if len(shown) < 2:
-        return Markup("")
-    rows = [
-        (
-            _holder(profile, path),
-            Cell(bytes_text(size), size),
-            Cell(percent_text(size / whole), size / whole, bar=size / whole),
-        )
-        for path, size in shown
-    ]
-    more = len(held) - len(shown)
-    rest = f"The {len(shown)} largest; {more} more hold the rest." if more > 0 else ""
-    columns = [Column("made or held by"), Column("bytes", "number"), Column("share", "bar")]
-    inside = joined([table(columns, rows), element("p", rest, class_="note") if rest else ""])
-    return element("details", element("summary", "Which layers it belongs to"), inside)
-
-
-def _holder(profile: Profile, path: str | None) -> str:
-    if path is None:
-        return "outside of the model"
-    return f"{path} {profile.kinds.get(path, '')}".strip() if path else "the model itself"
