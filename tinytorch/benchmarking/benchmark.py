@@ -158,7 +158,7 @@ class BenchmarkResult:
         return self.mean if self.interval_of == "mean" else self.median
 
     def to_dict(self) -> dict[str, Any]:
-        """Give values and statistics, ready for JSON as far as the metadata is."""
+        """Return values and statistics, ready for JSON as far as the metadata is."""
         return {
             "metric_name": self.metric_name,
             "unit": self.unit,

@@ -265,7 +265,7 @@ class Performance:
         return f"{self.name}: {self.time:.4g} ms per call, {self.memory:.4g} MB{scored}"
 
     def to_dict(self) -> dict[str, Any]:
-        """Give everything that was observed, and the numbers to quote, ready for JSON."""
+        """Return everything that was observed, and the numbers to quote, ready for JSON."""
         interval = self.time_interval
         return {
             "name": self.name,

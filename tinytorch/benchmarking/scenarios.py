@@ -282,7 +282,7 @@ class RateTrial:
         return self.latency.percentile_interval(self.percentile)
 
     def to_dict(self) -> dict[str, Any]:
-        """Give a summary, ready for JSON."""
+        """Return a summary as plain JSON data."""
         return {
             "rate": self.rate,
             "verdict": self.verdict,
@@ -335,7 +335,7 @@ class ServerResult:
         return found_rate([Tried(each.rate, each.verdict) for each in self.trials])
 
     def to_dict(self) -> dict[str, Any]:
-        """Give everything but the single latencies, ready for JSON."""
+        """Return everything but the single latencies, ready for JSON."""
         return {
             "rate": self.rate,
             "too_high": self.too_high,

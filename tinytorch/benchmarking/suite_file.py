@@ -195,12 +195,12 @@ class Entry:
         return digest([self.settings, scenario, self.evaluate])
 
     def to_dict(self) -> dict[str, Any]:
-        """Give everything, ready for JSON."""
+        """Return everything as plain JSON data."""
         return {**vars(self), "scenario": scenario_fields(self.scenario)}
 
     @classmethod
     def from_dict(cls, fields: Mapping[str, Any]) -> Entry:
-        """Give back what :meth:`to_dict` wrote."""
+        """Return what :meth:`to_dict` wrote."""
         return cls(**{**fields, "scenario": scenario_from(fields["scenario"])})
 
 

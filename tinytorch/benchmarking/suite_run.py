@@ -189,7 +189,7 @@ class EntryOutcome:
         return 1 / ratio if MAIN_METRIC[self.scenario][1] else ratio
 
     def to_dict(self) -> dict[str, Any]:
-        """Give everything but the raw values, ready for JSON; those are in the record."""
+        """Return everything but the raw values, ready for JSON; those are in the record."""
         details = self.record.details
         accuracy = {key: each for key, each in (self.accuracy or {}).items() if key != "scores"}
         return {

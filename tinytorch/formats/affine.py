@@ -29,7 +29,7 @@ from tinytorch.errors import DTypeError, SettingError, ShapeError
 # off the extremes makes everything else more exact
 
 Error = Callable[[Array, Array], Array]
-"""Gives the sum of squared errors of each scale for these lower and upper ends."""
+"""Computes the sum of squared errors of each scale for these lower and upper ends."""
 
 MOST_HALVINGS = 10
 FINER_STEPS = (1 / 2, 1 / 4, 1 / 8, 1 / 16, 1 / 32)
@@ -400,7 +400,7 @@ class _Layout:
     def whole_numbers(
         self, scale: Array, zero_point: Array, scheme: Scheme
     ) -> Iterator[tuple[tuple[slice, ...], Array, Array, Array]]:
-        """Give, block by block: where it is, zero points, x / scale, and value - zero point."""
+        """Yield, block by block: where it is, zero points, x / scale, and value - zero point."""
         wide = np.result_type(self.view.dtype, np.float32)
         kind = wide if wide.itemsize <= 8 else np.dtype(np.float64)
         steps = self.spread(scale).astype(kind)

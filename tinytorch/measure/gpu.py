@@ -245,7 +245,7 @@ class DeviceWatch:
         return tuple(note for note in found if note)
 
     def to_dict(self) -> Mapping[str, Any]:
-        """Give what was seen, ready for JSON: ranges of what changes."""
+        """Return what was seen, ready for JSON: ranges of what changes."""
         if self._asked is None:
             return {"name": self.name, "not_read": self.obstacle}
         return {

@@ -667,7 +667,7 @@ class Profile(Shown):
     # ------------------------------------------------------------ handing it on
 
     def to_dict(self) -> dict[str, Any]:
-        """Give the whole profile, ready for JSON."""
+        """Return the whole profile as plain JSON data."""
         from tinytorch.profiling.summary import summarise_profile
 
         return summarise_profile(self)

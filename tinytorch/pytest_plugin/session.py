@@ -235,7 +235,7 @@ class PerfSession:
     # ------------------------------------------------------------ for programs
 
     def to_dict(self) -> dict[str, Any]:
-        """Give everything, ready for JSON."""
+        """Return everything as plain JSON data."""
         return {
             "schema": SCHEMA,
             "tinytorch": __version__,

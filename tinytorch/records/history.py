@@ -284,7 +284,7 @@ class SeriesOverview:
     recent: tuple[Trend, ...]
 
     def to_dict(self) -> dict[str, Any]:
-        """Give everything, ready for JSON."""
+        """Return everything as plain JSON data."""
         return {
             **self.summary.key._asdict(),
             "count": self.summary.count,

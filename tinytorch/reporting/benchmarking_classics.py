@@ -133,7 +133,7 @@ def draw_performances(table: PerformanceTable) -> Figure:
 
 
 def _named(table: PerformanceTable) -> list[Performance]:
-    """Give the models that were measured, under the names that the table has for them."""
+    """Return the models that were measured, under the names that the table has for them."""
     return [replace(each, name=name) for name, each in table.items() if not each.is_failed]
 
 

@@ -89,7 +89,7 @@ def _layers_about(profile: Profile) -> str:
 
 
 def _lines(profile: Profile, rows: Sequence[LayerRow], *, with_members: bool) -> Iterator[_Line]:
-    """Give every row its place in the tree, and open repeated blocks into their members."""
+    """Set the place of every row in the tree, and expand repeated blocks into their members."""
     hottest = set(profile.bottleneck.layers) if profile.bottleneck else set()
     layers = {layer.path: layer for layer in profile.layers}
     around: list[str] = []

@@ -24,7 +24,7 @@ US_PER_S = 1e6
 
 
 def chrome_trace(profile: Profile) -> dict[str, Any]:
-    """Give the trace as a dictionary, ready for JSON."""
+    """Return the trace as a dictionary, ready for JSON."""
     layers, operations = layer_spans(profile), operation_spans(profile)
     tracks = {span.track: 0 for span in operations}
     threads = {track: number for number, track in enumerate(tracks, start=1)}
@@ -101,7 +101,7 @@ class _Frames:
 
 
 def speedscope(profile: Profile) -> dict[str, Any]:
-    """Give the file as a dictionary, ready for JSON: profiles of time, MACs and bytes.
+    """Return the file as a dictionary, ready for JSON: profiles of time, MACs and bytes.
 
     Times are of a typical watched call; MACs and bytes of the recorded one.
     """
@@ -184,7 +184,7 @@ def _peak(profile: Profile) -> dict[tuple[str, ...], int]:
 
 
 def _stack(profile: Profile, path: str | None) -> tuple[str, ...]:
-    """Give the names of the layers around something, the outermost first."""
+    """Return the names of the layers around something, the outermost first."""
     return tuple(
         layer or profile.kinds.get("", "model") for layer in layers_around(path, profile.kinds)
     )

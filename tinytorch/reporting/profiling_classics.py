@@ -53,7 +53,7 @@ def show(renderable: RenderableType) -> None:
 
 
 def as_text(renderable: RenderableType) -> str:
-    """Give a report as plain text."""
+    """Return a report as plain text."""
     console = Console(
         file=io.StringIO(),
         width=TEXT_WIDTH,

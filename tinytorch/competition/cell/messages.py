@@ -131,7 +131,7 @@ class Channel:
             if sent < len(header) + len(body):
                 self._send_rest(header, body, sent)
         except BlockingIOError as error:
-            raise SilenceError(f"nobody listened for {self._deadline_s:g} s") from error
+            raise SilenceError(f"no reader for {self._deadline_s:g} s") from error
 
     def _send_rest(self, header: bytes, body: bytes | memoryview, sent: int) -> None:
         self._socket.sendall(memoryview(header + bytes(body))[sent:])

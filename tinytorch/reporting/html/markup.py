@@ -100,7 +100,7 @@ def table(
     sortable: bool = True,
     class_: str = "",
 ) -> Markup:
-    """Give a table that scrolls sideways where the screen is narrow.
+    """Return a table that scrolls sideways where the screen is narrow.
 
     Rows are sequences of cells, or :class:`Row` for a tree, which stays one when it is sorted. The
     first column heads its rows.

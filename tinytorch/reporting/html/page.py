@@ -445,7 +445,7 @@ def appendix(
     *,
     file_name: str = "tinytorch-report.json",
 ) -> Section:
-    """Give the section with environment, notes and version.
+    """Return the section with environment, notes and version.
 
     `raw` is what the page holds as ``Page.raw``; with it, a button offers it as a file.
     """

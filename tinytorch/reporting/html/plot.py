@@ -67,7 +67,7 @@ class Scale:
         return round(self.start + min(1.0, max(0.0, share)) * (self.end - self.start), 2)
 
     def ticks(self, most: int = 6) -> tuple[float, ...]:
-        """Give round values inside, at most so many."""
+        """Return round values inside, at most `most` of them."""
         if not self.is_log:
             return self._even_ticks(most)
         found = _log_ticks(self.low, self.high, most)
@@ -94,7 +94,7 @@ class Scale:
 
 
 def drawing(width: float, height: float, *parts: Markup, label: str, class_: str = "") -> Markup:
-    """Give a picture that shrinks with the page; `label` is for those who do not see it.
+    """Return a picture that shrinks with the page; `label` is for those who do not see it.
 
     On a narrow screen it stops shrinking while its words can be read, and scrolls instead.
     """
@@ -122,7 +122,7 @@ def polyline(points: Sequence[tuple[float, float]], *, class_: str) -> Markup:
 
 
 def _log_ticks(low: float, high: float, most: int) -> tuple[float, ...]:
-    """Give 1, 2, 5 times powers of ten, or only powers where these would be too many."""
+    """Return 1, 2, 5 times powers of ten, or only powers where these would be too many."""
     first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
     for digits in ((1, 2, 5), (1,)):
         found = [d * 10.0**p for p in range(first, last + 1) for d in digits]
@@ -161,7 +161,7 @@ def plot(
     bottom: int = 24,
     class_: str = "",
 ) -> Markup:
-    """Give a picture with room for words around it; `label` is for those who do not see it."""
+    """Return a picture with room for words around it; `label` is for those who do not see it."""
     picture = element(
         "svg",
         element("title", label),
@@ -234,7 +234,7 @@ def upright_line(place: float, top: float, bottom: float, *, class_: str | None)
 def stretched(
     part: Markup, height: float, *, y: float = 0, units: float = STRETCHED, class_: str = ""
 ) -> Markup:
-    """Give room for paths, which know no percentages: `units` across, pixels upwards."""
+    """Return a canvas for paths, which know no percentages: `units` across, pixels upwards."""
     return element(
         "svg",
         part,
@@ -279,7 +279,7 @@ def stretched_steps(
 
 
 def _stairs(places: Sequence[float], levels: Sequence[float]) -> list[tuple[float, float, float]]:
-    """Give the steps as (start, level, end) in units of a stretched path, equal ones as one."""
+    """Return the steps as (start, level, end) in units of a stretched path, equal ones as one."""
     steps: list[tuple[float, float, float]] = []
     ends = [*places[1:], 100.0]
     for place, end, level in zip(places, ends, levels, strict=True):
@@ -295,7 +295,7 @@ def _stairs(places: Sequence[float], levels: Sequence[float]) -> list[tuple[floa
 def cell(
     place: float, width: float, y: float, height: float, *, name: str, title: str, class_: str
 ) -> Markup:
-    """Give a box with a name in it, cut off where the box ends; place and width in percent."""
+    """Return a box with a name in it, cut off where the box ends; place and width in percent."""
     named = width >= LEAST_FOR_WORDS
     return element(
         "svg",
