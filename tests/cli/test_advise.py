@@ -31,8 +31,8 @@ def asked(monkeypatch):
 def test_advice_is_shown(capsys):
     assert main(["advise", "mlp", "--sizes", "1,4", *QUICK]) == ExitCode.FINE
     shown = capsys.readouterr().out
-    assert shown.startswith("mlp  core on cpu, by batch size; example inputs have 1")
-    assert "Recommended batch size" in shown
+    assert "batch size" in shown.splitlines()[0]
+    assert "core on cpu, by batch size; example inputs have 1" in shown
 
 
 def test_advice_speaks_json(asked, capsys):

@@ -178,7 +178,7 @@ def test_a_function_that_leaks_is_told():
 
     found = compare(lambda: np.ones(1 << 21).sum(), leak, **TIME_ALONE)
     assert len(leaked) * 16 > 100
-    assert any("something may leak" in note for note in found.notes)
+    assert any("memory leak" in note for note in found.notes)
 
 
 def test_a_function_that_gives_other_results_each_time_is_told():

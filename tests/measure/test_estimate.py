@@ -35,6 +35,13 @@ def test_a_value_outside_of_its_interval_is_refused():
         Estimate(1.0, 2.0, 3.0)
 
 
+@pytest.mark.parametrize("ends", [(1.0, math.nextafter(1.0, 2)), (math.nextafter(1.0, 0), 1.0)])
+def test_an_interval_holds_its_value_in_spite_of_rounding(ends):
+    for value in (math.nextafter(ends[0], 0), math.nextafter(ends[1], 2)):
+        found = Estimate(value, *ends)
+        assert found.low <= found.value <= found.high
+
+
 @pytest.mark.parametrize(
     ("low", "high", "limit", "found"),
     [(1, 2, 2, True), (1, 2, 1, None), (1, 2, 0.5, False), (1, math.inf, 3, None)],

@@ -21,6 +21,8 @@ FASTER: Final = "faster"
 SLOWER: Final = "slower"
 SAME: Final = "same"
 INCONCLUSIVE: Final = "inconclusive"
+ROUNDING: Final = 1e-12
+"""Relative error of sums and quotients that are the same but for their order."""
 FORMERLY: Final = {"not shown": INCONCLUSIVE}
 """Verdict in records of former versions -> the verdict of today."""
 
@@ -42,6 +44,11 @@ class Estimate(Coded):
     none_means: ClassVar = {"low": -math.inf, "high": math.inf}
 
     def __post_init__(self) -> None:
+        # Ends that were computed another way than the value may miss it by a rounding error.
+        if self.value < self.low and math.isclose(self.value, self.low, rel_tol=ROUNDING):
+            object.__setattr__(self, "low", self.value)
+        if self.value > self.high and math.isclose(self.value, self.high, rel_tol=ROUNDING):
+            object.__setattr__(self, "high", self.value)
         if not self.low <= self.value <= self.high:
             raise SettingError(
                 f"{self.value} lies outside of its interval {self.low} to {self.high}"
