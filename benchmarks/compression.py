@@ -44,12 +44,13 @@ from compression_tables import (
     FILE_COLUMNS,
     IMAGE_COLUMNS,
     RATIOS_AT,
+    SPARSITIES,
     TEXT_COLUMNS,
     at_most,
-    crossover_cells,
     file_cells,
     gain_cell,
     image_cells,
+    sparse_cells,
     speed_target,
     within,
 )
@@ -65,7 +66,7 @@ from tinytorch.transforms.low_rank import LowRank
 from tinytorch.transforms.prune import Prune
 from tinytorch.transforms.remove_channels import RemoveChannels
 from tinytorch.transforms.remove_layers import RemoveLayers
-from tinytorch.transforms.sparse_layers import SparseLayers, measure_crossover
+from tinytorch.transforms.sparse_layers import SparseLayers, time_sparse
 from tinytorch.transforms.support.weights import count_macs
 
 LEAST_SPEEDUP = 1.6
@@ -260,14 +261,21 @@ class Benchmark:
         """Sparse products: from which sparsity on they are faster."""
         print("How many times as fast as the dense product the sparse one is; 95% intervals.\n")
         at = (f"at {sparsity:.0%}" for sparsity in RATIOS_AT)
-        header("inputs x outputs", "rows", "dense", "faster from (between)", *at)
+        header("inputs x outputs", "rows", "faster from", *at)
+        rng, budget_s = np.random.default_rng(0), self.effort.crossover_s / len(SPARSITIES)
         for inputs, outputs in self.effort.shapes:
+            weight = rng.standard_normal((inputs, outputs), np.float32)
+            order = rng.random(weight.shape, np.float32)
             for rows in self.effort.rows:
-                found = measure_crossover(
-                    inputs, outputs, rows, budget_s=self.effort.crossover_s, fresh=True
-                )
-                self.raw[f"sparse, {inputs} x {outputs}, {rows} rows"] = found.to_dict()
-                row(f"{inputs} x {outputs}", rows, *crossover_cells(found))
+                found = {
+                    sparsity: time_sparse(
+                        np.where(order < sparsity, np.float32(0), weight), rows, budget_s=budget_s
+                    ).ratio
+                    for sparsity in SPARSITIES
+                }
+                name = f"sparse, {inputs} x {outputs}, {rows} rows"
+                self.raw[name] = {str(at): each.to_dict() for at, each in found.items()}
+                row(f"{inputs} x {outputs}", rows, *sparse_cells(found))
 
     # ------------------------------------------------------------ others
 

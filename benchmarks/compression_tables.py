@@ -8,8 +8,8 @@ from quantization_tables import Target
 
 from tinytorch.comparison.accuracy import AccuracyComparison
 from tinytorch.comparison.comparison import Comparison
+from tinytorch.measure.estimate import Estimate
 from tinytorch.transforms.compression import CompressionResult
-from tinytorch.transforms.sparse_layers import Crossover
 
 IMAGE_COLUMNS = ("right", "difference", "bounds", "lost", "gained", "verdict")
 FILE_COLUMNS = (
@@ -18,6 +18,7 @@ FILE_COLUMNS = (
 )  # fmt: skip
 TEXT_COLUMNS = ("n", "float", "found", "ratio", "bounds", "bytes held", "of", "times as fast")
 RATIOS_AT = (0.9, 0.95)
+SPARSITIES = (0.5, 0.75, *RATIOS_AT, 0.99)
 
 
 def image_cells(found: AccuracyComparison) -> tuple[object, ...]:
@@ -48,20 +49,15 @@ def gain_cell(found: Comparison) -> str:
     return f"{found.speedup:.2f} ({found.speedup_low:.2f} to {found.speedup_high:.2f})"
 
 
-def crossover_cells(found: Crossover) -> tuple[str, ...]:
-    """Give where both take the same time, and how many times as fast sparse is further up."""
-    if found.sparsity is None:
-        crossing = f"never up to {found.points[-1].sparsity:.0%}"
-    elif found.sparsity == found.points[0].sparsity:
-        crossing = f"below {found.sparsity:.0%}"
-    else:
-        ends = ("?" if each is None else f"{each:.0%}" for each in (found.low, found.high))
-        crossing = f"{found.sparsity:.0%} ({' to '.join(ends)})"
-    points = {point.sparsity: point for point in found.points}
-    ratios = [points[sparsity].ratio for sparsity in RATIOS_AT]
-    dense = f"{points[RATIOS_AT[0]].dense_s * 1e6:.1f} us"
-    gains = (f"{1 / each.value:.2f} ({1 / each.high:.2f} to {1 / each.low:.2f})" for each in ratios)
-    return dense, crossing, *gains
+def sparse_cells(found: Mapping[float, Estimate]) -> tuple[str, ...]:
+    """Give from which of these sparsities on sparse is shown to be faster, and by how much."""
+    slower = [sparsity for sparsity, ratio in found.items() if not ratio.is_less_than(1.0)]
+    faster = [sparsity for sparsity in found if sparsity > max(slower, default=0.0)]
+    gains = (found[sparsity].inverse for sparsity in RATIOS_AT)
+    return (
+        f"{min(faster):.0%}" if faster else f"never up to {max(found):.0%}",
+        *(f"{each.value:.2f} ({each.low:.2f} to {each.high:.2f})" for each in gains),
+    )
 
 
 # ---------------------------------------------------------------- targets

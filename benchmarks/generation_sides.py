@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import lru_cache
 
 import interleaving
@@ -13,6 +14,7 @@ from numba import prange
 
 from tinytorch.core.autograd import no_grad
 from tinytorch.core.dispatch import use_backend
+from tinytorch.core.kernels import BACKENDS, Backend
 from tinytorch.core.kernels.numba.compile import THREADS, compiled
 from tinytorch.core.tensor import Tensor
 from tinytorch.core.transformers import GPT
@@ -115,10 +117,17 @@ def move(model: GPT) -> None:
         parameter.data = parameter.data.copy()
 
 
+def by_layers() -> tuple[str, Backend]:
+    """Give the compiled backend without its compiled step: a kernel for each operation."""
+    return "numba by layers", replace(BACKENDS["numba"], decode=None)
+
+
 class OurDecoding:
     """Decode given tokens after a prompt, one at a time, again and again from the same place."""
 
-    def __init__(self, model: GPT, backend: str, prompt: list[int], decoded: list[int]) -> None:
+    def __init__(
+        self, model: GPT, backend: str | Backend, prompt: list[int], decoded: list[int]
+    ) -> None:
         self.model = model
         self.backend = backend
         self.prompt = np.array([prompt])
@@ -185,8 +194,16 @@ def next_token_steps(model: GPT, backend: str, ids: np.ndarray) -> dict[str, Run
 
 def int8_gpt(model: GPT, mode: str) -> GPT:
     """Give an INT8 copy of a model."""
+    return _quantized(model, Quantize(mode))
+
+
+def int4_gpt(model: GPT) -> GPT:
+    """Give a copy of a model with INT4 weights in groups of 32."""
+    return _quantized(model, Quantize("weight_only", bits=4, group_size=32))
+
+
+def _quantized(model: GPT, transform: Quantize) -> GPT:
     workload = Workload("gpt", model, (Tensor(np.zeros((1, 4), np.int64)),))
-    transform = Quantize(mode)
     return transform.apply(workload, transform.plan(workload))
 
 

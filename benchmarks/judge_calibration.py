@@ -29,7 +29,6 @@ from typing import Any
 
 import numpy as np
 
-from tinytorch.competition.cell.contender import BACKEND, Contender, Limits
 from tinytorch.competition.events import (
     EVENTS,
     Event,
@@ -41,6 +40,7 @@ from tinytorch.competition.events import (
 from tinytorch.competition.heats import heat_of, run_heat, start_process
 from tinytorch.competition.judgement import Score, score_of
 from tinytorch.competition.rounds import PRACTICE
+from tinytorch.competition.sandbox.contender import BACKEND, Contender, Limits
 from tinytorch.core.autograd import no_grad
 from tinytorch.core.dispatch import use_backend
 from tinytorch.core.tensor import Tensor

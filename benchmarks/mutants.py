@@ -1,8 +1,10 @@
 """Do the tests notice small changes of the code? A fixed set of mutants, before and after moves.
 
-    python benchmarks/mutants.py --run [--only PREFIX] [--json FILE] [--against BASELINE.json]
+    python benchmarks/mutants.py --run [--only PREFIX | --named | --survivors STATES.json]
+                                       [--sample N] [--json FILE] [--against BASELINE.json]
     python benchmarks/mutants.py --make [--coverage FOLDER]      # a new set, needs `coverage`
     python benchmarks/mutants.py --widen STATES.json --coverage FOLDER
+    python benchmarks/mutants.py --more --coverage FOLDER        # where a group has too few
 
 mutants.json holds the set; code_points.py says how a mutant finds its code wherever it stands now.
 Each mutant has the tests that ran its line when the set was made, those near its module and quick
@@ -16,8 +18,11 @@ ones first; where their file is gone they are found by name. A mutant is
 
 `--against benchmarks/mutants_baseline.json` lists what was killed then and survives now and exits
 with 1 if there is any; the baseline is what `--json` wrote when the set was made. `--only` takes
-the beginning of a module's name as of then (``comparison.accuracy``) or an id. `--widen` tries more
-and slower tests on those that survived, and puts what kills one into the set.
+the beginning of a module's name as of then (``comparison.accuracy``) or an id, `--named` the groups
+with `MANY` each, whose arithmetic decides what we claim, `--sample` a part of them, drawn by the
+seed of the set. mutants_equivalent.json says of mutants why nothing tells them from the code; they
+are no part of the score. `--widen` tries more and slower tests on those that survived, and puts
+what kills one into the set.
 """
 
 from __future__ import annotations
@@ -43,6 +48,7 @@ from forked_tests import ENDED, ChangedModules, Job, TestIndex, check_unchanged,
 
 HERE = Path(__file__).resolve().parent
 SET = HERE / "mutants.json"
+EQUIVALENT = HERE / "mutants_equivalent.json"
 SEED = 20260
 KILLED, SURVIVED = "killed", "survived"
 GONE, AMBIGUOUS, INVALID = "gone", "ambiguous", "invalid"
@@ -66,18 +72,17 @@ QUICK, WIDE = Bounds(20, 4, 1.5), Bounds(40, 10, 15.0)
 MANY, SOME = 33, 9
 GROUPS: dict[tuple[str, ...], int] = {
     ("measure.samples",): MANY,
-    ("measure.amdahl",): MANY,
-    ("comparison.estimates",): MANY,
-    ("comparison.sequential", "comparison.looks"): MANY,
-    ("comparison.accuracy",): MANY,
-    ("comparison.paired_proportions",): MANY,
+    ("measure.roofline", "measure.scaling"): MANY,  # the law of Amdahl
+    ("measure.estimate", "measure.interleaving"): MANY,  # and interim analyses
+    ("comparison.sequential",): MANY,
+    ("comparison.accuracy",): 2 * MANY,  # and paired proportions
     ("formats.affine",): MANY,
     ("formats.ranges",): MANY,
     ("core.kv_cache",): MANY,
-    ("adapters.costs", "adapters.cost_rules"): MANY,
-    ("adapters.contractions",): MANY,
-    ("tuning.ranking", "tuning.front"): MANY,
-    ("tuning.limits",): MANY,
+    ("models.costs",): MANY,
+    ("models.contractions",): MANY,
+    ("tuning.ranking",): MANY,  # and the front
+    ("tuning.attempt",): MANY,  # limits
     ("records.store",): MANY,
     ("records.gate_result",): MANY,
     ("comparison.compare", "comparison.resources"): MANY,
@@ -138,9 +143,15 @@ def main() -> int:
     parser.add_argument("--json", type=Path, metavar="FILE")
     parser.add_argument("--against", type=Path, metavar="FILE")
     parser.add_argument("--widen", type=Path, metavar="FILE")
+    parser.add_argument("--more", action="store_true")
+    parser.add_argument("--named", action="store_true")
+    parser.add_argument("--survivors", type=Path, metavar="FILE")
+    parser.add_argument("--sample", type=int, metavar="N")
     options = parser.parse_args()
     if options.make:
         make(options.coverage)
+    if options.more:
+        add_more(Covered(options.coverage))
     if options.widen:
         widen(json.loads(options.widen.read_text("utf-8")), Covered(options.coverage))
     if options.run or options.against:
@@ -205,7 +216,7 @@ def make(folder: Path | None) -> None:
 def cover(folder: Path) -> None:
     """Run all tests but those of pages, commands and compiled kernels, with line_coverage.py."""
     folder.mkdir(parents=True, exist_ok=True)
-    left_out = ["cli", "house", "pytest_plugin", "reporting/html", "competition/cell"]
+    left_out = ["cli", "house", "pytest_plugin", "reporting/html", "competition/sandbox"]
     words = [f"--ignore=tests/{each}" for each in left_out]
     words += ["--ignore-glob=*/test_numba*", "-p", "line_coverage", "-p", "no:cacheprovider"]
     path = os.pathsep.join([str(ROOT), str(HERE)])
@@ -340,6 +351,27 @@ def choose(covered: Covered) -> list[Mutant]:
     return sorted(made, key=lambda each: (each.point.module, each.point.definition, each.id))
 
 
+def add_more(covered: Covered) -> None:
+    """Draw mutants for the groups of which the set has too few, and add them to it."""
+    code, generator, mutants = Code(), random.Random(SEED + 1), read_set()
+    known = {each.id for each in mutants}
+    for group, number in GROUPS.items():
+        missing = number - sum(_group_of(each.point.module) == group for each in mutants)
+        candidates = [
+            (definition, change)
+            for some in code.definitions.values()
+            for definition in some
+            if _group_of(definition.module) == group
+            and (not definition.is_table or definition.module in TABLES)
+            for change in changes(definition)
+            if len(code.find(change.point)) == 1 and _id(change.point) not in known
+        ]
+        if number >= MANY and missing > 0:
+            mutants += _draw(candidates, missing, covered, generator)
+    print(f"{len(mutants) - len(known)} more mutants")
+    write_set(sorted(mutants, key=lambda each: (each.point.module, each.point.definition, each.id)))
+
+
 def _group_of(module: str) -> tuple[str, ...] | None:
     inside = module.partition(".")[2]
     for group in GROUPS:
@@ -390,6 +422,13 @@ def run(options: argparse.Namespace) -> int:
     """Run mutants, show those that survive, write states, compare with a baseline."""
     started = time.monotonic()
     mutants = [each for each in read_set() if _is_asked(each, options.only)]
+    if options.named:
+        mutants = [each for each in mutants if _is_named(each)]
+    if options.survivors:
+        before = json.loads(options.survivors.read_text("utf-8"))
+        mutants = [each for each in mutants if before.get(each.id, SURVIVED) == SURVIVED]
+    if options.sample is not None and options.sample < len(mutants):
+        mutants = random.Random(SEED).sample(mutants, options.sample)
     preload()
     states = dict(judge(mutants))
     for state in STATES[1:]:
@@ -399,9 +438,28 @@ def run(options: argparse.Namespace) -> int:
     counts = Counter(states.values())
     counted = ", ".join(f"{counts[state]} {state}" for state in STATES)
     print(f"{len(mutants)} mutants: {counted} ({time.monotonic() - started:.0f} s)")
+    print(score(states))
     if options.json:
         options.json.write_text(json.dumps(states, indent=0, sort_keys=True) + "\n", "utf-8")
     return compare(mutants, states, options.against) if options.against else 0
+
+
+def score(states: dict[str, str]) -> str:
+    """Return the share of mutants killed of those that were judged and are not equivalent."""
+    equivalent = json.loads(EQUIVALENT.read_text("utf-8"))
+    judged = [name for name, state in states.items() if state in (KILLED, SURVIVED)]
+    alike = [name for name in judged if states[name] == SURVIVED and name in equivalent]
+    killed = sum(states[name] == KILLED for name in judged)
+    others = len(judged) - len(alike)
+    return (
+        f"score: {killed} of {others} killed ({killed / max(others, 1):.1%}); {len(alike)} of "
+        f"{len(judged)} are equivalent ({len(alike) / max(len(judged), 1):.1%})"
+    )
+
+
+def _is_named(mutant: Mutant) -> bool:
+    group = _group_of(mutant.point.module)
+    return group is not None and GROUPS[group] >= MANY
 
 
 def _is_asked(mutant: Mutant, prefix: str) -> bool:

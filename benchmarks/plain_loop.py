@@ -2,7 +2,8 @@
 
     python benchmarks/plain_loop.py CASE FOLDER [baseline | candidate]
 
-It prints one line of JSON: seconds per call of each side, one value per block. Blocks of both sides
+It prints "ready" once both models were called, and times them when it may read a line; then it
+prints one line of JSON: seconds per call of each side, one value per block. Blocks of both sides
 alternate, unless one side is named: then it is alone in its process. Nothing of TinyTorch's
 measuring code is used: the only imports are the model and `load_optimized`.
 """
@@ -23,8 +24,10 @@ import torch
 from tinytorch import load_optimized
 from tinytorch.core.autograd import no_grad
 
-BLOCKS, BLOCK_S = 15, 0.1
-WARM_UP_S = 1.0
+BLOCKS, BLOCK_S = 15, 0.05
+FEWEST_BLOCKS, LONGEST_S = 3, 10.0
+"""Where a call takes long, fewer blocks are timed once this time has passed."""
+WARM_UP_S = 0.5
 
 
 def main() -> None:
@@ -38,9 +41,16 @@ def main() -> None:
     with without_gradients(workload.model):
         calls = {side: caller(model, workload) for side, model in models.items()}
         for call in calls.values():
+            block(call, 0.0, synchronise_for(workload))
+        print("ready", flush=True)
+        sys.stdin.readline()
+        for call in calls.values():
             block(call, WARM_UP_S, synchronise_for(workload))
         seconds: dict[str, list[float]] = {side: [] for side in calls}
-        for _ in range(BLOCKS):
+        started = perf_counter()
+        for number in range(BLOCKS):
+            if number >= FEWEST_BLOCKS and perf_counter() - started > LONGEST_S:
+                break
             for side in random.sample(list(calls), len(calls)):
                 seconds[side].append(block(calls[side], BLOCK_S, synchronise_for(workload)))
     print(json.dumps(seconds))

@@ -8,8 +8,9 @@ from typing import Any
 
 from quantization_sizes import Sizes
 
-from tinytorch.comparison.accuracy import INCONCLUSIVE, NOT_WORSE, WORSE, AccuracyComparison
+from tinytorch.comparison.accuracy import NOT_WORSE, WORSE, AccuracyComparison
 from tinytorch.comparison.comparison import Comparison
+from tinytorch.measure.estimate import INCONCLUSIVE
 
 VERDICTS = {NOT_WORSE: "met", WORSE: "missed", INCONCLUSIVE: "inconclusive"}
 

@@ -341,7 +341,7 @@ SABOTAGES = [
     Sabotage("bounds by milliseconds", {"Profile._bound": changing(bound_by_time)}, PROFILING),
     Sabotage(
         "a patched forward left after an exception",
-        {"_replaced": changing(not_put_back)},
+        {"wrapping_layers": changing(not_put_back)},
         ("tests/models/test_layer_watch.py", "tests/models/test_core.py", *PROFILING),
     ),
     Sabotage("garbage collection left off", {"gc_paused": changing(collector_off)}, TIMING),

@@ -97,13 +97,13 @@ class Benchmark:
     # ------------------------------------------------------------ on a CPU
 
     def precision(self) -> None:
-        """Half the bits: bfloat16 in layers, everywhere, and by autocast."""
+        """Half the bits: bfloat16 in layers, and everywhere."""
         header(*COLUMNS)
         for make in TEXT_AND_IMAGES.values():
             case = make(self.is_quick)
             found = [
                 self.measure(case, f"bfloat16, {how}", LowerPrecision(how=how))
-                for how in ("layers", "convert", "autocast")
+                for how in ("layers", "convert")
             ]
             exact = [each for each in found if each and norm_error(each) <= MOST_ERROR]
             name = f"{case.name}: speedup with an error of at most {MOST_ERROR:g}"

@@ -3,6 +3,7 @@
 import gc
 import os
 from collections.abc import Iterator
+from typing import Any
 
 import hypothesis
 import numpy as np
@@ -61,3 +62,20 @@ def _quick_collections() -> Iterator[None]:
 def rng() -> np.random.Generator:
     """Give a generator that draws the same numbers in every run."""
     return np.random.default_rng(20260)
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[Any]:
+    """Give a running server of PostgreSQL."""
+    from parts import require_postgres
+    from postgres_server import PostgresServer
+
+    server = PostgresServer(require_postgres())
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+def database(postgres: Any) -> str:
+    """Give the URL of an empty database of PostgreSQL."""
+    return postgres.address(postgres.new_database())

@@ -72,7 +72,7 @@ def judgement(
         "findings": (),
         "ablations": ablations,
         "heats": whole,
-        "protection": {"files": "Landlock 4", "network": "own namespace"},
+        "protection": {"sandbox": "bubblewrap", "system calls": "a filter (libseccomp)"},
         "data_sha256": _hash("questions"),
         "commitment": PRACTICE.commitment,
     }

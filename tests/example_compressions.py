@@ -3,9 +3,7 @@
 import numpy as np
 
 from tinytorch.comparison.accuracy import compare_accuracy
-from tinytorch.measure.samples import Samples
 from tinytorch.transforms.compression import CompressionResult, CompressionStage
-from tinytorch.transforms.deployment import Deployment
 
 
 def result(**changes):
@@ -26,17 +24,3 @@ def result(**changes):
         "baseline_score": 0.75,
     }
     return CompressionResult(**fields | changes)
-
-
-def deployment(budgets, **changes):
-    """Give a report of a model in which everything was measured; one answer of 2,000 is lost."""
-    fields = {
-        "name": "mlp",
-        "file_bytes": 3 * 2**20,
-        "original_bytes": 30 * 2**20,
-        "load": Samples("load", tuple(0.001 * n for n in range(5, 16))),
-        "latency": Samples("latency", (0.002,) * 20),
-        "peak_bytes": 2**20,
-        "accuracy": compare_accuracy([1, 1, 0, 1] * 500, [1, 1, 0, 1] * 499 + [1, 1, 0, 0]),
-    }
-    return Deployment(budgets=budgets, **fields | changes)

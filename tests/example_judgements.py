@@ -61,7 +61,7 @@ def kept_judgement(speedup=2.0, *, entry=None, count=10, seed=0, lost=0, **chang
         "ablations": ablations,
         "commitment": PRACTICE.commitment,
         "data_sha256": "cd" * 32,
-        "protection": {"files": "Landlock 4", "network": "own namespace"},
+        "protection": {"sandbox": "bubblewrap", "system calls": "a filter (libseccomp)"},
         "system": SYSTEM,
         "seconds_used": 12.5,
         "created_at": "2026-03-05T10:00:00.000000+00:00",

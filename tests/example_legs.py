@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from tinytorch.competition.cell.confinement import Protection
-from tinytorch.competition.cell.contender import Answer, Loading, Usage
 from tinytorch.competition.entry import Entry, Technique
 from tinytorch.competition.events import PROMPT, Event, Questions, find_event
 from tinytorch.competition.heats import WRITTEN, Ask, Given, Leg, Written, plan_schedule
+from tinytorch.competition.sandbox.bubblewrap import Protection
+from tinytorch.competition.sandbox.contender import Answer, Loading, Usage
 
 CLASSES, LETTERS = 10, 12
 OUTSIDE_S = 30e-6
@@ -89,10 +89,9 @@ def a_leg(
         cold=Answer(np.zeros(1), 5 * inner_s, 5 * inner_s),
         given=tuple(given),
         texts=tuple(texts),
-        usage=usage
-        or Usage(cpu_s=0.5, memory_bytes=1 << 20, peak_bytes=2 << 20, threads=1, processes=1),
+        usage=usage or Usage(cpu_s=0.5, peak_bytes=2 << 20, processes=1),
         idle_cpu_s=idle_cpu_s,
-        protection=protection or {"files": Protection("Landlock 7")},
+        protection=protection or {"sandbox": Protection("bubblewrap")},
     )
 
 

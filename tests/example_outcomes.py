@@ -52,7 +52,7 @@ def offline(**changes):
 
 
 def server(**changes):
-    """Give one with a rate that was shown twice."""
+    """Give one with a rate that met the bound twice."""
     samples = {
         "rate": Samples("rate", (120.0,), "1/s"),
         "latency": Samples("latency", tuple(1e-3 + 1e-6 * index for index in range(500))),

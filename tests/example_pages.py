@@ -1,7 +1,8 @@
 """Small pages that show every part of a report once."""
 
-from tinytorch.reporting.html.markup import Cell, Column, Row, element, joined, table
-from tinytorch.reporting.html.page import Banner, Page, Section, appendix
+from tinytorch.reporting.document import Banner, Cell, Column, Row
+from tinytorch.reporting.html.markup import element, joined, table
+from tinytorch.reporting.html.page import Page, Section, appendix
 from tinytorch.reporting.html.plot import drawing, text
 
 HOSTILE = "<script>alert(1)</script>"

@@ -1,15 +1,17 @@
 """A tour whose measurements are imaginary."""
 
 import numpy as np
+from example_comparisons import comparison
 from example_optimizations import attempt, optimization
 from example_profiles import example_profile
 
+from tinytorch.comparison.outputs import ArrayDifference, OutputDifference
 from tinytorch.measure.estimate import INCONCLUSIVE
 from tinytorch.transforms.plan import Gain
 from tinytorch.tuning.advice import Advice
-from tinytorch.tuning.attempt import INACCURATE, NOT_TRIED, Settings
+from tinytorch.tuning.attempt import INACCURATE, NOT_TRIED, WORSE, Settings
 from tinytorch.tuning.optimization import Contribution
-from tinytorch.tuning.tour import STOPS, Introduction, SampleDigit, Tour, Visit
+from tinytorch.tuning.tour import STOPS, Introduction, SampleDigit, Tour, Visit, Writing
 
 INTRODUCTION = Introduction(
     digits=(
@@ -29,10 +31,23 @@ ADVICE = (
 LOST = attempt("low-rank", outcome=INACCURATE, reason="accuracy 0.75 became 0.5")
 
 
+def written(name, ratio, *, equal=1.0):
+    """Give a comparison of two ways to write 38 tokens, of which a share is the same."""
+    array = ArrayDifference((64,), equal_share=equal, is_identical=equal == 1)
+    outputs = OutputDifference((array,))
+    return comparison(ratio, baseline_name="plain", candidate_name=name, outputs=outputs)
+
+
+WRITING = Writing(
+    "It is a ", "truth", 38, written("cached", 0.25), written("cached, INT8", 0.2, equal=0.75)
+)
+
+
 def tour_of(*optimizations, backend="numba", **changes):
     """Give a tour that found this."""
     visits = tuple(Visit(*pair) for pair in zip(STOPS, optimizations, strict=False))
-    return Tour(backend, 0, INTRODUCTION, visits, **({"seconds": 101.0} | changes))
+    fields = {"writing": WRITING, "visits": visits, "seconds": 101.0}
+    return Tour(backend, 0, INTRODUCTION, **(fields | changes))
 
 
 def faster():
@@ -43,7 +58,7 @@ def faster():
         LOST,
         stack,
         attempt("fewer", outcome=NOT_TRIED, reason="no time"),
-        name="gpt",
+        name="cnn",
         advice=ADVICE,
         ablation=(Contribution("int8", stack.comparison), Contribution("fused", None, "no copy")),
         profile=example_profile(),
@@ -53,12 +68,17 @@ def faster():
 def smaller():
     """Give an optimization for size in which something helps."""
     return optimization(
-        attempt("int4", time=1.0, size=0.2, lost=1), name="cnn", settings=Settings(goal="size")
+        attempt("int4", time=1.0, size=0.2, lost=1), name="mlp", settings=Settings(goal="size")
     )
 
 
 def no_faster():
     """Give an optimization in which nothing is faster, and something smaller."""
     return optimization(
-        attempt("int8", outcome=INCONCLUSIVE, time=1.0, size=0.25), LOST, name="gpt", advice=ADVICE
+        attempt("int8", outcome=INCONCLUSIVE, time=1.0, size=0.25), LOST, name="cnn", advice=ADVICE
     )
+
+
+def slower():
+    """Give an optimization whose only attempt is slower."""
+    return optimization(attempt("low-rank", outcome=WORSE, time=2.0), name="cnn")

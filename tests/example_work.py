@@ -62,7 +62,7 @@ def work_profile(*parts, outside_ms=0.0, **changes) -> Profile:
     calls, records, parameters, kinds, now = [], [], [], {"": "Net"}, 0.0
     for number, part in enumerate(parts):
         path = part.path or f"layers.{number}"
-        kinds[path] = "Layer"
+        kinds[path] = "Linear" if part.weight else "Layer"
         calls.append((path, now, now + part.ms))
         now += part.ms
         records.append(record(part, path, number * MS))

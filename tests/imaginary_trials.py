@@ -5,8 +5,9 @@ from example_optimizations import attempt as example
 from example_profiles import example_profile
 
 from tinytorch.measure.samples import Samples
+from tinytorch.transforms.plan import GOALS
 from tinytorch.tuning.attempt import BETTER, FAILED, INACCURATE, WORSE, Settings
-from tinytorch.tuning.catalog import GOALS, Entry
+from tinytorch.tuning.catalog import Entry
 from tinytorch.tuning.trying import Built
 
 ENTRIES = {
@@ -35,6 +36,7 @@ class ImaginaryTrials:
     """Gives what the table says, as if it had been measured."""
 
     workload = profile = None
+    check_s = 0.0
 
     def __init__(self, speeds=SPEEDS, **settings):
         self.speeds, self.settings, self.notes = speeds, Settings(**settings), []
@@ -43,6 +45,12 @@ class ImaginaryTrials:
 
     def can_judge(self, entries):
         return self.unjudged not in [each.name for each in entries]
+
+    def build(self, entries):
+        return Built(tuple(each.name for each in entries), object(), ())
+
+    def model_of(self, built):
+        return built.model
 
     def attempt(self, entries, *, best=None, **_):
         stack = tuple(each.name for each in entries)

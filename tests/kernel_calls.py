@@ -113,6 +113,8 @@ def _activations(normal: Draw, positive: Draw) -> dict[str, list[Call]]:
     calls["gelu_backward"] = [
         Call((normal(*shape), 3 * normal(*shape)), form) for shape in shapes for form in forms
     ]
+    calls["silu"] = [Call((3 * normal(*shape),)) for shape in shapes]
+    calls["silu_backward"] = [Call((normal(*shape), 3 * normal(*shape))) for shape in shapes]
     axes = [((3, 5), -1), ((3, 5), 0), ((2, 3, 5), 1), ((2, 3, 5), 2), ((0, 4), -1), ((), -1)]
     for kind in ("softmax", "log_softmax"):
         calls[kind] = [Call((5 * normal(*shape),), {"axis": axis}, 5) for shape, axis in axes]
@@ -270,6 +272,14 @@ def _normalisations(normal: Draw, positive: Draw) -> dict[str, list[Call]]:
                 terms=30,
             )
             for s in rows
+        ],
+        "rms_norm": [Call((normal(*shape), normal(5)), eps, 10) for shape in rows],
+        "rms_norm_backward": [
+            Call((normal(*s), normal(*s), normal(5), positive(*s[:-1], 1)), terms=30) for s in rows
+        ],
+        "rotary": [
+            Call((normal(2, 3, 4, 6), normal(4, 3), normal(4, 3)), terms=2),
+            Call((normal(2, 3, 1, 8), normal(2, 1, 1, 4), normal(2, 1, 1, 4)), terms=2),
         ],
         "batch_norm": [Call((normal(*shape), normal(3), normal(3)), eps, 40) for shape in images],
         "batch_norm_backward": [

@@ -5,6 +5,7 @@ import importlib.util
 import os
 import shutil
 import sys
+from pathlib import Path
 from types import ModuleType
 from typing import NoReturn
 
@@ -37,6 +38,29 @@ def require_browser() -> str:
         _without("browser", "the package playwright is not installed")
     found = filter(None, map(shutil.which, BROWSERS))
     return next(found, None) or _without("browser", "there is no program chromium")
+
+
+def require_postgres() -> Path:
+    """Give the folder of PostgreSQL's programs, or skip the test that needs a server.
+
+    Where ``TINYTORCH_REQUIRED_PARTS`` names `postgres`, the test fails instead.
+    """
+    from postgres_server import find_programs
+
+    if importlib.util.find_spec("psycopg") is None:
+        _without("postgres", "the package psycopg is not installed")
+    return find_programs() or _without("postgres", "there is no server of PostgreSQL")
+
+
+def require_sandbox() -> None:
+    """Skip the test (or test file) where contenders cannot be sandboxed.
+
+    Where ``TINYTORCH_REQUIRED_PARTS`` names `bubblewrap`, the test fails instead.
+    """
+    from tinytorch.competition.sandbox.bubblewrap import why_no_sandbox
+
+    if reason := why_no_sandbox():
+        _without("bubblewrap", reason)
 
 
 def _without(part: str, reason: str) -> NoReturn:

@@ -8,6 +8,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "tinytorch"
 TESTS = ROOT / "tests"
+LABS = PACKAGE / "learning" / "labs"
 
 # Folders that hold nothing we wrote, as in .gitignore.
 FOREIGN_FOLDERS = {".git", ".venv", "venv", "build", "dist", "htmlcov", "__pycache__"}
@@ -21,10 +22,14 @@ def project_files() -> Iterator[Path]:
 
 @cache
 def package_modules() -> dict[str, ast.Module]:
-    """Give the syntax tree of every module of the package, by its dotted name."""
+    """Give the syntax tree of every module of the package, by its dotted name.
+
+    The labs are data: they are read, and never imported.
+    """
     return {
         dotted_name(path): ast.parse(path.read_text("utf-8"), filename=str(path))
         for path in sorted(PACKAGE.rglob("*.py"))
+        if path.parent != LABS
     }
 
 

@@ -1,9 +1,11 @@
 import inspect
+import math
 
+import numpy as np
 import pytest
 
 from tinytorch import errors
-from tinytorch.errors import TinyTorchError
+from tinytorch.errors import SettingError, TinyTorchError, check_number
 
 # Error -> the built-in that a Python reader would catch.
 EXPECTED_BUILT_IN = {
@@ -55,3 +57,36 @@ def test_notes_are_told_apart_by_code_and_subject_and_read_as_their_words(kind):
     assert str(one) == "ran in training mode"
     assert one == kind("ran in training mode", "training-mode", "baseline")
     assert one != kind("ran in training mode", "training-mode", "candidate")
+
+
+@pytest.mark.parametrize(
+    ("value", "limits"),
+    [
+        (1, {}),
+        (np.float32(0.5), {"above": 0, "below": 1}),
+        (0, {"least": 0, "most": 0}),
+        (-3.5, {"below": 0}),
+    ],
+)
+def test_a_number_within_its_limits_is_fine(value, limits):
+    check_number("x", value, **limits)
+
+
+@pytest.mark.parametrize(
+    ("value", "limits", "message"),
+    [
+        (0, {"above": 0}, "x=0; it must be a number above 0$"),
+        (1, {"above": 0, "below": 1}, "above 0, below 1"),
+        (-1, {"least": 0}, "at least 0"),
+        (2, {"most": 1}, "at most 1"),
+        (math.nan, {"least": 0}, "x=nan"),
+        (math.inf, {"above": 0}, "x=inf"),
+        (-math.inf, {}, "x=-inf; it must be a number$"),
+        (True, {}, "x=True"),
+        ("1", {}, "x='1'"),
+        (None, {"least": 0}, "x=None"),
+    ],
+)
+def test_what_is_no_number_within_its_limits_is_named(value, limits, message):
+    with pytest.raises(SettingError, match=message):
+        check_number("x", value, **limits)

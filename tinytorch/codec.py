@@ -32,8 +32,6 @@ from typing import (
 
 from tinytorch.errors import Note, RecordError
 
-__all__ = ["Coded", "DataError", "decode", "encode"]
-
 T = TypeVar("T")
 Convert = Callable[[Any], Any]
 Row = tuple[str, str, Convert, bool]
@@ -301,7 +299,7 @@ def _decoder_of(hint: Any, *, strict: bool = False) -> Convert:
         return READERS[hint]
     origin, inside = get_origin(hint) or hint, get_args(hint)
     if origin in (Union, UnionType):
-        return _read_either([_decoder_of(each) for each in inside])
+        return _read_either([_decoder_of(each, strict=strict) for each in inside])
     if origin is Literal:
         return _read_choice(inside, inside)
     return _class_decoder(origin, inside, strict=strict)
@@ -318,7 +316,7 @@ def _class_decoder(kind: type, inside: tuple[Any, ...], *, strict: bool) -> Conv
     elif issubclass(kind, Enum):
         found = _read_choice([each.value for each in kind], list(kind))
     elif issubclass(kind, Mapping):
-        found = _read_entries(_decoder_of(inside[1])) if inside else AN_OBJECT
+        found = _read_entries(_decoder_of(inside[1], strict=strict)) if inside else AN_OBJECT
     elif kind is tuple and inside and inside[-1] is not Ellipsis:
         found = _read_tuple([_decoder_of(each) for each in inside])
     elif issubclass(kind, Collection) and inside and not hasattr(kind, "tolist"):

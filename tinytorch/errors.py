@@ -9,8 +9,10 @@ Programs branch on the code of a note or a failure, never on its words.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
+from numbers import Real
 from typing import Self
 
 
@@ -119,6 +121,35 @@ def first_line(error: BaseException, *, with_class: bool = True) -> str:
     if not text or not with_class:
         return text or type(error).__name__
     return f"{type(error).__name__}: {text}"
+
+
+def short_text(error: BaseException) -> str:
+    """Return the first line of the message, after the class unless the error is one of ours."""
+    return first_line(error, with_class=not isinstance(error, TinyTorchError))
+
+
+def check_number(
+    name: str,
+    value: object,
+    *,
+    above: float = -math.inf,
+    least: float = -math.inf,
+    below: float = math.inf,
+    most: float = math.inf,
+) -> None:
+    """Raise SettingError unless a setting is a finite number within limits.
+
+    >>> check_number("share", 1.5, above=0, most=1)
+    Traceback (most recent call last):
+    ...
+    tinytorch.errors.SettingError: share=1.5; it must be a number above 0, at most 1
+    """
+    is_number = isinstance(value, Real) and not isinstance(value, bool)
+    if is_number and above < value < below and least <= value <= most:  # type: ignore[operator]
+        return
+    limits = {"above": above, "at least": least, "below": below, "at most": most}
+    words = ", ".join(f"{word} {limit:g}" for word, limit in limits.items() if math.isfinite(limit))
+    raise SettingError(f"{name}={value!r}; it must be a number {words}".rstrip())
 
 
 def did_you_mean(word: object, known: Iterable[str]) -> str:

@@ -110,8 +110,8 @@ def test_a_scenario_may_have_a_budget_of_its_own():
         ({"name": " "}, "name = ' '; give the suite a name"),
         ({"workloads": []}, "has no workload"),
         ({"workloads": ["mlp"]}, "workloads has a str, no SuiteWorkload"),
-        ({"budget_s": 0}, "budget_s = 0; give seconds above 0"),
-        ({"timeout_s": True}, "timeout_s = True"),
+        ({"budget_s": 0}, "budget_s=0"),
+        ({"timeout_s": True}, "timeout_s=True"),
         ({"workloads": [SuiteWorkload("mlp")] * 2}, "single-stream' is there twice"),
     ],
 )

@@ -10,6 +10,7 @@ import pytest
 from tinytorch.benchmarking.suite_file import Entry, SingleStream
 from tinytorch.benchmarking.suite_run import run_entry
 from tinytorch.measure.child_process import TIMED_OUT, Child, ChildError, owned_folder
+from tinytorch.measure.executor import FOLDERS
 
 FACTORIES = """
 import os, signal, subprocess, sys, time
@@ -139,7 +140,7 @@ def test_a_killed_parent_takes_its_worker_and_that_ones_children_along(entry, tm
 
 def test_what_a_killed_suite_has_left_is_removed_at_the_next_start(entry, tmp_path, monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    with owned_folder("bench") as folder:
+    with owned_folder(FOLDERS) as folder:
         name = folder.name
     left = tmp_path / name.replace(f"-{os.getpid()}-", "-999999999-")
     left.mkdir()

@@ -9,12 +9,20 @@ from parts import require_part
 from tinytorch.benchmarking import entry_worker
 from tinytorch.benchmarking.entry_worker import answer, measure_entry
 from tinytorch.benchmarking.scenarios import RateTrial, ServerResult
-from tinytorch.benchmarking.suite_file import Entry, Offline, Server, SingleStream
+from tinytorch.benchmarking.suite_file import (
+    AgainstBaseline,
+    Entry,
+    Offline,
+    Server,
+    SingleStream,
+)
+from tinytorch.comparison.comparison import Comparison
 from tinytorch.core.dispatch import active_backend, set_backend
-from tinytorch.errors import TinyTorchError
+from tinytorch.errors import ModelError, TinyTorchError
 from tinytorch.measure.samples import Samples
 
 FACTORIES = """
+import copy
 import numpy as np
 from tinytorch import Workload
 from tinytorch.core.layers import Linear
@@ -36,6 +44,16 @@ def constant(model):
     model.is_constant = True
     return model
 
+def same(model): return copy.deepcopy(model)
+def worse(model): return constant(copy.deepcopy(model))
+def not_finite(model):
+    found = copy.deepcopy(model)
+    found.weight.data[:] = np.nan
+    return found
+def stack():
+    from tinytorch.core.layers import ReLU, Sequential
+    model = Sequential(Linear(4, 8, rng=0), ReLU(), Linear(8, 2, rng=1))
+    return model, Tensor(np.ones((3, 4), np.float32))
 def nan_scores(): return make(lambda model: np.array([1.0, np.nan]))
 def raising(): return make(lambda model: 1 / 0)
 def wrong_scores(): return make(lambda model: np.ones((2, 2)))
@@ -215,9 +233,40 @@ def test_timing_does_not_change_the_model_that_is_scored(tmp_path, name, is_note
     assert (entry_worker.IN_TRAINING in found["notes"]) is is_noted
 
 
-def test_infinite_ends_survive_the_way_to_the_parent(entry, monkeypatch):
+def test_infinite_ends_are_null_on_the_way_to_the_parent(entry, monkeypatch):
     trial = replace(searched(late=1).trials[0], percentile=99.0)
     found = replace(searched(late=1), percentile=99.0, trials=(trial,))
     monkeypatch.setattr(entry_worker, "measure_server", lambda *_, **__: found)
-    answer = json.loads(json.dumps(measure_entry(entry(scenario=Server()))))
-    assert math.isinf(answer["details"]["server"]["trials"][0]["latency_high_s"])
+    answer = json.loads(json.dumps(measure_entry(entry(scenario=Server())), allow_nan=False))
+    assert answer["details"]["server"]["trials"][0]["latency_high_s"] is None
+
+
+AGAINST = AgainstBaseline()
+
+
+def test_a_transform_is_timed_against_its_baseline(entry):
+    found = measure_entry(entry(scenario=AGAINST, transform="tiny.py:same"))
+    comparison = Comparison.from_dict(found["details"]["comparison"])
+    assert comparison.n >= 6
+    assert comparison.accuracy.difference == 0
+    assert comparison.outputs.is_identical
+    assert found["samples"]["time ratio"]["values"] == pytest.approx(
+        [math.exp(each.log_ratio) for each in comparison.rounds]
+    )
+
+
+def test_entries_of_the_catalog_are_transforms(entry):
+    found = measure_entry(entry("stack", AGAINST, transform="fused-layers"))
+    assert found["details"]["comparison"]["verdict"]
+    with pytest.raises(ModelError, match="skipped"):
+        measure_entry(entry(scenario=AGAINST, transform="inference-mode"))
+
+
+@pytest.mark.parametrize("transform", ["tiny.py:worse", "tiny.py:not_finite"])
+def test_a_candidate_that_is_worse_or_broken_is_not_timed(entry, monkeypatch, transform):
+    def refuse(*_, **__):
+        raise AssertionError("timed before the check")
+
+    monkeypatch.setattr(entry_worker, "compare", refuse)
+    with pytest.raises(ModelError, match="was not timed"):
+        measure_entry(entry(scenario=AGAINST, transform=transform))

@@ -141,7 +141,7 @@ def test_broken_scores_are_no_number():
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"budget_s": 0}, "needs some time"),
+        ({"budget_s": 0}, "budget_s=0"),
         ({"batch_size": 0}, "batch_size=0"),
         ({"batch_size": 9}, "the first batch has 5"),
     ],

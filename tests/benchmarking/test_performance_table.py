@@ -98,7 +98,7 @@ def test_workloads_and_targets_need_no_data():
     [
         ({}, None, {}, "no models"),
         ([Linear(2, 2)], [], {}, "no example"),
-        ([Linear(2, 2)], np.ones((1, 2)), {"budget_s": 0}, "needs some time"),
+        ([Linear(2, 2)], np.ones((1, 2)), {"budget_s": 0}, "budget_s=0"),
         ([Linear(2, 2)], np.ones((1, 2)), {"batch_size": 3}, "the first batch has 1"),
     ],
 )

@@ -34,7 +34,7 @@ def nothing_is_measured(monkeypatch):
 
 def test_a_suite_runs_and_shows_its_table(folder, capsys):
     file = write_suite(folder, "fine [1, 8]")
-    assert main(["bench", str(file)]) == ExitCode.FINE
+    assert main(["bench", str(file), "--verbose"]) == ExitCode.FINE
     text, messages = capsys.readouterr()
     assert messages.startswith("1 of 2: tiny.py:fine/batch 1/default/none/single-stream ...\n")
     assert "Single-stream  One query after the other" in text

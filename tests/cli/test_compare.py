@@ -56,7 +56,7 @@ def test_a_hundredfold_slowdown_is_a_regression(capsys, factory):
     assert main(["compare", factory("little"), factory("much"), *QUICK]) == ExitCode.FAILED
     shown = capsys.readouterr().out
     assert "candidate is slower: " in shown.splitlines()[1]
-    assert "baseline:" in shown.splitlines()[3]
+    assert "(baseline:" in shown
     assert "factories.py:little" in shown.replace("\n", "")
 
 

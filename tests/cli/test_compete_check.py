@@ -22,7 +22,8 @@ def check_finds(monkeypatch):
     asked = {}
 
     def use(*findings):
-        def check_entry(entered, **others):
+        def check_entry(entered, *, limits, **others):
+            assert not limits.unconfined
             asked.update(others)
             return findings
 

@@ -4,6 +4,7 @@ from dataclasses import replace
 import pytest
 from example_boards import accuracy, entry
 from example_boards import judgement as imaginary_judgement
+from parts import require_sandbox
 
 from tinytorch.cli.main import main
 from tinytorch.competition import judge as judging
@@ -20,6 +21,7 @@ AGAIN = ["compete", "verify", "submissions", "--rerun", "--round", "spring.SECRE
 @pytest.fixture
 def submissions(tmp_path, monkeypatch):
     """Give a folder with a round and three entries, one of which is code."""
+    require_sandbox()
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(
         "tinytorch.competition.rounds.utc_text", lambda moment: "2026-03-01T08:00:00Z"

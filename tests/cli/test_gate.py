@@ -136,7 +136,7 @@ def test_a_summary_that_cannot_be_written_does_not_change_the_verdict(
         (["--against", "mian", "x:y"], "did you mean main?"),
         (["--against", "main"], "there is nothing to measure"),
         (["--against", "main", "none.py:make"], "is not there, on no side"),
-        (["x:y"], "the following arguments are required: --against"),
+        (["x:y"], "name the baseline: --against main"),
     ],
 )
 def test_wrong_usage_is_explained(folder, capsys, words, message):

@@ -31,7 +31,7 @@ def as_json(capsys, *arguments, code=0):
 
 def damage(path):
     with RecordStore(path) as store:
-        store._connection.execute("UPDATE records SET body = '{}' WHERE id = 3")
+        store._database.connection.execute("UPDATE records SET body = '{}' WHERE id = 3")
 
 
 @pytest.mark.parametrize("exists", [False, True])
@@ -124,7 +124,7 @@ def test_a_filter_without_a_hit_is_named(records, capsys):
 
 
 def test_a_trend_is_shown_with_its_change(records, capsys):
-    assert main(["history", "gpt", "--limit", "3"]) == 0
+    assert main(["history", "gpt", "--limit", "3", "--verbose"]) == 0
     shown = capsys.readouterr().out
     assert "●" in shown
     assert "2.00 ms to 3.00 ms (1.50x)" in shown

@@ -25,7 +25,7 @@ def asked(monkeypatch):
 
 
 def test_the_machine_is_shown(capsys, asked):
-    assert main(["machine"]) == 0
+    assert main(["machine", "--verbose"]) == 0
     shown = capsys.readouterr()
     assert asked == [("cpu", False)]
     for words in ("Machine", "Matrix products", "Memory", "Roofline", "Not measured"):
@@ -58,7 +58,7 @@ def test_options_reach_the_measurement(asked, capsys):
 
 
 def test_the_roofline_is_drawn(capsys, asked):
-    assert main(["machine"]) == 0
+    assert main(["machine", "--verbose"]) == 0
     shown = capsys.readouterr().out
     assert "⠉" in shown
     assert "FLOP per byte" in shown

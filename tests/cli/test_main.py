@@ -88,19 +88,23 @@ def test_a_typo_gets_the_near_command(capsys):
 
 def test_an_unlike_word_gets_the_list_of_commands(capsys):
     assert main(["xyzzy"]) == ExitCode.USAGE
-    assert "no command 'xyzzy'; there are: tour" in capsys.readouterr().err
+    assert "no command 'xyzzy'; there are tour" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_every_command_has_the_common_options(name):
     needed = {
         "profile": ["mlp"],
+        "new": ["yours.py"],
         "predict": ["mlp", "--at", "8"],
         "advise": ["mlp"],
         "bench": ["suite.toml"],
+        "sweep": ["suite.toml"],
         "gate": ["--against", "main"],
         "report": ["last"],
         "compete": ["rules"],
+        "export": ["mlp"],
+        "monitor": ["report", "snapshot.json"],
     }.get(name, [])
     options = build_parser(name).parse_args([name, *needed, "--json", "--quiet", "--seed", "7"])
     assert (options.command, options.json, options.quiet, options.seed) == (name, True, True, 7)

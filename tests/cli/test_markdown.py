@@ -10,7 +10,7 @@ from tinytorch.cli.main import main
 from tinytorch.cli.options import (
     add_markdown_option,
     check_markdown_path,
-    shown_or_markdown,
+    show_result,
     write_markdown,
 )
 from tinytorch.errors import SettingError
@@ -41,11 +41,11 @@ def test_a_file_that_cannot_be_written_is_known_before(tmp_path):
     assert check_markdown_path(str(tmp_path / "a.md"), OUTPUT) is None
 
 
-def test_markdown_takes_the_place_of_the_text_on_stdout():
-    found = comparison()
-    assert shown_or_markdown(None, found, "text") == "text"
-    assert shown_or_markdown("a.md", found, "text") == "text"
-    assert f"{shown_or_markdown('-', found, 'text')}\n" == report_markdown(found)
+@pytest.mark.parametrize(("markdown", "is_markdown"), [(None, False), ("a.md", False), ("-", True)])
+def test_markdown_takes_the_place_of_the_text_on_stdout(markdown, is_markdown, capsys):
+    options = argparse.Namespace(markdown=markdown, html=None)
+    show_result(options, OUTPUT, {}, comparison())
+    assert (capsys.readouterr().out == report_markdown(comparison())) is is_markdown
 
 
 def test_a_file_is_written_and_said(tmp_path, capsys):

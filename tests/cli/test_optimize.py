@@ -15,6 +15,7 @@ from tinytorch.cli.main import main
 from tinytorch.models.targets import load_workload
 from tinytorch.profiling.model_profile import profile_workload
 from tinytorch.records.store import RecordStore, open_store
+from tinytorch.transforms import plan
 from tinytorch.tuning import attempt as limits
 from tinytorch.tuning import catalog, optimize, saving
 from tinytorch.tuning.attempt import NOT_TRIED, OUT_OF_TIME, Attempt, Settings
@@ -105,7 +106,7 @@ def test_settings_reach_the_loop(optimized):
     words = (
         "--goal size --max-accuracy-drop 2% --max-output-error 0.5 --limit latency_ms=100 "
         "--limit size_mb=2.5 --budget 7 --no-combinations --restart --no-store --seed 3 "
-        "--only int8-static int4-weights --skip int4-weights"
+        "--only int8-static int4-weights --skip int4-weights --batch 1,8 --sequence 64"
     )
     assert main(["optimize", "mlp", *words.split()]) == 0
     assert asked["workload"].name == "mlp"
@@ -119,6 +120,8 @@ def test_settings_reach_the_loop(optimized):
         "only": ["int8-static", "int4-weights"],
         "skip": ["int4-weights"],
         "combinations": False,
+        "batch": (1, 8),
+        "sequence": (64,),
         "store": None,
         "resume": False,
         "seed": 3,
@@ -135,7 +138,7 @@ def test_by_default_everything_is_tried_and_kept(optimized):
 
 
 def test_goals_and_limits_are_those_of_the_loop():
-    assert catalog.GOALS == command.GOALS
+    assert plan.GOALS == command.GOALS
     assert tuple(limits.LIMITS) == command.LIMITS
 
 
@@ -314,7 +317,8 @@ def test_html_markdown_and_the_model_are_written(optimized, capsys, tmp_path, mo
     assert "int8-dynamic" in files["markdown"].read_text("utf-8")
     said = capsys.readouterr().err
     assert f"wrote {files['html']}\n" in said
-    assert f"wrote {files['save']}: 1.21 KiB, safetensors\na note\n" in said
+    assert f"wrote {files['save']}: 1.21 KiB, safetensors; " in said
+    assert said.endswith("\na note\n")
 
 
 def test_a_snippet_names_target_and_model(optimized, tmp_path, monkeypatch):

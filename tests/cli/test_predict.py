@@ -14,7 +14,7 @@ def _few_rounds(monkeypatch):
 
 
 def test_a_prediction_is_shown(capsys):
-    assert main(["predict", "mlp", "--at", "16", "--sizes", "2,4,8"]) == 0
+    assert main(["predict", "mlp", "--at", "16", "--sizes", "2,4,8", "--verbose"]) == 0
     shown = capsys.readouterr().out
     assert "predicted at 16\n" in shown
     assert "\nmlp\ncore on cpu, by batch; example inputs have 1\n" in shown
@@ -39,7 +39,8 @@ def test_a_prediction_speaks_json(capsys):
 )
 def test_the_check_decides_about_the_exit_code(capsys, monkeypatch, holds, code):
     monkeypatch.setattr(Trend, "holds", property(lambda trend: holds))
-    assert main(["predict", "mlp", "--at", "16", "--sizes", "2,4,8", "--check"]) == code
+    arguments = ["--at", "16", "--sizes", "2,4,8", "--check", "--verbose"]
+    assert main(["predict", "mlp", *arguments]) == code
     assert "16 (check)" in capsys.readouterr().out
 
 
@@ -65,7 +66,7 @@ def test_two_sizes_have_no_interval_in_json(capsys):
         (["mlp", "--at", "8", "--sizes", ","], "--sizes ','"),
         (["mlp", "--at", "8", "--axis", "width"], "axis 'width'; it is batch, sequence"),
         (["mlp", "--at", "8", "--axis", "7"], "no input has an axis 7"),
-        (["mlp", "--at", "8", "--budget", "0"], "budget_s=0.0; measuring needs some time"),
+        (["mlp", "--at", "8", "--budget", "0"], "budget_s=0.0; it must be a number above 0"),
         (["nowhere.py:model", "--at", "8"], "there is no file nowhere.py"),
         (
             ["gpt", "--axis", "sequence", "--at", "100", "--sizes", "8,65"],

@@ -63,7 +63,7 @@ def test_a_run_of_a_suite_is_shown(kept, capsys):
     )
     assert main(["report", hashes[0]]) == 0
     shown = capsys.readouterr().out
-    assert "\nSuite tiny\n" in shown
+    assert "\nSuite tiny (" in shown
     assert "run r1, 2 entries" in shown
 
 

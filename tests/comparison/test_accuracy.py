@@ -1,24 +1,35 @@
 import json
 import math
 import re
+import sys
+from decimal import Decimal
 
 import numpy as np
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from parts import require_part
+from project_files import ROOT
 
 from tinytorch.comparison.accuracy import (
-    INCONCLUSIVE,
+    MOST_FREEDOM,
     NOT_WORSE,
     WORSE,
     AccuracyComparison,
+    _bound_of_usual,
+    _cube_root_less_one,
+    _score,
     about_sample_size,
     compare_accuracy,
     examples_if_nothing_is_lost,
     paired_difference_bounds,
 )
 from tinytorch.errors import SettingError
+from tinytorch.measure.estimate import INCONCLUSIVE
+
+sys.path.insert(0, str(ROOT / "benchmarks"))
+
+import accuracy_errors
 
 stats = require_part("scipy.stats")
 
@@ -121,9 +132,10 @@ def test_other_scores_have_no_counts_of_right_and_wrong():
 
 
 def test_even_differences_get_the_interval_of_student():
-    differences = np.array([-0.2, -0.1, 0.0, 0.1, 0.2] * 8)  # symmetric: no skewness to remove
-    found = compare_accuracy(np.linspace(2, 3, 40), np.linspace(2, 3, 40) + differences)
-    reach = stats.t.ppf(0.95, 39) * stats.sem(differences)
+    differences = np.array([-0.2, -0.1, 0.0, 0.1, 0.2] * 800)  # symmetric: no skewness to remove
+    scores = np.linspace(2, 3, 4000)  # so many that no unseen one weighs
+    found = compare_accuracy(scores, scores + differences)
+    reach = stats.t.ppf(0.95, MOST_FREEDOM) * stats.sem(differences)
     assert found.high == pytest.approx(reach, rel=1e-6)
     assert found.low == pytest.approx(-reach, rel=1e-6)
 
@@ -183,6 +195,7 @@ DIFFERENCES = {
     "skewed gains": (100, lambda rng, n: rng.exponential(0.02, n) - 0.03),
     "rare losses": (250, lambda rng, n: np.where(rng.random(n) < 0.01, -0.999, -1e-5)),
     "heavy tails": (100, lambda rng, n: 0.02 * rng.standard_t(3, n) - 0.01),
+    "2% lose a half": (100, lambda rng, n: rng.normal(0, 1e-3, n) - 0.5 * (rng.random(n) < 0.02)),
 }
 
 
@@ -197,6 +210,23 @@ def test_a_candidate_that_is_worse_by_the_margin_passes_in_at_most_a_twentieth(r
         failed += verdict == WORSE
     assert passed / TRIALS <= ALLOWED
     assert failed / TRIALS <= ALLOWED
+
+
+@pytest.mark.parametrize("count", [30, 300])
+@pytest.mark.parametrize("name", accuracy_errors.DISTRIBUTIONS)
+def test_rare_and_large_losses_pass_in_at_most_a_twentieth(name, count):
+    errors = accuracy_errors.error_of(name, count, trials=400, seed=3)
+    assert errors <= stats.binom.ppf(0.9999, 400, 0.05) / 400
+
+
+def test_a_loss_beyond_what_any_test_could_see_is_counted():
+    scores = np.linspace(0.6, 0.9, 298)
+    differences = np.linspace(-1e-4, 1e-4, 298)
+    unseen = 0.9 * (1 - 0.05 ** (1 / 298))  # as far as a score of 0.9 may fall
+    found = compare_accuracy(scores, scores + differences, margin=0.01)
+    assert found.low == pytest.approx(-unseen, rel=1e-3)
+    assert found.verdict == NOT_WORSE
+    assert compare_accuracy(scores[:200], (scores + differences)[:200]).verdict == INCONCLUSIVE
 
 
 def test_right_and_wrong_at_the_margin_pass_in_at_most_a_twentieth(rng):
@@ -393,3 +423,67 @@ def test_too_few_examples_are_named_before_anything_is_compared(count, margin, n
 def test_of_other_scores_only_a_single_one_is_too_few_beforehand(rng):
     assert about_sample_size(rng.uniform(size=5), margin=0.01) == ""
     assert about_sample_size([0.3], margin=0.01)
+
+
+# ---------------------------------------------------------------- the parts
+
+
+def test_scores_are_held_as_numbers_of_python():
+    found = AccuracyComparison([1, 0], np.array([0, 1]))
+    assert (found.baseline_scores, found.candidate_scores) == ((1.0, 0.0), (0.0, 1.0))
+    assert all(type(each) is float for each in found.baseline_scores)
+
+
+def test_a_baseline_in_percent_is_named_by_its_largest_score():
+    found = compare_accuracy([0.0, 50.0, 90.0] * 10, [0.0, 0.5, 0.9] * 10)
+    assert "go up to 90" in found.notes[-1]
+    assert compare_accuracy([0.5, 0.7] * 10, [0.4, 0.9] * 10).notes == (
+        "n=20 may miss a long tail of losses; score more examples",
+    )
+
+
+def test_of_two_bad_scores_the_first_is_named():
+    with pytest.raises(SettingError, match="example 1 is nan"):
+        compare_accuracy([1.0, math.nan, 1.0, math.inf], [1.0] * 4)
+    found = compare_accuracy([1.0] * 4, [1.0, math.nan, 1.0, math.inf])
+    assert "the first (nan) for example 1" in found.notes[0]
+
+
+@pytest.mark.parametrize("more", [-3.0, -1.5, -0.9, -0.5, -1e-9, 0.0, 1e-12, 2.0])
+def test_a_cube_root_less_one(more):
+    exact = Decimal(1) + Decimal(more)
+    root = abs(exact) ** (Decimal(1) / 3)
+    wanted = (root if exact >= 0 else -root) - 1
+    assert _cube_root_less_one(more) == pytest.approx(float(wanted), rel=1e-12)
+
+
+def test_skewed_losses_have_the_bound_of_hall():
+    # T(x) = x + g x^2 / 3 + g^2 x^3 / 27 + g / 6n of a studentized mean is close to normal.
+    differences = -np.random.default_rng(5).exponential(0.01, 20_000)
+    low = _bound_of_usual(differences, 0.95, 20_000)
+    n, skew = len(differences), stats.skew(differences)
+    mean, spread = differences.mean(), differences.std(ddof=1)
+    t = (mean - low) / spread  # in units of the deviation, without the root of n
+    transformed = t + skew * t**2 / 3 + skew**2 * t**3 / 27 + skew / (6 * n)
+    assert transformed * math.sqrt(n) == pytest.approx(stats.t.ppf(0.95, MOST_FREEDOM), rel=1e-6)
+
+
+def test_the_score_of_few_examples_is_that_of_the_formula():
+    # One lost of three: the variance is below one, and still the bound is where the score is z.
+    low, _ = paired_difference_bounds(0, 1, 3)
+    assert _score(0, 1, 3, low) == pytest.approx(stats.norm.ppf(0.95), rel=1e-6)
+
+
+def test_a_cosine_a_hair_above_one_is_a_share(rng):
+    baseline = 1 - 1e-7 * rng.random(64)
+    candidate = baseline - 1e-3 * rng.random(64)
+    above = np.append(baseline[:-1], 1.0000002)
+    lows = [compare_accuracy(each, candidate, margin=0.01).low for each in (baseline, above)]
+    assert lows[0] == pytest.approx(lows[1], abs=1e-5)
+    assert lows[0] < -0.03  # a share of 4.6% may lose all of it unseen
+
+
+def test_likelihoods_of_few_texts_decide_where_all_differ_by_little(rng):
+    baseline = rng.normal(-3.0, 0.35, 64)
+    found = compare_accuracy(baseline, baseline + rng.normal(0, 0.002, 64), margin=0.01)
+    assert found.verdict == NOT_WORSE

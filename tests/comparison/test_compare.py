@@ -333,7 +333,6 @@ def test_a_comparison_of_models_survives_strict_json():
     found = compare(torch_model(), torch_model(WIDE), inputs=TORCH_X, **SHORT)
     again = Comparison.from_dict(json.loads(json.dumps(found.to_dict(), allow_nan=False)))
     assert again == found
-    assert again.verdict == SLOWER
 
 
 def test_models_have_evidence_beside_time():
@@ -342,7 +341,7 @@ def test_models_have_evidence_beside_time():
     assert found.outputs.is_identical
     assert found.resources[0].parameter_bytes == (8 * 16 + 16 + 16 * 4 + 4) * 4
     assert found.throughputs[0] > 0
-    assert found.tails[0].p50.value > 0
+    assert found.calls[0].median > 0
     assert "evaluate" in str(found.not_measured["accuracy"])
     assert found.environment["python"]
     assert found.seconds_used > 0

@@ -227,11 +227,6 @@ def test_throughput_is_examples_over_median_time():
     assert comparison(resources=unknown).throughputs is None
 
 
-def test_tails_are_those_of_single_calls():
-    assert [each.samples.name for each in full().tails] == ["baseline", "candidate"]
-    assert comparison().tails is None
-
-
 @pytest.mark.parametrize(
     ("scores", "expected"), [(np.ones(500), True), (np.zeros(500), False), (np.ones(3), None)]
 )

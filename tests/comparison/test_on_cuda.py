@@ -72,7 +72,7 @@ def test_more_work_on_the_device_is_slower():
 def test_a_captured_model_is_faster_and_is_never_copied():
     model, x = layers(), batch()
     captured = Captured(model, x)
-    found = compare(model, captured, inputs=x, **QUICK)
+    found = compare(model, captured, inputs=x, budget_s=2.0)
     assert found.verdict == FASTER
     assert found.outputs.is_identical or found.outputs.max_error < 1e-4
     assert found.preparations == ((), captured.preparations)
@@ -195,21 +195,6 @@ def test_a_call_that_does_not_fit_says_what_it_needed():
 
     with pytest.raises(ModelError, match=r"does not fit on cuda:0: it asked for .* GiB are free"):
         compare(Greedy(), Greedy(), inputs=batch(), **QUICK)
-
-
-def test_a_model_that_fetches_its_inputs_is_compared():
-    class Fetching(torch.nn.Module):
-        def __init__(self, model):
-            super().__init__()
-            self.model = model
-
-        def forward(self, x):
-            return self.model(x.to(DEVICE))
-
-    model = layers()
-    found = compare(Fetching(model), Fetching(model), inputs=batch().cpu(), **QUICK)
-    assert (found.clock, found.is_on_device) == ("wall", True)
-    assert found.outputs.is_identical
 
 
 def test_starting_a_call_is_part_of_its_time_with_cold_caches_too():

@@ -129,5 +129,5 @@ def test_counts_that_cannot_be_are_refused(table):
 
 @pytest.mark.parametrize("confidence", [0.5, 1.0, math.nan])
 def test_a_confidence_that_nobody_can_have_is_refused(confidence):
-    with pytest.raises(SettingError, match=r"between 0\.5 and 1"):
+    with pytest.raises(SettingError, match="confidence="):
         paired_difference_bounds(0, 0, 5, confidence=confidence)

@@ -201,7 +201,7 @@ def on_device(monkeypatch):
     workload = torch_workload()
     adapter = type(adapter_for(workload.model))
     record = adapter.record
-    monkeypatch.setattr(adapter, "device", lambda self, model, inputs: "cuda:0")
+    monkeypatch.setattr(adapter, "device", lambda self, model, inputs, **names: "cuda:0")
     monkeypatch.setattr(
         adapter,
         "record",

@@ -306,3 +306,27 @@ def test_somebody_may_look_after_every_round(clock, rng):
     )
     assert len(looks) == len(found.rounds)
     assert looks == sorted(looks)
+
+
+def test_the_narrowest_interval_is_a_tenth_of_a_percent_wide():
+    found = estimate_ratio([0.2] * 20, 0.05)
+    assert math.log(found.high / found.low) == pytest.approx(NARROWEST, rel=1e-9)
+
+
+@pytest.mark.parametrize("elsewhere", [(), (0,), (1,), (0, 1)])
+def test_what_disturbs_counts_as_ours_only_where_both_compute_here(
+    clock, rng, elsewhere, monkeypatch
+):
+    asked = []
+
+    class Observed:
+        def doubts_since(self, before, *, is_computing):
+            asked.append(is_computing)
+            return ()
+
+    monkeypatch.setattr("tinytorch.comparison.sequential.observe", Observed)
+    sides = simulated_sides(clock, rng)
+    for number in (0, 1):
+        monkeypatch.setattr(sides[number], "runs_here", number not in elsewhere, raising=False)
+    timed(sides, rng)
+    assert asked == [not elsewhere]

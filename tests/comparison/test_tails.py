@@ -7,15 +7,12 @@ import pytest
 
 from tinytorch.comparison.evidence import (
     OF_ROUNDS,
-    PERCENTILES,
-    Tail,
     calls_of_rounds,
     least_tails_s,
     measure_tails,
 )
 from tinytorch.errors import SettingError
 from tinytorch.measure.interleaving import Round
-from tinytorch.measure.samples import Samples
 
 
 @dataclass
@@ -65,14 +62,14 @@ def test_the_same_seed_gives_the_same_order():
 def test_without_a_number_of_calls_they_are_enough_for_the_slowest_percent():
     samples, _ = measure_tails(lambda: 1.0, lambda: 1.0, clock=TellingClock(), budget_s=60)
     assert samples.count == 368
-    assert math.isfinite(Tail(samples).p99.interval.high)
+    assert math.isfinite(samples.percentile_interval(99).high)
     assert samples.notes == ()
 
 
 def test_too_few_calls_are_named_and_have_an_open_end():
     one, _ = measure_tails(lambda: 1.0, lambda: 1.0, clock=TellingClock(), calls=40, budget_s=60)
-    assert Tail(one).p90.interval.high == 1.0
-    assert Tail(one).p99.interval.high == math.inf
+    assert one.percentile_interval(90).high == 1.0
+    assert one.percentile_interval(99).high == math.inf
     assert "p99 (368)" in one.notes[0]
     assert "p90" not in one.notes[0]
 
@@ -111,17 +108,6 @@ def test_the_real_clock_works():
 def test_settings_that_measure_nothing_are_refused(settings):
     with pytest.raises(SettingError, match="it must be"):
         measure_tails(lambda: 1.0, lambda: 1.0, **settings)
-
-
-def test_a_tail_shows_the_percentiles_of_its_samples(rng):
-    samples = Samples("x", tuple(rng.lognormal(size=1000)))
-    tail = Tail(samples, confidence=0.9)
-    assert [each.q for each in tail.percentiles] == list(PERCENTILES)
-    assert tail.percentiles == (tail.p50, tail.p90, tail.p99)
-    for each in tail.percentiles:
-        assert each.value == samples.percentile(each.q)
-        assert each.interval == samples.percentile_interval(each.q, 0.9)
-        assert each.interval.low < each.value < each.interval.high
 
 
 # ---------------------------------------------------------------- calls that rounds have made

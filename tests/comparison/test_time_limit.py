@@ -170,3 +170,26 @@ def test_another_thread_has_no_limit_and_says_so():
     thread.join()
     assert seen == [False, "finished"]
     assert can_limit_time()
+
+
+@pytest.mark.parametrize(
+    ("outer", "inner", "named"), [(0.05, 30.0, "outer"), (30.0, 0.05, "inner")]
+)
+def test_of_two_limits_the_one_that_ends_sooner_holds(outer, inner, named):
+    started = time.monotonic()
+    with (
+        pytest.raises(MeasurementError, match=f"{named} did not return"),
+        time_limit(outer, "outer"),
+        time_limit(inner, "inner"),
+    ):
+        time.sleep(20)
+    assert time.monotonic() - started < 20
+    assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
+
+
+def test_what_to_do_about_it_is_said():
+    with (
+        pytest.raises(MeasurementError, match="give more"),
+        time_limit(0.01, "x", remedy="give more"),
+    ):
+        spin()

@@ -34,10 +34,6 @@ def few():
     }
 
 
-def test_there_are_the_events_of_the_competition():
-    assert set(TinyMLPerf().get_available_events()) == set(EVENTS)
-
-
 @pytest.mark.parametrize("name", EVENTS)
 def test_a_benchmark_is_a_trained_model_and_data_that_it_takes(name):
     model, dataset = TinyMLPerf().load_benchmark(name)

@@ -172,12 +172,12 @@ def _changed(path, **fields):
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"schema": 2}, "schema 2, this tinytorch reads up to 1; update tinytorch"),
+        ({"schema": 2}, "schema is 2, this tinytorch reads 1; update tinytorch"),
         ({"schema": None}, "its schema is None"),
         ({"schema": True}, "its schema is True"),
         ({"format": "cookies"}, "format is not 'tinytorch competition round'"),
         ({"seed": "1" * 64}, "does not fit the commitment"),
-        ({"seed": 7}, "not all text"),
+        ({"seed": 7}, "Round.seed: expected text, got 7"),
         ({"name": "summer"}, "does not fit the commitment"),
         ({"commitment": "0" * 64}, "does not fit the commitment"),
         ({"created_at": "soon"}, "'soon' is no date"),
@@ -195,11 +195,11 @@ def test_a_changed_file_is_refused(drawn, tmp_path, fields, message):
     ("content", "message"),
     [
         (b"", "not JSON"),
-        (b"\xff\xfe", "not JSON"),
+        (b"\xff\xfe", "not text"),
         (b"[]", "its format"),
         (b"[" * 60_000, "not JSON"),
-        (b" " * 70_000, "more than 65536 bytes"),
-        (b'{"format": "tinytorch competition round", "schema": 1}', "no commitment and no name"),
+        (b" " * 70_000, "larger than 65,536 bytes"),
+        (b'{"format": "tinytorch competition round", "schema": 1}', "Round.name is missing"),
     ],
 )
 def test_what_is_no_round_is_refused(tmp_path, content, message):
@@ -210,7 +210,7 @@ def test_what_is_no_round_is_refused(tmp_path, content, message):
 
 
 def test_a_missing_file_is_named(tmp_path):
-    with pytest.raises(RecordError, match=r"none\.json cannot be read: No such file"):
+    with pytest.raises(RecordError, match=r"none\.json is no round: .*No such file"):
         read_round(tmp_path / "none.json")
 
 

@@ -5,7 +5,6 @@ import math
 import numpy as np
 import pytest
 
-from tinytorch.comparison.accuracy import INCONCLUSIVE
 from tinytorch.competition.events import (
     KEPT,
     LOST,
@@ -15,6 +14,7 @@ from tinytorch.competition.events import (
     tier_margin,
     tier_verdict,
 )
+from tinytorch.measure.estimate import INCONCLUSIVE
 
 SPRINT, DECATHLON = find_event("mlp_sprint"), find_event("transformer_decathlon")
 

@@ -189,7 +189,10 @@ def test_another_format_is_an_error(tmp_path):
         read_arrays(tmp_path / "a.npy")
 
 
-def test_numbers_that_numpy_lacks_are_an_error_that_says_what_to_do(tmp_path):
+@pytest.mark.parametrize("extended", [False, True], ids=["numpy", "numpy with ml_dtypes"])
+def test_numbers_that_numpy_lacks_are_an_error_that_says_what_to_do(tmp_path, extended):
+    if extended:  # it teaches NumPy such numbers for the whole process
+        require_part("ml_dtypes")
     torch = require_part("torch")
     torch_format = require_part("safetensors.torch")
     torch_format.save_file({"a": torch.ones(2, dtype=torch.bfloat16)}, tmp_path / "a")

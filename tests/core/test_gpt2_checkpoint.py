@@ -130,8 +130,8 @@ def test_a_subclass_with_other_argument_names_can_be_read(tmp_path, rng):
         ),
         ({"add_cross_attention": True}, "add_cross_attention=True is not supported"),
         ({"tie_word_embeddings": False}, "tie_word_embeddings=False is not supported"),
-        ({"n_embd": None}, "n_embd must be an integer, got None"),
-        ({"n_layer": "2"}, "n_layer must be an integer, got '2'"),
+        ({"n_embd": None}, "n_embd must be an integer above 0, got None"),
+        ({"n_layer": "2"}, "n_layer must be an integer above 0, got '2'"),
         ({"n_head": 3}, "embed_dim=16 must be a multiple of num_heads=3"),
         ({"n_layer": 3}, "missing key 'blocks.2.norm1.weight'"),
         ({"n_layer": 1}, "unknown key 'blocks.1."),
@@ -210,4 +210,75 @@ def test_weights_that_do_not_fit_are_named(name, array, message, tmp_path):
     arrays, _ = read_arrays(path)
     write_arrays(path, arrays | {name: array})
     with pytest.raises(CheckpointError, match=message):
+        GPT.from_gpt2(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"activation_function": ["gelu"]},
+        {"activation_function": {}},
+        {"n_layer": 10**9},
+        {"n_layer": 100_000},
+        {"vocab_size": 10**12},
+        {"n_positions": 10**300},
+        {"n_embd": 2**40},
+        {"n_inner": 10**12},
+        {"n_inner": "wide"},
+        {"n_inner": True},
+        {"n_inner": -4},
+        {"layer_norm_epsilon": True},
+        {"n_head": 0},
+        {"n_layer": True},
+        {"layer_norm_epsilon": "small"},
+        {"layer_norm_epsilon": None},
+        {"scale_attn_weights": [True]},
+    ],
+)
+def test_a_hostile_config_is_refused_before_a_model_is_built(change, tmp_path):
+    path = saved(tmp_path, their_model()) / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | change))
+    with pytest.raises(CheckpointError) as caught:
+        GPT.from_gpt2(tmp_path)
+    assert len(str(caught.value).splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    "weight_map",
+    [
+        {"a": "../outside.safetensors"},
+        {"a": "../../outside.safetensors"},
+        {"a": "/outside.safetensors"},
+        {"a": "inner/model.safetensors"},
+        {"a": ".."},
+        {"a": ""},
+        {"a": "zero\0byte"},
+        {"a": "n" * 5000},
+        {"a": ["model.safetensors"]},
+        {"a": 3},
+        [],
+        "model.safetensors",
+        None,
+    ],
+)
+def test_weights_come_from_the_folder_and_nowhere_else(weight_map, tmp_path):
+    folder = tmp_path / "one" / "two"
+    folder.mkdir(parents=True)
+    saved(folder, their_model())
+    whole = (folder / "model.safetensors").read_bytes()
+    for outside in (tmp_path, tmp_path / "one"):
+        (outside / "outside.safetensors").write_bytes(whole)
+    index = folder / "model.safetensors.index.json"
+    index.write_text(json.dumps({"weight_map": weight_map}))
+    with pytest.raises(CheckpointError) as caught:
+        GPT.from_gpt2(folder)
+    assert len(str(caught.value).splitlines()) == 1
+
+
+@pytest.mark.parametrize("text", ["[" * 100_000, '{"n_layer": ' + "9" * 5000 + "}", "[]", ""])
+@pytest.mark.parametrize("name", ["config.json", "model.safetensors.index.json"])
+def test_json_that_is_none_is_refused(text, name, tmp_path):
+    saved(tmp_path, their_model())
+    (tmp_path / name).write_text(text)
+    with pytest.raises(CheckpointError):
         GPT.from_gpt2(tmp_path)

@@ -300,3 +300,10 @@ def test_padding_that_has_left_the_window_needs_no_mask():
 def test_padding_that_does_not_fit_the_batch_is_an_error_that_shows_it(padding):
     with pytest.raises(SettingError, match="one number of empty positions for each of the 2 rows"):
         KVCache(BATCH, 10, 1, HEADS, WIDTH).reset(padding)
+
+
+def test_a_grown_cache_keeps_its_padding():
+    cache = KVCache(2, 4, 1, 1, 2)
+    cache.reset([1, 0])
+    twin = cache.grown(8)
+    np.testing.assert_array_equal(twin.padding, [1, 0])

@@ -14,6 +14,7 @@ from tinytorch.formats import affine
 from tinytorch.formats.affine import (
     QuantizedArray,
     Scheme,
+    _checked_axis,
     affine_parameters,
     quantize_array,
     scale_shape,
@@ -471,3 +472,11 @@ def test_a_quantized_array_says_what_it_is():
     assert isinstance(quantized, QuantizedArray)
     assert quantized.scheme == Scheme(symmetric=True)
     assert quantize_array(np.ones((2, 2)), Scheme(axis=-1)).scheme.axis == 1
+
+
+@pytest.mark.parametrize("axis", [0, 1, 2, -1, -2, -3])
+def test_an_axis_is_counted_from_the_front(axis, rng):
+    array = rng.normal(size=(2, 3, 4))
+    found = quantize_array(array, Scheme(8, False, axis))
+    assert found.scale.size == array.shape[axis]
+    assert _checked_axis(array.shape, Scheme(8, False, axis)) == axis % 3

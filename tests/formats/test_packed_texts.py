@@ -6,7 +6,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tinytorch.formats import weights_file as packed_texts
 from tinytorch.formats.weights_file import KNOWN_WORDS, pack_texts, unpack_texts
 
 
@@ -55,6 +54,6 @@ def test_what_is_no_text_is_an_error(content, error, message):
 
 
 def test_texts_without_end_are_not_unpacked(monkeypatch):
-    monkeypatch.setattr(packed_texts, "LARGEST_HEADER_BYTES", 1000)
+    monkeypatch.setattr("tinytorch.formats.tensor_file.LARGEST_HEADER_BYTES", 1000)
     with pytest.raises(ValueError, match="do not end"):
         unpack_texts(packed(b" " * 100_000 + b"{}"))

@@ -19,6 +19,7 @@ from tinytorch.formats.weights_file import (
     describe_weights,
     pack_texts,
     read_weights,
+    unpack_texts,
     write_weights,
 )
 
@@ -244,7 +245,7 @@ def test_texts_must_be_where_the_version_has_them(tmp_path):
 
 
 def test_a_bomb_of_packed_texts_is_defused(tmp_path, monkeypatch):
-    monkeypatch.setattr("tinytorch.formats.weights_file.LARGEST_HEADER_BYTES", 10_000)
+    monkeypatch.setattr("tinytorch.formats.tensor_file.LARGEST_HEADER_BYTES", 10_000)
     packer = zlib.compressobj(9, zlib.DEFLATED, -15)
     write_gathered(tmp_path / "a", packer.compress(b" " * 10_000_000) + packer.flush())
     with pytest.raises(CheckpointError, match="its texts do not end"):
@@ -283,3 +284,22 @@ def test_any_damage_is_an_error_or_harmless_even_if_the_checksum_holds(choices, 
     except CheckpointError:
         return
     assert len(found.arrays) == len(describe_weights(path).arrays)
+
+
+def test_a_small_file_does_not_fill_the_memory(tmp_path, monkeypatch):
+    path = tmp_path / "x.bin"
+    write_weights(path, {"x": np.zeros((1 << 24,), np.float32)}, compact=True)
+    assert path.stat().st_size < 1 << 17
+    with pytest.raises(CheckpointError, match="TINYTORCH_DECODED_BYTES=67108864"):
+        read_weights(path)
+    assert describe_weights(path).arrays[0].shape == (1 << 24,)
+    monkeypatch.setenv("TINYTORCH_DECODED_BYTES", str(1 << 26))
+    assert read_weights(path).arrays["x"].nbytes == 1 << 26
+
+
+def test_texts_do_not_unpack_to_more_than_a_file_is_worth():
+    packer = zlib.compressobj(9, zlib.DEFLATED, -15)
+    bomb = packer.compress(b'{"a":"' + bytes(60 << 20) + b'"}') + packer.flush()
+    assert len(bomb) < 100_000
+    with pytest.raises(ValueError, match="do not end"):
+        unpack_texts(bomb)

@@ -16,7 +16,9 @@ from types import SimpleNamespace
 
 import pytest
 from example_boards import ROUNDS, some_runs
+from example_monitors import changed, snapshot
 from git_projects import BENCH, project
+from parts import require_part
 
 from tinytorch.cli.main import main
 from tinytorch.competition import verification as records_folder
@@ -168,6 +170,8 @@ def run(tmp_path, monkeypatch, capsys):
         ("compete_rules", ["compete", "rules"]),
         ("compete_rule", ["compete", "rules", "A2"]),
         ("compete_new", ["compete", "new", "mine", "--event", "mlp_sprint", "--team", "T"]),
+        ("learn", ["learn"]),
+        ("learn_start", ["learn", "start", "profiling", "--name", "T"]),
     ],
 )
 def test_what_measures_nothing_is_the_same_to_the_letter(run, tmp_path, name, words):
@@ -189,6 +193,12 @@ def test_what_is_measured_of_one_model_keeps_its_structure(run, name, words):
     check_golden(name, masked(run(*words)))
 
 
+def test_an_export_keeps_its_structure(run):
+    for part in ("onnx", "onnxscript", "onnxruntime"):
+        require_part(part)
+    check_golden("export", masked(run("export", "mlp", "--output", "out")))
+
+
 @pytest.mark.slow
 def test_the_machine_keeps_its_structure(run):
     check_golden("machine", masked(run("machine")))
@@ -203,6 +213,12 @@ def test_a_board_keeps_its_structure(run, monkeypatch):
     found = SimpleNamespace(records=some_runs(), rounds=ROUNDS, damaged=())
     monkeypatch.setattr(records_folder, "read_folder", lambda path: found)
     check_golden("compete_board", masked(run("compete", "board", "submissions")))
+
+
+def test_a_report_of_a_monitor_keeps_its_structure(run, tmp_path):
+    file = tmp_path / "snapshot.json"
+    file.write_text(json.dumps(snapshot(changes=[changed("layer")]).to_dict()), "utf-8")
+    check_golden("monitor_report", masked(run("monitor", "report", str(file))))
 
 
 @pytest.mark.slow

@@ -10,7 +10,7 @@ from project_files import package_modules
 # From the bottom of the dependencies up. Packages in one row do not import each other.
 LAYERS = [
     ["errors"],
-    ["codec", "showing"],
+    ["codec", "reading", "showing"],
     ["core"],
     ["measure"],
     ["formats"],
@@ -40,6 +40,8 @@ TORCH_FAMILY = {"torch", "torchao", "torch_pruning", "transformers", "triton"}
 
 # What only the `torch.py` of a transform imports.
 BESIDE_TORCH = {
+    "tinytorch.transforms.engines.export",
+    "tinytorch.transforms.engines.signature",
     "tinytorch.transforms.fuse_attention.chain",
     "tinytorch.transforms.fuse_attention.graph",
     "tinytorch.transforms.fuse_attention.kernel",

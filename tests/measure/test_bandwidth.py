@@ -45,8 +45,18 @@ def test_the_working_set_is_divided_among_threads_and_in_a_copy_between_its_side
     with Crew(2) as crew:
         crew.rates(kernel, 64 * KIB, values=1, is_copy=is_copy)
     for _, source, target, _ in kernel.seen:
-        assert source.nbytes == target.nbytes == 64 * KIB // 2 // part
+        assert source.nbytes == 64 * KIB // 2 // part
+        assert target.nbytes == (source.nbytes if is_copy else 0)
         assert not np.shares_memory(source, target)
+
+
+def test_no_more_memory_is_taken_than_the_working_set_and_it_is_filled_once(monkeypatch):
+    taken, aligned = [], bandwidth._aligned
+    monkeypatch.setattr(bandwidth, "_aligned", lambda words: taken.append(words) or aligned(words))
+    with Crew(1) as crew:
+        for is_copy in (False, True):
+            crew.rates(Watcher(), 1024 * KIB, values=2, is_copy=is_copy)
+    assert taken == [1024 * KIB // 8]
 
 
 def test_memory_is_never_zeros_and_begins_with_a_cache_line():
@@ -60,13 +70,13 @@ def test_memory_is_never_zeros_and_begins_with_a_cache_line():
 
 
 def test_calibration_ends_for_a_kernel_that_takes_no_time(monkeypatch):
-    monkeypatch.setattr(Crew, "_run", lambda self, kernel, words, repeats: 1e-12)
+    monkeypatch.setattr(Crew, "_run", lambda self, task, repeats: 1e-12)
     with Crew(1) as crew:
         assert crew.rates(Watcher(), 64 * KIB, values=1, is_copy=False)[0] > 0
 
 
 def test_rates_count_the_bytes_of_all_threads(monkeypatch):
-    monkeypatch.setattr(Crew, "_run", lambda self, kernel, words, repeats: 0.5 * repeats)
+    monkeypatch.setattr(Crew, "_run", lambda self, task, repeats: 0.5 * repeats)
     with Crew(2) as crew:
         read = crew.rates(Watcher(), 64 * KIB, values=1, is_copy=False)
         copy = crew.rates(Watcher(), 64 * KIB, values=1, is_copy=True)

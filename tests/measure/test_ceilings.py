@@ -270,3 +270,11 @@ def test_what_was_measured_before_is_not_called_missing_afterwards():
     best = with_torch.improved_by(ceilings())
     assert best.peak_flops("int8") is not None
     assert best.not_measured == {}
+
+
+@pytest.mark.parametrize("value", [0.0, -1.0])
+def test_ceilings_that_are_not_above_zero_are_refused(value):
+    with pytest.raises(SettingError, match="not above 0"):
+        ceilings(bandwidths=(bandwidth("L1", value),))
+    with pytest.raises(SettingError, match="not above 0"):
+        ceilings(rates=(rate("float32", value),))

@@ -29,6 +29,7 @@ def ignore(text):
 def quick(monkeypatch):
     monkeypatch.setattr(bandwidth, "BLOCK_S", 1e-4)
     monkeypatch.setattr(ceilings_cpu, "ROUNDS", 2)
+    monkeypatch.setattr(ceilings_cpu, "MOST_OVERTIME", 1e6)
 
 
 def test_half_of_each_cache_is_touched_and_four_times_the_last():
@@ -81,6 +82,14 @@ def test_every_level_is_visited_in_every_round(quick):
         assert each.read.count == each.copy.count == 4
         assert min(each.read.minimum, each.copy.minimum) > 0
         assert each.read.unit == "B/s"
+
+
+def test_a_machine_that_is_too_slow_is_visited_once(quick, monkeypatch):
+    monkeypatch.setattr(bandwidth, "MOST_OVERTIME", 0.0)
+    told = []
+    bandwidths, _ = probe_bandwidths(environment(), budget_s=0.01, advance=told.append)
+    assert told == [f"{each.level} bandwidth" for each in bandwidths]
+    assert all(each.ceiling > 0 for each in bandwidths)
 
 
 def test_bandwidth_is_probed_with_the_threads_in_force(quick):

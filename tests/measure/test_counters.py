@@ -99,12 +99,12 @@ def test_a_perf_that_does_not_start_is_no_error(monkeypatch, tmp_path):
     broken.chmod(0o755)
     monkeypatch.setattr(shutil, "which", lambda name: str(broken))
     found = count_events(lambda: None, events=("cycles",), seconds=0.001)
-    assert found.unavailable["cycles"].startswith("perf did not start")
+    assert found.unavailable["cycles"].startswith(f"{broken} cannot be started")
 
 
 @pytest.fixture
 def fake_perf(monkeypatch, tmp_path):
-    """Give a function that puts a program in the place of perf."""
+    """Give a function that puts a program instead of perf."""
 
     def install(script):
         program = tmp_path / "perf"

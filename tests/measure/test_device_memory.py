@@ -8,11 +8,11 @@ from tinytorch.measure.memory import (
     DeviceMemory,
     device_memory,
     free_unused,
-    is_out_of_memory,
     peak_during,
     private_pool_bytes,
     shortage_text,
 )
+from tinytorch.measure.worker import is_out_of_memory
 
 GIB = 1 << 30
 

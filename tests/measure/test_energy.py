@@ -5,7 +5,13 @@ import pytest
 
 from tinytorch.errors import MeasurementError, SettingError
 from tinytorch.measure import energy
-from tinytorch.measure.energy import RaplMeter, find_energy_meters, find_rapl, measure_energy
+from tinytorch.measure.energy import (
+    MICRO,
+    EnergyMeter,
+    find_energy_meters,
+    find_rapl,
+    measure_energy,
+)
 
 RANGE = 262_143_328_850
 
@@ -51,12 +57,12 @@ def test_packages_are_found_and_their_parts_are_not(tmp_path):
 
 
 def test_microjoules_become_joules():
-    meter = RaplMeter("x", None, RANGE)
+    meter = EnergyMeter("x", int, MICRO, RANGE)
     assert meter.joules_between(1_000_000, 3_500_000) == pytest.approx(2.5)
 
 
 def test_a_counter_that_begins_again_loses_nothing():
-    meter = RaplMeter("x", None, RANGE)
+    meter = EnergyMeter("x", int, MICRO, RANGE)
     assert meter.joules_between(RANGE - 1_000_000, 500_000) == pytest.approx(1.5)
 
 
@@ -70,10 +76,10 @@ def test_a_machine_without_counters_says_so(tmp_path):
 def test_a_counter_for_root_only_is_named(tmp_path, monkeypatch):
     add_domain(tmp_path, "intel-rapl:0", "package-0", 1)
 
-    def refuse(self):
+    def refuse(path):
         raise PermissionError
 
-    monkeypatch.setattr(RaplMeter, "read", refuse)
+    monkeypatch.setattr(energy, "_number", refuse)
     meters, (reason,) = find_rapl(tmp_path)
     assert meters == ()
     assert "may be read by root only" in reason

@@ -8,7 +8,7 @@ import pytest
 
 from tinytorch.measure.child_process import (
     is_running,
-    own_start,
+    is_stale,
     owned_folder,
     remove_stale_folders,
 )
@@ -40,10 +40,20 @@ def test_only_folders_of_the_dead_are_removed(tmp_path):
         assert not dead.exists()
 
 
+def test_a_number_that_another_process_has_now_is_no_owner():
+    with owned_folder("test") as folder:
+        assert not is_stale(folder, "test")
+        started = folder.name.split("-")[-2]
+        earlier = folder.name.replace(started, str(int(started) - 3_600_000))
+        assert is_stale(folder.with_name(earlier), "test")
+        assert not is_stale(folder, "other")
+
+
 def test_a_process_is_known_by_its_number_and_its_start():
-    assert is_running(os.getpid(), own_start())
-    assert is_running(os.getpid(), own_start() + 2)  # the clock was set
-    assert not is_running(os.getpid(), own_start() - 3600)
+    started = psutil.Process().create_time()
+    assert is_running(os.getpid(), started)
+    assert is_running(os.getpid(), started + 2)  # the clock was set
+    assert not is_running(os.getpid(), started - 3600)
     gone = subprocess.Popen([sys.executable, "-c", ""])
     started = psutil.Process(gone.pid).create_time()
     gone.wait()

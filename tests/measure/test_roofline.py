@@ -29,6 +29,10 @@ def test_beyond_the_ridge_computing_is_the_limit():
     assert str(bound) == "compute-bound at 80% efficiency"
 
 
+def test_at_the_ridge_itself_computing_is_the_limit():
+    assert classify_bound(achieved=1e9, peak=100e9, bandwidth=50e9, intensity=2.0).is_compute_bound
+
+
 def test_nothing_is_clamped():
     bound = classify_bound(achieved=200e9, peak=100e9, bandwidth=50e9, intensity=10)
     assert bound.efficiency == 2.0

@@ -62,7 +62,7 @@ def test_loops_begin_at_one():
 
 @pytest.mark.parametrize("q", [-1, 100.5, math.nan])
 def test_a_percentile_outside_of_the_scale_is_refused(q):
-    with pytest.raises(SettingError, match="between 0 and 100"):
+    with pytest.raises(SettingError, match="percentile="):
         Samples("x", (1.0,)).percentile(q)
 
 
@@ -275,7 +275,7 @@ def test_many_values_have_an_interval_too():
 @pytest.mark.parametrize("q", [0, 100, -1, math.nan])
 def test_the_ends_of_the_scale_have_no_interval(q):
     for ask in (values_needed, Samples("x", (1.0,)).percentile_interval):
-        with pytest.raises(SettingError, match="between 0 and 100"):
+        with pytest.raises(SettingError, match="percentile="):
             ask(q)
 
 
@@ -284,3 +284,18 @@ def test_no_percentile_has_a_confidence_that_nobody_can_have(confidence):
     for ask in (values_needed, Samples("x", (1.0,)).percentile_interval):
         with pytest.raises(SettingError, match="confidence"):
             ask(99, confidence)
+
+
+def test_two_values_have_a_deviation():
+    assert Samples("latency", (1.0, 3.0)).std == pytest.approx(math.sqrt(2))
+
+
+def test_a_drift_is_from_the_first_half_to_the_last():
+    # The last half of twenty values are ten, five of them 1 and five 2.
+    drift = Samples("latency", (1.0,) * 15 + (2.0,) * 5).stability.drift
+    assert drift == pytest.approx(0.5)
+
+
+def test_of_two_bad_values_the_first_is_named():
+    with pytest.raises(SettingError, match="nan at position 1"):
+        Samples("latency", (1.0, math.nan, 2.0, math.inf))

@@ -161,7 +161,10 @@ def test_a_late_answer_ends_the_process_and_all_it_has_started(child):
 
 
 @pytest.mark.skipif(not hasattr(signal, "pthread_kill"), reason="no signals to a thread")
-def test_an_interrupt_leaves_nothing_behind(child):
+def test_an_interrupt_leaves_nothing_behind(child, request):
+    # A shell lets what it starts in the background ignore interrupts.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    request.addfinalizer(lambda: signal.signal(signal.SIGINT, before))
     asked = child()
     pids = asked.ask("pids", timeout_s=PATIENCE_S)
     asked.send("sleep")
@@ -265,3 +268,59 @@ def test_a_copy_of_the_process_ends_where_the_function_returns(raises):
             os._exit(17)
     assert codes == [0]
     assert worker.Forks.count == before + 1
+
+
+ASKS_AND_WAITS = """
+import sys
+from tinytorch.measure.child_process import Child
+child = Child(sys.argv[1])
+print(*child.ask("pids", timeout_s=60), flush=True)
+child.ask("compute", timeout_s=600)
+"""
+COMPUTES = """
+import os, subprocess, sys
+
+class Computing:
+    def __init__(self, service):
+        pass
+
+    def pids(self):
+        child = subprocess.Popen([sys.executable, "-S", "-c", "import time; time.sleep(600)"])
+        return [os.getpid(), child.pid]
+
+    def compute(self):
+        while True:
+            pass
+"""
+
+
+@pytest.mark.skipif(os.name == "nt", reason="signals of POSIX")
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_a_signal_to_the_parent_ends_a_worker_in_the_middle_of_computing(tmp_path, number):
+    (tmp_path / "computing.py").write_text(COMPUTES)
+    command = [sys.executable, "-c", ASKS_AND_WAITS, f"{tmp_path / 'computing.py'}:Computing"]
+    path = {"PYTHONPATH": os.pathsep.join(import_path())}
+    parent = subprocess.Popen(command, stdout=subprocess.PIPE, env=os.environ | path)
+    workers = [psutil.Process(int(each)) for each in parent.stdout.readline().split()]
+    assert len(workers) == 2
+    time.sleep(0.1)
+    parent.send_signal(number)
+    assert parent.wait(30) == -number
+    _, left = psutil.wait_procs(workers, timeout=30)
+    for each in left:
+        each.kill()
+    assert left == []
+    parent.stdout.close()
+
+
+@pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="Linux waits for a process by a file")
+def test_waiting_for_the_end_of_a_process_takes_no_looking_around(monkeypatch):
+    monkeypatch.setattr(worker.time, "sleep", lambda seconds: pytest.fail("it polls"))
+    process = subprocess.Popen([sys.executable, "-S", "-c", "input()"], stdin=subprocess.PIPE)
+    monkeypatch.setattr(os, "getppid", lambda: process.pid)
+    waiting = threading.Thread(target=worker.wait_for_end, args=(process.pid,))
+    waiting.start()
+    assert waiting.is_alive()
+    process.communicate(b"\n")
+    waiting.join(30)
+    assert not waiting.is_alive()

@@ -10,6 +10,7 @@ from parts import require_part
 
 from tinytorch.core.kernels import BACKENDS
 from tinytorch.models import contractions as of
+from tinytorch.models.contractions import _packed_lengths
 from tinytorch.models.records import Call, TensorSpec
 
 KERNELS = BACKENDS["reference"].kernels
@@ -309,3 +310,12 @@ def test_a_trilinear_form_contracts_two_factors_and_then_the_third():
     first = ones((2, 3)) @ ones((3, 5 * 4))  # (rows, out * in2)
     then = ones((2, 5, 4)) @ ones((4,))
     assert found == first.sum() + then.sum()
+
+
+def test_sequences_are_packed_only_where_both_bounds_are_known():
+    queries, keys = (TensorSpec((2, time, 4, 8), "float32", 256 * time) for time in (3, 5))
+    both = {"cum_seq_q": [0, 2, 3], "cum_seq_k": [0, 1, 5]}
+    assert _packed_lengths(Call("x", (queries, keys), (), both), 0) == [(2, 1), (1, 4)]
+    for settings in ({}, {"cum_seq_q": [0, 2, 3]}, {"cum_seq_k": [0, 1, 5]}):
+        found = _packed_lengths(Call("x", (queries, keys), (), settings), 0)
+        assert found == [(3, 5), (3, 5)]

@@ -14,7 +14,6 @@ from tinytorch.errors import BackendError, GraphError, ModelError, SettingError
 from tinytorch.measure.timing import WALL, DeviceClock
 from tinytorch.models.adapter import adapter_for, stamping_layers
 from tinytorch.models.pytorch import TorchAdapter, tensors_in
-from tinytorch.models.pytorch_tensors import WrappedModel
 
 ADAPTER = TorchAdapter()
 
@@ -169,17 +168,6 @@ def test_inputs_on_two_devices_are_an_error():
 def test_single_numbers_may_stay_where_they_are():
     model = nn.Linear(2, 2, device="meta")
     assert ADAPTER.device(model, (normal(1, 2).to("meta"), torch.tensor(0.5))) == "meta"
-
-
-def test_inputs_of_a_model_that_fetches_them_may_be_on_the_processor():
-    class Fetching(WrappedModel):
-        fetches_inputs_to = torch.device("meta")
-
-    model = Fetching(nn.Linear(2, 2, device="meta"))
-    assert ADAPTER.device(model, (normal(1, 2),)) == "meta"
-    assert ADAPTER.device(WrappedModel(model), (normal(1, 2),)) == "meta"
-    assert ADAPTER.device(Fetching(nn.ReLU()), (normal(1, 2),)) == "meta"
-    assert ADAPTER.device(model, (normal(1, 2).to("meta"),)) == "meta"
 
 
 def test_a_model_on_two_devices_is_an_error_that_names_both():

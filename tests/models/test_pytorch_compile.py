@@ -1,4 +1,6 @@
+import logging
 import sys
+import warnings
 from concurrent.futures import ThreadPoolExecutor
 from threading import Event
 
@@ -13,6 +15,7 @@ from tinytorch.models import pytorch_compile
 from tinytorch.models.pytorch_compile import (
     MODES,
     compiled,
+    quiet_compiler,
     refusals,
     uses_cuda_graphs,
     why_it_failed,
@@ -36,6 +39,22 @@ class Counting:
 def without_gradients(call, *arguments, **settings):
     with torch.no_grad():
         return call(*arguments, **settings)
+
+
+@pytest.mark.parametrize("name", ["torch._inductor", "torch.utils.cpp_extension"])
+def test_the_compiler_is_quiet_and_speaks_again_afterwards(name):
+    logger = logging.getLogger(name)
+    before = logger.level
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        with quiet_compiler():
+            warnings.warn("about its own code", UserWarning, stacklevel=1)
+            assert not logger.isEnabledFor(logging.WARNING)
+            assert logger.isEnabledFor(logging.ERROR)
+        assert seen == []
+        warnings.warn("about yours", UserWarning, stacklevel=1)
+    assert [str(each.message) for each in seen] == ["about yours"]
+    assert logger.level == before
 
 
 # ---------------------------------------------------------------- what it needs

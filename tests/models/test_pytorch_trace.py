@@ -107,6 +107,15 @@ def test_marks_of_other_threads_lie_between_those_around_them(no_device):
     assert trace._moments[first] < trace._moments[found[0]] < trace._moments[last]
 
 
+def test_a_mark_that_was_traced_late_does_not_overtake_those_of_other_threads(no_device):
+    trace = KernelTrace("cuda:0")
+    trace._marked_us = {0: 10.0, 1: 20.0, 2: 30.0, 3: 40.0, 4: 5.0}
+    found = trace._with_lost({0: 1200.0, 2: 1032.0 + 200.0})  # tracing took 190 us, then 2 us more
+    assert found[0] < found[1] < found[2]
+    assert found[3] == found[2] + 10.0
+    assert found[4] == found[0] - 5.0
+
+
 def test_where_torch_cannot_trace_nothing_is_seen(no_device, monkeypatch):
     def failing(**settings):
         raise RuntimeError("Can't be nested")

@@ -32,11 +32,6 @@ def test_something_that_cannot_be_called_is_no_model():
         Workload("x", 3, ())
 
 
-def test_inputs_are_a_tuple_of_arguments():
-    with pytest.raises(SettingError, match="must be a tuple of arguments, got Tensor"):
-        Workload("x", Linear(1, 1), Tensor([[1.0]]))
-
-
 def test_a_workload_does_not_change():
     with pytest.raises(dataclasses.FrozenInstanceError):
         Workload("x", len, ("abc",)).name = "y"
@@ -51,8 +46,6 @@ def test_calibration_data_is_kept_as_a_tuple_of_arguments():
     x = Tensor([1.0])
     work = Workload("model", Linear(1, 1), (x,), calibration=((x,) for _ in range(2)))
     assert work.calibration == ((x,), (x,))
-    with pytest.raises(SettingError, match=r"batch 0 .* must be a tuple of arguments, such as"):
-        Workload("model", Linear(1, 1), (x,), calibration=(x, x))
 
 
 def test_plans_and_reports_are_made_for_workloads():

@@ -11,7 +11,6 @@ from tinytorch.profiling.hardware import (
     Device,
     estimate_on,
     find_device,
-    this_machine,
 )
 from tinytorch.profiling.model_profile import profile_model
 
@@ -43,11 +42,11 @@ def test_the_error_is_that_of_the_same_estimate_here(profile):
 def test_a_million_calls_cost_their_hours(profile):
     device = Device("one second", {"float32": FLOPS}, 1e15)
     estimate = estimate_on(profile, device, price_per_hour=3.6)
-    assert estimate.cost_per_million(expected=False) == pytest.approx(1000.0)
+    assert estimate.cost_at_best == pytest.approx(1000.0)
 
 
 def test_without_a_price_there_is_no_cost(profile):
-    assert estimate_on(profile, "t4").cost_per_million() is None
+    assert estimate_on(profile, "t4").expected_cost is None
 
 
 def test_without_ceilings_nothing_is_expected(profile):
@@ -77,14 +76,8 @@ def test_the_result_says_that_it_is_an_estimate(profile):
     assert described["cost_per_million_calls_expected"] > 0
 
 
-def test_this_machine_is_described_by_what_was_measured(profile):
-    own = this_machine(profile.ceilings)
-    assert own.source == "measured"
-    assert own.peak_flops["float32"] == profile.ceilings.peak_flops("float32")
-
-
 def test_every_device_knows_float32():
-    assert all(device.peak_for("float32") for device in DEVICES.values())
+    assert all(device.peak_flops["float32"] for device in DEVICES.values())
 
 
 def test_an_unknown_device_is_an_error_with_the_known_ones():

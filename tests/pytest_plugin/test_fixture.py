@@ -249,11 +249,12 @@ def test_a_watcher_is_named(inner):
     source = """
     import sys
     def test_watched(perf):
+        earlier = sys.gettrace()
         sys.settrace(lambda *_: None)
         try:
             perf(sum, [1])
         finally:
-            sys.settrace(None)
+            sys.settrace(earlier)
     """
     ran = inner.run(source, *QUICK)
     ran.assert_outcomes(passed=1)

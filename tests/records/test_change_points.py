@@ -185,13 +185,34 @@ def test_nothing_drifts_in_a_few_equal_values(values):
     [
         ([1.0, np.nan], {}, "value nan at position 1"),
         ([[1.0]], {}, "one number per record"),
-        ([1.0], {"significance": 0}, "between 0 and 1"),
-        ([1.0], {"significance": 1.5}, "between 0 and 1"),
+        ([1.0], {"significance": 0}, "significance=0"),
+        ([1.0], {"significance": 1.5}, "significance=1.5"),
         ([1.0], {"min_segment": 1}, "at least 2"),
-        ([1.0], {"min_change": -0.1}, "0 or more"),
-        ([1.0], {"min_change": np.nan}, "0 or more"),
+        ([1.0], {"min_change": -0.1}, "min_change=-0.1"),
+        ([1.0], {"min_change": np.nan}, "min_change=nan"),
     ],
 )
 def test_impossible_settings_are_refused(values, settings, words):
     with pytest.raises(SettingError, match=words):
         find_change_points(values, **settings)
+
+
+def test_a_drift_is_named_from_three_standard_deviations_on():
+    # Of ten values the count of Kendall has a standard deviation of sqrt(125): 11.18.
+    rising = np.arange(10.0)
+
+    def swapped(count):
+        """Give values of which so many pairs of neighbours have changed places."""
+        values = rising.copy()
+        for each in range(count):
+            values[2 * each : 2 * each + 2] = values[2 * each : 2 * each + 2][::-1]
+        return values
+
+    # 45 pairs rise; each swap lets one of them fall, so that five leave an excess of 35: 3.13.
+    assert [drifts(swapped(count), ()) for count in range(6)] == [True] * 6
+    late = np.concatenate([rising[1:], rising[:1]])  # 9 pairs fall: 27 are 2.4
+    assert not drifts(late, ())
+    nearly = np.concatenate([rising[5:6], rising[:5], rising[6:]])  # 5 pairs fall: 35 are 3.13
+    assert drifts(nearly, ())
+    less = np.concatenate([rising[6:7], rising[:6], rising[7:]])  # 6 pairs fall: 33 are 2.95
+    assert not drifts(less, ())

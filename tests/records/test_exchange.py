@@ -100,7 +100,7 @@ def test_kind_and_name_choose_what_is_exported(store, tmp_path):
 
 def test_what_was_damaged_is_said_and_left_out(store):
     store.add_all(series([1, 2]))
-    store._connection.execute("UPDATE records SET body = '' WHERE id = 1")
+    store._database.connection.execute("UPDATE records SET body = '' WHERE id = 1")
     done = export_jsonl(store, io.StringIO())
     assert done.count == 1
     assert [each.hash for each in done.damaged] == [series([1])[0].hash]

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tinytorch.errors import RecordError
-from tinytorch.records.store import ADVICE, error_code, naming_faults, record_error
+from tinytorch.records.sqlite import ADVICE, error_code, naming_faults, record_error
 
 PATH = Path("records.sqlite")
 

@@ -171,11 +171,11 @@ def test_a_result_that_cannot_be_kept_is_a_note(folder, quick, monkeypatch):
 
 
 def test_a_file_of_records_that_cannot_be_read_is_wrong_usage(folder, tmp_path, monkeypatch):
-    def refused(path):
+    def refused(path, *mode):
         raise PermissionError(13, "Permission denied")
 
     (tmp_path / "records.jsonl").write_text("{}", "utf-8")
-    monkeypatch.setattr(Path, "read_bytes", refused)
+    monkeypatch.setattr(Path, "open", refused)
     with pytest.raises(SettingError, match=r"cannot be read .Permission denied"):
         run_gate(str(tmp_path / "records.jsonl"), QUICK, folder=folder)
 

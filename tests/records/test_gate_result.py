@@ -6,9 +6,10 @@ from example_gates import comparison, every_verdict, interval, timed
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tinytorch.comparison.accuracy import compare_accuracy
+from tinytorch.comparison.accuracy import AccuracyComparison, compare_accuracy
+from tinytorch.measure.estimate import Estimate
 from tinytorch.measure.interleaving import Round
-from tinytorch.records.gate_result import SEVERITY, GateResult, TargetResult
+from tinytorch.records.gate_result import ACCURACY, SEVERITY, GateResult, TargetResult
 
 RATIOS = st.floats(0.1, 10)
 
@@ -106,3 +107,15 @@ def test_everything_has_a_form_in_json():
     assert [each["verdict"] for each in fields["targets"]] == list(SEVERITY)
     assert fields["targets"][1]["time_ratio"]["value"] == pytest.approx(1.5, rel=1e-3)
     assert len(fields["targets"][1]["comparison"]["rounds"]) == 9
+
+
+def test_what_is_an_obstacle_stands_in_the_reason_of_lost_accuracy():
+    lost = AccuracyComparison((1.0,) * 500, (0.0,) * 500)
+    found = TargetResult("x", 0.05, accuracy=lost, obstacle="the machine was busy")
+    assert found.verdict == ACCURACY
+    assert found.reason.endswith("the machine was busy")
+
+
+def test_from_twice_the_time_on_it_is_times():
+    assert "2 times" in TargetResult("x", 0.05, ratio=Estimate(2.0, 1.9, 2.1)).reason
+    assert "+99.0%" in TargetResult("x", 0.05, ratio=Estimate(1.99, 1.9, 2.1)).reason

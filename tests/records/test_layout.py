@@ -5,7 +5,7 @@ import pytest
 from example_records import record, series
 
 from tinytorch.errors import RecordError
-from tinytorch.records import store as layout
+from tinytorch.records import sqlite as layout
 from tinytorch.records.record import canonical_json
 from tinytorch.records.store import RecordStore
 
@@ -84,13 +84,13 @@ def test_a_new_file_is_of_this_version_and_says_whose_it_is(tmp_path):
 def test_a_newer_version_says_to_update_and_stays_as_it_is(tmp_path):
     with RecordStore(tmp_path / "x.db") as store:
         store.add(record())
-        store._connection.execute("PRAGMA user_version = 99")
-    with pytest.raises(RecordError, match=r"version 99, but .* up to 2; update tinytorch"):
+        store._database.connection.execute("PRAGMA user_version = 99")
+    with pytest.raises(RecordError, match=r"version 99, but .* up to 4; update tinytorch"):
         RecordStore(tmp_path / "x.db")
     assert version_of(tmp_path / "x.db") == 99
 
 
-@pytest.mark.parametrize("version", [0, 2])
+@pytest.mark.parametrize("version", [0, 3])
 def test_the_database_of_another_program_is_left_alone(tmp_path, version):
     connection = sqlite3.connect(tmp_path / "x.db")
     connection.execute("CREATE TABLE theirs (x)")

@@ -1,10 +1,15 @@
+import json
 import os
 import tempfile
 from pathlib import Path
+from urllib.parse import quote, unquote
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from tinytorch.records.store import refuge_path, store_path
+from tinytorch.codec import encode
+from tinytorch.records.location import Address, refuge_path, store_path
 
 
 @pytest.fixture(autouse=True)
@@ -64,3 +69,57 @@ def test_the_refuge_is_in_the_temporary_folder_and_of_one_user(monkeypatch, tmp_
     assert refuge_path().suffix == ".jsonl"
     if hasattr(os, "getuid"):
         assert str(os.getuid()) in refuge_path().name
+
+
+# ---------------------------------------------------------------- addresses, and their secrets
+
+SECRETS = st.text(min_size=1, max_size=12).filter(lambda text: text.strip())
+MARK = "s3cr3t"
+SHAPES = [
+    "postgresql://ann:{}@db.example:5432/perf",
+    "postgresql://ann:{}@db.example/perf?sslmode=require",
+    "postgres://ann:{}@/perf?host=/run/postgresql",
+    "postgresql://db.example/perf?user=ann&password={}",
+    "postgresql://db.example/perf?sslpassword={}&port=5432",
+    "mlflow:https://ann:{}@mlflow.example/",
+    "mlflow:https://mlflow.example/?token={}",
+    "mlflow:https://mlflow.example/#{}",
+    "mlflow:https://{}@mlflow.example/?x#y",
+    "POSTGRESQL://ann:{}@db",
+]
+
+
+def test_what_names_a_server_is_an_address(monkeypatch):
+    address = store_path("postgresql://ann:secret@db.example/perf?sslmode=require&password=x")
+    assert isinstance(address, Address)
+    assert address == "postgresql://ann:***@db.example/perf?sslmode=require&password=***"
+    assert address.full.endswith("password=x")
+    assert set(address.secrets) == {"secret", "x"}
+    assert store_path(address) is address
+    monkeypatch.setenv("TINYTORCH_RECORDS", "postgresql://ann:secret@db.example/perf")
+    assert store_path().full == "postgresql://ann:secret@db.example/perf"
+
+
+def test_a_name_without_a_password_is_shown():
+    assert Address.of("postgresql://ann@db.example/perf") == "postgresql://ann@db.example/perf"
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@given(before=st.text(max_size=6), after=st.text(max_size=6), quoted=st.booleans())
+def test_no_secret_is_ever_shown(shape, before, after, quoted):
+    secret = f"{before}{MARK}{after}"
+    if quoted or "&" in secret:
+        secret = quote(secret, safe="")
+    address = Address.of(shape.format(secret))
+    shown = [str(address), repr(address), f"{address}", json.dumps({"store": address})]
+    shown.append(str(encode({"store": address})))
+    shown.append(address.safe_words(ValueError(f"cannot parse {address.full}")))
+    shown.append(address.safe_words(ValueError(f"password {unquote(secret)} is wrong")))
+    assert not any(MARK in each for each in shown)
+
+
+@given(secret=SECRETS, error=st.text(max_size=30))
+def test_words_of_another_library_are_shown_without_secrets_only(secret, error):
+    address = Address.of(f"postgresql://ann:{quote(secret, safe='')}@db.example/perf")
+    words = address.safe_words(ValueError(error))
+    assert secret not in words or words == "ValueError"

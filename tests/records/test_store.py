@@ -8,18 +8,35 @@ from example_records import ENVIRONMENT, record, series
 
 from tinytorch.errors import RecordError, SettingError
 from tinytorch.records.exchange import import_jsonl
+from tinytorch.records.location import Address
 from tinytorch.records.store import RecordStore, keep, open_store
 
 OTHER = {**ENVIRONMENT, "fingerprint": "0000000000000000"}
 
 
 @pytest.fixture
-def store(tmp_path):
+def file_store(tmp_path):
     with RecordStore(tmp_path / "records.sqlite") as opened:
         yield opened
 
 
+@pytest.fixture(params=["sqlite", "postgres"])
+def store(request):
+    """Give an empty store of each kind: what holds for one holds for the other."""
+    if request.param == "sqlite":
+        yield request.getfixturevalue("file_store")
+        return
+    with RecordStore(request.getfixturevalue("database")) as opened:
+        yield opened
+
+
 def tamper(store, statement, *values):
+    if isinstance(store.path, Address):
+        import psycopg
+
+        with psycopg.connect(store.path.full) as connection:
+            connection.execute(statement.replace("?", "%s"), values)
+        return
     connection = sqlite3.connect(store.path)
     with connection:
         connection.execute(statement, values)
@@ -41,6 +58,21 @@ def test_adding_again_changes_nothing(store):
     assert len(store) == 1
 
 
+def test_a_trial_of_a_sweep_is_there_once_and_the_first_stays(store):
+    trial = {"kind": "sweep trial", "run": "r/machine"}
+    first, second = (record(value, **trial) for value in (1.0, 2.0))
+    store.add(first)
+    store.add(second)
+    assert store.find() == [first]
+    assert store.known([first.hash, second.hash]) == {first.hash}
+    store.add_all([record(3.0, name="other", **trial), record(4.0, **{**trial, "run": "r/other"})])
+    found = store.names_in_runs("r/", kind="sweep trial")
+    assert sorted(found) == [("r/machine", "gpt"), ("r/machine", "other"), ("r/other", "gpt")]
+    assert store.names_in_runs("r/other", kind="sweep trial") == [("r/other", "gpt")]
+    store.add_all([record(kind="measurement", run="r/machine"), record(5.0, run="r/machine")])
+    assert len(store) == 5
+
+
 def test_records_are_there_for_the_next_one_who_opens(tmp_path):
     with RecordStore(tmp_path / "x.db") as first:
         first.add_all(series([1, 2, 3]))
@@ -48,9 +80,9 @@ def test_records_are_there_for_the_next_one_who_opens(tmp_path):
         assert second.find() == series([1, 2, 3])
 
 
-def test_every_commit_is_written_through(store):
-    assert store._connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
-    assert store._connection.execute("PRAGMA synchronous").fetchone() == (2,), "FULL"
+def test_every_commit_is_written_through(file_store):
+    assert file_store._database.connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+    assert file_store._database.connection.execute("PRAGMA synchronous").fetchone() == (2,), "FULL"
 
 
 @pytest.fixture
@@ -120,6 +152,28 @@ def test_what_is_no_hash_is_refused(store, prefix):
         store.get(prefix)
 
 
+def test_known_hashes_are_told_from_others(store, varied):
+    hashes = [each.hash for each in varied]
+    assert store.known([*hashes[:3], "0" * 64]) == set(hashes[:3])
+    assert store.known([]) == frozenset()
+    assert store.hashes() == hashes
+
+
+def test_some_of_the_series_are_listed_in_the_same_order(store, varied):
+    found = store.series()
+    assert [*store.series(limit=3), *store.series(limit=3, skipped=3)] == found
+    assert store.series(kind="test") == [each for each in found if each.key.kind == "test"]
+
+
+def test_a_limit_counts_readable_records_only(store):
+    records = series(range(1, 11))
+    store.add_all(records)
+    for each in records[:4]:
+        tamper(store, "UPDATE records SET body = '' WHERE hash = ?", each.hash)
+    assert store.find(limit=3) == records[4:7]
+    assert len(store.damaged) == 4
+
+
 def test_an_ambiguous_start_lists_some(store):
     store.add_all(series(range(1, 1001)))
     starts = [each.hash[:4] for each in store.find()]
@@ -161,19 +215,21 @@ def test_a_damaged_record_is_skipped_and_reported(store, reason):
         store.get(found.hash[:12])
 
 
-def test_a_body_that_is_no_text_is_damaged(store):
-    store.add(record())
-    tamper(store, "UPDATE records SET body = CAST(x'fffe00' AS TEXT), name = CAST(x'ff' AS TEXT)")
-    assert store.find() == []
-    assert [each.hash for each in store.damaged] == [record().hash]
+def test_a_body_that_is_no_text_is_damaged(file_store):
+    file_store.add(record())
+    tamper(
+        file_store, "UPDATE records SET body = CAST(x'fffe00' AS TEXT), name = CAST(x'ff' AS TEXT)"
+    )
+    assert file_store.find() == []
+    assert [each.hash for each in file_store.damaged] == [record().hash]
 
 
-def test_adding_a_damaged_record_again_mends_it(store):
-    store.add(record())
-    tamper(store, "UPDATE records SET body = '', name = 'x'")
-    store.add(record())
-    assert store.check() == ()
-    assert store.find(name="gpt") == [record()]
+def test_adding_a_damaged_record_again_mends_it(file_store):
+    file_store.add(record())
+    tamper(file_store, "UPDATE records SET body = '', name = 'x'")
+    file_store.add(record())
+    assert file_store.check() == ()
+    assert file_store.find(name="gpt") == [record()]
 
 
 def test_a_good_store_checks_out(store, varied):
@@ -191,12 +247,12 @@ def test_a_closed_store_says_so(tmp_path):
         store.add(record())
 
 
-def test_another_thread_opens_its_own(store):
+def test_another_thread_opens_its_own(file_store):
     raised = []
 
     def use():
         try:
-            store.add(record())
+            file_store.add(record())
         except RecordError as error:
             raised.append(str(error))
 
@@ -258,7 +314,7 @@ def test_only_when_both_fail_is_it_an_error(tmp_path, monkeypatch):
 
 
 def test_a_link_in_the_shared_folder_is_not_followed(tmp_path, monkeypatch):
-    from tinytorch.records.store import refuge_path
+    from tinytorch.records.location import refuge_path
 
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     victim = tmp_path / "victim"

@@ -7,6 +7,7 @@ import sqlite3
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from pathlib import Path
 
@@ -14,8 +15,10 @@ import pytest
 from example_records import record, series
 from project_files import ROOT, TESTS
 
-from tinytorch.errors import RecordError
+from tinytorch.errors import RecordError, SettingError
+from tinytorch.records import store as store_module
 from tinytorch.records.exchange import export_jsonl, import_jsonl
+from tinytorch.records.location import refuge_path
 from tinytorch.records.store import RecordStore, keep
 
 needs_posix = pytest.mark.skipif(os.name == "nt", reason="signals and limits of POSIX")
@@ -116,14 +119,14 @@ def test_somebody_who_keeps_writing_is_named_a_lock(tmp_path):
 
 def test_a_full_disk_keeps_what_was_committed(tmp_path):
     with RecordStore(tmp_path / "x.db") as store:
-        (pages,) = store._connection.execute("PRAGMA page_count").fetchone()
-        store._connection.execute(f"PRAGMA max_page_count = {pages + 20}")
+        (pages,) = store._database.connection.execute("PRAGMA page_count").fetchone()
+        store._database.connection.execute(f"PRAGMA max_page_count = {pages + 20}")
         added = []
         with pytest.raises(RecordError, match="the disk is full; make room"):
             added.extend(store.add(record(hours=number)) for number in range(10_000))
         assert len(added) > 5
         assert [each.hash for each in store.find()] == added
-        store._connection.execute("PRAGMA max_page_count = 100000")
+        store._database.connection.execute("PRAGMA max_page_count = 100000")
         store.add(record(name="later"))
         assert store.check() == ()
 
@@ -297,3 +300,181 @@ def test_a_folder_that_may_only_be_read_can_be_read():
     assert counts == "3 0"
     assert "cannot be written; check the permissions" in no_write
     assert "cannot be opened; check that its folder can be written" in no_create
+
+
+# ---------------------------------------------------------------- files that others made
+
+
+def changed_store(path, *statements):
+    with RecordStore(path) as store:
+        store.add(record())
+    connection = sqlite3.connect(path, isolation_level=None)
+    for each in statements:
+        connection.execute(each)
+    connection.close()
+
+
+ENDLESS = (
+    "CREATE VIEW records AS WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) "
+    "SELECT i AS id, 'a' AS hash, 'k' AS kind, 'n' AS name, 'm' AS machine, 's' AS settings_key, "
+    "'r' AS run, 'd' AS created_at, 'b' AS body FROM n"
+)
+
+
+@pytest.mark.parametrize(
+    "statements",
+    [
+        ("PRAGMA user_version = -1",),
+        ("PRAGMA user_version = -2147483648",),
+        ("PRAGMA user_version = 0",),
+        ("ALTER TABLE records RENAME TO others", ENDLESS),
+        ("CREATE VIEW more AS SELECT 1",),
+        ("CREATE TRIGGER other AFTER INSERT ON records BEGIN DELETE FROM series; END",),
+        ("CREATE TABLE other (a)",),
+        ("CREATE INDEX other ON records (hex(zeroblob(1000)))",),
+    ],
+)
+def test_a_file_with_more_than_a_store_has_is_refused(tmp_path, statements):
+    changed_store(tmp_path / "x.db", *statements)
+    with pytest.raises(RecordError, match="no tinytorch"):
+        RecordStore(tmp_path / "x.db")
+
+
+def test_an_endless_view_in_an_older_file_is_refused(tmp_path):
+    changed_store(
+        tmp_path / "x.db",
+        "DROP TABLE records",
+        "DROP TABLE series",
+        ENDLESS,
+        "PRAGMA user_version = 2",
+    )
+    with pytest.raises(RecordError, match="no tinytorch"):
+        RecordStore(tmp_path / "x.db")
+
+
+READS_WITHOUT_ROOM = """
+import os, resource, signal, sys
+from tinytorch.records.store import RecordStore
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (0, resource.RLIM_INFINITY))
+with RecordStore(sys.argv[1]) as store:
+    os.write(1, "\\n".join(each.hash for each in store.find()).encode())
+"""
+
+
+@needs_posix
+@pytest.mark.parametrize("has_log", [False, True])
+def test_a_store_is_read_where_nothing_can_be_written(tmp_path, has_log):
+    path = tmp_path / "x.db"
+    with RecordStore(path) as store:
+        hashes = list(store.add_all(series([1, 2, 3])))
+        if has_log:  # as a killed process leaves it
+            for name in ("x.db", "x.db-wal"):
+                (tmp_path / "copy" / name).parent.mkdir(exist_ok=True)
+                (tmp_path / "copy" / name).write_bytes((tmp_path / name).read_bytes())
+    path = tmp_path / "copy" / "x.db" if has_log else path
+    process = subprocess.run(
+        [sys.executable, "-c", READS_WITHOUT_ROOM, str(path)],
+        env=os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), str(TESTS)])},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert process.returncode == 0, process.stderr
+    assert process.stdout.split() == hashes
+
+
+@needs_posix
+@pytest.mark.parametrize("plant", ["a link", "a second name", "a pipe", "others' file"])
+def test_a_planted_file_does_not_get_the_results(tmp_path, monkeypatch, plant):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    refuge, other = refuge_path(), tmp_path / "other"
+    other.write_text("")
+    (tmp_path / "no").touch()  # no folder, so no store
+    if plant == "a link":
+        refuge.symlink_to(other)
+    elif plant == "a second name":
+        refuge.hardlink_to(other)
+    elif plant == "a pipe":
+        os.mkfifo(refuge)
+    else:
+        if os.geteuid():
+            pytest.skip("only the superuser can give a file away")
+        refuge.write_text("")
+        os.chown(refuge, 12345, 12345)
+    with pytest.raises(RecordError, match="took it neither"):
+        keep(record(), tmp_path / "no" / "x.db")
+    assert other.read_text() == ""
+
+
+@needs_posix
+def test_a_result_that_was_not_stored_is_for_its_user_alone(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    (tmp_path / "no").touch()
+    refuge_path().write_text("")
+    refuge_path().chmod(0o666)
+    kept = keep(record(), tmp_path / "no" / "x.db")
+    assert kept.path == refuge_path()
+    assert refuge_path().stat().st_mode & 0o777 == 0o600
+
+
+def test_a_short_write_leaves_no_half_of_a_line(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    (tmp_path / "no").touch()
+    keep(record(), tmp_path / "no" / "x.db")
+    whole = refuge_path().read_bytes()
+    write = os.write
+    monkeypatch.setattr(os, "write", lambda handle, text: write(handle, text[: len(text) // 2]))
+    with pytest.raises(RecordError, match="took it neither"):
+        keep(record(hours=1), tmp_path / "no" / "x.db")
+    assert refuge_path().read_bytes() == whole
+
+
+def test_salvage_brings_back_every_id_the_first_and_the_last(large, monkeypatch):
+    path, records = large
+    with RecordStore(path) as store:
+        read = store._database.read
+
+        def damaged(statement, *values):
+            if statement == "SELECT id, hash FROM records ORDER BY id":
+                raise store._database.Unreadable("the index is damaged")
+            return read(statement, *values)
+
+        monkeypatch.setattr(store._database, "read", damaged)
+        assert store.readable() == records
+        monkeypatch.setattr(store_module, "MOST_SALVAGED", 7)
+        assert store.readable() == records[:7]
+
+
+def test_a_store_is_closed_at_the_end_of_the_block(tmp_path):
+    with RecordStore(tmp_path / "x.db") as store:
+        store.add(record())
+    with pytest.raises(RecordError, match="cannot be used here"):
+        store.find()
+
+
+def test_hashes_that_start_alike_are_named_in_short(tmp_path, monkeypatch):
+    with RecordStore(tmp_path / "x.db") as store:
+        rows = [(number, "abcd" + f"{number:02}" * 30) for number in range(6)]
+        monkeypatch.setattr(store, "_ask", lambda *words: rows)
+        with pytest.raises(SettingError, match="6 records start with abcd: ") as caught:
+            store.get("abcd")
+    named = str(caught.value).partition("abcd: ")[2].partition(";")[0].split(", ")
+    assert named == [hash[:12] for _, hash in rows[:4]]
+
+
+def test_a_store_that_somebody_holds_for_a_moment_is_waited_for(tmp_path):
+    path = tmp_path / "x.db"
+    with RecordStore(path) as store:
+        store.add(record())
+    other = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+    other.execute("PRAGMA journal_mode = DELETE")
+    other.execute("BEGIN IMMEDIATE")
+    ending = threading.Timer(0.3, other.execute, ("ROLLBACK",))
+    ending.start()
+    with RecordStore(path, timeout_s=30) as store:
+        assert len(store) == 1
+        journal = store._database.connection.execute("PRAGMA journal_mode").fetchone()
+    ending.join()
+    other.close()
+    assert journal == ("wal",)

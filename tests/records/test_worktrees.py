@@ -11,7 +11,6 @@ from git_projects import BENCH, commit, git, project, worktrees, write
 from project_files import ROOT
 
 from tinytorch.errors import MeasurementError, SettingError
-from tinytorch.records import worktrees as module
 from tinytorch.records.worktrees import checked_out, find_repository, python_files, remove_stale
 
 # In the background of a shell SIGINT is ignored, and programs inherit that from us.
@@ -197,17 +196,6 @@ def test_a_worktree_that_cannot_be_made_is_explained(folder):
     ):
         pass
     assert list(Path(os.environ["TMPDIR"]).iterdir()) == []
-
-
-def test_a_number_that_another_process_has_now_is_no_owner(tmp_path):
-    module._write_owner(tmp_path)
-    assert module._has_owner(tmp_path)
-    text = (tmp_path / module.OWNER).read_text("utf-8")
-    earlier = text.replace('"started": ', '"started": -')
-    (tmp_path / module.OWNER).write_text(earlier, "utf-8")
-    assert not module._has_owner(tmp_path)
-    (tmp_path / module.OWNER).write_text("{", "utf-8")
-    assert not module._has_owner(tmp_path)
 
 
 def test_python_files_are_those_of_git_new_ones_and_those_of_submodules(tmp_path):

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 from document_reading import blocks, lines
 from reported_optimizations import ADVICE, HARMLESS, UNUSABLE, harmful_names, timed
@@ -10,9 +12,11 @@ from tinytorch.reporting.advice import (
     agreement_words,
     outcome_words,
     predicted_words,
+    suggestion_lines,
 )
 from tinytorch.reporting.document import Document, Section
 from tinytorch.reporting.html.page import section_from
+from tinytorch.reporting.quantities import UNKNOWN
 from tinytorch.reporting.terminal import render
 from tinytorch.tuning.advice import Advice
 from tinytorch.tuning.catalog import CATALOG
@@ -38,8 +42,8 @@ def test_a_card_has_evidence_prediction_risk_and_cost():
     assert first.about == "about 40.0% of the time"
     assert lines(first) == [
         *INT8.evidence,
-        "predicted: 1.80x (1.20x to 2.40x): Amdahl's law for 40.0% of the time",
         "done by: int8-dynamic",
+        "predicted: 1.80x (1.20x to 2.40x): Amdahl's law for 40.0% of the time",
         f"risk: {RISKS['rounding']}",
         "cost: calibration takes seconds",
     ]
@@ -68,8 +72,8 @@ def test_what_was_not_tried_says_so():
     assert not any("not tried" in line for line in lines(third))
 
 
-def test_a_card_is_an_article_of_the_page_and_names_stay_text():
-    assert section_from(advice_section(ADVICE, TRIED)).body.count('<article class="card ') == 3
+def test_a_card_opens_and_names_stay_text():
+    assert section_from(advice_section(ADVICE, TRIED)).body.count('<details class="card ') == 3
     html = section_from(advice_section(harmful_names().advice, {})).body
     assert HARMLESS not in html
     assert "&lt;script&gt;" in html
@@ -95,8 +99,23 @@ def test_a_prediction_is_held_against_the_measurement(ratio, words):
 
 
 def test_without_a_prediction_the_reason_is_given():
-    assert predicted_words(LOW_RANK) == "not predicted: nobody knows the rank yet"
-    assert predicted_words(Advice("rule", "title", ())) == "not predicted"
+    assert predicted_words(LOW_RANK) == "nobody knows the rank yet"
+    assert predicted_words(Advice("rule", "title", ())) == UNKNOWN
+
+
+def test_suggestions_with_the_same_evidence_share_a_card():
+    other = replace(INT8, title="Calibrate first", entry="int8-static")
+    first, second = cards([INT8, LOW_RANK, other])
+    assert first.title == "1. Hold weights in fewer bits or Calibrate first"
+    said = lines(first)
+    assert [said.count(each) for each in INT8.evidence] == [1] * len(INT8.evidence)
+    assert [each for each in said if each.startswith("int8")] == ["int8-dynamic", "int8-static"]
+    assert second.title.startswith("2. ")
+
+
+def test_a_line_names_what_can_be_tried():
+    steps = dict(suggestion_lines(ADVICE))
+    assert f"{INT8.entry} (predicted 1.80x)" in steps["next"]
 
 
 def test_no_advice_is_said():

@@ -17,8 +17,8 @@ from tinytorch.reporting.optimization_words import (
     speed_text,
 )
 from tinytorch.reporting.terminal import STYLES
+from tinytorch.transforms.plan import GOALS
 from tinytorch.tuning.attempt import OUTCOMES
-from tinytorch.tuning.catalog import GOALS
 
 
 def changed(attempt, **changes):
@@ -36,12 +36,12 @@ def test_all_that_became_better_is_said_the_goal_first():
     by_time = attempt_phrases(attempt, "latency")
     assert by_time[0].startswith("2.00x faster (1.99x to 2.01x)")
     assert by_time[1:] == [
-        "2.00x smaller in memory",
+        "2.00x smaller in parameters and live tensors",
         "4.00x smaller on disk",
         "as accurate (75.00% to 74.90%)",
     ]
     assert attempt_phrases(attempt, "size")[0] == "4.00x smaller on disk"
-    assert attempt_phrases(attempt, "memory")[0] == "2.00x smaller in memory"
+    assert attempt_phrases(attempt, "memory")[0] == "2.00x smaller in parameters and live tensors"
 
 
 @pytest.mark.parametrize(
@@ -58,7 +58,7 @@ def test_what_did_not_become_faster_is_said(ratio, spread, words):
 
 def test_what_grew_is_said_and_what_stayed_is_not():
     phrases = attempt_phrases(timed("a", memory=1.5, size=1.0))
-    assert "1.50x as large in memory" in phrases
+    assert "1.50x as large in parameters and live tensors" in phrases
     assert not any("disk" in each for each in phrases)
 
 
@@ -66,7 +66,7 @@ def test_what_grew_is_said_and_what_stayed_is_not():
 def test_a_goal_always_has_its_word(goal):
     first = attempt_phrases(without_evidence("a", ratio=1.5), goal)[0]
     assert first == {
-        "memory": "not smaller in memory",
+        "memory": "not smaller in parameters and live tensors",
         "size": "not smaller on disk",
     }.get(goal, attempt_phrases(without_evidence("a", ratio=1.5))[0])
 

@@ -74,7 +74,7 @@ def test_the_banner_says_what_is_shown(found, verdict, tone):
         (
             1.0,
             0.1,
-            INCONCLUSIVE + " (interval {fast} to {faster}): a larger time budget may decide",
+            INCONCLUSIVE + " (interval {fast} to {faster}): a time budget of 12 s may decide",
         ),
     ],
 )
@@ -231,9 +231,9 @@ def test_shares_of_right_answers_differ_by_points():
 
 
 def test_scores_that_are_no_shares_are_written_as_they_are():
-    scores = [-2.0 - 0.01 * index for index in range(100)]
+    scores = [-2.0 - 0.001 * index for index in range(1000)]
     found = compare_accuracy(scores, [each + 0.001 * (i % 3) for i, each in enumerate(scores)])
-    assert "accuracy: not worse, -2.495 to -2.494 (difference +0.00099" in accuracy_line(found)
+    assert "accuracy: not worse, -2.499 to -2.499 (difference +0.000999" in accuracy_line(found)
     assert difference_text(compare_accuracy([1.5, 2.5], [1.0, 2.0]), -0.5) == "-0.5"
     part = section(comparison_document(comparison(accuracy=found)), "accuracy")
     assert "gained: only the candidate is right" not in dict(rows(part))

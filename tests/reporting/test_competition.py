@@ -155,7 +155,7 @@ def test_every_technique_is_said_to_help_or_not(ablation, said, tone):
 
 def test_the_facts_say_how_the_entry_was_isolated():
     (facts,) = blocks(section(judgement_document(judgement()), "run"), Facts)
-    assert dict(facts.pairs)["isolation: network"] == "own namespace"
+    assert dict(facts.pairs)["isolation: sandbox"] == "bubblewrap"
     assert dict(facts.pairs)["team"] == "Ada"
 
 

@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 from rich.console import Console
 from terminal import shown
 
-from tinytorch.reporting.forest_plot import ForestPlot, ForestRow, ratio_text
+from tinytorch.reporting.forest_plot import ForestPlot, ForestRow
+from tinytorch.reporting.quantities import ratio_text
 
 ROW = ForestRow("ours", 1.3, 1.2, 1.4, "1.30x")
 ratios = st.floats(1e-3, 1e3)
@@ -83,9 +84,12 @@ def test_without_room_for_a_picture_the_numbers_stay():
     assert lines(ROW, width=12) == ["ours  1.30x"]
 
 
-def test_long_labels_keep_their_end():
-    assert lines(ForestRow("folder/" * 8 + "test_x", 1.3, 1.2, 1.4))[0].startswith("…")
-    assert "test_x" in lines(ForestRow("folder/" * 8 + "test_x", 1.3, 1.2, 1.4))[0]
+@pytest.mark.parametrize("width", [60, 80, 120])
+def test_long_labels_are_whole_and_the_picture_stays(width):
+    label = "folder/" * 6 + "test_x"
+    drawn = lines(ForestRow(label, 1.3, 1.2, 1.4, "better  1.30x (1.20x to 1.40x)"), width=width)
+    assert any(line.startswith(label) for line in drawn)
+    assert any("●" in line and "1.30x (1.20x to 1.40x)" in line for line in drawn)
 
 
 def test_a_terminal_without_unicode_gets_plain_letters():
@@ -98,7 +102,7 @@ def test_a_terminal_without_unicode_gets_plain_letters():
 
 
 def test_the_legend_says_what_is_drawn():
-    assert "floor 0.5%  ░ band 1%" in shown(plot(ROW))
+    assert "minimum effect 0.5%  ░ equivalence band 1%" in shown(plot(ROW))
 
 
 def test_the_ends_hold_every_interval_and_one():
@@ -109,5 +113,5 @@ def test_the_ends_hold_every_interval_and_one():
 def test_a_floor_of_zero_is_not_drawn_and_sides_have_names():
     found = ForestPlot([ROW], 0.0, 0.02, sides=("worse", "better"))
     legend = found.lines(80)[-1].plain
-    assert "floor" not in legend
     assert "worse < 1x < better" in legend
+    assert not any("minimum effect" in line.plain for line in found.lines(80))

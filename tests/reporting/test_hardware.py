@@ -37,7 +37,7 @@ def test_without_ceilings_only_the_bound_is_known():
 
 def test_a_price_becomes_the_cost_of_a_million_calls():
     estimate = estimate_on(example_profile(), FASTER, price_per_hour=3600.0)
-    assert estimate.cost_per_million(expected=False) == pytest.approx(1e6 * estimate.at_best_s)
+    assert estimate.cost_at_best == pytest.approx(1e6 * estimate.at_best_s)
     assert "for a million calls at 3600 an hour" in shown(estimate)
 
 

@@ -29,8 +29,10 @@ from tinytorch.reporting.optimization_words import (
     headline,
     limit_line,
     limits_owner,
+    loading_words,
     metric_of,
     reason_lines,
+    timing_notes,
     verdict_word,
     why_slow,
 )
@@ -52,7 +54,8 @@ from tinytorch.tuning.optimization import Contribution, Optimization
 def test_the_verdict_is_one_sentence_with_the_numbers():
     assert headline(best_is_a_stack()) == (
         "gpt: int8-dynamic + compiled-kernels makes it 2.50x faster (2.49x to 2.51x), 2.00x "
-        "smaller in memory, 4.00x smaller on disk, as accurate (75.00% to 74.85%)."
+        "smaller in parameters and live tensors, 4.00x smaller on disk, as accurate "
+        "(75.00% to 74.85%)."
     )
     assert verdict_word(best_is_a_stack()) == "2.50x faster"
 
@@ -205,7 +208,34 @@ def test_what_was_read_back_still_knows_how_long_the_device_waits(busy_s, place)
 
 def test_what_was_asked_is_said():
     words = asked_words(best_is_a_stack())
-    assert words == "core on cpu; goal latency; 11 attempts in 1 min 2 s, 3 of them better"
+    assert words == "core on cpu; goal latency; 10 of 11 attempts in 1 min 2 s, 3 of them better"
+
+
+@pytest.mark.parametrize(
+    ("target", "words"),
+    [
+        ("", 'load_optimized("best", model)'),
+        ("cnn", 'load_optimized("best")'),
+        ("hf:folder", 'load_optimized("best")'),
+        ("yours.py:make", 'load_optimized("best", "yours.py:make")'),
+    ],
+)
+def test_how_to_load_it_needs_no_more_than_necessary(target, words):
+    found = replace(best_is_a_stack(), name="classifier", target=target)
+    assert loading_words(found, "best") == words
+
+
+def test_notes_about_the_workload_come_before_those_about_timing():
+    (first, *_) = best_is_a_stack().attempts
+    noted = replace(
+        first, notes=("judged by outputs",), comparison=first.comparison.with_notes("only 6 rounds")
+    )
+    found = replace(best_is_a_stack(attempts=(noted,)), notes=("random weights",))
+    notes = every_note(found)
+    assert notes[0] == "random weights"
+    assert "judged by outputs" in notes[1]
+    assert set(timing_notes(found)) < set(notes)
+    assert "only 6 rounds" in timing_notes(found)[-1]
 
 
 def test_notes_that_hold_for_several_are_said_once():
@@ -245,7 +275,7 @@ def test_scores_have_the_name_of_their_metric():
 
 def test_a_part_says_what_it_brings_in_bytes_where_that_was_measured():
     words = contribution_words(Contribution("int8", measured(0.5, memory=0.25, size=0.3)))
-    assert words.endswith(": faster, 25.0% of the memory, 30.0% of the file")
+    assert words.endswith(": faster, 25.0% of the parameters and live tensors, 30.0% of the file")
     assert contribution_words(Contribution("int8", comparison(0.5))).endswith(": faster")
 
 
@@ -294,7 +324,7 @@ def test_where_nothing_holds_nothing_is_promised():
     again = Attempt(STACK, FAILED, "RuntimeError: no compiler")
     found = best_is_a_stack(confirmations=(again,))
     assert verdict_word(found) == "Not confirmed"
-    assert "what seemed to is not confirmed. Of 11 attempts" in headline(found)
+    assert "the gain was not confirmed. Of 11 attempts" in headline(found)
     (line,) = confirmation_lines(found)
     assert line.endswith("measured again it is failed (RuntimeError: no compiler).")
 

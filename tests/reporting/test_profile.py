@@ -358,7 +358,7 @@ def test_doubts_are_the_notes():
     profile = example_profile(notes=("not deterministic: 'drop'",), ceilings=ceilings)
     assert list(profile_document(profile).notes) == [
         "not deterministic: 'drop'",
-        "While the ceilings were measured, another ran.",
+        "while the ceilings were measured, another ran",
     ]
 
 

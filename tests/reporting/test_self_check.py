@@ -44,9 +44,9 @@ def test_a_false_alarm_raises_the_floor_and_is_said_first():
 
 @pytest.mark.parametrize("obstacle", ["", "there is a better one"])
 def test_a_floor_that_is_not_kept_is_no_rule_for_the_gate(obstacle):
-    assert "takes no tolerance below it" in facts(CHECK)["floor"]
+    assert "takes no tolerance below it" in facts(CHECK)["minimum effect"]
     found = facts(replace(CHECK, kept="", obstacle=obstacle))
-    assert "so `tinytorch gate` does not know it" in found["floor"]
+    assert "so `tinytorch gate` does not know it" in found["minimum effect"]
     assert obstacle in found["kept"]
 
 

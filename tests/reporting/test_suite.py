@@ -102,7 +102,7 @@ def test_a_server_shows_its_rate_and_how_sure_it_is():
     samples = {"latency": latency, "rate": rate}
     found = dict(row_of(outcome("server", samples, details={"server": SERVER}), "server"))
     assert found["queries/s"] == "120"
-    assert found["is"] == "shown twice"
+    assert found["is"] == "met twice"
     assert found["not above"] == "130"
     assert found["bound"] == "p99 <= 20.0 ms"
     assert found["latency there"] == "10.0 ms"
@@ -112,8 +112,8 @@ def test_a_server_shows_its_rate_and_how_sure_it_is():
 @pytest.mark.parametrize(
     ("changes", "title", "text"),
     [
-        ({"is_confirmed": False}, "is", "shown once"),
-        ({"rate": None}, "is", "none shown"),
+        ({"is_confirmed": False}, "is", "met once"),
+        ({"rate": None}, "is", "none met"),
         ({"bound_is_given": False}, "bound", "p99 <= 20.0 ms (own)"),
     ],
 )

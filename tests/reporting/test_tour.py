@@ -1,11 +1,21 @@
 """Documents of the tour: its chapters, and the whole of it."""
 
 import re
+from dataclasses import replace
 
 import pytest
 from document_reading import anchors, blocks, rows, section, words
 from example_optimizations import optimization
-from example_tours import INTRODUCTION, faster, no_faster, smaller, tour_of
+from example_tours import (
+    INTRODUCTION,
+    WRITING,
+    faster,
+    no_faster,
+    slower,
+    smaller,
+    tour_of,
+    written,
+)
 from terminal import shown
 
 from tinytorch.reporting.document import Facts, Pictures
@@ -20,6 +30,7 @@ from tinytorch.reporting.tour import (
     short_line,
     tour_document,
     visit_document,
+    writing_document,
 )
 
 
@@ -62,10 +73,10 @@ def test_bright_pixels_are_drawn_and_mistakes_are_marked():
 
 def test_a_chapter_tells_its_story_in_order():
     found = chapter(faster())
-    assert found.banner.verdict == "1. gpt: 2.00x faster"
+    assert found.banner.verdict == "1. cnn: 2.00x faster"
     assert found.banner.sentence.startswith("int8 + fused makes it 2.00x faster (")
-    assert found.title.startswith("Can gpt be made faster? It writes English")
-    story = ["confirmation", "why", "advice", "next", "speedups", "attempts", "unused", "parts"]
+    assert found.title.startswith("Can cnn be made faster? It reads digits")
+    story = ["confirmation", "why", "advice", "next", "attempts", "unused", "parts"]
     assert anchors(found) == story
 
 
@@ -92,7 +103,7 @@ def test_suggestions_reasons_and_parts_are_told():
 
 def test_nothing_that_helps_is_said_with_what_is_smaller():
     found = chapter(no_faster())
-    assert found.banner.verdict == "1. gpt: Nothing helps"
+    assert found.banner.verdict == "1. cnn: Nothing helps"
     assert "Not faster, but smaller: int8 is 4.00x smaller on disk" in words(found)
 
 
@@ -109,7 +120,7 @@ def test_a_line_sums_a_model_up():
     assert short_line(faster()).startswith("2.00x faster (")
     assert "by int8 + fused, 4.00x smaller on disk" in short_line(faster())
     assert short_line(smaller()).startswith("5.00x smaller on disk by int4")
-    assert short_line(no_faster()) == "nothing that was tried is shown to make it faster"
+    assert short_line(no_faster()).startswith("nothing makes it faster; int8: ")
 
 
 def test_the_end_has_the_next_commands_and_what_it_took():
@@ -118,7 +129,7 @@ def test_the_end_has_the_next_commands_and_what_it_took():
     assert found.title.startswith("5 attempts: 3 better, 1 inaccurate, 1 not tried; 1 min 41 s")
     assert found.title.endswith("backend numba")
     (facts,) = blocks(found, Facts)
-    assert [name for name, _ in facts.pairs] == ["gpt", "cnn"]
+    assert [name for name, _ in facts.pairs] == ["gpt", "cnn", "mlp"]
 
 
 def test_without_compiled_kernels_the_end_names_what_installs_them():
@@ -144,9 +155,9 @@ def test_both_models_have_their_sections_under_their_own_names():
     assert len(set(anchors(found))) == len(anchors(found))
     assert anchors(found)[0] == "models"
     assert anchors(found)[-1] == "next"
-    assert {"gpt", "cnn", "gpt-why"} <= set(anchors(found))
-    gpt = [each for each in found.blocks if each.anchor.startswith("gpt")]
-    assert all(each.title.startswith("gpt: ") for each in gpt)
+    assert {"gpt", "cnn", "mlp", "cnn-why"} <= set(anchors(found))
+    cnn = [each for each in found.blocks if each.anchor.startswith("cnn")]
+    assert all(each.title.startswith("cnn: ") for each in cnn)
 
 
 def test_no_identifier_is_given_twice():
@@ -159,17 +170,33 @@ def test_no_identifier_is_given_twice():
 
 def test_the_banner_names_what_helped_and_is_honest_when_nothing_did():
     banner = tour_document(tour_of(faster(), smaller())).banner
-    assert banner.verdict == "gpt 2.00x faster, cnn 5.00x smaller on disk"
+    assert banner.verdict == (
+        "gpt writes 4.00x faster, the same text; cnn 2.00x faster; mlp 5.00x smaller on disk"
+    )
     assert banner.tone == "good"
-    nothing = tour_document(tour_of(no_faster())).banner
-    assert (nothing.verdict, nothing.tone) == ("Nothing that was tried helps", "neutral")
-    assert nothing.facts == (("gpt", "nothing that was tried is shown to make it faster"),)
+    nothing = tour_document(tour_of(slower(), writing=None)).banner
+    assert (nothing.verdict, nothing.tone) == ("low-rank does not pay on cnn (0.50x)", "neutral")
+
+
+def test_ways_to_write_have_their_rate_speedup_and_whether_the_text_is_the_same():
+    found = rows(writing_document(1, WRITING))
+    assert [row[0] for row in found] == ["plain", "cached", "cached, INT8"]
+    assert found[1][2].startswith("4.00x (")
+    assert [row[3] for row in found] == ["", "the same text", "75.0% of the tokens are the same"]
+
+
+def test_another_text_is_not_the_gain_that_is_claimed():
+    other = replace(WRITING, cached=written("cached", 0.25, equal=0.5))
+    verdict = writing_document(1, other).banner.verdict
+    assert verdict == "1. gpt writes no faster with the same text"
 
 
 @pytest.mark.parametrize("width", [60, 80, 120])
 def test_no_line_is_wider_than_the_terminal(width):
     tour = tour_of(faster(), smaller(), backend="numpy")
     chapters = [visit_document(place, each) for place, each in enumerate(tour.visits, 1)]
-    for each in (introduction_document(INTRODUCTION), *chapters, ending_document(tour)):
-        lines = shown(render(each), width).splitlines()
-        assert max(len(line.rstrip()) for line in lines) <= width
+    told = (introduction_document(INTRODUCTION), writing_document(1, WRITING), *chapters)
+    for each in (*told, ending_document(tour)):
+        for is_brief in (False, True):
+            lines = shown(render(each, is_brief=is_brief), width).splitlines()
+            assert max(len(line.rstrip()) for line in lines) <= width

@@ -2,33 +2,24 @@
 
 import math
 
-import numpy as np
 import pytest
 from document_reading import anchors, blocks, heads, rows, section, words
-from example_comparisons import comparison
-from example_compressions import deployment, result
+from example_compressions import result
 from example_pages import HOSTILE
 from terminal import shown
 
-from tinytorch.comparison.accuracy import compare_accuracy
 from tinytorch.errors import SettingError
-from tinytorch.formats.ranges import RangeObserver
-from tinytorch.reporting.document import Facts, LogPlot, Table, plain_text
+from tinytorch.reporting.document import Facts, Table, plain_text
 from tinytorch.reporting.html.page import report_html
 from tinytorch.reporting.markdown import report_markdown
 from tinytorch.reporting.terminal import render
 from tinytorch.reporting.transforms import (
-    calibration_document,
     compression_document,
-    deployment_document,
     plan_document,
     sensitivity_document,
-    tradeoff_document,
 )
 from tinytorch.transforms.compression import CompressionStage
-from tinytorch.transforms.kv_cache import CachePoint, CacheTradeoff
 from tinytorch.transforms.plan import Gain, Plan, Skipped, Step
-from tinytorch.transforms.quantize import Calibration
 from tinytorch.transforms.quantize.sensitivity import LayerSensitivity, Sensitivity
 
 # ---------------------------------------------------------------- plans
@@ -206,8 +197,6 @@ def test_what_is_larger_is_not_called_smaller():
     found = compression_document(result(stages=stages, naive_parts={}))
     assert found.banner.verdict.startswith("1.60x larger: ")
     assert rows(found)[0][4] == "1.60x larger"
-    large = deployment_document(deployment({}, file_bytes=1600, original_bytes=1000))
-    assert large.subtitle.startswith("1.60x larger than its checkpoint")
 
 
 def test_what_was_not_evaluated_is_not_called_good():
@@ -225,57 +214,6 @@ def test_notes_and_skipped_layers_are_told():
     found = compression_document(result(skipped=skipped, notes=("a note",)))
     assert found.notes == ("a note",)
     assert "layers.4 and 2 more" in words(found)
-
-
-# ---------------------------------------------------------------- deployment
-
-
-def test_every_quantity_has_its_row_and_its_budget():
-    budgets, unknown = {"flash_mb": 10, "latency_ms": 1}, {"memory_mb": "nothing was recorded"}
-    found = deployment_document(deployment(budgets, peak_bytes=None, not_measured=unknown))
-    assert found.subtitle == "10.00x smaller than its checkpoint, 30 MiB"
-    shown_rows = rows(found)
-    assert shown_rows[0] == ["file", "3 MiB", "", "10 MiB", "fits", ""]
-    assert shown_rows[1][:3] == ["file to first answer", "10.0 ms", "6.00 ms to 14.0 ms"]
-    assert shown_rows[2][:5] == ["latency", "2.00 ms", "", "1.00 ms", "does not fit"]
-    assert shown_rows[3] == ["peak memory", "-", "", "", "", "nothing was recorded"]
-    assert [row.tone for row in blocks(found, Table)[0].rows] == ["good", "", "bad", "", ""]
-
-
-@pytest.mark.parametrize(
-    ("budgets", "verdict", "sentence", "tone"),
-    [
-        ({}, "No budget was given", "Nothing is judged.", "neutral"),
-        ({"flash_mb": 3}, "Fits", "within 1 budget", "good"),
-        ({"flash_mb": 3, "latency_ms": 3}, "Fits", "within 2 budgets", "good"),
-        ({"latency_ms": 1}, "Does not fit", "latency 2.00 ms over 1.00 ms", "bad"),
-        (
-            {"load_ms": 10.5},
-            "Inconclusive",
-            "file to first answer: the interval contains the budget",
-            "unknown",
-        ),
-    ],
-)
-def test_the_budgets_decide_the_verdict(budgets, verdict, sentence, tone):
-    banner = deployment_document(deployment(budgets)).banner
-    assert (banner.verdict, banner.sentence, banner.tone) == (verdict, sentence, tone)
-
-
-def test_what_was_not_measured_is_not_shown_to_fit():
-    unknown = {"memory_mb": "nothing was recorded"}
-    found = deployment({"memory_mb": 5}, peak_bytes=None, not_measured=unknown)
-    banner = deployment_document(found).banner
-    assert (banner.verdict, banner.sentence) == ("Inconclusive", "peak memory: not measured")
-
-
-def test_an_accuracy_that_is_no_number_is_a_dash():
-    broken = compare_accuracy([1, 0] * 50, [float("nan")] * 100)
-    found = deployment_document(deployment({"accuracy_drop": 0.1}, accuracy=broken))
-    assert found.banner.sentence == "accuracy drop - over 0.1000"
-    assert found.blocks[1].tone == "bad"
-    stages = (CompressionStage("original", 0, 9, 9), CompressionStage("pruned", 0, 9, 9, broken))
-    assert compression_document(result(stages=stages)).banner.tone == "bad"
 
 
 # ---------------------------------------------------------------- sensitivity
@@ -350,119 +288,6 @@ def test_no_layers_are_no_error():
     assert found.banner.verdict == "No layer is quantized"
 
 
-# ---------------------------------------------------------------- calibration
-
-
-def statistics_of(values):
-    observer = RangeObserver()
-    observer.update(np.asarray(values, np.float32))
-    return observer.statistics
-
-
-@pytest.fixture
-def found(rng):
-    many = rng.normal(size=20_000).clip(-2.4, 2.4)
-    many[0] = 10.0
-    layers = {"layers.[red]0": statistics_of(many), "layers.2": statistics_of([0, 0, 0, 4])}
-    return Calibration(layers, batches=3)
-
-
-def test_the_subtitle_says_how_ranges_were_chosen(found):
-    said = calibration_document(found).subtitle
-    assert said == "inputs of 2 layers in 3 batches, ranges by mse"
-    other = calibration_document(found, ranges="percentile")
-    assert other.subtitle.endswith("ranges by percentile")
-
-
-def test_a_row_has_what_was_seen_and_what_is_chosen(found):
-    row = rows(calibration_document(found, ranges="minmax"))[1]
-    assert row[2:] == ["0 to 4", "0 to 4", "0.0%", "1", "1.73", "75.0%", "4"]
-    row = rows(calibration_document(found, ranges="percentile"))[0]
-    low, high = found.range_of("layers.[red]0", "percentile")
-    assert row[2:5] == ["-2.4 to 10", f"{low:.3g} to {high:.3g}", "<0.1%"]
-
-
-def test_brackets_enclose_the_range(found):
-    picture = rows(calibration_document(found, ranges="percentile"))[0][1]
-    # Of 20 letters from -2.4 to 10, 2.4 is at the end of the 8th, and zero at that of the 4th.
-    assert (picture[0], picture[9]) == ("[", "]")
-    assert picture[4:6] == "██"
-    assert picture[10:] == "\u2800" * 11 + "▁"
-
-
-def test_nothing_outside_is_all_inside(found):
-    picture = rows(calibration_document(found, ranges="minmax"))[1][1]
-    assert (picture[:2], picture[-2:]) == ("[█", "▅]")
-
-
-def test_a_layer_that_got_nothing_is_shown_as_that():
-    (row,) = rows(calibration_document({"a": statistics_of([])}))
-    assert row == ["a", "nothing seen", "-", "-", "-", "-", "-", "-", "0"]
-
-
-def test_zeros_only_are_inside_of_their_range():
-    (row,) = rows(calibration_document({"a": statistics_of([0.0, 0.0])}))
-    assert row[1].startswith("[")
-    assert row[1].endswith("█]")
-    assert row[2:5] == ["0 to 0", "0 to 0", "0.0%"]
-
-
-def test_statistics_alone_can_be_shown(found):
-    assert calibration_document(dict(found)).subtitle.startswith("inputs of 2 layers in 1 batch,")
-    assert calibration_document({}).banner.verdict == "No layer was calibrated"
-
-
-def test_an_unknown_way_to_choose_is_refused(found):
-    with pytest.raises(SettingError, match="'best'"):
-        calibration_document(found, ranges="best")
-
-
-# ---------------------------------------------------------------- caches
-
-
-def tradeoff_of(*ratios, notes=()):
-    points = tuple(
-        CachePoint(25 * 2**index, 2**20 * 2**index, comparison(ratio))
-        for index, ratio in enumerate(ratios)
-    )
-    return CacheTradeoff("GPT", "numpy", 1, points, 1.5e-6, notes)
-
-
-def test_every_length_has_its_row():
-    found = tradeoff_document(tradeoff_of(0.5, 0.25, 0.1))
-    assert found.title == "KV cache of GPT"
-    assert found.subtitle == "backend numpy, batch 1, one more token"
-    assert rows(found)[0][:5] == ["25", "1 MiB", "1.00 ms", "500 us", "2.00x"]
-    assert [row[-1] for row in rows(found)] == ["faster"] * 3
-    assert rows(found)[2][4] == "10.00x"
-
-
-def test_what_is_not_shown_is_not_called_faster():
-    found = tradeoff_document(tradeoff_of(1.0, 0.25))
-    assert rows(found)[0][-1] in ("same", "inconclusive")
-    assert found.banner.verdict == "The cache is faster from 50 tokens on"
-    slow = tradeoff_document(tradeoff_of(0.5, 1.5)).banner
-    assert slow.verdict == "The cache is not faster, or inconclusive, at 50 tokens"
-    assert slow.tone == "unknown"
-
-
-def test_the_total_is_called_an_estimate():
-    text = words(tradeoff_document(tradeoff_of(0.5, 0.5)))
-    assert "Tokens 25 to 50: about 13.0 ms instead of 26.0 ms, estimated" in text
-    assert "the cache then holds 2 MiB." in text
-    assert "estimated" not in words(tradeoff_document(tradeoff_of(0.5)))
-    assert "Logits differ by at most 1.5e-06." in text
-
-
-def test_both_curves_are_drawn_in_every_medium():
-    tradeoff = tradeoff_of(0.5, 0.25, 0.1)
-    (chart,) = blocks(tradeoff_document(tradeoff), LogPlot)
-    assert [mark.x for mark in chart.marks] == [25, 50, 100] * 2
-    for text in (shown(tradeoff, 80), report_markdown(tradeoff), report_html(tradeoff)):
-        # Three marks each, and one in the legend.
-        assert text.count("●") == text.count("○") == 4
-
-
 # ---------------------------------------------------------------- all of them
 
 
@@ -472,9 +297,7 @@ def examples():
         tuple(Skipped(f"blocks.{n}.norm{n % 2}", "not a layer " * 5) for n in range(12)),
         notes=("x" * 70,),
     )
-    calibration = Calibration({"layers.2": statistics_of([0, 0, 0, 4])}, batches=3)
-    slow = tradeoff_of(0.5, 0.25, 0.1, notes=("the machine is busy " * 5,))
-    return [plan, BOTH, calibration, result(), deployment({"flash_mb": 1}), slow]
+    return [plan, BOTH, result()]
 
 
 @pytest.mark.parametrize("width", [40, 60, 80, 120])

@@ -151,7 +151,7 @@ def test_state_advances_once_per_call(captures):
 
 def test_state_that_takes_the_place_of_another_is_refused(captures):
     model = Replacing().eval()
-    with pytest.raises(ModelError, match="in the place of its buffer 'calls'"):
+    with pytest.raises(ModelError, match="instead of its buffer 'calls'"):
         CapturedModel(model).prepare((X,), {})
     assert model.calls == 0
     with pytest.warns(RuntimeWarning, match="was not captured"):

@@ -9,14 +9,14 @@ from channel_models_torch import MODELS
 from torch_workloads import Residual, Tied, seeded
 
 from tinytorch.errors import ModelError
+from tinytorch.models.inputs import ModelCall
 from tinytorch.transforms.remove_channels import ChannelGroup, layer_of
 from tinytorch.transforms.remove_channels.groups import trace_groups
 from tinytorch.transforms.support.channels import Place
-from tinytorch.transforms.support.observing import Call
 
 
 def groups_of(model, *inputs):
-    found = trace_groups(model.eval(), Call(inputs, {}, "the inputs"))
+    found = trace_groups(model.eval(), ModelCall(inputs, {}, "the inputs"))
     return {group.layers[0]: group for group in found}
 
 

@@ -20,6 +20,7 @@ LET_NOTHING_THROUGH = {
     losses.BinaryCrossEntropy,
     losses.BinaryCrossEntropyWithLogits,
     losses.CrossEntropy,
+    elementwise.Rotary,  # turns pairs of channels
 }
 ABSTRACT = {Operation, elementwise.Binary}
 

@@ -4,6 +4,8 @@ import time
 import numpy as np
 import pytest
 
+from tinytorch.comparison import sequential
+from tinytorch.comparison.sequential import FEWEST_ROUNDS, FIRST_READINGS, Raced
 from tinytorch.core.kernels import NUMPY, REFERENCE, Backend
 from tinytorch.errors import BackendError, SettingError
 from tinytorch.transforms import kernel_choice as choosing
@@ -11,8 +13,6 @@ from tinytorch.transforms.kernel_choice import (
     DEFAULT_WINS,
     DEFAULT_WRONG,
     FASTER,
-    FEWEST_ROUNDS,
-    FIRST_READINGS,
     NO_DIFFERENCE,
     ONLY_ONE,
     Race,
@@ -42,6 +42,11 @@ def chosen_from(kernels, *, default="plain", arguments=(X,), op="exp", **race):
     )
 
 
+def as_scripted(times):
+    """Give a race that ends with these times."""
+    return lambda op, kernels, arguments, settings, default, race: Raced(default, times)
+
+
 @pytest.fixture
 def scripted(monkeypatch):
     """Let implementations take the times that a test says, with a little noise."""
@@ -51,7 +56,7 @@ def scripted(monkeypatch):
         times = {
             name: list(median * noise[row]) for row, (name, median) in enumerate(medians.items())
         }
-        monkeypatch.setattr(choosing, "_race", lambda *_: (times, []))
+        monkeypatch.setattr(choosing, "_race", as_scripted(times))
 
     return script
 
@@ -93,7 +98,7 @@ def test_a_default_that_is_faster_than_all_others_has_won(scripted):
 def test_noise_wider_than_the_gain_is_no_difference(monkeypatch):
     noise = np.random.default_rng(0).lognormal(0, 0.5, (2, 20)) * 1e-6
     times = {"plain": list(1.05 * noise[0]), "twin": list(noise[1])}
-    monkeypatch.setattr(choosing, "_race", lambda *_: (times, []))
+    monkeypatch.setattr(choosing, "_race", as_scripted(times))
     assert chosen_from({"plain": plain, "twin": twin}).verdict == NO_DIFFERENCE
 
 
@@ -133,19 +138,30 @@ def test_all_take_turns_in_every_round_and_the_collector_is_back_afterwards():
     assert gc.isenabled()
 
 
-def test_what_the_first_look_does_not_decide_is_looked_at_again(monkeypatch):
-    budgets = []
+def test_what_the_first_analysis_does_not_decide_has_more_rounds(monkeypatch):
+    taken = []
 
-    def rounds(calls, first, times, *, budget_s, rng):
-        budgets.append(budget_s)
-        spread = [0.5, 2.0] * 8 if len(budgets) == 1 else [0.5] * 16
-        for name, values in times.items():
-            values[:] = spread if name == "twin" else [1.0] * 16
+    def seconds(call, loops):
+        name = call()
+        taken.append(name)
+        if name == "twin" and taken.count("twin") <= 2 * FEWEST_ROUNDS:
+            return (0.5, 2.0)[len(taken) % 2]
+        return {"plain": 1.0, "twin": 0.5}[name]
 
-    monkeypatch.setattr(choosing, "_take_rounds", rounds)
-    choice = chosen_from({"plain": plain, "twin": twin}, budget_s=0.01)
-    assert (choice.chosen, choice.verdict) == ("twin", FASTER)
-    assert budgets == [0.01, 0.05]
+    monkeypatch.setattr(sequential, "_seconds", seconds)
+    calls = {"plain": lambda: "plain", "twin": lambda: "twin"}
+    rng = np.random.default_rng(0)
+    found = sequential.race(calls, default="plain", rng=rng, budget_s=9.0, hopeless=10.0)
+    assert found.fastest == "twin"
+    assert FEWEST_ROUNDS < len(found.times["twin"]) < sequential.MOST_ROUNDS
+
+
+def test_a_race_that_is_decided_ends(monkeypatch):
+    monkeypatch.setattr(sequential, "_seconds", lambda call, loops: call())
+    calls = {"plain": lambda: 1.0, "twin": lambda: 0.5}
+    rng = np.random.default_rng(0)
+    found = sequential.race(calls, default="plain", rng=rng, budget_s=9.0, hopeless=10.0)
+    assert len(found.times["plain"]) == FEWEST_ROUNDS
 
 
 def test_what_takes_many_times_as_long_is_not_timed_to_the_end():

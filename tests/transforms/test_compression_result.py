@@ -77,7 +77,7 @@ def test_a_result_shows_itself():
 
 
 def test_a_result_is_one_short_line():
-    assert str(result()) == (
+    assert repr(result()) == (
         "CompressionResult(mlp, original > pruned > quantized: 256 bytes instead of 4,096, "
         "80.0% zeros, accuracy not worse)"
     )

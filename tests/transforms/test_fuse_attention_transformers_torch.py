@@ -18,7 +18,7 @@ class TestTransformers:
         case = tiny(name, attn_implementation="eager")
         plan, model = fused(case)
         assert plan.layers == ("",)
-        assert plan.steps[0].what == "attention by 'sdpa' in the place of 'eager'"
+        assert plan.steps[0].what == "attention by 'sdpa' instead of 'eager'"
         assert "3 score matrices" in plan.steps[0].why
         assert case.model.config._attn_implementation == "eager"
         assert len(counted(model, *case.inputs)) == 3

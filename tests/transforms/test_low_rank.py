@@ -233,9 +233,7 @@ def test_layers_that_would_not_shrink_stay_with_the_reason():
     plan = LowRank(1.0).plan(work)
     assert plan.is_empty
     assert plan.shrinkage is None
-    assert reasons(plan)["layers.0"] == (
-        "rank 48 of 48 would need 5,376 weights in the place of 3,072"
-    )
+    assert reasons(plan)["layers.0"] == ("rank 48 of 48 would need 5,376 weights instead of 3,072")
     model = LowRank(1.0).apply(work, plan)
     assert [type(each) for each in model.layers] == [type(each) for each in work.model.layers]
 

@@ -81,7 +81,7 @@ def test_a_weight_of_low_rank_is_factored_without_loss(layer, shape, dtype):
     plan, small = factored(case, energy=1.0 if dtype == torch.float64 else 0.999999)
     assert plan.steps[0].settings["rank"] == 3
     expected = outputs(case.model, case)
-    # two roundings in the place of one, of sums of at most a few hundred products
+    # two roundings instead of one, of sums of at most a few hundred products
     bound = (1e-5 if dtype == torch.float32 else 1e-12) * abs(expected).max()
     assert abs(outputs(small, case) - expected).max() < bound
 
@@ -201,7 +201,7 @@ def test_layers_that_have_to_stay_have_a_reason():
     assert "'Sequential' object has no attribute 'weight'" in reasons(plan)["read"]
     assert reasons(plan)["idle"].startswith("it was not called")
     plan = LowRank(energy=0.99).plan(workload(nn.Sequential(nn.Linear(16, 16)), 1, 16))
-    assert "weights in the place of 256" in reasons(plan)["0"]
+    assert "weights instead of 256" in reasons(plan)["0"]
 
 
 def test_other_kinds_of_layers_are_named():

@@ -9,9 +9,8 @@ from tinytorch.transforms.lower_precision import LowerPrecision, why_slow_on_pro
     ("settings", "words"),
     [
         ({"dtype": "float8"}, "unknown dtype 'float8'; there are bfloat16, float16"),
-        ({"how": "half"}, "unknown how 'half'; there are convert, layers, autocast"),
+        ({"how": "half"}, "unknown how 'half'; there are convert, layers"),
         ({"keep": "head"}, "keep is a tuple of patterns"),
-        ({"how": "autocast", "keep": ("head",)}, "keep means nothing to it"),
         ({"tolerance": -0.1}, "tolerance=-0.1; "),
         ({"tolerance": float("nan")}, "tolerance=nan; "),
         ({"tolerance": True}, "tolerance=True; "),

@@ -26,10 +26,10 @@ from tinytorch.errors import SettingError
 from tinytorch.models.workload import Workload
 from tinytorch.transforms.lower_precision import LowerPrecision
 from tinytorch.transforms.lower_precision import torch as lower_precision_torch
-from tinytorch.transforms.lower_precision.torch import AutocastModel, LowerPrecisionModel
+from tinytorch.transforms.lower_precision.torch import LowerPrecisionModel
 
 SLOW = pytest.mark.slow
-WAYS = ["convert", "layers", "autocast"]
+WAYS = ["convert", "layers"]
 
 
 def made(case, **changes):
@@ -41,7 +41,7 @@ def made(case, **changes):
 def reason(case, **changes):
     plan, model = made(case, **changes)
     assert plan.is_empty
-    assert not isinstance(model, (LowerPrecisionModel, AutocastModel))
+    assert not isinstance(model, LowerPrecisionModel)
     return plan.skipped[0].reason
 
 
@@ -60,10 +60,7 @@ def test_models_of_transformers_keep_their_outputs(name, how):
         assert model(*case.inputs).logits.dtype == torch.float32
     assert is_unchanged(case.model, before)
     assert "outputs change by" in plan.notes[0]
-    if how == "autocast":
-        assert plan.not_predicted["shrinkage"] == "the weights are not converted"
-    else:
-        assert plan.shrinkage.value == held(case.model) / held(model) > 1.3
+    assert plan.shrinkage.value == held(case.model) / held(model) > 1.3
     assert json.loads(json.dumps(plan.to_dict()))["transform"] == "LowerPrecision"
 
 
@@ -161,8 +158,7 @@ def test_tied_weights_stay_tied(how):
     inner = model if how == "layers" else model.model
     assert inner.heads[0].weight is inner.heads[1].weight is inner.table.weight
     assert relative_error(case, model) < 3e-2
-    if how != "autocast":
-        assert plan.shrinkage.value == held(case.model) / held(model)
+    assert plan.shrinkage.value == held(case.model) / held(model)
 
 
 @pytest.mark.parametrize("how", ["convert", "layers"])
@@ -248,8 +244,7 @@ class Two(nn.Module):
 
 
 def test_outputs_of_several_dtypes_are_refused():
-    reasons = [reason(workload(Two(), 1, 2), how=how) for how in ("convert", "autocast")]
-    assert all("several dtypes (float32, float64)" in each for each in reasons)
+    assert "several dtypes (float32, float64)" in reason(workload(Two(), 1, 2))
 
 
 def test_models_in_that_dtype_are_done_already():
@@ -265,11 +260,6 @@ def test_a_model_without_floats_has_nothing_to_lower():
 def test_a_model_without_linear_layers_has_no_layer_to_lower():
     plan, _ = made(workload(nn.Sequential(nn.LayerNorm(4)), 2, 4), how="layers")
     assert plan.skipped[0].reason.startswith("no linear layer or convolution is left")
-
-
-def test_what_autocast_leaves_alone_is_refused():
-    case = workload(nn.Sequential(nn.Linear(4, 2)), 3, 4, dtype=torch.float64)
-    assert reason(case, how="autocast").startswith("nothing of it is computed in a lower precision")
 
 
 def test_choices_that_flip_are_refused():

@@ -19,7 +19,7 @@ from tinytorch.models.adapter import adapter_for
 from tinytorch.transforms import compression as model_compressor
 from tinytorch.transforms.compressed_file import load_compressed
 from tinytorch.transforms.compression import ModelCompressor
-from tinytorch.transforms.support.training import LinearSchedule
+from tinytorch.transforms.support.training import CubicSchedule
 
 
 @pytest.fixture(scope="module")
@@ -174,7 +174,7 @@ def test_a_schedule_and_an_optimizer_of_ones_own_are_used():
         return made[-1]
 
     compressor = ModelCompressor(
-        0.5, 8, epochs=1, rounding_epochs=1, schedule=LinearSchedule(steps=10)
+        0.5, 8, epochs=1, rounding_epochs=1, schedule=CubicSchedule(steps=10)
     )
     result = compressor.compress(digits_workload(), digits_loader(), optimizer=optimizer)
     assert [each.steps for each in made] == [38, 38]
@@ -274,7 +274,7 @@ def test_settings_of_a_training_need_one():
         with pytest.raises(SettingError, match=r"(loss|optimizer) without training data"):
             ModelCompressor().compress(digits_workload(), **settings)
     with pytest.raises(SettingError, match="schedule without training data"):
-        ModelCompressor(schedule=LinearSchedule(steps=10)).compress(digits_workload())
+        ModelCompressor(schedule=CubicSchedule(steps=10)).compress(digits_workload())
     with pytest.raises(SettingError, match="training needs batches, and the loader has none"):
         ModelCompressor().compress(digits_workload(), [])
 

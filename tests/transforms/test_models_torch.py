@@ -10,9 +10,9 @@ nn = torch.nn
 from torch_workloads import Tied, held, mlp, seeded, workload
 
 from tinytorch.errors import SettingError
+from tinytorch.models.inputs import ModelCall
 from tinytorch.models.pytorch import without_fast_paths
 from tinytorch.transforms.support.observing import (
-    Call,
     calls_of,
     outputs_of,
     relative_change,
@@ -33,14 +33,14 @@ def test_calls_are_the_inputs_and_the_calibration_data():
 def test_outputs_are_those_of_evaluation_without_a_graph():
     model = nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.9))
     x = torch.randn(3, 4)
-    (found,) = outputs_of(model, Call((x,), {}, "the inputs"))
+    (found,) = outputs_of(model, ModelCall((x,), {}, "the inputs"))
     assert not model.training
     np.testing.assert_array_equal(found, model[0](x).detach().numpy())
 
 
 def test_inputs_that_do_not_fit_are_named():
     with pytest.raises(SettingError, match="calibration batch 3 does not fit the model"):
-        outputs_of(mlp(8), Call((torch.zeros(2, 5),), {}, "calibration batch 3"))
+        outputs_of(mlp(8), ModelCall((torch.zeros(2, 5),), {}, "calibration batch 3"))
 
 
 def test_the_change_is_relative_to_the_outputs():
@@ -67,7 +67,7 @@ def test_encoder_layers_call_their_parts_without_fast_paths():
     x = torch.zeros(1, 3, 8)
     for fast in (True, False):
         with watching({"linear1": model.linear1}, lambda path, *_: called.append(path)):
-            outputs_of(model, Call((x,), {}, "x"), fast_paths=fast)
+            outputs_of(model, ModelCall((x,), {}, "x"), fast_paths=fast)
     assert called == ["linear1"]
     enabled = torch.backends.mha.get_fastpath_enabled()
     with without_fast_paths():

@@ -6,6 +6,7 @@ import pytest
 from parts import require_part
 
 from tinytorch import Tensor, use_backend
+from tinytorch.comparison.sequential import Raced
 from tinytorch.core.checkpointing import checkpoint_layers
 from tinytorch.core.dispatch import recording
 from tinytorch.core.kernels import NUMPY, REFERENCE
@@ -36,10 +37,10 @@ def counted(monkeypatch):
     """Count how often something is measured, and let the last implementation win."""
     measured = []
 
-    def race(op, kernels, *_):
+    def race(op, kernels, arguments, settings, default, race):
         measured.append(op)
         seconds = {name: 1.0 / (1 + place) for place, name in enumerate(kernels)}
-        return {name: [each] * 10 for name, each in seconds.items()}, []
+        return Raced(default, {name: [each] * 10 for name, each in seconds.items()})
 
     monkeypatch.setattr(choosing, "_race", race)
     return measured

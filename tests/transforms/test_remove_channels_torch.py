@@ -42,7 +42,7 @@ def reasons(plan):
 
 
 def masked(case, plan, consumers):
-    """Give the model with zeros in the place of what would go, for the layers that take it in."""
+    """Give the model with zeros instead of what would go, for the layers that take it in."""
     twin = copy.deepcopy(case.model)
     for step in plan.steps:
         for tensor, axes in step.settings["removed"].items():
@@ -149,6 +149,7 @@ def test_the_least_important_channels_go():
 
 
 def test_activations_tell_what_weights_do_not():
+    torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 2))
     with torch.no_grad():
         model[0].bias[[0, 3]] = -100.0  # large weights, and yet always zero

@@ -11,6 +11,7 @@ from torch import nn
 from torch_workloads import bits_of, is_unchanged, mlp, seeded, workload
 
 from tinytorch import Workload
+from tinytorch.comparison.sequential import FEWEST_ROUNDS
 from tinytorch.measure.environment import LIMITS
 from tinytorch.transforms.plan import Plan
 from tinytorch.transforms.set_threads import SetThreads
@@ -20,6 +21,7 @@ from tinytorch.transforms.set_threads.torch import (
     ThreadRace,
     race_threads,
     setting_cost,
+    table_of,
     thread_numbers,
 )
 
@@ -135,7 +137,7 @@ def test_a_difference_below_the_floor_changes_nothing():
 
 def test_the_table_has_every_number():
     race = ThreadRace(2, {1: times(2e-3), 2: times(1e-3)}, {4: "took 9.0 times as long at first"})
-    one, two, four = race.table
+    one, two, four = table_of(race)
     assert one.startswith("1 thread: 2 ms a call, 2.00 times (")
     assert two == "2 threads: 1 ms a call (the present number), n=20"
     assert four == "4 threads: took 9.0 times as long at first"
@@ -168,7 +170,7 @@ def test_nothing_is_done_where_nothing_is_shown_to_be_faster(monkeypatch, case):
     scripted(monkeypatch, _1=1e-3, _2=1e-3)
     plan = SetThreads().plan(case)
     assert plan.is_empty
-    assert plan.skipped[0].reason == "no other number is shown to be faster than the present 2"
+    assert plan.skipped[0].reason == "no other number is conclusively faster than the present 2"
     assert len(plan.notes) == 2
     assert type(SetThreads().apply(case, plan)) is nn.Sequential
 
@@ -193,9 +195,9 @@ def test_one_core_leaves_nothing_to_choose(monkeypatch, case):
 
 def test_a_race_is_run_for_real(case):
     race = race_threads(case, [1, 2], budget_s=0.05)
-    assert race.present == 2
+    assert race.default == 2
     rounds = {len(values) for values in race.times.values()}
-    assert rounds.pop() >= set_threads_torch.FEWEST_ROUNDS
+    assert rounds.pop() >= FEWEST_ROUNDS
     assert not rounds
     assert all(value > 0 for values in race.times.values() for value in values)
     assert torch.get_num_threads() == 2

@@ -1,7 +1,5 @@
 """Making the layers of a pruned model sparse, where it pays."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 from parts import require_part
@@ -9,41 +7,37 @@ from small_models import workload
 
 from tinytorch import profile_model
 from tinytorch.core.autograd import no_grad
+from tinytorch.core.dispatch import use_backend
 from tinytorch.core.embeddings import Embedding
+from tinytorch.core.kernels import NUMPY
 from tinytorch.core.layers import Linear, Sequential
 from tinytorch.core.tensor import Tensor
-from tinytorch.errors import SettingError
+from tinytorch.errors import BackendError, SettingError
+from tinytorch.measure.environment import Observation
 from tinytorch.measure.estimate import Estimate
 from tinytorch.models.core import CoreAdapter
 from tinytorch.models.workload import Workload
 from tinytorch.transforms import sparse_layers as module
 from tinytorch.transforms.plan import Transform
 from tinytorch.transforms.sparse_layers import (
-    SPARSITIES,
-    Crossover,
-    CrossoverPoint,
     SparseLayers,
     SparseLinear,
+    SparseTime,
+    time_sparse,
 )
-
-RATIOS = (3, 2, 1.25, 0.75, 0.2)
-"""They cross at a sparsity of 92.5%."""
 
 
 @pytest.fixture
 def asked(monkeypatch):
-    """Answer instead of measuring, and list what was asked for."""
+    """Answer instead of measuring, and list what was asked for: at 92.5% both take as long."""
     sizes = []
 
-    def answer(inputs, outputs, rows, **_):
-        sizes.append((inputs, outputs, rows))
-        points = tuple(
-            CrossoverPoint(s, 1.0, r, Estimate(r, r / 1.1, r * 1.1), 9)
-            for s, r in zip(SPARSITIES, RATIOS, strict=True)
-        )
-        return Crossover(inputs, outputs, rows, "numpy", 1, points)
+    def answer(weight, rows, **_):
+        sizes.append((*weight.shape, rows))
+        ratio = 40 / 3 * np.count_nonzero(weight) / weight.size
+        return SparseTime(Estimate(ratio, ratio / 1.2, ratio * 1.2), "here")
 
-    monkeypatch.setattr(module, "measure_crossover", answer)
+    monkeypatch.setattr(module, "time_sparse", answer)
     return sizes
 
 
@@ -113,12 +107,11 @@ def test_each_layer_is_judged_by_its_sparsity_and_rows(asked):
     assert step.what == "sparse: 48 of 3,072 weights"
     assert step.settings["rows"] == 2
     assert step.settings["sparsity"] == pytest.approx(63 / 64)
-    assert step.settings["crossover"] == pytest.approx(0.925)
-    assert "3.6 times as fast at 98.4% sparsity; dense is faster below 92%" in step.why
+    assert step.settings["speedup"] == pytest.approx(64 * 3 / 40)
+    assert step.why == "4.8 times as fast at 98.4% sparsity here"
     reasons = {each.layer: each.reason for each in plan.skipped}
-    assert "dense is faster below 92% sparsity" in reasons["layers.4"]
-    assert reasons["layers.4"].endswith("; this layer has 50.0%")
-    assert reasons["layers.2"].endswith("this layer has 91.7%, where no difference is shown")
+    assert reasons["layers.4"] == "dense is 6.7 times as fast at 50.0% sparsity here"
+    assert reasons["layers.2"].startswith("inconclusive at 91.7% sparsity here: sparse takes 0.93x")
 
 
 def test_memory_is_judged_by_bytes(asked):
@@ -126,23 +119,11 @@ def test_memory_is_judged_by_bytes(asked):
     plan = SparseLayers("memory").plan(work)
     assert asked == []
     assert plan.layers == ("layers.0", "layers.2", "layers.4")
-    assert "bytes in the place of 12,288" in plan.steps[0].why
+    assert "bytes instead of 12,288" in plan.steps[0].why
     prune(work.model, 0.0)
     dense = SparseLayers("memory").plan(pruned("mlp", 0.1))
     assert dense.is_empty
     assert "a weight that is not zero takes its index, too" in dense.skipped[0].reason
-
-
-def test_a_layer_below_what_was_tried_stays(asked, monkeypatch):
-    monkeypatch.setitem(globals(), "RATIOS", (0.8, 0.5, 0.3, 0.2, 0.1))
-    plan = SparseLayers().plan(pruned("mlp", 0.3))
-    assert plan.is_empty
-    assert plan.skipped[0].reason.endswith("%, where it was not tried")
-    monkeypatch.setitem(globals(), "RATIOS", (0.97, 0.95, 0.5, 0.3, 0.2))
-    plan = SparseLayers().plan(pruned("mlp", 0.3))
-    assert plan.skipped[0].reason.endswith("%, where it was not tried")
-    plan = SparseLayers().plan(pruned("mlp", 0.6))
-    assert plan.skipped[0].reason.endswith("%, where no difference is shown")
 
 
 def test_what_stays_has_its_reason(asked):
@@ -234,8 +215,7 @@ def test_the_speedup_of_the_model_follows_from_a_profile(asked):
     assert "another model" in SparseLayers().plan(work, other).not_predicted["speedup"]
 
 
-def test_it_is_really_measured_and_what_comes_out_holds_together(monkeypatch, tmp_path):
-    monkeypatch.setenv("TINYTORCH_CACHE", str(tmp_path))
+def test_it_is_really_measured_and_what_comes_out_holds_together():
     model = prune(Sequential(Linear(30, 40, rng=0)), 0.9)
     work = Workload("real", model.eval(), (Tensor(np.ones((1, 30), np.float32)),))
     transform = SparseLayers()
@@ -274,23 +254,48 @@ def test_a_plan_for_other_zeros_is_refused(asked):
         SparseLayers().apply(work, plan)
 
 
-def test_what_speaks_against_the_times_is_in_the_plan(asked, monkeypatch):
-    answer = module.measure_crossover
+@pytest.fixture
+def _nothing_is_known(monkeypatch):
+    monkeypatch.setattr(module, "_known", {})
+
+
+@pytest.mark.usefixtures("_nothing_is_known")
+def test_what_speaks_against_the_times_is_in_the_plan(monkeypatch):
     busy = ("the machine was busy",)
-    monkeypatch.setattr(
-        module, "measure_crossover", lambda *sizes: replace(answer(*sizes), doubts=busy)
-    )
-    assert SparseLayers().plan(pruned("mlp", 0.97)).notes == busy
+    monkeypatch.setattr(Observation, "doubts_since", lambda self, earlier, **_: busy)
+    work = pruned("mlp", 0.97)
+    assert SparseLayers().plan(work).notes == busy
+    assert SparseLayers().plan(work).notes == ()  # nothing was timed
 
 
-def test_doubts_of_layers_that_differ_only_in_numbers_are_one_note(asked, monkeypatch):
-    answer, counts = module.measure_crossover, iter((30, 7, 8))
-    monkeypatch.setattr(
-        module,
-        "measure_crossover",
-        lambda *sizes: replace(answer(*sizes), doubts=(f"displaced {next(counts)} times",)),
+@pytest.mark.usefixtures("_nothing_is_known")
+def test_a_size_with_as_many_zeros_is_timed_once():
+    weight = prune(Linear(30, 40, rng=0), 0.9).weight.data
+    first = time_sparse(weight, 1, budget_s=0.01)
+    assert time_sparse(weight[::-1].copy(), 1) is first
+    others = [time_sparse(weight, 2, budget_s=0.01)]
+    with use_backend("reference"):
+        others.append(time_sparse(weight, 1, budget_s=0.01))
+    assert all(each is not first for each in others)
+
+
+@pytest.mark.usefixtures("_nothing_is_known")
+def test_a_wrong_kernel_is_not_timed():
+    wrong = NUMPY.extended(
+        "wrong", {"sparse_linear": lambda x, *rest, **_: np.zeros((len(x), 30), np.float32)}
     )
-    assert SparseLayers().plan(pruned("mlp", 0.97)).notes == ("displaced 7 to 30 times",)
+    with use_backend(wrong), pytest.raises(BackendError, match="nothing was timed"):
+        time_sparse(np.ones((40, 30), np.float32), 1)
+
+
+@pytest.mark.slow
+def test_compiled_kernels_are_timed_with_their_threads():
+    require_part("numba")
+    from tinytorch.core.kernels.numba.compile import THREADS
+
+    with use_backend("numba"):
+        found = time_sparse(np.ones((40, 30), np.float32), 1, budget_s=0.01)
+    assert f"(numba, {THREADS} thread" in found.where
 
 
 @pytest.mark.parametrize(

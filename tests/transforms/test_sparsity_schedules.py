@@ -3,18 +3,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tinytorch.errors import SettingError
-from tinytorch.transforms.support.training import (
-    CubicSchedule,
-    LinearSchedule,
-    OneShotSchedule,
-)
+from tinytorch.transforms.support.training import CubicSchedule
 
 
 @st.composite
 def ramps(draw):
     steps = draw(st.integers(1, 300))
-    kind = draw(st.sampled_from([CubicSchedule, LinearSchedule]))
-    return kind(
+    return CubicSchedule(
         steps,
         start=draw(st.floats(0, 0.99)),
         warmup=draw(st.integers(0, steps - 1)),
@@ -46,20 +41,13 @@ def test_the_cube_is_that_of_zhu_and_gupta():
         assert schedule(step, 0.9) == pytest.approx(expected, abs=1e-12)
 
 
-def test_one_shot_is_all_or_nothing():
-    schedule = OneShotSchedule(at=3)
-    assert [schedule(step, 0.9) for step in range(5)] == [0, 0, 0, 0.9, 0.9]
-    assert OneShotSchedule()(0, 0.9) == 0.9
-
-
 @pytest.mark.parametrize(
     ("make", "message"),
     [
         (lambda: CubicSchedule(0), "steps must be at least 1"),
         (lambda: CubicSchedule(5, warmup=5), r"warmup must be in 0..4"),
-        (lambda: LinearSchedule(5, start=1.0), "start must be at least 0 and below 1"),
-        (lambda: LinearSchedule(5, every=0), "every must be at least 1"),
-        (lambda: OneShotSchedule(-1), "at must be at least 0"),
+        (lambda: CubicSchedule(5, start=1.0), "start must be at least 0 and below 1"),
+        (lambda: CubicSchedule(5, every=0), "every must be at least 1"),
     ],
 )
 def test_what_makes_no_sense_is_refused(make, message):

@@ -12,7 +12,7 @@ from torch_workloads import bits_of, is_unchanged
 from tinytorch.errors import MeasurementError
 from tinytorch.models.pytorch_tensors import WrappedModel
 from tinytorch.models.workload import Workload, preparations_of
-from tinytorch.transforms.static_generation import StaticGeneration, generation_call
+from tinytorch.transforms.static_generation import StaticGeneration, generation, generation_call
 from tinytorch.transforms.static_generation import torch as static_generation_torch
 from tinytorch.transforms.static_generation.torch import StaticGenerator
 
@@ -89,7 +89,7 @@ def test_in_bfloat16_the_first_difference_is_explained_if_there_is_one():
 
 
 def test_a_difference_of_rounding_is_reported_and_a_real_one_refused(monkeypatch):
-    own = static_generation_torch.explain_divergence
+    own = generation.explain_divergence
 
     def planted(model, expected, found, prompt, mask):
         with torch.no_grad():
@@ -98,7 +98,7 @@ def test_a_difference_of_rounding_is_reported_and_a_real_one_refused(monkeypatch
         found[0, prompt + 2] = after[1]
         return own(model, expected, found, prompt, mask)
 
-    monkeypatch.setattr(static_generation_torch, "explain_divergence", planted)
+    monkeypatch.setattr(generation, "explain_divergence", planted)
     reason = reason_of(case())
     assert "the tokens are not those of generate()" in reason
     assert "more than rounding: a real difference" in reason

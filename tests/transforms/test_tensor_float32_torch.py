@@ -89,14 +89,14 @@ def test_a_processor_has_no_tf32():
 
 
 def test_a_setting_that_is_there_already_is_named(monkeypatch):
-    monkeypatch.setattr(TorchAdapter, "device", lambda self, model, inputs: "cuda:0")
+    monkeypatch.setattr(TorchAdapter, "device", lambda self, model, inputs, **names: "cuda:0")
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda place: (9, 0))
     monkeypatch.setattr(tensor_float32_torch, "multiplies_in_tf32", lambda: True)
     assert "TF32 already" in TensorFloat32().plan(on("cpu")).skipped[0].reason
 
 
 def test_an_old_device_has_no_tf32(monkeypatch):
-    monkeypatch.setattr(TorchAdapter, "device", lambda self, model, inputs: "cuda:0")
+    monkeypatch.setattr(TorchAdapter, "device", lambda self, model, inputs, **names: "cuda:0")
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda place: (7, 5))
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda place: "Tesla T4")
     reason = TensorFloat32().plan(on("cpu")).skipped[0].reason

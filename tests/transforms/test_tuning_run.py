@@ -24,9 +24,9 @@ def net():
 def test_each_operation_and_size_class_comes_once():
     with prepared(net(), X) as workload:
         assert operations_of(workload) == [
-            ("linear", "float32 2d,2d,1d work 2^5 rows of 2^1"),
-            ("relu", "float32 2d work 2^4 rows of 2^2"),
-            ("linear", "float32 2d,2d,1d work 2^6 rows of 2^2"),
+            ("linear", "float32 2d,2d,1d of 2^3,2^3,2^2 in rows of 2^1"),
+            ("relu", "float32 2d of 2^4 in rows of 2^2"),
+            ("linear", "float32 2d,2d,1d of 2^4,2^4,2^2 in rows of 2^2"),
         ]
 
 

@@ -1,4 +1,5 @@
 import re
+from dataclasses import replace
 
 import pytest
 from example_profiles import empty_profile, example_profile, moving_profile, training_profile
@@ -11,7 +12,7 @@ from tinytorch.transforms.plan import Gain, Plan, Step
 from tinytorch.tuning.advice import Advice
 from tinytorch.tuning.advise import RULES, advise
 from tinytorch.tuning.catalog import CATALOG, find_entries
-from tinytorch.tuning.facts import gather_facts
+from tinytorch.tuning.facts import SPREAD, gather_facts
 
 NOT_PREDICTED = {"shrinkage": "the same bytes"}
 BUSY = ("the load average is 8.1 on 2 usable cores: the machine is busy",)
@@ -21,6 +22,15 @@ def plan_of(gain, *layers):
     steps = tuple(Step(layer, "", "") for layer in layers or ("",))
     unknown = NOT_PREDICTED if gain else NOT_PREDICTED | {"speedup": "nobody knows"}
     return Plan("X", {}, steps, speedup=gain, not_predicted=unknown)
+
+
+def repeating_profile():
+    """Give a profile of a layer that is called twice on the same input."""
+    profile = work_profile(linear(4), Part("aten.relu", 2))
+    product, relu = profile.operations
+    first = replace(product, duration=product.duration / 2, reads=(1, 2))
+    recording = replace(profile.recording, operations=(first, first, relu))
+    return replace(profile, recording=recording)
 
 
 def everything():
@@ -39,6 +49,7 @@ def everything():
         on_gpu(linear(6), item, Part("aten.relu", 2)),
         work_profile(linear(8), ceilings=None),
         work_profile(linear(8, path="model"), kinds={"": "Generation", "model": "Decoder"}),
+        repeating_profile(),
         example_profile(),
         training_profile(),
         moving_profile(),
@@ -65,9 +76,9 @@ def test_every_advice_has_evidence_with_numbers_and_a_prediction_or_a_reason(pro
 def test_nothing_is_predicted_beyond_amdahl(profile):
     for each in advise(profile):
         if each.predicted is not None:
-            most = amdahl(each.share)
-            assert 1.0 <= each.predicted.low <= each.predicted.value <= each.predicted.high
-            assert each.predicted.high <= most * (1 + 1e-6)
+            assert 0 < each.predicted.low <= each.predicted.value <= each.predicted.high
+            if each.entry != "compiled":  # which may make products faster, too
+                assert each.predicted.high <= SPREAD * amdahl(each.share) * (1 + 1e-6)
             assert each.predicted.basis
 
 
@@ -93,29 +104,31 @@ def test_advice_stays_within_amdahl_whatever_the_profile(parts, outside_ms, band
     profile = work_profile(*parts, outside_ms=outside_ms, ceilings=machine(bandwidth=bandwidth))
     for each in advise(profile):
         if each.predicted is not None:
-            most = min(amdahl(min(1.0, each.share)), 1e6)
+            share = 1.0 if each.entry == "compiled" else min(1.0, each.share)
+            most = SPREAD * min(amdahl(share), 1e6)
             assert 1.0 <= each.predicted.value <= each.predicted.high <= most * (1 + 1e-6)
 
 
-def test_predictions_come_first_by_their_lower_end_then_by_their_value():
+def test_predictions_come_first_by_their_value():
     plans = {"threads": (plan_of(Gain(1.2, 1.1, 1.3, basis="measured")),)}
     found = advise(work_profile(linear(6), Part("aten.add", 2), Part("aten.mul", 2)), plans=plans)
-    assert found[0].entry == "threads"
+    assert "threads" in [each.entry for each in found]
     known = [each.predicted for each in found if each.predicted]
     assert [bool(x.predicted) for x in found[: len(known)]] == [True] * len(known)
     assert not any(each.predicted for each in found[len(known) :])
-    assert known == sorted(known, key=lambda x: (-x.low, -x.value))
+    assert known == sorted(known, key=lambda x: (-x.value, -x.low))
     shares = [-1 if x.share is None else x.share for x in found[len(known) :]]
     assert shares == sorted(shares, reverse=True)
 
 
 def test_only_given_entries_are_advised_beside_what_no_transform_does():
-    found = advise(work_profile(linear(8), outside_ms=9), entries=find_entries(["int8-weights"]))
+    profile = work_profile(linear(8), outside_ms=9, framework="core")
+    found = advise(profile, entries=find_entries(["int8-weights"]))
     assert {each.entry for each in found} == {"", "int8-weights"}
 
 
 def test_an_entry_whose_plan_is_empty_is_not_advised():
-    profile = work_profile(linear(8))
+    profile = work_profile(linear(8), framework="core")
     assert "int8-weights" in {each.entry for each in advise(profile)}
     plans = {"int8-weights": (Plan("X", {}, ()),)}
     assert "int8-weights" not in {each.entry for each in advise(profile, plans=plans)}
@@ -149,7 +162,7 @@ def test_the_transforms_of_an_entry_are_taken_together():
 
 
 def test_a_plan_without_a_prediction_leaves_the_rules_own():
-    profile = work_profile(linear(8))
+    profile = work_profile(linear(8), framework="core")
     plain = {x.entry: x.predicted for x in advise(profile) if x.predicted}
     plans = {"int8-weights": (plan_of(None, "layers.0"),)}
     again = {x.entry: x.predicted for x in advise(profile, plans=plans) if x.predicted}

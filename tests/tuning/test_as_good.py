@@ -1,8 +1,9 @@
 import numpy as np
 import pytest
 
-from tinytorch.comparison.accuracy import INCONCLUSIVE, WORSE, compare_accuracy
+from tinytorch.comparison.accuracy import WORSE, compare_accuracy
 from tinytorch.comparison.outputs import compare_outputs
+from tinytorch.measure.estimate import INCONCLUSIVE
 from tinytorch.tuning.trying import by_outputs, by_scores
 
 

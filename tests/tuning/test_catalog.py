@@ -8,8 +8,8 @@ from project_files import ROOT
 from tinytorch.errors import SettingError
 from tinytorch.models.targets import load_workload
 from tinytorch.models.workload import Workload
-from tinytorch.transforms.plan import Transform
-from tinytorch.tuning.catalog import CATALOG, GOALS, entries_for, find_entries, left_out, risk_of
+from tinytorch.transforms.plan import GOALS, Transform
+from tinytorch.tuning.catalog import CATALOG, entries_for, find_entries, left_out, risk_of
 
 
 @pytest.mark.parametrize("entry", CATALOG, ids=lambda entry: entry.name)

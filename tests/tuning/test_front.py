@@ -1,9 +1,10 @@
+import pytest
 from example_optimizations import attempt
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tinytorch.measure.estimate import Estimate
-from tinytorch.tuning.attempt import INACCURATE, Measured
+from tinytorch.tuning.attempt import INACCURATE, SAME_BYTES, Measured
 from tinytorch.tuning.ranking import dominates, front_of
 
 values = st.builds(
@@ -46,3 +47,40 @@ def test_domination_is_passed_on(first, second, third):
     if dominates(first, second) and dominates(second, third):
         assert first.time.value <= third.time.value
         assert not dominates(third, first)
+
+
+def point(time=1.0, memory=1.0, size=1.0, accuracy=0.9, *, doubt=0.0):
+    made = (Estimate(each, each - doubt, each + doubt) for each in (time, memory, size, accuracy))
+    return Measured(*made)
+
+
+def test_better_accuracy_alone_dominates():
+    assert dominates(point(accuracy=0.95), point())
+    assert not dominates(point(), point(accuracy=0.95))
+    assert not dominates(point(accuracy=0.95, time=1.001), point())
+
+
+@pytest.mark.parametrize("objective", ["memory", "size"])
+def test_bytes_may_differ_by_a_little(objective):
+    little, more = 1 + SAME_BYTES / 2, 1 + 2 * SAME_BYTES
+    # As good within the slack, so that the faster one dominates; better only beyond it.
+    assert dominates(point(time=0.5, **{objective: little}), point())
+    assert not dominates(point(time=0.5, **{objective: more}), point())
+    assert not dominates(point(), point(**{objective: little}))
+    assert dominates(point(), point(**{objective: more}))
+
+
+def test_time_has_no_slack():
+    slower = 1 + SAME_BYTES / 2
+    assert not dominates(point(memory=0.5, time=slower), point())
+    assert dominates(point(), point(time=slower))
+
+
+def test_exactly_equal_times_are_as_good():
+    assert dominates(point(memory=0.5), point())
+    assert not dominates(point(), point(memory=0.5))
+    assert not dominates(point(), point())
+
+
+def test_the_limit_of_the_slack_itself_is_as_good():
+    assert dominates(point(time=0.5, memory=1 + SAME_BYTES), point())

@@ -201,7 +201,7 @@ def test_a_missing_part_is_named(part):
     fields = {name: value for name, value in PRINTED["optimization"].items() if name != part}
     needless = {"recommended", "inconclusive", "front", "limit_checks"}  # drawn again
     needless |= {"ablation", "confirmations", "environment", "notes", "profile", "seconds"}
-    needless |= {"target", "was_interrupted", "was_training"}  # have a default
+    needless |= {"at_sizes", "process", "target", "was_interrupted", "was_training"}  # defaults
     text = json.dumps({**PRINTED, "optimization": fields})
     if part in needless:
         assert result_in_text(text, "x.json").result.recommended.name == "int8-dynamic"

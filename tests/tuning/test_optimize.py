@@ -2,12 +2,14 @@
 
 import numpy as np
 import pytest
+from example_work import linear, work_profile
 from parts import require_part
 
 from tinytorch.errors import ModelError, SettingError
 from tinytorch.models.adapter import GeneratingModel
 from tinytorch.models.targets import load_workload
 from tinytorch.records.store import RecordStore
+from tinytorch.transforms.plan import Gain
 from tinytorch.tuning import optimize as optimize_module
 from tinytorch.tuning.advice import Advice
 from tinytorch.tuning.attempt import RELOADED, Attempt
@@ -100,7 +102,7 @@ def test_an_interrupt_keeps_what_is_finished(monkeypatch):
         return attempt(self, entries, **settings)
 
     monkeypatch.setattr(Trials, "attempt", interrupted)
-    monkeypatch.setattr(optimize_module, "advise", lambda profile, entries=(): ())
+    monkeypatch.setattr(optimize_module, "advise", lambda profile, **_: ())
     found = optimize("mlp", goal="size", only=("int8-dynamic", "int8-weights"), budget_s=60.0)
     assert found.was_interrupted
     assert [each.name for each in found.attempts] == ["int8-dynamic"]
@@ -192,29 +194,56 @@ def test_a_model_that_raises_is_named():
         optimize(Workload("broken", broken, (np.ones(3),)), budget_s=1.0)
 
 
-@pytest.mark.parametrize(
-    ("goal", "place"), [("latency", 1), ("throughput", 1), ("memory", 2), ("size", 2)]
-)
-def test_inference_mode_is_tried_early_where_the_goal_is_time(goal, place):
-    entries = find_entries(("bfloat16", "inference-mode", "captured", "static-generation"))
-    advice = [Advice("rule", "title", ("1",), "bfloat16")]
-    ordered = optimize_module._most_promising_first(entries, advice, goal=goal)
-    assert [each.name for each in ordered].index("inference-mode") == place
+def ordered_by(names, advice=(), *, goal="latency", check_s=0.0, budget_s=120.0):
+    """Give these entries in the order in which they are tried on a PyTorch model."""
+    found = optimize_module._most_promising_first(
+        find_entries(names),
+        [Advice("rule", "title", ("1",), name, gain) for name, gain in advice],
+        goal=goal,
+        profile=work_profile(linear(1)),
+        check_s=check_s,
+        budget_s=budget_s,
+    )
+    return [each.name for each in found]
 
 
-def test_what_advice_names_is_tried_first_and_what_is_slow_last():
-    names = ("fewer-channels", "int8-dynamic", "compiled", "captured", "bfloat16")
-    names += ("static-generation",)
-    advice = [Advice("rule", "title", ("1",), name) for name in ("captured", "bfloat16", "")]
-    ordered = optimize_module._most_promising_first(find_entries(names), advice, goal="latency")
-    assert [each.name for each in ordered] == [
-        "static-generation",
+@pytest.mark.parametrize("goal", ["latency", "throughput", "memory"])
+def test_inference_mode_is_tried_early_where_the_goal_is_time(goal):
+    names = ("compiled", "bfloat16", "inference-mode", "static-generation")
+    ordered = ordered_by(names, goal=goal)
+    assert ordered[0] == "static-generation"  # made for this model
+    assert (ordered[1] == "inference-mode") is (goal != "memory")
+
+
+def gain(value):
+    return Gain(value, value, value, basis="a test")
+
+
+def test_the_largest_gain_for_its_time_comes_first():
+    names = ("fewer-channels", "int8-dynamic", "compiled", "bfloat16")
+    predicted = [("bfloat16", gain(1.3)), ("compiled", gain(1.5)), ("int8-dynamic", gain(1.1))]
+    assert ordered_by(names, predicted) == [
         "bfloat16",
-        "fewer-channels",
         "int8-dynamic",
-        "captured",
-        "compiled",
+        "compiled",  # it takes 20 s to compile
+        "fewer-channels",
     ]
+
+
+def test_what_promises_most_comes_first_where_each_attempt_takes_long_anyway():
+    predicted = [("bfloat16", gain(1.1)), ("compiled", gain(2.0))]
+    names = ("bfloat16", "compiled")
+    assert ordered_by(names, predicted) == ["bfloat16", "compiled"]
+    assert ordered_by(names, predicted, check_s=30.0) == ["compiled", "bfloat16"]
+
+
+def test_what_is_known_to_be_slow_comes_last():
+    assert ordered_by(("int4-weights", "int8-weights", "compiled"))[-1] == "int4-weights"
+
+
+def test_where_bytes_are_the_goal_what_is_cheap_comes_first():
+    names = ("compiled", "int4-weights", "int8-weights")
+    assert ordered_by(names, goal="size") == ["int4-weights", "int8-weights", "compiled"]
 
 
 # ---------------------------------------------------------------- the proof
@@ -308,3 +337,9 @@ def test_a_model_with_a_shorter_call_is_profiled_by_that_and_the_profile_says_so
     assert [each is shorter for each in profiled] == [True]
     assert "the profile is of a part" in found.profile.notes
     assert "the profile is of a part" in found.profile_summary["notes"]
+
+
+def test_inference_mode_waits_where_trying_it_would_take_much_of_the_budget():
+    names, predicted = ("inference-mode", "bfloat16"), [("bfloat16", gain(1.5))]
+    assert ordered_by(names, predicted, check_s=5.0)[0] == "inference-mode"
+    assert ordered_by(names, predicted, check_s=24.0)[-1] == "inference-mode"

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tinytorch.measure.roofline import amdahl
-from tinytorch.tuning.facts import Change, gain_of, gather_facts, missing_rate, roof_of
+from tinytorch.tuning.facts import SPREAD, Change, gain_of, gather_facts, missing_rate, roof_of
 
 SHARES = st.floats(0, 1)
 
@@ -80,13 +80,19 @@ def test_a_gain_never_exceeds_amdahl(times, left, least, outside):
     changes = [Change(each, left, min(left, least)) for each in facts.work]
     gain = gain_of(changes, "test", vanishing=facts.outside_share, left=left)
     total = min(1.0, sum(each.share for each in facts.work) + facts.outside_share)
-    assert gain.low == 1.0
+    assert gain.low == 1 / SPREAD
     assert 1.0 <= gain.value <= gain.high * (1 + 1e-9)
-    assert gain.high <= max(amdahl(total), 1.0) * (1 + 1e-6)
+    assert gain.high <= SPREAD * max(amdahl(total), 1.0) * (1 + 1e-6)
 
 
 def test_nothing_saved_is_no_gain():
-    assert gain_of((), "test").high == 1.0
+    gain = gain_of((), "test")
+    assert (gain.value, gain.low, gain.high) == (1.0, 1 / SPREAD, SPREAD)
+
+
+def test_what_may_take_longer_can_make_the_call_slower():
+    work, _ = only_work(linear(8), outside_ms=8)
+    assert gain_of([Change(work, 1.0, 0.5, 2.0)], "test").low == pytest.approx(1 / 1.5 / SPREAD)
 
 
 def test_python_around_an_operation_is_saved_only_at_best():
@@ -94,4 +100,4 @@ def test_python_around_an_operation_is_saved_only_at_best():
     work, _ = only_work(linear(8, recorded_ms=2), outside_ms=2)
     gain = gain_of([Change(work, 0.0, 0.0)], "test")
     assert gain.value == pytest.approx(1 / 0.8)
-    assert gain.high == pytest.approx(1 / 0.2)
+    assert gain.high == pytest.approx(SPREAD / 0.2)

@@ -121,10 +121,24 @@ def test_an_empty_plan_takes_an_entry_away():
 
 def test_a_plan_says_which_work_changes():
     facts = gather_facts(
-        work_profile(linear(6), linear(2)), (), {"int8-weights": (plan_of("layers.1"),)}
+        work_profile(linear(6), linear(2)), (), {"int8-dynamic": (plan_of("layers.1"),)}
     )
-    assert [x.layer for x in facts.changed_by("int8-weights", facts.work)] == ["layers.1"]
+    assert [x.layer for x in facts.changed_by("int8-dynamic", facts.work)] == ["layers.1"]
     assert len(facts.changed_by("compiled", facts.work)) == 2
+
+
+def test_a_transform_says_of_which_layers_it_computes_the_products():
+    """INT8 in PyTorch gains nothing in an LSTM, and cannot touch a convolution without ranges."""
+    kinds = {"": "Net", "layers.0": "Linear", "layers.1": "LSTM", "layers.2": "Conv2d"}
+    facts = gather_facts(work_profile(linear(6), linear(2), linear(2), kinds=kinds))
+
+    def changed(entry):
+        return [x.layer for x in facts.changed_by(entry, facts.work)]
+
+    assert changed("int8-dynamic") == ["layers.0"]
+    assert changed("int8-static") == ["layers.0", "layers.2"]
+    assert changed("int8-weights") == []
+    assert len(changed("bfloat16")) == 3
 
 
 def test_a_plan_for_the_model_itself_changes_all_of_it():

@@ -3,8 +3,10 @@ from example_work import Part, linear, work_profile
 
 from tinytorch.measure.roofline import amdahl
 from tinytorch.transforms.plan import Plan, Step
-from tinytorch.tuning.facts import gather_facts
+from tinytorch.tuning.facts import SPREAD, gather_facts
 from tinytorch.tuning.rules import (
+    PACKED,
+    SLOWER,
     batch_norms,
     convolution_layout,
     own_kernels,
@@ -36,7 +38,9 @@ def test_a_run_of_neighbours_takes_as_long_as_the_slowest_of_them():
     profile = work_profile(linear(6), Part("aten.add", 3), Part("aten.relu", 1))
     advice = found(small_operations, profile)["compiled"]
     assert advice.predicted.value == pytest.approx(1 / 0.9)
-    assert advice.predicted.high == pytest.approx(amdahl(0.4))
+    assert advice.predicted.high == pytest.approx(SPREAD / (0.6 * PACKED))
+    assert advice.predicted.low == pytest.approx(1 / SLOWER / SPREAD)
+    assert not any("at most" in each for each in advice.evidence)
     assert advice.evidence[0].startswith("40%")
     assert "2 operations" in advice.evidence[0]
     assert "add 30.0%, relu 10.0%" in advice.evidence[0]
@@ -54,14 +58,14 @@ def test_views_are_no_work_but_calls():
     advice = found(small_operations, profile)["compiled"]
     # Two of four calls are left, and so is half of the time that no operation takes.
     assert advice.predicted.value == pytest.approx(1 / 0.8)
-    assert advice.predicted.high == pytest.approx(1 / 0.4)
+    assert advice.predicted.high == pytest.approx(SPREAD / (0.4 * PACKED))
     assert "from 4 to 2" in advice.predicted.basis
 
 
 def test_where_there_is_nothing_but_small_operations_one_pass_is_left():
     profile = work_profile(Part("aten.add", 3), Part("aten.relu", 1))
     gain = found(small_operations, profile)["compiled"].predicted
-    assert gain.value == gain.high == pytest.approx(4 / 3)
+    assert gain.value == gain.high / SPREAD == pytest.approx(4 / 3)
 
 
 def test_little_between_products_is_no_reason_to_compile():
@@ -73,7 +77,7 @@ def test_activations_of_tinytorch_are_fused_with_the_product_before():
         linear(6, kind="linear"), Part("relu", 3), Part("add", 1), framework="core"
     )
     advice = found(small_operations, profile)["fused-layers"]
-    assert advice.predicted.high == pytest.approx(1 / 0.7)
+    assert advice.predicted.high == pytest.approx(SPREAD / 0.7)
     assert "1 activation" in advice.evidence[1]
     assert "fused-layers" in found(small_operations, profile, fused_layers=plan_of("layers.0"))
     assert "fused-layers" not in found(small_operations, profile, fused_layers=plan_of("other"))

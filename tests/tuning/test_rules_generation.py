@@ -1,7 +1,7 @@
 import pytest
 from example_work import Part, linear, on_gpu, work_profile
 
-from tinytorch.tuning.facts import gather_facts
+from tinytorch.tuning.facts import SPREAD, gather_facts
 from tinytorch.tuning.rules import token_by_token
 
 KINDS = {"": "Generation", "model": "Decoder"}
@@ -31,8 +31,8 @@ def test_on_a_device_what_waits_can_be_gone():
     assert "50%" in advice.evidence[1]
     assert "host-bound" in advice.evidence[1]
     assert advice.predicted.value == pytest.approx(2.0)
-    assert advice.predicted.low == 1.0
-    assert advice.predicted.high == pytest.approx(1 / 0.375)
+    assert advice.predicted.low == pytest.approx(1 / SPREAD)
+    assert advice.predicted.high == pytest.approx(SPREAD / 0.375)
     assert advice.not_predicted == ""
 
 

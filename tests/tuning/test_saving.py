@@ -19,11 +19,12 @@ from tinytorch.transforms.compiled_kernels import CompiledKernels
 from tinytorch.transforms.kernel_choice import model_backend
 from tinytorch.transforms.prune import Prune
 from tinytorch.transforms.sparse_layers import SparseLayers, SparseLinear
-from tinytorch.tuning import saving
+from tinytorch.tuning import loading, saving
 from tinytorch.tuning.attempt import Settings
+from tinytorch.tuning.loading import CoreStorage, load_optimized
 from tinytorch.tuning.optimization import Optimization
 from tinytorch.tuning.recipe import Recipe
-from tinytorch.tuning.saving import CoreStorage, SavedModel, load_optimized, save_optimized
+from tinytorch.tuning.saving import SavedModel, save_optimized
 
 BUILT = {"mlp": build_mlp, "cnn": build_cnn, "gpt": build_gpt}
 NUMBERS = ("int8-dynamic", "int8-static", "int8-weights", "int4-weights")
@@ -111,6 +112,8 @@ def test_a_folder_holds_weights_and_a_readable_recipe(tmp_path, optimized):
     workload, optimization = optimized
     saved = save_optimized(optimization, tmp_path / "best", workload=workload)
     assert sorted(each.name for each in saved.path.iterdir()) == [
+        "README.md",
+        "load.py",
         "model.safetensors",
         "recipe.json",
     ]
@@ -305,7 +308,7 @@ def test_files_of_others_are_refused(tmp_path):
 
 def test_a_recipe_of_another_framework_is_refused(tmp_path, monkeypatch, saved):
     fields = json.loads((saved.path / "recipe.json").read_text("utf-8"))
-    monkeypatch.setattr(saving, "_read_recipe", lambda path: fields | {"framework": "pytorch"})
+    monkeypatch.setattr(loading, "_read_recipe", lambda path: fields | {"framework": "pytorch"})
     with pytest.raises(CheckpointError, match="holds a model of pytorch"):
         load_optimized(saved.path, small_model(rng=1))
 
@@ -313,7 +316,7 @@ def test_a_recipe_of_another_framework_is_refused(tmp_path, monkeypatch, saved):
 def test_weights_that_are_not_those_of_the_recipe_are_noticed(monkeypatch, saved):
     fields = json.loads((saved.path / "recipe.json").read_text("utf-8"))
     other = fields | {"weights_sha256": "0" * 64}
-    monkeypatch.setattr(saving, "_read_recipe", lambda path: other)
+    monkeypatch.setattr(loading, "_read_recipe", lambda path: other)
     with pytest.raises(CheckpointError, match="not those that were saved"):
         load_optimized(saved.path, small_model(rng=1))
 

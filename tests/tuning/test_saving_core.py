@@ -9,8 +9,8 @@ from tinytorch.core.spatial import BatchNorm2d
 from tinytorch.errors import CheckpointError
 from tinytorch.formats.weights_file import write_weights
 from tinytorch.models.zoo import build_mlp, load_zoo
+from tinytorch.tuning.loading import CoreStorage, recipe_in
 from tinytorch.tuning.recipe import Recipe
-from tinytorch.tuning.saving import CoreStorage, recipe_in
 
 
 def quantized_recipe(workload, optimization, *, count=1):

@@ -19,7 +19,8 @@ from tinytorch.errors import CheckpointError, SettingError
 from tinytorch.models.workload import Workload
 from tinytorch.models.zoo import build_mlp
 from tinytorch.transforms.set_threads import SetThreads
-from tinytorch.tuning.saving import load_optimized, save_optimized
+from tinytorch.tuning.loading import load_optimized
+from tinytorch.tuning.saving import save_optimized
 from tinytorch.tuning.saving_torch import TorchStorage
 
 CASES = {

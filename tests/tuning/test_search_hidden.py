@@ -3,10 +3,8 @@
 import pytest
 from imaginary_trials import ENTRIES, ImaginaryTrials, waiting_profile
 
-from tinytorch.tuning import search as search_module
 from tinytorch.tuning.attempt import BETTER, NOT_TRIED, WORSE
 from tinytorch.tuning.search import Search
-from tinytorch.tuning.trying import Built
 
 NAMES = ("half", "int8", "channels", "compiled")
 SPEEDS = {
@@ -21,14 +19,6 @@ SPEEDS = {
     ("int8", "channels", "compiled"): 0.14,
 }
 """As on a device that waits: what makes kernels faster gains nothing until launches are gone."""
-
-
-@pytest.fixture(autouse=True)
-def _build_nothing(monkeypatch):
-    def build(workload, entries, profile=None):
-        return Built(tuple(each.name for each in entries), object(), ())
-
-    monkeypatch.setattr(search_module, "build_stack", build)
 
 
 def search_over(*names, idle_share=0.7, changes=None, inaccurate=(), goal="latency"):

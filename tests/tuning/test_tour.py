@@ -1,16 +1,17 @@
 import json
 from contextlib import contextmanager
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
-from example_tours import faster, smaller, tour_of
+from example_tours import WRITING, faster, smaller, tour_of
 
-from tinytorch.errors import SettingError
+from tinytorch.measure.estimate import FASTER
 from tinytorch.models import zoo
 from tinytorch.tuning import tour as module
 from tinytorch.tuning.attempt import BETTER
 from tinytorch.tuning.catalog import find_entries
-from tinytorch.tuning.tour import STOPS, Stop, introduce, take_tour
+from tinytorch.tuning.tour import PLAIN_STOPS, STOPS, Stop, introduce, take_tour
 
 
 @pytest.fixture(autouse=True)
@@ -22,7 +23,7 @@ def few_words(monkeypatch):
 def asked(monkeypatch):
     """Find at once what a tour would find, and keep what was asked for."""
     calls = []
-    found = {"gpt": faster(), "cnn": smaller()}
+    found = {"cnn": faster(), "mlp": smaller()}
 
     def optimize(target, *, on_attempt, **settings):
         calls.append({"target": target, **settings})
@@ -34,16 +35,17 @@ def asked(monkeypatch):
         return result
 
     monkeypatch.setattr(module, "optimize", optimize)
+    monkeypatch.setattr(module, "time_writing", lambda seed, *, progress: WRITING)
+    monkeypatch.setattr(module, "active_backend", lambda: SimpleNamespace(name="numba"))
     calls_and_found = (calls, found)
     return calls_and_found
 
 
-@pytest.mark.parametrize("stop", STOPS, ids=lambda stop: stop.target)
+@pytest.mark.parametrize("stop", [*STOPS, *PLAIN_STOPS], ids=lambda stop: stop.target)
 def test_what_is_tried_fits_the_model_and_the_goal(stop):
     entries = find_entries(stop.only)
     assert len(set(stop.only)) == len(stop.only)
     assert all(stop.goal in each.serves and "core" in each.frameworks for each in entries)
-    assert {each.risk for each in entries} >= {"rounding", "approximate"}
     assert stop.target in zoo.ZOO
 
 
@@ -76,45 +78,61 @@ def test_everybody_hears_of_what_is_finished_in_its_order(asked):
 
     @contextmanager
     def watch(stop):
-        heard.append(f"begin {stop.target}")
+        heard.append(f"begin {stop}")
         yield None
-        heard.append(f"end {stop.target}")
+        heard.append(f"end {stop}")
 
     take_tour(
         watch=watch,
         on_introduction=lambda found: heard.append(f"prompt {found.prompt[:2]}"),
+        on_writing=lambda found: heard.append("written"),
         on_attempt=lambda stop, attempt: heard.append(f"{stop.target} {attempt.name}"),
         on_visit=lambda visit: heard.append(f"told {visit.stop.target}"),
     )
-    assert heard[:3] == ["prompt It", "begin gpt", "gpt int8"]
-    assert heard[-4:] == ["begin cnn", "cnn int4", "end cnn", "told cnn"]
+    assert heard[:5] == ["prompt It", "begin gpt", "end gpt", "written", "begin cnn"]
+    assert heard[-4:] == ["begin mlp", "mlp int4", "end mlp", "told mlp"]
 
 
 def test_an_interrupted_search_ends_the_tour_and_is_kept(asked):
     calls, found = asked
-    found["gpt"] = replace(found["gpt"], was_interrupted=True)
+    found["cnn"] = replace(found["cnn"], was_interrupted=True)
     result = take_tour()
     assert result.was_interrupted
-    assert [visit.stop.target for visit in result.visits] == ["gpt"]
+    assert [visit.stop.target for visit in result.visits] == ["cnn"]
     assert len(calls) == 1
 
 
 def test_an_interrupt_keeps_the_stops_before_it(asked):
-    asked[1]["cnn"] = KeyboardInterrupt()
+    asked[1]["mlp"] = KeyboardInterrupt()
     result = take_tour()
     assert result.was_interrupted
-    assert [visit.stop.target for visit in result.visits] == ["gpt"]
+    assert [visit.stop.target for visit in result.visits] == ["cnn"]
 
 
-def test_an_interrupt_before_anything_is_known_goes_on(asked):
-    asked[1]["gpt"] = KeyboardInterrupt()
+def test_an_interrupt_before_anything_is_known_goes_on(monkeypatch):
+    def interrupted(seed, *, progress):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(module, "time_writing", interrupted)
     with pytest.raises(KeyboardInterrupt):
         take_tour()
 
 
-def test_a_tour_without_stops_is_refused():
-    with pytest.raises(SettingError, match="at least one stop"):
-        take_tour(stops=())
+@pytest.mark.parametrize(("backend", "stops"), [("numba", STOPS), ("numpy", PLAIN_STOPS)])
+def test_without_compiled_kernels_the_tour_is_about_size(asked, monkeypatch, backend, stops):
+    monkeypatch.setattr(module, "active_backend", lambda: SimpleNamespace(name=backend))
+    take_tour()
+    assert [call["goal"] for call in asked[0]] == [stop.goal for stop in stops]
+    assert [call["only"] for call in asked[0]] == [stop.only for stop in stops]
+
+
+@pytest.mark.slow
+def test_the_gpt_writes_the_same_text_with_a_cache(monkeypatch):
+    monkeypatch.setattr(module, "WRITING_S", 0.5)
+    found = module.time_writing()
+    assert found.cached.outputs.is_identical
+    assert found.cached.verdict == FASTER
+    assert found.count + len(found.prompt) == 64
 
 
 def test_the_shown_digits_are_held_out_ones():

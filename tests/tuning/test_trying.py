@@ -3,24 +3,27 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pytest
 
+from tinytorch.comparison.sides import LocalSide
 from tinytorch.core.layers import Linear
 from tinytorch.core.tensor import Tensor
 from tinytorch.errors import ModelError, SettingError
 from tinytorch.models.adapter import GeneratingModel
 from tinytorch.models.workload import Preparation, Workload
-from tinytorch.transforms.plan import Plan, Skipped, Step
+from tinytorch.transforms.plan import GOALS, Plan, Skipped, Step
 from tinytorch.tuning.attempt import (
     ACCURACY_INCONCLUSIVE,
     BROKEN,
+    DROPPED,
     FAILED,
     IN_MEMORY,
     INACCURATE,
     NOT_TRIED,
     RELOADED,
     SKIPPED,
+    TOO_SLOW,
     Settings,
 )
-from tinytorch.tuning.catalog import GOALS, Entry, find_entries
+from tinytorch.tuning.catalog import Entry, find_entries
 from tinytorch.tuning.trying import Trials, build_stack, by_place
 
 BUDGET = 0.05
@@ -237,6 +240,70 @@ def test_two_stacks_are_compared_by_what_the_goal_needs(goal, has_bytes):
     one, other = (build_stack(trials.workload, [entry(1.0, name)]) for name in ("a", "b"))
     found = trials.compare_with(one, other, budget_s=BUDGET)
     assert (found.resources is not None) is has_bytes
+
+
+# ---------------------------------------------------------------- what is hopelessly slow
+
+
+class Slow(Linear):
+    """Takes as long as it says, by a clock that tests move."""
+
+    def __init__(self, ratio):
+        super().__init__(4, 4, rng=0)
+        self.ratio, self.calls = ratio, 0
+
+    def __call__(self, x):
+        self.calls += 1
+        return super().__call__(x)
+
+
+@dataclass(frozen=True)
+class Slowed(Scale):
+    def apply(self, workload, plan):
+        return Slow(60.0)
+
+
+@pytest.mark.parametrize(
+    ("settings", "is_dropped"),
+    [
+        ({}, True),
+        ({"goal": "throughput"}, True),
+        ({"limits": {"latency_ms": 1e9}}, True),
+        ({"goal": "size"}, False),  # what is slower may still be smaller
+        ({"limits": {"size_mb": 1.0}}, False),
+    ],
+)
+def test_what_has_to_be_faster_and_is_nowhere_near_is_dropped_before_it_is_judged(
+    monkeypatch, settings, is_dropped
+):
+    def seconds(side):
+        side.call()
+        return getattr(side.workload.model, "ratio", 1.0)
+
+    real = LocalSide.outputs_and_seconds
+    monkeypatch.setattr(LocalSide, "call_seconds", seconds)
+    monkeypatch.setattr(
+        LocalSide,
+        "outputs_and_seconds",
+        lambda side: (real(side)[0], getattr(side.workload.model, "ratio", 1.0)),
+    )
+    evaluated = []
+
+    def evaluate(model):
+        evaluated.append(model)
+        return np.ones(64)
+
+    trials = Trials(workload(evaluate=evaluate), Settings(**settings))
+    evaluated.clear()
+    slow = Entry("slow", (Slowed(),), "slow", 1, "exact", frozenset(GOALS), "")
+    attempt, built = trials.attempt([slow], budget_s=BUDGET)
+    assert (attempt.outcome == DROPPED) is is_dropped
+    if is_dropped:
+        assert attempt.code == TOO_SLOW
+        assert "60x slower" in attempt.reason
+        assert attempt.comparison is None
+        assert built is None
+        assert evaluated == []
 
 
 # ---------------------------------------------------------------- scores that say nothing

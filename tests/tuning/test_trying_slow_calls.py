@@ -10,9 +10,9 @@ from tinytorch.core.tensor import Tensor
 from tinytorch.measure.interleaving import FEWEST
 from tinytorch.models.adapter import GeneratingModel
 from tinytorch.models.workload import Workload
-from tinytorch.transforms.plan import Plan, Step
+from tinytorch.transforms.plan import GOALS, Plan, Step
 from tinytorch.tuning.attempt import Settings
-from tinytorch.tuning.catalog import GOALS, Entry
+from tinytorch.tuning.catalog import Entry
 from tinytorch.tuning.trying import Trials
 
 CALL_S, BUDGET_S = 0.8, 1e-6

@@ -7,16 +7,11 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 
-from tinytorch.benchmarking.checks import (
-    failure_text,
-    mean_interval,
-    named_models,
-    ratio_interval,
-)
+from tinytorch.benchmarking import checks
 from tinytorch.benchmarking.examples import (
     ACCURACY,
     Examples,
@@ -26,8 +21,9 @@ from tinytorch.benchmarking.examples import (
 from tinytorch.benchmarking.performance import time_in_turns
 from tinytorch.benchmarking.subject import Subject, make_subject, ready_together
 from tinytorch.benchmarking.suite_run import pareto_front
+from tinytorch.codec import Coded
 from tinytorch.core.files import write_atomically
-from tinytorch.errors import ModelError, SettingError
+from tinytorch.errors import ModelError, SettingError, short_text
 from tinytorch.measure.environment import describe_environment
 from tinytorch.measure.estimate import Estimate
 from tinytorch.measure.samples import Samples
@@ -45,7 +41,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class BenchmarkResult:
+class BenchmarkResult(Coded):
     """Raw values of one metric, and the statistics that are computed from them.
 
     `ci_lower` to `ci_upper` is an interval with 95% confidence for the **median**, from order
@@ -68,6 +64,12 @@ class BenchmarkResult:
     error: str | None = field(default=None, kw_only=True)
     unit: str = field(default="", kw_only=True)
     interval_of: Literal["median", "mean"] = field(default="median", kw_only=True)
+
+    also_written = (
+        *("metric_name", "unit", "values", "count", "mean", "std", "median", "min_val", "max_val"),
+        *("ci_lower", "ci_upper", "ci_confidence"),
+    )
+    renames: ClassVar = {"interval_of": "ci_of", "metadata": None}
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "metadata", dict(self.metadata or {}))
@@ -111,7 +113,7 @@ class BenchmarkResult:
         if self.samples is None:
             return None
         if self.interval_of == "mean":
-            return mean_interval(self.samples.values)
+            return checks.mean_interval(self.samples.values)
         return self.samples.median_interval()
 
     @property
@@ -159,23 +161,7 @@ class BenchmarkResult:
 
     def to_dict(self) -> dict[str, Any]:
         """Return values and statistics, ready for JSON as far as the metadata is."""
-        return {
-            "metric_name": self.metric_name,
-            "unit": self.unit,
-            "values": list(self.values),
-            "count": self.count,
-            "mean": self.mean,
-            "std": self.std,
-            "median": self.median,
-            "min_val": self.min_val,
-            "max_val": self.max_val,
-            "ci_lower": self.ci_lower,
-            "ci_upper": self.ci_upper,
-            "ci_confidence": self.ci_confidence,
-            "ci_of": self.interval_of,
-            "error": self.error,
-            "metadata": dict(self.metadata or {}),
-        }
+        return {**super().to_dict(), "metadata": dict(self.metadata or {})}
 
     def __str__(self) -> str:
         if self.error is not None:
@@ -228,7 +214,7 @@ class Benchmark:
         *,
         seed: int = 0,
     ) -> None:
-        self.models = named_models(models)
+        self.models = checks.named_models(models)
         self.datasets = _named_datasets(datasets)
         self.warmup_runs = check_count("warmup_runs", warmup_runs, at_least=0)
         self.measurement_runs = check_count("measurement_runs", measurement_runs, at_least=1)
@@ -291,17 +277,13 @@ class Benchmark:
         where no data is given.
         """
         datasets = self._scored_datasets()
-        makers = {
-            name: partial(self._scored_subjects, name, model, datasets)
-            for name, model in self.models.items()
-        }
         results = {}
-        for name, make in makers.items():
+        for name, model in self.models.items():
             try:
-                results[name] = self._accuracy(make())
+                results[name] = self._accuracy(self._scored_subjects(name, model, datasets))
             except Exception as error:
                 results[name] = BenchmarkResult.failed(
-                    ACCURACY, failure_text(error), interval_of="mean"
+                    ACCURACY, short_text(error), interval_of="mean"
                 )
         return self._keep(ACCURACY, results)
 
@@ -376,7 +358,7 @@ class Benchmark:
                     subject.check()
                     results[name] = measure(subject)
             except Exception as error:
-                results[name] = BenchmarkResult.failed(metric, failure_text(error))
+                results[name] = BenchmarkResult.failed(metric, short_text(error))
         return results
 
     def _scored_datasets(self) -> dict[str, Examples]:
@@ -479,7 +461,7 @@ def _row(name: str, result: BenchmarkResult, first: BenchmarkResult) -> dict[str
     if first.typical and result.typical is not None:
         row["ratio_to_first"] = result.typical / first.typical
     if result.metric_name == LATENCY:
-        speedup = ratio_interval(first.values, result.values)
+        speedup = checks.ratio_interval(first.values, result.values)
         row |= {
             "speedup": speedup.value,
             "speedup_low": speedup.low,
@@ -496,7 +478,7 @@ PathLike = str | Path
 ProgressReport = Callable[[str, int, int], None]
 
 
-class BenchmarkSuite:
+class BenchmarkSuite(Benchmark):
     """Measure latency, accuracy and memory of several models and show the results.
 
     Models and data sets are those of :class:`Benchmark`. Making a suite writes nothing; with an
@@ -513,13 +495,8 @@ class BenchmarkSuite:
         measurement_runs: int = 100,
         seed: int = 0,
     ) -> None:
-        self.benchmark = Benchmark(models, datasets, warmup_runs, measurement_runs, seed=seed)
+        super().__init__(models, datasets, warmup_runs, measurement_runs, seed=seed)
         self.output_dir = None if output_dir is None else Path(output_dir)
-
-    @property
-    def results(self) -> dict[str, Results]:
-        """What has been measured so far, by metric and by model."""
-        return self.benchmark.results
 
     def run_full_benchmark(
         self, input_shape: Shape = None, *, progress: ProgressReport | None = None
@@ -531,11 +508,11 @@ class BenchmarkSuite:
         model's first layer. `progress` is told what comes next, how many steps are done, and how
         many there are: ``progress("latency", 0, 3)``. What was finished stays in `results`.
         """
-        metrics = [name for name in METRICS if name != ACCURACY or self.benchmark.can_score]
+        metrics = [name for name in METRICS if name != ACCURACY or self.can_score]
         for done, metric in enumerate(metrics):
             if progress is not None:
                 progress(metric, done, len(metrics))
-            self.benchmark.run(metric, input_shape=input_shape)
+            self.run(metric, input_shape=input_shape)
         if progress is not None:
             progress("done", len(metrics), len(metrics))
         return {metric: self.results[metric] for metric in metrics}
@@ -578,14 +555,14 @@ class BenchmarkSuite:
     def generate_report(self, save_path: PathLike | None = None) -> str:
         """Return the results as Markdown; also write them to `save_path` or the `output_dir`."""
         results = self._measured()
-        rows = {metric: self.benchmark.compare_models(metric) for metric in results}
+        rows = {metric: self.compare_models(metric) for metric in results}
         pair = ("latency", "accuracy")
         front = self.pareto_frontier(*pair) if all(each in results for each in pair) else []
         report: str = benchmarking_reports().markdown_report(
             results,
             rows,
             front=front,
-            runs=self.benchmark.measurement_runs,
+            runs=self.measurement_runs,
             environment=describe_environment(),
         )
         path = self._path(save_path, "benchmark_report.md")
@@ -611,7 +588,7 @@ class BenchmarkSuite:
         if x_metric == y_metric:
             raise SettingError(f"{x_metric!r} is on both axes; give two different metrics")
         points = {}
-        for name in self.benchmark.models:
+        for name in self.models:
             x, y = results[x_metric][name].typical, results[y_metric][name].typical
             if x is not None and y is not None:
                 points[name] = (x, y)

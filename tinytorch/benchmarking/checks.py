@@ -9,18 +9,10 @@ from contextlib import contextmanager
 from statistics import NormalDist
 from typing import Any
 
-from tinytorch.errors import SettingError, TinyTorchError
+from tinytorch.errors import SettingError
 from tinytorch.measure.estimate import Estimate
 from tinytorch.measure.samples import Samples, student_t_quantile
 from tinytorch.models.adapter import Adapter, owner_of
-
-
-def failure_text(error: Exception) -> str:
-    """Return an error of a model in one line."""
-    text = str(error).strip() or "no message"
-    is_plain = isinstance(error, TinyTorchError)  # its message needs no class to be understood
-    return text if is_plain else f"{type(error).__name__}: {text}"
-
 
 # ---------------------------------------------------------------- intervals for averages over
 # examples, such as an accuracy

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -16,7 +16,18 @@ from tinytorch.benchmarking.scenarios import (
     measure_server,
     measure_single_stream,
 )
-from tinytorch.benchmarking.suite_file import NO_TRANSFORM, Entry, Offline, Server, SingleStream
+from tinytorch.benchmarking.suite_file import (
+    NO_TRANSFORM,
+    AgainstBaseline,
+    Entry,
+    Offline,
+    Server,
+    SingleStream,
+    catalog_stack,
+)
+from tinytorch.comparison.accuracy import WORSE, AccuracyComparison, compare_accuracy
+from tinytorch.comparison.compare import compare
+from tinytorch.comparison.outputs import OutputDifference, attention_mask_of, compare_outputs
 from tinytorch.comparison.resources import Resources, measure_resources
 from tinytorch.core.dispatch import active_backend, set_backend
 from tinytorch.errors import ModelError
@@ -25,8 +36,9 @@ from tinytorch.measure.samples import Samples
 from tinytorch.models.adapter import Adapter, adapter_for
 from tinytorch.models.targets import load_reference, load_workload, resolved
 from tinytorch.models.workload import Workload, batch_size, resize_workload
-
-__all__ = ["answer", "measure_entry"]
+from tinytorch.records.record import comparison_samples
+from tinytorch.tuning.catalog import find_entries
+from tinytorch.tuning.trying import SkippedError, build_stack, by_place
 
 ACCURACY_UNITS = {"accuracy": "fraction"}
 IN_TRAINING = "the model was in training mode; it was measured in evaluation mode"
@@ -46,10 +58,11 @@ def measure_entry(entry: Entry) -> dict[str, Any]:
     """
     if entry.backend is not None:
         set_backend(entry.backend)
-    workload = _prepared(entry)
+    baseline = _sized(entry)
+    workload = _transformed(entry, baseline)
     adapter = adapter_for(workload.model, workload.arguments)
-    device = adapter.device(workload.model, workload.arguments)
-    notes = _about_backend(entry, adapter)
+    device = workload.device
+    notes = [*workload.notes, *_about_backend(entry, adapter)]
     with held_ready(adapter, workload.model) as was_training:
         with adapter.naming_failures(workload.model):
             output = workload.run()
@@ -59,8 +72,11 @@ def measure_entry(entry: Entry) -> dict[str, Any]:
     with held_ready(adapter, workload.model):
         accuracy, about_accuracy = _accuracy(entry, workload)
     with held_ready(adapter, workload.model):
-        query = Query(workload.run, lambda: adapter.synchronize(device))
-        samples, details, doubts = _timed(entry, query, examples)
+        if isinstance(entry.scenario, AgainstBaseline):
+            samples, details, doubts = _compared(entry, entry.scenario.margin, baseline, workload)
+        else:
+            query = Query(workload.run, lambda: adapter.synchronize(device))
+            samples, details, doubts = _timed(entry, query, examples)
     with held_ready(adapter, workload.model):
         resources = measure_resources(workload, device=device)
     found = [*samples, *_resource_samples(resources), *_accuracy_samples(accuracy)]
@@ -80,12 +96,18 @@ def measure_entry(entry: Entry) -> dict[str, Any]:
     }
 
 
-def _prepared(entry: Entry) -> Workload:
+def _sized(entry: Entry) -> Workload:
     workload = load_workload(resolved(entry.target, entry.folder))
     if entry.batch_size is not None:
         workload = resize_workload(workload, 0, entry.batch_size)
+    return workload
+
+
+def _transformed(entry: Entry, workload: Workload) -> Workload:
     if entry.transform == NO_TRANSFORM:
         return workload
+    if stack := catalog_stack(entry.transform):
+        return replace(workload, model=_built(workload, stack))
     transform = load_reference(resolved(entry.transform, entry.folder))
     if not callable(transform):
         raise ModelError(f"{entry.transform} is a {type(transform).__name__}, no function")
@@ -95,6 +117,58 @@ def _prepared(entry: Entry) -> Workload:
             f"{entry.transform} gave a {type(model).__name__}; it must return the new model"
         )
     return replace(workload, model=model)
+
+
+def _built(workload: Workload, stack: Sequence[str]) -> Any:
+    """Return the model that entries of the catalog make of a workload's."""
+    try:
+        return build_stack(workload, by_place(find_entries(stack))).model
+    except SkippedError as error:
+        raise ModelError(f"skipped: {error}") from error
+
+
+def _compared(
+    entry: Entry, margin: float, baseline: Workload, candidate: Workload
+) -> tuple[list[Samples], dict[str, Any], list[str]]:
+    """Check a candidate against its baseline, then time both in turns in this process."""
+    with held_ready(adapter_for(baseline.model, baseline.arguments), baseline.model):
+        outputs = _checked_outputs(entry, baseline, candidate)
+        accuracy = _checked_accuracy(entry, margin, baseline, candidate)
+        found = compare(
+            replace(baseline, evaluate=None),
+            replace(candidate, evaluate=None),
+            budget_s=entry.budget,
+            evidence=False,
+            seed=entry.seed,
+        )
+    found = replace(found, accuracy=accuracy, outputs=outputs)
+    # The mean score is written beside it, as for other scenarios.
+    samples = [each for each in comparison_samples(found).values() if each.count > 1]
+    return samples, {"comparison": found.to_dict()}, list(map(str, found.notes))
+
+
+def _checked_outputs(entry: Entry, baseline: Workload, candidate: Workload) -> OutputDifference:
+    """Compare the outputs of both; raise ModelError where those of the candidate are broken."""
+    first, second = (
+        adapter_for(each.model, each.arguments).arrays(each.run()) for each in (baseline, candidate)
+    )
+    outputs = compare_outputs(first, second, mask=attention_mask_of(baseline))
+    if outputs.broken:
+        raise ModelError(f"{entry.transform} was not timed: {outputs.broken}")
+    return outputs
+
+
+def _checked_accuracy(
+    entry: Entry, margin: float, baseline: Workload, candidate: Workload
+) -> AccuracyComparison | None:
+    """Compare the scores of both; raise ModelError where those of the candidate are worse."""
+    if baseline.evaluate is None or not entry.evaluate:
+        return None
+    scores = [np.asarray(baseline.evaluate(each.model)) for each in (baseline, candidate)]
+    accuracy = compare_accuracy(*scores, margin=margin, metric=baseline.metric)
+    if accuracy.verdict == WORSE:
+        raise ModelError(f"{entry.transform} was not timed: {accuracy.evidence}")
+    return accuracy
 
 
 def _timed(

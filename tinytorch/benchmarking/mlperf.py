@@ -10,11 +10,10 @@ from dataclasses import dataclass
 from itertools import cycle
 from typing import Any
 
-from tinytorch.benchmarking.checks import failure_text
 from tinytorch.benchmarking.examples import ACCURACY, Examples, read_examples
 from tinytorch.benchmarking.subject import Subject, make_subject, several_inputs
 from tinytorch.core.dataloader import TensorDataset
-from tinytorch.errors import SettingError, did_you_mean
+from tinytorch.errors import SettingError, did_you_mean, short_text
 from tinytorch.measure.samples import Samples
 from tinytorch.measure.timing import fitting_clock, measure_time
 from tinytorch.models.workload import call_model
@@ -144,7 +143,7 @@ class MLPerf:
                 dict.fromkeys(MEASURED)
                 | targets
                 | {"accuracy_met": False, "latency_met": False, "compliant": False}
-                | {"error": failure_text(error)}
+                | {"error": short_text(error)}
             )
         self.latency = latency
         return _verdict(benchmark, accuracy, latency)

@@ -7,42 +7,26 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from tinytorch.benchmarking.checks import (
-    failure_text,
-    mean_interval,
-    named_models,
-    ratio_interval,
-)
+from tinytorch.benchmarking import checks
 from tinytorch.benchmarking.examples import ACCURACY, read_examples
 from tinytorch.benchmarking.subject import Subject, make_subject, ready_together
+from tinytorch.codec import Coded
 from tinytorch.core.files import ProgressLine
-from tinytorch.errors import ModelError, SettingError
+from tinytorch.errors import ModelError, SettingError, check_number, short_text
 from tinytorch.measure.environment import observe
 from tinytorch.measure.estimate import Estimate
 from tinytorch.measure.interleaving import interleave
 from tinytorch.measure.samples import Samples
 from tinytorch.measure.timing import WALL, Clock, calibrate_loops, fitting_clock, gc_paused, warm_up
-from tinytorch.profiling.timer import check_budget, check_count
+from tinytorch.profiling.timer import check_count
 from tinytorch.showing import Shown, benchmarking_reports
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-__all__ = [
-    "Performance",
-    "PerformanceTable",
-    "Speedup",
-    "TurnTimes",
-    "benchmark_suite",
-    "measure_performance",
-    "measure_subjects",
-    "plot_performance_comparison",
-    "time_in_turns",
-]
 
 
 # ---------------------------------------------------------------- timing several functions so that
@@ -118,7 +102,7 @@ class _Tally:
             try:
                 action(name)
             except Exception as error:
-                self.failures[name] = failure_text(error)
+                self.failures[name] = short_text(error)
                 del self.running[name]
 
     def warm_up(self, name: str, calls: int | None, budget_s: float) -> None:
@@ -179,7 +163,7 @@ MB = 2**20
 
 
 @dataclass(frozen=True)
-class Performance:
+class Performance(Coded):
     """What a call of a model takes, and how good its outputs are.
 
     `samples` are the raw seconds per call, `scores` those of each example in the order of the
@@ -198,6 +182,21 @@ class Performance:
     device: str | None = None
     notes: tuple[str, ...] = ()
     error: str | None = None
+
+    also_written = (
+        *("name", "time", "time_interval.low", "time_interval.high", "time_interval.coverage"),
+        *("memory", "size", "accuracy", "metric", "score", "examples", "throughput"),
+    )
+    renames: ClassVar = {
+        "time": "time_ms",
+        "time_interval.low": "time_low_ms",
+        "time_interval.high": "time_high_ms",
+        "time_interval.coverage": "time_confidence",
+        "memory": "memory_mb",
+        "size": "size_mb",
+        "peak_bytes": None,
+        "size_bytes": None,
+    }
 
     @property
     def is_failed(self) -> bool:
@@ -239,7 +238,7 @@ class Performance:
     @property
     def score_interval(self) -> Estimate | None:
         """The interval of the mean score; Wilson's where every answer is right or wrong."""
-        return mean_interval(self.scores) if self.scores else None
+        return checks.mean_interval(self.scores) if self.scores else None
 
     @property
     def throughput(self) -> float | None:
@@ -263,30 +262,6 @@ class Performance:
             return f"{self.name}: failed, {self.error}"
         scored = f", {self.metric} {self.score:.4g}" if self.metric else ""
         return f"{self.name}: {self.time:.4g} ms per call, {self.memory:.4g} MB{scored}"
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return everything that was observed, and the numbers to quote, ready for JSON."""
-        interval = self.time_interval
-        return {
-            "name": self.name,
-            "time_ms": self.time,
-            "time_low_ms": interval.low if interval else None,
-            "time_high_ms": interval.high if interval else None,
-            "time_confidence": interval.coverage if interval else None,
-            "memory_mb": self.memory,
-            "size_mb": self.size,
-            "accuracy": self.accuracy,
-            "metric": self.metric,
-            "score": self.score,
-            "examples": self.examples,
-            "throughput": self.throughput,
-            "framework": self.framework,
-            "device": self.device,
-            "samples": self.samples.to_dict() if self.samples else None,
-            "scores": list(self.scores),
-            "notes": list(self.notes),
-            "error": self.error,
-        }
 
 
 def measure_performance(
@@ -314,10 +289,10 @@ def measure_performance(
     >>> performance.time > 0, performance.size * 2**20, performance.accuracy
     (True, 72.0, None)
     """
-    check_budget(budget_s)
+    check_number("budget_s", budget_s, above=0)
     if batch_size is not None:
         check_count("batch_size", batch_size, at_least=1)
-    (own_name,) = named_models([model])
+    (own_name,) = checks.named_models([model])
     examples = None if data is None else read_examples(data)
     subject = make_subject(name or own_name, model, examples=examples, batch_size=batch_size)
     with subject.ready():
@@ -345,7 +320,7 @@ def measure_subjects(
             try:
                 found[name] = _performance(subjects[name], samples)
             except Exception as error:
-                failures[name] = failure_text(error)
+                failures[name] = short_text(error)
     failed = {name: Performance(name, error=error) for name, error in failures.items()}
     return {name: (found | failed)[name] for name in makers}
 
@@ -425,7 +400,7 @@ class PerformanceTable(Mapping[str, Performance], Shown):
             return None
         if not self.is_interleaved:
             return Speedup(first.median / second.median, None)
-        found = ratio_interval(first.values, second.values)
+        found = checks.ratio_interval(first.values, second.values)
         return Speedup(found.value, found)
 
     def rows(self) -> list[dict[str, Any]]:
@@ -463,10 +438,10 @@ def benchmark_suite(
     >>> list(results.failed), results["small"].is_failed
     (['wrong'], False)
     """
-    check_budget(budget_s)
+    check_number("budget_s", budget_s, above=0)
     if batch_size is not None:
         check_count("batch_size", batch_size, at_least=1)
-    named = named_models(models)
+    named = checks.named_models(models)
     examples = None if data is None else read_examples(data)
     if examples is not None:
         examples.timed_inputs(batch_size)  # refuses a batch that is larger than the data

@@ -8,18 +8,19 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from time import perf_counter
-from typing import Any, Protocol
+from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
 from tinytorch.benchmarking.suite_file import Offline, Server, SingleStream
+from tinytorch.codec import Coded
+from tinytorch.comparison.evidence import too_few_calls
 from tinytorch.measure.environment import observe
 from tinytorch.measure.estimate import INCONCLUSIVE, Estimate
 from tinytorch.measure.samples import Samples, values_needed
 from tinytorch.measure.timing import gc_paused, warm_up
 
-PERCENTILES = (50.0, 90.0, 99.0)
 WARMUP_SHARE = 0.1
 """The part of the budget that warming up may use."""
 LEAST_QUERIES = 5
@@ -60,7 +61,7 @@ def measure_single_stream(query: Query, settings: SingleStream, *, budget_s: flo
             times.append(perf_counter() - start)
         after = observe()
     latency = Samples("latency", tuple(times), notes=after.doubts_since(before))
-    return latency.with_notes(*_what_is_unknown(latency))
+    return latency.with_notes(*too_few_calls(latency))
 
 
 def measure_offline(
@@ -94,16 +95,6 @@ def _seconds(query: Query, loops: int) -> float:
         query.send()
     query.finish()
     return perf_counter() - start
-
-
-def _what_is_unknown(latency: Samples) -> list[str]:
-    unknown = [q for q in PERCENTILES if latency.count < values_needed(q)]
-    if not unknown:
-        return []
-    needed = ", ".join(f"p{q:g} ({values_needed(q)})" for q in unknown)
-    return [
-        f"n={latency.count} is too few for two-sided intervals of {needed}; increase the budget"
-    ]
 
 
 # ---------------------------------------------------------------- which rate to try next:
@@ -210,16 +201,6 @@ LATE_SHARE = 0.1
 Array = npt.NDArray[np.float64]
 
 
-class Timeline(Protocol):
-    """Time as a trial sees it."""
-
-    def now(self) -> float:
-        """Return the time in seconds."""
-
-    def wait_until(self, moment: float) -> None:
-        """Return at that moment, or immediately when it is over."""
-
-
 class RealTime:
     """The clock on the wall: asleep while there is time, awake shortly before."""
 
@@ -235,7 +216,7 @@ class RealTime:
 
 
 @dataclass(frozen=True)
-class RateTrial:
+class RateTrial(Coded):
     """What was seen at one rate, in queries per second.
 
     `latency` has the seconds from the scheduled arrival to the answer, `lateness` those from the
@@ -251,6 +232,20 @@ class RateTrial:
     latency: Samples
     lateness: Samples | None
     service_s: float
+
+    also_written = (
+        *("rate", "verdict", "latency.count", "late", "planned", "load", "interval.value"),
+        *("interval.low", "interval.high", "lateness.median", "lateness.maximum"),
+    )
+    renames: ClassVar = {
+        "latency.count": "queries",
+        "interval.value": "latency_s",
+        "interval.low": "latency_low_s",
+        "interval.high": "latency_high_s",
+        "lateness.median": "lateness_median_s",
+        "lateness.maximum": "lateness_most_s",
+        **dict.fromkeys(("bound_s", "percentile", "latency", "lateness", "service_s")),
+    }
 
     @property
     def load(self) -> float:
@@ -281,25 +276,9 @@ class RateTrial:
     def interval(self) -> Estimate:
         return self.latency.percentile_interval(self.percentile)
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return a summary as plain JSON data."""
-        return {
-            "rate": self.rate,
-            "verdict": self.verdict,
-            "queries": self.latency.count,
-            "late": self.late,
-            "planned": self.planned,
-            "load": self.load,
-            "latency_s": self.latency.percentile(self.percentile),
-            "latency_low_s": self.interval.low,
-            "latency_high_s": self.interval.high,
-            "lateness_median_s": self.lateness.median if self.lateness else None,
-            "lateness_most_s": self.lateness.maximum if self.lateness else None,
-        }
-
 
 @dataclass(frozen=True)
-class ServerResult:
+class ServerResult(Coded):
     """All rates that were tried, in order; `alone` are single queries on an idle worker."""
 
     bound_s: float
@@ -309,6 +288,12 @@ class ServerResult:
     alone: Samples
     is_complete: bool
     notes: tuple[str, ...] = ()
+
+    also_written = (
+        *("rate", "too_high", "is_confirmed", "is_complete", "bound_s", "bound_is_given"),
+        *("percentile", "alone.median", "trials"),
+    )
+    renames: ClassVar = {"alone.median": "alone_median_s", "alone": None, "notes": None}
 
     @property
     def rate(self) -> float | None:
@@ -334,20 +319,6 @@ class ServerResult:
     def _found(self) -> tuple[float | None, float | None, bool]:
         return found_rate([Tried(each.rate, each.verdict) for each in self.trials])
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return everything but the single latencies, ready for JSON."""
-        return {
-            "rate": self.rate,
-            "too_high": self.too_high,
-            "is_confirmed": self.is_confirmed,
-            "is_complete": self.is_complete,
-            "bound_s": self.bound_s,
-            "bound_is_given": self.bound_is_given,
-            "percentile": self.percentile,
-            "alone_median_s": self.alone.median,
-            "trials": [each.to_dict() for each in self.trials],
-        }
-
 
 def measure_server(
     query: Query,
@@ -355,7 +326,7 @@ def measure_server(
     *,
     budget_s: float,
     seed: int = 0,
-    timeline: Timeline | None = None,
+    timeline: RealTime | None = None,
 ) -> ServerResult:
     """Search the largest rate that meets the bound, and keep every rate that was tried.
 
@@ -405,7 +376,7 @@ def try_rate(
     rate: float,
     bound_s: float,
     percentile: float,
-    timeline: Timeline,
+    timeline: RealTime,
 ) -> RateTrial:
     """Answer queries that are due at these seconds, as far as it takes to know the verdict."""
     _, hopeless = verdict_limits(len(arrivals), percentile)

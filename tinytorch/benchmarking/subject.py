@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from functools import cached_property, partial
 from typing import Any
 
-from tinytorch.benchmarking.checks import failure_text, held_ready
+from tinytorch.benchmarking.checks import held_ready
 from tinytorch.benchmarking.examples import (
     Examples,
     Scored,
@@ -16,7 +16,7 @@ from tinytorch.benchmarking.examples import (
     own_example,
     score_examples,
 )
-from tinytorch.errors import BackendError, ModelError
+from tinytorch.errors import BackendError, ModelError, short_text
 from tinytorch.measure.memory import traced_memory
 from tinytorch.models.adapter import Adapter, adapter_for
 from tinytorch.models.targets import load_workload
@@ -58,7 +58,7 @@ class Subject:
 
     @cached_property
     def device(self) -> str:
-        found = self.adapter.device(self.model, self.arguments)
+        found = self.adapter.device(self.model, self.arguments, names=tuple(self.keywords))
         if found == "meta":
             raise BackendError(
                 f"{self.name} is on the meta device, which computes nothing; move it to one that "
@@ -179,5 +179,5 @@ def ready_together(
             subject.check()
             subjects[name] = subject
         except Exception as error:
-            failures[name] = failure_text(error)
+            failures[name] = short_text(error)
     return subjects, failures

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-import math
-import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -13,9 +11,10 @@ from itertools import product
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
+from tinytorch import reading
 from tinytorch.core.dispatch import active_backend
 from tinytorch.core.kernels import BACKENDS
-from tinytorch.errors import SettingError, TinyTorchError, did_you_mean
+from tinytorch.errors import SettingError, TinyTorchError, check_number, did_you_mean
 from tinytorch.measure.samples import values_needed
 from tinytorch.models.targets import check_reference, load_reference, located
 from tinytorch.models.zoo import ZOO
@@ -76,10 +75,9 @@ class Server:
 
     def __post_init__(self) -> None:
         bound, share = self.latency_bound_ms, self.percentile
-        if bound is not None and not (is_number(bound) and bound > 0):
-            raise SettingError(f"latency_bound_ms = {bound!r}; give milliseconds above 0")
-        if not (is_number(share) and 0 < share < 100):
-            raise SettingError(f"percentile = {share!r}; give a number between 0 and 100")
+        if bound is not None:
+            check_number("latency_bound_ms", bound, above=0)
+        check_number("percentile", share, above=0, below=100)
         if self.queries is not None:
             _check_queries(self.queries)
         _check_budget(self.budget_s)
@@ -89,9 +87,28 @@ class Server:
         return self.queries or TIMES_NEEDED * values_needed(self.percentile)
 
 
-Scenario = SingleStream | Offline | Server
+@dataclass(frozen=True)
+class AgainstBaseline:
+    """The transformed model against the model as it is, in turns in one process: what is the ratio?
 
-SCENARIOS: dict[str, type[Scenario]] = {each.name: each for each in (SingleStream, Offline, Server)}
+    It ends once the verdict is known, or when the time budget is used up. Accuracy may drop by
+    `margin`, in the unit of the scores; what is worse, or has wrong outputs, is not timed.
+    """
+
+    name: ClassVar[str] = "comparison"
+    budget_s: float | None = None
+    margin: float = 0.01
+
+    def __post_init__(self) -> None:
+        _check_budget(self.budget_s)
+        check_number("margin", self.margin, least=0)
+
+
+Scenario = SingleStream | Offline | Server | AgainstBaseline
+
+SCENARIOS: dict[str, type[Scenario]] = {
+    each.name: each for each in (SingleStream, Offline, Server, AgainstBaseline)
+}
 
 
 def scenario_fields(scenario: Scenario) -> dict[str, Any]:
@@ -105,11 +122,6 @@ def scenario_from(fields: dict[str, Any]) -> Scenario:
     return SCENARIOS[fields["name"]](**settings)
 
 
-def is_number(value: object) -> bool:
-    """Return whether this is a finite number, and no bool."""
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-
-
 def is_whole(value: object) -> bool:
     """Return whether this is a positive whole number."""
     return isinstance(value, int) and not isinstance(value, bool) and value > 0
@@ -121,8 +133,8 @@ def _check_queries(queries: object) -> None:
 
 
 def _check_budget(budget_s: object) -> None:
-    if budget_s is not None and not (is_number(budget_s) and budget_s > 0):  # type: ignore[operator]
-        raise SettingError(f"budget_s = {budget_s!r}; give seconds above 0")
+    if budget_s is not None:
+        check_number("budget_s", budget_s, above=0)
 
 
 # ---------------------------------------------------------------- a suite of benchmarks: what to
@@ -183,6 +195,8 @@ class Entry:
             file = located(reference, self.folder)
             if file:
                 settings[f"{name}_file"] = file
+        if isinstance(self.scenario, AgainstBaseline):
+            settings["scenario"] = scenario_fields(replace(self.scenario, budget_s=None))
         if isinstance(self.scenario, Server):
             settings["scenario"] = scenario_fields(replace(self.scenario, budget_s=self.budget))
             settings["seed"] = self.seed
@@ -234,7 +248,9 @@ class SuiteWorkload:
                 raise SettingError(f"{name} is empty; leave it out, or name one")
         for each in self.transforms:
             if not _is_text(each):
-                raise SettingError(f"transforms has {each!r}; give 'none' or module:function")
+                raise SettingError(
+                    f"transforms has {each!r}; give 'none', module:function or a catalog entry"
+                )
 
 
 @dataclass(frozen=True)
@@ -256,9 +272,7 @@ class Suite:
         if not _is_text(self.name):
             raise SettingError(f"name = {self.name!r}; give the suite a name")
         for name in ("budget_s", "timeout_s"):
-            value = getattr(self, name)
-            if not (is_number(value) and value > 0):
-                raise SettingError(f"{name} = {value!r}; give seconds above 0")
+            check_number(name, getattr(self, name), above=0)
         object.__setattr__(self, "workloads", tuple(self.workloads))
         object.__setattr__(self, "scenarios", tuple(self.scenarios))
         if not self.workloads:
@@ -311,6 +325,16 @@ def digest(value: Any) -> str:
     return hashlib.sha256(canonical_json(value).encode("ascii")).hexdigest()[:KEY_LENGTH]
 
 
+def catalog_stack(transform: str) -> tuple[str, ...]:
+    """Return the catalog entries that a transform names, such as ``int8 + inference-mode``.
+
+    Empty for "none" and for functions.
+    """
+    if transform == NO_TRANSFORM or ":" in transform:
+        return ()
+    return tuple(part.strip() for part in transform.split("+"))
+
+
 def _as_tuple(name: str, values: object) -> tuple[Any, ...]:
     if isinstance(values, str) or not isinstance(values, Sequence):
         raise SettingError(f"{name} = {values!r}; give a list")
@@ -350,10 +374,10 @@ def load_suite(place: str) -> Suite:
 
 def _from_toml(path: Path) -> Suite:
     try:
-        fields = tomllib.loads(path.read_text("utf-8"))
+        fields = reading.read_toml(path)
     except OSError as error:
         raise SettingError(f"{path} cannot be read: {error.strerror or error}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except ValueError as error:
         raise SettingError(f"{path} is no TOML: {error}") from error
     _check_keys(fields, SUITE_KEYS, str(path))
     workloads = fields.get("workload")
@@ -430,7 +454,15 @@ def _check_references(suite: Suite, place: str) -> None:
         ):
             for each in references:
                 check = partial(check_reference, each, suite.folder, names=names)
+                if key == "transforms" and (stack := catalog_stack(each)):
+                    check = partial(_check_stack, stack)
                 _naming(f"{where}: {key} {each!r}", check)
+
+
+def _check_stack(stack: Sequence[str]) -> None:
+    from tinytorch.tuning.catalog import find_entries  # only where a suite names some
+
+    find_entries(stack)
 
 
 def _naming(where: str, make: Callable[[], Made]) -> Made:

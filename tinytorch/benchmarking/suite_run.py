@@ -5,35 +5,38 @@ from __future__ import annotations
 import os
 import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
+from functools import cached_property, partial
 from typing import Any
 
-from tinytorch.benchmarking.scenarios import PERCENTILES
 from tinytorch.benchmarking.suite_file import Entry, Suite, digest
+from tinytorch.codec import decode
+from tinytorch.comparison.comparison import Comparison
+from tinytorch.comparison.evidence import PERCENTILES
 from tinytorch.errors import SettingError
-from tinytorch.measure.child_process import (
-    TIMED_OUT,
-    Child,
-    ChildError,
-    import_path,
-    owned_folder,
-    remove_stale_folders,
-)
+from tinytorch.measure import child_process
 from tinytorch.measure.environment import describe_environment
 from tinytorch.measure.estimate import Estimate
+from tinytorch.measure.executor import (
+    NOT_STARTED,
+    Executor,
+    TrialCall,
+    TrialResult,
+    run_alone,
+)
 from tinytorch.measure.samples import Samples
 from tinytorch.records.history import comparable
+from tinytorch.records.location import Location, store_path
 from tinytorch.records.record import Record
-from tinytorch.records.store import RecordStore, keep, open_store, store_path
+from tinytorch.records.store import RecordStore, keep, open_store
 
 # ---------------------------------------------------------------- starting a fresh process for an
 # entry of a suite, and what becomes of it
 
 SERVICE = "tinytorch.benchmarking.entry_worker:answer"
-FOLDERS = "bench"
 
 
 @dataclass(frozen=True)
@@ -47,33 +50,36 @@ class EntryAnswer:
     failure: str | None = None
 
 
-def run_entry(entry: Entry, *, timeout_s: float) -> EntryAnswer:
+def entry_call(
+    entry: Entry, *, timeout_s: float, machine: str = "", serve: str = SERVICE
+) -> TrialCall:
+    """Return what a fresh process is asked about an entry; its key tells entries of a run apart."""
+    return TrialCall(entry.name, serve, {"entry": entry.to_dict()}, timeout_s, machine)
+
+
+def entry_answer(result: TrialResult) -> EntryAnswer:
+    """Return what a process found, with the doubts of the slot that it ran on."""
+    notes = tuple(map(str, result.notes))
+    if result.failure is not None:
+        is_late = result.failure.code == child_process.TIMED_OUT
+        hint = "; allow more with a longer timeout" if is_late else ""
+        return EntryAnswer(failure=f"{result.failure}{hint}", notes=notes)
+    found = decode(EntryAnswer, result.answer)
+    return replace(found, notes=(*found.notes, *notes))
+
+
+def run_entry(entry: Entry, *, timeout_s: float, executor: Executor | None = None) -> EntryAnswer:
     """Measure an entry in a fresh process; never raise for what happens there.
 
     The process, and what it started, are ended when it takes longer than `timeout_s`, when this
     call is interrupted, and when this process dies. What the target prints is shown only as part
     of a failure.
     """
-    remove_stale_folders(FOLDERS)
-    with owned_folder(FOLDERS) as folder:
-        child = Child(SERVICE, path=import_path(), scratch=folder)
-        try:
-            found = child.ask(timeout_s=timeout_s, entry=entry.to_dict())
-        except ChildError as error:
-            hint = "; allow more with a longer timeout" if error.kind == TIMED_OUT else ""
-            return EntryAnswer(failure=f"{error}{hint}")
-        finally:
-            child.close()
-    return EntryAnswer(
-        samples={name: Samples.from_dict(each) for name, each in found["samples"].items()},
-        environment=found["environment"],
-        details=found["details"],
-        notes=tuple(found["notes"]),
-    )
+    result = run_alone(entry_call(entry, timeout_s=timeout_s), executor)
+    if result.failure is not None and result.failure.code == NOT_STARTED:
+        raise SettingError(str(result.failure))
+    return entry_answer(result)
 
-
-# ---------------------------------------------------------------- running a suite: one fresh
-# process after the other, each result kept as soon as it is there
 
 # ---------------------------------------------------------------- what became of an entry of a
 # suite: a record, seen through what a reader asks for
@@ -84,6 +90,7 @@ MAIN_METRIC = {
     "single-stream": ("latency", False),
     "offline": ("throughput", True),
     "server": ("rate", True),
+    "comparison": ("time ratio", False),
 }
 
 
@@ -141,6 +148,12 @@ class EntryOutcome:
         """What the search for a rate has found."""
         return self.record.details.get("server")
 
+    @cached_property
+    def comparison(self) -> Comparison | None:
+        """The transformed model against the model as it is, in the scenario about that."""
+        found = self.record.details.get("comparison")
+        return None if found is None else Comparison.from_dict(found)
+
     @property
     def accuracy(self) -> Mapping[str, Any] | None:
         """The mean score with its interval: metric, mean, low, high, count."""
@@ -157,7 +170,7 @@ class EntryOutcome:
     @property
     def seconds_per_example(self) -> float | None:
         """The time that an example takes, from latency or throughput; a call where it is one."""
-        if self.failure is not None or self.main is None:
+        if self.failure is not None or self.main is None or self.scenario == "comparison":
             return None
         if self.main_metric == "latency":
             return self.main.median / (self.record.details.get("examples") or 1)
@@ -199,6 +212,7 @@ class EntryOutcome:
             "latency": _percentiles(self.latency),
             "throughput": _throughput(self.record.samples.get("throughput")),
             "server": self.server,
+            **({} if self.comparison is None else {"comparison": _ratio_fields(self.comparison)}),
             "accuracy": accuracy or None,
             "peak_memory_bytes": self.peak_bytes,
             "file_bytes": self.file_bytes,
@@ -217,6 +231,19 @@ class EntryOutcome:
     def _only_value(self, metric: str) -> float | None:
         samples = self.record.samples.get(metric)
         return None if samples is None else samples.median
+
+
+def _ratio_fields(comparison: Comparison) -> dict[str, Any]:
+    """Return what a comparison concludes; its rounds are in the record."""
+    ratio, accuracy = comparison.ratio, comparison.accuracy
+    return {
+        "verdict": comparison.verdict,
+        "time_ratio": ratio.value,
+        "low": ratio.low,
+        "high": ratio.high,
+        "n": comparison.n,
+        "accuracy": None if accuracy is None else accuracy.verdict,
+    }
 
 
 def _percentiles(latency: Samples | None) -> dict[str, Any] | None:
@@ -328,19 +355,21 @@ def run_suite(
     timeout_s: float | None = None,
     fail_fast: bool = False,
     starting: Callable[[Entry], None] = lambda entry: None,
+    executor: Executor | None = None,
 ) -> Iterator[EntryOutcome]:
     """Yield what becomes of each entry, as soon as it is measured and stored.
 
     Entries that are there from before come too, in their place, without being measured again.
     With `fail_fast` the first failure is the last outcome.
     """
+    measure = run_entry if executor is None else partial(run_entry, executor=executor)
     for entry in plan.entries:
         before = plan.finished.get(entry.name)
         if before is not None:
             record, kept_note = before, ""
         else:
             starting(entry)
-            answer = run_entry(entry, timeout_s=timeout_s or plan.suite.timeout_s)
+            answer = measure(entry, timeout_s=timeout_s or plan.suite.timeout_s)
             record = _record(plan, entry, answer)
             kept_note = keep(record, store_path(plan.store)).note
         with_previous = _compared(record, store_path(plan.store), is_stored=not kept_note)
@@ -381,30 +410,39 @@ def _obstacle(record: Record, environment: Mapping[str, Any]) -> str:
 
 
 def _record(plan: RunPlan, entry: Entry, answer: EntryAnswer) -> Record:
+    details = {
+        "suite": plan.suite.name,
+        "suite_key": plan.suite_key,
+        "started_on": plan.environment["fingerprint"],
+        "started_at_commit": plan.environment["commit"],
+    }
+    return entry_record(entry, answer, run=plan.run, environment=plan.environment, details=details)
+
+
+def entry_record(
+    entry: Entry,
+    answer: EntryAnswer,
+    *,
+    run: str,
+    environment: Mapping[str, Any],
+    details: Mapping[str, Any],
+    kind: str = ENTRY_KIND,
+) -> Record:
+    """Make a record of what was found; `environment` is used where the process named none."""
     failure = {} if answer.failure is None else {"failure": answer.failure}
     return Record(
-        kind=ENTRY_KIND,
+        kind=kind,
         name=entry.name,
         samples=answer.samples,
-        environment=answer.environment or plan.environment,
+        environment=answer.environment or environment,
         settings=entry.settings,
-        details={
-            **answer.details,
-            **failure,
-            "suite": plan.suite.name,
-            "suite_key": plan.suite_key,
-            "entry_key": entry.key,
-            "started_on": plan.environment["fingerprint"],
-            "started_at_commit": plan.environment["commit"],
-        },
-        run=plan.run,
+        details={**answer.details, **failure, **details, "entry_key": entry.key},
+        run=run,
         notes=answer.notes,
     )
 
 
-def _compared(
-    record: Record, store: os.PathLike[str], *, is_stored: bool
-) -> tuple[Record | None, str]:
+def _compared(record: Record, store: Location, *, is_stored: bool) -> tuple[Record | None, str]:
     """Return the last comparable record with measurements, or why there is none."""
     if not record.samples or not is_stored:
         return None, ""

@@ -3,8 +3,8 @@
 import argparse
 import math
 
-from tinytorch.cli.console import ExitCode, Output
-from tinytorch.cli.options import whole_numbers
+from tinytorch.cli.console import CODE_IF, ExitCode, Output
+from tinytorch.cli.options import TARGET_FORMS, whole_numbers
 from tinytorch.errors import SettingError
 
 MEBIBYTE = 1 << 20
@@ -12,9 +12,7 @@ MEBIBYTE = 1 << 20
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add what to measure, by what, and within which limits."""
-    parser.add_argument(
-        "target", metavar="TARGET", help="mlp, cnn, gpt, file.py:factory or package.module:factory"
-    )
+    parser.add_argument("target", metavar="TARGET", help=TARGET_FORMS)
     by = parser.add_mutually_exclusive_group()
     by.add_argument("--batch", action="store_true", help="advise a batch size (the default)")
     by.add_argument("--sequence", action="store_true", help="advise a sequence length")
@@ -53,6 +51,7 @@ def run(options: argparse.Namespace, output: Output) -> ExitCode:
     for name in ("latency", "memory", "tolerance", "budget"):
         _check_positive(name, getattr(options, name))
     # Only now: the parser and --help do without the frameworks.
+    from tinytorch.reporting.document import document_of
     from tinytorch.tuning.sizes import advise_batch_size, advise_sequence_length
 
     advise = advise_sequence_length if options.sequence else advise_batch_size
@@ -67,10 +66,8 @@ def run(options: argparse.Namespace, output: Output) -> ExitCode:
             axis=options.axis,
             progress=progress,
         )
-    output.result({"advice": advice.to_dict()}, advice.__rich__())
-    return {True: ExitCode.FINE, False: ExitCode.FAILED, None: ExitCode.INCONCLUSIVE}[
-        advice.meets_limits
-    ]
+    output.show({"advice": advice.to_dict()}, document_of(advice))
+    return CODE_IF[advice.meets_limits]
 
 
 def _check_positive(name: str, value: float | None) -> None:

@@ -3,18 +3,15 @@
 import argparse
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tinytorch.cli.console import ExitCode, Output
 from tinytorch.cli.options import (
-    add_html_option,
-    add_markdown_option,
+    add_report_options,
     add_store_option,
-    check_html_path,
-    check_markdown_path,
-    shown_or_markdown,
-    write_html,
-    write_markdown,
+    check_reports,
+    show_result,
+    write_reports,
 )
 from tinytorch.errors import SettingError
 
@@ -65,8 +62,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="write bar charts and Pareto fronts as .svg or .png",
     )
     add_store_option(showing)
-    add_html_option(parser)
-    add_markdown_option(showing)
+    add_report_options(parser, showing)
 
 
 def run(options: argparse.Namespace, output: Output) -> ExitCode:
@@ -123,31 +119,25 @@ def _list(output: Output, name: str, entries: "tuple[Entry, ...]") -> ExitCode:
 def _show(
     options: argparse.Namespace, output: Output, plan: "RunPlan", outcomes: "list[EntryOutcome]"
 ) -> None:
-    from tinytorch.records.store import store_path
-    from tinytorch.reporting.document import document_of
-    from tinytorch.reporting.terminal import render
+    from tinytorch.records.location import store_path
 
-    payload = {
-        "suite": plan.suite.name,
-        "run": plan.run,
+    planned, name = len(plan.entries), plan.suite.name
+    common: dict[str, Any] = {"planned": planned, "run": plan.run, "notes": plan.notes}
+    payload = common | {
+        "suite": name,
         "store": store_path(plan.store),
-        "planned": len(plan.entries),
-        "is_complete": len(outcomes) == len(plan.entries),
-        "notes": plan.notes,
+        "is_complete": len(outcomes) == planned,
         "entries": [outcome.to_dict() for outcome in outcomes],
     }
-    name, planned = plan.suite.name, len(plan.entries)
-    about = {"name": name, "planned": planned, "run": plan.run, "notes": plan.notes}
-    shown = render(document_of(outcomes, **about))
-    output.result(payload, shown_or_markdown(options.markdown, outcomes, shown, **about))
+    about = common | {"name": name}
+    show_result(options, output, payload, outcomes, is_stored=True, **about)
     if options.plot is not None:
         from tinytorch.benchmarking.suite_run import suite_fronts
         from tinytorch.reporting.suite import draw_suite, write_plot
 
         write_plot(options.plot, draw_suite(outcomes, suite_fronts(outcomes)))
         output.say(f"wrote {options.plot}")
-    write_markdown(options.markdown, outcomes, output, **about)
-    write_html(options.html, outcomes, output, is_opened=options.open, **about)
+    write_reports(options, output, outcomes, **about)
 
 
 def _check(options: argparse.Namespace, output: Output) -> None:
@@ -158,8 +148,7 @@ def _check(options: argparse.Namespace, output: Output) -> None:
     for name in ("html", "markdown"):
         if options.list and getattr(options, name) is not None:
             raise SettingError(f"--list cannot be combined with --{name}")
-    check_html_path(options.html, is_opened=options.open)
-    check_markdown_path(options.markdown, output)
+    check_reports(options, output)
     if options.plot is not None:
         from tinytorch.reporting.suite import check_plot
 

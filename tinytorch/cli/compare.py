@@ -5,24 +5,21 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tinytorch.cli.console import ExitCode, Output
+from tinytorch.cli.console import CODE_IF, ExitCode, Output
 from tinytorch.cli.options import (
     TARGET_FORMS,
-    add_html_option,
-    add_markdown_option,
+    add_report_options,
     add_store_option,
-    check_html_path,
-    check_markdown_path,
+    check_reports,
     confidence,
     margin,
     positive_count,
     positive_share,
     seconds,
     share,
-    shown_or_markdown,
+    show_result,
     variable,
-    write_html,
-    write_markdown,
+    write_reports,
 )
 from tinytorch.errors import SettingError, TargetError
 
@@ -143,8 +140,8 @@ def _check_target(side: dict[str, Any]) -> None:
 
 CODES = """\
 exit codes:
-  0  faster or same; with --expect, what was expected is shown
-  1  slower; with --expect, the contrary of what was expected is shown
+  0  faster or same; with --expect, as expected
+  1  slower; with --expect, contrary to what was expected
   3  inconclusive: not enough evidence, never to be read as passed; also when
      the accuracy is inconclusive
   4  no valid measurement: a side raises, cannot be built, or timed out
@@ -176,8 +173,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     keeping = parser.add_argument_group("output")
     keeping.add_argument("--save", action="store_true", help="store the result as a record")
     add_store_option(keeping)
-    add_html_option(parser)
-    add_markdown_option(keeping)
+    add_report_options(parser, keeping)
     checking = parser.add_argument_group("self-check")
     checking.add_argument(
         "--selfcheck",
@@ -273,8 +269,7 @@ def _add_deciding(group: argparse._ArgumentGroup) -> None:
 def run(options: argparse.Namespace, output: Output) -> ExitCode:
     if options.store is not None and not options.save:
         raise SettingError("--store needs --save")
-    check_html_path(options.html, is_opened=options.open)
-    check_markdown_path(options.markdown, output)
+    check_reports(options, output)
     return _self_check(options, output) if options.selfcheck else _compare(options, output)
 
 
@@ -285,8 +280,6 @@ def _compare(options: argparse.Namespace, output: Output) -> ExitCode:
         raise SettingError("--cache cold cannot be combined with isolated sides")
     settings = chosen_sides(options)
     from tinytorch.comparison.compare import compare
-    from tinytorch.reporting.comparison import comparison_document
-    from tinytorch.reporting.terminal import render
 
     with output.progress("compare") as progress:
         comparison = compare(
@@ -314,13 +307,10 @@ def _compare(options: argparse.Namespace, output: Output) -> ExitCode:
     payload: dict[str, object] = dict(zip(SIDES, settings, strict=True))
     payload |= {"expect": options.expect, "exit_code": int(code), "record": record}
     about = [f"{side}: {described(each)}" for side, each in zip(SIDES, settings, strict=True)]
-    shown = render(comparison_document(comparison, about=about))
-    output.result(
-        {**payload, "comparison": comparison.to_dict()},
-        shown_or_markdown(options.markdown, comparison, shown, about=about),
-    )
-    write_markdown(options.markdown, comparison, output, about=about)
-    write_html(options.html, comparison, output, is_opened=options.open, about=about)
+    payload["comparison"] = comparison.to_dict()
+    is_stored = record is not None
+    show_result(options, output, payload, comparison, is_stored=is_stored, about=about)
+    write_reports(options, output, comparison, about=about)
     return code
 
 
@@ -338,7 +328,6 @@ def _self_check(options: argparse.Namespace, output: Output) -> ExitCode:
         raise SettingError(f"{name} cannot be combined with --selfcheck")
     from tinytorch.comparison.self_check import self_check
     from tinytorch.reporting.comparison import self_check_document
-    from tinytorch.reporting.terminal import render
 
     trials = options.trials or TRIALS
     with output.progress("selfcheck", total=trials) as progress:
@@ -349,7 +338,7 @@ def _self_check(options: argparse.Namespace, output: Output) -> ExitCode:
             seed=options.seed,
             progress=progress,
         )
-    output.result({"selfcheck": check.to_dict()}, render(self_check_document(check)))
+    output.show({"selfcheck": check.to_dict()}, self_check_document(check))
     return ExitCode.FINE
 
 
@@ -381,9 +370,7 @@ def _exit_code(expected: str | None, comparison: "Comparison") -> ExitCode:
         is_met = {SLOWER: False, INCONCLUSIVE: None}.get(comparison.verdict, True)
     else:
         is_met = is_met_by(expected, comparison)
-    if is_met is False:
-        return ExitCode.FAILED
-    return ExitCode.INCONCLUSIVE if is_met is None or quality_doubt(comparison) else ExitCode.FINE
+    return CODE_IF[None if is_met and quality_doubt(comparison) else is_met]
 
 
 def _keep(

@@ -1,11 +1,10 @@
 """``tinytorch compete rules``: the rules, events and divisions."""
 
 import argparse
-from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
 from tinytorch.cli.console import ExitCode, Output
-from tinytorch.errors import SettingError
+from tinytorch.errors import SettingError, did_you_mean
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -34,9 +33,7 @@ def _find(name: str) -> "Rule":
 
     if name.upper() in RULES:
         return RULES[name.upper()]
-    near = get_close_matches(name.upper(), RULES, n=1)
-    hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(RULES)}"
-    raise SettingError(f"no rule {name!r}; {hint}")
+    raise SettingError(f"no rule {name!r}; {did_you_mean(name.upper(), RULES)}")
 
 
 def _rendered(rules: "list[Rule]", *, has_events: bool) -> "RenderableType":

@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tinytorch.cli.compete_check import WHAT_TRUST_MEANS
+from tinytorch.cli.compete_check import WHAT_TRUST_MEANS, WHAT_UNCONFINED_MEANS
 from tinytorch.cli.console import ExitCode, Output
 from tinytorch.cli.options import (
     add_html_option,
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 HEATS = 10
 NOT_JUDGED = "not judged, and nothing was stored: fix the entry, then run again"
 NOTHING_KEPT = "\nstopped: the run is incomplete, and nothing was stored"
+STILL_COUNTS = "\nstopped: the run is incomplete; of unconfined code it counts as one that died"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -35,6 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def add_judging_options(parser: argparse.ArgumentParser) -> None:
     """Add the options that `verify --rerun` has as well."""
     judging = parser.add_argument_group("judging")
+    judging.add_argument("--unconfined", action="store_true", help=WHAT_UNCONFINED_MEANS)
     judging.add_argument(
         "--round",
         type=Path,
@@ -61,12 +63,13 @@ def run(options: argparse.Namespace, output: Output) -> ExitCode:
     from tinytorch.competition.entry import read_entry
     from tinytorch.competition.entry_checks import check_entry
     from tinytorch.competition.judgement_record import as_record
-    from tinytorch.competition.run_files import keep_run
+    from tinytorch.competition.sandbox.contender import Limits
+    from tinytorch.competition.submissions import judge_and_keep
     from tinytorch.reporting.competition import findings_document, judgement_document
     from tinytorch.reporting.terminal import render
 
     entry, asked = read_entry(options.folder), round_of(options.round)
-    check_before_judging(entry, trust=options.trust)
+    check_before_judging(entry, trust=options.trust, unconfined=options.unconfined)
     findings = check_entry(entry, trust=options.trust, run=False)
     if any(each.is_fatal for each in findings):
         shown = render(findings_document(findings))
@@ -77,19 +80,20 @@ def run(options: argparse.Namespace, output: Output) -> ExitCode:
     steps = judging.steps_of(entry, heats=options.heats, ablations=ablations)
     try:
         with output.progress("judging", steps) as progress:
-            judgement = judging.judge(
+            judgement, path = judge_and_keep(
                 entry,
-                round=asked,
+                asked,
                 heats=options.heats,
                 ablations=ablations,
                 trust=options.trust,
+                limits=Limits(unconfined=options.unconfined),
                 seed=options.seed,
                 progress=progress,
             )
     except KeyboardInterrupt:
-        output.say(NOTHING_KEPT)
+        output.say(what_is_kept(entry, unconfined=options.unconfined))
         raise
-    kept = from_here(keep_run(judgement, entry))
+    kept = from_here(path)
     output.say(f"stored as {kept}")
     code = exit_code_of(judgement)
     record = as_record(judgement, status="unverified")
@@ -100,17 +104,24 @@ def run(options: argparse.Namespace, output: Output) -> ExitCode:
     return code
 
 
-def check_before_judging(entry: "Entry", *, trust: bool) -> None:
-    """Raise for untrusted code, a missing extra, and a folder that cannot be written.
+def what_is_kept(entry: "Entry", *, unconfined: bool) -> str:
+    """Return what a run that was stopped by hand leaves."""
+    return STILL_COUNTS if unconfined and entry.code is not None else NOTHING_KEPT
+
+
+def check_before_judging(entry: "Entry", *, trust: bool, unconfined: bool) -> None:
+    """Raise for code without trust or a sandbox, a missing extra, and a folder that is read-only.
 
     None of these is a run: stored as one, a forgotten --trust would count against the team.
     """
     from tinytorch.competition.entry import RESULTS
+    from tinytorch.competition.sandbox.bubblewrap import check_sandbox
 
     if entry.code is not None and not trust:
         raise SettingError(
             f"E6: the entry is Python code, {entry.code}; review it, then pass --trust to run it"
         )
+    check_sandbox(entry.code, unconfined=unconfined)
     _check_parts(entry)
     results = entry.folder / RESULTS
     check_writable((results if results.is_dir() else entry.folder) / "run.json")
@@ -147,8 +158,8 @@ def from_here(path: Path) -> Path:
 
 def exit_code_of(judgement: "Judgement") -> ExitCode:
     """Return the exit code: rules first, then accuracy, then speed."""
-    from tinytorch.comparison.accuracy import INCONCLUSIVE
     from tinytorch.competition.events import tier_verdict
+    from tinytorch.measure.estimate import INCONCLUSIVE
 
     broken = {each.rule for each in judgement.findings if each.is_fatal}
     if broken - {"A2"}:

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 
 from tinytorch.cli.compete_check import WHAT_TRUST_MEANS
 from tinytorch.cli.compete_run import (
-    NOTHING_KEPT,
     add_judging_options,
     check_before_judging,
     exit_code_of,
     from_here,
     round_of,
+    what_is_kept,
 )
 from tinytorch.cli.compete_submit import counted_runs
 from tinytorch.cli.console import ExitCode, Output
@@ -43,11 +43,11 @@ def rerun_one(options: argparse.Namespace, output: Output) -> ExitCode:
     from tinytorch.reporting.terminal import render
 
     entry = read_entry(options.path)
-    check_before_judging(entry, trust=options.trust)
+    check_before_judging(entry, trust=options.trust, unconfined=options.unconfined)
     try:
         found = _rerun(entry, options, output, title="judging")
     except KeyboardInterrupt:
-        output.say(NOTHING_KEPT)
+        output.say(what_is_kept(entry, unconfined=options.unconfined))
         raise
     kept = from_here(found.path)
     output.say(f"stored as {kept}")
@@ -80,7 +80,7 @@ def rerun_all(
     if not (waiting.ready or waiting.changed or waiting.done):
         raise SettingError(f"there is no entry in {options.path}; pass a submissions folder")
     outcome = _Outcome(skipped=list(waiting.changed))
-    ready = dict(_judgeable(waiting, outcome, trust=options.trust))
+    ready = dict(_judgeable(waiting, outcome, options))
     output.say(f"{len(ready)} to judge, {len(waiting.done)} judged in this round before")
     for number, (shown, entry) in enumerate(ready.items(), 1):
         place = f"{number} of {len(ready)}"
@@ -100,12 +100,12 @@ def rerun_all(
 
 
 def _judgeable(
-    waiting: "WaitingEntries", outcome: _Outcome, *, trust: bool
+    waiting: "WaitingEntries", outcome: _Outcome, options: argparse.Namespace
 ) -> "Iterator[tuple[str, Entry]]":
     """Yield the entries that can be judged here; skip untrusted code and missing extras."""
     for shown, entry in waiting.ready.items():
         try:
-            check_before_judging(entry, trust=trust)
+            check_before_judging(entry, trust=options.trust, unconfined=options.unconfined)
         except TinyTorchError as error:
             _skip(outcome, shown, str(error))
             continue
@@ -120,6 +120,7 @@ def _skip(outcome: _Outcome, shown: str, reason: str) -> None:
 
 def _rerun(entry: "Entry", options: argparse.Namespace, output: Output, *, title: str) -> "Rerun":
     from tinytorch.competition.judge import steps_of
+    from tinytorch.competition.sandbox.contender import Limits
     from tinytorch.competition.submissions import rerun
 
     ablations = not options.no_ablations
@@ -130,6 +131,7 @@ def _rerun(entry: "Entry", options: argparse.Namespace, output: Output, *, title
             round_of(options.round),
             key=options.key,
             trust=options.trust,
+            limits=Limits(unconfined=options.unconfined),
             heats=options.heats,
             ablations=ablations,
             seed=options.seed,

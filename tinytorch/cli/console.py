@@ -23,10 +23,13 @@ from tinytorch.errors import (
     TargetError,
     TinyTorchError,
 )
+from tinytorch.reading import as_plain
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
     from rich.progress import Progress as RichProgress
+
+    from tinytorch.reporting.document import Document
 
 
 class Progress(Protocol):
@@ -70,7 +73,7 @@ class BarProgress:
 
     def describe(self, text: str) -> None:
         """Change the text in front of the bar."""
-        self._description = text
+        self._description = as_plain(text)
         self._draw_when_due()
 
     def close(self) -> None:
@@ -97,6 +100,7 @@ class Output:
     command: str
     as_json: bool = False
     quiet: bool = False
+    verbose: bool = False
     faults: list[str] = dataclasses.field(default_factory=list, compare=False)
 
     def result(self, payload: Mapping[str, object], renderable: "RenderableType") -> None:
@@ -114,6 +118,17 @@ class Output:
         ready = encode({**heading, **payload})
         self._print(lambda: json.dumps(ready, indent=2, allow_nan=False) + "\n")
 
+    def show(
+        self, payload: Mapping[str, object], document: "Document", *, more: str = "--verbose"
+    ) -> None:
+        """Print a document as :meth:`result` does: in brief, or all of it with ``--verbose``.
+
+        `more` says how to see the rest.
+        """
+        from tinytorch.reporting.terminal import render
+
+        self.result(payload, render(document, is_brief=not self.verbose, more=[("more", more)]))
+
     def _print(self, make: Callable[[], str]) -> None:
         try:
             sys.stdout.write(make())  # making it may flush what was written before
@@ -128,7 +143,7 @@ class Output:
     def say(self, text: str) -> None:
         """Print a message on stderr, unless quiet."""
         if not self.quiet:
-            sys.stderr.write(text + "\n")
+            sys.stderr.write(as_plain(text) + "\n")
 
     @contextmanager
     def progress(self, description: str, total: int | None = None) -> Iterator[Progress]:
@@ -162,12 +177,14 @@ def _console(*, stderr: bool) -> "Console":
 
 def _as_text(renderable: "RenderableType") -> str:
     if isinstance(renderable, str):
-        return renderable + "\n"
+        return as_plain(renderable) + "\n"
     # Captured instead of printed: when the reader of a pipe leaves, rich would end the program
     # by itself with 1, which means a regression.
+    from tinytorch.reporting.terminal import Cleaned
+
     console = _console(stderr=False)
     with console.capture() as captured:
-        console.print(renderable)
+        console.print(Cleaned(renderable))
     return captured.get()
 
 
@@ -227,6 +244,9 @@ class ExitCode(IntEnum, metaclass=_FormerNames):
     PIPE_CLOSED = 141
     """The reader of our output left early, as in ``tinytorch tour | head``."""
 
+
+CODE_IF = {True: ExitCode.FINE, False: ExitCode.FAILED, None: ExitCode.INCONCLUSIVE}
+"""Whether something holds -> the exit code."""
 
 # The first row that fits decides. None is FAILED: an error must not read as a regression.
 CODE_OF_ERROR: dict[type[TinyTorchError], ExitCode] = {

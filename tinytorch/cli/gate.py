@@ -4,13 +4,14 @@ import argparse
 import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tinytorch.cli.console import ExitCode, Output
 from tinytorch.cli.options import STDOUT, add_store_option, number, share
 from tinytorch.errors import SettingError
 
 if TYPE_CHECKING:
+    from tinytorch.records.alarms import Confirmations
     from tinytorch.records.gate_result import GateResult
     from tinytorch.records.settings import GateSettings
 
@@ -31,9 +32,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--against",
-        required=True,
         metavar="REF|RECORD|FILE",
         help="baseline: a git revision, a record's hash (prefix), or a file of exported records",
+    )
+    parser.add_argument(
+        "--confirm",
+        action="store_true",
+        help="look for slowdowns in the history, and measure both commits of each again",
     )
     parser.add_argument(
         "--candidate", metavar="REF", help="measure this revision instead of the working tree"
@@ -89,27 +94,50 @@ def _add_files(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace, output: Output) -> ExitCode:
+    from tinytorch.records.alarms import confirm_suspicions
     from tinytorch.records.gate import run_gate
     from tinytorch.reporting.gate import gate_line
 
-    if options.json and options.markdown == STDOUT:
-        raise SettingError("--json and --markdown - both write to stdout; pass a file to one")
+    _check_usage(options)
     settings = _settings(options)
     _check_writable(options.markdown, options.junit)
     with output.progress("gate", len(settings.targets) or None) as progress:
-        result = run_gate(
-            options.against,
-            settings,
-            candidate=options.candidate,
-            baseline_python=options.baseline_python or "",
-            store=options.store,
-            save=not options.no_save,
-            seed=options.seed,
-            progress=progress,
-            on_result=lambda row: output.say(gate_line(row)),
-        )
+        common: dict[str, Any] = {
+            "store": options.store,
+            "save": not options.no_save,
+            "seed": options.seed,
+            "progress": progress,
+            "on_result": lambda row: output.say(gate_line(row)),
+        }
+        result: GateResult | Confirmations
+        if options.confirm:
+            result = confirm_suspicions(settings, **common)
+        else:
+            result = run_gate(
+                options.against,
+                settings,
+                candidate=options.candidate,
+                baseline_python=options.baseline_python or "",
+                **common,
+            )
     _write_files(options, output, result)
     return _exit_code(result.verdict)
+
+
+def _check_usage(options: argparse.Namespace) -> None:
+    if options.json and options.markdown == STDOUT:
+        raise SettingError("--json and --markdown - both write to stdout; pass a file to one")
+    if options.confirm:
+        others = [
+            name for name in ("against", "candidate", "baseline_python") if vars(options)[name]
+        ]
+        if others:
+            option = others[0].replace("_", "-")
+            raise SettingError(
+                f"--confirm takes both commits from the history; leave out --{option}"
+            )
+    elif not options.against:
+        raise SettingError("name the baseline: --against main; or use --confirm with a history")
 
 
 def _settings(options: argparse.Namespace) -> "GateSettings":
@@ -131,21 +159,25 @@ def _settings(options: argparse.Namespace) -> "GateSettings":
     )
 
 
-def _write_files(options: argparse.Namespace, output: Output, result: "GateResult") -> None:
+def _write_files(
+    options: argparse.Namespace, output: Output, result: "GateResult | Confirmations"
+) -> None:
+    from tinytorch.records.gate_result import GateResult
     from tinytorch.reporting import markdown as renderer
-    from tinytorch.reporting.gate import gate_annotations, gate_document, gate_junit
-    from tinytorch.reporting.terminal import render
+    from tinytorch.reporting.document import document_of
+    from tinytorch.reporting.gate import gate_annotations, gate_junit
 
-    document = gate_document(result)
+    document = document_of(result)
+    as_gate = result if isinstance(result, GateResult) else result.as_gate
     markdown = renderer.write(document)
     if options.markdown == STDOUT:
         output.result(result.to_dict(), markdown.rstrip("\n"))
     else:
-        output.result(result.to_dict(), render(document))
+        output.show(result.to_dict(), document)
     if options.markdown not in (None, STDOUT):
         _write(options.markdown, markdown)
     if options.junit:
-        _write(options.junit, f'<?xml version="1.0" encoding="utf-8"?>\n{gate_junit(result)}')
+        _write(options.junit, f'<?xml version="1.0" encoding="utf-8"?>\n{gate_junit(as_gate)}')
     summary = os.environ.get("GITHUB_STEP_SUMMARY")
     if summary:
         try:
@@ -154,7 +186,7 @@ def _write_files(options: argparse.Namespace, output: Output, result: "GateResul
             output.say(f"the summary of this step was not written: {error}")
     if os.environ.get("GITHUB_ACTIONS"):
         # The runner reads both streams, and stdout may be JSON.
-        sys.stderr.writelines(f"{line}\n" for line in gate_annotations(result))
+        sys.stderr.writelines(f"{line}\n" for line in gate_annotations(as_gate))
 
 
 def _exit_code(verdict: str) -> ExitCode:

@@ -1,38 +1,43 @@
-"""``tinytorch history``: stored records, their trends, and change points."""
+"""``tinytorch history``: stored records, their trends, change points, and those of a team."""
 
 import argparse
+import os
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tinytorch.cli.console import ExitCode, Output
 from tinytorch.cli.options import (
-    add_html_option,
-    add_markdown_option,
+    add_report_options,
     add_store_option,
     check_html_path,
     check_markdown_path,
+    open_page,
     positive_count,
-    shown_or_markdown,
-    write_html,
-    write_markdown,
+    show_result,
+    write_reports,
 )
 from tinytorch.errors import RecordError, SettingError
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
-
     from tinytorch.records.history import SeriesOverview, Trend
     from tinytorch.records.store import RecordStore
+    from tinytorch.reporting.document import Document
 
 HOW_TO_FILL = "`tinytorch bench` and `tinytorch compare --save` add records"
 DEFAULT_LIMIT = 20
+PUSH, PULL = "push", "pull"
 SHOWN_REFUSALS = 5
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "name", nargs="?", metavar="NAME", help="show the trend of this series (default: list all)"
+        "name",
+        nargs="?",
+        metavar="NAME",
+        help="show the trend of this series (default: list all); "
+        "push --to PLACE and pull --from PLACE copy records",
     )
     parser.add_argument(
         "--metric",
@@ -62,13 +67,25 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="verify the hash of every record; exit 1 if one is damaged",
     )
     action.add_argument("--show", metavar="HASH", help="show one record in full")
-    add_html_option(parser)
-    add_markdown_option(parser)
+    _add_sharing(parser)
+    about = "a self-contained HTML report; a folder gets pages of all series"
+    add_report_options(parser, about=about)
+
+
+def _add_sharing(parser: argparse.ArgumentParser) -> None:
+    shared = parser.add_argument_group("a history that a team shares")
+    places = "postgresql://..., a folder, mlflow:URI, or the file of a store"
+    shared.add_argument("--to", metavar="PLACE", help=f"where push copies records: {places}")
+    shared.add_argument("--from", dest="source", metavar="PLACE", help="where pull takes them")
 
 
 def run(options: argparse.Namespace, output: Output) -> ExitCode:
     _check_report(options, output)
-    from tinytorch.records.store import open_store, store_path
+    options.store = _own_copy(options.store, output)
+    if options.to or options.source or options.name in (PUSH, PULL):
+        return _share(options, output)
+    from tinytorch.records.location import store_path
+    from tinytorch.records.store import open_store
 
     path = store_path(options.store)
     if not path.exists() and not options.import_from:
@@ -94,13 +111,14 @@ def _act(options: argparse.Namespace, output: Output, store: "RecordStore") -> E
         return _check(output, store)
     if options.show:
         return _show(options, output, store)
+    if _is_folder(options.html):
+        return _write_pages(options, output, store)
     return _trend(options, output, store) if options.name else _list(options, output, store)
 
 
 def _list(options: argparse.Namespace, output: Output, store: "RecordStore") -> ExitCode:
     from tinytorch.records.history import overview
     from tinytorch.reporting.history import overview_document
-    from tinytorch.reporting.terminal import render
 
     # One more than the limit shows whether there are more.
     found = overview(store, kind=options.kind, metric=options.metric, limit=options.limit + 1)
@@ -115,7 +133,7 @@ def _list(options: argparse.Namespace, output: Output, store: "RecordStore") -> 
     shown = [_with_usual_metric(row) for row in rows]
     usual = [trend for row in shown for trend in row.recent]
     document = overview_document(shown, has_more=has_more)
-    _show_trends(options, output, payload, render(document), usual)
+    _show_trends(options, output, payload, document, usual)
     return ExitCode.FINE
 
 
@@ -130,7 +148,6 @@ def _with_usual_metric(row: "SeriesOverview") -> "SeriesOverview":
 def _trend(options: argparse.Namespace, output: Output, store: "RecordStore") -> ExitCode:
     from tinytorch.records.history import records_named, trends, usual_metric
     from tinytorch.reporting.history import history_document
-    from tinytorch.reporting.terminal import render
 
     records = records_named(store, options.name, kind=options.kind)
     metric = options.metric or usual_metric(records)
@@ -140,20 +157,21 @@ def _trend(options: argparse.Namespace, output: Output, store: "RecordStore") ->
         raise SettingError(
             f"{options.name!r} has no metric {metric!r}; there are: {', '.join(known) or 'none'}"
         )
-    payload = {"store": store.path, "trends": [each.to_dict() for each in found]}
+    payload: dict[str, object] = {
+        "store": store.path,
+        "trends": [each.to_dict() for each in found],
+    }
     document = history_document(found, name=options.name, limit=options.limit)
-    _show_trends(options, output, payload, render(document), found)
+    _show_trends(options, output, payload, document, found)
     return ExitCode.FINE
 
 
 def _show(options: argparse.Namespace, output: Output, store: "RecordStore") -> ExitCode:
     from tinytorch.reporting.history import record_document
-    from tinytorch.reporting.terminal import render
 
     record = store.get(options.show)
-    output.result(
-        {"store": store.path, "record": record.to_dict()}, render(record_document(record))
-    )
+    payload = {"store": store.path, "record": record.to_dict()}
+    output.show(payload, record_document(record))
     return ExitCode.FINE
 
 
@@ -195,8 +213,66 @@ def _import(options: argparse.Namespace, output: Output, store: "RecordStore") -
     return ExitCode.FAILED if done.refused else ExitCode.FINE
 
 
+def _share(options: argparse.Namespace, output: Output) -> ExitCode:
+    """Copy records to a place or from one."""
+    from tinytorch.records.location import store_path
+    from tinytorch.records.sharing import copy_records, opened_place
+    from tinytorch.records.store import open_store
+    from tinytorch.reporting.html.page import report_html
+
+    place = options.to if options.name == PUSH else options.source
+    if options.name not in (PUSH, PULL) or not place or (options.to and options.source):
+        raise SettingError("copy records with `history push --to PLACE` or `pull --from PLACE`")
+    own = store_path(options.store)
+    if options.name == PUSH and not own.exists():
+        raise RecordError(f"there is no {own} yet; {HOW_TO_FILL}")
+    with open_store(options.store) as store, opened_place(place, report=report_html) as other:
+        source, target = (store, other) if options.name == PUSH else (other, store)
+        with output.progress(f"history {options.name}", len(source.hashes())) as progress:
+            done = copy_records(source, target, progress=progress)
+        words = f"{_counted(done.added, 'record')} added to {target.path}, {done.known} known."
+        if done.damaged:
+            output.say(f"{_counted(done.damaged, 'damaged record')} of {source.path} skipped")
+        payload = {"store": store.path, options.name: other.path, **vars(done)}
+        output.result(payload, words)
+    return ExitCode.FAILED if done.damaged else ExitCode.FINE
+
+
+def _own_copy(store: str | None, output: Output) -> str | os.PathLike[str] | None:
+    """Return a store that has what is in a shared folder, or the one that was named."""
+    from tinytorch.records.location import store_path
+    from tinytorch.records.sharing import copy_of_folder
+
+    path = store_path(store)
+    if not isinstance(path, Path) or not path.is_dir():
+        return store
+    with output.progress(f"reading {path}") as progress:
+        return copy_of_folder(path, progress=progress)
+
+
+def _is_folder(path: Path | None) -> bool:
+    """Return whether --html names a folder for many pages: one that is there, or no .html."""
+    return path is not None and (path.is_dir() or not path.suffix)
+
+
+def _write_pages(options: argparse.Namespace, output: Output, store: "RecordStore") -> ExitCode:
+    from tinytorch.reporting.team_pages import INDEX, write_pages
+
+    with output.progress("pages", len(store.series())) as progress:
+        done = write_pages(store, options.html, progress=progress)
+    index = options.html / INDEX
+    words = f"{index}: {done.series} series, {done.made} pages made, {done.removed} removed."
+    output.result({"store": store.path, "index": index, **vars(done)}, words)
+    open_page(index, output, is_wanted=options.open)
+    return ExitCode.FINE
+
+
 def _check_report(options: argparse.Namespace, output: Output) -> None:
-    check_html_path(options.html, is_opened=options.open)
+    if _is_folder(options.html):
+        if options.name or options.kind or options.metric or options.markdown:
+            raise SettingError("a folder gets the pages of all series; give only --store with it")
+    else:
+        check_html_path(options.html, is_opened=options.open)
     check_markdown_path(options.markdown, output)
     others = ("export", "import_from", "check", "show")
     asked = [name for name in others if getattr(options, name)]
@@ -210,20 +286,19 @@ def _show_trends(
     options: argparse.Namespace,
     output: Output,
     payload: dict[str, object],
-    shown: "RenderableType",
+    document: "Document",
     found: "Sequence[Trend]",
 ) -> None:
     if found:
-        shown = shown_or_markdown(options.markdown, found, shown, name=options.name or "")
-    output.result(payload, shown)
+        show_result(options, output, payload, found, document=document, name=options.name or "")
+    else:
+        output.show(payload, document)
     _write_reports(options, output, found)
 
 
 def _write_reports(options: argparse.Namespace, output: Output, found: "Sequence[Trend]") -> None:
     if found:
-        name = options.name or ""
-        write_markdown(options.markdown, found, output, name=name)
-        write_html(options.html, found, output, is_opened=options.open, name=name)
+        write_reports(options, output, found, name=options.name or "")
         return
     for file in (options.html, options.markdown):
         if file is not None:

@@ -28,7 +28,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace, output: Output) -> ExitCode:
     from tinytorch.reporting.machine import machine_document
-    from tinytorch.reporting.terminal import render
 
     if options.kernels:
         return _show_kernels(options, output)
@@ -36,8 +35,7 @@ def run(options: argparse.Namespace, output: Output) -> ExitCode:
         _import_torch()
     ceilings = _measure(options, output)
     environment = describe_environment()
-    shown = render(machine_document(environment, ceilings))
-    output.result(_payload(environment, ceilings), shown)
+    output.show(_payload(environment, ceilings), machine_document(environment, ceilings))
     return ExitCode.FINE
 
 

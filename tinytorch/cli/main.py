@@ -5,7 +5,6 @@ import os
 import sys
 import traceback
 from collections.abc import Sequence
-from difflib import get_close_matches
 from importlib import import_module
 from io import TextIOWrapper
 from typing import NamedTuple, Protocol, cast
@@ -13,7 +12,8 @@ from typing import NamedTuple, Protocol, cast
 from tinytorch import __version__
 from tinytorch.cli.console import ExitCode, Output, exit_code_for, throw_away_output
 from tinytorch.cli.options import add_common_options
-from tinytorch.errors import TinyTorchError
+from tinytorch.errors import TinyTorchError, did_you_mean
+from tinytorch.reading import as_plain
 
 
 class Command(NamedTuple):
@@ -25,6 +25,7 @@ class Command(NamedTuple):
 
 COMMANDS = {
     "tour": Command("tinytorch.cli.tour", "demonstrate profiling and optimizing on small models"),
+    "new": Command("tinytorch.cli.new", "write a workload file to fill in, which runs at once"),
     "machine": Command(
         "tinytorch.cli.machine", "measure peak FLOP/s and bandwidth of this machine"
     ),
@@ -36,11 +37,19 @@ COMMANDS = {
     "optimize": Command(
         "tinytorch.cli.optimize", "try optimizations and recommend those that measurably help"
     ),
+    "export": Command(
+        "tinytorch.cli.export", "write a model for ONNX Runtime, OpenVINO or AOTInductor"
+    ),
     "compare": Command("tinytorch.cli.compare", "compare the speed and accuracy of two models"),
     "bench": Command("tinytorch.cli.bench", "run a benchmark suite, each entry in a fresh process"),
+    "sweep": Command(
+        "tinytorch.cli.sweep", "run the trials of a suite here or on the machines of a cluster"
+    ),
     "gate": Command("tinytorch.cli.gate", "fail on a performance or accuracy regression"),
     "history": Command("tinytorch.cli.history", "list records, show trends and change points"),
+    "monitor": Command("tinytorch.cli.monitor", "show what a running service does"),
     "compete": Command("tinytorch.cli.compete", "enter, judge and rank competition entries"),
+    "learn": Command("tinytorch.cli.learn", "build the tools yourself in labs, with checks"),
     "report": Command("tinytorch.cli.report", "show a stored result as text, Markdown or HTML"),
 }
 
@@ -56,6 +65,8 @@ class CommandModule(Protocol):
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code."""
     arguments = sys.argv[1:] if argv is None else list(argv)
+    if argv is None and any(":" in each for each in arguments):
+        hide_secrets_of_process(arguments)
     if isinstance(sys.stdout, TextIOWrapper):
         # A terminal or file that cannot show a letter shows a question mark instead of failing.
         sys.stdout.reconfigure(errors="replace")
@@ -73,6 +84,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         traceback.print_exc()
         return ExitCode.CRASHED
     return code
+
+
+def hide_secrets_of_process(arguments: Sequence[str]) -> None:
+    """Hide passwords of addresses among the arguments from those who list processes."""
+    from tinytorch.records.location import address_of, is_address, overwrite_arguments
+
+    words = [word.partition("=")[2] if word.startswith("--") else word for word in arguments]
+    overwrite_arguments([s for word in words if is_address(word) for s in address_of(word).secrets])
 
 
 def build_parser(requested: str | None = None) -> argparse.ArgumentParser:
@@ -111,7 +130,9 @@ def _run(arguments: list[str]) -> int:
     if options.command is None:
         parser.print_help(sys.stderr)
         return ExitCode.USAGE
-    output = Output(options.command, as_json=options.json, quiet=options.quiet)
+    output = Output(
+        options.command, as_json=options.json, quiet=options.quiet, verbose=options.verbose
+    )
     code = _load(options.command).run(options, output)
     return ExitCode.INVALID if output.faults and code == ExitCode.FINE else code
 
@@ -125,16 +146,13 @@ def _as_sentence(summary: str) -> str:
 
 
 def _unknown_command(word: str) -> str:
-    near = get_close_matches(word, COMMANDS, n=1)
-    if near:
-        return f"no command {word!r}; did you mean {near[0]!r}?"
-    return f"no command {word!r}; there are: {', '.join(COMMANDS)}"
+    return f"no command {word!r}; {did_you_mean(word, COMMANDS)}"
 
 
 def _after_error(error: TinyTorchError) -> ExitCode:
     if os.environ.get("TINYTORCH_DEBUG") == "1":
         traceback.print_exception(error)
-    in_one_line = " ".join(str(error).split())
+    in_one_line = as_plain(" ".join(str(error).split()))
     sys.stderr.write(f"tinytorch: error: {in_one_line}\n")
     return exit_code_for(error)
 

@@ -13,10 +13,10 @@ from tinytorch.cli.options import (
     add_html_option,
     add_markdown_option,
     add_store_option,
-    check_html_path,
-    check_markdown_path,
+    check_reports,
     check_writable,
-    shown_or_markdown,
+    show_result,
+    whole_numbers,
     write_file,
     write_html,
     write_markdown,
@@ -49,6 +49,7 @@ class AttemptWatch:
         self._output, self._progress = output, progress
         self._goal, self._limits = goal, limits
         self._attempts: list[Attempt] = []
+        self._told: Attempt | None = None
 
     def advance(self, steps: int = 1) -> None:
         self._progress.advance(steps)
@@ -65,7 +66,7 @@ class AttemptWatch:
         from tinytorch.tuning.records import is_from_before
 
         self._attempts.append(attempt)
-        if sys.stderr.isatty():
+        if sys.stderr.isatty() or attempt.lacked_time:  # the result counts what was not tried
             return
         words = f"{attempt.outcome}: {attempt.reason}"
         if attempt.comparison is not None:
@@ -74,8 +75,9 @@ class AttemptWatch:
                 words += f"; {attempt.outcome}: {attempt.reason}"
         before = ", from an earlier run" if is_from_before(attempt) else ""
         best = self._best()
-        known = f"; best: {best.name}, {self._phrase(best)}" if best else ""
-        self._output.say(f"{attempt.name}: {words}{before}{known}")
+        is_new = best is not None and best is not self._told
+        self._told = best
+        self._output.say(f"{attempt.name}: {words}{before}{'; the best so far' if is_new else ''}")
 
     def _best(self) -> "Attempt | None":
         from tinytorch.tuning.ranking import best_of
@@ -130,6 +132,12 @@ def _add_goal(group: argparse._ArgumentGroup) -> None:
         "--goal", choices=GOALS, default="latency", help="quantity to improve (default latency)"
     )
     group.add_argument(
+        "--data",
+        type=Path,
+        metavar="FILE",
+        help="texts to judge an hf:PATH model by: JSON lines with text and label",
+    )
+    group.add_argument(
         "--max-accuracy-drop",
         type=_amount,
         default=0.01,
@@ -181,6 +189,12 @@ def _add_trying(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--no-combinations", action="store_true", help="try each optimization on its own only"
     )
+    for axis, words in (("batch", "batch sizes"), ("sequence", "sequence lengths")):
+        group.add_argument(
+            f"--{axis}",
+            metavar="N,N,...",
+            help=f"also compare the best attempts at these {words}, within 30%% of the budget",
+        )
     group.add_argument(
         "--list",
         action="store_true",
@@ -194,7 +208,7 @@ def _add_keeping(group: argparse._ArgumentGroup) -> None:
         type=Path,
         metavar="PATH",
         help=f"write the recommended model: one file if PATH ends in {WEIGHTS_FILE}, else a "
-        "folder; tinytorch.tuning.saving.load_optimized reads it",
+        "folder with load.py and README.md; tinytorch.load_optimized reads it",
     )
     group.add_argument(
         "--snippet", type=Path, metavar="FILE", help="write a script that reproduces the result"
@@ -212,18 +226,16 @@ def run(options: argparse.Namespace, output: Output) -> ExitCode:
     _check(options, output)
     from tinytorch.models.targets import load_workload
 
-    workload = None if options.target is None else load_workload(options.target)
+    target = options.target
+    workload = None if target is None else load_workload(target, data=options.data)
     if options.list:
         return _list(options, output, workload)
     assert workload is not None
     result, record = _optimize(options, output, workload)
     code = _exit_code(result)
-    from tinytorch.reporting.optimization import optimization_document
-    from tinytorch.reporting.terminal import render
-
     payload = {"target": options.target, "exit_code": int(code), "record": record}
-    shown = shown_or_markdown(options.markdown, result, render(optimization_document(result)))
-    output.result({**payload, "optimization": result.to_dict()}, shown)
+    payload["optimization"] = result.to_dict()
+    show_result(options, output, payload, result, is_stored=record is not None)
     _write_files(options, output, result, workload)
     return code
 
@@ -246,6 +258,8 @@ def _optimize(
             only=options.only,
             skip=options.skip,
             combinations=not options.no_combinations,
+            batch=whole_numbers(options.batch, "--batch") or (),
+            sequence=whole_numbers(options.sequence, "--sequence") or (),
             store=store,
             resume=not options.restart,
             seed=options.seed,
@@ -254,6 +268,11 @@ def _optimize(
             on_attempt=watch.hear,
             on_note=output.say,
         )
+        if options.save is not None and result.recommended is not None:
+            from tinytorch.tuning.saving import with_process_memory
+
+            progress.describe("memory of the process")
+            result = with_process_memory(result, workload)
         record = None if store is None else _record_of(store, result)
         if store is not None and record is not None:
             output.say(f"stored as {record[:12]} in {store.path}")
@@ -355,11 +374,15 @@ def _write_snippet(options: argparse.Namespace, result: "Optimization", output: 
 def _save(path: Path | None, result: "Optimization", workload: "Workload", output: Output) -> None:
     if path is None:
         return
+    from tinytorch.reporting.optimization_words import loading_words
     from tinytorch.reporting.quantities import bytes_text
     from tinytorch.tuning.saving import save_optimized
 
     saved = save_optimized(result, path, workload=workload)
-    output.say(f"wrote {saved.path}: {bytes_text(saved.nbytes)}, {saved.format}")
+    loading = loading_words(result, str(path))
+    output.say(
+        f"wrote {saved.path}: {bytes_text(saved.nbytes)}, {saved.format}; {loading} loads it"
+    )
     for note in saved.notes:
         output.say(note)
 
@@ -415,10 +438,11 @@ def _check(options: argparse.Namespace, output: Output) -> None:
         seed=options.seed,
     )
     find_entries([*options.only, *options.skip])
+    for axis in ("batch", "sequence"):
+        whole_numbers(getattr(options, axis), f"--{axis}")
     if options.list and any((options.html, options.markdown, options.snippet, options.save)):
         raise SettingError("--list cannot be combined with options that write a file")
-    check_html_path(options.html, is_opened=options.open)
-    check_markdown_path(options.markdown, output)
+    check_reports(options, output)
     if options.snippet is not None:
         check_writable(options.snippet)
     if options.save is not None:

@@ -4,6 +4,7 @@ import argparse
 import math
 import os
 import webbrowser
+from collections.abc import Mapping
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import TYPE_CHECKING, Any
@@ -13,9 +14,9 @@ from tinytorch.core.files import write_atomically
 from tinytorch.errors import SettingError
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
+    from tinytorch.reporting.document import Document
 
-TARGET_FORMS = "mlp, cnn, gpt, file.py:factory or package.module:factory"
+TARGET_FORMS = "mlp, cnn, gpt, file.py:factory, package.module:factory or hf:PATH"
 
 # ---------------------------------------------------------------- ``--json``, ``--quiet`` and
 # ``--seed``: the options of every command, also inside of one
@@ -43,6 +44,12 @@ def add_common_options(parser: argparse.ArgumentParser, *, is_inner: bool = Fals
         action="store_true",
         default=otherwise(False),
         help="suppress messages and progress",
+    )
+    common.add_argument(
+        "--verbose",
+        action="store_true",
+        default=otherwise(False),
+        help="print all of the result, not only the verdict and what it rests on",
     )
     common.add_argument(
         "--seed",
@@ -125,13 +132,13 @@ def variable(text: str) -> tuple[str, str]:
     return name, value
 
 
-def whole_numbers(text: str | None) -> tuple[int, ...] | None:
-    """Parse --sizes, such as 8,16,32; None stays None."""
+def whole_numbers(text: str | None, option: str = "--sizes") -> tuple[int, ...] | None:
+    """Parse the value of an option such as --sizes 8,16,32; None stays None."""
     if text is None:
         return None
     words = text.replace(",", " ").split()
     if not words or not all(word.isdecimal() for word in words):
-        raise SettingError(f"--sizes {text!r}; pass integers, such as 8,16,32")
+        raise SettingError(f"{option} {text!r}; pass integers, such as 8,16,32")
     return tuple(int(word) for word in words)
 
 
@@ -173,11 +180,11 @@ def write_file(path: Path, text: str, output: Output) -> None:
 # a result as one HTML file, for the commands that have one
 
 
-def add_html_option(parser: argparse.ArgumentParser) -> None:
+def add_html_option(
+    parser: argparse.ArgumentParser, *, about: str = "a self-contained HTML report"
+) -> None:
     report = parser.add_argument_group("report")
-    report.add_argument(
-        "--html", type=Path, metavar="FILE", help="write a self-contained HTML report"
-    )
+    report.add_argument("--html", type=Path, metavar="FILE", help=f"write {about}")
     report.add_argument("--open", action="store_true", help="open that report in a browser")
 
 
@@ -192,7 +199,7 @@ def check_html_path(path: Path | None, *, is_opened: bool = False) -> None:
 def add_store_option(parser: argparse._ActionsContainer) -> None:
     parser.add_argument(
         "--store",
-        metavar="FILE",
+        metavar="FILE|URL",
         help="the record store (default: $TINYTORCH_RECORDS, or this project's)",
     )
 
@@ -209,11 +216,13 @@ def write_html(
     from tinytorch.reporting.html.page import report_html
 
     write_file(path, report_html(result, **context), output)
-    if is_opened:
-        _open(path, output)
+    open_page(path, output, is_wanted=is_opened)
 
 
-def _open(path: Path, output: Output) -> None:
+def open_page(path: Path, output: Output, *, is_wanted: bool) -> None:
+    """Open a page in a browser, if that was requested."""
+    if not is_wanted:
+        return
     try:
         has_opened = webbrowser.open(path.absolute().as_uri())
     except webbrowser.Error:
@@ -242,16 +251,6 @@ def check_markdown_path(path: str | None, output: Output) -> None:
         check_writable(Path(path))
 
 
-def shown_or_markdown(
-    path: str | None, result: Any, shown: "RenderableType", **context: Any
-) -> "RenderableType":
-    """Return what a command prints: Markdown for ``--markdown -``, else `shown`.
-
-    `context` goes to :func:`tinytorch.reporting.markdown.report_markdown`.
-    """
-    return _markdown(result, **context).rstrip("\n") if path == STDOUT else shown
-
-
 def write_markdown(path: str | None, result: Any, output: Output, **context: Any) -> None:
     """Write a result as Markdown if `path` names a file."""
     if path not in (None, STDOUT):
@@ -262,3 +261,58 @@ def _markdown(result: Any, **context: Any) -> str:
     from tinytorch.reporting.markdown import report_markdown
 
     return report_markdown(result, **context)
+
+
+def add_report_options(
+    parser: argparse.ArgumentParser,
+    group: argparse._ActionsContainer | None = None,
+    *,
+    about: str = "a self-contained HTML report",
+) -> None:
+    """Add ``--html``, ``--open`` and, in its group, ``--markdown``."""
+    add_html_option(parser, about=about)
+    add_markdown_option(group or parser)
+
+
+def check_reports(options: argparse.Namespace, output: Output) -> None:
+    """Raise unless the reports can be written, before anything is measured."""
+    check_html_path(options.html, is_opened=options.open)
+    check_markdown_path(options.markdown, output)
+
+
+# ---------------------------------------------------------------- a result: printed, then written
+# to the files that were asked for
+
+AGAIN = "tinytorch report last --verbose, or --html page.html for the page"
+"""How to see more of a result that is in the store."""
+
+
+def show_result(
+    options: argparse.Namespace,
+    output: Output,
+    payload: Mapping[str, object],
+    result: Any,
+    *,
+    document: "Document | None" = None,
+    is_stored: bool = False,
+    **context: Any,
+) -> None:
+    """Print a result: its document, or Markdown for ``--markdown -``.
+
+    `context` goes to its builder; `document` is one already built.
+    """
+    if options.markdown == STDOUT:
+        output.result(payload, _markdown(result, **context).rstrip("\n"))
+        return
+    from tinytorch.reporting.document import document_of
+
+    more = f"--verbose; the page is {options.html}"
+    if options.html is None:
+        more = AGAIN if is_stored else "--verbose, or --html FILE for a page"
+    output.show(payload, document or document_of(result, **context), more=more)
+
+
+def write_reports(options: argparse.Namespace, output: Output, result: Any, **context: Any) -> None:
+    """Write the files of ``--markdown FILE`` and ``--html FILE``."""
+    write_markdown(options.markdown, result, output, **context)
+    write_html(options.html, result, output, is_opened=options.open, **context)

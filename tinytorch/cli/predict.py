@@ -2,15 +2,13 @@
 
 import argparse
 
-from tinytorch.cli.console import ExitCode, Output
-from tinytorch.cli.options import whole_numbers
+from tinytorch.cli.console import CODE_IF, ExitCode, Output
+from tinytorch.cli.options import TARGET_FORMS, whole_numbers
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add what to measure, which axis, and which size to predict."""
-    parser.add_argument(
-        "target", metavar="TARGET", help="mlp, cnn, gpt, file.py:factory or package.module:factory"
-    )
+    parser.add_argument("target", metavar="TARGET", help=TARGET_FORMS)
     parser.add_argument(
         "--axis",
         default="batch",
@@ -39,7 +37,6 @@ def run(options: argparse.Namespace, output: Output) -> ExitCode:
     from tinytorch.models.targets import load_workload
     from tinytorch.profiling.size_scaling import measure_scaling
     from tinytorch.reporting.document import document_of
-    from tinytorch.reporting.terminal import render
 
     workload = load_workload(options.target)
     with output.progress(f"{workload.name}: measuring") as progress:
@@ -52,7 +49,5 @@ def run(options: argparse.Namespace, output: Output) -> ExitCode:
             budget_s=options.budget,
             progress=progress,
         )
-    output.result({"scaling": scaling.to_dict()}, render(document_of(scaling)))
-    if not options.check:
-        return ExitCode.FINE
-    return {True: ExitCode.FINE, False: ExitCode.FAILED, None: ExitCode.INCONCLUSIVE}[scaling.holds]
+    output.show({"scaling": scaling.to_dict()}, document_of(scaling))
+    return CODE_IF[scaling.holds if options.check else True]

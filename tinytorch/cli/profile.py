@@ -3,6 +3,7 @@
 import argparse
 import json
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,17 +12,19 @@ from tinytorch.cli.options import (
     TARGET_FORMS,
     add_html_option,
     add_markdown_option,
-    check_html_path,
-    check_markdown_path,
+    check_reports,
     check_writable,
-    shown_or_markdown,
+    show_result,
+    whole_numbers,
     write_file,
     write_html,
     write_markdown,
 )
-from tinytorch.errors import SettingError
+from tinytorch.errors import SettingError, TinyTorchError
 
 if TYPE_CHECKING:
+    from tinytorch.models.workload import Workload
+    from tinytorch.profiling.generation_speed import GenerationSpeed
     from tinytorch.profiling.profile import Profile
 
 OPTIMIZERS = ("sgd", "adam", "adamw", "none")
@@ -55,6 +58,12 @@ def _add_measuring(group: argparse._ArgumentGroup) -> None:
         "--budget", type=float, default=3.0, metavar="S", help="time budget in seconds (default 3)"
     )
     group.add_argument(
+        "--batches",
+        default="1,4,16",
+        metavar="N,N",
+        help="batch sizes of a target that generates (default 1,4,16)",
+    )
+    group.add_argument(
         "--no-ceilings",
         action="store_true",
         help="do not measure the machine's ceilings; omits the roofline",
@@ -69,9 +78,7 @@ def _add_measuring(group: argparse._ArgumentGroup) -> None:
 def _add_showing(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--depth", type=int, metavar="N", help="show N levels of layers")
     group.add_argument("--expand", action="store_true", help="show repeated blocks individually")
-    group.add_argument(
-        "--top", type=int, default=8, metavar="N", help="rows in the other tables (default 8)"
-    )
+    group.add_argument("--top", type=int, metavar="N", help="rows in the other tables (default 8)")
     group.add_argument("--trace", type=Path, metavar="FILE", help="write a Chrome trace")
     group.add_argument(
         "--speedscope", type=Path, metavar="FILE", help="write a profile for speedscope.app"
@@ -96,6 +103,7 @@ def run(options: argparse.Namespace, output: Output) -> ExitCode:
 
     workloads = [load_workload(target) for target in options.targets]
     profiles: list[Profile] = []
+    speeds: list[tuple[GenerationSpeed, ...]] = []
     try:
         with output.progress("profile", total=len(workloads)) as progress:
             for workload in workloads:
@@ -110,19 +118,44 @@ def run(options: argparse.Namespace, output: Output) -> ExitCode:
                     progress=progress,
                 )
                 profiles.append(profile)
+                speeds.append(_generation(options, workload, output))
                 progress.advance()
     finally:
         # Finished profiles are shown, also when a later target fails or after Ctrl-C.
         if profiles:
-            _show(options, output, profiles)
+            _show(options, output, profiles, speeds)
     return ExitCode.FINE
 
 
-def _show(options: argparse.Namespace, output: Output, profiles: "Sequence[Profile]") -> None:
+def _generation(
+    options: argparse.Namespace, workload: "Workload", output: Output
+) -> "tuple[GenerationSpeed, ...]":
+    """Return the speed of generation, of a target whose call generates.
+
+    The profile is shown also where that cannot be measured, as of a text of one token.
+    """
+    if workload.generating is None or options.training:
+        return ()
+    from tinytorch.profiling.generation_speed import measure_generation
+
+    batches = whole_numbers(options.batches, "--batches") or ()
+    settings = {"batches": batches, "budget_s": options.budget, "seed": options.seed}
+    try:
+        return measure_generation(workload, **settings)
+    except TinyTorchError as error:
+        output.say(f"speed of generation is not measured: {error}")
+        return ()
+
+
+def _show(
+    options: argparse.Namespace,
+    output: Output,
+    profiles: "Sequence[Profile]",
+    speeds: "Sequence[tuple[GenerationSpeed, ...]]",
+) -> None:
     from tinytorch.profiling.hardware import estimate_on
-    from tinytorch.reporting.profile import profile_document, profiles_document
+    from tinytorch.reporting.profile import TOP, profile_document, profiles_document
     from tinytorch.reporting.profile_export import chrome_trace, speedscope
-    from tinytorch.reporting.terminal import render
     from tinytorch.tuning.advise import advise
 
     advice = [advise(profile) for profile in profiles]
@@ -134,25 +167,30 @@ def _show(options: argparse.Namespace, output: Output, profiles: "Sequence[Profi
         "profiles": [profile.to_dict() for profile in profiles],
         "advice": [[each.to_dict() for each in found] for found in advice],
     }
+    if any(speeds):
+        payload["generation"] = [[each.to_dict() for each in found] for found in speeds]
     if estimates:
         payload["estimates"] = [estimate.to_dict() for estimate in estimates]
+    top = options.top or TOP
+    if options.depth is not None or options.top or options.expand:
+        output = replace(output, verbose=True)  # these are about the tables that brevity omits
     about = {
-        "top": options.top,
+        "top": top,
         "depth": options.depth,
-        "advice": advice[0][: options.top],
+        "advice": advice[0][:top],
         "estimate": estimates[0] if estimates else None,
+        "generation": speeds[0] if speeds else (),
     }
     document = (
         profiles_document(profiles, estimates=estimates)
         if len(options.targets) > 1
         else profile_document(profiles[0], expand=options.expand, **about)
     )
-    shown = shown_or_markdown(options.markdown, profiles[0], render(document), **about)
-    output.result(payload, shown)
+    show_result(options, output, payload, profiles[0], document=document, **about)
     write_markdown(options.markdown, profiles[0], output, **about)
     _write(options.trace, lambda: chrome_trace(profiles[0]), output)
     _write(options.speedscope, lambda: speedscope(profiles[0]), output)
-    about = {"advice": advice[0], "estimate": about["estimate"]}
+    about = {name: about[name] for name in ("estimate", "generation")} | {"advice": advice[0]}
     write_html(options.html, profiles[0], output, is_opened=options.open, **about)
 
 
@@ -168,6 +206,7 @@ def _check(options: argparse.Namespace, output: Output) -> None:
         value = getattr(options, name)
         if value is not None and value < limit:
             raise SettingError(f"--{name} {value}; it must be at least {limit}")
+    whole_numbers(options.batches, "--batches")
     if not options.budget > 0:
         raise SettingError(f"--budget {options.budget:g} is not above 0")
     for name in ("trace", "speedscope", "html", "markdown"):
@@ -176,8 +215,7 @@ def _check(options: argparse.Namespace, output: Output) -> None:
             raise SettingError(f"--{name} needs a single target, got {options.targets}")
         if path is not None and name in ("trace", "speedscope"):
             check_writable(path)
-    check_html_path(options.html, is_opened=options.open)
-    check_markdown_path(options.markdown, output)
+    check_reports(options, output)
     if options.on is not None:
         from tinytorch.profiling.hardware import find_device
 

@@ -7,20 +7,15 @@ from typing import TYPE_CHECKING
 
 from tinytorch.cli.console import ExitCode, Output
 from tinytorch.cli.options import (
-    add_html_option,
-    add_markdown_option,
+    add_report_options,
     add_store_option,
-    check_html_path,
-    check_markdown_path,
-    shown_or_markdown,
-    write_html,
-    write_markdown,
+    check_reports,
+    show_result,
+    write_reports,
 )
 from tinytorch.errors import RecordError
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
-
     from tinytorch.reporting.kept_results import KeptResult
 
 LAST, STDIN = "last", "-"
@@ -39,23 +34,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         f"optimize or compare ({STDIN} for stdin)",
     )
     add_store_option(parser)
-    add_markdown_option(parser)
-    add_html_option(parser)
+    add_report_options(parser)
 
 
 def run(options: argparse.Namespace, output: Output) -> ExitCode:
-    check_html_path(options.html, is_opened=options.open)
-    check_markdown_path(options.markdown, output)
+    check_reports(options, output)
     kept = _find(options)
-    shown = shown_or_markdown(options.markdown, kept.result, _rendered(kept), **kept.context)
-    output.result(_payload(kept), shown)
-    write_markdown(options.markdown, kept.result, output, **kept.context)
-    write_html(options.html, kept.result, output, is_opened=options.open, **kept.context)
+    show_result(options, output, _payload(kept), kept.result, **kept.context)
+    write_reports(options, output, kept.result, **kept.context)
     return ExitCode.FINE
 
 
 def _find(options: argparse.Namespace) -> "KeptResult":
-    from tinytorch.records.store import open_store, store_path
+    from tinytorch.records.location import store_path
+    from tinytorch.records.store import open_store
     from tinytorch.reporting.kept_results import (
         last_result,
         result_in_file,
@@ -79,13 +71,6 @@ def _find(options: argparse.Namespace) -> "KeptResult":
 def _is_file(text: str) -> bool:
     """Return whether this is a path: a hash has no dot and no slash."""
     return Path(text).suffix != "" or "/" in text or Path(text).is_file()
-
-
-def _rendered(kept: "KeptResult") -> "RenderableType":
-    from tinytorch.reporting.document import document_of
-    from tinytorch.reporting.terminal import render
-
-    return render(document_of(kept.result, **kept.context))
 
 
 def _payload(kept: "KeptResult") -> dict[str, object]:

@@ -1,4 +1,4 @@
-"""``tinytorch tour``: profile and optimize two trained models of the zoo, step by step."""
+"""``tinytorch tour``: make trained models of the zoo faster and smaller, step by step."""
 
 import argparse
 import sys
@@ -13,11 +13,9 @@ from tinytorch.cli.options import check_writable, write_html
 from tinytorch.errors import SettingError
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
-
     from tinytorch.reporting.document import Document
     from tinytorch.tuning.attempt import Attempt
-    from tinytorch.tuning.tour import Introduction, Stop, Visit
+    from tinytorch.tuning.tour import Introduction, Stop, Visit, Writing
 
 REPORT = "tinytorch-tour.html"
 
@@ -39,19 +37,21 @@ def run(options: argparse.Namespace, output: Output) -> ExitCode:
     from tinytorch.reporting.tour import ending_document
     from tinytorch.tuning.tour import take_tour
 
-    output.say("Two trained models are profiled and optimized: about two minutes.")
+    output.say("Three trained models, made faster and smaller where that works: below two minutes.")
     guide = _Guide(output)
     tour = take_tour(
         options.seed,
         watch=guide.watch,
         on_introduction=guide.introduce,
+        on_writing=guide.write,
         on_attempt=guide.hear,
         on_visit=guide.tell,
     )
     write_html(path, tour, output, is_opened=options.open)
     where = str(path.absolute())
-    guide.show(_rendered(ending_document(tour)))
-    guide.show(f"Everything in detail: {where}")  # as text: a path is not to be broken
+    guide.show(ending_document(tour))
+    if not output.as_json:
+        output.result({}, f"Everything in detail: {where}")  # as text: a path is not to be broken
     if output.as_json:
         output.result({**tour.to_dict(), "report": where}, "")
     return ExitCode.INTERRUPTED if tour.was_interrupted else ExitCode.FINE
@@ -64,21 +64,34 @@ class _Guide:
         self._output = output
         self._told = 0
 
-    def show(self, chapter: "RenderableType") -> None:
-        """Print a chapter; JSON is printed at the end instead."""
+    def show(self, chapter: "Document") -> None:
+        """Print a chapter, with a blank line after it; JSON is printed at the end instead."""
+        from rich.console import Group
+
+        from tinytorch.reporting.terminal import render
+
         if not self._output.as_json:
-            self._output.result({}, chapter)
+            rendered = render(chapter, is_brief=not self._output.verbose)
+            self._output.result({}, Group(rendered, ""))
             sys.stdout.flush()
 
     def introduce(self, introduction: "Introduction") -> None:
         from tinytorch.reporting.tour import introduction_document
 
-        self.show(_rendered(introduction_document(introduction)))
+        self.show(introduction_document(introduction))
+
+    def write(self, writing: "Writing") -> None:
+        from tinytorch.reporting.tour import writing_document
+
+        self._told += 1
+        self.show(writing_document(self._told, writing))
 
     @contextmanager
-    def watch(self, stop: "Stop") -> Iterator[Progress]:
-        with self._output.progress(stop.target) as progress:
-            yield _Named(stop.target, progress)
+    def watch(self, name: str) -> Iterator[Progress]:
+        if not sys.stderr.isatty():
+            self._output.say(f"{name} ...")
+        with self._output.progress(name) as progress:
+            yield _Named(name, progress)
 
     def hear(self, stop: "Stop", attempt: "Attempt") -> None:
         """Report an attempt on stderr where no bar is drawn."""
@@ -92,16 +105,7 @@ class _Guide:
         from tinytorch.reporting.tour import visit_document
 
         self._told += 1
-        self.show(_rendered(visit_document(self._told, visit)))
-
-
-def _rendered(document: "Document") -> "RenderableType":
-    """Return a chapter with a blank line after it."""
-    from rich.console import Group
-
-    from tinytorch.reporting.terminal import render
-
-    return Group(render(document), "")
+        self.show(visit_document(self._told, visit))
 
 
 class _Named:
@@ -128,7 +132,8 @@ def _report_path(wanted: Path | None, output: Output) -> Path:
     except SettingError as error:
         if wanted is not None:
             raise
-        path = Path(tempfile.gettempdir(), REPORT)
+        # A folder that nobody else has: a name that is known beforehand may be a planted link.
+        path = Path(tempfile.mkdtemp(prefix="tinytorch-tour-"), REPORT)
         output.say(f"{error}; the report goes to {path}")
         check_writable(path)
     return path

@@ -12,23 +12,9 @@ import numpy as np
 import numpy.typing as npt
 
 from tinytorch.codec import Coded
-from tinytorch.errors import SettingError
+from tinytorch.errors import SettingError, check_number
 from tinytorch.measure.estimate import INCONCLUSIVE
 from tinytorch.measure.samples import student_t_quantile
-
-__all__ = [
-    "INCONCLUSIVE",
-    "NOT_WORSE",
-    "WORSE",
-    "AccuracyComparison",
-    "about_sample_size",
-    "compare_accuracy",
-    "examples_if_nothing_is_lost",
-    "is_equally_good",
-    "paired_difference_bounds",
-    "untouched_share_bound",
-]
-
 
 # ---------------------------------------------------------------- bounds for the difference of two
 # shares that were observed on the same examples
@@ -53,8 +39,7 @@ def paired_difference_bounds(
     """
     if gained < 0 or lost < 0 or count < 1 or gained + lost > count:
         raise SettingError(f"{gained} gained and {lost} lost of {count}; that cannot be")
-    if not 0.5 < confidence < 1:
-        raise SettingError(f"confidence={confidence}; it must lie between 0.5 and 1")
+    check_number("confidence", confidence, above=0.5, below=1)
     low = _lower_bound(gained, lost, count, confidence)
     return low, -_lower_bound(lost, gained, count, confidence)
 
@@ -107,8 +92,14 @@ MOST_FREEDOM = 2000
 """Beyond, Student's quantile changes by less than 0.1%; the larger one is used."""
 FEW_EXAMPLES = 30
 """With fewer, a long tail of the differences may hide."""
+MOST_FEW = 30
+"""Of so many losses and more, the normal distribution knows the frequency."""
 ALIKE = 1e-6
-"""Differences that spread by less than this share of the range of the scores are the same."""
+"""Differences that spread by less than this share of the largest possible one are the same."""
+ROUNDED = 1e-5
+"""A share that is a hair above 1, as a cosine of float32 may be, is one."""
+UNSEEN_TIMES = 20
+"""How many times the largest difference an example may lose unseen, where scores have no end."""
 OTHER_SCALE = 20
 """From this factor on, scores beside ones between 0 and 1 are likely percentages."""
 MOST_EXAMPLES = 10**9
@@ -146,10 +137,8 @@ class AccuracyComparison(Coded):
                 f"{len(baseline)} scores of the baseline but {len(candidate)} of the candidate; "
                 "score both on the same examples, in the same order"
             )
-        if not (math.isfinite(self.margin) and self.margin >= 0):
-            raise SettingError(f"margin={self.margin}; it must be zero or a positive number")
-        if not 0.5 < self.confidence < 1:
-            raise SettingError(f"confidence={self.confidence}; it must lie between 0.5 and 1")
+        check_number("margin", self.margin, least=0)
+        check_number("confidence", self.confidence, above=0.5, below=1)
         _check_baseline(baseline)
         _check_scale(baseline, candidate)
 
@@ -221,15 +210,27 @@ class AccuracyComparison(Coded):
             lost = min(lost, count - gained)  # rounding may add up to more than all
             return paired_difference_bounds(gained, lost, count, confidence=self.confidence)
         low, high = (
-            _lower_bound_of_mean(each, self._score_range, self.confidence, count)
+            _lower_bound_of_mean(each, self._reach, self.confidence, count)
             for each in (self._differences, -self._differences)
         )
         return low, -high
 
     @cached_property
-    def _score_range(self) -> float:
+    def _reach(self) -> float:
+        """How much an example may lose that was not seen.
+
+        Scores between 0 and 1 may fall to 0. Others, which have no end, may lose many times the
+        largest difference that was seen, but not more than their range; all of it where nothing
+        differs.
+        """
         both = self.baseline_scores + self.candidate_scores
-        return max(both) - min(both)
+        low, high = min(both), max(both)
+        is_share = min(self.baseline_scores) >= 0 and max(self.baseline_scores) <= 1 + ROUNDED
+        if is_share and low < high:
+            return high - min(low, 0.0)
+        largest = float(np.abs(self._differences).max())
+        is_same = largest <= ALIKE * (high - low)
+        return high - low if is_same else min(high - low, UNSEEN_TIMES * largest)
 
     @property
     def verdict(self) -> str:
@@ -298,7 +299,7 @@ class AccuracyComparison(Coded):
                 f"{self.failed} of {self.n} scores of the candidate are not finite, the first "
                 f"({self.candidate_scores[first]}) for example {first}; that counts as worse",
             )
-        alike = ALIKE * self._score_range
+        alike = ALIKE * self._reach
         notes = [_about_differences(self._differences, alike=alike, is_binary=self.is_binary)]
         notes.append(_about_smaller_scale(self.baseline_scores, self.candidate_scores))
         return tuple(note for note in notes if note)
@@ -378,32 +379,57 @@ def about_sample_size(
 
 
 def _lower_bound_of_mean(
-    differences: npt.NDArray[np.float64], score_range: float, confidence: float, count: int
+    differences: npt.NDArray[np.float64], reach: float, confidence: float, count: int
 ) -> float:
     """Return a one-sided lower bound of the mean of differences, as if seen on `count` examples.
 
-    It is Student's, or the one that also knows about skewness (P. Hall, "On the removal of
-    skewness by transformation", J. R. Statist. Soc. B 54, 1992) where that is lower. Where all
-    examples differ alike, or few large losses make up the mean, both would be too close: then the
-    examples that may not have turned up count as well, as losses of the whole range of the scores,
-    or of the largest loss that was seen.
+    It is the lowest of three. Student's, or the one that also knows about skewness (P. Hall, "On
+    the removal of skewness by transformation", J. R. Statist. Soc. B 54, 1992), where that is
+    lower. What it would be if the largest losses that were seen were as frequent as their number
+    allows. And what it would be if the examples that may not have turned up lost `reach`: no test
+    that sees no such loss knows better.
     """
     mean = float(differences.mean())
-    unseen = untouched_share_bound(count, confidence)
-    if count == 1 or score_range == 0:
+    if count == 1 or reach == 0:
         return -math.inf
-    if np.ptp(differences) <= ALIKE * score_range:
-        return mean - unseen * score_range
+    unseen = mean - untouched_share_bound(count, confidence) * reach
+    if np.ptp(differences) <= ALIKE * reach:
+        return unseen
+    return min(
+        unseen,
+        _bound_of_usual(differences, confidence, count),
+        _bound_of_few(differences, confidence, count),
+    )
+
+
+def _bound_of_usual(differences: npt.NDArray[np.float64], confidence: float, count: int) -> float:
+    """Return Student's bound or Hall's: right where no few examples make up the mean."""
     reach = _student(confidence, min(count - 1, MOST_FREEDOM)) / math.sqrt(count)
     skewness = _skewness(differences)
     if skewness < 0:
         bent = _cube_root_less_one(skewness * (reach - skewness / (6 * count)))
         reach = max(reach, 3 / skewness * bent)
     spread = float(differences.std()) * math.sqrt(count / (count - 1))
-    bound = mean - reach * spread
-    if skewness < 0 and _is_too_skewed(skewness, count):
-        bound = min(bound, mean + unseen * min(0.0, float(differences.min())))
-    return bound
+    return float(differences.mean()) - reach * spread
+
+
+def _bound_of_few(differences: npt.NDArray[np.float64], confidence: float, count: int) -> float:
+    """Return the bound if the k largest losses were more frequent, for the k where it is lowest.
+
+    Their frequency has Poisson's upper bound, with the quantile of E. B. Wilson and M. M. Hilferty
+    ("The distribution of chi-square", PNAS 17, 1931).
+    """
+    n = len(differences)
+    most = min(MOST_FEW * n // count, n - 1)
+    if not most:
+        return math.inf
+    seen = np.arange(1, most + 1)
+    sums = np.cumsum(np.sort(np.partition(differences, most - 1)[:most]))
+    falls = sums / seen - (differences.sum() - sums) / (n - seen)  # of those, below the others
+    rate = seen * (count / n) + 1
+    root = 1 - 1 / (9 * rate) + NormalDist().inv_cdf(confidence) / (3 * np.sqrt(rate))
+    more = np.maximum(rate * root**3 / count - seen / n, 0)
+    return float(differences.mean() + (more * falls).min())
 
 
 def _cube_root_less_one(more: float) -> float:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import math
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
@@ -19,40 +18,18 @@ from tinytorch.comparison.evidence import Evidence, gather_evidence
 from tinytorch.comparison.processes import Isolated, ProcessSide
 from tinytorch.comparison.sequential import Rule, TimedRounds, time_until_known
 from tinytorch.comparison.sides import LocalSide, WorkloadSide, function_name, seconds_of
-from tinytorch.errors import Failure, MeasurementError, ModelError, SettingError
+from tinytorch.errors import Failure, MeasurementError, ModelError, SettingError, check_number
+from tinytorch.measure import interleaving
 from tinytorch.measure.ceilings import Progress
 from tinytorch.measure.environment import describe_environment, usable_cores
 from tinytorch.measure.estimate import INCONCLUSIVE, Estimate, time_verdict
 from tinytorch.measure.gpu import DeviceWatch
-from tinytorch.measure.interleaving import (
-    FEWEST,
-    LARGE_SHARE,
-    LATENCY,
-    SETTLING_S,
-    SUSTAINED_CALLS,
-    THROUGHPUT,
-    TIMINGS,
-)
-from tinytorch.measure.memory import (
-    free_unused,
-    is_out_of_memory,
-    private_pool_bytes,
-    process_memory,
-    shortage_text,
-)
+from tinytorch.measure.memory import free_unused, private_pool_bytes, process_memory, shortage_text
 from tinytorch.measure.timing import CACHES, COLD, WARM, cache_flush, reading_overhead
+from tinytorch.measure.worker import is_out_of_memory
+from tinytorch.models import workload
 from tinytorch.models.adapter import adapter_for
 from tinytorch.models.targets import load_workload
-from tinytorch.models.workload import (
-    FIRST_CALL,
-    Preparation,
-    Workload,
-    preparations_of,
-    prepares_itself,
-)
-
-__all__ = ["compare", "duration_text", "empty_caches_between", "warm_up_side", "with_room"]
-
 
 # ---------------------------------------------------------------- sides whose every call finds
 # caches that hold nothing of it
@@ -121,7 +98,7 @@ class _FirstCalls:
     """What a call takes once it is as fast as it gets, and what those before it took longer."""
 
     typical_s: float
-    preparation: Preparation | None
+    preparation: workload.Preparation | None
 
 
 def warm_up_side(side: LocalSide, budget_s: float) -> None:
@@ -131,7 +108,7 @@ def warm_up_side(side: LocalSide, budget_s: float) -> None:
     `side.preparations` then: it is no part of any time.
     """
     model = side.workload.model if side.workload else None
-    before, first = preparations_of(model), None
+    before, first = workload.preparations_of(model), None
     if side.can_rebuild:
         if side.workload:
             reason = _why_not_copied(model, before)
@@ -146,20 +123,20 @@ def warm_up_side(side: LocalSide, budget_s: float) -> None:
         own = _first_calls(side, like=first)
         seen = own.preparation or seen
         side.slow_call_s = own.typical_s if _is_slow(own, budget_s) else 0.0
-    declared = preparations_of(model)
+    declared = workload.preparations_of(model)
     # What a model says itself about its first call need not be estimated.
     estimated = (seen,) if seen and declared == before else ()
     side.preparations = (*declared, *estimated)
     side.release()
 
 
-def _why_not_copied(model: Any, declared: tuple[Preparation, ...]) -> str:
+def _why_not_copied(model: Any, declared: tuple[workload.Preparation, ...]) -> str:
     if declared:
         done = " and ".join(
             f"{each.what} once in {duration_text(each.seconds)}" for each in declared
         )
         return f"it was {done}, which a copy would have to do again"
-    if prepares_itself(model):
+    if workload.prepares_itself(model):
         return "its first call prepares it, and a copy would be prepared again"
     return ""
 
@@ -216,7 +193,7 @@ def _is_slow(calls: _FirstCalls, budget_s: float) -> bool:
 
     A first call alone tells nothing; after one that is longer than `SLOW_FIRST_S` there were more.
     """
-    return calls.typical_s > max(SLOW_FIRST_S, budget_s * LARGE_SHARE)
+    return calls.typical_s > max(SLOW_FIRST_S, budget_s * interleaving.LARGE_SHARE)
 
 
 def _about_slow_calls(calls: _FirstCalls) -> str:
@@ -230,7 +207,7 @@ def _why_too_slow(build_s: float, call_s: float, again_s: float, budget_s: float
             f"{duration_text(again_s)}: every copy would be prepared again"
         )
     seconds = build_s + call_s
-    if seconds > max(SETTLING_S, budget_s * LARGE_SHARE):
+    if seconds > max(interleaving.SETTLING_S, budget_s * interleaving.LARGE_SHARE):
         return f"copying and calling it takes {seconds:.2g} s; give a larger budget_s"
     return ""
 
@@ -253,7 +230,9 @@ def _first_calls(side: LocalSide, like: _FirstCalls | None = None) -> _FirstCall
     after = private_pool_bytes(device)
     taken = None if before is None or after is None else max(0, after - before)
     is_much = extra > max(SLOW_FIRST_S, SLOW_FIRST * typical) or taken
-    return _FirstCalls(typical, Preparation(FIRST_CALL, extra, taken) if is_much else None)
+    return _FirstCalls(
+        typical, workload.Preparation(workload.FIRST_CALL, extra, taken) if is_much else None
+    )
 
 
 def _call_seconds(side: LocalSide, device: str) -> float:
@@ -354,7 +333,7 @@ def compare(
     evidence: bool = True,
     timeout_s: float | None = None,
     cache: str = WARM,
-    timing: str = LATENCY,
+    timing: str = interleaving.LATENCY,
     both_timings: bool | None = None,
     names: Sequence[str] | None = None,
     is_known: Callable[[Estimate], bool] | None = None,
@@ -458,16 +437,14 @@ def compare(
 
 
 def _check(*, margin: float, timeout_s: float | None, seed: int, cache: str, timing: str) -> None:
-    if not 0 <= margin < math.inf:
-        raise SettingError(f"margin={margin}; it must be zero or a positive number")
-    if timeout_s is not None and not 0 < timeout_s < math.inf:
-        raise SettingError(f"timeout_s={timeout_s}; it must be positive, or None for no limit")
-    if seed < 0:
-        raise SettingError(f"seed={seed!r}; it must be a whole number from 0 on")
+    check_number("margin", margin, least=0)
+    if timeout_s is not None:
+        check_number("timeout_s", timeout_s, above=0)
+    check_number("seed", seed, least=0)
     if cache not in CACHES:
         raise SettingError(f"cache={cache!r}; there are {' and '.join(CACHES)}")
-    if timing not in TIMINGS:
-        raise SettingError(f"timing={timing!r}; there are {' and '.join(TIMINGS)}")
+    if timing not in interleaving.TIMINGS:
+        raise SettingError(f"timing={timing!r}; there are {' and '.join(interleaving.TIMINGS)}")
 
 
 def _as_side(
@@ -479,7 +456,7 @@ def _as_side(
     timeout_s: float | None,
     rng: np.random.Generator,
 ) -> AnySide:
-    has_inputs = isinstance(given, Isolated | str | tuple | Workload | WorkloadSide)
+    has_inputs = isinstance(given, Isolated | str | tuple | workload.Workload | WorkloadSide)
     if inputs is not None and has_inputs:
         raise SettingError(
             f"inputs= is for models; the {name} ({type(given).__name__}) has its own inputs"
@@ -494,7 +471,7 @@ def _as_side(
         given = _workload(given[0], given[1])
     elif inputs is not None:
         given = _workload(given, inputs)
-    if isinstance(given, Workload):
+    if isinstance(given, workload.Workload):
         return WorkloadSide(given, name=name, rng=rng, timeout_s=timeout_s)
     if not callable(given):
         raise SettingError(
@@ -509,11 +486,8 @@ def _as_side(
     return LocalSide(name, make, can_rebuild=factories, rng=rng, timeout_s=timeout_s)
 
 
-def _workload(model: Any, inputs: Any) -> Workload:
-    if isinstance(inputs, dict):
-        return Workload(type(model).__name__, model, (), keywords=inputs)
-    arguments = inputs if isinstance(inputs, tuple) else (inputs,)
-    return Workload(function_name(model, type(model).__name__), model, arguments)
+def _workload(model: Any, inputs: Any) -> workload.Workload:
+    return workload.Workload(function_name(model, type(model).__name__), model, inputs)
 
 
 def _names(names: Sequence[str] | None) -> tuple[str, str]:
@@ -549,7 +523,7 @@ def _prepare(
 
 
 def _other(timing: str) -> str:
-    return THROUGHPUT if timing == LATENCY else LATENCY
+    return interleaving.THROUGHPUT if timing == interleaving.LATENCY else interleaving.LATENCY
 
 
 def _time_beside(
@@ -572,7 +546,9 @@ def _time_beside(
     if cache == COLD:
         return None, BESIDE_IS_COLD
     budget_s = BESIDE_SHARE * rule.budget_s
-    calls = FEWEST * (SUSTAINED_CALLS if timing == LATENCY else 1)
+    calls = interleaving.FEWEST * (
+        interleaving.SUSTAINED_CALLS if timing == interleaving.LATENCY else 1
+    )
     if calls * sum(timed.pace.call_s) > budget_s:
         return None, BESIDE_TOO_SLOW
     for side in (first, second):

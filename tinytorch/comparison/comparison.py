@@ -17,37 +17,17 @@ from tinytorch.comparison.evidence import (
     CANDIDATE,
     EVALUATE_FAILED,
     NO_EVALUATE,
-    Tail,
 )
 from tinytorch.comparison.outputs import OutputDifference
 from tinytorch.comparison.resources import Resources
 from tinytorch.comparison.sequential import Rule, TimedRounds, estimate_ratio
 from tinytorch.errors import Failure, SettingError
-from tinytorch.measure.estimate import (
-    FASTER,
-    INCONCLUSIVE,
-    SAME,
-    SLOWER,
-    Estimate,
-    time_verdict,
-)
+from tinytorch.measure import estimate
 from tinytorch.measure.interleaving import LATENCY, THROUGHPUT, Pace, Round
 from tinytorch.measure.samples import Samples
 from tinytorch.measure.timing import WARM
 from tinytorch.models.workload import Preparation
 from tinytorch.showing import Shown
-
-__all__ = [
-    "EXPECTATIONS",
-    "NOT_SLOWER",
-    "Comparison",
-    "failed_evaluation",
-    "is_met",
-    "is_met_by",
-    "quality_doubt",
-    "quality_loss",
-]
-
 
 SCHEMA = 1
 NOT_STATED = ""
@@ -143,22 +123,22 @@ class Comparison(Coded, Shown):
 
         It is inconclusive where the mean of all calls says something else.
         """
-        return INCONCLUSIVE if self.contradiction else self._typical_verdict
+        return estimate.INCONCLUSIVE if self.contradiction else self._typical_verdict
 
     @property
     def _typical_verdict(self) -> str:
         return self._verdict_of(self.ratio)
 
-    def _verdict_of(self, ratio: Estimate) -> str:
-        return time_verdict(ratio, floor=self.floor, band=self.rule.band)
+    def _verdict_of(self, ratio: estimate.Estimate) -> str:
+        return estimate.time_verdict(ratio, floor=self.floor, band=self.rule.band)
 
     @cached_property
-    def ratio(self) -> Estimate:
+    def ratio(self) -> estimate.Estimate:
         """The ratio of typical times: medians within rounds, and over the rounds."""
         return estimate_ratio([each.log_ratio for each in self.rounds], self.alpha)
 
     @cached_property
-    def mean_ratio(self) -> Estimate:
+    def mean_ratio(self) -> estimate.Estimate:
         """The ratio of mean times, in which rare slow calls count too."""
         return estimate_ratio([each.log_mean_ratio for each in self.rounds], self.alpha)
 
@@ -168,13 +148,15 @@ class Comparison(Coded, Shown):
         typical, mean = self.ratio, self.mean_ratio
         are_apart = mean.is_apart_from(typical)
         of_mean = self._verdict_of(mean)
-        is_shown = are_apart and of_mean not in (INCONCLUSIVE, self._typical_verdict)
+        is_shown = are_apart and of_mean not in (estimate.INCONCLUSIVE, self._typical_verdict)
         # Too few slow calls for an interval, but enough to be far from what is typical.
         one, other = self.baseline, self.candidate
         pooled = other.mean / one.mean
         is_far = abs(math.log(pooled / typical.value)) > math.log(FAR_APART)
         is_far = is_far and max(_slow_turns(one), _slow_turns(other)) > 1
-        is_likely = is_far and self._typical_verdict != self._verdict_of(Estimate.counted(pooled))
+        is_likely = is_far and self._typical_verdict != self._verdict_of(
+            estimate.Estimate.counted(pooled)
+        )
         if not is_shown and not is_likely:
             return ""
         return (
@@ -209,7 +191,7 @@ class Comparison(Coded, Shown):
         return self.ratio.inverse.high
 
     @property
-    def speedup_interval(self) -> Estimate:
+    def speedup_interval(self) -> estimate.Estimate:
         """The speedup; it unpacks into the ends of its interval."""
         return replace(self.ratio.inverse, coverage=self.rule.confidence)
 
@@ -224,7 +206,7 @@ class Comparison(Coded, Shown):
             return self.rounds
         return self.beside.rounds if self.beside else ()
 
-    def _on_device(self, timing: str) -> Estimate | None:
+    def _on_device(self, timing: str) -> estimate.Estimate | None:
         if not self.is_on_device:
             return None
         if timing == self.timing:
@@ -232,7 +214,7 @@ class Comparison(Coded, Shown):
         return self._beside_ratio
 
     @cached_property
-    def _beside_ratio(self) -> Estimate | None:
+    def _beside_ratio(self) -> estimate.Estimate | None:
         if self.beside is None:
             return None
         return estimate_ratio([each.log_ratio for each in self.beside.rounds], self.beside.alpha)
@@ -251,7 +233,7 @@ class Comparison(Coded, Shown):
         return _part(self._on_device(LATENCY), "high")
 
     @property
-    def _throughput(self) -> Estimate | None:
+    def _throughput(self) -> estimate.Estimate | None:
         times = self._on_device(THROUGHPUT)
         return times and times.inverse
 
@@ -279,14 +261,14 @@ class Comparison(Coded, Shown):
         return self.device_times[1].median / self.device_times[0].median
 
     @property
-    def break_even(self) -> Estimate | None:
+    def break_even(self) -> estimate.Estimate | None:
         """The number of calls after which the candidate's setup time has paid for itself.
 
         None without setup time, or unless the verdict is faster. The setup time of
         the baseline is not subtracted: it may be spent already.
         """
         seconds = sum(each.seconds for each in self.preparations[1])
-        if not seconds or self.verdict != FASTER:
+        if not seconds or self.verdict != estimate.FASTER:
             return None
         calls, ratio = seconds / self.baseline.median, self.ratio
         value, low, high = (calls / (1 - x) for x in (ratio.value, ratio.low, ratio.high))
@@ -349,11 +331,6 @@ class Comparison(Coded, Shown):
         )
 
     @property
-    def tails(self) -> tuple[Tail, Tail] | None:
-        """Percentiles of single calls."""
-        return None if self.calls is None else (Tail(self.calls[0]), Tail(self.calls[1]))
-
-    @property
     def has_same_outputs(self) -> bool:
         """Whether outputs were compared and are the same, bit for bit."""
         return self.outputs is not None and self.outputs.is_identical
@@ -361,7 +338,7 @@ class Comparison(Coded, Shown):
     @property
     def is_accurate(self) -> bool | None:
         """Whether the candidate is as accurate; None where that is not known or inconclusive."""
-        if self.accuracy is None or self.accuracy.verdict == INCONCLUSIVE:
+        if self.accuracy is None or self.accuracy.verdict == estimate.INCONCLUSIVE:
             return None
         return self.accuracy.verdict == NOT_WORSE
 
@@ -383,7 +360,7 @@ class Comparison(Coded, Shown):
         )
 
 
-def _part(ratio: Estimate | None, name: str) -> float | None:
+def _part(ratio: estimate.Estimate | None, name: str) -> float | None:
     return None if ratio is None else float(getattr(ratio, name))
 
 
@@ -417,10 +394,10 @@ def _former_failure(former: str, fields: Mapping[str, Any]) -> dict[str, Any]:
 # candidate's time: met (True), refuted (False) or inconclusive (None)
 
 NOT_SLOWER = "not-slower"
-EXPECTATIONS = (FASTER, SAME, NOT_SLOWER)
+EXPECTATIONS = (estimate.FASTER, estimate.SAME, NOT_SLOWER)
 
 
-def is_met(expected: str, ratio: Estimate, *, floor: float, band: float) -> bool | None:
+def is_met(expected: str, ratio: estimate.Estimate, *, floor: float, band: float) -> bool | None:
     """Return whether an interval meets one of `EXPECTATIONS`; None if inconclusive.
 
     `faster` is refuted by an interval that does not reach below the floor, `same` by a difference
@@ -429,14 +406,14 @@ def is_met(expected: str, ratio: Estimate, *, floor: float, band: float) -> bool
     """
     if expected not in EXPECTATIONS:
         raise SettingError(f"{expected!r} cannot be expected; one of {', '.join(EXPECTATIONS)} can")
-    verdict = time_verdict(ratio, floor=floor, band=band)
-    if verdict == SLOWER:
+    verdict = estimate.time_verdict(ratio, floor=floor, band=band)
+    if verdict == estimate.SLOWER:
         return False
     if expected == NOT_SLOWER:
         return ratio.is_below(1 + band) or None
-    if verdict != INCONCLUSIVE:
+    if verdict != estimate.INCONCLUSIVE:
         return verdict == expected
-    is_refuted = expected == FASTER and ratio.low >= 1 / (1 + floor)
+    is_refuted = expected == estimate.FASTER and ratio.low >= 1 / (1 + floor)
     return False if is_refuted else None
 
 
@@ -480,7 +457,7 @@ def quality_doubt(comparison: Comparison) -> str:
         reason = comparison.not_measured.get("accuracy", NO_EVALUATE)
         is_expected = reason.code == NO_EVALUATE.code
         return "" if is_expected else f"accuracy could not be compared: {reason}"
-    if accuracy.verdict != INCONCLUSIVE or is_equally_good(
+    if accuracy.verdict != estimate.INCONCLUSIVE or is_equally_good(
         accuracy, has_same_outputs=comparison.has_same_outputs
     ):
         return ""

@@ -17,34 +17,14 @@ from tinytorch.comparison.processes import ProcessSide
 from tinytorch.comparison.resources import Resources, measure_resources
 from tinytorch.comparison.sequential import TimedRounds
 from tinytorch.comparison.sides import CALLS_OF_STAGE, Arrays, LocalSide
-from tinytorch.errors import Failure, MeasurementError, SettingError, TinyTorchError
+from tinytorch.errors import Failure, MeasurementError, SettingError, TinyTorchError, check_number
+from tinytorch.measure import timing
 from tinytorch.measure.energy import find_energy_meters, measure_energy
 from tinytorch.measure.environment import observe
-from tinytorch.measure.estimate import Estimate
 from tinytorch.measure.interleaving import Round, interleave
 from tinytorch.measure.samples import Samples, values_needed
-from tinytorch.measure.timing import (
-    WALL,
-    Clock,
-    gc_paused,
-    has_unseen_work,
-    reading_overhead,
-    time_limit,
-    warm_up,
-)
+from tinytorch.measure.timing import WALL, has_unseen_work
 from tinytorch.models.workload import Workload
-
-__all__ = [
-    "PERCENTILES",
-    "Evidence",
-    "Tail",
-    "TailPercentile",
-    "calls_of_rounds",
-    "gather_evidence",
-    "least_tails_s",
-    "measure_tails",
-]
-
 
 # ---------------------------------------------------------------- how long the slow calls take:
 # single calls of two functions, in turns, and their percentiles
@@ -64,53 +44,11 @@ OVERHEAD_LIMIT = 0.01
 Function = Callable[[], object]
 
 
-@dataclass(frozen=True)
-class TailPercentile:
-    """A percentile of the times of calls, with its distribution-free interval.
-
-    An end of the interval is infinite where there were too few calls to know it.
-    """
-
-    q: float
-    value: float
-    interval: Estimate
-
-
-@dataclass(frozen=True)
-class Tail:
-    """The times of single calls, seen from their slow end."""
-
-    samples: Samples
-    confidence: float = 0.95
-
-    def percentile(self, q: float) -> TailPercentile:
-        """Return a percentile, from 0 to 100, both excluded."""
-        interval = self.samples.percentile_interval(q, self.confidence)
-        return TailPercentile(q, self.samples.percentile(q), interval)
-
-    @property
-    def p50(self) -> TailPercentile:
-        return self.percentile(50)
-
-    @property
-    def p90(self) -> TailPercentile:
-        return self.percentile(90)
-
-    @property
-    def p99(self) -> TailPercentile:
-        return self.percentile(99)
-
-    @property
-    def percentiles(self) -> tuple[TailPercentile, ...]:
-        """The median, the 90th and the 99th."""
-        return tuple(self.percentile(q) for q in PERCENTILES)
-
-
 def measure_tails(
     first: Function,
     second: Function,
     *,
-    clock: Clock = WALL,
+    clock: timing.Clock = WALL,
     calls: int | None = None,
     budget_s: float = 2.0,
     rng: np.random.Generator | int = 0,
@@ -123,19 +61,17 @@ def measure_tails(
     part of the times. Notes say what the values cannot show.
     """
     wanted = values_needed(PERCENTILES[-1]) if calls is None else calls
-    if wanted < 1:
-        raise SettingError(f"calls={calls}; it must be at least 1")
-    if not budget_s > 0:
-        raise SettingError(f"budget_s={budget_s}; it must be positive")
-    with gc_paused():
+    check_number("calls", wanted, least=1)
+    check_number("budget_s", budget_s, above=0)
+    with timing.gc_paused():
         end = perf_counter() + budget_s
         for function in (first, second):
-            warm_up(function, clock, budget_s * WARMUP_SHARE)
+            timing.warm_up(function, clock, budget_s * WARMUP_SHARE)
         before = observe()
         times = _take_pairs((first, second), clock, wanted, end, np.random.default_rng(rng))
         after = observe()
     doubts = after.doubts_since(before) if clock.is_disturbed_by_host else ()
-    overhead = reading_overhead(clock)
+    overhead = timing.reading_overhead(clock)
     one, other = (
         Samples(name, tuple(values), notes=doubts)
         for name, values in zip(names, times, strict=True)
@@ -164,7 +100,7 @@ def calls_of_rounds(
 
 def _take_pairs(
     functions: tuple[Function, Function],
-    clock: Clock,
+    clock: timing.Clock,
     wanted: int,
     end: float,
     rng: np.random.Generator,
@@ -182,14 +118,17 @@ def _take_pairs(
     return times
 
 
-def _notes(samples: Samples, overhead_s: float) -> list[str]:
-    notes = []
+def too_few_calls(samples: Samples) -> list[str]:
+    """Name the percentiles that have no interval with two ends, with the calls that they take."""
     unknown = [q for q in PERCENTILES if samples.count < values_needed(q)]
-    if unknown:
-        ends = ", ".join(f"p{q:g} ({values_needed(q)})" for q in unknown)
-        notes.append(
-            f"n={samples.count} is too few for two-sided intervals of {ends}; increase the budget"
-        )
+    if not unknown:
+        return []
+    ends = ", ".join(f"p{q:g} ({values_needed(q)})" for q in unknown)
+    return [f"n={samples.count} is too few for two-sided intervals of {ends}; increase the budget"]
+
+
+def _notes(samples: Samples, overhead_s: float) -> list[str]:
+    notes = too_few_calls(samples)
     if samples.median < overhead_s / OVERHEAD_LIMIT:
         notes.append("clock overhead exceeds 1% of a call")
     return notes
@@ -257,33 +196,30 @@ class Evidence:
         if not (first.in_process and second.in_process):
             missing = dict.fromkeys(("calls", "resources", "energy"), IN_PROCESSES)
             return replace(self, not_measured={**missing, **self.not_measured})
-        missing = {"resources": NOT_A_MODEL}
-        calls, reason = _single_calls(first, second, budget_s=budget_s, rng=rng, timed=timed)
-        if reason:
-            missing["calls"] = reason
-        energy, reason = _energy(first, second, seconds=budget_s * ENERGY_SHARE, timed=timed)
-        if reason:
-            missing["energy"] = reason
-        device_times, reason = _device_times(first, second, budget_s=budget_s, rng=rng, timed=timed)
-        if reason:
-            missing["device_times"] = reason
+        found = {
+            "calls": _single_calls(first, second, budget_s=budget_s, rng=rng, timed=timed),
+            "energy": _energy(first, second, seconds=budget_s * ENERGY_SHARE, timed=timed),
+            "device_times": _device_times(first, second, budget_s=budget_s, rng=rng, timed=timed),
+        }
+        missing = {name: reason for name, (_, reason) in found.items() if reason}
         for side in (first, second):
             side.release()  # what is measured next is the models themselves; a device may be full
         resources = None
-        if first.workload is not None and second.workload is not None:
+        if first.workload is None or second.workload is None:
+            missing["resources"] = NOT_A_MODEL
+        else:
             with _limited(first, second):
                 one_s, other_s = timed.pace.call_s if timed else (0.0, 0.0)
                 resources = (
                     _resources(first, first.workload, one_s),
                     _resources(second, second.workload, other_s),
                 )
-            del missing["resources"]
         return replace(
             self,
-            calls=calls,
+            calls=found["calls"][0],
             resources=resources,
-            energy=energy,
-            device_times=device_times,
+            energy=found["energy"][0],
+            device_times=found["device_times"][0],
             not_measured={**self.not_measured, **missing},
         )
 
@@ -485,4 +421,4 @@ def _limited(
     """Stop a stage when a call in it does not return, if a timeout was set."""
     allowed = max(first.timeout_s or 0.0, second.timeout_s or 0.0)
     limit_s = seconds + CALLS_OF_STAGE * allowed if allowed else None
-    return time_limit(limit_s, f"{first.name} or {second.name}")
+    return timing.time_limit(limit_s, f"{first.name} or {second.name}")

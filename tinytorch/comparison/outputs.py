@@ -16,8 +16,6 @@ from tinytorch.errors import DTypeError
 from tinytorch.models.adapter import adapter_for
 from tinytorch.models.workload import Workload
 
-__all__ = ["ArrayDifference", "OutputDifference", "attention_mask_of", "compare_outputs"]
-
 Array = npt.NDArray[Any]
 
 CHUNK = 1 << 20

@@ -15,13 +15,11 @@ from typing import Any, Literal
 import numpy as np
 
 from tinytorch.comparison.sides import Arrays, Known
-from tinytorch.errors import MeasurementError, ModelError, SettingError
+from tinytorch.errors import MeasurementError, ModelError, SettingError, check_number
 from tinytorch.measure.child_process import TIMED_OUT, Child, ChildError
 from tinytorch.measure.interleaving import LATENCY, Reading
 from tinytorch.models.adapter import Array
 from tinytorch.models.workload import Preparation, Workload
-
-__all__ = ["Isolated", "ProcessSide"]
 
 WORKER = f"{Path(__file__).with_name('worker.py')}:Worker"
 TURN_S, SETTLED_TURN_S = 2e-3, 0.02
@@ -49,8 +47,7 @@ class Isolated:
     def __post_init__(self) -> None:
         if self.folder is not None and not Path(self.folder).is_dir():
             raise SettingError(f"there is no folder {os.fspath(self.folder)} to run in")
-        if not self.timeout_s > 0:
-            raise SettingError(f"timeout_s={self.timeout_s}; it must be positive")
+        check_number("timeout_s", self.timeout_s, above=0)
 
     @property
     def environment(self) -> dict[str, str]:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from tinytorch.codec import Coded
-from tinytorch.errors import ModelError, TinyTorchError
+from tinytorch.errors import ModelError, short_text
 from tinytorch.measure.memory import peak_during
 from tinytorch.models.adapter import Adapter, adapter_for
 from tinytorch.models.workload import (
@@ -21,8 +21,6 @@ from tinytorch.models.workload import (
     preparations_of,
 )
 from tinytorch.profiling.profile import MemoryTimeline
-
-__all__ = ["Resources", "measure_resources"]
 
 AS_WRITTEN = "counted for the uncompiled model; compiled code may need less"
 INSIDE_OF_GRAPHS = "compiled code and captured graphs cannot be inspected; see the device peak"
@@ -111,9 +109,7 @@ class _Reasons:
         try:
             return measure()
         except Exception as error:  # whatever a model or a disk may raise is a reason
-            first_line = (str(error).splitlines() or ["no message"])[0]
-            ours = isinstance(error, TinyTorchError)
-            self.found[name] = first_line if ours else f"{type(error).__name__}: {first_line}"
+            self.found[name] = short_text(error)
             return None
 
 
@@ -216,7 +212,7 @@ def _device_peak(
         reasons.found["device_peak_bytes"] = "the model runs on a processor"
         return None
     if not seen.is_undisturbed:
-        place = adapter.device(workload.model, workload.arguments)
+        place = workload.device
         with adapter.preserving(workload.model), adapter.without_gradients():
             alone = reasons.attempt("device_peak_bytes", lambda: peak_during(place, workload.run))
         if alone is None:

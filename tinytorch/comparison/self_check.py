@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -13,13 +12,12 @@ import numpy as np
 
 from tinytorch.codec import Coded
 from tinytorch.comparison.compare import FLOOR, compare
-from tinytorch.core.files import cache_folder, write_atomically
-from tinytorch.errors import SettingError
+from tinytorch.core.files import cache_folder, read_kept, write_kept
+from tinytorch.errors import check_number
 from tinytorch.measure.ceilings import Progress
 from tinytorch.measure.environment import describe_environment
 from tinytorch.measure.estimate import INCONCLUSIVE, SAME, Estimate, read_verdict
-
-__all__ = ["SelfCheck", "Trial", "known_floor", "self_check"]
+from tinytorch.models.targets import load_workload
 
 SCHEMA = 1
 TARGET = "mlp"
@@ -121,8 +119,7 @@ def self_check(
     a target by name is not stored. A check of fewer trials, or with less time for each, does not
     replace a better one.
     """
-    if trials < 1:
-        raise SettingError(f"trials={trials}; it must be at least 1")
+    check_number("trials", trials, least=1)
     given = TARGET if target is None else target
     done = []
     for number in range(trials):
@@ -136,6 +133,19 @@ def self_check(
     return _keep(check) if isinstance(given, str) else check
 
 
+def arrival(checks: int, budget_s: float) -> dict[str, Any]:
+    """Return what a slot reports on arrival, for a process that was asked: A/A, and where it is.
+
+    Nothing is stored: the minimum effect beside busy neighbours is not that of the machine.
+    """
+    found: dict[str, Any] = {"environment": describe_environment().to_dict()}
+    if not checks:
+        return found
+    check = self_check(load_workload(TARGET), trials=checks, budget_s=budget_s)
+    floor = check.floor if math.isfinite(check.floor) else None
+    return found | {"floor": floor, "alarms": check.false_alarms, "checks": len(check.trials)}
+
+
 def known_floor() -> float | None:
     """Return the minimum effect found by the self-check of this machine; None without one."""
     check = _known(describe_environment().fingerprint)
@@ -144,9 +154,8 @@ def known_floor() -> float | None:
 
 def _known(fingerprint: str) -> SelfCheck | None:
     try:
-        fields = json.loads(_file(fingerprint).read_text("utf-8"))
-        return SelfCheck.from_dict(fields)
-    except (OSError, ValueError, LookupError, TypeError):  # it can be checked again
+        return SelfCheck.from_dict(read_kept(_file(fingerprint)))
+    except (ValueError, LookupError, TypeError):  # it can be checked again
         return None
 
 
@@ -156,12 +165,8 @@ def _keep(check: SelfCheck) -> SelfCheck:
     if obstacle:
         return replace(check, obstacle=obstacle)
     kept = replace(check, kept=str(path))
-    try:
-        with write_atomically(path) as temporary:
-            temporary.write_text(json.dumps(kept.to_dict(), indent=1), "utf-8")
-    except OSError as error:
-        return replace(check, obstacle=f"{path.parent} cannot be written ({error.strerror})")
-    return kept
+    problem = write_kept(path, **kept.to_dict())
+    return replace(check, obstacle=problem) if problem else kept
 
 
 def _why_not(check: SelfCheck, known: SelfCheck | None, path: Path) -> str:

@@ -33,8 +33,6 @@ from tinytorch.measure.worker import Forks, ending_copies
 from tinytorch.models.adapter import Adapter, Array, adapter_for
 from tinytorch.models.workload import Preparation, Workload, call_model
 
-__all__ = ["Known", "LocalSide", "WorkloadSide", "function_name", "seconds_of"]
-
 HIDES_CLOCK = 1000
 """A turn is at least this many times longer than reading the clock takes."""
 PADS, PAD_BYTES = 8, (64, 1 << 17)
@@ -352,7 +350,7 @@ class WorkloadSide(LocalSide):
         self.workload: Workload = workload
         self.known = known
         self.adapter: Adapter = adapter_for(workload.model, workload.arguments)
-        self.device = self.adapter.device(workload.model, workload.arguments)
+        self.device = workload.device
         self.framework = self.adapter.name
         super().__init__(
             name,
@@ -362,6 +360,7 @@ class WorkloadSide(LocalSide):
             rng=rng,
             timeout_s=timeout_s,
         )
+        self.notes += workload.notes
 
     @property
     def devices(self) -> tuple[str, ...]:

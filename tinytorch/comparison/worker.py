@@ -209,7 +209,7 @@ def load_alone(target: str) -> tuple[Any, Any]:
     else:
         module = importlib.import_module(place)
     model, inputs = getattr(module, name)()
-    return model, inputs if isinstance(inputs, (tuple, dict)) else (inputs,)
+    return model, inputs if isinstance(inputs, (tuple, Mapping)) else (inputs,)
 
 
 def runner(workload: Any) -> tuple[Callable[[], object], Any]:
@@ -222,7 +222,7 @@ def runner(workload: Any) -> tuple[Callable[[], object], Any]:
     model = model if callable(model) else model.forward
     torch = sys.modules.get("torch")
     context = torch.no_grad() if torch is not None else nullcontext()
-    if isinstance(inputs, dict):
+    if isinstance(inputs, Mapping):
         return lambda: model(**inputs), context
     return lambda: model(*inputs), context
 
@@ -244,6 +244,8 @@ def is_missing(target: str) -> bool:
     try:
         if not place:
             return False
+        if place == "hf":
+            return not os.path.isdir(name)
         if place.endswith(".py"):
             return not os.path.isfile(place) or not hasattr(import_file(place), name)
         if not has_module(place):

@@ -87,6 +87,11 @@ class Standing:
         return SEED_NOT_REVEALED if SEED_NOT_REVEALED in found else self.runs[0].status
 
     @property
+    def is_unconfined(self) -> bool:
+        """Whether code ran without a sandbox in any of the runs."""
+        return any(run.judgement.is_unconfined for run in self.runs)
+
+    @property
     def created_at(self) -> str:
         """When the last run was made."""
         return self.runs[-1].judgement.created_at
@@ -327,7 +332,7 @@ class Innovation:
 
     @property
     def value(self) -> float:
-        """How much faster its own techniques make it, weighted; 1 where nothing is shown."""
+        """How much faster its own techniques make it, weighted; 1 where that is inconclusive."""
         return math.exp(min(self._sum, self._cap(self.speed.low)))
 
     @property

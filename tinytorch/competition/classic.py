@@ -22,7 +22,7 @@ from tinytorch.benchmarking.subject import Subject, make_subject, several_inputs
 from tinytorch.comparison.accuracy import AccuracyComparison
 from tinytorch.competition.board import Board, BoardKind, make_board
 from tinytorch.competition.entry import Entry, Technique, manifest_of
-from tinytorch.competition.events import EVENTS, find_event, public_questions
+from tinytorch.competition.events import find_event, public_questions
 from tinytorch.competition.judgement import CONFIDENCE, FEWEST_HEATS, Judgement
 from tinytorch.competition.judgement_record import as_record
 from tinytorch.competition.local_judge import computing, judge_model
@@ -244,10 +244,6 @@ class TinyMLPerf:
 
     Not affiliated with MLCommons.
     """
-
-    def get_available_events(self) -> dict[str, str]:
-        """Return event names and descriptions."""
-        return {event.name: event.about for event in EVENTS.values()}
 
     def load_benchmark(self, event_name: str) -> tuple[Any, dict[str, Any]]:
         """Return a fresh copy of an event's reference model, and the public data.

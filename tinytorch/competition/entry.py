@@ -14,10 +14,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from tinytorch import reading
 from tinytorch.competition.events import DIVISIONS, EVENTS, TIERS
 from tinytorch.competition.rules import Finding, finding
 from tinytorch.core.files import write_atomically
 from tinytorch.errors import SettingError, did_you_mean
+from tinytorch.reading import HIDDEN, as_plain
 from tinytorch.records.record import canonical_json
 
 MANIFEST, RESULTS = "entry.json", "results"
@@ -238,23 +240,6 @@ def _check_setting(value: object, where: str, *, depth: int) -> None:
 # ---------------------------------------------------------------- text that others wrote and that
 # will be shown: what may stand in it
 
-# Letters that steer a terminal, turn the reading order round, or are no letters at all. A line end
-# and a tabulator are fine.
-HIDDEN = re.compile(
-    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb"
-    "\ud800-\udfff\U000e0000-\U000e007f]"
-)
-REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
-
-
-def as_plain(text: str) -> str:
-    """Replace every letter that cannot be seen for what it is.
-
-    >>> as_plain("a\\x1b[31mb") == "a\N{REPLACEMENT CHARACTER}[31mb"
-    True
-    """
-    return text if text.isprintable() else HIDDEN.sub(REPLACEMENT, text)
-
 
 def as_plain_fields(value: Any) -> Any:
     """Do so in every text of a description in JSON, the names of its fields included."""
@@ -338,9 +323,10 @@ def entry_in(fields: object) -> Entry:
 def parse_manifest(content: bytes) -> Any:
     """Parse the bytes of a manifest; raise EntryError unless they are strict JSON."""
     try:
-        text = content.decode("utf-8-sig")
-        return json.loads(text, parse_constant=_refuse_constant, object_pairs_hook=_object)
-    except (ValueError, RecursionError) as error:  # also of a number with thousands of digits
+        return reading.parse_json(
+            content, reading.SETTINGS, parse_constant=_refuse_constant, object_pairs_hook=_object
+        )
+    except ValueError as error:
         raise EntryError("E1", f"{MANIFEST} is no JSON: {error}", START_AGAIN) from error
 
 

@@ -8,15 +8,14 @@ import sys
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, suppress
+from functools import partial
 from itertools import pairwise
 from pathlib import Path, PurePosixPath
 
 import numpy as np
 import numpy.typing as npt
 
-from tinytorch.competition.cell.building import SIZE_OF_CODE
-from tinytorch.competition.cell.contender import BACKEND, Contender, ContenderError
-from tinytorch.competition.cell.contender_process import ContenderProcess
+from tinytorch.competition import events, techniques
 from tinytorch.competition.entry import (
     PRECISIONS,
     Entry,
@@ -25,26 +24,17 @@ from tinytorch.competition.entry import (
     entry_files,
     shown,
 )
-from tinytorch.competition.events import (
-    LOST,
-    Event,
-    Questions,
-    compare_in_tier,
-    find_event,
-    public_questions,
-    score_answers,
-    tier_verdict,
-)
 from tinytorch.competition.heats import WRITTEN, is_written_text
 from tinytorch.competition.rules import Finding, doubt, finding
-from tinytorch.competition.techniques import (
-    KV_CACHE,
-    implied_precision,
-    missing_parts,
-    resolve,
-    resolved,
-    why_not_in,
+from tinytorch.competition.sandbox.building import SIZE_OF_CODE
+from tinytorch.competition.sandbox.contender import (
+    BACKEND,
+    USUAL_LIMITS,
+    Contender,
+    ContenderError,
+    Limits,
 )
+from tinytorch.competition.sandbox.contender_process import ContenderProcess
 from tinytorch.core.autograd import no_grad
 from tinytorch.core.checkpoints import KEY, OPTIMIZER_PREFIX, read_arrays
 from tinytorch.core.dispatch import use_backend
@@ -187,7 +177,7 @@ def contender_of(entry: Entry, *, without: str | None = None) -> Contender:
     folder = Path(os.path.abspath(entry.folder))
     return Contender(
         entry.event,
-        left if entry.code is not None else tuple(resolved(each) for each in left),
+        left if entry.code is not None else tuple(techniques.resolved(each) for each in left),
         weights=None if entry.weights is None else str(folder / entry.weights),
         code=None if entry.code is None else str(folder / entry.code),
     )
@@ -199,8 +189,8 @@ def try_entry(entry: Entry, *, start: Start = ContenderProcess) -> tuple[Finding
     Whether it keeps its tier is decided on private questions; here only what is clearly lost is
     reported, as a warning. Where the entry has code, this runs it.
     """
-    event = find_event(entry.event)
-    questions = _few(public_questions(event), min(EXAMPLES, event.examples))
+    event = events.find_event(entry.event)
+    questions = _few(events.public_questions(event), min(EXAMPLES, event.examples))
     try:
         with start(contender_of(entry)) as process:
             notes = process.load().notes
@@ -217,12 +207,14 @@ def try_entry(entry: Entry, *, start: Start = ContenderProcess) -> tuple[Finding
     )
 
 
-def _few(questions: Questions, count: int) -> Questions:
+def _few(questions: events.Questions, count: int) -> events.Questions:
     prompts = None if questions.prompts is None else questions.prompts[:PROMPTS]
-    return Questions(questions.inputs[:count], questions.targets[:count], prompts)
+    return events.Questions(questions.inputs[:count], questions.targets[:count], prompts)
 
 
-def _read(process: ContenderProcess, event: Event, questions: Questions) -> list[Array]:
+def _read(
+    process: ContenderProcess, event: events.Event, questions: events.Questions
+) -> list[Array]:
     """Ask as the event does, a request of `batch` examples after the other."""
     return [
         process.ask("forward", questions.inputs[start : start + event.batch]).output
@@ -231,7 +223,7 @@ def _read(process: ContenderProcess, event: Event, questions: Questions) -> list
 
 
 def _check_outputs(
-    entry: Entry, event: Event, questions: Questions, outputs: list[Array]
+    entry: Entry, event: events.Event, questions: events.Questions, outputs: list[Array]
 ) -> Iterator[Finding]:
     """A1: finite numbers of the reference's shape. A2, a doubt: the tier is clearly lost."""
     expected = _reference_outputs(event, questions)
@@ -247,10 +239,10 @@ def _check_outputs(
         if not np.isfinite(found).all():
             yield finding("A1", f"answer {number} to a public question is not finite")
             return
-    ours = score_answers(event, expected, questions.targets)
-    theirs = score_answers(event, np.concatenate(outputs), questions.targets)
-    accuracy = compare_in_tier(event, entry.tier, ours, theirs)
-    if tier_verdict(accuracy) == LOST:
+    ours = events.score_answers(event, expected, questions.targets)
+    theirs = events.score_answers(event, np.concatenate(outputs), questions.targets)
+    accuracy = events.compare_in_tier(event, entry.tier, ours, theirs)
+    if events.tier_verdict(accuracy) == events.LOST:
         yield doubt(
             "A2",
             f"on {accuracy.n} public examples, {event.metric} {accuracy.baseline_mean:.4g} becomes "
@@ -258,14 +250,14 @@ def _check_outputs(
         )
 
 
-def _reference_outputs(event: Event, questions: Questions) -> Array:
+def _reference_outputs(event: events.Event, questions: events.Questions) -> Array:
     model = load_zoo(event.model).model
     with no_grad(), use_backend(BACKEND):
         outputs: Array = model(Tensor(questions.inputs)).data
     return outputs
 
 
-def _check_texts(process: ContenderProcess, questions: Questions) -> Iterator[Finding]:
+def _check_texts(process: ContenderProcess, questions: events.Questions) -> Iterator[Finding]:
     """A1: what is written are characters of the alphabet."""
     for prompt in () if questions.prompts is None else questions.prompts:
         if not is_written_text(process.ask("generate", prompt, count=WRITTEN)):
@@ -281,7 +273,9 @@ def _check_texts(process: ContenderProcess, questions: Questions) -> Iterator[Fi
 # entry before it competes, with public data alone
 
 
-def check_entry(entry: Entry, *, trust: bool = False, run: bool = True) -> tuple[Finding, ...]:
+def check_entry(
+    entry: Entry, *, trust: bool = False, run: bool = True, limits: Limits = USUAL_LIMITS
+) -> tuple[Finding, ...]:
     """Check an entry offline, in a few seconds, and return the findings.
 
     With `run`, and if nothing fatal is found by reading, the entry is built in a separate process
@@ -292,7 +286,7 @@ def check_entry(entry: Entry, *, trust: bool = False, run: bool = True) -> tuple
         findings += (finding("E6", f"it is code: {entry.code}"),)
     if not run or any(each.is_fatal for each in findings):
         return findings
-    return findings + try_entry(entry)
+    return findings + try_entry(entry, start=partial(ContenderProcess, limits=limits))
 
 
 # ---------------------------------------------------------------- techniques
@@ -316,18 +310,20 @@ def _check_techniques(entry: Entry) -> Iterator[Finding]:
 
 
 def _check_technique(entry: Entry, technique: Technique) -> Iterator[Finding]:
-    resolve(technique)
-    reason = why_not_in(entry.division, technique)
+    techniques.resolve(technique)
+    reason = techniques.why_not_in(entry.division, technique)
     if reason:
         yield finding("E5", reason)
-    for extra in missing_parts(technique):
+    for extra in techniques.missing_parts(technique):
         yield finding(
             "E8",
             f"{technique.name} needs a part that is not installed",
             f"in the folder of TinyTorch: pip install '.[{extra}]'",
         )
-    if technique.name == KV_CACHE and find_event(entry.event).model != "gpt":
-        yield finding("E3", f"{KV_CACHE} is for text, and {entry.event} has none", "leave it out")
+    if technique.name == techniques.KV_CACHE and events.find_event(entry.event).model != "gpt":
+        yield finding(
+            "E3", f"{techniques.KV_CACHE} is for text, and {entry.event} has none", "leave it out"
+        )
 
 
 def _check_order(entry: Entry) -> Iterator[Finding]:
@@ -358,7 +354,7 @@ def _check_precision(entry: Entry) -> Iterator[Finding]:
     implied = {}
     for technique in entry.techniques:
         with suppress(EntryError):  # told already
-            implied[technique.name] = implied_precision(technique)
+            implied[technique.name] = techniques.implied_precision(technique)
     name = max(implied, key=lambda each: PRECISIONS.index(implied[each]), default=None)
     if name is None or PRECISIONS.index(implied[name]) <= PRECISIONS.index(entry.precision):
         return
@@ -388,7 +384,7 @@ def _check_weights(entry: Entry) -> Iterator[Finding]:
             "leave out the weights and declare the techniques, or enter the open division",
         )
         return
-    reference, _ = read_arrays(WEIGHTS / f"{find_event(entry.event).model}.safetensors")
+    reference, _ = read_arrays(WEIGHTS / f"{events.find_event(entry.event).model}.safetensors")
     ours = {name: each for name, each in arrays.items() if not name.startswith(OPTIMIZER_PREFIX)}
     other = [
         name

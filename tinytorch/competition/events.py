@@ -11,28 +11,14 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from tinytorch.comparison.accuracy import (
-    INCONCLUSIVE,
-    NOT_WORSE,
-    WORSE,
-    AccuracyComparison,
-    compare_accuracy,
-)
+from tinytorch.comparison.accuracy import NOT_WORSE, WORSE, AccuracyComparison, compare_accuracy
 from tinytorch.competition.rounds import Round
 from tinytorch.errors import DTypeError, SettingError, ShapeError, did_you_mean
+from tinytorch.measure.estimate import INCONCLUSIVE
+from tinytorch.models import zoo
 from tinytorch.models.digits import draw_digits
 from tinytorch.models.workload import Scores
-from tinytorch.models.zoo import (
-    CONTEXT,
-    TRAINING_SEED,
-    as_inputs,
-    digit_data,
-    load_corpus,
-    load_zoo,
-    split_corpus,
-    text_data,
-    tokenizer,
-)
+from tinytorch.models.zoo import load_zoo
 
 Division = Literal["closed", "open", "learner"]
 DIVISIONS: tuple[Division, ...] = ("closed", "open", "learner")
@@ -192,7 +178,7 @@ def _is_same(found: AccuracyComparison) -> bool:
 
 PROMPT = 16
 """Characters that a text to be continued begins with."""
-PROMPTS_PER_WINDOW = CONTEXT // PROMPT
+PROMPTS_PER_WINDOW = zoo.CONTEXT // PROMPT
 EXAMPLES_PER_PROMPT = 10
 WARM_UP_IMAGES = 500
 WARM_UP_TEXTS = 40
@@ -278,14 +264,14 @@ def draw_questions(event: Event, drawn_from: Round, *, heats: int) -> Questions:
     if is_text(event):
         return _draw_texts(event, stream, heats=heats)
     images, labels = draw_digits(heats * event.examples, seed=stream)
-    return Questions(as_inputs(images, flat=event.model == "mlp"), labels)
+    return Questions(zoo.as_inputs(images, flat=event.model == "mlp"), labels)
 
 
 def most_heats(event: Event) -> int | None:
     """Return the number of heats with unused questions; None where it is unlimited."""
     if not is_text(event):
         return None
-    windows = (len(_held_out_ids()) - 1 - (CONTEXT - 1)) // CONTEXT
+    windows = (len(_held_out_ids()) - 1 - (zoo.CONTEXT - 1)) // zoo.CONTEXT
     heats = windows // event.examples
     while heats * event.examples + _prompt_windows(event, heats) > windows:
         heats -= 1
@@ -318,11 +304,11 @@ def _draw_texts(event: Event, stream: int, *, heats: int) -> Questions:
         )
     ids = _held_out_ids()
     rng = np.random.default_rng(stream)
-    offset = int(rng.integers(1, CONTEXT))
-    starts = rng.permutation(np.arange(offset, len(ids) - CONTEXT, CONTEXT))
-    asked = starts[: heats * event.examples, None] + np.arange(CONTEXT)
+    offset = int(rng.integers(1, zoo.CONTEXT))
+    starts = rng.permutation(np.arange(offset, len(ids) - zoo.CONTEXT, zoo.CONTEXT))
+    asked = starts[: heats * event.examples, None] + np.arange(zoo.CONTEXT)
     rest = starts[heats * event.examples :][: _prompt_windows(event, heats)]
-    begun = ids[rest[:, None] + np.arange(CONTEXT)].reshape(-1, PROMPT)
+    begun = ids[rest[:, None] + np.arange(zoo.CONTEXT)].reshape(-1, PROMPT)
     prompts = begun[rng.permutation(len(begun))[: _prompts(event, heats)]]
     return Questions(ids[asked], ids[asked + 1], prompts)
 
@@ -337,7 +323,7 @@ def _prompt_windows(event: Event, heats: int) -> int:
 
 @lru_cache(maxsize=1)
 def _held_out_ids() -> npt.NDArray[np.int64]:
-    return np.array(tokenizer().encode(split_corpus(load_corpus())[1]), dtype=np.int64)
+    return np.array(zoo.tokenizer().encode(zoo.split_corpus(zoo.load_corpus())[1]), dtype=np.int64)
 
 
 # ---------------------------------------------------------------- public questions
@@ -347,9 +333,9 @@ def _held_out_ids() -> npt.NDArray[np.int64]:
 def public_questions(event: Event) -> Questions:
     """Return the zoo's held-out data for practice: 5,000 digits, or the windows of text."""
     if is_text(event):
-        windows, following = (each.data for each in text_data(held_out=True).tensors)
+        windows, following = (each.data for each in zoo.text_data(held_out=True).tensors)
         return Questions(windows.view(), following.view(), windows[::EXAMPLES_PER_PROMPT, :PROMPT])
-    held_out = digit_data(held_out=True, flat=event.model == "mlp")
+    held_out = zoo.digit_data(held_out=True, flat=event.model == "mlp")
     images, labels = (each.data for each in held_out.tensors)
     return Questions(images.view(), labels.view())
 
@@ -358,11 +344,11 @@ def public_questions(event: Event) -> Questions:
 def warm_up_questions(event: Event) -> Questions:
     """Return training data for the warm-up: 500 digits, or 40 windows of text with prompts."""
     if is_text(event):
-        windows, following = (each.data for each in text_data(held_out=False).tensors)
+        windows, following = (each.data for each in zoo.text_data(held_out=False).tensors)
         chosen = np.linspace(0, len(windows) - 1, WARM_UP_TEXTS).astype(int)
         return Questions(windows[chosen], following[chosen], windows[chosen, :PROMPT])
-    images, labels = draw_digits(WARM_UP_IMAGES, seed=TRAINING_SEED)
-    return Questions(as_inputs(images, flat=event.model == "mlp"), labels)
+    images, labels = draw_digits(WARM_UP_IMAGES, seed=zoo.TRAINING_SEED)
+    return Questions(zoo.as_inputs(images, flat=event.model == "mlp"), labels)
 
 
 def calibration(event: Event) -> tuple[tuple[Any, ...], ...]:

@@ -13,8 +13,11 @@ import numpy as np
 import numpy.typing as npt
 
 from tinytorch.comparison.accuracy import AccuracyComparison
-from tinytorch.competition.cell.confinement import Protection
-from tinytorch.competition.cell.contender import (
+from tinytorch.competition.entry import Entry
+from tinytorch.competition.events import PROMPT, Event, Questions, is_text, warm_up_questions
+from tinytorch.competition.judgement import Heat
+from tinytorch.competition.sandbox.bubblewrap import Protection
+from tinytorch.competition.sandbox.contender import (
     BACKEND,
     Answer,
     AskedContender,
@@ -25,10 +28,7 @@ from tinytorch.competition.cell.contender import (
     Loading,
     Usage,
 )
-from tinytorch.competition.cell.contender_process import ContenderProcess
-from tinytorch.competition.entry import Entry
-from tinytorch.competition.events import PROMPT, Event, Questions, is_text, warm_up_questions
-from tinytorch.competition.judgement import Heat
+from tinytorch.competition.sandbox.contender_process import ContenderProcess
 from tinytorch.core.autograd import no_grad
 from tinytorch.core.dispatch import use_backend
 from tinytorch.errors import TinyTorchError

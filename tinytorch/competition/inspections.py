@@ -10,21 +10,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tinytorch.competition.cell.contender import BACKEND
+from tinytorch.competition import heats
 from tinytorch.competition.events import KEPT, PROMPT, Event, tier_verdict
-from tinytorch.competition.heats import (
-    KEPT_GAIN,
-    PAUSE_S,
-    TICK_S,
-    Given,
-    Leg,
-    Purpose,
-    Seen,
-    Written,
-    charge_s,
-    is_written_text,
-)
 from tinytorch.competition.rules import Finding, finding
+from tinytorch.competition.sandbox.contender import BACKEND
 from tinytorch.core.dispatch import use_backend
 from tinytorch.measure.ceilings_cpu import best_matrix_rate
 from tinytorch.measure.interleaving import signed_rank_interval
@@ -40,7 +29,7 @@ less likely than the most likely one: reading at once and letter by letter round
 Measured with our own techniques, on 18 texts that the reference read: with float32 none differs,
 with int8 none by more than 0.1, with int4 0.1% of the characters by more than 0.2."""
 STRAYS_ALLOWED = 0.02
-PURPOSES_OF_READING: tuple[Purpose, Purpose] = ("timed", "probe")
+PURPOSES_OF_READING: tuple[heats.Purpose, heats.Purpose] = ("timed", "probe")
 KNOWN_NATS = 1.0
 """A better model than the reference finds the book likelier and what the reference drew unlikelier,
 by some tenths; one that looks up is certain of the book."""
@@ -48,7 +37,7 @@ UNLIKELY = 0.5
 """Nats per character by which a generated text may be less likely than human text."""
 
 
-def check_letters(seen: Seen) -> Iterator[Finding]:
+def check_letters(seen: heats.Seen) -> Iterator[Finding]:
     """A5: each written character is the most likely one, as whoever reads the text finds.
 
     The contender reads what it wrote, and in closed, where the model is the same, the reference
@@ -79,7 +68,7 @@ def check_letters(seen: Seen) -> Iterator[Finding]:
         )
 
 
-def check_memory_of_book(seen: Seen) -> Iterator[Finding]:
+def check_memory_of_book(seen: heats.Seen) -> Iterator[Finding]:
     """A6: texts that are in no book are read as well as those of the book, and take as long."""
     if not seen.entries[0].of("probe"):
         return
@@ -88,7 +77,7 @@ def check_memory_of_book(seen: Seen) -> Iterator[Finding]:
         for reference, entry in seen.legs
     ]
     _, high = signed_rank_interval(logs, 0.05)
-    if high < math.log(KEPT_GAIN):
+    if high < math.log(heats.KEPT_GAIN):
         share = math.exp(float(np.median(logs)))
         yield finding("A6", f"texts of the book took {share:.0%} of the time of new texts")
         return
@@ -101,16 +90,16 @@ def check_memory_of_book(seen: Seen) -> Iterator[Finding]:
         )
 
 
-def _book_ratio(leg: Leg, reference: Leg) -> float:
+def _book_ratio(leg: heats.Leg, reference: heats.Leg) -> float:
     """Return the time for texts of the book over the time for new ones, by the judge's clock."""
     book, new = (
-        float(np.median(leg.inner_s(purpose) + charge_s(leg, reference, purpose)))
+        float(np.median(leg.inner_s(purpose) + heats.charge_s(leg, reference, purpose)))
         for purpose in PURPOSES_OF_READING
     )
-    return max(TICK_S, book) / max(TICK_S, new)
+    return max(heats.TICK_S, book) / max(heats.TICK_S, new)
 
 
-def _book_nats(leg: Leg) -> float:
+def _book_nats(leg: heats.Leg) -> float:
     """Return the mean log-likelihood of texts of the book minus that of new ones."""
     book, new = (
         float(np.mean([_read_nats(each) for each in leg.of(purpose)]))
@@ -119,7 +108,7 @@ def _book_nats(leg: Leg) -> float:
     return book - new
 
 
-def _read_nats(given: Given) -> float:
+def _read_nats(given: heats.Given) -> float:
     return _nats(given.answer.output[0, :-1], given.ask.question[0, 1:])
 
 
@@ -131,7 +120,7 @@ def _nats(outputs: npt.NDArray[Any], characters: npt.NDArray[Any]) -> float:
     return float(np.mean(chosen - np.log(np.exp(below).sum(axis=1))))
 
 
-def _likelihood(written: Written) -> float:
+def _likelihood(written: heats.Written) -> float:
     """Return the mean log-likelihood of the generated characters under the reference."""
     return _nats(written.by_first[0, PROMPT - 1 : -1], written.text[PROMPT:])
 
@@ -193,7 +182,7 @@ float32 has to exclude; in bfloat16 by 9e-4, 9e-4, 2.2e-3, and products in them 
 LARGEST = 1e30
 """A larger output means nothing, and its square is beyond all numbers."""
 SAME = 1e-6
-READING: tuple[Purpose, ...] = ("timed", "again", "short", "probe")
+READING: tuple[heats.Purpose, ...] = ("timed", "again", "short", "probe")
 CLOCK_SHARE, CLOCK_S, HIDING_CALLS = 0.25, 20e-6, 75
 BUSY_SHARE = 0.1
 OTHER_FRAMEWORKS = frozenset(
@@ -201,7 +190,7 @@ OTHER_FRAMEWORKS = frozenset(
 )
 
 
-def inspect(seen: Seen) -> tuple[Finding, ...]:
+def inspect(seen: heats.Seen) -> tuple[Finding, ...]:
     """Return all findings; where an answer has the wrong shape or dtype, only that one."""
     unusable = next(_shapes(seen), None)
     if unusable is not None:
@@ -212,12 +201,12 @@ def inspect(seen: Seen) -> tuple[Finding, ...]:
 # ---------------------------------------------------------------- answers
 
 
-def _shapes(seen: Seen) -> Iterator[Finding]:
+def _shapes(seen: heats.Seen) -> Iterator[Finding]:
     """A1: as many finite numbers as the reference gives, in every answer."""
     for reference, entry in seen.legs:
         for expected, found in zip(reference.given, entry.given, strict=True):
             if found.ask.purpose == "write":
-                if not is_written_text(found.answer):
+                if not heats.is_written_text(found.answer):
                     yield finding("A1", "a text is no list of characters of the alphabet")
                     return
                 continue
@@ -242,7 +231,7 @@ def _strange(output: npt.NDArray[Any]) -> Iterator[Finding]:
         yield finding("A1", f"an answer holds {output[~is_usual].reshape(-1)[0]}")
 
 
-def _accuracy(seen: Seen) -> Iterator[Finding]:
+def _accuracy(seen: heats.Seen) -> Iterator[Finding]:
     """A2: the tier, by paired non-inferiority on the timed answers."""
     found = seen.accuracy
     if found is None or tier_verdict(found) == KEPT:
@@ -252,7 +241,7 @@ def _accuracy(seen: Seen) -> Iterator[Finding]:
     yield finding("A2", f"{became}: {found.verdict}, {found.evidence}{more}")
 
 
-def _constant(seen: Seen) -> Iterator[Finding]:
+def _constant(seen: heats.Seen) -> Iterator[Finding]:
     """A3: answers differ where the reference's do."""
     for reference, entry in seen.legs:
         usual, spread = (
@@ -263,7 +252,7 @@ def _constant(seen: Seen) -> Iterator[Finding]:
             return
 
 
-def _precision(seen: Seen) -> Iterator[Finding]:
+def _precision(seen: heats.Seen) -> Iterator[Finding]:
     """A4: outputs as near to the reference's as the declared precision, whatever is read.
 
     Weights cannot be seen from outside: a change below the tolerance stays hidden. Measured:
@@ -289,7 +278,7 @@ def _precision(seen: Seen) -> Iterator[Finding]:
         )
 
 
-def _distance(reference: Leg, entry: Leg, purpose: Purpose) -> float:
+def _distance(reference: heats.Leg, entry: heats.Leg, purpose: heats.Purpose) -> float:
     expected, found = (
         np.concatenate([each.answer.output for each in leg.of(purpose)]).astype(np.float64)
         for leg in (reference, entry)
@@ -300,7 +289,7 @@ def _distance(reference: Leg, entry: Leg, purpose: Purpose) -> float:
 # ---------------------------------------------------------------- how they came about
 
 
-def _clocks(seen: Seen) -> Iterator[Finding]:
+def _clocks(seen: heats.Seen) -> Iterator[Finding]:
     """T1: the contender's account of its time agrees with the judge's clock.
 
     What it hides is charged in any case. It is called a cheat where it shows in all heats and in a
@@ -308,10 +297,12 @@ def _clocks(seen: Seen) -> Iterator[Finding]:
     """
     if seen.entry.code is None:
         return
-    purposes: dict[Purpose, None] = dict.fromkeys(g.ask.purpose for g in seen.entries[0].given)
+    purposes: dict[heats.Purpose, None] = dict.fromkeys(
+        g.ask.purpose for g in seen.entries[0].given
+    )
     for purpose in purposes:
         hidden = [
-            float(np.percentile(charge_s(entry, reference, purpose), HIDING_CALLS))
+            float(np.percentile(heats.charge_s(entry, reference, purpose), HIDING_CALLS))
             for reference, entry in seen.legs
         ]
         told = [float(np.median(entry.inner_s(purpose))) for entry in seen.entries]
@@ -326,7 +317,7 @@ def _clocks(seen: Seen) -> Iterator[Finding]:
             return
 
 
-def _floor(seen: Seen) -> Iterator[Finding]:
+def _floor(seen: heats.Seen) -> Iterator[Finding]:
     """T2: nothing is faster than the machine."""
     ours, theirs = (
         min(float(np.median(legs[side].inner_s("timed"))) for legs in seen.legs) for side in (0, 1)
@@ -341,7 +332,7 @@ def _floor(seen: Seen) -> Iterator[Finding]:
         )
 
 
-def _kept_answers(seen: Seen) -> Iterator[Finding]:
+def _kept_answers(seen: heats.Seen) -> Iterator[Finding]:
     """T3: a question that was asked before takes as long as the first time."""
     if seen.entry.division == "open":
         return
@@ -349,24 +340,27 @@ def _kept_answers(seen: Seen) -> Iterator[Finding]:
         math.log(_again_ratio(entry) / _again_ratio(reference)) for reference, entry in seen.legs
     ]
     _, high = signed_rank_interval(logs, 0.05)
-    if high < math.log(KEPT_GAIN):
+    if high < math.log(heats.KEPT_GAIN):
         share = math.exp(float(np.median(logs)))
         yield finding(
             "T3", f"questions that were asked before took {share:.0%} of the time of new ones"
         )
 
 
-def _again_ratio(leg: Leg) -> float:
+def _again_ratio(leg: heats.Leg) -> float:
     """Return the median ratio of the time of repeated questions to their first time."""
-    first = {each.ask.index: max(TICK_S, each.answer.inner_s) for each in leg.of("timed")}
-    ratios = [max(TICK_S, each.answer.inner_s) / first[each.ask.index] for each in leg.of("again")]
+    first = {each.ask.index: max(heats.TICK_S, each.answer.inner_s) for each in leg.of("timed")}
+    ratios = [
+        max(heats.TICK_S, each.answer.inner_s) / first[each.ask.index] for each in leg.of("again")
+    ]
     return float(np.median(ratios))
 
 
-def _late_work(seen: Seen) -> Iterator[Finding]:
+def _late_work(seen: heats.Seen) -> Iterator[Finding]:
     """T4: nothing goes on when nothing is asked."""
     ours, theirs = (
-        float(np.median([legs[side].idle_cpu_s for legs in seen.legs])) / PAUSE_S for side in (0, 1)
+        float(np.median([legs[side].idle_cpu_s for legs in seen.legs])) / heats.PAUSE_S
+        for side in (0, 1)
     )
     if theirs > BUSY_SHARE and ours < BUSY_SHARE / 2:
         yield finding(
@@ -374,14 +368,14 @@ def _late_work(seen: Seen) -> Iterator[Finding]:
         )
 
 
-def _questions(seen: Seen) -> Iterator[Finding]:
+def _questions(seen: heats.Seen) -> Iterator[Finding]:
     """T5: questions are as they were."""
     changed = sum(not each.answer.is_question_intact for leg in seen.entries for each in leg.given)
     if changed:
         yield finding("T5", f"{changed} questions were changed while they were answered")
 
 
-def _company(seen: Seen) -> Iterator[Finding]:
+def _company(seen: heats.Seen) -> Iterator[Finding]:
     """T6 and E7: no further processes; for learners no other framework."""
     processes = max(leg.usage.processes for leg in seen.entries)
     if processes > 1:
@@ -393,19 +387,7 @@ def _company(seen: Seen) -> Iterator[Finding]:
         yield finding("E7", f"the entry loaded {', '.join(sorted(loaded))}")
 
 
-def _protection(seen: Seen) -> Iterator[Finding]:
-    """W1: what could not be kept apart, where that matters."""
-    missing = {
-        f"{what}: {state}"
-        for leg in seen.entries
-        for what, state in leg.protection.items()
-        if not state.is_in_force
-    }
-    if missing and seen.entry.code is not None:
-        yield finding("W1", "; ".join(sorted(missing)))
-
-
-INSPECTIONS: tuple[Callable[[Seen], Iterator[Finding]], ...] = (
+INSPECTIONS: tuple[Callable[[heats.Seen], Iterator[Finding]], ...] = (
     _accuracy,
     _constant,
     _precision,
@@ -417,5 +399,4 @@ INSPECTIONS: tuple[Callable[[Seen], Iterator[Finding]], ...] = (
     _late_work,
     _questions,
     _company,
-    _protection,
 )

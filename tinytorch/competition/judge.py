@@ -11,22 +11,17 @@ from time import perf_counter
 import numpy as np
 
 from tinytorch.comparison.accuracy import AccuracyComparison
-from tinytorch.competition.cell.contender import USUAL_LIMITS, Contender, Limits
+from tinytorch.competition import events
 from tinytorch.competition.entry import Entry
 from tinytorch.competition.entry_checks import check_entry, contender_of
-from tinytorch.competition.events import (
-    Event,
-    Questions,
-    compare_in_tier,
-    draw_questions,
-    find_event,
-    score_answers,
-)
+from tinytorch.competition.events import draw_questions, find_event
 from tinytorch.competition.heats import Leg, LegError, Seen, Start, heat_of, run_heat, start_process
 from tinytorch.competition.inspections import floor_s, inspect
 from tinytorch.competition.judgement import FEWEST_HEATS, Ablation, Heat, Judgement
 from tinytorch.competition.rounds import PRACTICE, Round
 from tinytorch.competition.rules import Finding, finding
+from tinytorch.competition.sandbox.bubblewrap import check_sandbox
+from tinytorch.competition.sandbox.contender import USUAL_LIMITS, Contender, Limits
 from tinytorch.errors import MeasurementError, SettingError
 from tinytorch.measure.ceilings import Progress
 from tinytorch.measure.environment import describe_environment, observe
@@ -45,7 +40,7 @@ class Bench:
     """Who competes, how often and how. `contender_without(name)` builds the entry without one of
     its techniques, and with None as a whole; `start` gives a contender that can be asked."""
 
-    event: Event
+    event: events.Event
     entry: Entry
     heats: int
     contender_without: Callable[[str | None], Contender]
@@ -62,7 +57,7 @@ class Bench:
         if self.progress:
             self.progress.describe(f"{self.event.title}: {text}")
 
-    def run_heats(self, first: Contender, second: Contender, questions: Questions) -> _Taken:
+    def run_heats(self, first: Contender, second: Contender, questions: events.Questions) -> _Taken:
         """Run all heats of two sides; what goes wrong with the second ends them as a finding."""
         legs: list[tuple[Leg, Leg]] = []
         scores: list[tuple[Scores, Scores]] = []
@@ -175,7 +170,7 @@ def _has_fatal(findings: tuple[Finding, ...]) -> bool:
     return any(each.is_fatal for each in findings)
 
 
-def _scores(event: Event, leg: Leg, reference: Leg, questions: Questions) -> Scores:
+def _scores(event: events.Event, leg: Leg, reference: Leg, questions: events.Questions) -> Scores:
     """Score the timed answers; without the reference's shape, or no numbers, they have no score."""
     pairs = zip(reference.of("timed"), leg.of("timed"), strict=True)
     outputs = [(ours.answer.output, theirs.answer.output) for ours, theirs in pairs]
@@ -183,19 +178,19 @@ def _scores(event: Event, leg: Leg, reference: Leg, questions: Questions) -> Sco
         ours.shape != theirs.shape or theirs.dtype.kind not in "fiu" for ours, theirs in outputs
     ):
         return np.full(len(questions.targets), np.nan)
-    return score_answers(event, leg.outputs, questions.targets)
+    return events.score_answers(event, leg.outputs, questions.targets)
 
 
 def _accuracy(bench: Bench, taken: _Taken) -> AccuracyComparison:
     ours, theirs = (np.concatenate(each) for each in zip(*taken.scores, strict=True))
-    return compare_in_tier(bench.event, bench.entry.tier, ours, theirs)
+    return events.compare_in_tier(bench.event, bench.entry.tier, ours, theirs)
 
 
-def _ablations(bench: Bench, questions: Questions) -> tuple[Ablation, ...]:
+def _ablations(bench: Bench, questions: events.Questions) -> tuple[Ablation, ...]:
     return tuple(_ablation(bench, each.name, questions) for each in bench.entry.techniques)
 
 
-def _ablation(bench: Bench, technique: str, questions: Questions) -> Ablation:
+def _ablation(bench: Bench, technique: str, questions: events.Questions) -> Ablation:
     """Compare the entry with itself without one technique."""
     bench.say(f"without {technique}")
     without, whole = bench.contender_without(technique), bench.contender_without(None)
@@ -229,7 +224,7 @@ def judge(
 
     The number of heats is fixed beforehand, so there is no optional stopping. With
     `ablations`, each declared technique is switched off in turn, in as many heats. Code runs only
-    with `trust`.
+    with `trust`, and without a sandbox only if the limits say so.
     """
     event = find_event(entry.event)
     bench = Bench(
@@ -242,13 +237,23 @@ def judge(
         limits=limits,
         progress=progress,
     )
+    findings = check_entry(entry, trust=trust, run=False)
+    if not _has_fatal(findings):
+        findings += check_confined(entry, limits)
     return compete(
         bench,
         round,
-        findings=check_entry(entry, trust=trust, run=False),
+        findings=findings,
         ablations=ablations,
         floor_s=floor_s(event) if entry.division == "closed" else 0.0,
     )
+
+
+def check_confined(entry: Entry, limits: Limits) -> tuple[Finding, ...]:
+    """Return W1 for code that is to run unconfined; raise MissingPartError if it may not."""
+    if check_sandbox(entry.code, unconfined=limits.unconfined) or entry.code is None:
+        return ()
+    return (finding("W1", "its code ran without a sandbox: --unconfined was given"),)
 
 
 def steps_of(entry: Entry, *, heats: int, ablations: bool) -> int:

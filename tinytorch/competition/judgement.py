@@ -112,6 +112,11 @@ class Judgement:
         is_clean = not any(each.is_fatal for each in self.findings)
         return is_clean and len(self.heats) >= FEWEST_HEATS
 
+    @property
+    def is_unconfined(self) -> bool:
+        """Whether code ran without a sandbox, where it could have done anything (rule W1)."""
+        return any(each.rule == "W1" for each in self.findings)
+
     @cached_property
     def score(self) -> Score | None:
         """The score, or None where there are too few heats."""

@@ -7,23 +7,23 @@ its own version (`SCHEMA`)."""
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import replace
-from typing import Any, Literal
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 
 from tinytorch import __version__
+from tinytorch.codec import Coded, decode
 from tinytorch.comparison.accuracy import AccuracyComparison
 from tinytorch.competition.entry import (
     Entry,
-    as_plain,
     as_plain_fields,
     entry_in,
     find_hidden_letter,
     manifest_of,
 )
-from tinytorch.competition.events import Measure, find_event
+from tinytorch.competition.events import find_event
 from tinytorch.competition.judgement import Ablation, Heat, Judgement, Score
 from tinytorch.competition.rules import Finding
 from tinytorch.errors import RecordError, SettingError
@@ -31,130 +31,55 @@ from tinytorch.measure.environment import describe_environment
 from tinytorch.measure.samples import Samples
 from tinytorch.records.record import Record
 
-# ---------------------------------------------------------------- the parts of a judgement as
-# JSON, and back; what is read is checked down to each number
+KIND = "competition"
+PROTOCOL = 1
+"""Grows when a run is judged in another way, so that its numbers do not fit those of before."""
+SCHEMA = 1
+"""The version of the details."""
 
-Fields = dict[str, Any]
+Claim = Literal["unverified", "verified"]
+OF_REFERENCE = "reference "
+UNITS = {"s": "s", "byte": "B", "ratio": ""}
+SIDES = ("reference", "entry")
 
-IN_WORDS = {
-    str: "text",
-    dict: "an object",
-    list: "a list",
-    int: "a whole number",
-    float: "a number",
-    bool: "true or false",
-}
-ENTRY = {"manifest": dict, "sha256": str}
-FINDING = {"rule": str, "seen": str, "fix": str, "severity": str}
-ABLATION = {"technique": str, "heats": dict, "reason": str}
-ACCURACY = {"metric": str, "margin": float, "confidence": float}
-SIDES = {"reference": dict, "entry": dict}
+# ---------------------------------------------------------------- the parts of the details
 
 
-def checked(
-    fields: Any, types: Mapping[str, type], what: str, *, others: Sequence[str] = ()
-) -> Fields:
-    """Return the fields of an object after checking that they are exactly these, of these types.
+@dataclass(frozen=True)
+class KeptHeats(Coded):
+    """The values of each measure of both sides, one for each heat."""
 
-    `others` must be there as well, but may be anything. Numbers are floats and finite.
-    """
-    if not isinstance(fields, Mapping):
-        raise RecordError(f"{what}: {type(fields).__name__}, not an object")
-    known = {*types, *others}
-    if fields.keys() != known:
-        missing, odd = sorted(known - fields.keys()), sorted(fields.keys() - known)
-        raise RecordError(f"{what}: without {missing} and with {odd}; it is damaged or of others")
-    return {
-        name: _checked_value(value, types[name], f"{what}: {name}") if name in types else value
-        for name, value in fields.items()
-    }
+    reference: Mapping[str, tuple[float, ...]]
+    entry: Mapping[str, tuple[float, ...]]
 
+    strict = True
 
-def checked_list(values: Any, what: str) -> list[Any]:
-    """Return `values` after checking that it is a list."""
-    return list(_checked_value(values, list, what))
+    @classmethod
+    def of(cls, heats: Sequence[Heat], names: Collection[str]) -> Self:
+        """Return heats by side and measure."""
+        return cls(
+            *(
+                {name: tuple(float(getattr(heat, side)[name]) for heat in heats) for name in names}
+                for side in SIDES
+            )
+        )
 
-
-def checked_texts(fields: Any, what: str) -> dict[str, str]:
-    """Return `fields` after checking that all values are strings."""
-    return checked(fields, dict.fromkeys(_checked_value(fields, dict, what), str), what)
-
-
-def _checked_value(value: Any, kind: type, what: str) -> Any:
-    expected: Any = (int, float) if kind is float else kind
-    if not isinstance(value, expected) or (isinstance(value, bool) and kind is not bool):
-        raise RecordError(f"{what} is {type(value).__name__}, not {IN_WORDS[kind]}")
-    return _as_float(value, what) if kind is float else value
-
-
-def _as_float(value: Any, what: str) -> float:
-    if not isinstance(value, int | float) or isinstance(value, bool):
-        raise RecordError(f"{what} is {type(value).__name__}, not a number")
-    try:
-        number = float(value)
-    except OverflowError as error:
-        raise RecordError(f"{what} is too large a number") from error
-    if not math.isfinite(number):
-        raise RecordError(f"{what} is {number}, not a finite number")
-    return number
-
-
-# ---------------------------------------------------------------- the entry
-
-
-def entry_fields(entry: Entry) -> Fields:
-    """Return the manifest of an entry, and the hash of it and its files."""
-    return {"manifest": manifest_of(entry), "sha256": entry.sha256}
-
-
-def entry_of(fields: Any) -> Entry:
-    """Read an entry (without a folder), and check that it is valid."""
-    found = checked(fields, ENTRY, "the entry")
-    return replace(entry_in(found["manifest"]), sha256=found["sha256"])
-
-
-# ---------------------------------------------------------------- findings, ablations, heats
-
-
-def finding_fields(found: Finding) -> Fields:
-    return {
-        "rule": found.rule,
-        "seen": as_plain(found.seen),
-        "fix": as_plain(found.fix),
-        "severity": found.severity,
-    }
-
-
-def finding_of(fields: Any) -> Finding:
-    found = checked(fields, FINDING, "a finding")
-    if found["severity"] not in ("fatal", "warning"):
-        raise RecordError(f"a finding: {found['severity']!r} is neither fatal nor a warning")
-    return Finding(**found)
-
-
-def ablation_fields(ablation: Ablation) -> Fields:
-    """Return an ablation with the raw values of its heats, by side and measure.
-
-    Heats whose numbers make no sense are left out, all of them, with the reason.
-    """
-    heats, reason = ablation.heats, as_plain(ablation.reason)
-    names = sorted(heats[0].entry) if heats else []
-    problem = next(filter(None, (problem_of(heat, names) for heat in heats)), "")
-    if problem:
-        heats, names, reason = (), [], problem
-    series = {
-        side: {name: [float(getattr(heat, side)[name]) for heat in heats] for name in names}
-        for side in SIDES
-    }
-    return {"technique": ablation.technique, "heats": series, "reason": reason}
-
-
-def ablation_of(fields: Any, *, event: str) -> Ablation:
-    """Read an ablation of an event."""
-    found = checked(fields, ABLATION, "an ablation")
-    names = [each.name for each in find_event(event).measures]
-    heats = heats_of(found["heats"], f"the ablation of {found['technique']!r}", names=names)
-    return Ablation(found["technique"], heats, found["reason"])
+    def heats(self, what: str, *, names: Collection[str]) -> tuple[Heat, ...]:
+        """Return the heats; raise RecordError unless all values are positive numbers."""
+        columns = [getattr(self, side) for side in SIDES]
+        lengths = {len(values) for series in columns for values in series.values()}
+        if len(lengths) > 1:
+            raise RecordError(
+                f"{what}: between {min(lengths)} and {max(lengths)} values for each heat"
+            )
+        heats = tuple(
+            Heat(*({name: float(series[name][row]) for name in series} for series in columns))
+            for row in range(max(lengths, default=0))
+        )
+        for number, heat in enumerate(heats, start=1):
+            if problem := problem_of(heat, names):
+                raise RecordError(f"{what}, heat {number}: {problem}")
+        return heats
 
 
 def problem_of(heat: Heat, names: Collection[str]) -> str:
@@ -169,124 +94,144 @@ def problem_of(heat: Heat, names: Collection[str]) -> str:
     return ""
 
 
-def heats_of(fields: Any, what: str, *, names: Collection[str]) -> tuple[Heat, ...]:
-    """Read heats from series by side and measure, all of the same length."""
-    sides = checked(fields, SIDES, what)
-    columns = {
-        side: {
-            name: [_as_float(value, f"{what}: {name}") for value in _values(values, what)]
-            for name, values in series.items()
-        }
-        for side, series in sides.items()
-    }
-    lengths = {len(values) for series in columns.values() for values in series.values()}
-    if len(lengths) > 1:
-        raise RecordError(f"{what}: between {min(lengths)} and {max(lengths)} values for each heat")
-    heats = tuple(
-        Heat(*({name: values[row] for name, values in columns[side].items()} for side in SIDES))
-        for row in range(max(lengths, default=0))
-    )
-    for number, heat in enumerate(heats, start=1):
-        if problem := problem_of(heat, names):
-            raise RecordError(f"{what}, heat {number}: {problem}")
-    return heats
+@dataclass(frozen=True)
+class KeptAblation(Coded):
+    """An ablation, with its heats by side and measure."""
+
+    technique: str
+    heats: KeptHeats
+    reason: str
+
+    strict = True
+
+    @classmethod
+    def of(cls, ablation: Ablation) -> Self:
+        """Keep an ablation; heats whose numbers make no sense are left out, with the reason."""
+        heats, reason = ablation.heats, ablation.reason
+        names = sorted(heats[0].entry) if heats else []
+        problem = next(filter(None, (problem_of(heat, names) for heat in heats)), "")
+        if problem:
+            heats, names, reason = (), [], problem
+        return cls(ablation.technique, KeptHeats.of(heats, names), reason)
+
+    def ablation(self, event: str) -> Ablation:
+        """Return the ablation of an event."""
+        names = [each.name for each in find_event(event).measures]
+        what = f"the ablation of {self.technique!r}"
+        return Ablation(self.technique, self.heats.heats(what, names=names), self.reason)
 
 
-def _values(values: Any, what: str) -> Sequence[Any]:
-    if not isinstance(values, list | tuple):
-        raise RecordError(f"{what}: {type(values).__name__}, not a list of numbers")
-    return values
+@dataclass(frozen=True)
+class KeptAccuracy(Coded):
+    """The scores of all examples: zeros and ones as one string, others as numbers."""
+
+    metric: str
+    margin: float
+    confidence: float
+    reference: str | tuple[float, ...]
+    entry: str | tuple[float, ...]
+
+    strict = True
+    nonfinite = "text"
+
+    @classmethod
+    def of(cls, found: AccuracyComparison) -> Self:
+        """Keep a comparison of scores."""
+        both = (_packed(each) for each in (found.baseline_scores, found.candidate_scores))
+        return cls(found.metric, found.margin, found.confidence, *both)
+
+    def comparison(self) -> AccuracyComparison:
+        """Return the comparison of these scores."""
+        # Arrays instead of tuples: there may be a hundred thousand scores, and they become tuples.
+        one: Any = _unpacked(self.reference)
+        other: Any = _unpacked(self.entry)
+        return AccuracyComparison(one, other, self.margin, self.confidence, self.metric)
 
 
-# ---------------------------------------------------------------- scores
+def _packed(scores: Sequence[float]) -> str | tuple[float, ...]:
+    if set(scores) <= {0.0, 1.0}:
+        return "".join("1" if score else "0" for score in scores)
+    return tuple(scores)
 
 
-def score_fields(score: Score | None) -> Fields | None:
-    """Return a score for readers of the file; the authoritative one is computed from the heats."""
+def _unpacked(scores: str | Sequence[float]) -> np.ndarray[Any, np.dtype[np.float64]]:
+    if isinstance(scores, str) and (not scores or set(scores) - {"0", "1"}):
+        raise RecordError("accuracy: scores that are no text of 0 and 1")
+    return np.array(list(scores), dtype=np.float64)
+
+
+@dataclass(frozen=True)
+class KeptEntry(Coded):
+    """The manifest of an entry, and the hash of it and its files."""
+
+    manifest: Mapping[str, Any]
+    sha256: str
+
+    strict = True
+
+    def entry(self) -> Entry:
+        """Return the entry (without a folder); raise EntryError unless it is valid."""
+        return replace(entry_in(self.manifest), sha256=self.sha256)
+
+
+@dataclass(frozen=True)
+class KeptRound(Coded):
+    """Which questions were asked."""
+
+    name: str
+    commitment: str
+    data_sha256: str
+
+    strict = True
+
+
+@dataclass(frozen=True)
+class Details(Coded):
+    """All of a judgement but its heats. The authoritative score is computed from these."""
+
+    status: Claim
+    tinytorch: str
+    entry: KeptEntry
+    trusted_code: bool
+    round: KeptRound
+    score: Any
+    accuracy: KeptAccuracy | None
+    findings: tuple[Finding, ...]
+    ablations: tuple[KeptAblation, ...]
+    protection: Mapping[str, str]
+    seconds_used: float
+
+    schema = SCHEMA
+    strict = True
+    renames: ClassVar = {"trusted_code": "trusted code"}
+
+
+@dataclass(frozen=True)
+class RunSettings(Coded):
+    """What must be equal for two runs to be comparable."""
+
+    event: str
+    division: str
+    tier: float
+    heats: int
+    protocol: int
+
+    strict = True
+
+    @classmethod
+    def of(cls, entry: Entry, heats: int) -> Self:
+        """Return the settings of a run of an entry."""
+        return cls(entry.event, entry.division, entry.tier, heats, PROTOCOL)
+
+
+def score_fields(score: Score | None) -> dict[str, Any] | None:
+    """Return a score for readers of the file."""
     if score is None:
         return None
     return {"value": score.value, "low": score.low, "high": score.high, "n": score.n}
 
 
-def accuracy_fields(accuracy: AccuracyComparison | None) -> Fields | None:
-    """Return the scores of all examples: zeros and ones as one string, others as numbers."""
-    if accuracy is None:
-        return None
-    return {
-        "metric": accuracy.metric,
-        "margin": accuracy.margin,
-        "confidence": accuracy.confidence,
-        "reference": _packed(accuracy.baseline_scores),
-        "entry": _packed(accuracy.candidate_scores),
-    }
-
-
-def accuracy_of(fields: Any) -> AccuracyComparison | None:
-    if fields is None:
-        return None
-    found = checked(fields, ACCURACY, "accuracy", others=("reference", "entry"))
-    # Arrays instead of tuples: there may be a hundred thousand scores, and they become tuples.
-    reference: Any = _unpacked(found["reference"])
-    entry: Any = _unpacked(found["entry"])
-    return AccuracyComparison(
-        reference, entry, found["margin"], found["confidence"], found["metric"]
-    )
-
-
-def _packed(scores: Sequence[float]) -> str | list[float | str]:
-    if set(scores) <= {0.0, 1.0}:
-        return "".join("1" if score else "0" for score in scores)
-    return [score if math.isfinite(score) else str(score) for score in scores]
-
-
-def _unpacked(scores: Any) -> np.ndarray[Any, np.dtype[np.float64]]:
-    if isinstance(scores, str):
-        letters = np.frombuffer(scores.encode("utf-8"), dtype=np.uint8)
-        if not len(letters) or letters.min() < ord("0") or letters.max() > ord("1"):
-            raise RecordError("accuracy: scores that are no text of 0 and 1")
-        return (letters - ord("0")).astype(np.float64)
-    if not isinstance(scores, list):
-        raise RecordError("accuracy: scores that are neither text nor a list of numbers")
-    special = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
-    return np.array(
-        [
-            special[score]
-            if isinstance(score, str) and score in special
-            else _as_float(score, "accuracy: a score")
-            for score in scores
-        ],
-        dtype=np.float64,
-    )
-
-
-# ---------------------------------------------------------------- a judgement as a record, and
-# back: every raw value, what was found, and on which machine
-
-KIND = "competition"
-PROTOCOL = 1
-"""Grows when a run is judged in another way, so that its numbers do not fit those of before."""
-SCHEMA = 1
-"""The version of the details."""
-
-# Version -> what turns the details of that version into those of the next.
-UPGRADES: dict[int, Callable[[dict[str, Any]], dict[str, Any]]] = {}
-
-Claim = Literal["unverified", "verified"]
-OF_REFERENCE = "reference "
-UNITS = {"s": "s", "byte": "B", "ratio": ""}
-DETAILS = {
-    "schema": int,
-    "status": str,
-    "tinytorch": str,
-    "entry": dict,
-    "trusted code": bool,
-    "round": dict,
-    "findings": list,
-    "ablations": list,
-    "protection": dict,
-    "seconds_used": float,
-}
-ROUND = {"name": str, "commitment": str, "data_sha256": str}
+# ---------------------------------------------------------------- a judgement as a record, and back
 
 
 def as_record(judgement: Judgement, *, status: Claim = "unverified") -> Record:
@@ -297,7 +242,6 @@ def as_record(judgement: Judgement, *, status: Claim = "unverified") -> Record:
     something fatal, heats whose numbers make no sense are left out, with a note.
     """
     judgement = _with_usable_heats(judgement)
-    event, entry = judgement.event, judgement.entry
     system = as_plain_fields(judgement.system)
     if not system.get("fingerprint"):
         system = {**describe_environment().to_dict(), **system}
@@ -305,17 +249,11 @@ def as_record(judgement: Judgement, *, status: Claim = "unverified") -> Record:
     return Record(
         kind=KIND,
         name=_name(judgement),
-        samples=_samples(judgement.heats, event.measures),
+        samples=_samples(judgement),
         environment=system,
-        settings={
-            "event": entry.event,
-            "division": entry.division,
-            "tier": entry.tier,
-            "heats": len(judgement.heats),
-            "protocol": PROTOCOL,
-        },
-        details=_details(judgement, status),
-        notes=tuple(map(as_plain, judgement.notes)),
+        settings=RunSettings.of(judgement.entry, len(judgement.heats)).to_dict(),
+        details=as_plain_fields(_details(judgement, status).to_dict()),
+        notes=tuple(as_plain_fields(judgement.notes)),
         **moment,
     )
 
@@ -328,8 +266,8 @@ def judgement_in(record: Record) -> Judgement:
     if hidden is not None:
         raise RecordError(f"the record holds the letter {hidden}, which cannot be seen; remove it")
     try:
-        found = _judgement(record, _upgraded(record.details))
-    except SettingError as error:
+        found = _judgement(record, decode(Details, record.details))
+    except (SettingError, OverflowError) as error:
         raise RecordError(str(error)) from error
     if record.name != _name(found):
         raise RecordError(f"the record is called {record.name!r}, but is of {_name(found)!r}")
@@ -344,9 +282,6 @@ def claims_verified(record: Record) -> bool:
     has_code = record.details["entry"]["manifest"].get("code") is not None
     is_trusted = record.details["trusted code"] or not has_code
     return bool(record.details["status"] == "verified" and is_trusted)
-
-
-# ---------------------------------------------------------------- writing
 
 
 def _name(judgement: Judgement) -> str:
@@ -370,80 +305,54 @@ def _with_usable_heats(judgement: Judgement) -> Judgement:
     return replace(judgement, heats=kept, notes=(*judgement.notes, note))
 
 
-def _samples(heats: Sequence[Heat], measures: Sequence[Measure]) -> dict[str, Samples]:
-    if not heats:
+def _units(judgement: Judgement) -> dict[str, str]:
+    """Return the unit of the samples of each measure, of the reference first."""
+    units = {each.name: UNITS[each.unit] for each in judgement.event.measures}
+    return {f"{OF_REFERENCE}{name}": unit for name, unit in units.items()} | units
+
+
+def _samples(judgement: Judgement) -> dict[str, Samples]:
+    if not judgement.heats:
         return {}
-    units = {each.name: UNITS[each.unit] for each in measures}
-    series = {f"{OF_REFERENCE}{name}": [heat.reference[name] for heat in heats] for name in units}
-    series |= {name: [heat.entry[name] for heat in heats] for name in units}
-    return {
-        name: Samples(name, tuple(values), units[name.removeprefix(OF_REFERENCE)])
-        for name, values in series.items()
-    }
+    units = _units(judgement)
+    kept = KeptHeats.of(judgement.heats, [each.name for each in judgement.event.measures])
+    series = {f"{OF_REFERENCE}{name}": values for name, values in kept.reference.items()}
+    series |= kept.entry
+    return {name: Samples(name, values, units[name]) for name, values in series.items()}
 
 
-def _details(judgement: Judgement, status: Claim) -> dict[str, Any]:
-    has_code = judgement.entry.code is not None
-    return {
-        "schema": SCHEMA,
-        "status": status,
-        "tinytorch": __version__,
-        "entry": entry_fields(judgement.entry),
-        "trusted code": has_code and not any(each.rule == "E6" for each in judgement.findings),
-        "round": {
-            "name": judgement.round_name,
-            "commitment": judgement.commitment,
-            "data_sha256": judgement.data_sha256,
-        },
-        "score": score_fields(judgement.score),
-        "accuracy": accuracy_fields(judgement.accuracy),
-        "findings": [finding_fields(each) for each in judgement.findings],
-        "ablations": [ablation_fields(each) for each in judgement.ablations],
-        "protection": as_plain_fields(judgement.protection),
-        "seconds_used": float(judgement.seconds_used),
-    }
+def _details(judgement: Judgement, status: Claim) -> Details:
+    entry, accuracy = judgement.entry, judgement.accuracy
+    is_refused = any(each.rule == "E6" for each in judgement.findings)
+    return Details(
+        status=status,
+        tinytorch=__version__,
+        entry=KeptEntry(manifest_of(entry), entry.sha256),
+        trusted_code=entry.code is not None and not is_refused,
+        round=KeptRound(judgement.round_name, judgement.commitment, judgement.data_sha256),
+        score=score_fields(judgement.score),
+        accuracy=None if accuracy is None else KeptAccuracy.of(accuracy),
+        findings=judgement.findings,
+        ablations=tuple(map(KeptAblation.of, judgement.ablations)),
+        protection=judgement.protection,
+        seconds_used=float(judgement.seconds_used),
+    )
 
 
-# ---------------------------------------------------------------- reading
-
-
-def _upgraded(details: Mapping[str, Any]) -> dict[str, Any]:
-    version = details.get("schema")
-    if not isinstance(version, int) or isinstance(version, bool) or version < 1:
-        raise RecordError(f"details without a version: schema is {version!r}")
-    if version > SCHEMA:
-        raise RecordError(
-            f"details of schema {version}, but this tinytorch reads up to {SCHEMA}; "
-            "update tinytorch"
-        )
-    upgraded = dict(details)
-    for each in range(version, SCHEMA):
-        upgraded = UPGRADES[each](upgraded)
-    return upgraded
-
-
-def _judgement(record: Record, details: Mapping[str, Any]) -> Judgement:
-    fields = checked(details, DETAILS, "details", others=("score", "accuracy"))
-    if fields["status"] not in ("unverified", "verified"):
-        raise RecordError(f"the status is {fields['status']!r}, neither unverified nor verified")
-    origin = checked(fields["round"], ROUND, "the round")
-    entry = entry_of(fields["entry"])
-    _check_settings(record.settings, entry)
+def _judgement(record: Record, details: Details) -> Judgement:
+    entry = details.entry.entry()
     found = Judgement(
         entry=entry,
         heats=(),
-        accuracy=accuracy_of(fields["accuracy"]),
-        findings=tuple(finding_of(each) for each in checked_list(fields["findings"], "findings")),
-        ablations=tuple(
-            ablation_of(each, event=entry.event)
-            for each in checked_list(fields["ablations"], "ablations")
-        ),
-        round_name=origin["name"],
-        commitment=origin["commitment"],
-        data_sha256=origin["data_sha256"],
-        protection=checked_texts(fields["protection"], "protection"),
+        accuracy=None if details.accuracy is None else details.accuracy.comparison(),
+        findings=details.findings,
+        ablations=tuple(each.ablation(entry.event) for each in details.ablations),
+        round_name=details.round.name,
+        commitment=details.round.commitment,
+        data_sha256=details.round.data_sha256,
+        protection=details.protection,
         system=record.environment,
-        seconds_used=fields["seconds_used"],
+        seconds_used=float(details.seconds_used),
         created_at=record.created_at,
         notes=record.notes,
     )
@@ -451,36 +360,24 @@ def _judgement(record: Record, details: Mapping[str, Any]) -> Judgement:
 
 
 def _with_heats(found: Judgement, record: Record) -> Judgement:
-    measures, count = found.event.measures, record.settings["heats"]
-    entry = {each.name: each for each in measures} if count else {}
-    expected = {*entry, *(f"{OF_REFERENCE}{name}" for name in entry)}
-    if record.samples.keys() != expected or count < 0:
-        odd = ", ".join(sorted(record.samples.keys() ^ expected))
+    settings = decode(RunSettings, record.settings)
+    if settings != (expected := RunSettings.of(found.entry, settings.heats)):
+        raise RecordError(
+            f"the settings are {settings}, and of this entry {expected}: it is another run, or one "
+            "by another protocol; judge the entry again"
+        )
+    units = _units(found) if settings.heats else {}
+    if record.samples.keys() != units.keys() or settings.heats < 0:
+        odd = ", ".join(sorted(record.samples.keys() ^ units.keys()))
         raise RecordError(f"the samples are not those of {found.event.title}: see {odd}")
     for name, samples in record.samples.items():
-        if samples.count != count:
-            raise RecordError(f"{samples.count} values of {name!r} in {count} heats")
-        unit = UNITS[entry[name.removeprefix(OF_REFERENCE)].unit]
-        if samples.unit != unit:
-            raise RecordError(f"samples of {name!r} are in {samples.unit!r}, not in {unit!r}")
-    series = {
-        "reference": {name: record.samples[OF_REFERENCE + name].values for name in entry},
-        "entry": {name: record.samples[name].values for name in entry},
-    }
-    return replace(found, heats=heats_of(series, "the samples", names=entry))
-
-
-def _check_settings(settings: Mapping[str, Any], entry: Entry) -> None:
-    expected = {name: getattr(entry, name) for name in ("event", "division", "tier")}
-    others = {"heats": int, "protocol": int}
-    checked({name: settings.get(name) for name in others}, others, "settings")
-    if settings.keys() != {*expected, *others}:
-        raise RecordError(f"settings of a run are {', '.join([*expected, *others])}; no others")
-    for name, value in expected.items():
-        if settings[name] != value:
-            raise RecordError(f"settings say {name} {settings[name]!r}, the entry {value!r}")
-    if settings["protocol"] != PROTOCOL:
-        raise RecordError(
-            f"a run by protocol {settings['protocol']}, but this tinytorch knows {PROTOCOL}; "
-            "judge the entry again"
-        )
+        if samples.count != settings.heats:
+            raise RecordError(f"{samples.count} values of {name!r} in {settings.heats} heats")
+        if samples.unit != units[name]:
+            raise RecordError(f"{name!r} is in {samples.unit!r}, not in {units[name]!r}")
+    names = [each.name for each in found.event.measures] if units else []
+    kept = KeptHeats(
+        {name: record.samples[OF_REFERENCE + name].values for name in names},
+        {name: record.samples[name].values for name in names},
+    )
+    return replace(found, heats=kept.heats("the samples", names=names))

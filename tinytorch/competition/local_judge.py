@@ -19,8 +19,14 @@ import numpy.typing as npt
 from tinytorch.benchmarking.checks import held_ready
 from tinytorch.benchmarking.examples import main_output, read_examples, torch_input
 from tinytorch.benchmarking.subject import make_subject
-from tinytorch.competition.cell.confinement import Protection
-from tinytorch.competition.cell.contender import (
+from tinytorch.competition.entry import Entry
+from tinytorch.competition.events import Event, is_text, warm_up_questions
+from tinytorch.competition.judge import Bench, compete
+from tinytorch.competition.judgement import Judgement
+from tinytorch.competition.rounds import Round
+from tinytorch.competition.rules import finding
+from tinytorch.competition.sandbox.bubblewrap import Protection
+from tinytorch.competition.sandbox.contender import (
     BACKEND,
     Answer,
     Contender,
@@ -30,12 +36,6 @@ from tinytorch.competition.cell.contender import (
     Loading,
     Usage,
 )
-from tinytorch.competition.entry import Entry
-from tinytorch.competition.events import Event, is_text, warm_up_questions
-from tinytorch.competition.judge import Bench, compete
-from tinytorch.competition.judgement import Judgement
-from tinytorch.competition.rounds import Round
-from tinytorch.competition.rules import finding
 from tinytorch.core.dispatch import use_backend
 from tinytorch.core.generation import without_attached_cache
 from tinytorch.core.tensor import Tensor
@@ -143,15 +143,10 @@ class LocalContender:
         self._cpu_s += process_time() - before
         return answer
 
-    @property
-    def cpu_s(self) -> float:
-        """The processor time of this process while the model was asked."""
-        return self._cpu_s
-
     def usage(self) -> Usage:
         """Return the CPU time of all requests so far, and the peak memory of one."""
         peak = self.prepared.peak_bytes
-        return Usage(self._cpu_s, peak, peak, threads=1, processes=1)
+        return Usage(self._cpu_s, peak, processes=1)
 
     def hold(self) -> None:
         """Enable garbage collection between turns; threads of a model cannot be suspended."""

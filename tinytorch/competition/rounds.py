@@ -9,15 +9,14 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import re
 import secrets
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
+from tinytorch.codec import Coded
+from tinytorch.competition.files import read_fields, write_new
 from tinytorch.core.files import write_atomically
 from tinytorch.errors import RecordError, SettingError
 from tinytorch.records.record import utc_text
@@ -27,12 +26,11 @@ SEED_BYTES = 32
 LARGEST_FILE_BYTES = 1 << 16
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9-]{0,63}")
 HEXADECIMAL = re.compile(r"[0-9a-f]{64}")
-FIELDS = {"name", "commitment", "seed", "created_at", "public_key"}
 SECRET_WARNING = "SECRET until the round is over: whoever has the seed knows all questions"
 
 
 @dataclass(frozen=True)
-class Round:
+class Round(Coded):
     """One round of the competition. The seed is None where it is not known (yet).
 
     `public_key` is the organiser's, in OpenSSH's format, where verified records are signed.
@@ -141,84 +139,37 @@ def write_round(written: Round, path: Path | str, *, reveal: bool = False) -> No
     """
     path = Path(path)
     _check_nothing_is_lost(written, path)
-    is_secret = written.seed is not None and not reveal
-    text = json.dumps(_fields(written, is_secret=is_secret), indent=2) + "\n"
-    if is_secret:
-        _write_secret(text, path)
+    fields = {"format": FORMAT, "schema": SCHEMA, **written.to_dict()}
+    if written.seed is None:
+        del fields["seed"]
+    elif not reveal:
+        _write_secret({"warning": SECRET_WARNING, **fields}, path)
         return
     with write_atomically(path) as temporary:
-        temporary.write_text(text, encoding="ascii")
+        temporary.write_text(json.dumps(fields, indent=2) + "\n", encoding="ascii")
 
 
 def read_round(path: Path | str) -> Round:
     """Read a file that `write_round` wrote; raise RecordError for anything else."""
-    fields = _read_fields(Path(path))
-    found = {name: fields[name] for name in FIELDS if name in fields}
-    if not all(isinstance(each, str) for each in found.values()):
-        raise RecordError(f"{path} is no round: its fields are not all text")
-    missing = {"name", "commitment"} - found.keys()
-    if missing:
-        raise RecordError(f"{path} is no round: it has no {' and no '.join(sorted(missing))}")
     try:
-        read = Round(**found)
-    except SettingError as error:
-        raise RecordError(f"{path}: {error}") from error
+        place = Path(path).resolve()
+        read = Round.from_dict(
+            read_fields(place, most=LARGEST_FILE_BYTES, format=FORMAT, schema=SCHEMA)
+        )
+    except (RecordError, SettingError) as error:
+        raise RecordError(f"{path} is no round: {error}") from error
     if read.name == PRACTICE.name and read.commitment != PRACTICE.commitment:
         raise RecordError(f"{path} calls itself {read.name!r} but has another commitment")
     return read
 
 
-def _fields(written: Round, *, is_secret: bool) -> dict[str, Any]:
-    known = {
-        "format": FORMAT,
-        "schema": SCHEMA,
-        "name": written.name,
-        "commitment": written.commitment,
-        "created_at": written.created_at,
-        "public_key": written.public_key,
-    }
-    if written.seed is not None:
-        known["seed"] = written.seed
-    return {"warning": SECRET_WARNING, **known} if is_secret else known
-
-
-def _read_fields(path: Path) -> Mapping[str, Any]:
+def _write_secret(fields: dict[str, object], path: Path) -> None:
     try:
-        with path.open("rb") as file:
-            text = file.read(LARGEST_FILE_BYTES + 1)
-    except OSError as error:
-        raise RecordError(f"{path} cannot be read: {error.strerror or error}") from error
-    if len(text) > LARGEST_FILE_BYTES:
-        raise RecordError(f"{path} is no round: it has more than {LARGEST_FILE_BYTES} bytes")
-    try:
-        fields = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise RecordError(f"{path} is no round: it is not JSON") from error
-    if not isinstance(fields, dict) or fields.get("format") != FORMAT:
-        raise RecordError(f"{path} is no round: its format is not {FORMAT!r}")
-    schema = fields.get("schema")
-    if not isinstance(schema, int) or isinstance(schema, bool) or schema < 1:
-        raise RecordError(f"{path} is no round: its schema is {schema!r}")
-    if schema > SCHEMA:
-        raise RecordError(
-            f"{path} has schema {schema}, this tinytorch reads up to {SCHEMA}; update tinytorch"
-        )
-    return fields
-
-
-def _write_secret(text: str, path: Path) -> None:
-    """Write a new file that was never readable for others, not even for a moment."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    try:
-        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        write_new(path, json.dumps(fields, indent=2) + "\n", mode=0o600)
     except FileExistsError as error:
         raise RecordError(
             f"{path} is there already, and others may read it; choose another file"
         ) from error
-    with os.fdopen(handle, "w", encoding="ascii") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
 
 
 def _check_nothing_is_lost(written: Round, path: Path) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from tinytorch.codec import Coded
+
 Severity = Literal["fatal", "warning"]
 
 
@@ -19,13 +21,15 @@ class Rule:
 
 
 @dataclass(frozen=True)
-class Finding:
+class Finding(Coded):
     """A rule that an entry or a record breaks: what was seen, and what to do."""
 
     rule: str
     seen: str
     fix: str
     severity: Severity = "fatal"
+
+    strict = True
 
     @property
     def is_fatal(self) -> bool:
@@ -75,6 +79,8 @@ RULES: dict[str, Rule] = {
         Rule("T5", "Questions are not modified", "work on a copy"),
         Rule("T6", "Memory, time, processes and files stay within the limits",
              "use fewer resources"),
+        Rule("T7", "A run that has begun ends",
+             "run again; the one whose judge was killed counts as not valid"),
         # the record
         Rule("R1", "The record is unchanged", "take the original file"),
         Rule("R2", "The record matches its round: its data come from the committed seed",
@@ -82,8 +88,8 @@ RULES: dict[str, Rule] = {
         Rule("R3", "The numbers follow from the raw values", "take the original file"),
         Rule("R4", "The signature is valid for the key", "sign again"),
         # doubts
-        Rule("W1", "The entry ran sandboxed",
-             "run on Linux 5.13 or newer, as root or with user namespaces", "warning"),
+        Rule("W1", "Code ran sandboxed",
+             "install bubblewrap and pyseccomp, and run without --unconfined", "warning"),
         Rule("W2", "The machine was idle", "run again on an idle machine", "warning"),
     )
 }

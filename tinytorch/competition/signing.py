@@ -17,8 +17,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tinytorch.competition.files import read_fields, write_new
 from tinytorch.competition.rules import Finding, finding
-from tinytorch.competition.run_files import read_record_file, read_text, write_new
+from tinytorch.competition.run_files import read_record_file
 from tinytorch.errors import MissingPartError, RecordError, SettingError
 
 if TYPE_CHECKING:
@@ -69,10 +70,7 @@ def new_key(path: str | Path) -> SigningKey:
         serialization.NoEncryption(),
     )
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with os.fdopen(handle, "wb") as file:
-            file.write(secret)
+        write_new(path, secret.decode("ascii"), mode=0o600)
         write_new(path.with_name(f"{path.name}.pub"), f"{key.public}\n")
     except FileExistsError as error:
         raise SettingError(
@@ -170,15 +168,7 @@ def check_signature(path: str | Path, record_hash: str) -> SignatureCheck:
 
 
 def _read_signature(path: Path) -> dict[str, str]:
-    text = read_text(path, most=LARGEST_SIGNATURE_BYTES)
-    try:
-        fields = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise RecordError("the file is not JSON") from error
-    if not isinstance(fields, dict) or fields.get("format") != FORMAT:
-        raise RecordError(f"the file's format is not {FORMAT!r}")
-    if fields.get("schema") != SCHEMA:
-        raise RecordError(f"the file's schema is {fields.get('schema')!r}, not {SCHEMA}")
+    fields = read_fields(path, most=LARGEST_SIGNATURE_BYTES, format=FORMAT, schema=SCHEMA)
     texts = {name: fields.get(name) for name in ("record", "public_key", "signature")}
     if fields.keys() != FIELDS or not all(isinstance(each, str) for each in texts.values()):
         raise RecordError("the file has other fields than a signature")

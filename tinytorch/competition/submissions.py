@@ -9,15 +9,18 @@ import tempfile
 import unicodedata
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from tinytorch.competition.entry import MANIFEST, RESULTS, Entry, entry_files, read_entry
 from tinytorch.competition.events import find_event
 from tinytorch.competition.judgement import Judgement, Score, score_of
-from tinytorch.competition.judgement_record import claims_verified, judgement_in
+from tinytorch.competition.judgement_record import Claim, claims_verified, judgement_in
 from tinytorch.competition.rounds import PRACTICE, Round
+from tinytorch.competition.rules import finding
 from tinytorch.competition.run_files import HASH_LENGTH, keep_run, read_record_file, run_files
+from tinytorch.competition.sandbox.contender import USUAL_LIMITS, Limits
 from tinytorch.competition.signing import (
     SigningKey,
     public_part,
@@ -26,7 +29,8 @@ from tinytorch.competition.signing import (
     signature_path,
 )
 from tinytorch.competition.verification import read_folder
-from tinytorch.errors import RecordError, SettingError
+from tinytorch.errors import MeasurementError, RecordError, SettingError
+from tinytorch.records.record import utc_text
 
 # ---------------------------------------------------------------- submit an entry: a copy of it
 # and of all its runs goes into the folder of submissions
@@ -207,15 +211,65 @@ def rerun(
             "--trust to run it"
         )
     claimed = claimed_score(entry)
-    if judge is None:
-        from tinytorch.competition.judge import judge as judge_entry
+    judgement, path = judge_and_keep(
+        entry, round, status="verified", signing=signing, judge=judge, trust=trust, **settings
+    )
+    return Rerun(judgement, path, claimed)
 
-        judge = judge_entry
-    judgement = judge(entry, round=round, trust=trust, **settings)
-    path = keep_run(judgement, entry, status="verified")
+
+def judge_and_keep(
+    entry: Entry,
+    round: Round,
+    *,
+    status: Claim = "unverified",
+    signing: SigningKey | None = None,
+    judge: Judge | None = None,
+    limits: Limits = USUAL_LIMITS,
+    **settings: Any,
+) -> tuple[Judgement, Path]:
+    """Judge an entry, and keep the run beside it, signed if there is a key.
+
+    That the run has begun is kept before its first heat, and taken away when it is complete,
+    stopped by hand, or the reference failed. What kills the judge leaves a run that is not valid.
+    """
+    from tinytorch.competition import judge as judging
+
+    begun = Judgement(
+        entry=entry,
+        heats=(),
+        accuracy=None,
+        findings=(*judging.check_confined(entry, limits), finding("T7", "it has not ended")),
+        round_name=round.name,
+        commitment=round.commitment,
+        created_at=utc_text(datetime.now(UTC)),
+    )
+    mark = _keep(begun, status, signing)
+    run = judge or judging.judge
+    try:
+        judgement = run(entry, round=round, limits=limits, **settings)
+        path = _keep(judgement, status, signing)
+    except MeasurementError:
+        _remove(mark)
+        raise
+    except KeyboardInterrupt:
+        if not begun.is_unconfined:  # what is not confined could have sent it
+            _remove(mark)
+        raise
+    _remove(mark)
+    return judgement, path
+
+
+def _keep(judgement: Judgement, status: Claim, signing: SigningKey | None) -> Path:
+    path = keep_run(judgement, judgement.entry, status=status)
     if signing is not None:
         _sign_or_remove(path, signing)
-    return Rerun(judgement, path, claimed)
+    return path
+
+
+def _remove(path: Path) -> None:
+    """Remove a run and its signature, the signature last: alone it says nothing."""
+    path.unlink()
+    signature_path(path).unlink(missing_ok=True)
 
 
 def _sign_or_remove(path: Path, signing: SigningKey) -> None:

@@ -5,26 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, Field, fields
-from difflib import get_close_matches
 from typing import Any
 
 from tinytorch.competition.entry import PRECISIONS, EntryError, Technique, shown
 from tinytorch.competition.events import DIVISIONS, Division
-from tinytorch.errors import CheckpointError, TinyTorchError, first_line
+from tinytorch.errors import CheckpointError, TinyTorchError, did_you_mean, first_line
 from tinytorch.transforms.plan import Transform
 from tinytorch.tuning.catalog import CATALOG
 from tinytorch.tuning.recipe import TRANSFORMS, rebuilt_transform
-
-__all__ = [
-    "KV_CACHE",
-    "TECHNIQUES",
-    "divisions_of",
-    "implied_precision",
-    "missing_parts",
-    "resolve",
-    "resolved",
-    "why_not_in",
-]
 
 KV_CACHE = "kv-cache"
 """Write text with a cache of keys and values; it is empty before every question."""
@@ -115,18 +103,14 @@ def _find(name: str) -> tuple[Transform, ...]:
         return TECHNIQUES[name]
     if name in NOT_ALLOWED:
         raise _not_allowed(f"the technique {name}", NOT_ALLOWED[name].frameworks)
-    near = get_close_matches(name, TECHNIQUES, n=1)
-    hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(TECHNIQUES)}"
-    raise EntryError(
-        "E3", f"no technique {name}", f"{hint} Or give it transforms" if near else hint
-    )
+    hint = did_you_mean(name, TECHNIQUES)
+    raise EntryError("E3", f"no technique {name}", f"{hint}; or give it transforms")
 
 
 def _rebuilt(technique: str, name: str, settings: Mapping[str, Any]) -> Transform:
     if name not in TRANSFORMS:
-        near = get_close_matches(name, TRANSFORMS, n=1)
         known = [each for each in TRANSFORMS if divisions_of(TRANSFORMS[each])]
-        hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(known)}"
+        hint = did_you_mean(name, known)
         raise EntryError("E3", f"{technique}: no transform {shown(name)}", hint)
     if not divisions_of(TRANSFORMS[name]):
         raise _not_allowed(f"{technique}: {name}", TRANSFORMS[name].frameworks)

@@ -9,6 +9,7 @@ from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from pathlib import Path
 
+from tinytorch.competition import signing
 from tinytorch.competition.entry import (
     MANIFEST,
     RESULTS,
@@ -33,12 +34,6 @@ from tinytorch.competition.run_files import (
     path_below,
     read_record_file,
     run_files,
-)
-from tinytorch.competition.signing import (
-    WHAT_TO_INSTALL,
-    SignatureCheck,
-    check_signature,
-    public_part,
 )
 from tinytorch.errors import RecordError, SettingError
 from tinytorch.records.record import Record
@@ -131,7 +126,7 @@ Known = Iterable[Round]
 
 
 def status_of(
-    record: Record, judgement: Judgement, *, signature: SignatureCheck, rounds: Known
+    record: Record, judgement: Judgement, *, signature: signing.SignatureCheck, rounds: Known
 ) -> Status:
     """Return the verification status of a run."""
     if not signature.is_checked:
@@ -196,7 +191,7 @@ def _check_questions(judgement: Judgement, found: Round) -> tuple[Finding, ...]:
 
 def _is_same_key(signer: str, expected: str) -> bool:
     try:
-        return signer == public_part(expected)
+        return signer == signing.public_part(expected)
     except SettingError:
         return False
 
@@ -242,7 +237,7 @@ def findings_in(files: Sequence[CheckedFile]) -> tuple[Finding, ...]:
     if not_checked:
         count = "1 record" if not_checked == 1 else f"{not_checked} records"
         seen = f"the signature of {count} was not checked: the package cryptography is missing"
-        found.append(doubt("R4", seen, WHAT_TO_INSTALL))
+        found.append(doubt("R4", seen, signing.WHAT_TO_INSTALL))
     return tuple(found)
 
 
@@ -284,7 +279,7 @@ def _check_run(
         judgement = judgement_in(record)
     except RecordError as error:
         return CheckedFile(path, shown, (finding("R1", str(error)),))
-    signature = check_signature(path, record.hash)
+    signature = signing.check_signature(path, record.hash)
     findings = (*check_numbers(record, judgement), *signature.findings)
     if claims_verified(record) or not only_claimed:
         findings += check_round(record, judgement, signer=signature.signer, rounds=rounds)
@@ -479,4 +474,5 @@ def _is_verified_run(file: CheckedFile, place: Path, entry: Entry, asked: Round)
         and file.path.is_relative_to(place)
         and (found.round_name, found.commitment) == (asked.name, asked.commitment)
         and found.entry.sha256 == entry.sha256
+        and not any(each.rule == "T7" for each in found.findings)
     )

@@ -7,7 +7,7 @@ from tinytorch.core.module import Module, check_floating_point
 from tinytorch.core.tensor import Tensor, apply
 from tinytorch.errors import SettingError
 
-__all__ = ["GELU", "LogSoftmax", "ReLU", "Sigmoid", "Softmax", "Tanh"]
+__all__ = ["GELU", "LogSoftmax", "ReLU", "SiLU", "Sigmoid", "Softmax", "Tanh"]
 
 
 class ReLU(Module):
@@ -51,6 +51,14 @@ class GELU(Module):
 
     def extra_repr(self) -> str:
         return f"approximate={self.approximate!r}"
+
+
+class SiLU(Module):
+    """x times the sigmoid of x, also called Swish."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        check_floating_point(self, x)
+        return apply(operations.SiLU(), x)
 
 
 class Softmax(Module):

@@ -9,11 +9,13 @@ from typing import Any
 
 import numpy as np
 
+from tinytorch import reading
 from tinytorch.core.files import write_atomically
 from tinytorch.core.kernels import Array
 from tinytorch.core.module import Module
 from tinytorch.core.optimizers import Optimizer
-from tinytorch.errors import CheckpointError
+from tinytorch.errors import CheckpointError, first_line
+from tinytorch.reading import shown
 
 __all__ = ["load_checkpoint", "read_arrays", "read_gpt2", "save_checkpoint", "write_arrays"]
 
@@ -85,13 +87,16 @@ def read_arrays(path: str | Path) -> tuple[dict[str, Array], dict[str, Any]]:
     """Read a safetensors file: arrays by name, and the metadata."""
     from safetensors import SafetensorError, safe_open
 
-    if not Path(path).is_file():
-        raise CheckpointError(f"there is no checkpoint at {path}")
     try:
+        reading.read_header(path)
         with safe_open(path, framework="numpy") as file:
             arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
             texts = file.metadata() or {}
-    except (SafetensorError, OSError) as error:
+        if strange := {str(each.dtype) for each in arrays.values() if each.dtype.isbuiltin != 1}:
+            raise TypeError(", ".join(sorted(strange)))  # of a library that another one imported
+    except (FileNotFoundError, IsADirectoryError, NotADirectoryError) as error:
+        raise CheckpointError(f"there is no checkpoint at {path}") from error
+    except (SafetensorError, OSError, ValueError) as error:
         raise CheckpointError(
             f"{path} cannot be read as safetensors (truncated, or another format?): {error}"
         ) from error
@@ -104,7 +109,7 @@ def read_arrays(path: str | Path) -> tuple[dict[str, Array], dict[str, Any]]:
 
 def _from_json(text: str) -> Any:
     try:
-        return json.loads(text)
+        return reading.parse_json(text)
     except ValueError:
         return text  # written by another tool
 
@@ -131,6 +136,8 @@ INNER = {
     "mlp.c_proj.weight": "mlp.layers.2.weight",
     "mlp.c_proj.bias": "mlp.layers.2.bias",
 }
+SPARE_NUMBERS, SPARE_BLOCKS = 10_000_000, 100
+"""A model that is larger than its weights by more than this, and four times, is not built."""
 SIZES = ("vocab_size", "n_embd", "n_layer", "n_head", "n_positions")
 ACTIVATIONS = {"gelu_new": "tanh", "gelu_pytorch_tanh": "tanh", "gelu": "none"}
 
@@ -159,7 +166,9 @@ def read_gpt2(folder: Path) -> tuple[dict[str, Any], dict[str, Array]]:
         "eps": config.get("layer_norm_epsilon", 1e-5),
         "approximate": ACTIVATIONS[config.get("activation_function", "gelu_new")],
     }
-    return settings, _translate(_read_shards(folder))
+    arrays = _translate(_read_shards(folder))
+    _check_sizes(folder, settings, arrays)
+    return settings, arrays
 
 
 def _read_config(folder: Path) -> dict[str, Any]:
@@ -169,7 +178,7 @@ def _read_config(folder: Path) -> dict[str, Any]:
         )
     path = folder / "config.json"
     try:
-        config: Any = json.loads(path.read_text(encoding="utf-8"))
+        config: Any = reading.read_json(path, reading.SETTINGS)
     except (OSError, ValueError) as error:
         raise CheckpointError(f"{path} cannot be read: {error}") from error
     if not isinstance(config, dict):
@@ -177,15 +186,22 @@ def _read_config(folder: Path) -> dict[str, Any]:
     if config.get("model_type") != "gpt2":
         raise CheckpointError(f"{path}: model_type is {config.get('model_type')!r}, needs 'gpt2'")
     activation = config.get("activation_function", "gelu_new")
-    if activation not in ACTIVATIONS:
+    if not isinstance(activation, str) or activation not in ACTIVATIONS:
         known = ", ".join(ACTIVATIONS)
         raise CheckpointError(f"{path}: activation_function {activation!r} is not one of {known}")
     for name, wanted in REQUIRED.items():
         if config.get(name, wanted) != wanted:
             raise CheckpointError(f"{path}: {name}={config[name]} is not supported")
     for name in SIZES:
-        if not isinstance(config.get(name), int):
-            raise CheckpointError(f"{path}: {name} must be an integer, got {config.get(name)!r}")
+        if type(config.get(name)) is not int or config[name] < 1:
+            raise CheckpointError(
+                f"{path}: {name} must be an integer above 0, got {shown(config.get(name))}"
+            )
+    inner = config.get("n_inner")
+    if inner is not None and (type(inner) is not int or inner < 0):
+        raise CheckpointError(f"{path}: n_inner must be an integer or null, got {shown(inner)}")
+    if type(config.get("layer_norm_epsilon", 0.0)) not in (int, float):
+        raise CheckpointError(f"{path}: layer_norm_epsilon must be a number")
     return dict(config)
 
 
@@ -194,14 +210,37 @@ def _read_shards(folder: Path) -> dict[str, Array]:
     names = ["model.safetensors"]
     if index.is_file():
         try:
-            content = json.loads(index.read_text(encoding="utf-8"))
-            names = sorted(set(content["weight_map"].values()))
+            content = reading.read_json(index)
+            names = sorted({_file_name(each) for each in content["weight_map"].values()})
         except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
-            raise CheckpointError(f"{index} is not an index of weights: {error!r}") from error
+            raise CheckpointError(
+                f"{index} is not an index of weights: {first_line(error)}"
+            ) from error
     arrays: dict[str, Array] = {}
     for name in names:
         arrays |= read_arrays(folder / name)[0]
     return arrays
+
+
+def _file_name(given: Any) -> str:
+    """Return the name of a file beside the index; raise ValueError for any other place."""
+    if not isinstance(given, str) or given in ("", ".", "..") or set(given) & set("/\\\0"):
+        raise ValueError(f"{shown(given)} names no file of this folder")
+    return given
+
+
+def _check_sizes(folder: Path, settings: dict[str, Any], arrays: dict[str, Array]) -> None:
+    """Raise where a model of these settings would be far larger than the weights for it."""
+    width, hidden = settings["embed_dim"], settings["hidden_dim"]
+    tables = (settings["vocab_size"] + settings["max_seq_len"]) * width
+    blocks = settings["num_layers"] * (4 * width * width + 2 * width * hidden)
+    held = sum(array.size for array in arrays.values())
+    is_too_large = tables + blocks > SPARE_NUMBERS + 4 * held
+    if is_too_large or settings["num_layers"] > SPARE_BLOCKS + len(arrays):
+        raise CheckpointError(
+            f"{folder}: config.json describes {settings['num_layers']:.3g} blocks and "
+            f"{tables + blocks:.3g} numbers, and its weights are {held:.3g} in {len(arrays)} arrays"
+        )
 
 
 def _translate(theirs: dict[str, Array]) -> dict[str, Array]:

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import ctypes
+import json
 import os
 import shutil
+import stat
 import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from secrets import token_hex
 from time import monotonic
-from typing import TextIO
+from typing import Any, TextIO
+
+from tinytorch import reading
 
 __all__ = ["ProgressLine", "cache_folder", "keep_freed_memory", "write_atomically"]
 
@@ -30,7 +35,8 @@ def write_atomically(path: Path) -> Iterator[Path]:
     """Yield a temporary path beside `path`; it replaces `path` when the block ends well.
 
     When the block raises, or the disk is full, `path` stays as it was. A link stays a link: what it
-    points to is replaced. A device or a pipe is never replaced, but written to.
+    points to is replaced, and keeps its permissions. A device or a pipe is never replaced, but
+    written to.
     """
     path = Path(os.path.realpath(path))
     if path.exists() and not path.is_file():
@@ -38,14 +44,14 @@ def write_atomically(path: Path) -> Iterator[Path]:
             yield temporary
         return
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".partial")
-    os.close(handle)
-    temporary = Path(name)
+    temporary = path.with_name(f".{path.name}.{token_hex(4)}.partial")
+    os.close(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
     try:
         yield temporary
         with temporary.open("rb+") as written:
             os.fsync(written.fileno())
-        temporary.chmod(_usual_mode())
+        if path.exists():
+            temporary.chmod(stat.S_IMODE(path.stat().st_mode))
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
@@ -60,11 +66,29 @@ def _copied_to(device: Path) -> Iterator[Path]:
             shutil.copyfileobj(source, destination)
 
 
-def _usual_mode() -> int:
-    """Return the permissions of a new file; mkstemp makes it private."""
-    mask = os.umask(0)
-    os.umask(mask)
-    return 0o666 & ~mask
+# ---------------------------------------------------------------- what was measured on a machine,
+# and is kept for other processes
+
+
+def read_kept(path: Path, **versions: Any) -> dict[str, Any]:
+    """Read what :func:`write_kept` wrote; nothing where that failed, or was of other versions."""
+    try:
+        content = reading.read_json(path)
+        same = all(content[name] == version for name, version in versions.items())
+        return dict(content) if same else {}
+    # Whatever is wrong with the file: it can be measured again.
+    except (OSError, ValueError, LookupError, TypeError):
+        return {}
+
+
+def write_kept(path: Path, **content: Any) -> str | None:
+    """Write what was measured, its versions among it; return why that failed, if it did."""
+    try:
+        with write_atomically(path) as temporary:
+            temporary.write_text(json.dumps(content, indent=1), "utf-8")
+    except OSError as error:
+        return f"not kept for the next time: {path.parent} cannot be written ({error.strerror})"
+    return None
 
 
 # ---------------------------------------------------------------- telling the C library what to do

@@ -17,7 +17,7 @@ from tinytorch.core.tensor import Tensor
 from tinytorch.errors import CacheFullError, DTypeError, SettingError, ShapeError
 
 if TYPE_CHECKING:
-    from tinytorch.core.transformers import GPT
+    from tinytorch.core.language_model import LanguageModel
 
 __all__ = [
     "Continuation",
@@ -163,7 +163,7 @@ def _from_rows(rows: list[Array]) -> Prompts:
 
 
 def continue_prompts(
-    model: GPT,
+    model: LanguageModel,
     prompts: Prompts,
     count: int,
     *,
@@ -198,7 +198,7 @@ class Continuation:
     """
 
     def __init__(
-        self, model: GPT, prompts: Prompts, count: int, cache: KVCache | None = None
+        self, model: LanguageModel, prompts: Prompts, count: int, cache: KVCache | None = None
     ) -> None:
         rows, time = prompts.ids.shape
         self.model = model
@@ -257,7 +257,9 @@ class Continuation:
         ]
 
 
-def cache_for(model: GPT, prompts: Prompts, count: int, given: KVCache | None) -> KVCache | None:
+def cache_for(
+    model: LanguageModel, prompts: Prompts, count: int, given: KVCache | None
+) -> KVCache | None:
     """Return a cache with room for a generation: the given one if it fits, or a new one.
 
     None means that no cache is of use, because the prompt alone fills the model.
@@ -295,7 +297,7 @@ def check_count(max_new_tokens: Any) -> None:
 
 
 @contextmanager
-def without_attached_cache(model: GPT) -> Iterator[None]:
+def without_attached_cache(model: LanguageModel) -> Iterator[None]:
     """Bypass a cache attached to the `forward` of a model, for the duration of the block."""
     attached = vars(model).get("attached_cache")
     if attached is None:

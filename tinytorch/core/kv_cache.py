@@ -132,6 +132,14 @@ class KVCache:
         first = 0 if self.seq_pos + time <= self.slots else self.seq_pos - self.slots + 1
         return np.arange(max(0, first), self.seq_pos)
 
+    def memory(self) -> tuple[Array, Array]:
+        """Return keys and values (layers, batch, heads, slots, head_dim) in a row, to write."""
+        return self._keys.reshape(-1), self._values.reshape(-1)
+
+    def note_written(self, time: int) -> None:
+        """Note that so many new tokens were written to :meth:`memory`, of all layers."""
+        self._pending = time
+
     def advance(self) -> None:
         """Move past the tokens of the last update."""
         self.seq_pos += self._pending

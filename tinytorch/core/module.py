@@ -344,7 +344,7 @@ def naming(names: Mapping[int, str]) -> Iterator[None]:
 
 
 @contextmanager
-def keeping_modes(model: Module) -> Iterator[None]:
+def keeping_modes(model: Any) -> Iterator[None]:
     """Put every layer of a model back into its own mode when the block ends."""
     modes = [(module, module.training) for module in model.modules()]
     try:

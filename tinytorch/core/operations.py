@@ -278,6 +278,15 @@ class GELU(Operation):
         return (run("gelu_backward", grad, self.saved, approximate=self.approximate),)
 
 
+class SiLU(Operation):
+    def forward(self, x: Array) -> Array:
+        self.saved = x
+        return run("silu", x)
+
+    def backward(self, grad: Array) -> Gradients:
+        return (run("silu_backward", grad, self.saved),)
+
+
 class _AlongAxis(_FromOutput):
     def __init__(self, axis: int) -> None:
         self.axis = axis
@@ -523,6 +532,20 @@ class Concatenate(Operation):
         return tuple(np.split(grad, list(accumulate(lengths))[:-1], axis=self.axis))
 
 
+class Rotary(Operation):
+    """Rotate pairs of elements (..., time, d) by angles, whose cosines and sines are given."""
+
+    def __init__(self, cosines: Array, sines: Array) -> None:
+        self.cosines = cosines
+        self.sines = sines
+
+    def forward(self, x: Array) -> Array:
+        return run("rotary", x, self.cosines, self.sines)
+
+    def backward(self, grad: Array) -> Gradients:
+        return (run("rotary", grad, self.cosines, -self.sines),)
+
+
 class Embedding(Operation):
     """Rows of a table, by integer ids."""
 
@@ -551,6 +574,20 @@ class LayerNorm(Operation):
 
     def backward(self, grad: Array) -> Gradients:
         gradients: Gradients = run("layer_norm_backward", grad, *self.saved)
+        return gradients
+
+
+class RMSNorm(Operation):
+    def __init__(self, eps: float) -> None:
+        self.eps = eps
+
+    def forward(self, x: Array, weight: Array) -> Array:
+        output, inverse = run("rms_norm", x, weight, eps=self.eps)
+        self.saved = x, weight, inverse
+        return output
+
+    def backward(self, grad: Array) -> Gradients:
+        gradients: Gradients = run("rms_norm_backward", grad, *self.saved)
         return gradients
 
 

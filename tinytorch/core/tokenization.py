@@ -11,6 +11,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from tinytorch import reading
 from tinytorch.core.embeddings import token_ids
 from tinytorch.core.files import write_atomically
 from tinytorch.core.tensor import Tensor
@@ -193,7 +194,7 @@ def _write_json(path: str | os.PathLike[str], content: dict[str, Any]) -> None:
 
 def _read_json(path: str | os.PathLike[str], kind: str) -> dict[str, Any]:
     try:
-        content = json.loads(Path(path).read_text(encoding="utf-8"))
+        content = reading.read_json(path)
     except (OSError, ValueError) as error:
         raise CheckpointError(f"{path} is not a tokenizer file: {error}") from error
     if not isinstance(content, dict) or content.get("kind") != kind:

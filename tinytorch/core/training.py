@@ -69,6 +69,16 @@ def _sum_of_squares(array: Array) -> float:
     return float(np.vdot(wide, wide))
 
 
+def checked_pair(batch: Any) -> tuple[Any, Any]:
+    """Return the inputs and the targets of a batch; raise unless it has these two."""
+    if not isinstance(batch, (tuple, list)) or len(batch) != 2:
+        raise SettingError(
+            f"training needs batches of (inputs, targets), such as a DataLoader yields; "
+            f"got {type(batch).__name__}"
+        )
+    return batch[0], batch[1]
+
+
 @dataclass(frozen=True)
 class ConstantSchedule:
     """The same learning rate at every step."""
@@ -266,12 +276,7 @@ class Trainer:
         losses: list[float] = []
         weights: list[int] = []
         for batch in loader:
-            if not isinstance(batch, (tuple, list)) or len(batch) != 2:
-                raise SettingError(
-                    f"training needs batches of (inputs, targets), such as a DataLoader yields; "
-                    f"got {type(batch).__name__}"
-                )
-            losses.append(self.train_step(*batch))
+            losses.append(self.train_step(*checked_pair(batch)))
             weights.append(len(batch[0]))
             if self.on_step is not None:
                 self.on_step(number * len(loader) + len(losses), epochs * len(loader), losses[-1])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from functools import lru_cache
 from pathlib import Path
 from typing import Any, Self
 
@@ -13,22 +12,14 @@ import numpy as np
 from tinytorch.core import operations
 from tinytorch.core.activations import GELU
 from tinytorch.core.attention import KVCache, MultiHeadAttention
-from tinytorch.core.autograd import no_grad
 from tinytorch.core.checkpoints import read_gpt2
+from tinytorch.core.decoding import BlockParts, says
 from tinytorch.core.dispatch import active_backend, run, state
-from tinytorch.core.embeddings import CheckedIds, Embedding, PositionalEmbedding, token_ids
-from tinytorch.core.generation import (
-    OnToken,
-    Sampler,
-    cache_for,
-    check_count,
-    continue_prompts,
-    read_prompts,
-    without_attached_cache,
-)
+from tinytorch.core.embeddings import Embedding, PositionalEmbedding
 from tinytorch.core.kernels import Array, Kernel
+from tinytorch.core.language_model import LanguageModel, TiedHead
 from tinytorch.core.layers import Dropout, Linear, Seed, Sequential
-from tinytorch.core.module import Module, check_floating_point, entry_point, keeping_modes
+from tinytorch.core.module import Module, check_floating_point, entry_point
 from tinytorch.core.tensor import Parameter, Tensor, apply
 from tinytorch.errors import CheckpointError, SettingError, ShapeError
 
@@ -123,20 +114,38 @@ class TransformerBlock(Module):
 
     def _is_plain(self) -> bool:
         """Return whether this block is unwatched and has only layers that :meth:`_decode` knows."""
-        attention, layers = self.attention, self.mlp.layers
-        if state.recorders or state.grad_enabled or attention.window is not None:
+        if state.recorders or state.grad_enabled or self.attention.window is not None:
             return False
+        parts = self.parts()
+        if parts is None:
+            return False
+        held = (*parts.norms, *parts.products, *parts.others)
+        return not any(layer.is_watched for layer in held if layer is not None)
+
+    def parts(self) -> BlockParts | None:
+        """Return what one new token passes through, or None if it is not of the usual layers."""
+        attention, layers = self.attention, list(getattr(self.mlp, "layers", ()))
         if len(layers) != 3:
-            return False
+            return None
+        up, activation, down = layers
         products: tuple[Any, ...] = (
             attention.q_proj, attention.k_proj, attention.v_proj, attention.out_proj,
-            layers[0], layers[2],
+            up, None, down,
         )  # fmt: skip
-        others = (self.norm1, self.norm2, attention, self.mlp, layers[1])
-        return (
-            tuple(map(type, others)) == DECODED_TYPES
-            and all(map(_is_product, map(type, products)))
-            and not any(layer.is_watched for layer in (*others, *products))
+        others = (attention, self.mlp, activation)
+        if tuple(map(type, (self.norm1, self.norm2, *others))) != DECODED_TYPES or not all(
+            says(layer.__class__, "product", "forward") for layer in products if layer is not None
+        ):
+            return None
+        heads = attention.num_heads
+        return BlockParts(
+            norms=(self.norm1, self.norm2),
+            products=products,
+            activation="gelu_tanh" if activation.approximate == "tanh" else "gelu",
+            heads=heads,
+            kv_heads=heads,
+            head_dim=attention.head_dim,
+            others=others,
         )
 
     def _decode(self, x: Array, cache: KVCache, layer_idx: int) -> Array:
@@ -172,29 +181,12 @@ class TransformerBlock(Module):
 DECODED_TYPES = (LayerNorm, LayerNorm, MultiHeadAttention, Sequential, GELU)
 
 
-@lru_cache
-def _is_product(layer: Any) -> bool:
-    """Return whether the class whose forward pass a layer has also says that it is one product."""
-    home = next(each for each in layer.__mro__ if "forward" in vars(each))
-    return "product" in vars(home)
-
-
 def _multiply(kernels: Mapping[str, Kernel], layer: Any, x: Array, **settings: Any) -> Array:
     kind, arrays, own_settings = layer.product()
     return kernels[kind](x, *arrays, **own_settings, **settings)
 
 
-class TiedHead(Module):
-    """The output layer of a language model: logits by the matrix of its token embedding."""
-
-    def __init__(self, embedding: Embedding) -> None:
-        self.embedding = embedding
-
-    def forward(self, x: Tensor) -> Tensor:
-        return apply(operations.Linear(), x, self.embedding.weight.T)
-
-
-class GPT(Module):
+class GPT(LanguageModel):
     """A GPT-2 style language model: token ids (batch, time) -> logits (batch, time, vocabulary).
 
     The token embedding is also the output matrix (tied weights). With a `window`, a token sees
@@ -258,145 +250,11 @@ class GPT(Module):
                 assert module.bias is not None
                 module.bias.data = np.zeros_like(module.bias.data)
 
-    @property
-    def num_layers(self) -> int:
-        return len(self.blocks)
+    def embed(self, ids: Array, start: int = 0, padding: Array | None = None) -> Tensor:
+        return self.position_embedding(self.token_embedding(ids), start, padding)
 
-    @property
-    def num_heads(self) -> int:
-        """Attention heads per layer."""
-        return self.blocks[0].attention.num_heads
-
-    @property
-    def head_dim(self) -> int:
-        return self.blocks[0].attention.head_dim
-
-    def forward(self, tokens: Any) -> Tensor:
-        ids = CheckedIds.of(self._check(tokens, past=0), self.vocab_size)
-        x = self.dropout(self.position_embedding(self.token_embedding(ids)))
-        for block in self.blocks:
-            x = block(x)
-        return self.head(self.norm(x))
-
-    @entry_point
-    def forward_with_cache(
-        self, tokens: Any, cache: KVCache | None = None, *, last_only: bool = False
-    ) -> tuple[Tensor, KVCache]:
-        """Return the logits of new tokens that follow those in the cache, without a graph.
-
-        `last_only` returns those of the last token alone, (batch, 1, vocabulary), which is all that
-        generation needs.
-        """
-        ids = self._check(tokens, past=0 if cache is None else cache.seq_pos)
-        batch = ids if ids.ndim == 2 else ids[None]
-        if cache is None:
-            cache = self.make_cache(len(batch))
-        else:
-            self.check_cache(cache, len(batch))
-        with no_grad():
-            x = self.token_embedding(CheckedIds.of(batch, self.vocab_size))
-            x = self.position_embedding(x, cache.seq_pos, cache.padding)
-            for index, block in enumerate(self.blocks):
-                x = block.forward_with_cache(x, cache, index)
-            if last_only and x.data.shape[1] > 1:
-                x = x[:, -1:]
-            logits = self.head(self.norm(x))
-            if ids.ndim == 1:
-                logits = logits[0]
-        cache.advance()
-        return logits, cache
-
-    def make_cache(self, batch_size: int = 1, max_seq_len: int | None = None) -> KVCache:
-        """Return an empty cache that fits this model."""
-        return KVCache(
-            batch_size,
-            self.max_seq_len if max_seq_len is None else max_seq_len,
-            self.num_layers,
-            self.num_heads,
-            self.head_dim,
-            dtype=self.norm.weight.dtype,
-            window=self.window,
-        )
-
-    def check_cache(self, cache: KVCache, batch_size: int) -> None:
-        """Raise unless a cache fits this model and this number of sequences."""
-        names = ("batch_size", "num_layers", "num_heads", "head_dim", "window")
-        wanted = (batch_size, len(self.blocks), self.num_heads, self.head_dim, self.window)
-        found = (
-            cache.batch_size,
-            cache.num_layers,
-            cache.num_heads,
-            cache.head_dim,
-            cache.window,
-        )
-        if found == wanted:
-            return
-        wrong = [
-            f"{name}={seen} instead of {needed}"
-            for name, seen, needed in zip(names, found, wanted, strict=True)
-            if seen != needed
-        ]
-        raise ShapeError(
-            f"the cache does not fit: {', '.join(wrong)}; make_cache({batch_size}) returns one "
-            "that does"
-        )
-
-    def generate(
-        self,
-        prompt: Any,
-        max_new_tokens: int = 50,
-        *,
-        temperature: float = 0.0,
-        top_k: int | None = None,
-        top_p: float | None = None,
-        seed: int | np.random.Generator | None = None,
-        stop_token: int | None = None,
-        use_cache: bool = True,
-        cache: KVCache | None = None,
-        on_token: OnToken | None = None,
-    ) -> Any:
-        """Continue prompts: greedily, or by drawing at a temperature.
-
-        A prompt (time,) or prompts (batch, time) give prompt and continuation as an integer tensor
-        with the same axes; rows that have produced `stop_token` are filled up with it. A list of
-        prompts of different lengths gives a list of tensors (time,), each up to its own end.
-
-        Past `max_seq_len` tokens the model sees the last ones only. Generation ends early when
-        every row has produced `stop_token`. `cache` brings memory to use again (it is reset);
-        `on_token` is called with each new token of all rows, an array (batch,).
-        """
-        check_count(max_new_tokens)
-        sampler = Sampler(temperature, top_k, top_p)
-        prompts = read_prompts(prompt, self.vocab_size)
-        if stop_token is not None:
-            token_ids(stop_token, self.vocab_size)
-        if cache is not None and not use_cache:
-            raise SettingError("a cache was given with use_cache=False; leave out one of them")
-        if use_cache:
-            cache = cache_for(self, prompts, max_new_tokens, cache)
-        with keeping_modes(self), without_attached_cache(self):
-            self.eval()
-            return continue_prompts(
-                self,
-                prompts,
-                max_new_tokens,
-                sampler=sampler,
-                rng=np.random.default_rng(seed),
-                stop_token=stop_token,
-                cache=cache,
-                on_token=on_token,
-            )
-
-    def _check(self, tokens: Any, past: int) -> Array:
-        ids = token_ids(tokens, self.vocab_size)
-        if ids.ndim not in (1, 2):
-            raise ShapeError(f"GPT needs token ids (batch, time), got {ids.shape}")
-        if past + ids.shape[-1] > self.max_seq_len:
-            raise ShapeError(
-                f"GPT sees at most {self.max_seq_len} tokens (max_seq_len), "
-                f"got {past + ids.shape[-1]}"
-            )
-        return ids
+    def _input(self, ids: Array) -> Tensor:
+        return self.dropout(self.embed(ids))
 
     @classmethod
     def from_gpt2(cls, folder: str | Path) -> Self:

@@ -24,17 +24,6 @@ from tinytorch.formats.encodings import (
 from tinytorch.formats.encodings import Shape as EncodingShape
 from tinytorch.formats.tensor_file import DTYPES, TensorSpec, code_of
 
-__all__ = [
-    "CHANCES",
-    "CODED",
-    "BitDecoder",
-    "BitEncoder",
-    "decode_symbols",
-    "encode_symbols",
-    "entropy_bytes",
-]
-
-
 # ---------------------------------------------------------------- what a file must at least hold:
 # the entropy of the values of an array
 
@@ -341,7 +330,7 @@ class _Model:
 # ---------------------------------------------------------------- arrays in as few bytes as their
 # entropy allows, bit for bit: for compact weights files
 #
-# Each array is one part of coded bytes. `symbol_coding.py` makes them from a mask of what is not
+# Each array is one part of coded bytes. The coder above makes them from a mask of what is not
 # zero and a small number for each of the others; what has no pattern, such as scales or the lower
 # bits of floats, is carried along uncoded.
 

@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from tinytorch import reading
 from tinytorch.core.files import write_atomically
 from tinytorch.core.kernels.backend import Array
 from tinytorch.errors import CheckpointError
@@ -282,7 +283,7 @@ def compact_json(value: Any, **settings: Any) -> str:
 
 def json_object(text: str | bytes) -> dict[str, Any]:
     """Return the dictionary in a JSON text; raise a ValueError or TypeError if there is none."""
-    found = json.loads(text)
+    found = reading.parse_json(text, reading.HEADER)
     if not isinstance(found, dict):
         raise TypeError(f"{type(found).__name__} where an object should be")
     return found

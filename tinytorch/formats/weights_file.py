@@ -6,6 +6,8 @@ here parts become tensors. docs/file_format.md says what each byte means."""
 
 from __future__ import annotations
 
+import math
+import os
 import re
 import zlib
 from collections.abc import Iterator, Mapping
@@ -17,27 +19,11 @@ import numpy as np
 
 from tinytorch.core.kernels.backend import Array
 from tinytorch.errors import CheckpointError, DTypeError, SettingError, TinyTorchError
+from tinytorch.formats import tensor_file
 from tinytorch.formats.affine import QuantizedArray
 from tinytorch.formats.encodings import MAIN, QUANTIZED, Encoded, Encoding
 from tinytorch.formats.encodings import Shape as EncodingShape
 from tinytorch.formats.entropy import CODED
-from tinytorch.formats.tensor_file import (
-    DTYPES,
-    LARGEST_HEADER_BYTES,
-    Header,
-    Tensor,
-    TensorSpec,
-    checked_shape,
-    code_of,
-    compact_json,
-    header_bytes,
-    json_object,
-    opened,
-    read_header,
-    read_tensor,
-    read_tensors,
-    write_tensors,
-)
 
 # ---------------------------------------------------------------- how arrays are kept in a weights
 # file: each encoding is a row of the table `ENCODINGS`
@@ -45,16 +31,16 @@ from tinytorch.formats.tensor_file import (
 
 def _encode_plain(array: Any) -> Encoded:
     array = np.asarray(array)
-    code = code_of(array.dtype)
+    code = tensor_file.code_of(array.dtype)
     if code is None:
         raise DTypeError(f"numbers of {array.dtype} cannot be stored; convert them, say to float32")
     return Encoded(array.shape, "" if code == "F32" else code, {MAIN: array})
 
 
-def _plain_layout(shape: EncodingShape, settings: str) -> dict[str, TensorSpec]:
-    if settings and settings not in DTYPES:
+def _plain_layout(shape: EncodingShape, settings: str) -> dict[str, tensor_file.TensorSpec]:
+    if settings and settings not in tensor_file.DTYPES:
         raise ValueError(f"{settings!r} is not a dtype")
-    return {MAIN: TensorSpec(settings or "F32", shape)}
+    return {MAIN: tensor_file.TensorSpec(settings or "F32", shape)}
 
 
 def _decode_plain(encoded: Encoded) -> Array:
@@ -90,7 +76,7 @@ RAW_DEFLATE = -15
 def pack_texts(texts: dict[str, str]) -> bytes:
     """Serialise texts to self-delimiting bytes."""
     packer = zlib.compressobj(9, zlib.DEFLATED, RAW_DEFLATE, zdict=KNOWN_WORDS)
-    return packer.compress(compact_json(texts).encode()) + packer.flush()
+    return packer.compress(tensor_file.compact_json(texts).encode()) + packer.flush()
 
 
 def unpack_texts(content: bytes) -> tuple[dict[str, str], int]:
@@ -100,15 +86,48 @@ def unpack_texts(content: bytes) -> tuple[dict[str, str], int]:
     """
     unpacker = zlib.decompressobj(RAW_DEFLATE, zdict=KNOWN_WORDS)
     try:
-        raw = unpacker.decompress(content, LARGEST_HEADER_BYTES)
+        most = min(tensor_file.LARGEST_HEADER_BYTES, _most_decoded(len(content)))
+        raw = unpacker.decompress(content, most)
     except zlib.error as error:
         raise ValueError(f"its texts cannot be unpacked: {error}") from error
     if not unpacker.eof:
         raise ValueError("its texts do not end")
-    texts = json_object(raw)
+    texts = tensor_file.json_object(raw)
     if not all(isinstance(text, str) for text in texts.values()):
         raise TypeError("its texts are none")
     return texts, len(content) - len(unpacker.unused_data)
+
+
+DECODED_VARIABLE = "TINYTORCH_DECODED_BYTES"
+"""The environment variable that allows a small file to hold more."""
+SPARE_DECODED_BYTES, MOST_TIMES_DECODED = 32 << 20, 32
+
+
+def _most_decoded(nbytes: int) -> int:
+    """Return how many bytes may be made of so many in a file; the variable raises it."""
+    own = os.environ.get(DECODED_VARIABLE, "")
+    allowed = int(own) if own.isdecimal() else 0
+    return max(SPARE_DECODED_BYTES + MOST_TIMES_DECODED * nbytes, allowed)
+
+
+def _check_decoded_size(contents: _Contents, file_bytes: int) -> None:
+    """Raise where arrays are so much larger than their file that it may be a trap."""
+    most = _most_decoded(file_bytes)
+    decoded = sum(_decoded_bytes(each) for each in _entries(contents))
+    if decoded > most:
+        raise CheckpointError(
+            f"holds arrays of {decoded:,} bytes in {file_bytes:,}, and {most:,} are allowed; if "
+            f"you trust it, set {DECODED_VARIABLE}={decoded}"
+        )
+
+
+def _decoded_bytes(entry: _Entry) -> int:
+    if entry.encoding not in CODED:
+        return 0  # no smaller in the file
+    code = entry.settings.partition(" ")[0]
+    is_small = entry.encoding in ("coded8", "coded4")
+    size = 1 if is_small else tensor_file.DTYPES.get(code, tensor_file.DTYPES["F32"]).itemsize
+    return math.prod(entry.shape) * size
 
 
 # ---------------------------------------------------------------- the weights file: named arrays,
@@ -185,18 +204,19 @@ def write_weights(
     user_text = {USER_KEY: user} if user else {}
     if not compact:
         tensors = _arranged(entries, parts)
-        return write_tensors(path, tensors, _texts(entries, tensors) | user_text)
+        return tensor_file.write_tensors(path, tensors, _texts(entries, tensors) | user_text)
     form = min(_forms(entries, parts, user_text), key=lambda form: form.nbytes)
-    return write_tensors(path, form.tensors, form.texts, version=form.version)
+    return tensor_file.write_tensors(path, form.tensors, form.texts, version=form.version)
 
 
 def read_weights(path: str | Path) -> WeightsFile:
     """Read a weights file, all of it, and check it against its checksum."""
-    with opened(path) as file:
-        header = read_header(file)
-        tensors = read_tensors(file, header)
+    with tensor_file.opened(path) as file:
+        header = tensor_file.read_header(file)
+        tensors = tensor_file.read_tensors(file, header)
         arrays = {}
         contents = _contents(header, tensors.get(GATHERED))
+        _check_decoded_size(contents, header.file_bytes)
         for entry, places in _placed(contents):
             parts = {part: _taken(tensors, place) for part, place in places.items()}
             encoded = Encoded(entry.shape, entry.settings, parts)
@@ -206,17 +226,19 @@ def read_weights(path: str | Path) -> WeightsFile:
 
 def describe_weights(path: str | Path) -> WeightsSummary:
     """Return what is in a weights file without reading the arrays; the checksum is not checked."""
-    with opened(path) as file:
-        header = read_header(file)
+    with tensor_file.opened(path) as file:
+        header = tensor_file.read_header(file)
         is_packed = header.version >= PACKED_VERSION and GATHERED in header.tensors
-        contents = _contents(header, read_tensor(file, header, GATHERED) if is_packed else None)
+        contents = _contents(
+            header, tensor_file.read_tensor(file, header, GATHERED) if is_packed else None
+        )
         arrays = tuple(
             StoredArray(
                 entry.name,
                 entry.encoding,
                 entry.settings,
                 entry.shape,
-                DTYPES[places[MAIN].spec.code].name,
+                tensor_file.DTYPES[places[MAIN].spec.code].name,
                 sum(place.spec.nbytes for place in places.values()),
             )
             for entry, places in _placed(contents)
@@ -249,7 +271,7 @@ class _Entry(NamedTuple):
         if not re.fullmatch("-|[0-9x]+", lengths):
             raise ValueError(f"{lengths!r} is not a shape")
         numbers = [] if lengths == "-" else map(int, lengths.split("x"))
-        return cls(name, encoding, checked_shape(numbers), settings)
+        return cls(name, encoding, tensor_file.checked_shape(numbers), settings)
 
 
 # ---------------------------------------------------------------- writing
@@ -257,7 +279,7 @@ class _Entry(NamedTuple):
 
 def _encoded(
     arrays: Mapping[str, Array | QuantizedArray], compact: bool
-) -> tuple[list[_Entry], list[Tensor]]:
+) -> tuple[list[_Entry], list[tensor_file.Tensor]]:
     """Return an entry for each array in the order of their names, and a tensor for each part."""
     entries, parts = [], []
     for name in sorted(map(_checked_name, arrays)):
@@ -268,7 +290,7 @@ def _encoded(
         entries.append(entry)
         for part, spec in ENCODINGS[entry.encoding].layout(entry.shape, entry.settings).items():
             assert encoded.parts[part].shape == spec.shape
-            parts.append(Tensor(_tensor_name(name, part), spec, [encoded.parts[part]]))
+            parts.append(tensor_file.Tensor(_tensor_name(name, part), spec, [encoded.parts[part]]))
     return entries, parts
 
 
@@ -286,11 +308,11 @@ def _stored_bytes(entry: _Entry, encoded: Encoded) -> int:
     return len(entry.text) + sum(part.nbytes for part in encoded.parts.values())
 
 
-def _arranged(entries: list[_Entry], parts: list[Tensor]) -> list[Tensor]:
+def _arranged(entries: list[_Entry], parts: list[tensor_file.Tensor]) -> list[tensor_file.Tensor]:
     """Return the tensors of the file: the parts, with small ones joined where that is smaller."""
 
-    def header_length(tensors: list[Tensor]) -> int:
-        return len(header_bytes(tensors, _texts(entries, tensors)))
+    def header_length(tensors: list[tensor_file.Tensor]) -> int:
+        return len(tensor_file.header_bytes(tensors, _texts(entries, tensors)))
 
     apart = _in_order(parts)
     if header_length(apart) <= LARGEST_HEADER_SHARE * sum(part.spec.nbytes for part in parts):
@@ -302,16 +324,18 @@ class _Form(NamedTuple):
     """One way to write a file with the same contents."""
 
     version: int
-    tensors: list[Tensor]
+    tensors: list[tensor_file.Tensor]
     texts: dict[str, str]
 
     @property
     def nbytes(self) -> int:
-        header = header_bytes(self.tensors, self.texts, version=self.version)
+        header = tensor_file.header_bytes(self.tensors, self.texts, version=self.version)
         return len(header) + sum(tensor.spec.nbytes for tensor in self.tensors)
 
 
-def _forms(entries: list[_Entry], parts: list[Tensor], user: dict[str, str]) -> list[_Form]:
+def _forms(
+    entries: list[_Entry], parts: list[tensor_file.Tensor], user: dict[str, str]
+) -> list[_Form]:
     """Return the forms that a compact file may have, the one that older readers know first."""
     apart, gathered = _in_order(parts), _in_order(_gathered(parts))
     packed = pack_texts(_texts(entries, gathered) | user)
@@ -323,21 +347,23 @@ def _forms(entries: list[_Entry], parts: list[Tensor], user: dict[str, str]) -> 
     ]
 
 
-def _gathered(parts: list[Tensor], *front: Array) -> list[Tensor]:
+def _gathered(parts: list[tensor_file.Tensor], *front: Array) -> list[tensor_file.Tensor]:
     """Put small parts into one tensor, behind some bytes that come first."""
     large = [part for part in parts if part.spec.nbytes >= GATHER_BELOW_BYTES]
     small = [part for part in parts if part.spec.nbytes < GATHER_BELOW_BYTES]
     length = sum(part.spec.nbytes for part in small) + sum(piece.nbytes for piece in front)
     pieces = [*front, *(piece for part in small for piece in part.pieces)]
-    return [*large, Tensor(GATHERED, TensorSpec("U8", (length,)), pieces)]
+    return [*large, tensor_file.Tensor(GATHERED, tensor_file.TensorSpec("U8", (length,)), pieces)]
 
 
-def _in_order(tensors: list[Tensor]) -> list[Tensor]:
+def _in_order(tensors: list[tensor_file.Tensor]) -> list[tensor_file.Tensor]:
     """Put tensors with long elements first, so that the elements of all are aligned."""
-    return sorted(tensors, key=lambda each: (-DTYPES[each.spec.code].itemsize, each.name))
+    return sorted(
+        tensors, key=lambda each: (-tensor_file.DTYPES[each.spec.code].itemsize, each.name)
+    )
 
 
-def _texts(entries: list[_Entry], tensors: list[Tensor]) -> dict[str, str]:
+def _texts(entries: list[_Entry], tensors: list[tensor_file.Tensor]) -> dict[str, str]:
     """Return the text of each array but those that are plain and a tensor of their own."""
     own = {tensor.name for tensor in tensors}
     keys = [(_tensor_name(entry.name), entry) for entry in entries]
@@ -348,7 +374,7 @@ def _metadata_text(metadata: Mapping[str, Any]) -> str:
     if not metadata:
         return ""
     try:
-        text = compact_json(dict(metadata), sort_keys=True, allow_nan=False)
+        text = tensor_file.compact_json(dict(metadata), sort_keys=True, allow_nan=False)
         text.encode()
     except (TypeError, ValueError, RecursionError) as error:
         raise SettingError(
@@ -391,7 +417,7 @@ class _Place(NamedTuple):
 
     tensor: str
     start: int
-    spec: TensorSpec
+    spec: tensor_file.TensorSpec
 
 
 @dataclass(frozen=True, eq=False)
@@ -399,15 +425,15 @@ class _Contents:
     """The description of the arrays in a file: in its header, or packed into its joined bytes."""
 
     texts: dict[str, str]
-    tensors: dict[str, TensorSpec]
+    tensors: dict[str, tensor_file.TensorSpec]
     packed_bytes: int
 
     @property
     def metadata(self) -> dict[str, Any]:
-        return json_object(self.texts.get(USER_KEY, "{}"))
+        return tensor_file.json_object(self.texts.get(USER_KEY, "{}"))
 
 
-def _contents(header: Header, gathered: Array | None) -> _Contents:
+def _contents(header: tensor_file.Header, gathered: Array | None) -> _Contents:
     if header.version < PACKED_VERSION:
         return _Contents(header.texts, header.tensors, 0)
     if gathered is None or header.texts:
@@ -419,7 +445,7 @@ def _contents(header: Header, gathered: Array | None) -> _Contents:
 def _placed(contents: _Contents) -> Iterator[tuple[_Entry, dict[str, _Place]]]:
     """Yield each array, in the order of their names, with the places of its parts."""
     tensors = dict(contents.tensors)
-    room = tensors.pop(GATHERED, TensorSpec("U8", (0,)))
+    room = tensors.pop(GATHERED, tensor_file.TensorSpec("U8", (0,)))
     used = contents.packed_bytes
     for entry in _entries(contents):
         places = {}

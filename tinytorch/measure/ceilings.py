@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import re
 import sys
@@ -16,24 +15,9 @@ from pathlib import Path
 from typing import Protocol
 
 from tinytorch.codec import Coded
-from tinytorch.core.files import cache_folder, write_atomically
-from tinytorch.errors import MissingPartError, SettingError
+from tinytorch.core.files import cache_folder, read_kept, write_kept
+from tinytorch.errors import MissingPartError, SettingError, check_number
 from tinytorch.measure.samples import Samples
-
-__all__ = [
-    "Bandwidth",
-    "Ceilings",
-    "Progress",
-    "Rate",
-    "ceilings_file",
-    "load_ceilings",
-    "machine_ceilings",
-    "measure_ceilings",
-    "measuring_steps",
-    "save_ceilings",
-    "torch_is_imported",
-]
-
 
 SECONDS = 8.0
 CEILING_PERCENTILE = 90.0
@@ -135,6 +119,9 @@ class Ceilings(Coded):
     def __post_init__(self) -> None:
         if not self.bandwidths:
             raise SettingError(f"ceilings of {self.device!r} without a bandwidth; measure one")
+        found = [each.ceiling for each in self.rates] + [each.ceiling for each in self.bandwidths]
+        if not min(found) > 0:
+            raise SettingError(f"ceilings of {self.device!r} that are not above 0; measure again")
 
     def peak_flops(self, dtype: str) -> float | None:
         """Return the FLOP/s of the fastest library for a dtype, or None if it was not measured.
@@ -240,6 +227,12 @@ def machine_ceilings(
         return _known[path]
 
 
+def known_ceilings(device: str = "cpu") -> Ceilings | None:
+    """Return the ceilings of a device where they were measured before; measure nothing."""
+    path = ceilings_file(*_identify(device))
+    return _known.get(path) or load_ceilings(path)
+
+
 def measure_ceilings(
     device: str = "cpu", *, seconds: float = SECONDS, progress: Progress | None = None
 ) -> Ceilings:
@@ -249,8 +242,7 @@ def measure_ceilings(
     PyTorch's where NumPy has more threads). The smaller caches need numba; what is missing stands
     in `not_measured` with the reason.
     """
-    if not seconds > 0:
-        raise SettingError(f"seconds={seconds}; it must be positive")
+    check_number("seconds", seconds, above=0)
     device, fingerprint = _identify(device)
     if device == "cpu":
         from tinytorch.measure.ceilings_cpu import measure_cpu
@@ -313,19 +305,12 @@ def ceilings_file(device: str, fingerprint: str) -> Path:
 def load_ceilings(path: Path) -> Ceilings | None:
     """Read ceilings; None when there are none, or none that this version understands."""
     try:
-        content = json.loads(path.read_text("utf-8"))
-        return Ceilings.from_dict(content["ceilings"]) if content["schema"] == SCHEMA else None
+        return Ceilings.from_dict(read_kept(path, schema=SCHEMA)["ceilings"])
     # Whatever is wrong with the file: it can be measured again.
-    except (OSError, ValueError, LookupError, TypeError, AttributeError):
+    except (ValueError, LookupError, TypeError, AttributeError):
         return None
 
 
 def save_ceilings(ceilings: Ceilings, path: Path) -> str | None:
     """Write ceilings; when the folder cannot be written, give a sentence that says so."""
-    content = {"schema": SCHEMA, "ceilings": ceilings.to_dict()}
-    try:
-        with write_atomically(path) as temporary:
-            temporary.write_text(json.dumps(content, indent=1), "utf-8")
-    except OSError as error:
-        return f"not kept for the next time: {path.parent} cannot be written ({error.strerror})"
-    return None
+    return write_kept(path, schema=SCHEMA, ceilings=ceilings.to_dict())

@@ -14,36 +14,19 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tinytorch.errors import SettingError
+from tinytorch.errors import SettingError, check_number
 from tinytorch.measure.ceilings import Bandwidth, Ceilings, Progress, Rate, torch_is_imported
 from tinytorch.measure.environment import Environment, blas_threads, describe_environment, observe
 from tinytorch.measure.samples import Samples
 from tinytorch.measure.timing import WALL, Clock, gc_paused, measure_time
-
-__all__ = [
-    "Crew",
-    "Kernels",
-    "Level",
-    "Steps",
-    "add_torch_rates",
-    "best_matrix_rate",
-    "choose_kernels",
-    "compiled_kernels",
-    "count_steps",
-    "measure_cpu",
-    "memory_levels",
-    "now",
-    "numpy_kernels",
-    "numpy_rates",
-    "probe_bandwidths",
-]
-
 
 # ---------------------------------------------------------------- bytes per second between the
 # cores and a working set, with several threads at once
 
 Words = npt.NDArray[np.int64]
 Kernel = Callable[[Words, Words, int], object]
+Task = tuple[Kernel, int, bool]
+"""What a thread does: a kernel, the words of its working set, and whether that has two sides."""
 WORD = 8
 LINE = 64
 BLOCK_S = 0.02
@@ -133,8 +116,7 @@ class Crew:
     """
 
     def __init__(self, threads: int, seed: int = 0) -> None:
-        if threads < 1:
-            raise SettingError(f"threads={threads}; it must be at least 1")
+        check_number("threads", threads, least=1)
         self.threads = threads
         # Never zeros: pages of zeros may share one piece of memory, and hardware may compress them.
         self._random = np.random.default_rng(seed).integers(-(2**62), 2**62, RANDOM_WORDS)
@@ -155,48 +137,55 @@ class Crew:
 
         A copy splits the working set into source and target; bytes read and written both count.
         """
-        words = max(LINE, working_set_bytes // self.threads // LINE * LINE) // WORD
+        pair = 2 * LINE  # so that both sides of a copy begin with a cache line
+        words = max(pair, working_set_bytes // self.threads // pair * pair) // WORD
         moved = words * WORD * self.threads
-        if is_copy:
-            words //= 2
-        repeats = self._calibrate(kernel, words)
-        return [moved * repeats / self._run(kernel, words, repeats) for _ in range(values)]
+        task = (kernel, words, is_copy)
+        repeats = self._calibrate(task)
+        return [moved * repeats / self._run(task, repeats) for _ in range(values)]
 
-    def _calibrate(self, kernel: Kernel, words: int) -> int:
+    def _calibrate(self, task: Task) -> int:
         """Return the repeats that fill a block of time; the first runs also warm the caches."""
         repeats = 1
-        self._run(kernel, words, repeats)
-        while (seconds := self._run(kernel, words, repeats)) < BLOCK_S / 2:
+        self._run(task, repeats)
+        while (seconds := self._run(task, repeats)) < BLOCK_S / 2:
             if repeats >= MOST_REPEATS:
                 break
             repeats = max(2 * repeats, int(repeats * min(16.0, BLOCK_S / max(seconds, 1e-9))))
         return repeats
 
-    def _run(self, kernel: Kernel, words: int, repeats: int) -> float:
+    def _run(self, task: Task, repeats: int) -> float:
         """Return the seconds from the start of the first thread to the end of the last."""
-        tasks = [self._pool.submit(self._work, kernel, words, repeats) for _ in range(self.threads)]
+        tasks = [self._pool.submit(self._work, task, repeats) for _ in range(self.threads)]
         starts, ends = zip(*(task.result() for task in tasks), strict=True)
         return max(ends) - min(starts)
 
-    def _work(self, kernel: Kernel, words: int, repeats: int) -> tuple[float, float]:
+    def _work(self, task: Task, repeats: int) -> tuple[float, float]:
+        kernel, words, is_copy = task
         try:
-            source, target = self._memory(words)
+            whole = self._memory(words)
         except BaseException:
             self._barrier.abort()  # the others must not wait for a thread that will not come
             raise
+        half = words // 2
+        source, target = (whole[:half], whole[half:]) if is_copy else (whole, whole[:0])
         self._barrier.wait()
         start = perf_counter()
         kernel(source, target, repeats)
         return start, perf_counter()
 
-    def _memory(self, words: int) -> tuple[Words, Words]:
+    def _memory(self, words: int) -> Words:
+        """Return this thread's working set: to fill one takes longer than to measure it."""
         own: Any = self._own
         if getattr(own, "words", None) != words:
-            own.words = own.source = own.target = None  # free the old before taking the new
-            own.source, own.target = _aligned(words), _aligned(words)
-            own.source[:] = own.target[:] = np.resize(self._random, words)
+            own.words = own.whole = None  # free the old before taking the new
+            own.whole = _aligned(words)
+            for start in range(0, words, RANDOM_WORDS):
+                part = own.whole[start : start + RANDOM_WORDS]
+                part[:] = self._random[: part.size]
             own.words = words
-        return own.source, own.target
+        whole: Words = own.whole
+        return whole
 
 
 def _aligned(words: int) -> Words:
@@ -278,6 +267,8 @@ NOT_NUMPY = {
 SIZES = (512, 1024, 2048, 4096)
 ROUNDS = 3
 """Every level is visited so often: the bandwidth of a shared machine swings within seconds."""
+MOST_OVERTIME = 1.5
+"""No further visits once so many times the planned seconds have passed: the machine is busy."""
 SECONDS_PER_VALUE = 0.03
 MIB = 1 << 20
 LARGEST_DRAM_SET = 512 * MIB
@@ -424,8 +415,11 @@ def probe_bandwidths(
     visits = ROUNDS * len(levels) * 2
     values = max(2, round(budget_s / visits / SECONDS_PER_VALUE))
     seen: dict[tuple[str, bool], list[float]] = {}
+    end = perf_counter() + MOST_OVERTIME * budget_s
     with gc_paused(), Crew(threads) as crew:
-        for _ in range(ROUNDS):
+        for number in range(ROUNDS):
+            if number and perf_counter() > end:
+                break
             for level in levels:
                 advance(f"{level.name} bandwidth")
                 for is_copy, kernel in ((False, kernels.read), (True, kernels.copy)):

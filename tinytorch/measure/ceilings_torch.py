@@ -15,24 +15,11 @@ from typing import Any
 
 import torch
 
-from tinytorch.errors import BackendError
+from tinytorch.errors import BackendError, first_line
 from tinytorch.measure.ceilings import Bandwidth, Ceilings, Progress, Rate
 from tinytorch.measure.ceilings_cpu import Steps, best_matrix_rate, now
 from tinytorch.measure.samples import Samples
 from tinytorch.measure.timing import WALL, Clock, measure_time
-
-__all__ = [
-    "CudaEventClock",
-    "convolves_in_tf32",
-    "device_flush",
-    "identify_cuda",
-    "measure_cuda",
-    "multiplies_in_tf32",
-    "multiplying_in_tf32",
-    "threaded_flush",
-    "torch_rates",
-]
-
 
 CPU_DTYPES = ("float32", "float64", "bfloat16", "float16", "int8")
 CUDA_DTYPES = ("float32", "tf32", "float64", "float16", "bfloat16", "int8")
@@ -149,7 +136,7 @@ def torch_rates(
                     clock=clock,
                 )
         except REFUSALS as error:
-            refused[f"{dtype} rate"] = _first_line(error)
+            refused[f"{dtype} rate"] = first_line(error)
         else:
             rates.append(Rate(dtype, "torch", samples))
     if is_cuda:
@@ -215,7 +202,7 @@ def _cuda_bandwidths(
         try:
             bandwidths.append(_cache_bandwidth(device, cache_bytes, clock, budget_s / 2))
         except REFUSALS as error:
-            failed["L2 bandwidth"] = _first_line(error)
+            failed["L2 bandwidth"] = first_line(error)
     advance("HBM bandwidth")
     bandwidths.append(_memory_bandwidth(device, clock, budget_s / 2))
     torch.cuda.empty_cache()
@@ -277,11 +264,6 @@ def _bytes_per_second(
     times = measure_time(function, name=name, budget_s=budget_s, clock=clock, max_runs=200)
     rates = tuple(moved / seconds for seconds in times.values)
     return Samples(name, rates, "B/s", times.loops, times.notes)
-
-
-def _first_line(error: Exception) -> str:
-    lines = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {lines[0] if lines else 'no reason given'}"
 
 
 # ---------------------------------------------------------------- emptying caches with PyTorch:

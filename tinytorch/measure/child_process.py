@@ -21,26 +21,6 @@ from typing import Any, BinaryIO
 
 from tinytorch.errors import SettingError, TinyTorchError
 
-__all__ = [
-    "CRASHED",
-    "OUT_OF_MEMORY",
-    "RAISED",
-    "TIMED_OUT",
-    "Child",
-    "ChildError",
-    "end_child",
-    "how_it_ended",
-    "import_path",
-    "is_running",
-    "last_words",
-    "own_start",
-    "owned_folder",
-    "remove_stale_folders",
-    "run_command",
-    "start_child",
-]
-
-
 WORDS_KEPT = 600
 
 
@@ -288,32 +268,33 @@ def owned_folder(purpose: str) -> Iterator[Path]:
 
     Its name holds the machine and the process, so there is no moment at which it has no owner.
     """
-    import psutil
-
-    process = psutil.Process()
-    owner = f"{process.pid}-{process.create_time() * 1e3:.0f}"
     with tempfile.TemporaryDirectory(
-        prefix=f"{_prefix(purpose)}{owner}-", ignore_cleanup_errors=True
+        prefix=owned_name(purpose), ignore_cleanup_errors=True
     ) as folder:
         yield Path(folder)
 
 
-def remove_stale_folders(purpose: str) -> tuple[Path, ...]:
-    """Remove the folders of processes on this machine that were killed, and name them."""
-    removed, prefix = [], _prefix(purpose)
-    for folder in Path(tempfile.gettempdir()).glob(f"{prefix}*"):
-        owner = OWNER.fullmatch(folder.name.removeprefix(prefix))
-        if owner and not is_running(int(owner["pid"]), int(owner["started"]) / 1e3):
-            shutil.rmtree(folder, ignore_errors=True)  # another user's stays
-            removed.append(folder)
-    return tuple(removed)
-
-
-def own_start() -> float:
-    """Return when this process was started, for :func:`is_running`."""
+def owned_name(purpose: str) -> str:
+    """Return the beginning of a name that tells which process on which machine owns something."""
     import psutil
 
-    return psutil.Process().create_time()
+    process = psutil.Process()
+    return f"{_prefix(purpose)}{process.pid}-{process.create_time() * 1e3:.0f}-"
+
+
+def remove_stale_folders(purpose: str) -> tuple[Path, ...]:
+    """Remove the folders of processes on this machine that were killed, and name them."""
+    folders = Path(tempfile.gettempdir()).glob(f"{_prefix(purpose)}*")
+    stale = tuple(folder for folder in folders if is_stale(folder, purpose))
+    for folder in stale:
+        shutil.rmtree(folder, ignore_errors=True)  # another user's stays
+    return stale
+
+
+def is_stale(folder: Path, purpose: str) -> bool:
+    """Return whether a folder was owned by a process on this machine that is gone."""
+    owner = OWNER.fullmatch(folder.name.removeprefix(_prefix(purpose)))
+    return owner is not None and not is_running(int(owner["pid"]), int(owner["started"]) / 1e3)
 
 
 def is_running(pid: int, started: float) -> bool:

@@ -13,8 +13,7 @@ from dataclasses import dataclass, field
 from time import perf_counter
 
 from tinytorch.errors import SettingError
-
-__all__ = ["EVENTS", "Counters", "count_events", "parse_perf_stat"]
+from tinytorch.measure.child_process import end_child, start_child
 
 EVENTS = (
     "cycles",
@@ -87,8 +86,8 @@ def count_events(
         return Counters({}, dict.fromkeys(events, NO_PROGRAM))
     try:
         watcher = _Watcher(program, events)
-    except OSError as error:
-        return Counters({}, dict.fromkeys(events, f"perf did not start: {error.strerror}"))
+    except SettingError as error:
+        return Counters({}, dict.fromkeys(events, str(error)))
     try:
         watcher.tell("enable")
         calls, spent = _call_for(function, seconds)
@@ -109,15 +108,16 @@ class _Watcher:
         for event in events:
             command += ["-e", event]
         try:
-            self._perf = subprocess.Popen(
+            self._perf = start_child(
                 command,
+                stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.PIPE,
                 text=True,
                 pass_fds=(orders, answers),
                 env=os.environ | {"LC_ALL": "C"},  # a comma in a number would end the field
             )
-        except OSError:
+        except SettingError:
             self._close()
             raise
         finally:  # The program has its own copies; ours would hide that it has ended.
@@ -131,15 +131,15 @@ class _Watcher:
         os.read(self._answers, 16)
 
     def finish(self) -> str:
-        """End perf and give what it has printed."""
+        """End perf and return what it has printed."""
         if self._perf.poll() is None:
             self._perf.send_signal(signal.SIGINT)
         try:
-            return self._perf.communicate(timeout=PATIENCE_S)[1]
+            return str(self._perf.communicate(timeout=PATIENCE_S)[1])
         except subprocess.TimeoutExpired:
-            self._perf.kill()
-            return self._perf.communicate()[1]
+            return ""
         finally:
+            end_child(self._perf)
             self._close()
 
     def _close(self) -> None:

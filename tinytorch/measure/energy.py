@@ -8,62 +8,41 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import repeat
 from pathlib import Path
 from time import perf_counter
-from typing import Any, Protocol
+from typing import Any
 
-from tinytorch.errors import MeasurementError, SettingError
-from tinytorch.measure.gpu import UNAVAILABLE, NvmlDevice, open_nvml
+from tinytorch.errors import MeasurementError, SettingError, check_number
+from tinytorch.measure.gpu import UNAVAILABLE, open_nvml
 from tinytorch.measure.samples import Samples
-
-__all__ = [
-    "EnergyMeter",
-    "NvmlMeter",
-    "RaplMeter",
-    "find_energy_meters",
-    "find_nvml",
-    "find_rapl",
-    "measure_energy",
-]
-
 
 POWERCAP = Path("/sys/class/powercap")
 PACKAGE = re.compile(r"intel-rapl:\d+")
 """A whole package; its parts have another number, and `intel-rapl-mmio` counts the same again."""
 CALIBRATION_S = 0.1
+MICRO, MILLI = 1e-6, 1e-3
+"""Joules of a step of the counters of the kernel, and of NVML."""
 EVERYTHING = "the counters include all that runs on {meters}, and what is used when idle"
 
 
-class EnergyMeter(Protocol):
-    """A counter of energy that only goes up, until it begins again at zero."""
-
-    @property
-    def name(self) -> str:
-        """The name shown in reports."""
-
-    def read(self) -> int:
-        """Read the counter, in its own unit."""
-
-    def joules_between(self, before: int, after: int) -> float:
-        """Return the joules between two readings."""
-
-
 @dataclass(frozen=True)
-class RaplMeter:
-    """The counter of one processor package, in microjoules, as the kernel shows it in a folder."""
+class EnergyMeter:
+    """A counter of energy that only goes up, until it begins again at zero after `range` steps.
+
+    A step is so many `joules`. Without a `range` it goes on for ever.
+    """
 
     name: str
-    folder: Path
-    range_uj: int
-
-    def read(self) -> int:
-        """Read the counter in microjoules."""
-        return _number(self.folder / "energy_uj")
+    read: Callable[[], int]
+    joules: float
+    range: int = 0
 
     def joules_between(self, before: int, after: int) -> float:
-        """Return the joules between two readings; the counter may have wrapped once."""
-        return (after - before if after >= before else after - before + self.range_uj) * 1e-6
+        """Return the joules between two readings; the counter may have begun again once."""
+        steps = after - before
+        return (steps if steps >= 0 else steps + self.range) * self.joules
 
 
 def find_energy_meters(device: str) -> tuple[tuple[EnergyMeter, ...], tuple[str, ...]]:
@@ -88,8 +67,10 @@ def find_rapl(root: Path = POWERCAP) -> tuple[tuple[EnergyMeter, ...], tuple[str
             name = (folder / "name").read_text("ascii").strip()
             if not name.startswith("package"):
                 continue  # psys is the whole platform, packages included
-            meter = RaplMeter(f"RAPL {name}", folder, _number(folder / "max_energy_range_uj"))
-            meter.read()
+            read = partial(_number, folder / "energy_uj")
+            read()
+            range_uj = _number(folder / "max_energy_range_uj")
+            meters.append(EnergyMeter(f"RAPL {name}", read, MICRO, range_uj))
         except PermissionError:
             reasons.append(
                 f"RAPL: {folder / 'energy_uj'} may be read by root only; "
@@ -97,8 +78,6 @@ def find_rapl(root: Path = POWERCAP) -> tuple[tuple[EnergyMeter, ...], tuple[str
             )
         except (OSError, ValueError) as error:
             reasons.append(f"RAPL: {folder.name} cannot be read: {error}")
-        else:
-            meters.append(meter)
     if reasons:  # some of the packages alone would understate the energy
         return (), tuple(reasons)
     if not meters:
@@ -171,10 +150,8 @@ def _seconds_per_call(function: Callable[[], object], wait: Callable[[], object]
 def _check(meters: Sequence[EnergyMeter], seconds: float, windows: int) -> None:
     if not meters:
         raise SettingError("no energy meters; find_energy_meters says which the machine has")
-    if not 0 < seconds < float("inf"):
-        raise SettingError(f"seconds={seconds}; it must be positive")
-    if windows < 1:
-        raise SettingError(f"windows={windows}; it must be at least 1")
+    check_number("seconds", seconds, above=0)
+    check_number("windows", windows, least=1)
 
 
 def _read(meter: EnergyMeter) -> int:
@@ -195,31 +172,11 @@ def _number(path: Path) -> int:
     return int(path.read_text("ascii"))
 
 
-# ---------------------------------------------------------------- the energy counter of an NVIDIA
-# device, through the library that comes with its driver
-
-
-@dataclass(frozen=True)
-class NvmlMeter:
-    """The counter of one device, in millijoules since the driver was loaded."""
-
-    name: str
-    device: NvmlDevice
-
-    def read(self) -> int:
-        """Read the counter in millijoules."""
-        return int(self.device.ask("nvmlDeviceGetTotalEnergyConsumption"))
-
-    def joules_between(self, before: int, after: int) -> float:
-        """Return the joules between two readings."""
-        return (after - before) * 1e-3
-
-
 def find_nvml(device: str, library: Any = None) -> tuple[tuple[EnergyMeter, ...], tuple[str, ...]]:
     """Find the counter of a device such as `cuda:0`; the second result says what is in the way."""
     try:
-        meter = NvmlMeter(f"NVML {device}", open_nvml(device, library))
-        meter.read()  # devices before Volta have no counter
+        read = partial(open_nvml(device, library).ask, "nvmlDeviceGetTotalEnergyConsumption")
+        read()  # devices before Volta have no counter
     except UNAVAILABLE as error:
         return (), (f"NVML {device}: {error}",)
-    return (meter,), ()
+    return (EnergyMeter(f"NVML {device}", read, MILLI),), ()

@@ -22,28 +22,6 @@ import numpy as np
 
 from tinytorch.codec import Coded
 
-__all__ = [
-    "Cache",
-    "Commit",
-    "CpuTicks",
-    "Environment",
-    "Observation",
-    "blas_threads",
-    "cache_levels",
-    "cpu_model",
-    "cpu_quota",
-    "cpu_ticks",
-    "describe_environment",
-    "frequency_governor",
-    "group_folders",
-    "instruction_sets",
-    "observe",
-    "thread_limit",
-    "threads_in_force",
-    "usable_cores",
-]
-
-
 # ---------------------------------------------------------------- facts about the processor, read
 # from the operating system; None where it does not say
 
@@ -315,15 +293,22 @@ class Observation:
     def doubts_since(
         self, earlier: Observation, *, is_computing: bool = True, may_wait: bool = False
     ) -> tuple[str, ...]:
-        """Return a sentence for each disturbance between the two moments.
+        """Return one sentence about what disturbed the time between the two moments, or none.
 
         A process that lets others, or a device, compute waits without being disturbed; one that
-        `may_wait` does so in between.
+        `may_wait` does so in between. Numbers that are in order are said as well, so that two such
+        sentences differ in numbers alone.
         """
-        waiting = "" if may_wait else _waiting_note(earlier, self)
-        own = (waiting, _switches_note(earlier, self)) if is_computing else ()
-        found = (_steal_note(earlier, self), *own, _load_note())
-        return tuple(note for note in found if note)
+        own = (None if may_wait else _computing(earlier, self), _switches(earlier, self))
+        parts = (_load(), _steal(earlier, self), *(own if is_computing else ()))
+        found = [each for each in parts if each is not None]
+        if not any(is_disturbed for _, is_disturbed in found):
+            return ()
+        return (f"the machine was busy: {', '.join(words for words, _ in found)}",)
+
+
+Part = tuple[str, bool] | None
+"""What was seen, and whether that is a disturbance; None where it is not known."""
 
 
 def observe() -> Observation:
@@ -350,34 +335,27 @@ def _involuntary_switches() -> int | None:
     return int(resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw)
 
 
-def _steal_note(before: Observation, after: Observation) -> str:
+def _steal(before: Observation, after: Observation) -> Part:
     if before.ticks is None or after.ticks is None:
-        return ""
+        return None
     total = after.ticks.total - before.ticks.total
     share = (after.ticks.stolen - before.ticks.stolen) / total if total >= ENOUGH_TICKS else 0.0
-    if share <= STEAL_LIMIT:
-        return ""
-    return f"{share:.0%} of the processor time went to other guests of the host (steal)"
+    return f"{share:.0%} stolen by the host", share > STEAL_LIMIT
 
 
-def _waiting_note(before: Observation, after: Observation) -> str:
+def _computing(before: Observation, after: Observation) -> Part:
     wall, cpu = after.wall_s - before.wall_s, after.cpu_s - before.cpu_s
-    if wall <= 0 or cpu >= CPU_SHARE * wall:
-        return ""
-    return f"the process computed in only {cpu / wall:.0%} of the time (waiting or preempted)"
+    if wall <= 0:
+        return None
+    return f"computing {cpu / wall:.0%} of the time", cpu < CPU_SHARE * wall
 
 
-def _switches_note(before: Observation, after: Observation) -> str:
+def _switches(before: Observation, after: Observation) -> Part:
+    """Count preemptions; the counter does not tell by whom, it may be by threads of its own."""
     if before.switches is None or after.switches is None:
-        return ""
+        return None
     switches, wall = after.switches - before.switches, after.wall_s - before.wall_s
-    if switches < max(5, SWITCHES_PER_SECOND * wall):
-        return ""
-    # The counter does not tell who was given the core.
-    return (
-        f"the process was preempted {switches} times (other processes, or its own threads on one "
-        "core)"
-    )
+    return f"preempted {switches} times", switches >= max(5, SWITCHES_PER_SECOND * wall)
 
 
 def is_overloaded(load: float | None, cores: int) -> bool:
@@ -385,13 +363,11 @@ def is_overloaded(load: float | None, cores: int) -> bool:
     return load is not None and load > cores + OWN_LOAD
 
 
-def _load_note() -> str:
+def _load() -> Part:
     if not hasattr(os, "getloadavg"):
-        return ""
+        return None
     load, cores = os.getloadavg()[0], usable_cores()
-    if not is_overloaded(load, cores):
-        return ""
-    return f"the load average is {load:.1f} on {cores} usable cores: the machine is busy"
+    return f"load average {load:.1f} on {cores} cores", is_overloaded(load, cores)
 
 
 # ---------------------------------------------------------------- where a number was measured:

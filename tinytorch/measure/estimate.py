@@ -15,8 +15,6 @@ from typing import ClassVar, Final, Self
 from tinytorch.codec import Coded
 from tinytorch.errors import SettingError
 
-__all__ = ["FASTER", "INCONCLUSIVE", "SAME", "SLOWER", "Estimate", "read_verdict", "time_verdict"]
-
 FASTER: Final = "faster"
 SLOWER: Final = "slower"
 SAME: Final = "same"

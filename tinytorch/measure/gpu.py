@@ -12,22 +12,10 @@ from typing import Any
 from tinytorch.errors import MeasurementError
 from tinytorch.measure.timing import running_cuda, used_devices
 
-__all__ = [
-    "UNAVAILABLE",
-    "DeviceState",
-    "DeviceWatch",
-    "NvmlDevice",
-    "OtherPrograms",
-    "open_nvml",
-    "read_others",
-    "read_state",
-]
-
-
 # ---------------------------------------------------------------- NVML through `nvidia-ml-py`:
 # finding a device, and asking about it
 
-NOT_INSTALLED = 'nvidia-ml-py is not installed; pip install "tinytorch-perf[gpu]"'
+NOT_INSTALLED = 'nvidia-ml-py is not installed; pip install ".[gpu]"'
 UNAVAILABLE = (AttributeError, ValueError, IndexError, MeasurementError)
 """What is raised where there is no driver, no such device, or an older library."""
 

@@ -17,31 +17,8 @@ import numpy.typing as npt
 
 from tinytorch.codec import Coded
 from tinytorch.core.kernels.backend import matmul
-from tinytorch.errors import MeasurementError
+from tinytorch.errors import MeasurementError, SettingError
 from tinytorch.measure.timing import Clock, gc_paused
-
-__all__ = [
-    "FEWEST",
-    "FIRST",
-    "LATENCY",
-    "THROUGHPUT",
-    "TIMINGS",
-    "InterimAnalyses",
-    "Pace",
-    "Reading",
-    "Round",
-    "Side",
-    "Stopwatch",
-    "balanced_pairs",
-    "common_level",
-    "find_pace",
-    "hodges_lehmann",
-    "interleave",
-    "refine_pace",
-    "signed_rank_interval",
-    "take_round",
-]
-
 
 # ---------------------------------------------------------------- who is next: any number of
 # sides in rounds of random order, or two sides in pairs
@@ -198,6 +175,13 @@ class Round(Coded):
     candidate: tuple[float, ...]
     displaced: int = 0
 
+    def __post_init__(self) -> None:
+        if len(self.baseline) != len(self.candidate):
+            raise SettingError(
+                f"a round of {len(self.baseline)} turns of the baseline and "
+                f"{len(self.candidate)} of the candidate; they take turns"
+            )
+
     @property
     def log_ratios(self) -> list[float]:
         """Return the log-ratios of neighbours: candidate over baseline."""
@@ -212,7 +196,8 @@ class Round(Coded):
     @cached_property
     def log_mean_ratio(self) -> float:
         """Return the log-ratio of the mean times."""
-        return math.log(np.mean(self.candidate) / np.mean(self.baseline))
+        ratio = float(np.mean(self.candidate) / np.mean(self.baseline))
+        return math.log(ratio) if ratio > 0 else math.nan
 
     @property
     def turns(self) -> int:
@@ -571,8 +556,6 @@ def _pair_means(values: Sequence[float]) -> npt.NDArray[np.float64]:
 def _signed_rank_cut(count: int, alpha: float) -> int:
     """Return how many pair means to leave out at each end, or -1."""
     if count > LARGEST_EXACT:
-        from statistics import NormalDist
-
         mean = count * (count + 1) / 4
         spread = math.sqrt(count * (count + 1) * (2 * count + 1) / 24)
         return math.floor(mean + NormalDist().inv_cdf(alpha / 2) * spread - 0.5)

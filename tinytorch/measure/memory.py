@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import gc
 import importlib
 import mmap
 import re
@@ -12,32 +14,17 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from time import perf_counter
+from typing import Any
 
 import numpy as np
 
+from tinytorch.codec import Coded
 from tinytorch.measure.environment import group_folders
 from tinytorch.measure.timing import running_cuda, used_devices
-from tinytorch.measure.worker import is_out_of_memory
-
-__all__ = [
-    "DeviceMemory",
-    "ProcessMemory",
-    "TracedMemory",
-    "available_bytes",
-    "be_first_to_go",
-    "device_memory",
-    "fence_memory",
-    "free_unused",
-    "is_out_of_memory",
-    "peak_during",
-    "private_pool_bytes",
-    "process_memory",
-    "shortage_text",
-    "traced_memory",
-]
-
 
 STATUS_FILE = Path("/proc/self/status")
+RESET_FILE, RESET_PEAK = Path("/proc/self/clear_refs"), "5"
 
 _lock = threading.RLock()
 _open: list[TracedMemory] = []
@@ -154,6 +141,65 @@ def process_memory() -> ProcessMemory:
     peak = _high_water_mark(getattr(counters, "peak_wset", None))
     # The two are not read at the same moment.
     return ProcessMemory(counters.rss, peak if peak is None else max(peak, counters.rss))
+
+
+def reset_peak_rss() -> bool:
+    """Let the high-water mark begin anew, and return whether the system can do that (Linux can)."""
+    try:
+        RESET_FILE.write_text(RESET_PEAK, "ascii")
+    except OSError:
+        return False
+    return True
+
+
+def release_freed() -> None:
+    """Return memory that was freed to the system, where its allocator keeps it (glibc does)."""
+    with suppress(OSError, AttributeError, ValueError):
+        trim = ctypes.CDLL(None).malloc_trim
+        trim(0)
+
+
+@dataclass(frozen=True)
+class ProcessUse(Coded):
+    """Resident bytes of a fresh process that loads a model and calls it.
+
+    `before_bytes` is with everything imported and no model, `loaded_bytes` once the model is there,
+    and the peaks are the most while it was loaded and while it was called for the first time; None
+    where the system does not tell one from the other. Libraries and freed memory count.
+    """
+
+    before_bytes: int
+    loaded_bytes: int
+    loading_peak_bytes: int | None
+    call_peak_bytes: int | None
+    loading_s: float
+
+    @property
+    def grown_bytes(self) -> int:
+        """By how much the process has grown once the model is loaded."""
+        return self.loaded_bytes - self.before_bytes
+
+
+def measure_process_use(load: Callable[[], Any], call: Callable[[Any], object]) -> ProcessUse:
+    """Load something in this process, and call it. A fresh process tells most."""
+    gc.collect()
+    has_peaks = reset_peak_rss()
+    before, started = process_memory(), perf_counter()
+    loaded = load()
+    seconds = perf_counter() - started
+    at_peak = process_memory().peak_rss_bytes
+    gc.collect()
+    after = process_memory()
+    has_peaks &= reset_peak_rss()
+    call(loaded)
+    in_call = process_memory().peak_rss_bytes
+    return ProcessUse(
+        before.rss_bytes,
+        after.rss_bytes,
+        at_peak if has_peaks else None,
+        in_call if has_peaks else None,
+        seconds,
+    )
 
 
 def _high_water_mark(of_windows: int | None) -> int | None:

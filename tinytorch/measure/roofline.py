@@ -8,9 +8,7 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-from tinytorch.errors import SettingError
-
-__all__ = ["ROUNDING", "Bound", "amdahl", "classify_bound"]
+from tinytorch.errors import SettingError, check_number
 
 
 @dataclass(frozen=True)
@@ -29,13 +27,9 @@ class Bound:
 
     def __post_init__(self) -> None:
         for name in ("achieved", "intensity"):
-            value = getattr(self, name)
-            if not (math.isfinite(value) and value >= 0):
-                raise SettingError(f"{name}={value}; it must be a number from 0 on")
+            check_number(name, getattr(self, name), least=0)
         for name in ("peak", "bandwidth"):
-            value = getattr(self, name)
-            if not (math.isfinite(value) and value > 0):
-                raise SettingError(f"{name}={value}; it must be a positive number")
+            check_number(name, getattr(self, name), above=0)
 
     @property
     def ridge(self) -> float:
@@ -104,8 +98,7 @@ def amdahl(share: float, factor: float = math.inf) -> float:
     >>> round(amdahl(share=0.70, factor=2), 2)
     1.54
     """
-    if not 0 <= share <= 1 + ROUNDING:
-        raise SettingError(f"share={share}; it is a part of the time, between 0 and 1")
+    check_number("share", share, least=0, most=1 + ROUNDING)
     if not factor > 0:
         raise SettingError(f"factor={factor}; it must be positive (2 means twice as fast)")
     share = min(share, 1.0)

@@ -10,10 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from tinytorch.codec import Coded
-from tinytorch.errors import SettingError
+from tinytorch.errors import SettingError, check_number
 from tinytorch.measure.estimate import Estimate
-
-__all__ = ["Outliers", "Samples", "Stability", "student_t_quantile", "values_needed"]
 
 MILD_FENCE, SEVERE_FENCE = 1.5, 3.0
 """Tukey's fences, in interquartile ranges beyond the quartiles."""
@@ -116,8 +114,7 @@ class Samples(Coded):
 
     def percentile(self, q: float) -> float:
         """Return the q-th percentile, from 0 to 100, interpolating linearly."""
-        if not 0 <= q <= 100:
-            raise SettingError(f"percentile {q}; it must lie between 0 and 100")
+        check_number("percentile", q, least=0, most=100)
         return float(np.percentile(self._sorted, q))
 
     def median_interval(self, confidence: float = 0.95) -> Estimate:
@@ -127,8 +124,7 @@ class Samples(Coded):
         smallest possible one that reaches `confidence`; where there are too few values for that,
         the interval spans all of them and says which coverage it really has.
         """
-        if not 0 < confidence < 1:
-            raise SettingError(f"confidence {confidence}; it must lie between 0 and 1")
+        check_number("confidence", confidence, above=0, below=1)
         rank, coverage = _median_ranks(self.count, confidence)
         ordered = self._sorted
         low, high = float(ordered[rank]), float(ordered[-1 - rank])
@@ -209,10 +205,8 @@ def values_needed(q: float, confidence: float = 0.95) -> int:
 
 
 def _check_percentile(q: float, confidence: float) -> None:
-    if not 0 < q < 100:
-        raise SettingError(f"percentile {q}; an interval needs one between 0 and 100")
-    if not 0 < confidence < 1:
-        raise SettingError(f"confidence {confidence}; it must lie between 0 and 1")
+    check_number("percentile", q, above=0, below=100)
+    check_number("confidence", confidence, above=0, below=1)
 
 
 def _ratio(part: float, whole: float) -> float:
@@ -274,10 +268,8 @@ def _binomial(count: int, share: float) -> npt.NDArray[np.float64]:
 
 def student_t_quantile(probability: float, freedom: int) -> float:
     """Return the quantile of Student's t distribution, by bisection of its distribution."""
-    if not 0 < probability < 1:
-        raise SettingError(f"probability={probability}; it must lie between 0 and 1")
-    if freedom < 1:
-        raise SettingError(f"freedom={freedom}; it must be at least 1")
+    check_number("probability", probability, above=0, below=1)
+    check_number("freedom", freedom, least=1)
     if probability < 0.5:
         return -student_t_quantile(1 - probability, freedom)
     low, high = 0.0, 1.0

@@ -19,37 +19,9 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from tinytorch.errors import BackendError, MeasurementError, SettingError
+from tinytorch.errors import BackendError, MeasurementError, SettingError, check_number
 from tinytorch.measure.environment import cache_levels, observe
 from tinytorch.measure.samples import Samples
-
-__all__ = [
-    "CACHES",
-    "COLD",
-    "CPU_TIME",
-    "WALL",
-    "WARM",
-    "Clock",
-    "ColdClock",
-    "DeviceClock",
-    "StandardClock",
-    "cache_flush",
-    "calibrate_loops",
-    "can_limit_time",
-    "fitting_clock",
-    "gc_paused",
-    "has_unseen_work",
-    "measure_time",
-    "processor_flush",
-    "reading_overhead",
-    "running_cuda",
-    "time_limit",
-    "times_single_calls",
-    "used_devices",
-    "wait_for_devices",
-    "warm_up",
-]
-
 
 # ---------------------------------------------------------------- clocks: what tells how long some
 # calls of a function took
@@ -140,19 +112,20 @@ class ColdClock:
         return seconds
 
 
-def reading_overhead(clock: Clock = WALL, readings: int = 100) -> float:
+READINGS = 100
+
+
+def reading_overhead(clock: Clock = WALL) -> float:
     """Measure the seconds that a clock shows for a function that does nothing.
 
     This is what every reading adds to what it measures. The median, because a single reading may
     be disturbed, but never less than what the clock can tell apart.
     """
-    if readings < 1:
-        raise SettingError(f"readings={readings}; it must be at least 1")
     if isinstance(clock, ColdClock):
         clock = clock.clock  # caches do not change how long reading it takes
     clock.time(_nothing, 1)
-    seen = sorted(clock.time(_nothing, 1) for _ in range(readings))
-    return max(seen[readings // 2], clock.resolution_s)
+    seen = sorted(clock.time(_nothing, 1) for _ in range(READINGS))
+    return max(seen[READINGS // 2], clock.resolution_s)
 
 
 def _nothing() -> None:
@@ -407,14 +380,12 @@ def _check(
 ) -> None:
     counts = {"runs": runs, "min_runs": min_runs, "max_runs": max_runs, "inner_loops": inner_loops}
     for name, count in counts.items():
-        if count is not None and count < 1:
-            raise SettingError(f"{name}={count}; it must be at least 1")
-    if warmup is not None and warmup < 0:
-        raise SettingError(f"warmup={warmup}; it cannot be negative")
+        if count is not None:
+            check_number(name, count, least=1)
+    check_number("warmup", warmup or 0, least=0)
     if max_runs < min_runs:
         raise SettingError(f"max_runs={max_runs} is less than min_runs={min_runs}")
-    if not budget_s > 0:
-        raise SettingError(f"budget_s={budget_s}; it must be positive")
+    check_number("budget_s", budget_s, above=0)
 
 
 # ---------------------------------------------------------------- emptying the caches of a
@@ -480,6 +451,9 @@ def can_limit_time() -> bool:
     return hasattr(signal, "setitimer") and is_main
 
 
+LONGER = "allow more with a longer timeout"
+
+
 class _TimeIsUpError(BaseException):
     """Ends a block from within. It is no Exception, because functions catch these and go on."""
 
@@ -489,15 +463,16 @@ class time_limit:
 
     The block is interrupted between two steps of the interpreter, also where it catches every
     Exception; a call into a library that never comes back is not. For that, compare targets in
-    separate processes. A timer that was already running continues afterwards.
+    separate processes. A timer that was already running continues afterwards; inside of a limit
+    that ends sooner, that one holds.
     """
 
-    def __init__(self, seconds: float | None, name: str) -> None:
-        self._seconds, self._name = seconds, name
+    def __init__(self, seconds: float | None, name: str, *, remedy: str = LONGER) -> None:
+        self._seconds, self._name, self._remedy = seconds, name, remedy
         self._is_set = self._has_rung = False
 
     def __enter__(self) -> None:
-        if self._seconds is None or not can_limit_time():
+        if self._seconds is None or not can_limit_time() or _ends_sooner(self._seconds):
             return
         self._started = monotonic()
         self._timer_before = signal.setitimer(signal.ITIMER_REAL, 0)
@@ -519,8 +494,8 @@ class time_limit:
         if self._has_rung and is_ours:
             cause = error if isinstance(error, Exception) else None
             raise MeasurementError(
-                f"{self._name} did not return within {self._seconds:g} s and was interrupted; "
-                "allow more with a longer timeout"
+                f"{self._name} did not return within {self._seconds:.3g} s and was interrupted; "
+                f"{self._remedy}"
             ) from cause
 
     def _put_back(self) -> None:
@@ -539,3 +514,11 @@ class time_limit:
             frame = frame.f_back
         self._has_rung = True
         raise _TimeIsUpError
+
+
+def _ends_sooner(seconds: float) -> bool:
+    """Return whether a limit that was set before ends within so many seconds."""
+    handler = signal.getsignal(signal.SIGALRM)
+    is_ours = getattr(handler, "__func__", None) is time_limit._ring
+    left, _ = signal.getitimer(signal.ITIMER_REAL)
+    return is_ours and 0 < left <= seconds

@@ -8,7 +8,7 @@ import inspect
 import sys
 from abc import ABC, abstractmethod
 from collections import UserDict
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import partial, wraps
@@ -24,32 +24,6 @@ from tinytorch.core.tensor import Tensor
 from tinytorch.errors import ModelError, TinyTorchError
 from tinytorch.measure.timing import WALL, Clock
 from tinytorch.models.records import Recording
-
-__all__ = [
-    "Adapter",
-    "Array",
-    "GeneratingModel",
-    "KernelTrace",
-    "Layout",
-    "Methods",
-    "ParameterSpec",
-    "Stamps",
-    "adapter_for",
-    "copied_array",
-    "copied_plainly",
-    "entering_layers",
-    "held_by",
-    "leaves",
-    "namespace_of",
-    "owner_of",
-    "path_outside",
-    "plain_arrays",
-    "rebuilt",
-    "replace_layers",
-    "stamping_layers",
-    "wrapping_layers",
-]
-
 
 # ---------------------------------------------------------------- the tensors in what a model is
 # given and in what it returns, however deep they lie
@@ -287,6 +261,10 @@ class GeneratingModel(ABC):
         It is the model itself, and an empty note, where the call is short already.
         """
 
+    def with_new_tokens(self, count: int) -> Any:
+        """Return the model as one whose call writes so many tokens."""
+        raise ModelError(f"a {type(self).__name__} cannot write another number of tokens")
+
     def rounding_explains(
         self,
         inputs: tuple[Any, ...],
@@ -319,13 +297,20 @@ class Adapter(ABC):
     def parameters(self, model: Any) -> tuple[ParameterSpec, ...]:
         """Return parameters and buffers, with the bytes that they really hold; shared ones once."""
 
+    def held_bytes(self, model: Any) -> int:
+        """Return the bytes that parameters and buffers hold."""
+        return sum(each.nbytes for each in self.parameters(model))
+
     def packed_layers(self, model: Any) -> tuple[str, ...]:
         """Return the paths of layers with packed parameters, which no tensor shows."""
         return ()
 
     @abstractmethod
-    def device(self, model: Any, inputs: tuple[Any, ...]) -> str:
-        """Return the device of the model: `cpu`, `cuda:0`; raise if an input is elsewhere."""
+    def device(self, model: Any, inputs: tuple[Any, ...], *, names: Collection[str] = ()) -> str:
+        """Return the device of the model: `cpu`, `cuda:0`; raise if an input is elsewhere.
+
+        `names` are those of the inputs that are given by name, if any are.
+        """
 
     @abstractmethod
     def clone(self, model: Any) -> Any:
@@ -442,21 +427,22 @@ class Adapter(ABC):
     def scalar_loss(self, output: Any) -> Any:
         """Return the loss in an output, or else the sum of its floating-point tensors."""
 
-    @abstractmethod
     def backward(self, loss: Any) -> None:
         """Run the backward pass of a scalar."""
+        loss.backward()
 
     @abstractmethod
     def make_optimizer(self, model: Any, name: str) -> Any:
         """Make the optimizer `sgd`, `adam` or `adamw` for a model's parameters."""
 
-    @abstractmethod
     def optimizer_step(self, optimizer: Any) -> None:
         """Update the parameters."""
+        optimizer.step()
 
-    @abstractmethod
     def drop_gradients(self, model: Any) -> None:
         """Free the gradients of the parameters, as a training step does before it begins."""
+        for tensor in self.named_tensors(model).values():
+            tensor.grad = None
 
     # ------------------------------------------------------------ what goes in and comes out
 

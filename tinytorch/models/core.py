@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import inspect
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from time import perf_counter
@@ -27,9 +27,9 @@ from tinytorch.models.adapter import (
     Layout,
     ParameterSpec,
     Step,
-    adapter_for,
     entering_layers,
     held_by,
+    leaves,
     owner_of,
     path_outside,
     replace_layers,
@@ -56,11 +56,7 @@ def own_tensors(module: Any) -> Iterator[tuple[str, Tensor]]:
 
 def named_tensors(model: Any) -> dict[str, Tensor]:
     """Return every tensor that a model holds, once, under its first name."""
-    found: dict[int, tuple[str, Tensor]] = {}
-    for path, module in adapter_for(model).modules(model).items():
-        for name, tensor in own_tensors(module):
-            found.setdefault(id(tensor), (f"{path}.{name}" if path else name, tensor))
-    return dict(found.values())
+    return CoreAdapter().named_tensors(model)
 
 
 # ---------------------------------------------------------------- the adapter for TinyTorch's own
@@ -125,7 +121,7 @@ class CoreAdapter(Adapter):
                     seen.add(id(tensor))
                     yield (f"{path}.{name}" if path else name), path, tensor, is_buffer
 
-    def device(self, model: Any, inputs: tuple[Any, ...]) -> str:
+    def device(self, model: Any, inputs: tuple[Any, ...], *, names: Collection[str] = ()) -> str:
         return "cpu"
 
     def clone(self, model: Any) -> Any:
@@ -221,7 +217,7 @@ class CoreAdapter(Adapter):
                 generator.bit_generator.state = before
 
     def scalar_loss(self, output: Any) -> Tensor:
-        loss = output.get("loss") if isinstance(output, dict) else getattr(output, "loss", None)
+        loss = output.get("loss") if isinstance(output, Mapping) else getattr(output, "loss", None)
         if isinstance(loss, Tensor) and loss.size == 1 and loss.requires_grad:
             return loss
         tensors = [t for t in _tensors_in(output) if t.data.dtype.kind == "f" and t.requires_grad]
@@ -235,21 +231,11 @@ class CoreAdapter(Adapter):
             total = total + tensor.sum()
         return total
 
-    def backward(self, loss: Tensor) -> None:
-        loss.backward()
-
     def make_optimizer(self, model: Any, name: str) -> Optimizer:
         if name not in OPTIMIZERS:
             raise SettingError(f"unknown optimizer {name!r}; there are {', '.join(OPTIMIZERS)}")
         learned = [tensor for _, _, tensor, _ in self._tensors(model) if tensor.requires_grad]
         return OPTIMIZERS[name](learned)
-
-    def optimizer_step(self, optimizer: Optimizer) -> None:
-        optimizer.step()
-
-    def drop_gradients(self, model: Any) -> None:
-        for _, _, tensor, _ in self._tensors(model):
-            tensor.grad = None
 
     def example(self, shape: tuple[int, ...], model: Any) -> Tensor:
         rng = np.random.default_rng(0)
@@ -323,6 +309,7 @@ class _Recorder:
         self._differentiated = differentiated
         self._bonds: list[Any] = []  # weak references only fire while they are alive
         self._held_bytes: list[int] = []
+        self._reads: tuple[int, ...] = ()
 
     def begin(self) -> float:
         """Start the clock that the times of kernels and buffers count from."""
@@ -354,6 +341,14 @@ class _Recorder:
         for array in (*arrays_in, *arrays_out):
             self.enter(array, None, state.path, state.phase)
         self._held_bytes = [_held_bytes(array) for array in (*arrays_in, *arrays_out)]
+        self._reads = tuple(map(self._value_number, arrays_in))
+
+    def _value_number(self, array: Any) -> int:
+        """Number what an array holds: the same for the same part of the same buffer."""
+        if not isinstance(array, np.ndarray):
+            return self.ledger.value_number(None, ())
+        part = (array.ctypes.data, array.shape, array.strides, array.dtype.str)
+        return self.ledger.value_number(id(_owner(array)), part)
 
     def see_gradients(self) -> None:
         """Enter gradients that were copied for their tensor, which no kernel does."""
@@ -378,6 +373,7 @@ class _Recorder:
                 start=call.start - self._began,
                 duration=call.duration,
                 arithmetic="int8" if call.kind in INTEGER_PRODUCTS else "",
+                reads=self._reads,
             )
         )
 
@@ -477,24 +473,15 @@ def _generators(modules: Mapping[str, Any]) -> list[np.random.Generator]:
 
 
 def _tensors_in(value: Any) -> list[Tensor]:
-    if isinstance(value, Tensor):
-        return [value]
-    if isinstance(value, dict):
-        value = list(value.values())
-    if isinstance(value, (list, tuple)):
-        return [tensor for item in value for tensor in _tensors_in(item)]
-    return []
+    return [leaf for leaf in leaves(value) if isinstance(leaf, Tensor)]
 
 
 def _arrays_in(value: Any) -> list[Any]:
     """Find the arrays in what a model is given: also those of an object such as a cache."""
-    if isinstance(value, np.ndarray):
-        return [value]
-    if isinstance(value, Tensor):
-        return [value.data]
-    if isinstance(value, dict):
-        value = list(value.values())
-    if isinstance(value, (list, tuple)):
-        return [array for item in value for array in _arrays_in(item)]
-    held = getattr(value, "__dict__", {}).values()
-    return [array for item in held if isinstance(item, np.ndarray) for array in _arrays_in(item)]
+    found: list[Any] = []
+    for leaf in leaves(value):
+        own = leaf.data if isinstance(leaf, Tensor) else leaf
+        is_array = isinstance(own, np.ndarray)
+        held = [own] if is_array else list(getattr(leaf, "__dict__", {}).values())
+        found += [each for each in held if isinstance(each, np.ndarray)]
+    return found

@@ -400,6 +400,9 @@ ELEMENTWISE: dict[str, Rule] = {
     "sigmoid": pointwise(3),  # exp, add, divide
     "sigmoid_backward": pointwise(3),
     "tanh_backward": pointwise(3),
+    "silu": pointwise(4),  # a sigmoid, multiply
+    "silu_backward": pointwise(6),
+    "rotary": pointwise(3),  # two products and a sum
     "gelu": pointwise(8),  # cube (2), scale, add, scale, tanh, add, multiply
     "gelu_backward": pointwise(14),
     # PyTorch marks most of its elementwise operators itself; these it does not
@@ -531,8 +534,8 @@ NORMALISATIONS: dict[str, Rule] = {
         ),
         normalisation(7),
     ),
-    **dict.fromkeys(("aten._fused_rms_norm", "aten.rms_norm"), normalisation(4)),
-    "aten._fused_rms_norm_backward": normalisation(9),
+    **dict.fromkeys(("rms_norm", "aten._fused_rms_norm", "aten.rms_norm"), normalisation(4)),
+    **dict.fromkeys(("rms_norm_backward", "aten._fused_rms_norm_backward"), normalisation(9)),
     **dict.fromkeys(("layer_norm_backward", "aten.native_layer_norm_backward"), normalisation(12)),
     **dict.fromkeys(("batch_norm_backward", "aten.native_batch_norm_backward"), normalisation(12)),
     **dict.fromkeys(

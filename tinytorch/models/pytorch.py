@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from pathlib import Path
@@ -26,6 +26,7 @@ from tinytorch.models.adapter import (
     owner_of,
     path_outside,
 )
+from tinytorch.models.inputs import moving_inputs
 from tinytorch.models.pytorch_recorder import (
     Resident,
     hold_back,
@@ -144,7 +145,7 @@ class TorchAdapter(Adapter):
                         seen.add(id(tensor))
                         yield prefix + name, tensor, is_buffer
 
-    def device(self, model: Any, inputs: tuple[Any, ...]) -> str:
+    def device(self, model: Any, inputs: tuple[Any, ...], *, names: Collection[str] = ()) -> str:
         homes: dict[str, str] = {}
         for name, tensor, _ in self._tensors(model):
             if torch.nn.parameter.is_lazy(tensor):
@@ -154,22 +155,14 @@ class TorchAdapter(Adapter):
         if len(homes) > 1:
             places = ", ".join(f"{name} on {home}" for home, name in homes.items())
             raise BackendError(f"the model is on several devices ({places}); profile one part")
-        wrappers = wrappers_of(owner_of(model))
-        fetches_to = next(
-            (each.fetches_inputs_to for each in wrappers if each.fetches_inputs_to), None
-        )
-        if fetches_to is not None:  # it moves inputs from the CPU itself
-            given = {str(fetches_to)} | given - {"cpu"}
         home = next(iter(homes), None) or next(iter(sorted(given)), "cpu")
         # Single numbers may stay on the CPU; everything else must be where the model is.
-        allowed = {home} if fetches_to is None else {home, "cpu"}
-        strays = [t for t in tensors_in(inputs) if t.dim() and str(t.device) not in allowed]
+        strays = [t for t in tensors_in(inputs) if t.dim() and str(t.device) != home]
         if strays:
             shape = tuple(strays[0].shape)
             raise BackendError(
-                f"an input {shape} is on {strays[0].device}, the model is on {home}; "
-                f'move it with .to("{home}"), or wrap a model that does so in a WrappedModel with '
-                "fetches_inputs_to"
+                f"an input {shape} is on {strays[0].device}, the model is on {home}; move the "
+                f"inputs: {moving_inputs(inputs, names, home)}"
             )
         return home
 
@@ -293,9 +286,6 @@ class TorchAdapter(Adapter):
             )
         return torch.stack([tensor.float().sum() for tensor in tensors]).sum()
 
-    def backward(self, loss: torch.Tensor) -> None:
-        loss.backward()
-
     def make_optimizer(self, model: Any, name: str) -> torch.optim.Optimizer:
         if name not in OPTIMIZERS:
             raise SettingError(f"unknown optimizer {name!r}; there are {', '.join(OPTIMIZERS)}")
@@ -303,13 +293,6 @@ class TorchAdapter(Adapter):
         if not learned:
             raise SettingError("the model has no parameter with requires_grad: nothing to update")
         return OPTIMIZERS[name](learned)
-
-    def optimizer_step(self, optimizer: torch.optim.Optimizer) -> None:
-        optimizer.step()
-
-    def drop_gradients(self, model: Any) -> None:
-        for _, tensor, _ in self._tensors(model):
-            tensor.grad = None
 
     def example(self, shape: tuple[int, ...], model: Any) -> torch.Tensor:
         generator = torch.Generator().manual_seed(0)

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import gc
-import linecache
 import sys
 import threading
 import traceback
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from pathlib import Path
 from time import perf_counter
 from typing import Any
 
@@ -19,7 +17,7 @@ import torch
 from tinytorch.errors import ModelError, SettingError, first_line
 from tinytorch.measure.timing import gc_paused
 from tinytorch.models.adapter import leaves
-from tinytorch.models.pytorch_compile import users_line, why_it_failed
+from tinytorch.models.pytorch_compile import users_place, why_it_failed
 
 Step = Callable[[], Any]
 
@@ -291,7 +289,7 @@ def _record_something(place: torch.device) -> None:
 def _explained(error: Exception) -> str:
     """Say in one line what cannot be captured, and where."""
     cause = _first_cause(error)
-    where = _where(cause)
+    where = users_place(cause)
     if isinstance(cause, torch.cuda.OutOfMemoryError):
         return f"the device has too little memory for it: {first_line(cause)}"
     from_torch = str(cause).lower()
@@ -306,12 +304,3 @@ def _first_cause(error: BaseException) -> BaseException:
     ):
         error = error.__context__
     return error
-
-
-def _where(error: BaseException) -> str:
-    frames = traceback.extract_tb(error.__traceback__)
-    file, line = users_line((each.filename, each.lineno) for each in frames)
-    if not file:
-        return ""
-    code = linecache.getline(file, line).strip()
-    return f" ({Path(file).name}:{line}{f': {code}' if code else ''})"

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import linecache
+import logging
 import os
 import shutil
+import traceback
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -30,7 +32,60 @@ NOT_THE_USERS = (Path(torch.__file__).parent, Path(__file__).parent.parent)
 """Code in these folders calls a model, or is called by it; the model itself is elsewhere."""
 LONGEST_REASON = 200
 
+NOISE = {
+    # Kernels for other processors and other versions of Python, which nothing here calls.
+    "torchao": "Failed to load ",
+    # What torchao tells PyTorch about its own types.
+    "torch.utils._pytree": "is an Enum subclass and is now natively supported",
+}
+"""By logger, what torchao logs at every import, and users cannot act on."""
+COMPILER_LOGGERS = (
+    "torch._inductor",
+    "torch._dynamo",
+    "torch._functorch",
+    "torch.fx",
+    "torch.utils.cpp_extension",
+)
+
 _numbers = count(1)
+
+
+@contextmanager
+def without_noise() -> Iterator[None]:
+    """Drop exactly the messages of NOISE; everything else is logged as ever."""
+    filters = []
+    for name, words in NOISE.items():
+        logger = logging.getLogger(name)
+
+        def keep(record: logging.LogRecord, words: str = words) -> bool:
+            return words not in record.getMessage()
+
+        logger.addFilter(keep)
+        filters.append((logger, keep))
+    try:
+        yield
+    finally:
+        for logger, keep in filters:
+            logger.removeFilter(keep)
+
+
+@contextmanager
+def quiet_compiler(*others: str) -> Iterator[None]:
+    """Keep warnings of torch's compiler, which are about its own code, off the terminal.
+
+    So are those of the `others`, loggers by name.
+    """
+    loggers = [logging.getLogger(name) for name in (*COMPILER_LOGGERS, *others)]
+    levels = [each.level for each in loggers]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for each in loggers:
+            each.setLevel(max(each.level, logging.ERROR))
+        try:
+            yield
+        finally:
+            for each, level in zip(loggers, levels, strict=True):
+                each.setLevel(level)
 
 
 @dataclass(frozen=True)
@@ -140,6 +195,16 @@ def users_line(frames: Iterable[tuple[str, int | None]]) -> tuple[str, int]:
         if file and not any(folder in Path(file).parents for folder in NOT_THE_USERS):
             found = (file, line or 0)
     return found
+
+
+def users_place(error: BaseException) -> str:
+    """Return the line of the user's that raised, as " (file.py:3: code)", or ""."""
+    frames = traceback.extract_tb(error.__traceback__)
+    file, line = users_line((each.filename, each.lineno) for each in frames)
+    if not file:
+        return ""
+    code = linecache.getline(file, line).strip()
+    return f" ({Path(file).name}:{line}{f': {code}' if code else ''})"
 
 
 @contextmanager

@@ -259,15 +259,27 @@ class _Recorder(TorchDispatchMode):
         call = Call(kind, inputs, outputs, settings, tuple(changed))
         cost = _cost(call, rule)
         arithmetic = self._arithmetic(kind, outputs) if cost is not None and cost.macs else ""
-        record = OpRecord(kind, path, phase, inputs, outputs, cost, start, duration, arithmetic)
-        self._pending.append((record, begin, end))
         # No operator made what comes in and is not known: it was there before, as constants are.
         category = None if kind in FRESH else "buffers"
         for tensor in (*flat_tensors(args), *flat_tensors(kwargs)):
             self.enter_buffer(tensor, category, path, phase)
+        reads = tuple(map(self._value_number, (*flat_tensors(args), *flat_tensors(kwargs))))
+        for tensor in flat_tensors(changed):
+            self.ledger.write(_buffer_key(tensor))
         for tensor in flat_tensors(result):
             self.enter_buffer(tensor, None, path, phase)
+        record = OpRecord(
+            kind, path, phase, inputs, outputs, cost, start, duration, arithmetic, reads
+        )
+        self._pending.append((record, begin, end))
         return result
+
+    def _value_number(self, tensor: torch.Tensor) -> int:
+        """Number what a tensor holds now: the same for the same part of the same buffer."""
+        if tensor.layout != torch.strided or tensor.is_nested:
+            return self.ledger.value_number(None, ())
+        part = (tensor.storage_offset(), tuple(tensor.shape), tensor.stride(), tensor.dtype)
+        return self.ledger.value_number(_buffer_key(tensor), part)
 
     def _arithmetic(self, kind: str, outputs: tuple[TensorSpec, ...]) -> str:
         """Tell where a GPU multiplies float32 numbers with less precision than they have."""
@@ -332,6 +344,11 @@ class _Recorder(TorchDispatchMode):
             storage = storage_of(part)
             if storage is not None:
                 self.ledger.name(storage._cdata, category)
+
+
+def _buffer_key(tensor: torch.Tensor) -> int | None:
+    storage = storage_of(parts_of(tensor)[-1])
+    return None if storage is None else storage._cdata
 
 
 def operator_kind(func: Any) -> str:

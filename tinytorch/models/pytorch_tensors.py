@@ -258,9 +258,6 @@ class WrappedModel(nn.Module):
     of the model.
     """
 
-    fetches_inputs_to: torch.device | None = None
-    """The device to which `forward` moves inputs from the CPU, if it does."""
-
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
         self.model = model
@@ -374,6 +371,8 @@ def packed_weights(module: Any) -> list[PackedWeight]:
     is not seen: padding and one sum per output (a few percent). An object that cannot be unpacked
     raises what its own code raises.
     """
+    if getattr(module, "holds_weights_elsewhere", False):
+        raise TypeError("another engine holds the weights")
     found: list[PackedWeight] = []
     for name, packed in packed_objects(module):
         tensors = list(_tensors_of(packed))

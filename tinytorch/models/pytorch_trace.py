@@ -121,8 +121,14 @@ class KernelTrace:
         lost = self._marked_us.keys() - moments.keys()
         if not lost or not moments:
             return moments
-        shift = float(np.median([at - self._marked_us[number] for number, at in moments.items()]))
-        return moments | {number: self._marked_us[number] + shift for number in lost}
+        known = sorted((self._marked_us[number], at) for number, at in moments.items())
+        own, traced = np.array(known).T
+        found = dict(moments)
+        for number in lost:  # between the traced marks around it, whatever tracing those took
+            at = self._marked_us[number]
+            outside = at - np.clip(at, own[0], own[-1])
+            found[number] = float(np.interp(at, own, traced) + outside)
+        return found
 
 
 def _is_tracing() -> bool:

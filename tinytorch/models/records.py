@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -103,7 +104,9 @@ class OpRecord:
 
     `path` is the layer that ran it: "" is the model itself, None is code outside of the model, such
     as a loss or an optimizer. `start` counts from the beginning of the recording, in seconds. The
-    duration was taken in the recording pass, which is slower than the model on its own.
+    duration was taken in the recording pass, which is slower than the model on its own. `reads` has
+    a number for each tensor that came in: operations of one kind that read the same numbers read
+    the same values. It is empty where that is not known.
     """
 
     kind: str
@@ -115,6 +118,7 @@ class OpRecord:
     start: float
     duration: float
     arithmetic: str = ""
+    reads: tuple[int, ...] = ()
 
     @property
     def dtype(self) -> str:
@@ -205,6 +209,8 @@ class Ledger:
 
     def __init__(self, now: Callable[[], float]) -> None:
         self._now = now
+        self._values: dict[Hashable, int] = {}
+        self._writes: Counter[int] = Counter()
         self._entries: list[_Entry] = []
         self._living: dict[Hashable, int] = {}
 
@@ -226,6 +232,21 @@ class Ledger:
         if entry.phase != RESIDENT and entry.nbytes != nbytes:
             self.remove(key)
             self.add(key, nbytes, entry.path, entry.phase)
+
+    def value_number(self, key: Hashable, part: Hashable) -> int:
+        """Return the number of the values in a part (offset, shape) of a live buffer.
+
+        It is another one after a write in place, and for what lies in the same memory later. What
+        is in no buffer has a new number each time.
+        """
+        index = self._living.get(key)
+        what = object() if index is None else (index, self._writes[index], part)
+        return self._values.setdefault(what, len(self._values))
+
+    def write(self, key: Hashable) -> None:
+        """Note that a buffer was written to in place."""
+        if key in self._living:
+            self._writes[self._living[key]] += 1
 
     def remove(self, key: Hashable) -> None:
         """End the entry of a buffer that was freed."""

@@ -7,7 +7,7 @@ import importlib
 import importlib.util
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from difflib import get_close_matches
 from importlib.machinery import ModuleSpec, PathFinder
@@ -15,11 +15,12 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from tinytorch.errors import SettingError, TargetError, TinyTorchError
+from tinytorch.errors import MissingPartError, SettingError, TargetError, TinyTorchError
 from tinytorch.models.workload import Workload
 from tinytorch.models.zoo import ZOO, load_zoo
 
 __all__ = [
+    "as_workload",
     "check_reference",
     "import_place",
     "is_installed",
@@ -32,18 +33,29 @@ __all__ = [
 
 
 NAMES_SHOWN = 10
-FORMS = f"a built-in name ({', '.join(ZOO)}), file.py:factory or package.module:factory"
+FORMS = (
+    f"a built-in name ({', '.join(ZOO)}), file.py:factory, package.module:factory, or hf:PATH, the "
+    "folder of a transformers model"
+)
+HF = "hf:"
 
 
-def load_workload(target: str) -> Workload:
+def load_workload(target: str, *, data: str | Path | None = None) -> Workload:
     """Return the workload that a target names.
 
-    A target is a built-in name, ``file.py:factory`` or ``package.module:factory``. The factory
-    takes no arguments and returns a Workload, or a model and its inputs: ``model, x``,
-    ``model, (x, y)`` or, by name, ``model, {"x": x}``.
+    A target is a built-in name, ``file.py:factory``, ``package.module:factory`` or ``hf:PATH``, a
+    folder as transformers saves a model. The factory takes no arguments and returns a Workload, or
+    a model and its inputs: ``model, x``, ``model, (x, y)`` or, by name, ``model, {"x": x}``.
+    `data`, for ``hf:PATH``, is a file of texts, one JSON object a line, to judge the model by.
     """
+    if data is not None and not target.startswith(HF):
+        raise TargetError(
+            f"{data} is for hf:PATH targets; {target} says how it is evaluated by itself"
+        )
     if target in ZOO:
         return load_zoo(target)
+    if target.startswith(HF):
+        return _load_hf(target, data)
     place, colon, name = target.rpartition(":")
     if not colon or not place or not name:
         near = get_close_matches(target, ZOO, n=1)
@@ -56,7 +68,15 @@ def load_workload(target: str) -> Workload:
         raise
     except (Exception, SystemExit) as error:
         raise TargetError(f"{target}: {name}() raised {type(error).__name__}: {error}") from error
-    return _as_workload(target, made)
+    return as_workload(target, made)
+
+
+def _load_hf(target: str, data: str | Path | None) -> Workload:
+    try:
+        from tinytorch.models.hf_torch import load_hf
+    except ImportError as error:
+        raise MissingPartError(f'{target} needs {error.name}: pip install ".[torch,hf]"') from error
+    return load_hf(target.removeprefix(HF), data)
 
 
 def import_place(target: str, place: str) -> ModuleType:
@@ -148,16 +168,14 @@ def _listed(names: list[str]) -> str:
     return ", ".join(names[:NAMES_SHOWN]) + more
 
 
-def _as_workload(target: str, made: Any) -> Workload:
+def as_workload(target: str, made: Any) -> Workload:
+    """Return the workload that a factory made, or a model and its inputs as one."""
     if isinstance(made, Workload):
         return made
     if isinstance(made, tuple) and len(made) == 2:
         model, inputs = made
         if callable(model) or hasattr(model, "forward"):
-            if isinstance(inputs, Mapping):
-                return Workload(name=target, model=model, inputs=(), keywords=dict(inputs))
-            arguments = inputs if isinstance(inputs, tuple) else (inputs,)
-            return Workload(name=target, model=model, inputs=arguments)
+            return Workload(name=target, model=model, inputs=inputs)
     raise TargetError(
         f"{target} returned a {type(made).__name__}; it must return a Workload, or a model and "
         "its inputs: `return model, x`"
@@ -176,6 +194,8 @@ MARKS_OF_A_PROJECT = (".git", "pyproject.toml")
 
 def resolved(reference: str, folder: str) -> str:
     """Return the reference with its file, if it has one, found from a folder on."""
+    if reference.startswith(HF):
+        return f"{HF}{Path(folder) / reference.removeprefix(HF)}"
     place, _, name = reference.rpartition(":")
     return f"{Path(folder) / place}:{name}" if place.endswith(".py") else reference
 
@@ -187,6 +207,10 @@ def check_reference(reference: str, folder: str, *, names: Sequence[str] = ()) -
     (``from x import *``, no source), it is believed.
     """
     if reference in names:
+        return
+    if reference.startswith(HF):
+        if not Path(folder, reference.removeprefix(HF), "config.json").is_file():
+            raise SettingError("there is no folder with a config.json of transformers")
         return
     place, _, name = reference.rpartition(":")
     if not place or not name:
@@ -227,6 +251,8 @@ def located(reference: str, folder: str) -> str:
     The path is as of :func:`place_in_project`; empty for built-in names, installed modules and
     modules that are not found.
     """
+    if reference.startswith(HF):
+        return place_in_project(Path(folder, reference.removeprefix(HF)))
     place = reference.rpartition(":")[0]
     if not place or place.partition(".")[0] in sys.stdlib_module_names:
         return ""

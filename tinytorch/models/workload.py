@@ -12,7 +12,8 @@ import numpy.typing as npt
 from tinytorch.codec import Coded
 from tinytorch.core.tensor import Tensor
 from tinytorch.errors import SettingError
-from tinytorch.models.adapter import GeneratingModel, adapter_for, owner_of
+from tinytorch.models.adapter import GeneratingModel, adapter_for, leaves, owner_of, rebuilt
+from tinytorch.models.inputs import Batches, ModelCall, read_calibration, read_inputs
 
 __all__ = [
     "AXES",
@@ -43,19 +44,23 @@ Scores = npt.NDArray[np.float64]
 class Workload:
     """A model, its example inputs, and how to evaluate it.
 
-    `inputs` are the arguments of one call of the model, `keywords` those that it takes by name.
-    `calibration` holds such arguments for
-    several calls, from training data. `evaluate` returns a score per held-out example, higher is
-    better, always of the same examples in the same order; `metric` is the name of its mean.
+    `inputs` are what one call of the model gets: a tuple of arguments, a dictionary of those given
+    by name, a list or a tensor (one argument), or many batches (`Batches(...)` or a data loader),
+    of which the first is the example. They are held as the tuple `inputs` and the dictionary
+    `keywords`, which names what is given by name beside a tuple. `calibration` is an iterable of
+    such, from training data, held as tuples and dictionaries. `evaluate` returns a score per
+    held-out example, higher is better, always of the same examples in the same order; `metric` is
+    the name of its mean. `notes` say what was left out of many batches.
     """
 
     name: str
     model: Any = field(repr=False)
-    inputs: tuple[Any, ...] = field(repr=False)
-    calibration: tuple[tuple[Any, ...], ...] = field(default=(), repr=False)
+    inputs: Any = field(repr=False)
+    calibration: Any = field(default=(), repr=False)
     evaluate: Callable[[Any], Scores] | None = None
     metric: str = "accuracy"
     keywords: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    notes: tuple[str, ...] = field(default=(), repr=False)
 
     def __post_init__(self) -> None:
         if not callable(self.model) and not hasattr(self.model, "forward"):
@@ -68,19 +73,18 @@ class Workload:
                 f"evaluate of workload {self.name!r} must be a function of the model, "
                 f"got {type(self.evaluate).__name__}"
             )
-        if not isinstance(self.inputs, tuple):
+        of = f"workload {self.name!r}"
+        inputs, named, notes = read_inputs(self.inputs, self.model, of=of)
+        if named and self.keywords:
             raise SettingError(
-                f"the inputs of workload {self.name!r} must be a tuple of arguments, "
-                f"got {type(self.inputs).__name__}"
+                f"{of} has a dictionary as inputs, which are all the arguments, and keywords= "
+                f"beside it; put {', '.join(map(repr, self.keywords))} into the dictionary"
             )
-
-        object.__setattr__(self, "calibration", tuple(self.calibration))
-        for number, batch in enumerate(self.calibration):
-            if not isinstance(batch, tuple):
-                raise SettingError(
-                    f"batch {number} of the calibration of workload {self.name!r} must be a tuple "
-                    f"of arguments, such as (x,), got {type(batch).__name__}"
-                )
+        calibration, left_out = read_calibration(self.calibration, self.model, of=of)
+        object.__setattr__(self, "inputs", inputs)
+        object.__setattr__(self, "keywords", named or self.keywords)
+        object.__setattr__(self, "calibration", calibration)
+        object.__setattr__(self, "notes", tuple(dict.fromkeys((*self.notes, *notes, *left_out))))
 
     def run(self) -> Any:
         """Call the model once on the example inputs."""
@@ -89,7 +93,32 @@ class Workload:
     @property
     def arguments(self) -> tuple[Any, ...]:
         """Everything that a call of the model gets."""
-        return (*self.inputs, *self.keywords.values())
+        return self.call.values
+
+    @property
+    def call(self) -> ModelCall:
+        """The call on the inputs."""
+        return ModelCall(self.inputs, self.keywords)
+
+    @property
+    def calibration_calls(self) -> tuple[ModelCall, ...]:
+        """The calls on the calibration data."""
+        return tuple(
+            self._calibration_call(batch, f"calibration batch {number}")
+            for number, batch in enumerate(self.calibration)
+        )
+
+    def _calibration_call(self, batch: Any, name: str) -> ModelCall:
+        if isinstance(batch, Mapping):
+            return ModelCall((), batch, name)
+        # what inputs are given by name may also come first in a batch
+        return ModelCall(batch, self.keywords if len(batch) <= len(self.inputs) else {}, name)
+
+    @property
+    def device(self) -> str:
+        """The device of the model; raises where an input is elsewhere, with what moves it."""
+        adapter = adapter_for(self.model, self.arguments)
+        return adapter.device(self.model, self.arguments, names=tuple(self.keywords))
 
     @property
     def generating(self) -> GeneratingModel | None:
@@ -124,14 +153,10 @@ def batch_size(inputs: tuple[Any, ...], output: Any) -> int | None:
 
 def _first_axes(value: Any) -> Iterator[int | None]:
     """Yield the length of the first axis of every tensor, None for one that has no second axis."""
-    if isinstance(value, Mapping):
-        value = list(value.values())
-    if isinstance(value, (list, tuple)):
-        for item in value:
-            yield from _first_axes(item)
-    elif hasattr(value, "shape"):
-        shape = tuple(value.shape)
-        yield int(shape[0]) if len(shape) > 1 else None
+    for leaf in leaves(value):
+        if hasattr(leaf, "shape"):
+            shape = tuple(leaf.shape)
+            yield int(shape[0]) if len(shape) > 1 else None
 
 
 # ---------------------------------------------------------------- example inputs of another size,
@@ -152,7 +177,7 @@ def axis_number(axis: str | int) -> int:
 
 def axis_length(inputs: tuple[Any, ...], axis: int) -> int:
     """Return the length of the first input that has such an axis."""
-    shapes = [tuple(tensor.shape) for tensor in _tensors(inputs)]
+    shapes = [tuple(tensor.shape) for tensor in leaves(inputs) if _is_tensor(tensor)]
     for shape in shapes:
         if len(shape) > axis and shape[axis]:
             return int(shape[axis])
@@ -166,7 +191,8 @@ def resize_inputs(inputs: tuple[Any, ...], axis: int, size: int) -> tuple[Any, .
     Every input that is as long there as the first one is resized; the others stay as they are.
     """
     length = axis_length(inputs, axis)
-    return tuple(_resized(value, axis, length, size) for value in inputs)
+    resized: tuple[Any, ...] = rebuilt(inputs, lambda leaf: _resized(leaf, axis, length, size))
+    return resized
 
 
 def resize_workload(workload: Workload, axis: int, size: int) -> Workload:
@@ -177,11 +203,6 @@ def resize_workload(workload: Workload, axis: int, size: int) -> Workload:
 
 
 def _resized(value: Any, axis: int, length: int, size: int) -> Any:
-    if isinstance(value, Mapping):
-        return {key: _resized(item, axis, length, size) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        items = [_resized(item, axis, length, size) for item in value]
-        return value._make(items) if hasattr(value, "_make") else type(value)(items)
     if not _is_tensor(value) or len(value.shape) <= axis or value.shape[axis] != length:
         return value
     positions = np.arange(size) % length
@@ -191,16 +212,6 @@ def _resized(value: Any, axis: int, length: int, size: int) -> Any:
         return np.take(value, positions, axis=axis)
     repeats = [-(-size // length) if each == axis else 1 for each in range(len(value.shape))]
     return value.detach().repeat(repeats).narrow(axis, 0, size).contiguous()
-
-
-def _tensors(value: Any) -> Iterator[Any]:
-    if isinstance(value, Mapping):
-        value = list(value.values())
-    if isinstance(value, list | tuple):
-        for item in value:
-            yield from _tensors(item)
-    elif _is_tensor(value):
-        yield value
 
 
 def _is_tensor(value: Any) -> bool:
@@ -213,13 +224,10 @@ def _is_tensor(value: Any) -> bool:
 # ---------------------------------------------------------------- calibration data, in the many
 # forms in which people hold it
 
-Batches = tuple[tuple[Any, ...], ...]
-"""The arguments of several calls of a model."""
-
 WRONG = "calibration data is a tensor or batches of them, got {}"
 
 
-def as_batches(samples: Any) -> Batches:
+def as_batches(samples: Any) -> tuple[tuple[Any, ...], ...]:
     """Return calibration data as the arguments of several calls.
 
     Taken are one tensor or array (a batch), or batches in a list, a tuple or a data loader: each a

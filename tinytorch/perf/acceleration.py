@@ -1,64 +1,39 @@
 """What makes it faster? Kernels chosen by measurement, backends for a block, a model, a process."""
 
-from tinytorch.core.checkpointing import checkpoint, checkpoint_layers, remove_checkpoints
-from tinytorch.core.dispatch import set_backend, use_backend
-from tinytorch.transforms.capture_graph import CaptureGraph
-from tinytorch.transforms.channels_last import ChannelsLast
-from tinytorch.transforms.compile_model import CompileModel
-from tinytorch.transforms.compiled_kernels import CompiledKernels
-from tinytorch.transforms.fold_batch_norm import FoldBatchNorm
-from tinytorch.transforms.fuse_attention import FuseAttention
-from tinytorch.transforms.fuse_layers import FuseLayers
-from tinytorch.transforms.inference_mode import InferenceMode
-from tinytorch.transforms.kernel_choice import (
-    Choice,
-    KernelReport,
-    Race,
-    Rival,
-    model_backend,
-    set_model_backend,
-)
-from tinytorch.transforms.lower_precision import LowerPrecision
-from tinytorch.transforms.optimized_backend import (
-    OptimizedBackend,
-    fused_gelu,
-    tiled_matmul,
-    unfused_gelu,
-    vectorized_matmul,
-)
-from tinytorch.transforms.set_threads import SetThreads
-from tinytorch.transforms.tensor_float32 import TensorFloat32
-from tinytorch.tuning.sizes import SizeAdvice, advise_batch_size, advise_sequence_length
-
-__all__ = [
-    "CaptureGraph",
-    "ChannelsLast",
-    "Choice",
-    "CompileModel",
-    "CompiledKernels",
-    "FoldBatchNorm",
-    "FuseAttention",
-    "FuseLayers",
-    "InferenceMode",
-    "KernelReport",
-    "LowerPrecision",
-    "OptimizedBackend",
-    "Race",
-    "Rival",
-    "SetThreads",
-    "SizeAdvice",
-    "TensorFloat32",
-    "advise_batch_size",
-    "advise_sequence_length",
-    "checkpoint",
-    "checkpoint_layers",
-    "fused_gelu",
-    "model_backend",
-    "remove_checkpoints",
-    "set_backend",
-    "set_model_backend",
-    "tiled_matmul",
-    "unfused_gelu",
-    "use_backend",
-    "vectorized_matmul",
-]
+from tinytorch.core.checkpointing import checkpoint as checkpoint
+from tinytorch.core.checkpointing import checkpoint_layers as checkpoint_layers
+from tinytorch.core.checkpointing import remove_checkpoints as remove_checkpoints
+from tinytorch.core.dispatch import set_backend as set_backend
+from tinytorch.core.dispatch import use_backend as use_backend
+from tinytorch.transforms.capture_graph import CaptureGraph as CaptureGraph
+from tinytorch.transforms.channels_last import ChannelsLast as ChannelsLast
+from tinytorch.transforms.compile_model import CompileModel as CompileModel
+from tinytorch.transforms.compiled_kernels import CompiledKernels as CompiledKernels
+from tinytorch.transforms.engines import AotInductor as AotInductor
+from tinytorch.transforms.engines import OnnxRuntime as OnnxRuntime
+from tinytorch.transforms.engines import OnnxRuntimeInt8 as OnnxRuntimeInt8
+from tinytorch.transforms.engines import OpenVino as OpenVino
+from tinytorch.transforms.engines import OpenVinoBfloat16 as OpenVinoBfloat16
+from tinytorch.transforms.engines import OpenVinoInt8 as OpenVinoInt8
+from tinytorch.transforms.fold_batch_norm import FoldBatchNorm as FoldBatchNorm
+from tinytorch.transforms.fuse_attention import FuseAttention as FuseAttention
+from tinytorch.transforms.fuse_layers import FuseLayers as FuseLayers
+from tinytorch.transforms.inference_mode import InferenceMode as InferenceMode
+from tinytorch.transforms.kernel_choice import Choice as Choice
+from tinytorch.transforms.kernel_choice import KernelReport as KernelReport
+from tinytorch.transforms.kernel_choice import Race as Race
+from tinytorch.transforms.kernel_choice import Rival as Rival
+from tinytorch.transforms.kernel_choice import model_backend as model_backend
+from tinytorch.transforms.kernel_choice import set_model_backend as set_model_backend
+from tinytorch.transforms.lower_precision import LowerPrecision as LowerPrecision
+from tinytorch.transforms.mixed_precision import MixedPrecision as MixedPrecision
+from tinytorch.transforms.optimized_backend import OptimizedBackend as OptimizedBackend
+from tinytorch.transforms.optimized_backend import fused_gelu as fused_gelu
+from tinytorch.transforms.optimized_backend import tiled_matmul as tiled_matmul
+from tinytorch.transforms.optimized_backend import unfused_gelu as unfused_gelu
+from tinytorch.transforms.optimized_backend import vectorized_matmul as vectorized_matmul
+from tinytorch.transforms.set_threads import SetThreads as SetThreads
+from tinytorch.transforms.tensor_float32 import TensorFloat32 as TensorFloat32
+from tinytorch.tuning.sizes import SizeAdvice as SizeAdvice
+from tinytorch.tuning.sizes import advise_batch_size as advise_batch_size
+from tinytorch.tuning.sizes import advise_sequence_length as advise_sequence_length

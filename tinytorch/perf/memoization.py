@@ -1,34 +1,12 @@
 """Caching: the key-value cache of attention, and results of pure functions."""
 
-from tinytorch.core.kv_cache import KVCache
-from tinytorch.transforms.kv_cache import (
-    CachedMultiHeadAttention,
-    CachePoint,
-    CacheTradeoff,
-    disable_kv_cache,
-    enable_kv_cache,
-    measure_cache_tradeoff,
-)
-from tinytorch.transforms.memoize import MemoStatistics, memoize
-from tinytorch.transforms.static_generation import (
-    Divergence,
-    StaticGeneration,
-    generation_call,
-    static_generator,
-)
-
-__all__ = [
-    "CachePoint",
-    "CacheTradeoff",
-    "CachedMultiHeadAttention",
-    "Divergence",
-    "KVCache",
-    "MemoStatistics",
-    "StaticGeneration",
-    "disable_kv_cache",
-    "enable_kv_cache",
-    "generation_call",
-    "measure_cache_tradeoff",
-    "memoize",
-    "static_generator",
-]
+from tinytorch.core.kv_cache import KVCache as KVCache
+from tinytorch.transforms.kv_cache import CachedMultiHeadAttention as CachedMultiHeadAttention
+from tinytorch.transforms.kv_cache import disable_kv_cache as disable_kv_cache
+from tinytorch.transforms.kv_cache import enable_kv_cache as enable_kv_cache
+from tinytorch.transforms.memoize import MemoStatistics as MemoStatistics
+from tinytorch.transforms.memoize import memoize as memoize
+from tinytorch.transforms.static_generation import Divergence as Divergence
+from tinytorch.transforms.static_generation import StaticGeneration as StaticGeneration
+from tinytorch.transforms.static_generation import generation_call as generation_call
+from tinytorch.transforms.static_generation import static_generator as static_generator

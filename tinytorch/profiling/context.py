@@ -11,16 +11,11 @@ from functools import partial, wraps
 from typing import Any, ParamSpec, Self, TypeVar, overload
 
 from tinytorch.errors import SettingError, TinyTorchError
+from tinytorch.measure import timing
 from tinytorch.measure.ceilings import Ceilings, machine_ceilings
 from tinytorch.measure.roofline import Bound, classify_bound
 from tinytorch.measure.samples import Samples
-from tinytorch.measure.timing import (
-    CPU_TIME,
-    fitting_clock,
-    measure_time,
-    used_devices,
-    wait_for_devices,
-)
+from tinytorch.measure.timing import fitting_clock
 from tinytorch.models.adapter import Adapter, adapter_for
 from tinytorch.models.records import Recording
 from tinytorch.profiling.flops import FLOPCounter
@@ -36,20 +31,6 @@ from tinytorch.profiling.timer import (
     timing_stats,
 )
 from tinytorch.showing import profiling_reports
-
-__all__ = [
-    "CallProfile",
-    "Measured",
-    "ProfilerContext",
-    "SimpleProfiler",
-    "Work",
-    "find_insights",
-    "profile",
-    "profile_function",
-    "size_in_bytes",
-    "work_bound",
-]
-
 
 # ---------------------------------------------------------------- sentences about a measurement,
 # each from something that was measured
@@ -423,10 +404,12 @@ class SimpleProfiler:
         """
         call = bound_call(func, args, kwargs)
         first = WARMUP if warmup else 0
-        wall = measure_time(call, name=name, runs=RUNS, warmup=first, clock=fitting_clock())
+        wall = timing.measure_time(call, name=name, runs=RUNS, warmup=first, clock=fitting_clock())
         cpu_s: float | None = None
         if self.track_cpu:  # in separate runs: reading this clock is slow enough to disturb
-            cpu_s = measure_time(call, name=name, runs=RUNS, warmup=0, clock=CPU_TIME).median
+            cpu_s = timing.measure_time(
+                call, name=name, runs=RUNS, warmup=0, clock=timing.CPU_TIME
+            ).median
         if self.track_memory:
             with metering() as memory:
                 result = call()
@@ -496,8 +479,8 @@ def _profiled(func: Callable[..., Any], *, name: str | None, quiet: bool) -> Any
 
     @wraps(func)
     def timed(*args: Any, **kwargs: Any) -> Any:
-        devices = used_devices()
-        wait_for_devices(devices)
+        devices = timing.used_devices()
+        timing.wait_for_devices(devices)
         wall, cpu = time.perf_counter(), time.process_time()
         raised: str | None = None
         try:
@@ -506,7 +489,7 @@ def _profiled(func: Callable[..., Any], *, name: str | None, quiet: bool) -> Any
             raised = type(error).__name__
             raise
         finally:
-            wait_for_devices(devices or used_devices())
+            timing.wait_for_devices(devices or timing.used_devices())
             wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
             calls.append(CallProfile(title, wall, cpu, raised))
             if not quiet:

@@ -29,7 +29,7 @@ def record_call(model: Any, *inputs: Any, backward: bool = False, **settings: An
     """Run a model once, forward or forward and backward, and record what it did."""
     arguments = (*inputs, *settings.values())
     adapter = adapter_for(model, arguments)
-    device = adapter.device(model, arguments)
+    device = adapter.device(model, arguments, names=tuple(settings))
 
     def forward() -> Any:
         return call_model(model, *inputs, **settings)

@@ -9,11 +9,11 @@ and it is stated with it.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import dataclass
+from typing import ClassVar
 
-from tinytorch.errors import SettingError
-from tinytorch.measure.ceilings import Ceilings
+from tinytorch.codec import Coded
+from tinytorch.errors import SettingError, check_number
 from tinytorch.profiling.profile import Profile
 
 SECONDS_PER_HOUR = 3600
@@ -31,10 +31,6 @@ class Device:
     def __post_init__(self) -> None:
         if not self.bandwidth > 0 or not all(rate > 0 for rate in self.peak_flops.values()):
             raise SettingError(f"device {self.name!r}: rates and bandwidth must be positive")
-
-    def peak_for(self, dtype: str) -> float | None:
-        """Return the peak FLOP/s for a dtype, or None if it is unknown."""
-        return self.peak_flops.get(dtype)
 
 
 def _gpu(
@@ -64,7 +60,7 @@ DEVICES = {
 
 
 @dataclass(frozen=True)
-class HardwareEstimate:
+class HardwareEstimate(Coded):
     """An estimate, never a measurement.
 
     `at_best_s` is the roofline bound on that device. `here_at_best_s` is the same bound on the
@@ -78,7 +74,22 @@ class HardwareEstimate:
     here_measured_s: float
     examples: int | None
     price_per_hour: float | None = None
-    notes: tuple[str, ...] = field(default_factory=tuple)
+    notes: tuple[str, ...] = ()
+
+    is_estimate: ClassVar = True
+    also_written = (
+        *("is_estimate", "device.name", "device.source", "at_best_s", "expected_s"),
+        *("here_at_best_s", "here_measured_s", "optimism", "price_per_hour"),
+        *("cost_at_best", "expected_cost"),
+    )
+    renames: ClassVar = {
+        "device.name": "device",
+        "device.source": "source",
+        "cost_at_best": "cost_per_million_calls_at_best",
+        "expected_cost": "cost_per_million_calls_expected",
+        "device": None,
+        "examples": None,
+    }
 
     @property
     def optimism(self) -> float | None:
@@ -89,28 +100,20 @@ class HardwareEstimate:
     def expected_s(self) -> float | None:
         return self.at_best_s * self.optimism if self.optimism is not None else None
 
-    def cost_per_million(self, *, expected: bool = True) -> float | None:
-        """Return the price of a million sequential calls on one device."""
-        seconds = self.expected_s if expected else self.at_best_s
+    @property
+    def cost_at_best(self) -> float | None:
+        """The price of a million sequential calls on one device, at the bound."""
+        return self._cost(self.at_best_s)
+
+    @property
+    def expected_cost(self) -> float | None:
+        """The price of a million sequential calls on one device, as expected."""
+        return self._cost(self.expected_s)
+
+    def _cost(self, seconds: float | None) -> float | None:
         if seconds is None or self.price_per_hour is None:
             return None
         return 1e6 * seconds * self.price_per_hour / SECONDS_PER_HOUR
-
-    def to_dict(self) -> dict[str, Any]:
-        return {
-            "is_estimate": True,
-            "device": self.device.name,
-            "source": self.device.source,
-            "at_best_s": self.at_best_s,
-            "expected_s": self.expected_s,
-            "here_at_best_s": self.here_at_best_s,
-            "here_measured_s": self.here_measured_s,
-            "optimism": self.optimism,
-            "price_per_hour": self.price_per_hour,
-            "cost_per_million_calls_at_best": self.cost_per_million(expected=False),
-            "cost_per_million_calls_expected": self.cost_per_million(),
-            "notes": list(self.notes),
-        }
 
 
 def find_device(name: str) -> Device:
@@ -120,29 +123,24 @@ def find_device(name: str) -> Device:
     return DEVICES[name]
 
 
-def this_machine(ceilings: Ceilings) -> Device:
-    """Describe the machine at hand by what was measured on it."""
-    peaks = {rate.dtype: ceilings.peak_flops(rate.dtype) or 0.0 for rate in ceilings.rates}
-    return Device("this machine", peaks, ceilings.bandwidth(), source="measured")
-
-
 def estimate_on(
     profile: Profile, device: Device | str, *, price_per_hour: float | None = None
 ) -> HardwareEstimate:
     """Estimate by roofline what a profiled call takes, and costs, on another device."""
     target = find_device(device) if isinstance(device, str) else device
-    if price_per_hour is not None and not price_per_hour >= 0:
-        raise SettingError(f"price_per_hour={price_per_hour}: a price is not negative")
+    check_number("price_per_hour", price_per_hour or 0, least=0)
     at_best, unknown = _roofline_seconds(profile, target)
     notes = _missing_rates(unknown, target)
     if left_out := [each.kind for each in profile.not_counted]:
         notes.append(f"not counted, so not in the estimate: {', '.join(left_out)}")
     here: float | None = None
     if profile.ceilings is not None:
-        own = this_machine(profile.ceilings)
+        dtypes = {rate.dtype for rate in profile.ceilings.rates}
+        peaks = {dtype: profile.ceilings.peak_flops(dtype) or 0.0 for dtype in dtypes}
         # What fits into a cache here is read from there, not from memory.
         bandwidth = profile.ceilings.bandwidth(profile.working_set_bytes)
-        here, unknown = _roofline_seconds(profile, replace(own, bandwidth=bandwidth))
+        own = Device("this machine", peaks, bandwidth, source="measured")
+        here, unknown = _roofline_seconds(profile, own)
         if unknown:
             here = None
             notes += _missing_rates(unknown, own)
@@ -170,7 +168,7 @@ def _roofline_seconds(profile: Profile, device: Device) -> tuple[float, set[str]
     for record in profile.operations:
         if record.cost is None:
             continue
-        peak = device.peak_for(record.dtype)
+        peak = device.peak_flops.get(record.dtype)
         if peak is None and record.all_flops:
             unknown.add(record.dtype)
         compute = record.all_flops / peak if peak else 0.0

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from tinytorch.errors import SettingError
+from tinytorch.errors import check_number
 from tinytorch.models.adapter import ParameterSpec
 from tinytorch.models.records import Argument, LayerCall, OpRecord, TensorSpec
 
@@ -418,8 +418,7 @@ def layer_rows(
     `depth` is how many levels to go down from the model, which is level 0; all of them if None.
     Repeated blocks are one row each, unless `expand`.
     """
-    if depth is not None and depth < 0:
-        raise SettingError(f"depth={depth}; it is a number of levels, from 0 on")
+    check_number("depth", depth or 0, least=0)
     roots = _build(profile.layers)
     if not expand:
         roots = tuple(_fold(root) for root in roots)

@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from tinytorch.errors import BackendError, ModelError, SettingError, TinyTorchError
+from tinytorch.errors import BackendError, ModelError, SettingError, TinyTorchError, check_number
 from tinytorch.measure.ceilings import Progress, machine_ceilings
 from tinytorch.measure.counters import count_events
 from tinytorch.measure.environment import describe_environment, observe
@@ -41,23 +41,14 @@ from tinytorch.models.workload import Workload, batch_size
 from tinytorch.profiling.layers import BACKWARD, UPDATE
 from tinytorch.profiling.profile import Profile
 
-__all__ = [
-    "Task",
-    "Timing",
-    "about_training_mode",
-    "check_run",
-    "profile_model",
-    "profile_workload",
-    "time_in_turns",
-]
-
-
 # ---------------------------------------------------------------- calling a model unwatched and
 # watched in turns
 
 TURNS, TURN_S = 8, 0.05
 """At least this many turns of unwatched and watched calls; more, where calls are long."""
 MIN_CALLS, MAX_CALLS = 5, 500
+FEWEST_CALLS = 3
+"""Calls of which five both ways take twice the budget are made this often."""
 LEAST_TRACED, MOST_TRACED, TRACED_S = 3, 10, 0.2
 """So many calls are traced, fewer where they are long: a trace has a line for each operation, and
 kernels take much the same time in each call."""
@@ -341,10 +332,13 @@ def _calls_per_turn(task: Task, runs: int | None, budget_s: float) -> list[int]:
     Long calls take turns one by one, so that neighbours can be compared. Short ones do so in groups
     that last a while.
     """
-    seconds = min(_call_once(task) for _ in range(3 if runs is None else 1))
+    seconds = _call_once(task)
+    least = FEWEST_CALLS if seconds * MIN_CALLS > budget_s else MIN_CALLS
     if runs is None:
+        if least == MIN_CALLS:
+            seconds = min(seconds, *(_call_once(task) for _ in range(2)))
         runs = int(budget_s / 2 / max(seconds, 1e-6))
-        runs = max(MIN_CALLS, min(MAX_CALLS, runs))
+        runs = max(least, min(MAX_CALLS, runs))
     turns = min(runs, max(TURNS, int(runs * seconds / TURN_S)))
     return [runs // turns + (turn < runs % turns) for turn in range(turns)]
 
@@ -401,8 +395,6 @@ def _trace(adapter: Adapter, model: Any, call: Callable[[], Any]) -> list[tuple[
 # ---------------------------------------------------------------- profiling a workload: unwatched
 # calls, watched calls in turns with them, one recorded call
 
-"""How the note begins where that changes what layers compute."""
-
 
 def profile_model(
     model: Any,
@@ -447,7 +439,7 @@ def profile_workload(
     _check(workload, runs, budget_s)
     tell = progress.describe if progress else lambda text: None
     adapter = adapter_for(workload.model, workload.arguments)
-    device = adapter.device(workload.model, workload.arguments)
+    device = workload.device
     if device == "meta":
         raise BackendError(
             "the model is on the meta device, which computes nothing: count_flops can count it, "
@@ -490,7 +482,7 @@ def profile_workload(
         busy=timing.busy,
         traced_peak_bytes=traced,
         counters=events,
-        notes=(*notes, *timing.disturbances, *timing.notes),
+        notes=(*workload.notes, *notes, *timing.disturbances, *timing.notes),
         disturbances=timing.disturbances,
         is_traced=timing.is_traced,
     )
@@ -577,7 +569,5 @@ def _check(workload: Workload, runs: int | None, budget_s: float) -> None:
         raise SettingError(
             f"workload {workload.name!r} has no example inputs; give the model something to run on"
         )
-    if runs is not None and runs < 1:
-        raise SettingError(f"runs={runs}: at least one run is needed to measure anything")
-    if not budget_s > 0:
-        raise SettingError(f"budget_s={budget_s}: a measurement needs some time")
+    check_number("runs", 1 if runs is None else runs, least=1)
+    check_number("budget_s", budget_s, above=0)

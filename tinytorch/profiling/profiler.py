@@ -12,7 +12,7 @@ from typing import Any, Self
 import numpy as np
 
 from tinytorch.core.dispatch import recording
-from tinytorch.errors import SettingError
+from tinytorch.errors import SettingError, check_number
 from tinytorch.measure.samples import Samples
 from tinytorch.measure.timing import fitting_clock, measure_time
 from tinytorch.models.adapter import adapter_for, owner_of
@@ -30,7 +30,7 @@ from tinytorch.profiling.layers import BACKWARD
 from tinytorch.profiling.memory_profiler import MB
 from tinytorch.profiling.model_profile import profile_workload
 from tinytorch.profiling.profile import MemoryTimeline, Profile, share_of_possible
-from tinytorch.profiling.timer import check_budget, check_count
+from tinytorch.profiling.timer import check_count
 from tinytorch.profiling.weights import OPTIMIZER_STATES, count_parameters, parameter_bytes
 from tinytorch.showing import profiling_reports
 
@@ -175,9 +175,6 @@ def operation_name(kind: str) -> str:
     own = kind.rpartition(".")[2].removeprefix("_foreach_").removesuffix("_backward")
     return PLAIN.get(own) or own.strip("_").replace("_", " ").capitalize()
 
-
-# ---------------------------------------------------------------- profiler: parameters, FLOPs,
-# memory, latency and bottleneck of a model; what ran in a block
 
 # ---------------------------------------------------------------- the numbers of the classic
 # reports, taken from recordings and profiles
@@ -333,7 +330,7 @@ class Profiler:
     """
 
     def __init__(self, *, budget_s: float = 0.5) -> None:
-        check_budget(budget_s)
+        check_number("budget_s", budget_s, above=0)
         self.budget_s = budget_s
         self.latency: Samples | None = None
         """The seconds behind the last :meth:`measure_latency`."""

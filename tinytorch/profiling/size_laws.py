@@ -18,24 +18,9 @@ import numpy.typing as npt
 
 from tinytorch.codec import Coded
 from tinytorch.core.kernels.backend import matmul
-from tinytorch.errors import SettingError
+from tinytorch.errors import SettingError, check_number
 from tinytorch.measure.estimate import Estimate
 from tinytorch.measure.samples import Samples, student_t_quantile
-
-__all__ = [
-    "LEAST_SIZES",
-    "NOT_RESOLVED",
-    "Law",
-    "ScalingPrediction",
-    "SizePoint",
-    "Terms",
-    "Trend",
-    "exact_polynomial",
-    "fit_law",
-    "fit_trend",
-    "predict_scaling",
-    "tail_power_law",
-]
 
 Terms = tuple[tuple[float, float], ...]
 Array = npt.NDArray[np.float64]
@@ -225,8 +210,7 @@ def predict_scaling(
     (2560, 2.0)
     """
     x, y = _logarithms(sizes, values, at)
-    if not 0 < confidence < 1:
-        raise SettingError(f"confidence={confidence}; it must lie between 0 and 1")
+    check_number("confidence", confidence, above=0, below=1)
     center, spread = x.mean(), float(((x - x.mean()) ** 2).sum())
     exponent = float(((x - center) * y).sum() / spread)
     intercept = float(y.mean() - exponent * center)

@@ -16,7 +16,7 @@ import numpy as np
 
 from tinytorch import errors
 from tinytorch.core.dispatch import active_backend, set_backend
-from tinytorch.errors import MeasurementError, ModelError, SettingError, TinyTorchError
+from tinytorch.errors import MeasurementError, ModelError, SettingError, TinyTorchError, short_text
 from tinytorch.measure.child_process import CRASHED, TIMED_OUT, Child, ChildError, import_path
 from tinytorch.measure.interleaving import interleave
 from tinytorch.measure.memory import (
@@ -28,7 +28,7 @@ from tinytorch.measure.memory import (
     peak_during,
 )
 from tinytorch.measure.worker import Forks, ending_copies, is_out_of_memory
-from tinytorch.models.adapter import adapter_for
+from tinytorch.models.adapter import adapter_for, leaves
 from tinytorch.models.targets import load_workload
 from tinytorch.models.workload import (
     Workload,
@@ -38,25 +38,6 @@ from tinytorch.models.workload import (
     resize_workload,
 )
 from tinytorch.profiling.profile import MemoryTimeline
-
-__all__ = [
-    "ENDED",
-    "LATE",
-    "MEMORY",
-    "REFUSED",
-    "Attempt",
-    "CannotSendError",
-    "SizeProcess",
-    "SizeTrial",
-    "SizeWorker",
-    "TrialFacts",
-    "WorkCount",
-    "failure_kind",
-    "find_axis",
-    "round_s",
-    "time_in_turns",
-]
-
 
 # ---------------------------------------------------------------- calling a model with inputs of
 # several sizes, in this process
@@ -122,6 +103,9 @@ class WorkCount:
     operations: int
 
 
+TRAINING_MODE = "the model is in training mode, and was measured so"
+
+
 class SizeTrial:
     """A workload whose inputs are made anew in any size along one axis.
 
@@ -137,7 +121,7 @@ class SizeTrial:
         self.axis = find_axis(workload, kind, axis)
         usual = axis_length(arguments, self.axis)
         self.adapter = adapter_for(model, arguments)
-        self.device = self.adapter.device(model, arguments)
+        self.device = workload.device
         self.clock = self.adapter.run_clock(self.device)
         layers = self.adapter.modules(model).values()
         is_training = any(getattr(layer, "training", False) is True for layer in layers)
@@ -149,7 +133,7 @@ class SizeTrial:
             usual=usual,
             items_per_size=1 if kind == "batch" else _items_before(arguments, self.axis),
             resident_bytes=sum(each.nbytes for each in self.adapter.parameters(model)),
-            notes=("the model is in training mode, and was measured so",) if is_training else (),
+            notes=(*workload.notes, *((TRAINING_MODE,) if is_training else ())),
         )
 
     @property
@@ -182,7 +166,7 @@ class SizeTrial:
         try:
             found = self._attempted(size, briefly=briefly, with_peak=with_peak)
         except Exception as error:  # a model or a device may raise anything
-            found = Attempt(size, kind=failure_kind(error), failure=_in_one_line(error))
+            found = Attempt(size, kind=failure_kind(error), failure=_brief(error))
         if not found.works or self.is_on_gpu:
             self._clean_up()  # only now: what was raised holds on to the tensors of its frames
         return found
@@ -195,7 +179,7 @@ class SizeTrial:
             self.adapter.synchronize(self.device)
             return self.clock.time(run, loops) / loops
         except Exception as error:  # a model or a device may raise anything, also after a while
-            raise ModelError(_in_one_line(error)) from error
+            raise ModelError(_brief(error)) from error
 
     def count(self, size: int) -> WorkCount:
         """Record one call at a size for its FLOPs and memory."""
@@ -235,7 +219,7 @@ class SizeTrial:
         try:
             counted = self._counted(resized)
         except Exception as error:  # what cannot be watched may run all the same
-            return None, f"peak memory is not known: {_in_one_line(error)}"
+            return None, f"peak memory is not known: {_brief(error)}"
         if not counted.operations:
             return None, "peak memory is not known: no operation of the model could be recorded"
         return counted.peak_bytes, ""
@@ -290,13 +274,9 @@ def _guarded(run: Callable[[], object]) -> Callable[[], object]:
     return ending_copies(run) if Forks.count else run
 
 
-def _in_one_line(error: BaseException) -> str:
-    lines = (" ".join(line.split()) for line in str(error).splitlines())
-    text = next((line for line in lines if line), "")
-    text = text if len(text) <= LONGEST_REASON else f"{text[: LONGEST_REASON - 3]}..."
-    if isinstance(error, TinyTorchError) and text:
-        return text
-    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+def _brief(error: BaseException) -> str:
+    text = short_text(error)
+    return text if len(text) <= LONGEST_REASON else f"{text[: LONGEST_REASON - 3]}..."
 
 
 def _items_before(arguments: tuple[Any, ...], axis: int) -> int:
@@ -306,11 +286,7 @@ def _items_before(arguments: tuple[Any, ...], axis: int) -> int:
 
 
 def _shapes(value: Any) -> list[tuple[int, ...]]:
-    if isinstance(value, Mapping):
-        value = list(value.values())
-    if isinstance(value, list | tuple):
-        return [shape for item in value for shape in _shapes(item)]
-    return [tuple(value.shape)] if hasattr(value, "shape") else []
+    return [tuple(leaf.shape) for leaf in leaves(value) if hasattr(leaf, "shape")]
 
 
 # ---------------------------------------------------------------- trying sizes in a child process,

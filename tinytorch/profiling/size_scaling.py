@@ -7,16 +7,13 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from tinytorch.codec import Coded
-from tinytorch.errors import SettingError
+from tinytorch.errors import SettingError, check_number
 from tinytorch.measure.ceilings import Progress
 from tinytorch.measure.environment import observe
 from tinytorch.measure.samples import Samples
 from tinytorch.models.workload import Workload, axis_number
 from tinytorch.profiling.size_laws import SizePoint, Trend, fit_trend
 from tinytorch.profiling.size_runs import MEMORY, SizeTrial, round_s, time_in_turns
-
-__all__ = ["SizeScaling", "measure_scaling"]
-
 
 # ---------------------------------------------------------------- how time, FLOPs and memory of a
 # model grow with the size of its inputs, and what comes next
@@ -138,7 +135,7 @@ def _conclude(
         flops=flops,
         memory=fit_trend("memory", points, at, truth) if grown else None,
         check=truth,
-        notes=(*trial.notes, *left_out, *doubts),
+        notes=(*workload.notes, *trial.notes, *left_out, *doubts),
     )
 
 
@@ -269,10 +266,8 @@ def _check(
         raise SettingError(
             f"workload {workload.name!r} has no example inputs; give the model something to run on"
         )
-    if at < 1:
-        raise SettingError(f"at={at}; a size is at least 1")
-    if not budget_s > 0:
-        raise SettingError(f"budget_s={budget_s}; measuring needs some time")
+    check_number("at", at, least=1)
+    check_number("budget_s", budget_s, above=0)
     if sizes is None:
         return None
     ordered = tuple(sorted(set(sizes)))

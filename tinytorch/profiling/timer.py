@@ -12,16 +12,9 @@ from typing import Any, Self
 
 from tinytorch.core.files import ProgressLine
 from tinytorch.errors import SettingError
+from tinytorch.measure import timing
 from tinytorch.measure.samples import Samples
-from tinytorch.measure.timing import (
-    Clock,
-    Function,
-    fitting_clock,
-    gc_paused,
-    measure_time,
-    used_devices,
-    wait_for_devices,
-)
+from tinytorch.measure.timing import fitting_clock
 from tinytorch.showing import profiling_reports
 
 MS = 1e3
@@ -66,7 +59,7 @@ class Timer:
         progress = ProgressLine(runs)
         clock = _ShowingProgress(fitting_clock(), progress)
         try:
-            samples = measure_time(call, runs=runs, warmup=warmup, clock=clock)
+            samples = timing.measure_time(call, runs=runs, warmup=warmup, clock=clock)
         finally:
             progress.close()
         if tracemalloc.is_tracing():
@@ -101,8 +94,8 @@ class Timer:
 
     def start(self) -> Self:
         """Begin a block; blocks may be nested."""
-        devices = used_devices()
-        wait_for_devices(devices)
+        devices = timing.used_devices()
+        timing.wait_for_devices(devices)
         self._begun.append((perf_counter(), devices))
         return self
 
@@ -111,14 +104,14 @@ class Timer:
         if not self._begun:
             raise SettingError("stop() without start(): no block is being timed")
         begun, devices = self._begun.pop()
-        wait_for_devices(devices or used_devices())
+        timing.wait_for_devices(devices or timing.used_devices())
         self._elapsed_s = perf_counter() - begun
         self.measurements.append(self._elapsed_s)
         return self._elapsed_s * MS
 
     def __enter__(self) -> Self:
         block = ExitStack()
-        block.enter_context(gc_paused())
+        block.enter_context(timing.gc_paused())
         self._blocks.append((block, len(self._begun)))
         return self.start()
 
@@ -132,12 +125,12 @@ class Timer:
 class _ShowingProgress:
     """A clock that tells a progress line about every value, outside of what is timed."""
 
-    def __init__(self, clock: Clock, progress: ProgressLine) -> None:
+    def __init__(self, clock: timing.Clock, progress: ProgressLine) -> None:
         self.name, self.resolution_s = clock.name, clock.resolution_s
         self.is_disturbed_by_host = clock.is_disturbed_by_host
         self._time, self._progress = clock.time, progress
 
-    def time(self, function: Function, loops: int) -> float:
+    def time(self, function: timing.Function, loops: int) -> float:
         seconds = self._time(function, loops)
         self._progress.advance("timing")
         return seconds
@@ -214,9 +207,3 @@ def check_count(name: str, value: Any, *, at_least: int) -> int:
     if value < at_least:
         raise SettingError(f"{name}={value}; it must be at least {at_least}")
     return int(value)
-
-
-def check_budget(budget_s: float) -> None:
-    """Raise SettingError unless the time budget is positive."""
-    if not budget_s > 0:
-        raise SettingError(f"budget_s={budget_s}: a measurement needs some time")

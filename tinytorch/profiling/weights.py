@@ -9,7 +9,7 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 
-from tinytorch.errors import ModelError, SettingError
+from tinytorch.errors import ModelError, SettingError, check_number
 from tinytorch.models.adapter import adapter_for, owner_of
 from tinytorch.profiling.timer import check_count
 
@@ -49,8 +49,7 @@ def analyze_weight_distribution(
     themselves, `zeros` counts those that are exactly zero.
     """
     for each in percentiles:
-        if not 0 <= each <= 100:
-            raise SettingError(f"percentile {each}; it must lie between 0 and 100")
+        check_number("percentile", each, least=0, most=100)
     arrays = [_as_array(tensor).ravel() for tensor in parameter_tensors(model)]
     if not sum(array.size for array in arrays):
         raise ModelError(f"{type(model).__name__} has no weights: no parameters() and none inside")
@@ -129,10 +128,6 @@ class TrainingMemory(int):
 
     def __getnewargs__(self) -> tuple[int, int, int, int]:  # type: ignore[override]
         return self.weights, self.gradients, self.optimizer_state, self.activations
-
-    @property
-    def total_bytes(self) -> int:
-        return int(self)
 
     @property
     def parts(self) -> dict[str, int]:

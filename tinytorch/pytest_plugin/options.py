@@ -2,26 +2,14 @@
 
 from __future__ import annotations
 
-import tomllib
 from dataclasses import dataclass
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-__all__ = [
-    "COMPARING",
-    "MARKER",
-    "MEASURING",
-    "SORTS",
-    "PerfSettings",
-    "add_options",
-    "is_on",
-    "is_worker",
-    "marker_settings",
-    "settings_of",
-]
+from tinytorch import reading
+from tinytorch.errors import did_you_mean
 
 MARKER = (
     "perf(budget_s=..., group=..., runs=..., ...): how long to measure this test with the fixture "
@@ -178,8 +166,7 @@ def marker_settings(item: pytest.Item) -> dict[str, Any]:
     known = dict.fromkeys(("group", *MEASURING, *COMPARING))
     for name in found:
         if name not in known:
-            near = get_close_matches(name, known, n=1)
-            hint = f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(known)}"
+            hint = did_you_mean(name, known)
             raise pytest.UsageError(f"{item.nodeid}: the marker perf has no {name!r}; {hint}")
     return found
 
@@ -201,12 +188,15 @@ def _check_record(text: str) -> None:
 def _is_on_in_project(file: Path) -> bool:
     """Read `perf` in ``[tool.tinytorch]``."""
     try:
-        settings = tomllib.loads(file.read_text("utf-8"))
+        settings = reading.read_toml(file)
     except OSError:
         return False
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except ValueError as error:
         raise pytest.UsageError(f"{file}: {error}") from error
-    asked = settings.get("tool", {}).get("tinytorch", {}).get("perf", False)
+    table: Any = settings
+    for name in ("tool", "tinytorch"):
+        table = table.get(name, {}) if isinstance(table, dict) else {}
+    asked = table.get("perf", False) if isinstance(table, dict) else False
     if not isinstance(asked, bool):
         raise pytest.UsageError(f"{file}: [tool.tinytorch] perf = {asked!r}; write true or false")
     return asked

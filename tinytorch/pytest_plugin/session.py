@@ -17,23 +17,13 @@ import pytest
 from tinytorch import __version__
 from tinytorch.codec import encode
 from tinytorch.errors import ModelError, SettingError, TinyTorchError
-from tinytorch.pytest_plugin.options import (
-    COMPARING,
-    LAST,
-    MEASURING,
-    is_on,
-    is_worker,
-    marker_settings,
-    settings_of,
-)
+from tinytorch.pytest_plugin import options
 
 if TYPE_CHECKING:
     from tinytorch.comparison.comparison import Comparison
     from tinytorch.measure.samples import Samples
     from tinytorch.records.record import Record
     from tinytorch.records.store import RecordStore
-
-__all__ = ["REPORT_FIELD", "Against", "Compared", "Measured", "Perf", "PerfSession", "entries_of"]
 
 
 REPORT_FIELD = "tinytorch_perf"
@@ -99,10 +89,10 @@ class PerfSession:
     problems: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.settings = settings_of(self.config)
+        self.settings = options.settings_of(self.config)
         self.run = f"{datetime.now(UTC):%Y%m%dT%H%M%S}-{uuid4().hex[:8]}"
         self._kept = 0
-        if self.settings.compare_with not in (None, LAST):
+        if self.settings.compare_with not in (None, options.LAST):
             self._check_stored_run()
 
     @cached_property
@@ -193,7 +183,7 @@ class PerfSession:
 
     def _check_stored_run(self) -> None:
         """Refuse a record that is not there before anything is measured."""
-        from tinytorch.records.store import store_path
+        from tinytorch.records.location import store_path
 
         assert self.settings.compare_with is not None
         path = store_path(self.settings.store)
@@ -211,7 +201,7 @@ class PerfSession:
         return open_store(self.settings.store)
 
     def _compare_with_stored(self, which: str) -> Iterator[Against]:
-        from tinytorch.records.store import store_path
+        from tinytorch.records.location import store_path
 
         path = store_path(self.settings.store)
         if not path.exists():
@@ -220,7 +210,7 @@ class PerfSession:
             )
             return
         with self._store() as store:
-            chosen = None if which == LAST else store.get(which)
+            chosen = None if which == options.LAST else store.get(which)
             for entry in self.measured.values():
                 yield _against(self.record(entry), self._earlier(store, entry.name, chosen))
 
@@ -236,29 +226,27 @@ class PerfSession:
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything as plain JSON data."""
-        return {
+        found: dict[str, Any] = {
             "schema": SCHEMA,
             "tinytorch": __version__,
             "run": self.run,
             "environment": self.environment,
             "tests": [
-                {**vars(each), "samples": each.samples.to_dict(), "median": each.samples.median}
-                for each in self.measured.values()
+                {**vars(each), "median": each.samples.median} for each in self.measured.values()
             ],
-            "comparisons": [
-                {**vars(each), "comparison": each.comparison.to_dict()}
-                for each in self.compared.values()
-            ],
+            "comparisons": list(self.compared.values()),
             "left_out": self.left_out,
-            "against": [vars(each) for each in self.against],
+            "against": self.against,
         }
+        plain: dict[str, Any] = encode(found)
+        return plain
 
     def _write_json(self) -> None:
         from tinytorch.core.files import write_atomically
 
         assert self.settings.json_file is not None
         with write_atomically(self.settings.json_file.absolute()) as temporary:
-            text = json.dumps(encode(self.to_dict()), indent=1, allow_nan=False)
+            text = json.dumps(self.to_dict(), indent=1, allow_nan=False)
             temporary.write_text(text + "\n", "utf-8")
         self.messages.append(f"wrote {self.settings.json_file}")
 
@@ -329,11 +317,11 @@ class Perf:
 
     def __init__(self, node: pytest.Item) -> None:
         self._node = node
-        self.is_on = is_on(node.config)
+        self.is_on = options.is_on(node.config)
         self.samples: Samples | None = None
         """What the last call of this object has measured."""
-        self._options = settings_of(node.config)
-        self._marked = marker_settings(node)
+        self._options = options.settings_of(node.config)
+        self._marked = options.marker_settings(node)
         node.stash[ENTRIES] = []
 
     def __repr__(self) -> str:
@@ -357,7 +345,7 @@ class Perf:
         _refuse_lazy(result, function)
         from tinytorch.measure.timing import fitting_clock, measure_time
 
-        settings = self._settings(MEASURING)
+        settings = self._settings(options.MEASURING)
         clock = fitting_clock()
         call = partial(function, *args, **kwargs) if args or kwargs else function
         samples = measure_time(call, name="latency", clock=clock, **settings)
@@ -392,7 +380,7 @@ class Perf:
         if not self.is_on:
             pytest.skip(OFF)
         from tinytorch.comparison.comparison import quality_doubt, quality_loss
-        from tinytorch.reporting.forest_plot import ratio_text
+        from tinytorch.reporting.quantities import ratio_text
 
         settings.setdefault("is_known", lambda ratio: ratio.is_below(1 + tolerance) is not None)
         found = self._compare(baseline, candidate, settings)
@@ -419,7 +407,7 @@ class Perf:
             pytest.skip(OFF)
         from tinytorch.comparison.compare import compare
 
-        found = compare(baseline, candidate, **{**self._settings(COMPARING), **settings})
+        found = compare(baseline, candidate, **{**self._settings(options.COMPARING), **settings})
         return found.with_notes(*self._doubts())
 
     def _settings(self, known: tuple[str, ...]) -> dict[str, Any]:
@@ -441,7 +429,7 @@ class Perf:
 
     def _doubts(self) -> list[str]:
         doubts = []
-        if is_worker(self._node.config):
+        if options.is_worker(self._node.config):
             count = self._node.config.workerinput["workercount"]  # type: ignore[attr-defined]
             if count > 1:
                 doubts.append(f"disturbed: measured in parallel with other tests (-n {count})")

@@ -15,14 +15,12 @@ from tinytorch.measure.samples import Samples
 from tinytorch.pytest_plugin.session import Against, Compared, Measured
 from tinytorch.reporting.comparison import comparisons_document
 from tinytorch.reporting.document import Column, Document, Table
-from tinytorch.reporting.forest_plot import ratio_text
-from tinytorch.reporting.quantities import seconds_text
+from tinytorch.reporting.quantities import ratio_text, seconds_text
 from tinytorch.reporting.terminal import render
 
 if TYPE_CHECKING:
     from tinytorch.pytest_plugin.session import PerfSession
 
-__all__ = ["groups_of", "measured_table", "write_summary"]
 
 # Below the first number of seconds, times are in units of the second.
 TIME_UNITS = ((1e-6, 1e-9, "ns"), (1e-3, 1e-6, "us"), (1.0, 1e-3, "ms"))

@@ -26,10 +26,8 @@ from itertools import pairwise
 import numpy as np
 import numpy.typing as npt
 
-from tinytorch.errors import SettingError
+from tinytorch.errors import SettingError, check_number
 from tinytorch.measure.samples import MAD_TO_SIGMA
-
-__all__ = ["ChangePoint", "drifts", "find_change_points"]
 
 Array = npt.NDArray[np.float64]
 
@@ -276,9 +274,6 @@ def _check(series: Array, significance: float, min_segment: int, min_change: flo
     if not np.isfinite(series).all():
         position = int(np.flatnonzero(~np.isfinite(series))[0])
         raise SettingError(f"value {series[position]} at position {position}; drop or fix it")
-    if not 0 < significance < 1:
-        raise SettingError(f"significance={significance}; it must lie between 0 and 1")
-    if min_segment < 2:
-        raise SettingError(f"min_segment={min_segment}; a level needs at least 2 values")
-    if not (min_change >= 0 and math.isfinite(min_change)):
-        raise SettingError(f"min_change={min_change}; it must be 0 or more")
+    check_number("significance", significance, above=0, below=1)
+    check_number("min_segment", min_segment, least=2)
+    check_number("min_change", min_change, least=0)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -12,25 +11,12 @@ from pathlib import Path
 from string import hexdigits
 from typing import Any, NamedTuple, TextIO
 
+from tinytorch import reading
 from tinytorch.core.files import write_atomically
 from tinytorch.errors import RecordError, SettingError, TinyTorchError
 from tinytorch.measure.samples import Samples
 from tinytorch.records.record import Record, canonical_json, parse_record
 from tinytorch.records.store import Damaged, RecordStore
-
-__all__ = [
-    "MACHINE_PREFIX",
-    "Exported",
-    "Imported",
-    "Refused",
-    "export_jsonl",
-    "import_file",
-    "import_jsonl",
-    "is_pytest_benchmark",
-    "read_pytest_benchmark",
-    "records_of",
-]
-
 
 # ---------------------------------------------------------------- what pytest-benchmark has
 # measured, as records
@@ -205,7 +191,7 @@ def import_jsonl(store: RecordStore, path: str | os.PathLike[str]) -> Imported:
     Importing a file once more adds nothing, so an import that was cut off can be repeated.
     """
     refused: list[Refused] = []
-    added, known = _add_in_chunks(store, _parsed_lines(path, refused))
+    added, known = _add_in_chunks(store, parsed_lines(path, refused))
     return Imported(added, known, tuple(refused))
 
 
@@ -222,7 +208,10 @@ def read_pytest_benchmark(
         raise RecordError(
             f"{path} is no file of pytest-benchmark; write one with `pytest --benchmark-json FILE`"
         )
-    records, reasons = records_of(contents)
+    try:
+        records, reasons = records_of(contents)
+    except (TinyTorchError, TypeError, ValueError, AttributeError) as error:
+        raise RecordError(f"{path} says of its machine what none is: {error}") from error
     if refused is not None:
         refused.extend(Refused(number, reason) for number, reason in reasons)
     elif reasons:
@@ -245,7 +234,8 @@ def _write_lines(stream: TextIO, records: Iterable[Record]) -> None:
         stream.write(canonical_json(record.to_dict()) + "\n")
 
 
-def _parsed_lines(path: str | os.PathLike[str], refused: list[Refused]) -> Iterator[Record]:
+def parsed_lines(path: str | os.PathLike[str], refused: list[Refused]) -> Iterator[Record]:
+    """Yield the records of a file of JSON lines; what is none is added to `refused`."""
     try:
         # As bytes: a line that is no text must not take the others with it.
         with Path(path).open("rb") as lines:
@@ -275,10 +265,10 @@ def _add_in_chunks(store: RecordStore, records: Iterable[Record]) -> tuple[int, 
 def _whole_json(path: str | os.PathLike[str], *, missing_ok: bool = False) -> Any:
     """Read a file that is one JSON value; anything else is None with `missing_ok`."""
     try:
-        return json.loads(Path(path).read_bytes())
+        return reading.read_json(path)
     except OSError as error:
         raise _unreadable(path, error) from error
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         if missing_ok:
             return None
         raise RecordError(f"{path} is not JSON: {error}") from error

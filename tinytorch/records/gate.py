@@ -29,12 +29,11 @@ from tinytorch.records.history import (
     baselines_in_file,
     baselines_in_store,
 )
+from tinytorch.records.location import store_path
 from tinytorch.records.record import Record
 from tinytorch.records.settings import GateSettings
-from tinytorch.records.store import keep, open_store, store_path
+from tinytorch.records.store import keep, open_store
 from tinytorch.records.worktrees import Repository, checked_out, find_repository, remove_stale
-
-__all__ = ["run_gate"]
 
 HASH = re.compile(r"[0-9a-f]{4,64}")
 SHORT = 12

@@ -11,18 +11,6 @@ from tinytorch.comparison.accuracy import WORSE, AccuracyComparison, is_equally_
 from tinytorch.comparison.comparison import Comparison
 from tinytorch.measure.estimate import FASTER, INCONCLUSIVE, SLOWER, Estimate, time_verdict
 
-__all__ = [
-    "ACCURACY",
-    "FAILED",
-    "INVALID",
-    "NEW",
-    "PASSED",
-    "REGRESSION",
-    "SEVERITY",
-    "GateResult",
-    "TargetResult",
-]
-
 FAILED, REGRESSION, ACCURACY, INVALID = "failed", "regression", "accuracy", "invalid"
 PASSED, NEW = "passed", "new"
 SEVERITY = (FAILED, REGRESSION, ACCURACY, INVALID, INCONCLUSIVE, PASSED, NEW)

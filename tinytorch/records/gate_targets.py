@@ -25,35 +25,11 @@ from tinytorch.measure.child_process import TIMED_OUT, ChildError, last_words, r
 from tinytorch.measure.estimate import FASTER, SLOWER, Estimate
 from tinytorch.measure.samples import Samples
 from tinytorch.models.targets import is_installed, place_in_project
+from tinytorch.records import history
 from tinytorch.records.gate_result import TargetResult
-from tinytorch.records.history import (
-    KIND,
-    LATENCY,
-    TIME_RATIO,
-    StoredBaselines,
-    accuracy_against,
-    compare_with_record,
-    settings_of,
-    stored_scores,
-)
 from tinytorch.records.record import Record
 from tinytorch.records.settings import GateSettings
 from tinytorch.records.worktrees import python_files
-
-__all__ = [
-    "BASELINE",
-    "CANDIDATE",
-    "GateSide",
-    "Measuring",
-    "Origins",
-    "Probed",
-    "about_code",
-    "against_commit",
-    "against_record",
-    "latency_of",
-    "record_of",
-]
-
 
 # ---------------------------------------------------------------- where the code of the two sides
 # of a gate comes from: a change that neither runs is no result
@@ -485,7 +461,7 @@ def against_record(
     target: str,
     side: GateSide,
     probed: Probed,
-    stored: StoredBaselines,
+    stored: history.StoredBaselines,
     measuring: Measuring,
 ) -> TargetResult:
     """Measure the candidate against itself, and compare its times with those of a record.
@@ -497,8 +473,8 @@ def against_record(
     result = TargetResult(target, tolerance)
     if probed.error:
         return replace(result, candidate_error=f"{CANDIDATE} fails: {probed.error}")
-    settings = settings_of(probed.python if side.python else "", probed.origins.file)
-    like = Record(KIND, target, {}, measuring.environment, settings)
+    settings = history.settings_of(probed.python if side.python else "", probed.origins.file)
+    like = Record(history.KIND, target, {}, measuring.environment, settings)
     baseline, reason = stored.of(like)
     if baseline is None:
         return replace(result, obstacle=reason)
@@ -514,7 +490,7 @@ def against_record(
     except (ModelError, MeasurementError) as error:
         result = replace(result, candidate_error=str(error))
         return replace(result, seconds_used=perf_counter() - started)
-    ratio, notes = compare_with_record(latency_of(found), baseline)
+    ratio, notes = history.compare_with_record(latency_of(found), baseline)
     result = replace(
         result,
         ratio=ratio,
@@ -543,11 +519,11 @@ def _with_stored_accuracy(
         reason = found.not_measured.get("accuracy")
         if reason is not None and reason.code == EVALUATE_FAILED:
             return replace(result, candidate_error=str(reason))
-        if stored_scores(record) is not None:
+        if history.stored_scores(record) is not None:
             return replace(result, obstacle=f"the record has an accuracy, this run none: {reason}")
         return result
     try:
-        accuracy = accuracy_against(record, found.accuracy, margin)
+        accuracy = history.accuracy_against(record, found.accuracy, margin)
     except SettingError as error:
         return replace(result, obstacle=f"accuracy could not be compared: {error}")
     if accuracy is None:
@@ -562,7 +538,7 @@ def _with_stored_accuracy(
 def latency_of(found: Comparison) -> Samples:
     """Return the candidate's seconds per call, one value per process."""
     values = tuple(float(np.median(each.candidate)) for each in found.rounds)
-    return Samples(LATENCY, values, loops=found.pace.loops[1])
+    return Samples(history.LATENCY, values, loops=found.pace.loops[1])
 
 
 def record_of(
@@ -581,17 +557,17 @@ def record_of(
     """
     samples: dict[str, Samples] = {}
     if result.comparison is not None:
-        samples[LATENCY] = latency_of(result.comparison)
+        samples[history.LATENCY] = latency_of(result.comparison)
         if result.comparison.baseline_name == BASELINE:
             ratios = tuple(float(np.exp(each.log_ratio)) for each in result.comparison.rounds)
-            samples[TIME_RATIO] = Samples(TIME_RATIO, ratios, unit="")
+            samples[history.TIME_RATIO] = Samples(history.TIME_RATIO, ratios, unit="")
     details = {**result.to_dict(), "against": labels[0], "candidate": labels[1]}
     return Record(
-        kind=KIND,
+        kind=history.KIND,
         name=result.target,
         samples=samples,
         environment=measuring.environment,
-        settings=settings_of(python, file),
+        settings=history.settings_of(python, file),
         details=details,
         run=run,
         notes=result.notes,

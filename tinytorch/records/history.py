@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from difflib import get_close_matches
 from functools import cached_property
-from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
@@ -17,34 +16,14 @@ import numpy as np
 from tinytorch.codec import Coded
 from tinytorch.comparison.accuracy import AccuracyComparison, compare_accuracy
 from tinytorch.comparison.comparison import Comparison
-from tinytorch.errors import RecordError, SettingError
+from tinytorch.errors import SettingError
 from tinytorch.measure.environment import DECIDING_LIBRARIES
 from tinytorch.measure.estimate import Estimate
 from tinytorch.measure.samples import Samples, student_t_quantile
 from tinytorch.records.change_points import ChangePoint, drifts, find_change_points
-from tinytorch.records.record import Record, SeriesKey, canonical_json, parse_record, utc_text
-from tinytorch.records.store import RecordStore, SeriesSummary
-
-__all__ = [
-    "KIND",
-    "LATENCY",
-    "Baseline",
-    "SeriesOverview",
-    "StoredBaselines",
-    "Trend",
-    "TrendPoint",
-    "baselines_in_file",
-    "baselines_in_store",
-    "comparable",
-    "compare_with_record",
-    "overview",
-    "records_named",
-    "settings_of",
-    "trend",
-    "trends",
-    "usual_metric",
-]
-
+from tinytorch.records.exchange import Refused, parsed_lines
+from tinytorch.records.record import Record, SeriesKey, canonical_json, utc_text
+from tinytorch.records.store import PAGE, RecordStore, SeriesSummary
 
 # ---------------------------------------------------------------- how a metric went over time, and
 # which records may be compared at all
@@ -86,7 +65,7 @@ class TrendPoint(Coded):
     )
     renames: ClassVar = {"interval.coverage": "confidence", "samples": None}
 
-    @property
+    @cached_property
     def value(self) -> float:
         return self.samples.median
 
@@ -155,24 +134,6 @@ def trends(records: Iterable[Record], metric: str | None = None) -> tuple[Trend,
                 groups.setdefault((record.series, name, samples.unit), []).append((record, samples))
     found = [_trend(*key, pairs) for key, pairs in groups.items()]
     return tuple(sorted(found, key=lambda each: each.points[-1].created_at, reverse=True))
-
-
-def trend(records: Sequence[Record], metric: str) -> Trend:
-    """Return the trend of records of one series; raise if they are not comparable."""
-    found = trends(records, metric)
-    if not found:
-        known = sorted({name for record in records for name in record.samples})
-        raise SettingError(
-            f"no record has {metric!r}; there are: {', '.join(known) or 'no metrics at all'}"
-        )
-    if len(found) > 1:
-        first = next(record for record in records if metric in record.samples)
-        reasons = (comparable(first, record, metric) for record in records)
-        reason = next((each for each in reasons if each), "they differ in their units")
-        raise RecordError(
-            f"records of {len(found)} series make no single trend ({reason}); use trends()"
-        )
-    return found[0]
 
 
 def comparable(a: Record, b: Record, metric: str | None = None) -> str | None:
@@ -315,17 +276,24 @@ def overview(
     Attempts of an optimization, which are parts of its record, are listed only when asked for.
     """
     found: list[SeriesOverview] = []
-    for summary in store.series():
+    for summary in _newest_first(store, kind):
         if limit is not None and len(found) >= limit:
             break
-        its_kind = summary.key.kind
-        if its_kind in PARTS if kind is None else its_kind != kind:
+        if kind is None and summary.key.kind in PARTS:
             continue
         records = store.find(**summary.key._asdict(), limit=RECENT, newest_first=True)
         recent = trends(reversed(records), metric)
         if recent or metric is None:
             found.append(SeriesOverview(summary, recent))
     return found
+
+
+def _newest_first(store: RecordStore, kind: str | None) -> Iterator[SeriesSummary]:
+    """Yield the series of a store as far as they are asked for."""
+    done = 0
+    while page := store.series(kind=kind, limit=PAGE, skipped=done):
+        yield from page
+        done += len(page)
 
 
 def records_named(store: RecordStore, name: str, *, kind: str | None = None) -> list[Record]:
@@ -436,26 +404,16 @@ def baselines_in_file(path: str | os.PathLike[str], *, origin: str = "") -> Stor
 
     `origin` is how reports call it; without, by its path.
     """
-    records, refused = [], []
-    try:
-        lines = Path(path).read_bytes().splitlines()
-    except OSError as error:
-        raise SettingError(
-            f"{path} cannot be read ({error.strerror or error}); name another file of records"
-        ) from error
-    for number, line in enumerate(lines, start=1):
-        if line.strip():
-            try:
-                records.append(parse_record(line.decode("utf-8-sig")))
-            except (UnicodeDecodeError, RecordError) as error:
-                refused.append(f"line {number}: {error}")
+    refused: list[Refused] = []
+    records = list(parsed_lines(path, refused))
+    reasons = [f"line {each.line}: {each.reason}" for each in refused]
     if not records:
-        reason = f"the first line: {refused[0]}" if refused else "it is empty"
+        reason = f"the first line: {reasons[0]}" if reasons else "it is empty"
         raise SettingError(
             f"{path} holds no record to compare with ({reason}); "
             "`tinytorch history --export FILE` writes one"
         )
-    notes = [f"{len(refused)} lines of {path} were refused; {refused[0]}"] if refused else []
+    notes = [f"{len(reasons)} lines of {path} were refused; {reasons[0]}"] if reasons else []
     return StoredBaselines(origin or str(path), tuple(records), notes=tuple(notes))
 
 

@@ -18,24 +18,13 @@ from typing import Any, NamedTuple, Self
 
 import numpy as np
 
+from tinytorch import reading
 from tinytorch.codec import Coded
 from tinytorch.comparison.comparison import Comparison
 from tinytorch.errors import RecordError, SettingError
 from tinytorch.measure.environment import describe_environment
 from tinytorch.measure.samples import Samples
 from tinytorch.measure.timing import WARM
-
-__all__ = [
-    "SCHEMA",
-    "Record",
-    "SeriesKey",
-    "canonical_json",
-    "comparison_record",
-    "comparison_samples",
-    "parse_record",
-    "utc_text",
-]
-
 
 SCHEMA = 1
 """The version of the format that :meth:`Record.to_dict` writes."""
@@ -175,8 +164,8 @@ def parse_record(text: str, *, expected_hash: str | None = None) -> Record:
     With an `expected_hash` it must be exactly that record.
     """
     try:
-        fields = json.loads(text, parse_constant=_refuse_constant)
-    except (ValueError, TypeError, RecursionError) as error:
+        fields = reading.parse_json(text, parse_constant=_refuse_constant)
+    except (ValueError, TypeError) as error:
         raise RecordError(f"not JSON: {error}") from error
     record = Record.from_dict(fields)
     if expected_hash is not None and fields.get("hash") != expected_hash:

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import math
 import os
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-from tinytorch.errors import SettingError
-
-__all__ = ["SMALLEST_TOLERANCE", "GateSettings", "parse_share", "read_gate_settings"]
+from tinytorch import reading
+from tinytorch.codec import DataError, decode
+from tinytorch.errors import SettingError, check_number, did_you_mean
 
 FILE = "pyproject.toml"
 TABLE = "tool.tinytorch.gate"
@@ -49,12 +47,9 @@ class GateSettings:
             raise SettingError(
                 f"a tolerance of {self.tolerance:.0%} is no share below 1; 5% is 0.05 or '5%'"
             )
-        if not (math.isfinite(self.margin) and self.margin >= 0):
-            raise SettingError(f"margin={self.margin}; it must be zero or a positive number")
-        for name in ("budget_s", "timeout_s"):
-            value = getattr(self, name)
-            if not 0 < value < math.inf:
-                raise SettingError(f"{name}={value}; it must be a number of seconds above zero")
+        check_number("margin", self.margin, least=0)
+        check_number("budget_s", self.budget_s, above=0)
+        check_number("timeout_s", self.timeout_s, above=0)
 
     def changed(self, **settings: Any) -> GateSettings:
         """Return the settings with these replaced; None leaves a setting unchanged."""
@@ -97,34 +92,22 @@ def read_gate_settings(folder: str | os.PathLike[str], *, top: Path | None = Non
 
 def _settings_in(file: Path) -> GateSettings:
     try:
-        contents = tomllib.loads(file.read_text("utf-8"))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        contents = reading.read_toml(file)
+    except (OSError, ValueError) as error:
         raise SettingError(f"{file} cannot be read: {error}") from error
     table: Any = contents
     for name in TABLE.split("."):
         table = table.get(name, {}) if isinstance(table, Mapping) else {}
     if not isinstance(table, Mapping):
         raise SettingError(f"{file}: {TABLE} is no table; write [{TABLE}] above its settings")
-    return GateSettings(**{name: _checked(file, name, value) for name, value in table.items()})
-
-
-def _checked(file: Path, name: str, value: Any) -> Any:
+    where = f"{file}: {TABLE}"
     known = [each.name for each in fields(GateSettings)]
-    if name not in known:
-        near = get_close_matches(name, known, n=1)
-        advice = f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(known)}"
-        raise SettingError(f"{file}: {TABLE} has no setting {name!r}; {advice}")
-    where = f"{file}: {TABLE}.{name}"
-    if name == "targets":
-        if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
-            raise SettingError(f"{where} is {value!r}; give a list such as ['bench.py:make']")
-        return tuple(value)
-    if name in ("setup", "python"):
-        if not isinstance(value, str):
-            raise SettingError(f"{where} is {value!r}; give text")
-        return value
-    if name == "tolerance" and isinstance(value, str):
-        return parse_share(value)
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise SettingError(f"{where} is {value!r}; give a number")
-    return float(value)
+    if unknown := next((name for name in table if name not in known), None):
+        raise SettingError(f"{where} has no setting {unknown!r}; {did_you_mean(unknown, known)}")
+    given = dict(table)
+    if isinstance(given.get("tolerance"), str):
+        given["tolerance"] = parse_share(given["tolerance"])
+    try:
+        return decode(GateSettings, given)
+    except DataError as error:
+        raise SettingError(f"{where}: {error}") from error

@@ -1,261 +1,32 @@
-"""The store of records: one SQLite file, safe for several processes and against being killed."""
+"""The store of records: a file of SQLite, or a database of PostgreSQL for many writers."""
 
 from __future__ import annotations
 
-import json
 import os
-import sqlite3
-import tempfile
-import time
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+import stat
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import date
+from itertools import islice
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Self, TypeVar
 
-from tinytorch.errors import RecordError, SettingError
+from tinytorch.errors import RecordError, SettingError, check_number
+from tinytorch.records.database import COLUMNS, Database, Row
+from tinytorch.records.location import POSTGRES, Location, refuge_path, store_path
 from tinytorch.records.record import Record, SeriesKey, canonical_json, parse_record, utc_text
+from tinytorch.records.sqlite import SQLite
 
-__all__ = [
-    "APPLICATION_ID",
-    "COLUMNS",
-    "DAMAGED_FILE",
-    "STORE_VARIABLE",
-    "VERSION",
-    "Damaged",
-    "Kept",
-    "RecordStore",
-    "SeriesSummary",
-    "error_code",
-    "keep",
-    "naming_faults",
-    "open_store",
-    "prepare",
-    "record_error",
-    "refuge_path",
-    "store_path",
-    "transaction",
-]
-
-
-# ---------------------------------------------------------------- the tables of the store, and how
-# a file of an older version becomes one of this
-
-VERSION = 2
-APPLICATION_ID = 0x74746F72
-"""Written into the file's header ("ttor"), so that no other database is taken for a store."""
-
-COLUMNS = ("hash", "kind", "name", "machine", "settings_key", "run", "created_at", "body")
-"""What a row holds. All but the body are copies out of it, for searching."""
-
-
-def _create(connection: sqlite3.Connection) -> None:
-    connection.execute(
-        """
-        CREATE TABLE records (
-            id INTEGER PRIMARY KEY,
-            hash TEXT NOT NULL UNIQUE,
-            kind TEXT NOT NULL,
-            name TEXT NOT NULL,
-            machine TEXT NOT NULL,
-            settings_key TEXT NOT NULL,
-            created_at TEXT NOT NULL,
-            body TEXT NOT NULL
-        )
-        """
-    )
-    connection.execute(
-        "CREATE INDEX by_series ON records (name, kind, machine, settings_key, created_at)"
-    )
-    connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
-
-
-def _add_run(connection: sqlite3.Connection) -> None:
-    connection.execute("ALTER TABLE records ADD COLUMN run TEXT NOT NULL DEFAULT ''")
-    rows = connection.execute("SELECT id, body FROM records").fetchall()
-    runs = [(_run_of(body), row) for row, body in rows]
-    connection.executemany("UPDATE records SET run = ? WHERE id = ?", runs)
-    connection.execute("CREATE INDEX by_run ON records (run, created_at)")
-    connection.execute("CREATE INDEX by_date ON records (created_at)")
-
-
-def _run_of(body: str) -> str:
-    """Read the run out of a body; a damaged one is kept and reported when read."""
-    try:
-        run = json.loads(body)["run"]
-    except (ValueError, KeyError, TypeError):
-        return ""
-    return run if isinstance(run, str) else ""
-
-
-# The version that a file has -> what makes it the next one. A new file starts at 0.
-MIGRATIONS: dict[int, Callable[[sqlite3.Connection], None]] = {
-    0: _create,
-    1: _add_run,  # 2: the run that a record belongs to can be searched.
-}
-
-
-@contextmanager
-def transaction(connection: sqlite3.Connection) -> Iterator[None]:
-    """Write all that the block does, or nothing of it."""
-    connection.execute("BEGIN IMMEDIATE")
-    try:
-        yield
-        connection.execute("COMMIT")
-    except BaseException:
-        if connection.in_transaction:  # After some errors SQLite has rolled back by itself.
-            connection.execute("ROLLBACK")
-        raise
-
-
-def prepare(connection: sqlite3.Connection, path: Path) -> None:
-    """Make a file ready for use: a new one gets its tables, an older one is brought up to date."""
-    if _checked_version(connection, path) == VERSION:
-        return
-    # A process killed in here leaves the older version behind, whole.
-    with transaction(connection):
-        # Asked again: another process may have been faster.
-        for step in range(_checked_version(connection, path), VERSION):
-            MIGRATIONS[step](connection)
-        connection.execute(f"PRAGMA user_version = {VERSION}")
-
-
-@contextmanager
-def _reading_one_moment(connection: sqlite3.Connection) -> Iterator[None]:
-    """Read a consistent snapshot inside of the block."""
-    if connection.in_transaction:
-        yield
-        return
-    connection.execute("BEGIN")
-    try:
-        yield
-    finally:
-        if connection.in_transaction:
-            connection.execute("ROLLBACK")
-
-
-def _checked_version(connection: sqlite3.Connection, path: Path) -> int:
-    """Return the schema version of a file; raise RecordError if it is not supported."""
-    with _reading_one_moment(connection):
-        version = int(connection.execute("PRAGMA user_version").fetchone()[0])
-        is_ours = connection.execute("PRAGMA application_id").fetchone()[0] == APPLICATION_ID
-        found = connection.execute("SELECT 1 FROM sqlite_master LIMIT 1").fetchone()
-    has_tables = found is not None
-    if not is_ours and (version or has_tables):
-        raise RecordError(
-            f"{path} is a database of another program; name another file with TINYTORCH_RECORDS "
-            "or --store"
-        )
-    if version > VERSION:
-        raise RecordError(
-            f"{path} has version {version}, but this tinytorch knows up to {VERSION}; "
-            "update tinytorch, or name another file with TINYTORCH_RECORDS or --store"
-        )
-    return version
-
-
-# ---------------------------------------------------------------- where the store of a project is,
-# and where results go when it cannot be written
-
-STORE_VARIABLE = "TINYTORCH_RECORDS"
-FOLDER, FILE = ".tinytorch", "records.sqlite"
-MARKS_OF_A_PROJECT = (".git", "pyproject.toml")
-
-
-def store_path(path: str | os.PathLike[str] | None = None) -> Path:
-    """Return the absolute path of the record file; nothing is created.
-
-    Without a `path` it is what the environment variable ``TINYTORCH_RECORDS`` names, else
-    ``.tinytorch/records.sqlite`` in the nearest folder, from the working directory upwards, that
-    has ``.git`` or ``pyproject.toml``, else in the working directory.
-    """
-    chosen = path if path is not None else os.environ.get(STORE_VARIABLE)
-    if chosen:
-        return Path(chosen).expanduser().absolute()
-    here = Path.cwd()
-    project = next((each for each in (here, *here.parents) if _is_project(each)), here)
-    return project / FOLDER / FILE
-
-
-def refuge_path() -> Path:
-    """Return the file in the temporary folder for results that could not be stored.
-
-    Each user has one, since a temporary folder is often shared.
-    """
-    user = os.getuid() if hasattr(os, "getuid") else "user"
-    return Path(tempfile.gettempdir()) / f"tinytorch-records-{user}.jsonl"
-
-
-def _is_project(folder: Path) -> bool:
-    return any((folder / mark).exists() for mark in MARKS_OF_A_PROJECT)
-
-
-# ---------------------------------------------------------------- what went wrong with a database
-# file, in one line that says what to do
-
-ELSEWHERE = "or name another file with TINYTORCH_RECORDS or --store"
-NO_WRITING = f"cannot be written; check the permissions of the file and its folder, {ELSEWHERE}"
-
-# SQLite's primary result code -> what it means here and what to do.
-ADVICE = {
-    sqlite3.SQLITE_BUSY: "is locked by another process; wait until that one is done, " + ELSEWHERE,
-    sqlite3.SQLITE_LOCKED: "is locked by another connection; close that one, " + ELSEWHERE,
-    sqlite3.SQLITE_FULL: "cannot grow: the disk is full; make room, " + ELSEWHERE,
-    sqlite3.SQLITE_READONLY: NO_WRITING,
-    sqlite3.SQLITE_PERM: NO_WRITING,
-    sqlite3.SQLITE_CANTOPEN: f"cannot be opened; check that its folder can be written, {ELSEWHERE}",
-    sqlite3.SQLITE_CORRUPT: (
-        "is damaged; save what can be read with `tinytorch history --export FILE.jsonl`, move the "
-        "file away and import the records into a new one"
-    ),
-    sqlite3.SQLITE_NOTADB: f"is no database; move it away if it is broken, {ELSEWHERE}",
-    sqlite3.SQLITE_IOERR: f"cannot be read or written; check the disk and its limits, {ELSEWHERE}",
-    sqlite3.SQLITE_TOOBIG: "does not take a record of this size; store fewer raw values",
-}
-DAMAGED_FILE = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
-OTHERWISE = "gave an error; check the file with `tinytorch history --check`"
-
-
-def error_code(error: sqlite3.Error) -> int:
-    """Return SQLite's primary result code; 0 if the error did not come from SQLite."""
-    return getattr(error, "sqlite_errorcode", 0) & 0xFF
-
-
-def record_error(path: Path, error: sqlite3.Error | OSError) -> RecordError:
-    """Turn a database or system error into a RecordError."""
-    if isinstance(error, OSError):
-        return RecordError(f"{path}: {error.strerror or error}; {ELSEWHERE.removeprefix('or ')}")
-    if isinstance(error, sqlite3.ProgrammingError):
-        return RecordError(f"{path} cannot be used here; open the store again ({error})")
-    advice = ADVICE.get(error_code(error), OTHERWISE)
-    return RecordError(f"{path} {advice} ({error})")
-
-
-@contextmanager
-def naming_faults(path: Path) -> Iterator[None]:
-    """Turn database errors inside of the block into a RecordError."""
-    try:
-        yield
-    except (sqlite3.Error, OSError) as error:
-        raise record_error(path, error) from error
-
-
-# ---------------------------------------------------------------- the store of records: one SQLite
-# file, safe for several processes and against being killed
+T = TypeVar("T")
 
 PATIENCE_S = 10.0
-"""How long to wait for another process that is writing."""
-RETRY_S = 0.02
+"""How long to wait for another process that is writing, or for a server that starts again."""
 SHORTEST_PREFIX = 4
-
-INSERT = f"""
-    INSERT INTO records ({", ".join(COLUMNS)}) VALUES ({", ".join("?" * len(COLUMNS))})
-    ON CONFLICT (hash) DO UPDATE SET {", ".join(f"{name} = excluded.{name}" for name in COLUMNS)}
-    WHERE {" OR ".join(f"{name} IS NOT excluded.{name}" for name in COLUMNS)}
-"""
-"""A known record is kept; a damaged one is repaired by adding it again."""
+MOST_SALVAGED = 10_000_000
+"""So many ids are tried where the list of them is damaged; the last one may be damaged, too."""
+PAGE = 200
+"""Rows that are read at once."""
 
 
 @dataclass(frozen=True)
@@ -281,32 +52,21 @@ class Kept:
     """Where a result went. `note` is empty unless it did not get into the store."""
 
     hash: str
-    path: Path
+    path: Location
     note: str = ""
 
 
 class RecordStore:
-    """Records in one file. Every ``add`` is committed, and on disk, before it returns.
+    """Records in one place. Every ``add`` is committed, and on disk, before it returns.
 
     Several processes may read and write at once. A record that is damaged is skipped when
-    searching and listed in `damaged`. A file that may only be read can be read.
+    searching and listed in `damaged`. A store that may only be read can be read.
     """
 
     def __init__(self, path: str | os.PathLike[str], *, timeout_s: float = PATIENCE_S) -> None:
         self.path = store_path(path)
         self._damaged: dict[int, Damaged] = {}
-        with naming_faults(self.path):
-            _make_folder(self.path.parent)
-            self._connection = _connect(self.path, timeout_s)
-        try:
-            with naming_faults(self.path):
-                # What is damaged must not stop the rest from being read; its hash will not fit.
-                self._connection.text_factory = lambda text: text.decode("utf-8", "replace")
-                prepare(self._connection, self.path)
-                _set_up(self._connection, timeout_s)
-        except BaseException:
-            self._connection.close()
-            raise
+        self._database = _connect(self.path, timeout_s)
 
     def __enter__(self) -> Self:
         return self
@@ -320,11 +80,11 @@ class RecordStore:
         self.close()
 
     def close(self) -> None:
-        """Close the file. Everything added is on disk already."""
-        self._connection.close()
+        """Close the connection. Everything added is on disk already."""
+        self._database.close()
 
     def __len__(self) -> int:
-        return int(self._ask("SELECT count(*) FROM records")[0][0])
+        return int(self._ask("SELECT coalesce(sum(count), 0) FROM series")[0][0])
 
     def __contains__(self, hash: str) -> bool:
         return bool(self._ask("SELECT 1 FROM records WHERE hash = ?", hash))
@@ -341,9 +101,35 @@ class RecordStore:
     def add_all(self, records: Iterable[Record]) -> tuple[str, ...]:
         """Store records and give their hashes; all are stored, or none."""
         rows = [_row_of(record) for record in records]
-        with naming_faults(self.path), transaction(self._connection):
-            self._connection.executemany(INSERT, rows)
+        self._database.add(rows)
         return tuple(row[0] for row in rows)
+
+    def known(self, hashes: Iterable[str]) -> frozenset[str]:
+        """Return those hashes of which there are records."""
+        found: set[str] = set()
+        for some in _pages(hashes):
+            marks = ", ".join("?" * len(some))
+            rows = self._ask(f"SELECT hash FROM records WHERE hash IN ({marks})", *some)
+            found.update(hash for (hash,) in rows)
+        return frozenset(found)
+
+    def names_in_runs(self, prefix: str, *, kind: str) -> list[tuple[str, str]]:
+        """Return the run and the name of each record of a kind whose run starts with `prefix`."""
+        query = "SELECT run, name FROM records WHERE run >= ? AND run < ? AND kind = ?"
+        return [(run, name) for run, name in self._ask(query, prefix, f"{prefix}~", kind)]
+
+    def hashes(self) -> list[str]:
+        """Return the hashes of all records in the order in which they were added."""
+        return [hash for (hash,) in self._ask("SELECT hash FROM records ORDER BY id")]
+
+    def get_all(self, hashes: Sequence[str]) -> list[Record]:
+        """Return the records of these hashes in their order; what is damaged is left out."""
+        found: dict[str, Record] = {}
+        for some in _pages(hashes):
+            marks = ", ".join("?" * len(some))
+            rows = self._ask(f"SELECT id, hash FROM records WHERE hash IN ({marks})", *some)
+            found |= {record.hash: record for record in self._read_all(rows)}
+        return [found[hash] for hash in hashes if hash in found]
 
     def find(
         self,
@@ -362,8 +148,7 @@ class RecordStore:
         Records of one moment come in the order in which they were added. Damaged ones are skipped
         and listed in `damaged`.
         """
-        if limit is not None and limit < 0:
-            raise SettingError(f"limit={limit}; it must be 0 or more")
+        check_number("limit", limit or 0, least=0)
         equal = {
             "kind": kind,
             "name": name,
@@ -377,8 +162,20 @@ class RecordStore:
         where = f"WHERE {' AND '.join(wanted)}" if wanted else ""
         way = "DESC" if newest_first else "ASC"
         order = f"ORDER BY created_at {way}, id {way}"
-        rows = self._ask(f"SELECT id, hash FROM records {where} {order}", *wanted.values())
-        return self._read_all(rows, limit)
+        query = f"SELECT id, hash FROM records {where} {order}"
+        if limit is None:
+            return self._read_all(self._ask(query, *wanted.values()))
+        found: list[Record] = []
+        done, page = 0, max(1, min(limit, PAGE))
+        # In pages, since damaged ones do not count.
+        while len(found) < limit:
+            part = f"{query} LIMIT {page} OFFSET {done}"
+            rows = self._ask(part, *wanted.values())
+            found += self._read_all(rows)
+            done += len(rows)
+            if len(rows) < page:
+                break
+        return found[:limit]
 
     def get(self, hash_prefix: str) -> Record:
         """Return the one record whose hash starts with `hash_prefix`."""
@@ -404,24 +201,24 @@ class RecordStore:
             raise RecordError(f"record {found.hash[:12]} in {self.path}: {found.reason}")
         return found
 
-    def series(self) -> list[SeriesSummary]:
-        """Return all series, the one with the newest record first."""
-        rows = self._ask(
-            """
-            SELECT kind, name, machine, settings_key, count(*), min(created_at), max(created_at)
-            FROM records GROUP BY name, kind, machine, settings_key
-            ORDER BY max(created_at) DESC, max(id) DESC
-            """
-        )
+    def series(
+        self, *, kind: str | None = None, limit: int | None = None, skipped: int = 0
+    ) -> list[SeriesSummary]:
+        """Return all series, the one with the newest record first, or some of them."""
+        where, values = ("WHERE kind = ?", [kind]) if kind is not None else ("", [])
+        part = "" if limit is None else f"LIMIT {limit} OFFSET {skipped}"
+        query = f"""
+            SELECT {", ".join(SeriesKey._fields)}, count, first, last FROM series
+            {where} ORDER BY last DESC, newest DESC {part}
+        """
+        rows = self._ask(query, *values)
         return [SeriesSummary(SeriesKey(*row[:4]), *row[4:]) for row in rows]
 
     def check(self) -> tuple[Damaged, ...]:
         """Read everything, check every hash, and give what is damaged."""
-        found = [Damaged("", problem) for problem in self._problems_of_the_file()]
-        for id, hash in self._all_rows():
-            record = self._read(id, hash)
-            if isinstance(record, Damaged):
-                found.append(record)
+        found = [Damaged("", problem) for problem in self._database.problems()]
+        for rows in _pages(self._all_rows()):
+            found += [each for _, each in self._read_some(rows) if isinstance(each, Damaged)]
         return tuple(found)
 
     def count_rows(self) -> int | None:
@@ -432,62 +229,50 @@ class RecordStore:
             return None
 
     def readable(self) -> list[Record]:
-        """Yield all readable records by date, also from a damaged file."""
-        found = self._read_all(self._all_rows(), None)
+        """Return all readable records by date, also from a damaged file."""
+        found = self._read_all(self._all_rows())
         return sorted(found, key=lambda record: record.created_at)
 
-    def _ask(self, query: str, *values: object) -> list[tuple[Any, ...]]:
-        with naming_faults(self.path):
-            return self._connection.execute(query, values).fetchall()
+    def _ask(self, query: str, *values: object) -> list[Row]:
+        return self._database.ask(query, *values)
 
-    def _read_all(self, rows: Iterable[tuple[Any, ...]], limit: int | None) -> list[Record]:
+    def _read_all(self, rows: Iterable[Row]) -> list[Record]:
+        """Return the readable records of some rows of id and hash, in their order."""
         records: list[Record] = []
-        for id, hash in rows:
-            if limit is not None and len(records) >= limit:
-                break
-            record = self._read(id, hash)
-            if isinstance(record, Damaged):
-                self._damaged[id] = record
-            else:
-                records.append(record)
+        for some in _pages(rows):
+            for id, record in self._read_some(some):
+                if isinstance(record, Damaged):
+                    self._damaged[id] = record
+                else:
+                    records.append(record)
         return records
 
-    def _read(self, id: int, hash: str) -> Record | Damaged:
-        """Read one row by itself, so that a damaged one does not take others with it."""
-        query = f"SELECT {', '.join(COLUMNS)} FROM records WHERE id = ?"
+    def _read_some(self, rows: Sequence[Row]) -> list[tuple[int, Record | Damaged]]:
+        """Read some rows at once; where one is damaged, each by itself, so that others stay."""
+        wanted = f"SELECT id, {', '.join(COLUMNS)} FROM records WHERE id IN"
+        marks = ", ".join("?" * len(rows))
+        ids = [id for id, _ in rows]
         try:
-            row = self._connection.execute(query, (id,)).fetchone()
-        except sqlite3.Error as error:
-            if error_code(error) not in DAMAGED_FILE:
-                raise record_error(self.path, error) from error
-            return Damaged(hash, f"cannot be read ({error})")
-        if row is None:
-            return Damaged(hash, "listed, but not there")
-        stored_hash, *stored, body = row
-        try:
-            record = parse_record(body, expected_hash=stored_hash)
-        except RecordError as error:
-            return Damaged(stored_hash, str(error))
-        if tuple(stored) != _columns_of(record):
-            return Damaged(stored_hash, "the columns for searching do not fit the record")
-        return record
+            found = {row[0]: row for row in self._database.read(f"{wanted} ({marks})", *ids)}
+        except Database.Unreadable:
+            return [(id, self._read(id, hash)) for id, hash in rows]
+        return [(id, _record_in(found.get(id), hash)) for id, hash in rows]
 
-    def _all_rows(self) -> list[tuple[Any, ...]]:
+    def _read(self, id: int, hash: str) -> Record | Damaged:
+        query = f"SELECT id, {', '.join(COLUMNS)} FROM records WHERE id = ?"
+        try:
+            rows = self._database.read(query, id)
+        except Database.Unreadable as error:
+            return Damaged(hash, f"cannot be read ({error})")
+        return _record_in(rows[0] if rows else None, hash)
+
+    def _all_rows(self) -> list[Row]:
         """List all rows; where the index is damaged, by going through the table itself."""
         try:
-            return self._connection.execute("SELECT id, hash FROM records ORDER BY id").fetchall()
-        except sqlite3.DatabaseError as error:
-            if error_code(error) not in DAMAGED_FILE:
-                raise record_error(self.path, error) from error
-        last = self._ask("SELECT max(id) FROM records")[0][0] or 0
-        return [(id, "") for id in range(1, last + 1)]
-
-    def _problems_of_the_file(self) -> list[str]:
-        try:
-            lines = self._connection.execute("PRAGMA integrity_check").fetchall()
-        except sqlite3.DatabaseError as error:
-            return [str(error)]
-        return [line for (line,) in lines if line != "ok"]
+            return self._database.read("SELECT id, hash FROM records ORDER BY id")
+        except Database.Unreadable:
+            last = self._ask("SELECT max(id) FROM records")[0][0] or 0
+            return [(id, "") for id in range(1, min(last, MOST_SALVAGED) + 1)]
 
 
 def open_store(
@@ -495,7 +280,8 @@ def open_store(
 ) -> RecordStore:
     """Open the store of this project, or the one in `path`; it is created when it is not there.
 
-    :func:`tinytorch.records.store.store_path` says which file that is.
+    `path` may be an address, such as ``postgresql://db.example/performance``;
+    :func:`tinytorch.records.location.store_path` says which store it is without one.
     """
     return RecordStore(store_path(path), timeout_s=timeout_s)
 
@@ -522,6 +308,40 @@ def keep(record: Record, store_path: str | os.PathLike[str] | None = None) -> Ke
     )
 
 
+def _connect(location: Location, timeout_s: float) -> Database:
+    """Open what a location names; psycopg is imported where it is used."""
+    if isinstance(location, Path):
+        return SQLite(location, timeout_s=timeout_s)
+    if location.startswith(POSTGRES):
+        from tinytorch.records.postgres import Postgres
+
+        return Postgres(location, timeout_s=timeout_s)
+    raise SettingError(
+        f"{location} is no store of records; name a file or postgresql://..., and use "
+        f"`tinytorch history push --to {location}` to copy records there"
+    )
+
+
+def _pages(rows: Iterable[T]) -> Iterator[list[T]]:
+    rest = iter(rows)
+    while page := list(islice(rest, PAGE)):
+        yield page
+
+
+def _record_in(row: Row | None, hash: str) -> Record | Damaged:
+    """Return the record in a row of id and COLUMNS, or why there is none."""
+    if row is None:
+        return Damaged(hash, "listed, but not there")
+    _, stored_hash, *stored, body = row
+    try:
+        record = parse_record(body, expected_hash=stored_hash)
+    except RecordError as error:
+        return Damaged(stored_hash, str(error))
+    if tuple(stored) != _columns_of(record):
+        return Damaged(stored_hash, "the columns for searching do not fit the record")
+    return record
+
+
 def _columns_of(record: Record) -> tuple[str, ...]:
     """Return the columns between hash and body."""
     kind, name, machine, settings_key = record.series
@@ -533,51 +353,20 @@ def _row_of(record: Record) -> tuple[str, ...]:
     return fields["hash"], *_columns_of(record), canonical_json(fields)
 
 
-def _make_folder(folder: Path) -> None:
-    if folder.exists():
-        return
-    folder.mkdir(parents=True, exist_ok=True)
-    if folder.name == FOLDER:
-        # A database that changes with every run has no place in a repository.
-        (folder / ".gitignore").write_text("*\n", "utf-8")
-
-
-def _connect(path: Path, timeout_s: float) -> sqlite3.Connection:
-    """Open the file; one that may only be read is opened so."""
-    if not path.exists() or (os.access(path, os.W_OK) and os.access(path.parent, os.W_OK)):
-        # Autocommit: transactions begin and end where we say so.
-        return sqlite3.connect(path, timeout=timeout_s, isolation_level=None)
-    # Without a log there is no writer; then SQLite does not need to create files beside it.
-    has_log = path.with_name(f"{path.name}-wal").exists()
-    mode = "mode=ro" if has_log else "mode=ro&immutable=1"
-    address = f"{path.as_uri()}?{mode}"
-    return sqlite3.connect(address, timeout=timeout_s, isolation_level=None, uri=True)
-
-
-def _set_up(connection: sqlite3.Connection, timeout_s: float) -> None:
-    connection.execute("PRAGMA synchronous = FULL")
-    deadline = time.monotonic() + timeout_s
-    while connection.execute("PRAGMA journal_mode").fetchone()[0] == "delete":
-        try:
-            # Readers and one writer at a time. Some network drives cannot; what they have is
-            # as safe, only slower.
-            connection.execute("PRAGMA journal_mode = WAL").fetchone()
-            return
-        except sqlite3.OperationalError as error:
-            # This one does not wait for others by itself.
-            if error_code(error) == sqlite3.SQLITE_READONLY:
-                return
-            if error_code(error) != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
-                raise
-            time.sleep(RETRY_S)
-
-
 def _append_line(path: Path, line: str) -> None:
     """Append one line, whole or not at all, and see it on disk."""
-    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0)
+    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT
+    # No link is followed, and a pipe that somebody planted does not keep us waiting.
+    flags |= getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
     handle = os.open(path, flags, 0o600)
     try:
-        before = os.fstat(handle).st_size
+        status = os.fstat(handle)
+        is_own = not hasattr(os, "geteuid") or status.st_uid == os.geteuid()
+        if not is_own or not stat.S_ISREG(status.st_mode) or status.st_nlink != 1:
+            raise OSError(f"{path} is not a file of this user alone; take it away")
+        if stat.S_IMODE(status.st_mode) & 0o077:
+            os.fchmod(handle, 0o600)
+        before = status.st_size
         text = (line + "\n").encode("ascii")
         written = os.write(handle, text)
         if written < len(text):

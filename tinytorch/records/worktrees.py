@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import os
-import platform
-import re
 import shutil
 import subprocess
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,12 +12,9 @@ from difflib import get_close_matches
 from pathlib import Path
 
 from tinytorch.errors import MeasurementError, SettingError
-from tinytorch.measure.child_process import is_running, own_start
+from tinytorch.measure.child_process import is_stale, owned_folder
 
-__all__ = ["Repository", "checked_out", "find_repository", "python_files", "remove_stale"]
-
-PREFIX = "tinytorch-gate"
-OWNER, TREE = "owner.json", "tree"
+FOLDERS, TREE = "gate", "tree"
 NEAR_NAMES = 3
 # What git sets for the hooks that it runs; in another folder it would lead astray.
 OF_A_HOOK = (
@@ -127,20 +120,19 @@ def checked_out(repository: Repository, commit: str) -> Iterator[Path]:
     Whatever happens in the block, it is removed; what a killed process has left is removed by the
     next one.
     """
-    holder = Path(tempfile.mkdtemp(prefix=_holder_prefix())).resolve()
-    tree = holder / TREE
-    try:
-        _write_owner(holder)
-        ran = _run(repository.top, "worktree", "add", "--detach", "--force", str(tree), commit)
-        if ran.returncode != 0:
-            raise MeasurementError(
-                f"commit {commit[:12]} could not be checked out into {tree}: {_complaint(ran)}; "
-                "make room there, or set TMPDIR to another folder"
-            )
-        _fill_submodules(repository, tree)
-        yield tree
-    finally:
-        _remove(repository, holder)
+    with owned_folder(FOLDERS) as holder:
+        tree = holder.resolve() / TREE
+        try:
+            ran = _run(repository.top, "worktree", "add", "--detach", "--force", str(tree), commit)
+            if ran.returncode != 0:
+                raise MeasurementError(
+                    f"commit {commit[:12]} could not be checked out into {tree}: "
+                    f"{_complaint(ran)}; make room there, or set TMPDIR to another folder"
+                )
+            _fill_submodules(repository, tree)
+            yield tree
+        finally:
+            _remove(repository, tree.parent)
 
 
 def remove_stale(repository: Repository) -> tuple[Path, ...]:
@@ -148,30 +140,11 @@ def remove_stale(repository: Repository) -> tuple[Path, ...]:
     removed = []
     for line in _run(repository.top, "worktree", "list", "--porcelain").stdout.splitlines():
         path = Path(line.removeprefix("worktree "))
-        is_ours = path.name == TREE and path.parent.name.startswith(_holder_prefix())
-        if line.startswith("worktree ") and is_ours and not _has_owner(path.parent):
+        is_tree = line.startswith("worktree ") and path.name == TREE
+        if is_tree and is_stale(path.parent, FOLDERS):
             _remove(repository, path.parent)
             removed.append(path)
     return tuple(removed)
-
-
-def _holder_prefix() -> str:
-    host = re.sub(r"[^\w.]", "_", platform.node())
-    return f"{PREFIX}-{host}-"
-
-
-def _write_owner(holder: Path) -> None:
-    facts = {"pid": os.getpid(), "started": own_start()}
-    (holder / OWNER).write_text(json.dumps(facts), "utf-8")
-
-
-def _has_owner(holder: Path) -> bool:
-    """Return whether the process that made a folder still runs; its PID may be reused."""
-    try:
-        facts = json.loads((holder / OWNER).read_text("utf-8"))
-        return is_running(facts["pid"], facts["started"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return False
 
 
 def _remove(repository: Repository, holder: Path) -> None:

@@ -8,51 +8,31 @@ from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
+from tinytorch.reporting import document as doc
 from tinytorch.reporting.comparison import speedup_text
-from tinytorch.reporting.document import (
-    Banner,
-    Beside,
-    Bullets,
-    Cell,
-    Code,
-    Column,
-    Document,
-    LogPlot,
-    Paragraph,
-    Row,
-    Section,
-    Strong,
-    Table,
-    Tone,
-    Words,
-)
 from tinytorch.reporting.optimization_words import TONES
 from tinytorch.reporting.quantities import (
+    UNKNOWN,
     Mark,
     bytes_text,
     count_text,
     factor_text,
     percent_text,
+    range_text,
     seconds_text,
 )
 from tinytorch.reporting.transforms import gain_text
+from tinytorch.transforms.plan import GOALS
 from tinytorch.tuning.advice import Advice
 from tinytorch.tuning.attempt import Attempt
-from tinytorch.tuning.catalog import GOALS, Entry
+from tinytorch.tuning.catalog import Entry
 from tinytorch.tuning.sizes import SizeAdvice, SizeMeasurement
-
-__all__ = [
-    "advice_section",
-    "agreement_words",
-    "outcome_words",
-    "predicted_words",
-    "render_catalog",
-    "size_advice_document",
-]
-
 
 NO_ADVICE = "Nothing in the profile suggests a change."
 MANUAL = "a manual step"
+NAMED = 3
+"""Entries of the catalog that are named in a line."""
+BEST_FIRST: tuple[doc.Tone, ...] = ("good", "neutral", "unknown", "bad")
 RISKS = {
     "exact": "the same function; sums may be rounded in another order",
     "rounding": "numbers with fewer bits: outputs change a little",
@@ -67,44 +47,82 @@ ABOUT = (
 
 def advice_section(
     advice: Sequence[Advice], outcomes: Mapping[str, Attempt] | None = None
-) -> Section:
-    """Return a card for each suggestion.
+) -> doc.Section:
+    """Return a card for the suggestions that share their evidence.
 
     `outcomes` has what came of an entry of the catalog on its own, by its name, where it was tried;
     without it, nothing was tried yet.
     """
-    cards = [_card(place, each, outcomes) for place, each in enumerate(advice, 1)]
-    blocks = (Beside(cards) if cards else Paragraph(NO_ADVICE, "faint"),)
-    return Section("advice", "Suggestions", blocks, ABOUT)
+    groups: dict[tuple[str, ...], list[Advice]] = {}
+    for each in advice:
+        groups.setdefault(each.evidence, []).append(each)
+    cards = [_card(place, found, outcomes) for place, found in enumerate(groups.values(), 1)]
+    blocks = (doc.Beside(cards) if cards else doc.Paragraph(NO_ADVICE, "faint"),)
+    return doc.Section("advice", "Suggestions", blocks, ABOUT)
 
 
-def _card(place: int, advice: Advice, outcomes: Mapping[str, Attempt] | None) -> Section:
-    attempt = outcomes.get(advice.entry) if outcomes and advice.entry else None
-    was_tried = outcomes is not None and bool(advice.entry)
-    untried: Tone = "unknown" if was_tried else "neutral"
-    tone = TONES[attempt.outcome] if attempt else untried
-    lines = list(_lines(advice))
-    if was_tried:
-        lines.append((Strong("tried"), f": {outcome_words(advice, attempt)}"))
-    share = "" if advice.share is None else f"about {percent_text(advice.share)} of the time"
-    title = f"{place}. {advice.title}"
-    return Section("", title, (Bullets(lines),), share, tone)
+def suggestion_lines(advice: Sequence[Advice]) -> Iterator[tuple[str, str]]:
+    """Yield a line of what `tinytorch optimize` would try, and one of a manual step."""
+    entries = {each.entry: each for each in reversed(advice) if each.entry}
+    named = [_with_gain(each) for each in reversed(entries.values())]
+    if named:
+        more = f" and {len(named) - NAMED} more" if len(named) > NAMED else ""
+        yield "next", f"tinytorch optimize tries {', '.join(named[:NAMED])}{more}"
+    manual = [each.title for each in advice if not each.entry and each.share is not None]
+    yield from (("manual", title) for title in manual[:1])
 
 
-def _lines(advice: Advice) -> Iterator[Words]:
-    yield from advice.evidence
-    yield Strong("predicted"), f": {predicted_words(advice)}"
-    yield Strong("done by"), ": ", Code(advice.entry) if advice.entry else MANUAL
+def _with_gain(advice: Advice) -> str:
+    if advice.predicted is None:
+        return advice.entry
+    return f"{advice.entry} (predicted {factor_text(advice.predicted.value)})"
+
+
+def _card(
+    place: int, group: Sequence[Advice], outcomes: Mapping[str, Attempt] | None
+) -> doc.Section:
+    """Return the evidence of some suggestions, and below it what each of them is."""
+    first, tones = group[0], [_tone(each, outcomes) for each in group]
+    said = [[*_lines(each), *_tried(each, outcomes)] for each in group]
+    lines: list[doc.Words | doc.Item] = [*first.evidence]
+    if len(group) == 1:
+        lines += said[0]
+    else:
+        lines += [
+            doc.Item(doc.Code(each.entry) if each.entry else MANUAL, below[1:])
+            for each, below in zip(group, said, strict=True)
+        ]
+    share = "" if first.share is None else f"about {percent_text(first.share)} of the time"
+    titles = " or ".join(dict.fromkeys(each.title for each in group))
+    best = min(tones, key=BEST_FIRST.index)
+    return doc.Section("", f"{place}. {titles}", (doc.Bullets(lines),), share, best)
+
+
+def _tone(advice: Advice, outcomes: Mapping[str, Attempt] | None) -> doc.Tone:
+    if outcomes is None or not advice.entry:
+        return "neutral"
+    attempt = outcomes.get(advice.entry)
+    return TONES[attempt.outcome] if attempt else "unknown"
+
+
+def _lines(advice: Advice) -> Iterator[doc.Words]:
+    yield doc.Strong("done by"), ": ", doc.Code(advice.entry) if advice.entry else MANUAL
+    yield doc.Strong("predicted"), f": {predicted_words(advice)}"
     if advice.risk:
-        yield Strong("risk"), f": {RISKS.get(advice.risk, advice.risk)}"
+        yield doc.Strong("risk"), f": {RISKS.get(advice.risk, advice.risk)}"
     if advice.cost:
-        yield Strong("cost"), f": {advice.cost}"
+        yield doc.Strong("cost"), f": {advice.cost}"
+
+
+def _tried(advice: Advice, outcomes: Mapping[str, Attempt] | None) -> Iterator[doc.Words]:
+    if outcomes is not None and advice.entry:
+        yield doc.Strong("tried"), f": {outcome_words(advice, outcomes.get(advice.entry))}"
 
 
 def predicted_words(advice: Advice) -> str:
     """Say how much faster it should become, or why that is unknown."""
     if advice.predicted is None:
-        return f"not predicted: {advice.not_predicted}" if advice.not_predicted else "not predicted"
+        return advice.not_predicted or UNKNOWN
     return f"{gain_text(advice.predicted)}: {advice.predicted.basis}"
 
 
@@ -183,53 +201,44 @@ SIZE_NAMES = {"batch": "batch size", "sequence": "sequence length"}
 MEASURED, KNEE, RECOMMENDED = "●", "◆", "★"
 
 
-def size_advice_document(advice: SizeAdvice) -> Document:
+def size_advice_document(advice: SizeAdvice) -> doc.Document:
     """Return the recommendation, what was measured by size, and the curve."""
     found, name = advice.recommended, SIZE_NAMES[advice.axis]
     where = f"{advice.framework} on {advice.device}, by {name}; example inputs have {advice.usual}"
     if found.size is None:
-        banner = Banner(f"No {name} is recommended", f"{found.reason}.", tone="bad")
+        banner = doc.Banner(f"No {name} is recommended", f"{found.reason}.", tone="bad")
     else:
-        banner = Banner(f"Recommended {name}: {found.size:,}", f"{found.reason}.", tone="good")
-    return Document(
+        banner = doc.Banner(f"Recommended {name}: {found.size:,}", f"{found.reason}.", tone="good")
+    return doc.Document(
         advice.name,
         banner,
-        (_size_table(advice), _size_plot(advice), *map(Paragraph, _conclusions(advice))),
+        (_size_table(advice), _size_plot(advice), *map(doc.Paragraph, _conclusions(advice))),
         advice.notes,
         raw=advice.to_dict(),
         file_name="size-advice.json",
         subtitle=where,
+        brief=(_size_table(advice), doc.Paragraph(next(_conclusions(advice)))),
     )
 
 
-def _size_table(advice: SizeAdvice) -> Table:
+def _size_table(advice: SizeAdvice) -> doc.Table:
     name = SIZE_NAMES[advice.axis]
-    columns = [
-        Column(name, "number", least=len(name)),
-        Column("latency", "number"),
-        Column("interval", "number", rank=4),
-        Column(f"{advice.unit}/s", "number"),
-        Column("of the best", "number", rank=3),
-        Column("peak memory", "number", rank=1),
-        Column("n", "number", rank=5),
-        Column("", rank=2),
-    ]
-    return Table(columns, [_size_row(advice, point) for point in advice.points])
 
+    def interval(point: SizeMeasurement) -> str:
+        return range_text(point.latency.median_interval(), seconds_text)
 
-def _size_row(advice: SizeAdvice, point: SizeMeasurement) -> Row:
-    interval = point.latency.median_interval()
-    cells = (
-        Cell(f"{point.size:,}", point.size),
-        Cell(seconds_text(point.latency.median), point.latency.median),
-        f"{seconds_text(interval.low)} to {seconds_text(interval.high)}",
-        Cell(count_text(point.throughput), point.throughput),
-        _share(advice, point),
-        Cell(bytes_text(point.peak_bytes), point.peak_bytes),
-        Cell(str(point.latency.count), point.latency.count),
-        _remarks(advice, point),
+    return doc.table_of(
+        advice.points,
+        doc.number(name, lambda point: point.size, "{:,}".format, least=len(name)),
+        doc.number("latency", lambda point: point.latency.median, seconds_text),
+        doc.column("interval", interval, "number", rank=4),
+        doc.number(f"{advice.unit}/s", lambda point: point.throughput, count_text),
+        doc.column("of the best", lambda point: _share(advice, point), "number", rank=3),
+        doc.number("peak memory", lambda point: point.peak_bytes, bytes_text, rank=1),
+        doc.number("n", lambda point: point.latency.count, str, rank=5),
+        doc.column("", lambda point: _remarks(advice, point), rank=2),
+        tone=lambda point: "hot" if point.size == advice.recommended.size else "",
     )
-    return Row(cells, tone="hot" if point.size == advice.recommended.size else "")
 
 
 def _share(advice: SizeAdvice, point: SizeMeasurement) -> str:
@@ -251,7 +260,7 @@ def _remarks(advice: SizeAdvice, point: SizeMeasurement) -> str:
     return ", ".join(words for words, size in known.items() if size == point.size)
 
 
-def _size_plot(advice: SizeAdvice) -> LogPlot:
+def _size_plot(advice: SizeAdvice) -> doc.LogPlot:
     found = advice.recommended.size
     letters = {advice.knee: KNEE, found: RECOMMENDED}
     marks = [
@@ -266,7 +275,7 @@ def _size_plot(advice: SizeAdvice) -> LogPlot:
         legend = f"{KNEE} knee  {RECOMMENDED} recommended"
     title = f"{advice.unit} per second over the latency of a call  {legend}"
     ordered = sorted(marks, key=lambda mark: mark.letter != MEASURED)
-    return LogPlot(ordered, x_unit="s", title=title)
+    return doc.LogPlot(ordered, x_unit="s", title=title)
 
 
 def _conclusions(advice: SizeAdvice) -> Iterator[str]:

@@ -26,14 +26,6 @@ if TYPE_CHECKING:
     from tinytorch.benchmarking.benchmark import BenchmarkResult
     from tinytorch.benchmarking.performance import Performance, PerformanceTable, Speedup
 
-__all__ = [
-    "draw_pareto",
-    "draw_performances",
-    "draw_results",
-    "markdown_report",
-    "performances_document",
-    "show_performances",
-]
 
 BLUE, ORANGE, GREY = "#0072B2", "#D55E00", "#6B6B6B"
 """Colours that colour-blind people can tell apart."""

@@ -16,66 +16,38 @@ from tinytorch.comparison.comparison import (
     quality_doubt,
     quality_loss,
 )
-from tinytorch.comparison.evidence import Tail, TailPercentile
-from tinytorch.comparison.outputs import ArrayDifference, OutputDifference
+from tinytorch.comparison.evidence import PERCENTILES
+from tinytorch.comparison.outputs import OutputDifference
 from tinytorch.comparison.self_check import SelfCheck, Trial
 from tinytorch.measure.estimate import FASTER, INCONCLUSIVE, SAME, SLOWER
 from tinytorch.measure.interleaving import LATENCY, THROUGHPUT, Round
-from tinytorch.measure.samples import values_needed
+from tinytorch.measure.samples import Samples, values_needed
 from tinytorch.measure.timing import COLD
 from tinytorch.models.workload import Preparation
-from tinytorch.reporting.document import (
-    Banner,
-    Beside,
-    Block,
-    Bullets,
-    Cell,
-    Column,
-    Distribution,
-    Document,
-    Facts,
-    Folded,
-    MarginPlot,
-    Paragraph,
-    Run,
-    RunOrder,
-    Section,
-    Table,
-    Tone,
-)
+from tinytorch.reporting import document as doc
 from tinytorch.reporting.forest_plot import ForestPlot, ForestRow
 from tinytorch.reporting.quantities import (
     UNKNOWN,
     bytes_text,
     count_text,
     percent_text,
+    range_text,
     rate_text,
     ratio_text,
     seconds_text,
+    without_numbers,
 )
 
-__all__ = [
-    "CALLS",
-    "TONES",
-    "accuracy_line",
-    "comparison_document",
-    "comparisons_document",
-    "difference_text",
-    "measured_rows",
-    "missing_lines",
-    "note_lines",
-    "preparation_lines",
-    "score_text",
-    "self_check_document",
-    "speedup_text",
-    "verdict_text",
-]
-
-TONES: dict[str, Tone] = {FASTER: "good", SLOWER: "bad", SAME: "neutral", INCONCLUSIVE: "unknown"}
-ACCURACY_TONES: dict[str, Tone] = {
+TONES: dict[str, doc.Tone] = {
+    FASTER: "good",
+    SLOWER: "bad",
+    SAME: "neutral",
+    INCONCLUSIVE: "unknown",
+}
+ACCURACY_TONES: dict[str, doc.Tone] = {
     accuracies.NOT_WORSE: "good",
     accuracies.WORSE: "bad",
-    accuracies.INCONCLUSIVE: "unknown",
+    INCONCLUSIVE: "unknown",
 }
 SINGLE = "latency (one synchronised call)"
 SUSTAINED = "throughput (sustained calls)"
@@ -100,17 +72,23 @@ MISSING = {
     "device_times": BY_EVENTS,
 }
 """What was not measured -> its name."""
+LEFT_OUT = ("examples per second", "parameters")
+"""Rows of the table that follow from others: not in brief."""
+MORE_TIME, MOST_TIME = 4, 30
+"""Times as much of a budget as is proposed where an interval is open, and at most."""
 LONGEST_NAME = 20
 MOST_OUTPUTS = 50
+OF_NOISE = "signal over noise: the larger, the closer"
+SAME_PLACE = "rows whose largest value is in the same place"
 FAR_OFF_DB = 20.0
 """Outputs with less signal over noise than this are hardly the same computation."""
 MeasuredRow = tuple[str, str, str, str]
 """What is compared, the baseline's value, the candidate's, and their ratio."""
 
 
-def comparison_document(comparison: Comparison, *, about: Sequence[str] = ()) -> Document:
+def comparison_document(comparison: Comparison, *, about: Sequence[str] = ()) -> doc.Document:
     """Return a comparison; lines in `about` say what the two sides are."""
-    return Document(
+    return doc.Document(
         f"{comparison.candidate_name} against {comparison.baseline_name}",
         _banner(comparison),
         list(_sections(comparison)),
@@ -119,13 +97,47 @@ def comparison_document(comparison: Comparison, *, about: Sequence[str] = ()) ->
         comparison.to_dict(),
         "tinytorch-comparison.json",
         "; ".join(about),
+        brief=list(_brief(comparison)),
     )
 
 
-def comparisons_document(comparisons: Sequence[Comparison]) -> Document:
+def _brief(comparison: Comparison) -> Iterator[doc.Block]:
+    """Yield the picture, what was measured of both sides, and what would decide."""
+    yield _plot(comparison)
+    ratio = doc.Column("ratio", "number", rank=1)
+    rows = [each for each in measured_rows(comparison) if each[0] not in LEFT_OUT]
+    found = comparison.accuracy
+    if found is not None:
+        text = score_text(found)
+        before, after = text(found.baseline_mean), text(found.candidate_mean)
+        rows.append((found.metric, before, after, found.verdict))
+    columns = [doc.Column("per call", least=18), *_side_columns(comparison), ratio]
+    yield doc.Table(columns, rows, is_sortable=False)
+    facts: list[tuple[str, str]] = [("setup", each) for each in preparation_lines(comparison)]
+    facts += [("next", each) for each in _next_steps(comparison)]
+    yield doc.Facts(facts)
+
+
+def _next_steps(comparison: Comparison) -> Iterator[str]:
+    """Yield what would decide where something is inconclusive."""
+    found = comparison.accuracy
+    if found is not None and found.verdict == INCONCLUSIVE and found.remedy:
+        yield found.remedy
+
+
+def _budget(comparison: Comparison) -> str:
+    """Return seconds that narrow the interval enough, as it narrows with the root of rounds."""
+    reach = math.log(comparison.speedup_high / comparison.speedup_low) / 2
+    wanted = math.log1p(comparison.rule.band) / 2
+    if not 0 < reach < math.inf:
+        return f"{MORE_TIME * comparison.seconds_used:.0f}"
+    return f"{comparison.seconds_used * min(max((reach / wanted) ** 2, 2), MOST_TIME):.0f}"
+
+
+def comparisons_document(comparisons: Sequence[Comparison]) -> doc.Document:
     """Return several comparisons as one forest plot, a row for each."""
     if not comparisons:
-        return Document("", None, (Paragraph("no comparisons"),))
+        return doc.Document("", None, (doc.Paragraph("no comparisons"),))
     first = comparisons[0].baseline_name
     is_one = all(each.baseline_name == first for each in comparisons)
     widest = max(len(_outcome(each)) for each in comparisons)
@@ -141,29 +153,29 @@ def comparisons_document(comparisons: Sequence[Comparison]) -> Document:
     title = f"speedup against {first}" if is_one else "speedup, candidate : baseline"
     plot = shared_plot(rows, comparisons, title=title)
     doubts = [f"{x.candidate_name}: {x.contradiction}" for x in comparisons if x.contradiction]
-    return Document(
-        "", None, (plot, Bullets([*doubts, *_quality_notes(comparisons)], tone="unknown"))
+    return doc.Document(
+        "", None, (plot, doc.Bullets([*doubts, *_quality_notes(comparisons)], tone="unknown"))
     )
 
 
-def _sections(comparison: Comparison) -> Iterator[Block]:
+def _sections(comparison: Comparison) -> Iterator[doc.Block]:
     yield _speedup(comparison)
     yield _numbers(comparison)
     yield _times(comparison)
-    if comparison.tails is not None:
-        yield _single_calls(comparison, comparison.tails)
+    if comparison.calls is not None:
+        yield _single_calls(comparison, comparison.calls)
     if comparison.accuracy is not None:
         yield _accuracy(comparison, comparison.accuracy)
     if comparison.outputs is not None:
         yield _outputs(comparison.outputs)
     if missing := missing_lines(comparison):
-        yield Section("missing", "Not measured", (Bullets(missing),))
+        yield doc.Section("missing", "Not measured", (doc.Bullets(missing),))
 
 
 # ---------------------------------------------------------------- the verdict
 
 
-def _banner(comparison: Comparison) -> Banner:
+def _banner(comparison: Comparison) -> doc.Banner:
     """Return the verdict: a loss of quality comes before any gain of speed."""
     loss, doubt, verdict = quality_loss(comparison), quality_doubt(comparison), comparison.verdict
     tone = TONES[verdict]
@@ -172,7 +184,7 @@ def _banner(comparison: Comparison) -> Banner:
     elif doubt and verdict != SLOWER:
         tone = "unknown"
     said = [_quality(comparison), verdict_text(comparison)]
-    return Banner(
+    return doc.Banner(
         _verdict(comparison),
         "".join(f"{each}. " for each in said if each).strip(),
         tuple(_facts(comparison)),
@@ -195,19 +207,20 @@ def _verdict(comparison: Comparison) -> str:
 def verdict_text(comparison: Comparison) -> str:
     """Say what is shown about time, with its interval, n and the seconds it took."""
     verdict, (name, than) = comparison.verdict, _names(comparison)
-    low, high = ratio_text(comparison.time_ratio_low), ratio_text(comparison.time_ratio_high)
+    ends = range_text((comparison.time_ratio_low, comparison.time_ratio_high), ratio_text)
     if verdict == FASTER:
         found = f"{name} is faster{than}: {speedup_text(comparison)}"
     elif verdict == SLOWER:
-        time = f"{ratio_text(comparison.time_ratio)} the time ({low} to {high})"
+        time = f"{ratio_text(comparison.time_ratio)} the time ({ends})"
         found = f"{name} is slower{than}: {time}"
     elif verdict == SAME:
-        found = f"same: within {100 * comparison.rule.band:.3g}% ({low} to {high} the time)"
+        found = f"same: within {100 * comparison.rule.band:.3g}% ({ends} the time)"
     elif comparison.contradiction:
         found = f"{verdict}: typical calls and the mean disagree, see the notes"
     else:
-        ends = f"{ratio_text(comparison.speedup_low)} to {ratio_text(comparison.speedup_high)}"
-        found = f"{verdict} (interval {ends}): a larger time budget may decide"
+        ends = speedup_ends(comparison)
+        budget = _budget(comparison)
+        found = f"{verdict} (interval {ends}): a time budget of {budget} s may decide"
     # On a processor there is one kind of calls.
     calls = CALLS.get(comparison.timing, "") if comparison.is_on_device else ""
     spent = f"n={comparison.n} rounds, {seconds_text(comparison.seconds_used)}"
@@ -216,8 +229,12 @@ def verdict_text(comparison: Comparison) -> str:
 
 def speedup_text(comparison: Comparison) -> str:
     """Write the speedup with its interval: ``1.31x (1.28x to 1.35x)``."""
-    interval = f"{ratio_text(comparison.speedup_low)} to {ratio_text(comparison.speedup_high)}"
-    return f"{ratio_text(comparison.speedup)} ({interval})"
+    return f"{ratio_text(comparison.speedup)} ({speedup_ends(comparison)})"
+
+
+def speedup_ends(comparison: Comparison) -> str:
+    """Write the interval of the speedup alone: ``1.28x to 1.35x``."""
+    return f"{ratio_text(comparison.speedup_low)} to {ratio_text(comparison.speedup_high)}"
 
 
 def _facts(comparison: Comparison) -> Iterator[tuple[str, str]]:
@@ -270,15 +287,19 @@ def _names(comparison: Comparison) -> tuple[str, str]:
 # ---------------------------------------------------------------- the picture
 
 
-def _speedup(comparison: Comparison) -> Section:
-    row = speedup_row("speedup", comparison, "", TONES[comparison.verdict])
-    rounds = [math.exp(-each.log_ratio) for each in comparison.rounds]
-    plot = ForestPlot([row], comparison.floor, comparison.rule.band, rounds)
+def _speedup(comparison: Comparison) -> doc.Section:
     about = (
         f"Baseline time over candidate time, its {comparison.rule.confidence:.0%} interval and "
-        "every round. Faster: all of it right of the floor; same: all of it inside of the band."
+        "every round. Faster: all of it beyond the minimum effect; same: all of it inside of the "
+        "equivalence band."
     )
-    return Section("speedup", "Speedup", (plot,), about)
+    return doc.Section("speedup", "Speedup", (_plot(comparison),), about)
+
+
+def _plot(comparison: Comparison) -> ForestPlot:
+    row = speedup_row("speedup", comparison, "", TONES[comparison.verdict])
+    rounds = [math.exp(-each.log_ratio) for each in comparison.rounds]
+    return ForestPlot([row], comparison.floor, comparison.rule.band, rounds)
 
 
 def speedup_row(label: str, comparison: Comparison, text: str, tone: str) -> ForestRow:
@@ -292,8 +313,8 @@ def shared_plot(
 ) -> ForestPlot:
     """Return rows over one axis.
 
-    The widest floor and band are shown: what lies inside of the smallest may be a difference
-    elsewhere.
+    The widest minimum effect and equivalence band are shown: what lies inside of the smallest may
+    be a difference elsewhere.
     """
     floor, band = max(e.floor for e in comparisons), max(e.rule.band for e in comparisons)
     return ForestPlot(rows, floor, band, title=title)
@@ -302,23 +323,23 @@ def shared_plot(
 # ---------------------------------------------------------------- the numbers
 
 
-def _numbers(comparison: Comparison) -> Section:
-    ratio = Column("ratio", "number", "candidate over baseline: below 1 is less", rank=1)
-    table = Table(
-        [Column("per call", least=18), *_side_columns(comparison), ratio],
+def _numbers(comparison: Comparison) -> doc.Section:
+    ratio = doc.Column("ratio", "number", "candidate over baseline: below 1 is less", rank=1)
+    table = doc.Table(
+        [doc.Column("per call", least=18), *_side_columns(comparison), ratio],
         measured_rows(comparison),
         is_sortable=False,
     )
     cold = "cold caches: flushed before every call, outside of its time"
     said = [*([cold] if comparison.cache == COLD else []), *preparation_lines(comparison)]
-    return Section("numbers", "Time, memory, size", (table, Bullets(said)))
+    return doc.Section("numbers", "Time, memory, size", (table, doc.Bullets(said)))
 
 
-def _side_columns(comparison: Comparison) -> list[Column]:
+def _side_columns(comparison: Comparison) -> list[doc.Column]:
     """Return a column for each side; a long name keeps its end, as that of a path tells more."""
     names = (comparison.baseline_name, comparison.candidate_name)
     short = [x if len(x) <= LONGEST_NAME else f"…{x[1 - LONGEST_NAME :]}" for x in names]
-    return [Column(x, "number", name) for x, name in zip(short, names, strict=True)]
+    return [doc.Column(x, "number", name) for x, name in zip(short, names, strict=True)]
 
 
 def measured_rows(comparison: Comparison) -> list[MeasuredRow]:
@@ -418,17 +439,17 @@ def _setup(preparation: Preparation) -> str:
 # ---------------------------------------------------------------- the times
 
 
-def _times(comparison: Comparison) -> Section:
+def _times(comparison: Comparison) -> doc.Section:
     names = (comparison.baseline_name, comparison.candidate_name)
     sides = (comparison.baseline, comparison.candidate)
-    runs = [Run(name, side.values) for name, side in zip(names, sides, strict=True)]
+    runs = [doc.Run(name, side.values) for name, side in zip(names, sides, strict=True)]
     breaks = list(accumulate(len(each.baseline) for each in comparison.rounds))[:-1]
     loops = " and ".join(dict.fromkeys(map(str, comparison.pace.loops)))
     calls = "1 call" if loops == "1" else f"{loops} calls"
     turns = f"{comparison.n} rounds with {comparison.pairs} pairs of turns"
     charts = (
-        Distribution(runs, "s", title="Distribution.", about="Lines are medians."),
-        RunOrder(
+        doc.Distribution(runs, "s", title="Distribution.", about="Lines are medians."),
+        doc.RunOrder(
             runs,
             "s",
             breaks,
@@ -437,44 +458,46 @@ def _times(comparison: Comparison) -> Section:
         ),
     )
     about = f"Seconds per call, each value a turn of {calls}; the sides are interleaved."
-    return Section("times", "Times of both sides", (Beside(charts),), about)
+    return doc.Section("times", "Times of both sides", (doc.Beside(charts),), about)
 
 
-def _single_calls(comparison: Comparison, tails: tuple[Tail, Tail]) -> Section:
+def _single_calls(comparison: Comparison, calls: tuple[Samples, Samples]) -> doc.Section:
     first, second = _side_columns(comparison)
-    interval = Column("95% interval", "number", rank=2)
-    columns = [Column("percentile", least=12), first, interval, second, interval]
+    interval = doc.Column("95% interval", "number", rank=2)
+    columns = [doc.Column("percentile", least=12), first, interval, second, interval]
     rows = [
-        (f"p{one.q:g}", *_percentile(tails[0], one), *_percentile(tails[1], other))
-        for one, other in zip(tails[0].percentiles, tails[1].percentiles, strict=True)
+        (f"p{q:g}", *(cell for samples in calls for cell in _percentile(samples, q)))
+        for q in PERCENTILES
     ]
     names = (comparison.baseline_name, comparison.candidate_name)
-    runs = [Run(name, each.samples.values) for name, each in zip(names, tails, strict=True)]
-    order = RunOrder(runs, "s", things="calls", title="Single calls in their order.")
-    counts = ", ".join(dict.fromkeys(str(each.samples.count) for each in tails))
+    runs = [doc.Run(name, each.values) for name, each in zip(names, calls, strict=True)]
+    order = doc.RunOrder(runs, "s", things="calls", title="Single calls in their order.")
+    counts = ", ".join(dict.fromkeys(str(each.count) for each in calls))
     about = f"{counts} calls of each side, one at a time."
-    return Section("calls", "Single calls", (Table(columns, rows, is_sortable=False), order), about)
+    return doc.Section(
+        "calls", "Single calls", (doc.Table(columns, rows, is_sortable=False), order), about
+    )
 
 
-def _percentile(tail: Tail, found: TailPercentile) -> tuple[str, str]:
+def _percentile(samples: Samples, q: float) -> tuple[str, str]:
     """Write a percentile and its interval; an unknown end is a dash, with the calls it takes."""
-    ends = (found.interval.low, found.interval.high)
-    known = " to ".join(seconds_text(x) if math.isfinite(x) else UNKNOWN for x in ends)
+    ends = tuple(samples.percentile_interval(q))
+    known = range_text(ends, seconds_text)
     if not all(map(math.isfinite, ends)):
-        known += f", needs {values_needed(found.q, tail.confidence)} calls"
-    return seconds_text(found.value), known
+        known += f", needs {values_needed(q)} calls"
+    return seconds_text(samples.percentile(q)), known
 
 
 # ---------------------------------------------------------------- accuracy
 
 
-def _accuracy(comparison: Comparison, found: AccuracyComparison) -> Section:
+def _accuracy(comparison: Comparison, found: AccuracyComparison) -> doc.Section:
     tone = ACCURACY_TONES[found.verdict]
-    blocks: list[Block] = [Paragraph(accuracy_line(found), tone)]
+    blocks: list[doc.Block] = [doc.Paragraph(accuracy_line(found), tone)]
     if math.isfinite(found.difference):
         factor, unit = (100, "points") if found.is_binary else (1, "")
         blocks.append(
-            MarginPlot(
+            doc.MarginPlot(
                 factor * found.difference,
                 factor * found.low,
                 factor * found.high,
@@ -486,9 +509,9 @@ def _accuracy(comparison: Comparison, found: AccuracyComparison) -> Section:
                 "that the lower one lies right of the margin.",
             )
         )
-    blocks.append(Folded("Scores", (_scores(comparison, found),), is_open=True))
+    blocks.append(doc.Folded("Scores", (_scores(comparison, found),), is_open=True))
     about = f"Both sides are scored on the same {found.n} examples."
-    return Section("accuracy", "Accuracy", blocks, about)
+    return doc.Section("accuracy", "Accuracy", blocks, about)
 
 
 def accuracy_line(found: AccuracyComparison) -> str:
@@ -528,7 +551,7 @@ def difference_text(found: AccuracyComparison, value: float, *, sign: bool = Tru
     return f"{points} point" if points == "1" else f"{points} points"
 
 
-def _scores(comparison: Comparison, found: AccuracyComparison) -> Table:
+def _scores(comparison: Comparison, found: AccuracyComparison) -> doc.Table:
     write = score_text(found)
     rows = [
         (comparison.baseline_name, write(found.baseline_mean)),
@@ -546,20 +569,20 @@ def _scores(comparison: Comparison, found: AccuracyComparison) -> Table:
         ]
     if found.failed:
         rows.append(("scores of the candidate that are no number", str(found.failed)))
-    columns = [Column(found.metric), Column("mean score", "number")]
-    return Table(columns, rows, is_sortable=False)
+    columns = [doc.Column(found.metric), doc.Column("mean score", "number")]
+    return doc.Table(columns, rows, is_sortable=False)
 
 
 # ---------------------------------------------------------------- outputs
 
 
-def _outputs(found: OutputDifference) -> Section:
+def _outputs(found: OutputDifference) -> doc.Section:
     is_far = found.sqnr_db is not None and found.sqnr_db < FAR_OFF_DB
-    tone: Tone = "bad" if found.broken else "unknown" if is_far or found.mismatch else ""
-    blocks: list[Block] = [Paragraph(_outputs_line(found), tone)]
+    tone: doc.Tone = "bad" if found.broken else "unknown" if is_far or found.mismatch else ""
+    blocks: list[doc.Block] = [doc.Paragraph(_outputs_line(found), tone)]
     if found.outputs and not found.is_identical:
-        blocks.append(Folded("Each output", (_outputs_table(found),), is_open=True))
-    return Section("outputs", "Outputs", blocks, "The same inputs through both sides.")
+        blocks.append(doc.Folded("Each output", (_outputs_table(found),), is_open=True))
+    return doc.Section("outputs", "Outputs", blocks, "The same inputs through both sides.")
 
 
 def _outputs_line(found: OutputDifference) -> str:
@@ -581,38 +604,22 @@ def _outputs_line(found: OutputDifference) -> str:
     return f"outputs: {', '.join(parts)}"
 
 
-def _outputs_table(found: OutputDifference) -> Table:
-    columns = [
-        Column("output"),
-        Column("shape"),
-        Column("largest error", "number"),
-        Column("of the largest value", "number"),
-        Column("SQNR", "number", "signal over noise: the larger, the closer"),
-        Column("top-1 agreement", "number", "rows whose largest value is in the same place"),
-        Column("equal whole numbers", "number"),
-        Column("note"),
-    ]
-    rows = [_output_row(place, each) for place, each in enumerate(found.outputs[:MOST_OUTPUTS])]
-    rest = len(found.outputs) - len(rows)
-    caption = f"{rest} more outputs are in the raw data" if rest else ""
-    return Table(columns, rows, caption, is_sortable=len(rows) > 1)
-
-
-def _output_row(place: int, each: ArrayDifference) -> list[Cell | str]:
-    return [
-        Cell(str(place), place),
-        "x".join(map(str, each.shape)) or "scalar",
-        _number(each.max_error, "{:.3g}"),
-        _number(each.max_relative_error, "{:.2g}"),
-        _number(each.sqnr_db, "{:.1f} dB"),
-        Cell(percent_text(each.top1_agreement), each.top1_agreement),
-        Cell(percent_text(each.equal_share), each.equal_share),
-        "identical" if each.is_identical else each.note,
-    ]
-
-
-def _number(value: float | None, pattern: str) -> Cell:
-    return Cell(UNKNOWN) if value is None else Cell(pattern.format(value), value)
+def _outputs_table(found: OutputDifference) -> doc.Table:
+    shown = list(enumerate(found.outputs[:MOST_OUTPUTS]))
+    rest = len(found.outputs) - len(shown)
+    return doc.table_of(
+        shown,
+        doc.column("output", lambda x: doc.Cell(str(x[0]), x[0])),
+        doc.column("shape", lambda x: "x".join(map(str, x[1].shape)) or "scalar"),
+        doc.number("largest error", lambda x: x[1].max_error, "{:.3g}".format),
+        doc.number("of the largest value", lambda x: x[1].max_relative_error, "{:.2g}".format),
+        doc.number("SQNR", lambda x: x[1].sqnr_db, "{:.1f} dB".format, OF_NOISE),
+        doc.number("top-1 agreement", lambda x: x[1].top1_agreement, percent_text, SAME_PLACE),
+        doc.number("equal whole numbers", lambda x: x[1].equal_share, percent_text),
+        doc.column("note", lambda x: "identical" if x[1].is_identical else x[1].note),
+        caption=f"{rest} more outputs are in the raw data" if rest else "",
+        is_sortable=len(shown) > 1,
+    )
 
 
 # ---------------------------------------------------------------- what is missing, what to doubt
@@ -657,10 +664,11 @@ def _notes_on_calls(comparison: Comparison) -> Iterator[str]:
     """Yield what to doubt about single calls, unless it was said about the whole already."""
     if comparison.calls is None:
         return
-    one, other = comparison.calls
-    for note in dict.fromkeys((*one.notes, *other.notes)):
-        if note in comparison.notes:
+    known = set(map(without_numbers, comparison.notes))
+    for note in dict.fromkeys(note for each in comparison.calls for note in each.notes):
+        if without_numbers(note) in known:
             continue
+        known.add(without_numbers(note))
         sides = [each.name for each in comparison.calls if note in each.notes]
         whose = f" of {sides[0]}" if len(sides) == 1 else ""
         yield f"single calls{whose}: {note}"
@@ -672,7 +680,7 @@ def _notes_on_calls(comparison: Comparison) -> Iterator[str]:
 BAND = 0.01
 
 
-def self_check_document(check: SelfCheck) -> Document:
+def self_check_document(check: SelfCheck) -> doc.Document:
     """Return how often identical code was called different, and what to believe from now on."""
     trials, alarms, floor = len(check.trials), check.false_alarms, _percent(check.floor)
     if alarms:
@@ -695,14 +703,14 @@ def self_check_document(check: SelfCheck) -> Document:
         (INCONCLUSIVE, f"{check.undecided} of {trials}"),
         ("largest difference", f"{_percent(check.largest_difference)}, of estimates"),
         ("noise", f"{_percent(check.reach)} from the estimate to the end of its interval"),
-        ("floor", f"{floor}; {use}"),
+        ("minimum effect", f"{floor}; {use}"),
         ("time", f"{seconds_text(check.median_seconds)} for one comparison"),
         ("kept", check.kept or f"no: {check.obstacle or 'it has no name that others know'}"),
     ]
     undecided = f"{check.undecided} of {trials} {INCONCLUSIVE}; " if check.undecided else ""
-    banner = Banner(verdict, f"{undecided}{believe}", tone="unknown" if alarms else "good")
-    return Document(
-        f"Self-check with {check.target}", banner, (plot, Facts(facts)), raw=check.to_dict()
+    banner = doc.Banner(verdict, f"{undecided}{believe}", tone="unknown" if alarms else "good")
+    return doc.Document(
+        f"Self-check with {check.target}", banner, (plot, doc.Facts(facts)), raw=check.to_dict()
     )
 
 

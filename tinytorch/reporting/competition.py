@@ -21,7 +21,6 @@ from tinytorch.competition.board import (
 )
 from tinytorch.competition.board import Mark as RecordMark
 from tinytorch.competition.board_files import to_csv, to_json
-from tinytorch.competition.entry import as_plain
 from tinytorch.competition.events import EVENTS, KEPT, LOST, Division, Event, Measure, tier_verdict
 from tinytorch.competition.judgement import (
     FASTER_BEYOND,
@@ -35,27 +34,10 @@ from tinytorch.competition.rules import Finding, Rule
 from tinytorch.competition.run_files import NOT_CHECKED, SEED_NOT_REVEALED, KeptRun
 from tinytorch.competition.signing import WHAT_TO_INSTALL
 from tinytorch.measure.estimate import FASTER, INCONCLUSIVE, SAME, SLOWER
+from tinytorch.reading import as_plain
+from tinytorch.reporting import document as doc
 from tinytorch.reporting.comparison import accuracy_line
 from tinytorch.reporting.comparison import score_text as accuracy_writer
-from tinytorch.reporting.document import (
-    Attachment,
-    Banner,
-    Block,
-    Bullets,
-    Cell,
-    Column,
-    Document,
-    Facts,
-    Folded,
-    Item,
-    Only,
-    Paragraph,
-    Row,
-    Section,
-    Table,
-    Tone,
-    TrendLine,
-)
 from tinytorch.reporting.forest_plot import ForestPlot, ForestRow
 from tinytorch.reporting.profiling_classics import show
 from tinytorch.reporting.quantities import (
@@ -68,21 +50,8 @@ from tinytorch.reporting.quantities import (
 )
 from tinytorch.reporting.terminal import render
 
-__all__ = [
-    "NOT_AFFILIATED",
-    "board_document",
-    "contest_text",
-    "findings_document",
-    "headline",
-    "judgement_document",
-    "plain",
-    "print_board",
-    "rules_document",
-    "score_text",
-]
-
 NOT_AFFILIATED = "This competition is not affiliated with MLCommons or its MLPerf benchmarks."
-TONES: dict[str, Tone] = {
+TONES: dict[str, doc.Tone] = {
     FASTER: "good",
     SLOWER: "bad",
     SAME: "neutral",
@@ -120,8 +89,8 @@ def _ends(score: Score) -> str:
     return f"{ratio_text(score.low)} to {ratio_text(score.high)}"
 
 
-def _score_cell(score: Score | None) -> Cell:
-    return Cell(score_text(score), score.value if score else None)
+def _score_cell(score: Score | None) -> doc.Cell:
+    return doc.Cell(score_text(score), score.value if score else None)
 
 
 def _moment(created_at: str) -> str:
@@ -141,20 +110,20 @@ def _techniques(names: Sequence[Any]) -> str:
 FACTS = ("team", "techniques", "heats", "round")
 
 
-def judgement_document(judgement: Judgement) -> Document:
+def judgement_document(judgement: Judgement) -> doc.Document:
     """Return what one run before the judge gave, the verdict first."""
     words, tone = headline(judgement)
     accuracy = "" if judgement.accuracy is None else accuracy_line(judgement.accuracy)
     facts = _run_facts(judgement)
     sections = [
-        Section("findings", "Findings", _findings(judgement.findings)),
-        Section("measures", "Against the reference", list(_measures(judgement))),
-        Section("techniques", "Ablation", _ablations(judgement), OF_ABLATIONS),
-        Section("run", "Run", (Facts(facts),)),
+        doc.Section("findings", "Findings", _findings(judgement.findings)),
+        doc.Section("measures", "Against the reference", list(_measures(judgement))),
+        doc.Section("techniques", "Ablation", _ablations(judgement), OF_ABLATIONS),
+        doc.Section("run", "Run", (doc.Facts(facts),)),
     ]
-    return Document(
+    return doc.Document(
         f"{judgement.event.title}: {plain(judgement.entry.team)}",
-        Banner(words, accuracy, tuple(each for each in facts if each[0] in FACTS), tone),
+        doc.Banner(words, accuracy, tuple(each for each in facts if each[0] in FACTS), tone),
         [each for each in sections if each.blocks],
         [plain(note) for note in judgement.notes],
         judgement.system,
@@ -164,7 +133,7 @@ def judgement_document(judgement: Judgement) -> Document:
     )
 
 
-def headline(judgement: Judgement) -> tuple[str, Tone]:
+def headline(judgement: Judgement) -> tuple[str, doc.Tone]:
     """Return what came of a run in one line, and the tone of that."""
     entry = judgement.entry
     where = contest_text(entry.event, entry.division, entry.tier)
@@ -190,7 +159,7 @@ def _why_no_score(judgement: Judgement) -> str:
     return "a measure that counts is missing, or is not above zero"
 
 
-def _measures(judgement: Judgement) -> Iterator[Block]:
+def _measures(judgement: Judgement) -> Iterator[doc.Block]:
     scores = _measure_scores(judgement)
     rows = [
         ForestRow(
@@ -211,15 +180,15 @@ def _measures(judgement: Judgement) -> Iterator[Block]:
         yield ForestPlot(rows, 0.0, BAND, sides=sides, title=title, about=about)
     if judgement.heats:
         columns = [
-            Column("median of the heats", least=12),
-            Column("reference", "number"),
-            Column("entry", "number"),
-            Column("score", "number", rank=2),
-            Column("what it is", rank=1, least=20, wraps=True),
+            doc.Column("median of the heats", least=12),
+            doc.Column("reference", "number"),
+            doc.Column("entry", "number"),
+            doc.Column("score", "number", rank=2),
+            doc.Column("what it is", rank=1, least=20, wraps=True),
         ]
         table = [_measure_row(judgement.heats, *each) for each in scores]
-        yield Table(columns, table, is_sortable=False)
-    yield Bullets(_missing_lines(judgement), "Not measured")
+        yield doc.Table(columns, table, is_sortable=False)
+    yield doc.Bullets(_missing_lines(judgement), "Not measured")
 
 
 def _measure_scores(judgement: Judgement) -> list[tuple[Measure, Score | None]]:
@@ -227,10 +196,12 @@ def _measure_scores(judgement: Judgement) -> list[tuple[Measure, Score | None]]:
     return [(each, score_of(judgement.heats, [each.name])) for each in measures]
 
 
-def _measure_row(heats: Sequence[Heat], measure: Measure, score: Score | None) -> list[Cell | str]:
+def _measure_row(
+    heats: Sequence[Heat], measure: Measure, score: Score | None
+) -> list[doc.Cell | str]:
     sides = ([heat.reference for heat in heats], [heat.entry for heat in heats])
     medians = [_median([each[measure.name] for each in s if measure.name in each]) for s in sides]
-    cells = [Cell(value_text(each, UNITS[measure.unit]), each) for each in medians]
+    cells = [doc.Cell(value_text(each, UNITS[measure.unit]), each) for each in medians]
     return [measure.name, *cells, _score_cell(score), measure.about]
 
 
@@ -241,11 +212,11 @@ def _median(values: Sequence[float]) -> float | None:
 OF_ABLATIONS = "The whole entry against the entry without the technique, in heats of their own."
 
 
-def _ablations(judgement: Judgement) -> list[Block]:
+def _ablations(judgement: Judgement) -> list[doc.Block]:
     columns = [
-        Column("technique", least=12),
-        Column("contributes", "number"),
-        Column("notes", rank=1, least=16, wraps=True),
+        doc.Column("technique", least=12),
+        doc.Column("contributes", "number"),
+        doc.Column("notes", rank=1, least=16, wraps=True),
     ]
     rows = []
     for each in judgement.ablations:
@@ -254,8 +225,8 @@ def _ablations(judgement: Judgement) -> list[Block]:
         if score is not None:
             said = {FASTER: "helps", SLOWER: "hurts"}.get(score.verdict, INCONCLUSIVE)
         cells = (plain(each.technique), _score_cell(score), plain(said))
-        rows.append(Row(cells, tone=TONES[score.verdict] if score else "unknown"))
-    return [Table(columns, rows)] if rows else []
+        rows.append(doc.Row(cells, tone=TONES[score.verdict] if score else "unknown"))
+    return [doc.Table(columns, rows)] if rows else []
 
 
 def _missing_lines(judgement: Judgement) -> list[str]:
@@ -319,31 +290,31 @@ def _raw_heats(heats: Sequence[Heat]) -> list[dict[str, object]]:
 # ---------------------------------------------------------------- findings
 
 
-def findings_document(findings: Sequence[Finding], *, about: str = "") -> Document:
+def findings_document(findings: Sequence[Finding], *, about: str = "") -> doc.Document:
     """Return findings with their rules and what to do; also says when there are none."""
     fatal = sum(each.is_fatal for each in findings)
     counts = [(fatal, "rule violation"), (len(findings) - fatal, "warning")]
     said = ", ".join(_counted(count, one) for count, one in counts if count)
-    tone: Tone = "bad" if fatal else "unknown" if findings else "good"
-    banner = Banner(said or "No rule violations found", tone=tone)
-    return Document(about, banner, _findings(findings))
+    tone: doc.Tone = "bad" if fatal else "unknown" if findings else "good"
+    banner = doc.Banner(said or "No rule violations found", tone=tone)
+    return doc.Document(about, banner, _findings(findings))
 
 
-def _findings(findings: Sequence[Finding]) -> list[Block]:
+def _findings(findings: Sequence[Finding]) -> list[doc.Block]:
     columns = [
-        Column("rule"),
-        Column("severity", rank=1),
-        Column("what was seen", least=20, wraps=True),
-        Column("what to do", least=20, wraps=True),
+        doc.Column("rule"),
+        doc.Column("severity", rank=1),
+        doc.Column("what was seen", least=20, wraps=True),
+        doc.Column("what to do", least=20, wraps=True),
     ]
     rows = [
-        Row(
+        doc.Row(
             (plain(each.rule), each.severity, plain(each.seen), plain(each.fix)),
             tone="bad" if each.is_fatal else "unknown",
         )
         for each in sorted(findings, key=lambda found: (not found.is_fatal, found.rule))
     ]
-    return [Table(columns, rows, is_sortable=False)] if rows else []
+    return [doc.Table(columns, rows, is_sortable=False)] if rows else []
 
 
 # ---------------------------------------------------------------- the rules and events
@@ -367,34 +338,36 @@ DIVISION_WORDS: Mapping[Division, str] = {
 
 def rules_document(
     rules: Sequence[Rule], *, events: Mapping[str, Event] | None = None, tiers: Sequence[float] = ()
-) -> Document:
+) -> doc.Document:
     """Return rules by chapter with what to do when one is broken, after the events and tiers."""
     parts = [_event_section(each) for each in (events or {}).values()]
     if tiers:
         shares = " or ".join(f"{100 * each:g}%" for each in tiers)
         kept = f"{shares} of the reference's accuracy has to be left"
-        facts = Facts([*DIVISION_WORDS.items(), ("tier", kept)])
-        parts.append(Section("divisions", "Divisions and tiers", (facts,)))
+        facts = doc.Facts([*DIVISION_WORDS.items(), ("tier", kept)])
+        parts.append(doc.Section("divisions", "Divisions and tiers", (facts,)))
     columns = [
-        Column("rule"),
-        Column("requirement", least=20, wraps=True),
-        Column("if not", least=20, wraps=True),
+        doc.Column("rule"),
+        doc.Column("requirement", least=20, wraps=True),
+        doc.Column("if not", least=20, wraps=True),
     ]
     for letter, title in CHAPTERS.items():
         rows = [(each.id, each.title, each.fix) for each in rules if each.id.startswith(letter)]
         if rows:
-            parts.append(Section(f"rules-{letter}", title, (Table(columns, rows),)))
-    return Document("", None, parts)
+            parts.append(doc.Section(f"rules-{letter}", title, (doc.Table(columns, rows),)))
+    return doc.Document("", None, parts)
 
 
-def _event_section(event: Event) -> Section:
-    columns = [Column("measure"), Column("what it is", least=20, wraps=True)]
+def _event_section(event: Event) -> doc.Section:
+    columns = [doc.Column("measure"), doc.Column("what it is", least=20, wraps=True)]
     rows = [
         (each.name, each.about + ("" if each.is_scored else ", not scored"))
         for each in event.measures
     ]
     title = f"{event.name}: {event.title}"
-    return Section(event.name, title, (Table(columns, rows, is_sortable=False),), event.about)
+    return doc.Section(
+        event.name, title, (doc.Table(columns, rows, is_sortable=False),), event.about
+    )
 
 
 # ---------------------------------------------------------------- boards
@@ -406,7 +379,7 @@ ABOUT: dict[BoardKind, str] = {
 }
 OF_SCORES = (
     "A score is how many times better than the reference, which ran in turns with the entry, with "
-    "a 95% interval over the heats of all runs. A shared rank (=): no difference is shown."
+    "a 95% interval over the heats of all runs. A shared rank (=): not distinguishable."
 )
 VERIFIED = "run by the organiser on the round's questions"
 UNVERIFIED = "as the teams report; not run by the organiser"
@@ -417,18 +390,18 @@ NOT_REVEALED = "not revealed yet"
 
 def board_document(
     board: Board, *, event: str | None = None, kinds: Sequence[BoardKind] = KINDS, name: str = ""
-) -> Document:
+) -> doc.Document:
     """Return the rankings of each contest, or of those of one event, and what they rest on."""
     numbered = list(enumerate(board.contests, 1))
     chosen = [(n, each) for n, each in numbered if event in (None, each.contest.event)]
-    blocks: list[Block] = []
+    blocks: list[doc.Block] = []
     if chosen:
         rows = [_overview_row(each, f"contest-{n}") for n, each in chosen]
         about = "Who is ahead in speed: all that share the first rank. Tiers are apart."
-        overview = (Table(OVERVIEW, rows), Paragraph(OF_SCORES, "faint"))
-        blocks = [Section("overview", "Overview", overview, about)]
+        overview = (doc.Table(OVERVIEW, rows), doc.Paragraph(OF_SCORES, "faint"))
+        blocks = [doc.Section("overview", "Overview", overview, about)]
     blocks += [_contest(each, f"contest-{n}", kinds) for n, each in chosen]
-    return Document(
+    return doc.Document(
         f"TinyTorch competition: {plain(name)}" if name else "TinyTorch competition",
         _banner(board, event),
         [*blocks, *_foundations(board)],
@@ -441,7 +414,7 @@ def print_board(board: Board, kind: BoardKind = "speed", *, event: str | None = 
     show(render(board_document(board, event=event, kinds=(kind,))))
 
 
-def _banner(board: Board, event: str | None) -> Banner:
+def _banner(board: Board, event: str | None) -> doc.Banner:
     runs = [each for each in board.runs if event in (None, each.judgement.entry.event)]
     teams = {run.judgement.entry.team for run in runs}
     verified = sum(run.is_verified for run in runs)
@@ -457,25 +430,27 @@ def _banner(board: Board, event: str | None) -> Banner:
     )
     if not teams:
         where = f" of {_event_title(event)}" if event else ""
-        return Banner(f"No runs{where} yet", "Submit an entry to be the first.", facts, "unknown")
+        return doc.Banner(
+            f"No runs{where} yet", "Submit an entry to be the first.", facts, "unknown"
+        )
     sentence = "Every run counts; there is no best-of."
     if not_checked:
         sentence += f" {_counted(not_checked, 'signature')} not checked, and not counted; "
         sentence += f"{WHAT_TO_INSTALL}."
-    return Banner(f"{_counted(len(teams), 'team')} on the board", sentence, facts)
+    return doc.Banner(f"{_counted(len(teams), 'team')} on the board", sentence, facts)
 
 
 OVERVIEW = (
-    Column("contest", least=20),
-    Column("ahead", least=12),
-    Column("score"),
-    Column("status", rank=1),
-    Column("ranked", "number", rank=2),
-    Column("not ranked", "number", rank=2),
+    doc.Column("contest", least=20),
+    doc.Column("ahead", least=12),
+    doc.Column("score"),
+    doc.Column("status", rank=1),
+    doc.Column("ranked", "number", rank=2),
+    doc.Column("not ranked", "number", rank=2),
 )
 
 
-def _overview_row(found: ContestBoard, anchor: str) -> list[Cell | str]:
+def _overview_row(found: ContestBoard, anchor: str) -> list[doc.Cell | str]:
     where = found.contest
     name = contest_text(where.event, where.division, where.tier)
     ranking = found.verified if found.verified.speed else found.unverified
@@ -483,19 +458,19 @@ def _overview_row(found: ContestBoard, anchor: str) -> list[Cell | str]:
     first = [each for each in ranking.speed if each.rank == 1]
     status = "verified" if ranking is found.verified else "unverified"
     return [
-        Cell(name, name, anchor=anchor),
+        doc.Cell(name, name, anchor=anchor),
         ", ".join(plain(each.standing.team) for each in first) or "no valid run",
         score_text(first[0].score) if first else UNKNOWN,
         status if first else "",
-        Cell(str(count), count),
-        Cell(str(len(found.refused)), len(found.refused)),
+        doc.Cell(str(count), count),
+        doc.Cell(str(len(found.refused)), len(found.refused)),
     ]
 
 
 # ---------------------------------------------------------------- one contest
 
 
-def _contest(found: ContestBoard, anchor: str, kinds: Sequence[BoardKind]) -> Section:
+def _contest(found: ContestBoard, anchor: str, kinds: Sequence[BoardKind]) -> doc.Section:
     where = found.contest
     parts = (
         ("verified", "Verified", _ranking(found.verified, kinds), VERIFIED),
@@ -503,23 +478,23 @@ def _contest(found: ContestBoard, anchor: str, kinds: Sequence[BoardKind]) -> Se
         ("not-checked", "Signature not checked", _unchecked(found.not_checked), NOT_CHECKED_HERE),
         ("not-ranked", "Not ranked", _refused(found.refused), ""),
     )
-    sections: list[Block] = [
-        Section(f"{anchor}-{name}", title, blocks, about)
+    sections: list[doc.Block] = [
+        doc.Section(f"{anchor}-{name}", title, blocks, about)
         for name, title, blocks, about in parts
         if blocks
     ]
     if not (found.verified.speed or found.unverified.speed or found.not_checked):
-        sections.insert(0, Paragraph("No valid run yet.", "unknown"))
-    return Section(anchor, contest_text(where.event, where.division, where.tier), sections)
+        sections.insert(0, doc.Paragraph("No valid run yet.", "unknown"))
+    return doc.Section(anchor, contest_text(where.event, where.division, where.tier), sections)
 
 
-def _ranking(ranking: Ranking, kinds: Sequence[BoardKind]) -> list[Block]:
+def _ranking(ranking: Ranking, kinds: Sequence[BoardKind]) -> list[doc.Block]:
     if not ranking.speed:
         return []
     tables = [table for kind in kinds for table in TABLES[kind](ranking.table(kind))]
     if "speed" not in kinds:
         return [*tables]
-    return [Only(("html",), (_forest(ranking.speed),)), *tables, *_records(ranking.history)]
+    return [doc.Only(("html",), (_forest(ranking.speed),)), *tables, *_records(ranking.history)]
 
 
 def _forest(places: Sequence[Place]) -> ForestPlot:
@@ -546,55 +521,62 @@ def _ranks(places: Sequence[Place]) -> list[str]:
 def _table(
     kind: BoardKind,
     places: Sequence[Place],
-    columns: Sequence[Column],
-    cells: Callable[[Place], Sequence[Cell | str]],
-) -> Table:
+    columns: Sequence[doc.Column],
+    cells: Callable[[Place], Sequence[doc.Cell | str]],
+) -> doc.Table:
     """Return a ranking; each row begins with rank, team, score and interval."""
     heads = [
-        Column("rank", "number"),
-        Column("team", least=16),
-        Column(kind, "bar"),
-        Column("95% interval" if kind != "innovation" else "at least to at most", rank=1),
+        doc.Column("rank", "number"),
+        doc.Column("team", least=16),
+        doc.Column(kind, "bar"),
+        doc.Column("95% interval" if kind != "innovation" else "at least to at most", rank=1),
     ]
     most = max(place.score.value for place in places)
     rows = []
     for rank, place in zip(_ranks(places), places, strict=True):
         entry, score = place.standing.entry, place.score
-        head: tuple[Cell | str, ...] = (
-            Cell(rank, place.rank),
-            Cell(plain(entry.team), title=f"entry {entry.sha256[:SHORT_HASH]}"),
-            Cell(ratio_text(score.value), score.value, bar=score.value / most),
-            Cell(_ends(score), score.low),
+        head: tuple[doc.Cell | str, ...] = (
+            doc.Cell(rank, place.rank),
+            doc.Cell(_team(place.standing), title=f"entry {entry.sha256[:SHORT_HASH]}"),
+            doc.Cell(ratio_text(score.value), score.value, bar=score.value / most),
+            doc.Cell(_ends(score), score.low),
         )
         rows.append((*head, *cells(place)))
-    return Table([*heads, *columns], rows, f"{kind}: {ABOUT[kind]}")
+    return doc.Table([*heads, *columns], rows, f"{kind}: {ABOUT[kind]}")
 
 
-def _speed(places: Sequence[Place]) -> list[Table]:
+def _team(standing: Standing) -> str:
+    """Return who stands there; that code ran without a sandbox is said in every table."""
+    return plain(standing.team) + (" (unconfined)" if standing.is_unconfined else "")
+
+
+def _speed(places: Sequence[Place]) -> list[doc.Table]:
     columns = [
-        Column("verdict", rank=1),
-        Column("accuracy", "number", "of the last run, on the questions that were timed", rank=2),
-        Column(
+        doc.Column("verdict", rank=1),
+        doc.Column(
+            "accuracy", "number", "of the last run, on the questions that were timed", rank=2
+        ),
+        doc.Column(
             "peak memory", "number", "median over the heats of the growth of the process", rank=4
         ),
-        Column("runs (heats)", "number", "valid runs, all of which count, and heats", rank=3),
-        Column("techniques", rank=5, least=10),
-        Column("last run", rank=8),
-        Column("notes", rank=7, least=16, wraps=True),
+        doc.Column("runs (heats)", "number", "valid runs, all of which count, and heats", rank=3),
+        doc.Column("techniques", rank=5, least=10),
+        doc.Column("last run", rank=8),
+        doc.Column("notes", rank=7, least=16, wraps=True),
     ]
     return [_table("speed", places, columns, _speed_cells)]
 
 
-def _speed_cells(place: Place) -> list[Cell | str]:
+def _speed_cells(place: Place) -> list[doc.Cell | str]:
     standing, accuracy = place.standing, place.standing.accuracy
     return [
-        Cell(place.score.verdict, tone=TONES[place.score.verdict]),
-        Cell(_accuracy_text(accuracy), accuracy.candidate_mean if accuracy else None),
-        Cell(bytes_text(standing.peak_bytes), standing.peak_bytes),
-        Cell(f"{_runs_text(standing)} ({len(standing.heats)})", len(standing.heats)),
+        doc.Cell(place.score.verdict, tone=TONES[place.score.verdict]),
+        doc.Cell(_accuracy_text(accuracy), accuracy.candidate_mean if accuracy else None),
+        doc.Cell(bytes_text(standing.peak_bytes), standing.peak_bytes),
+        doc.Cell(f"{_runs_text(standing)} ({len(standing.heats)})", len(standing.heats)),
         _techniques(standing.entry.techniques),
         date_text(standing.created_at),
-        Cell("; ".join(_standing_notes(place)), tone="unknown"),
+        doc.Cell("; ".join(_standing_notes(place)), tone="unknown"),
     ]
 
 
@@ -615,6 +597,8 @@ def _standing_notes(place: Place) -> list[str]:
         notes.append("seed not revealed yet")
     if not standing.do_runs_agree:
         notes.append("its runs differ by more than chance")
+    if standing.is_unconfined:
+        notes.append("its code ran without a sandbox")
     if standing.refused:
         notes.append(f"{standing.refused} of its runs not valid")
     if place.innovation.is_capped:
@@ -624,40 +608,42 @@ def _standing_notes(place: Place) -> list[str]:
     return notes
 
 
-def _innovation(places: Sequence[Place]) -> list[Table]:
-    columns = [Column("notes", rank=2, least=16, wraps=True)]
+def _innovation(places: Sequence[Place]) -> list[doc.Table]:
+    columns = [doc.Column("notes", rank=2, least=16, wraps=True)]
     found = [
         _table(
             "innovation",
             places,
             columns,
-            lambda place: [Cell(_cap_text(place.innovation), tone="unknown")],
+            lambda place: [doc.Cell(_cap_text(place.innovation), tone="unknown")],
         )
     ]
     credits = [row for place in places for row in _credit_rows(place)]
     if credits:
         named = [
-            Column("team", least=16),
-            Column("technique", least=12),
-            Column("contributes", "number"),
-            Column("others without it", "number", "teams with a verified entry in this event", 2),
-            Column("helps elsewhere", rank=3),
-            Column("credit", "number", rank=1),
+            doc.Column("team", least=16),
+            doc.Column("technique", least=12),
+            doc.Column("contributes", "number"),
+            doc.Column(
+                "others without it", "number", "teams with a verified entry in this event", 2
+            ),
+            doc.Column("helps elsewhere", rank=3),
+            doc.Column("credit", "number", rank=1),
         ]
-        found.append(Table(named, credits, "what each technique counts"))
+        found.append(doc.Table(named, credits, "what each technique counts"))
     return found
 
 
-def _credit_rows(place: Place) -> Iterator[list[Cell | str]]:
+def _credit_rows(place: Place) -> Iterator[list[doc.Cell | str]]:
     for credit in place.innovation.credits:
         found = credit.contribution
         yield [
             plain(place.standing.team),
             plain(credit.technique),
-            Cell(score_text(found) if found else "not measured", found.low if found else None),
-            Cell(f"{credit.without_it} of {credit.others}", credit.rarity),
+            doc.Cell(score_text(found) if found else "not measured", found.low if found else None),
+            doc.Cell(f"{credit.without_it} of {credit.others}", credit.rarity),
             "yes" if credit.helps_elsewhere else "no",
-            Cell(ratio_text(math.exp(credit.value)), credit.value),
+            doc.Cell(ratio_text(math.exp(credit.value)), credit.value),
         ]
 
 
@@ -668,53 +654,53 @@ def _cap_text(innovation: Innovation) -> str:
     return f"capped by its speed: the credits come to {ratio_text(innovation.uncapped)}"
 
 
-def _composite(places: Sequence[Place]) -> list[Table]:
-    columns = [Column("speed", "number", rank=2), Column("innovation", "number", rank=2)]
-    columns.append(Column("notes", rank=3, least=16, wraps=True))
+def _composite(places: Sequence[Place]) -> list[doc.Table]:
+    columns = [doc.Column("speed", "number", rank=2), doc.Column("innovation", "number", rank=2)]
+    columns.append(doc.Column("notes", rank=3, least=16, wraps=True))
     return [_table("composite", places, columns, _composite_cells)]
 
 
-def _composite_cells(place: Place) -> list[Cell | str]:
+def _composite_cells(place: Place) -> list[doc.Cell | str]:
     speed, innovation = place.standing.score.value, place.innovation
     return [
-        Cell(ratio_text(speed), speed),
-        Cell(ratio_text(innovation.value), innovation.value),
-        Cell("innovation capped by its speed" if innovation.is_capped else "", tone="unknown"),
+        doc.Cell(ratio_text(speed), speed),
+        doc.Cell(ratio_text(innovation.value), innovation.value),
+        doc.Cell("innovation capped by its speed" if innovation.is_capped else "", tone="unknown"),
     ]
 
 
-TABLES: Mapping[BoardKind, Callable[[Sequence[Place]], list[Table]]] = {
+TABLES: Mapping[BoardKind, Callable[[Sequence[Place]], list[doc.Table]]] = {
     "speed": _speed,
     "innovation": _innovation,
     "composite": _composite,
 }
 
 
-def _records(marks: Sequence[RecordMark]) -> Iterator[Block]:
+def _records(marks: Sequence[RecordMark]) -> Iterator[doc.Block]:
     """Yield who holds the record, and who held it from when; from two on, also as a chart."""
     if not marks:
         return
     last = marks[-1]
     since = f"{plain(last.team)} since {_moment(last.created_at)}, {score_text(last.score)}"
-    yield Paragraph(f"record: {since}", "faint")
+    yield doc.Paragraph(f"record: {since}", "faint")
     columns = [
-        Column("since"),
-        Column("team"),
-        Column("score then", "number"),
-        Column("95% interval"),
-        Column("entry", "code"),
+        doc.Column("since"),
+        doc.Column("team"),
+        doc.Column("score then", "number"),
+        doc.Column("95% interval"),
+        doc.Column("entry", "code"),
     ]
     rows = [
         (
             date_text(mark.created_at),
             plain(mark.team),
-            Cell(ratio_text(mark.score.value), mark.score.value),
+            doc.Cell(ratio_text(mark.score.value), mark.score.value),
             _ends(mark.score),
             mark.entry_sha256[:SHORT_HASH],
         )
         for mark in reversed(marks)
     ]
-    chart = TrendLine(
+    chart = doc.TrendLine(
         [mark.score.value for mark in marks],
         "x",
         [(mark.score.low, mark.score.high) for mark in marks],
@@ -727,14 +713,14 @@ def _records(marks: Sequence[RecordMark]) -> Iterator[Block]:
         about="A new one needs its whole interval above the former score.",
     )
     charts = [chart] if len(marks) > 1 else []
-    yield Folded("Records", (*charts, Table(columns, rows)), is_open=True)
+    yield doc.Folded("Records", (*charts, doc.Table(columns, rows)), is_open=True)
 
 
 # ---------------------------------------------------------------- who is not ranked
 
 
-def _unchecked(runs: Sequence[KeptRun]) -> list[Block]:
-    columns = [Column("team"), Column("score of the run"), Column("when"), RECORD]
+def _unchecked(runs: Sequence[KeptRun]) -> list[doc.Block]:
+    columns = [doc.Column("team"), doc.Column("score of the run"), doc.Column("when"), RECORD]
     rows = [
         (
             plain(run.judgement.entry.team),
@@ -744,28 +730,28 @@ def _unchecked(runs: Sequence[KeptRun]) -> list[Block]:
         )
         for run in runs
     ]
-    return [Table(columns, rows)] if rows else []
+    return [doc.Table(columns, rows)] if rows else []
 
 
-def _refused(refused: Sequence[RefusedRun]) -> list[Block]:
+def _refused(refused: Sequence[RefusedRun]) -> list[doc.Block]:
     columns = [
-        Column("team", least=16),
-        Column("why", least=12, wraps=True),
-        Column("what was seen", rank=1, least=20, wraps=True),
-        Column("what to do", rank=4, least=20, wraps=True),
-        Column("status", rank=3),
-        Column("when", rank=2),
+        doc.Column("team", least=16),
+        doc.Column("why", least=12, wraps=True),
+        doc.Column("what was seen", rank=1, least=20, wraps=True),
+        doc.Column("what to do", rank=4, least=20, wraps=True),
+        doc.Column("status", rank=3),
+        doc.Column("when", rank=2),
         RECORD,
     ]
-    return [Table(columns, [_refused_row(each) for each in refused])] if refused else []
+    return [doc.Table(columns, [_refused_row(each) for each in refused])] if refused else []
 
 
-def _refused_row(refused: RefusedRun) -> list[Cell | str]:
+def _refused_row(refused: RefusedRun) -> list[doc.Cell | str]:
     judgement = refused.run.judgement
     found = [each for each in judgement.findings if each.is_fatal]
     return [
         plain(judgement.entry.team),
-        Cell(plain(refused.reason), tone="bad"),
+        doc.Cell(plain(refused.reason), tone="bad"),
         "; ".join(f"{plain(each.rule)}: {plain(each.seen)}" for each in found),
         "; ".join(plain(each.fix) for each in found),
         refused.run.status,
@@ -774,34 +760,38 @@ def _refused_row(refused: RefusedRun) -> list[Cell | str]:
     ]
 
 
-RECORD = Column("record", "code", rank=5)
+RECORD = doc.Column("record", "code", rank=5)
 
 
-def _record(run: KeptRun) -> Cell:
-    return Cell(run.sha256[:SHORT_HASH], title=plain(run.path))
+def _record(run: KeptRun) -> doc.Cell:
+    return doc.Cell(run.sha256[:SHORT_HASH], title=plain(run.path))
 
 
 # ---------------------------------------------------------------- what a board rests on
 
 
-def _foundations(board: Board) -> Iterator[Section]:
+def _foundations(board: Board) -> Iterator[doc.Section]:
     """Yield rounds, files that do not count, all runs, and the files to compute with."""
     if board.rounds:
-        yield Section("rounds", "Rounds", (_rounds(board),), OF_ROUNDS)
+        yield doc.Section("rounds", "Rounds", (_rounds(board),), OF_ROUNDS)
     if board.damaged:
-        items = [Item(plain(each.path), (plain(each.reason),)) for each in board.damaged]
-        yield Section("damaged", "Files that do not count", (Bullets(items, tone="unknown"),))
+        items = [doc.Item(plain(each.path), (plain(each.reason),)) for each in board.damaged]
+        yield doc.Section(
+            "damaged", "Files that do not count", (doc.Bullets(items, tone="unknown"),)
+        )
     if board.runs:
-        table = Table(RUNS, [_run_row(each) for each in board.runs[::-1]])
+        table = doc.Table(RUNS, [_run_row(each) for each in board.runs[::-1]])
         count = len(board.runs)
-        folded = Folded(_counted(count, "run"), (table,), count <= FEW_RUNS)
+        folded = doc.Folded(_counted(count, "run"), (table,), count <= FEW_RUNS)
         about = "Every run that was stored, the newest first. There is no best-of."
-        yield Section("runs", "All runs", (folded,), about)
+        yield doc.Section("runs", "All runs", (folded,), about)
     files = (
-        Attachment("board.csv", to_csv(board), "text/csv", "CSV: a row for each standing"),
-        Attachment("board.json", to_json(board), "application/json", "JSON: everything"),
+        doc.Attachment("board.csv", to_csv(board), "text/csv", "CSV: a row for each standing"),
+        doc.Attachment("board.json", to_json(board), "application/json", "JSON: everything"),
     )
-    yield Section("files", "Files", files, "The data of this page; both files are inside of it.")
+    yield doc.Section(
+        "files", "Files", files, "The data of this page; both files are inside of it."
+    )
 
 
 OF_ROUNDS = (
@@ -810,39 +800,39 @@ OF_ROUNDS = (
 )
 
 
-def _rounds(board: Board) -> Table:
+def _rounds(board: Board) -> doc.Table:
     columns = [
-        Column("round", least=12),
-        Column("since", rank=2),
-        Column("commitment", "code", least=SHORT_HASH),
-        Column("seed", "code", rank=1, least=len(NOT_REVEALED)),
+        doc.Column("round", least=12),
+        doc.Column("since", rank=2),
+        doc.Column("commitment", "code", least=SHORT_HASH),
+        doc.Column("seed", "code", rank=1, least=len(NOT_REVEALED)),
     ]
     rows = [
         (
             plain(each.name),
             date_text(each.created_at) if each.created_at else UNKNOWN,
             each.commitment,
-            each.seed or Cell(NOT_REVEALED, tone="unknown"),
+            each.seed or doc.Cell(NOT_REVEALED, tone="unknown"),
         )
         for each in board.rounds
     ]
-    return Table(columns, rows)
+    return doc.Table(columns, rows)
 
 
 RUNS = (
-    Column("when"),
-    Column("team"),
-    Column("contest"),
-    Column("score", "number"),
-    Column("status"),
-    Column("findings"),
-    Column("round"),
-    Column("signed"),
+    doc.Column("when"),
+    doc.Column("team"),
+    doc.Column("contest"),
+    doc.Column("score", "number"),
+    doc.Column("status"),
+    doc.Column("findings"),
+    doc.Column("round"),
+    doc.Column("signed"),
     RECORD,
 )
 
 
-def _run_row(run: KeptRun) -> list[Cell | str]:
+def _run_row(run: KeptRun) -> list[doc.Cell | str]:
     found = run.judgement
     entry = found.entry
     rules = sorted({plain(each.rule) for each in found.findings if each.is_fatal})
@@ -852,9 +842,9 @@ def _run_row(run: KeptRun) -> list[Cell | str]:
         plain(entry.team),
         contest_text(entry.event, entry.division, entry.tier),
         _score_cell(found.score),
-        Cell(run.status, tone="" if run.is_verified else "unknown"),
-        Cell(", ".join(rules), tone="bad"),
+        doc.Cell(run.status, tone="" if run.is_verified else "unknown"),
+        doc.Cell(", ".join(rules), tone="bad"),
         plain(found.round_name),
-        Cell(signed, title=plain(run.signer)),
+        doc.Cell(signed, title=plain(run.signer)),
         _record(run),
     ]

@@ -3,10 +3,14 @@
 To convert a result, write one builder in `reporting/<result>.py` and name it in `BUILDERS`::
 
     def sweep_document(sweep: Sweep, *, name: str = "") -> Document:
-        columns = [Column("batch"), Column("time", "number"), Column("host", rank=2)]
-        rows = [(str(each.batch), Cell(seconds_text(each.s), each.s), each.host) for each in sweep]
+        table = table_of(
+            sweep,
+            number("batch", lambda each: each.batch, str),
+            number("time", lambda each: each.s, seconds_text),
+            column("host", lambda each: each.host, rank=2),
+        )
         chart = TrendLine(sweep.times, unit="s", title="Time by batch.")
-        part = Section("speed", "Speed", (chart, Table(columns, rows)), about="Median of 9.")
+        part = Section("speed", "Speed", (chart, table), about="Median of 9.")
         banner = Banner("faster", "1.31x (1.28x to 1.35x)", tone="good")
         return Document(f"Sweep {name}", banner, (part,), sweep.notes, raw=sweep.to_dict())
 
@@ -16,6 +20,7 @@ know the classes here only. Their rules, so that a builder rarely asks which med
 - The verdict comes first everywhere. `Banner.facts` repeat tables, hence only the page has them.
 - Tables leave out columns that say nothing; narrow terminals also those with the highest `rank`.
 - `Folded` is for a second look: the terminal leaves it out. `Only` marks blocks for some media.
+- A terminal shows `Document.brief` where there is one, and the rest with ``--verbose``.
 - Charts hold numbers. A new kind is a subclass of `Chart`, and a row in `CHARTS` of terminal.py
   and html/page.py; a terminal leaves out kinds that have no row there.
 - `Document.notes`, `environment` and `raw` are the appendix of the page; notes end the others.
@@ -24,9 +29,11 @@ know the classes here only. Their rules, so that a builder rarely asks which med
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib import import_module
+from itertools import count, product
+from string import ascii_uppercase
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -36,47 +43,6 @@ from tinytorch.errors import SettingError
 from tinytorch.measure.environment import Environment
 from tinytorch.measure.estimate import Estimate
 from tinytorch.reporting.quantities import HEADROOM, UNKNOWN, Mark, without_numbers
-
-__all__ = [
-    "BUILDERS",
-    "Attachment",
-    "Banner",
-    "Beside",
-    "Block",
-    "Bullets",
-    "Cell",
-    "Chart",
-    "Code",
-    "Column",
-    "Distribution",
-    "Document",
-    "Facts",
-    "Folded",
-    "Item",
-    "Link",
-    "LogPlot",
-    "MarginPlot",
-    "Only",
-    "Paragraph",
-    "ParetoPlot",
-    "ParetoPoint",
-    "Picture",
-    "Pictures",
-    "Preformatted",
-    "Row",
-    "Run",
-    "RunOrder",
-    "Section",
-    "Strong",
-    "Table",
-    "Tone",
-    "TrendLine",
-    "Words",
-    "document_of",
-    "notes_once",
-    "open_rows",
-    "plain_text",
-]
 
 Medium = Literal["terminal", "markdown", "html"]
 Tone = Literal["", "good", "bad", "warning", "unknown", "neutral", "faint", "hot", "total"]
@@ -103,10 +69,18 @@ class Strong:
 
 @dataclass(frozen=True)
 class Link:
-    """Words that lead to a section of the page by its anchor; plain text elsewhere."""
+    """Words that lead to a section of the page by its anchor; plain text elsewhere.
+
+    With a `page` they lead to that file beside this one.
+    """
 
     text: str
-    anchor: str
+    anchor: str = ""
+    page: str = ""
+
+    @property
+    def target(self) -> str:
+        return f"{self.page}#{self.anchor}" if self.anchor else self.page
 
 
 Piece: TypeAlias = str | Code | Strong | Link
@@ -146,6 +120,11 @@ class Bullets:
     items: Sequence[Words | Item]
     title: str = ""
     tone: Tone = ""
+
+    @property
+    def whole_items(self) -> list[Item]:
+        """The items, each with what stands below it."""
+        return [each if isinstance(each, Item) else Item(each) for each in self.items]
 
 
 @dataclass(frozen=True)
@@ -201,8 +180,8 @@ class Cell:
 
     `sort` is what rows are ordered by, where `text` is not: the number behind ``2.69 ms``. None in
     a column of numbers means unknown, which stands last in either order. `bar` is a share between
-    0 and 1, `title` is shown by pointing at it. `anchor` links to a section, `trend` is drawn as a
-    small line instead of the text.
+    0 and 1, `title` is shown by pointing at it. `anchor` links to a section, `page` to a file
+    beside this one, `trend` is drawn as a small line instead of the text.
     """
 
     text: str
@@ -212,6 +191,7 @@ class Cell:
     title: str = ""
     anchor: str = ""
     trend: Sequence[float] = ()
+    page: str = ""
 
     @property
     def is_empty(self) -> bool:
@@ -260,6 +240,53 @@ class Table:
         return [self.columns[place] for place in places], chosen
 
 
+def walked(table: Table) -> tuple[list[Column], list[tuple[Row, int]]]:
+    """Return the columns that say something, and the rows that are open with their depths."""
+    columns, rows = table.filled()
+    shown = list(open_rows(rows))
+    return columns, list(zip(shown, depths(shown), strict=True))
+
+
+Field: TypeAlias = tuple[Column, Callable[[Any], Cell | str]]
+"""A column, and what stands in it for an item."""
+
+
+def table_of(
+    items: Iterable[Any],
+    *fields: Field,
+    caption: str = "",
+    is_sortable: bool = True,
+    tone: Callable[[Any], Tone] | None = None,
+) -> Table:
+    """Return a table with a row for each item; `tone` is that of its row."""
+    cells = [(item, [show(item) for _, show in fields]) for item in items]
+    rows = [line if tone is None else Row(line, tone=tone(item)) for item, line in cells]
+    return Table([column for column, _ in fields], rows, caption, is_sortable)
+
+
+def column(
+    title: str, show: Callable[[Any], Cell | str], kind: Kind = "text", about: str = "", **rest: Any
+) -> Field:
+    """Return a column with what it shows of an item; `rest` are other fields of Column."""
+    return Column(title, kind, about, **rest), show
+
+
+def number(
+    title: str,
+    read: Callable[[Any], float | None],
+    write: Callable[[Any], str],
+    about: str = "",
+    **rest: Any,
+) -> Field:
+    """Return a column of numbers: read from an item, written, and sorted by."""
+
+    def show(item: Any) -> Cell:
+        value = read(item)
+        return Cell(UNKNOWN if value is None else write(value), value)
+
+    return Column(title, "number", about, **rest), show
+
+
 def depths(rows: Iterable[Row]) -> list[int]:
     """Return how deep each row stands in the tree; a parent comes before its children."""
     known: dict[str, int] = {}
@@ -295,6 +322,11 @@ class Chart:
 
     title: str = ""
     about: str = ""
+
+    @property
+    def heading(self) -> str:
+        """Title and explanation in one line, as letters and Markdown have them."""
+        return " ".join(filter(None, (self.title, self.about)))
 
 
 @dataclass(frozen=True)
@@ -362,7 +394,7 @@ class Distribution(Chart):
 
 @dataclass(frozen=True)
 class LogPlot(Chart):
-    """Marks over two logarithmic axes, and the line of a law; made of letters on pages as well."""
+    """Marks over two logarithmic axes, and the line of a law."""
 
     marks: Sequence[Mark]
     x_unit: str = ""
@@ -385,13 +417,23 @@ class MarginPlot(Chart):
 
 @dataclass(frozen=True)
 class ParetoPoint:
-    """One candidate; `tone` may also be a class of a series, such as series-2."""
+    """One candidate; `tone` may also be a class of a series, such as series-2.
+
+    `letter` is what the document calls it elsewhere, if it does.
+    """
 
     name: str
     x: Estimate
     y: Estimate
     is_on_front: bool = False
     tone: str = "neutral"
+    letter: str = ""
+
+
+def letters() -> Iterator[str]:
+    """Yield names for points of a picture: A to Z, then AA."""
+    for count_of in count(1):
+        yield from map("".join, product(ascii_uppercase, repeat=count_of))
 
 
 @dataclass(frozen=True)
@@ -452,12 +494,17 @@ class Beside:
     blocks: Sequence[Block]
 
 
+def inside(block: Folded | Only | Beside, medium: Medium) -> Sequence[Block]:
+    """Return what a medium shows of the blocks inside of another."""
+    return block.blocks if isinstance(block, Beside) or medium in block.media else ()
+
+
 @dataclass(frozen=True)
 class Section:
     """A part with a title; `about` says how to read it, `anchor` names it in links.
 
-    A section with a tone, inside of another, is a card on the page. Markdown folds away what
-    `is_detail`.
+    A section with a tone, inside of another, is a card on the page, which opens. Markdown folds
+    away what `is_detail`.
     """
 
     anchor: str
@@ -483,7 +530,7 @@ class Banner:
 
     verdict: str
     sentence: str = ""
-    facts: tuple[tuple[str, str], ...] = ()
+    facts: tuple[tuple[str, Words], ...] = ()
     tone: Tone = "neutral"
 
 
@@ -491,7 +538,10 @@ class Banner:
 class Document:
     """Everything that a result shows, in order.
 
-    `notes` say what to doubt about all of it. `raw` can be saved from the page as `file_name`.
+    `brief` is what a terminal shows of it unless asked for everything: the few blocks that answer
+    the question, in ten to fifteen lines with verdict and notes. `notes` say what to doubt about
+    all of it, and those in `minor`, at their end, how it was measured. `raw` can be saved from the
+    page as `file_name`.
     """
 
     title: str
@@ -502,6 +552,8 @@ class Document:
     raw: Mapping[str, Any] = field(default_factory=dict)
     file_name: str = "tinytorch-report.json"
     subtitle: str = ""
+    brief: Sequence[Block] = ()
+    minor: Collection[str] = ()
 
 
 # ---------------------------------------------------------------- notes about several things
@@ -534,6 +586,7 @@ BUILDERS = {
         "tinytorch.reporting.benchmarking_classics:performances_document"
     ),
     "tinytorch.benchmarking.suite_run.EntryOutcome": "tinytorch.reporting.suite:suite_document",
+    "tinytorch.benchmarking.sweep.SweepResult": "tinytorch.reporting.sweep:sweep_document",
     "tinytorch.comparison.comparison.Comparison": (
         "tinytorch.reporting.comparison:comparison_document"
     ),
@@ -544,27 +597,28 @@ BUILDERS = {
     "tinytorch.competition.judgement.Judgement": (
         "tinytorch.reporting.competition:judgement_document"
     ),
+    "tinytorch.learning.checking.LabChecked": "tinytorch.reporting.learning:checked_document",
+    "tinytorch.learning.exercise.Bars": "tinytorch.reporting.learning:bars_document",
+    "tinytorch.learning.exercise.Growth": "tinytorch.reporting.learning:growth_document",
+    "tinytorch.learning.exercise.Histogram": "tinytorch.reporting.learning:histogram_document",
+    "tinytorch.learning.exercise.Roof": "tinytorch.reporting.learning:roof_document",
+    "tinytorch.learning.exercise.Outcome": "tinytorch.reporting.learning:outcome_document",
+    "tinytorch.learning.progress.Overview": "tinytorch.reporting.learning:overview_document",
+    "tinytorch.monitoring.snapshot.Snapshot": "tinytorch.reporting.monitor:monitor_document",
     "tinytorch.profiling.profile.Profile": "tinytorch.reporting.profile:profile_document",
     "tinytorch.profiling.size_scaling.SizeScaling": "tinytorch.reporting.machine:scaling_document",
+    "tinytorch.records.alarms.Confirmations": "tinytorch.reporting.gate:confirmations_document",
     "tinytorch.records.gate_result.GateResult": "tinytorch.reporting.gate:gate_document",
     "tinytorch.records.history.Trend": "tinytorch.reporting.history:history_document",
     "tinytorch.records.record.Record": "tinytorch.reporting.history:record_document",
+    "tinytorch.scale.ranks_result.RanksProfile": "tinytorch.reporting.ranks:ranks_document",
     "tinytorch.transforms.compression.CompressionResult": (
         "tinytorch.reporting.transforms:compression_document"
-    ),
-    "tinytorch.transforms.deployment.Deployment": (
-        "tinytorch.reporting.transforms:deployment_document"
     ),
     "tinytorch.transforms.kernel_choice.KernelReport": (
         "tinytorch.reporting.machine:kernels_document"
     ),
-    "tinytorch.transforms.kv_cache.CacheTradeoff": (
-        "tinytorch.reporting.transforms:tradeoff_document"
-    ),
     "tinytorch.transforms.plan.Plan": "tinytorch.reporting.transforms:plan_document",
-    "tinytorch.transforms.quantize.Calibration": (
-        "tinytorch.reporting.transforms:calibration_document"
-    ),
     "tinytorch.transforms.quantize.sensitivity.Sensitivity": (
         "tinytorch.reporting.transforms:sensitivity_document"
     ),

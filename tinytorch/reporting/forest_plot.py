@@ -12,11 +12,8 @@ from rich.text import Text
 from tinytorch.reporting.document import Chart
 from tinytorch.reporting.quantities import ratio_text
 
-__all__ = ["ForestPlot", "ForestRow", "ratio_text"]
-
 WIDEST = 100
 LEAST_CANVAS = 16
-LONGEST_LABEL = 28
 GAP = 2
 MARGIN = 0.05
 """The part of the width that is left free at each end."""
@@ -59,7 +56,9 @@ class ForestRow:
 
 @dataclass(frozen=True)
 class ForestPlot(Chart):
-    """Rows over one logarithmic axis, with the floor and the band around 1; a floor of 0 is none.
+    """Rows over one logarithmic axis, with minimum effect and equivalence band around 1.
+
+    A `floor`, the minimum effect, of 0 is none.
 
     `points`, such as the ratios of single rounds, are drawn below as a strip, the higher the more
     of them lie at a place. `sides` say what left and right of 1 mean.
@@ -75,37 +74,37 @@ class ForestPlot(Chart):
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         letters = PLAIN_LETTERS if options.ascii_only else LETTERS
         for line in self.lines(min(WIDEST, options.max_width), letters):
-            line.no_wrap, line.overflow = True, "ellipsis"
+            line.overflow = "fold"
             yield line
 
     def lines(self, width: int, letters: _Letters = LETTERS) -> list[Text]:
-        """Draw the plot in `width` columns."""
+        """Draw the plot in `width` columns.
+
+        Labels that leave no room for the picture stand in a line of their own; where even the texts
+        do not, these are all that is shown.
+        """
         labels = [row.label for row in self.rows] + ([self.points_label] if self.points else [])
-        label_width = min(LONGEST_LABEL, max(map(len, labels)))
         text_width = max((len(row.text) for row in self.rows), default=0)
-        columns = width - label_width - GAP - (text_width + GAP if text_width else 0)
-        if columns < LEAST_CANVAS:  # the numbers matter more than the picture
-            return [
-                Text(f"{_cut(row.label, label_width)}  {row.text}", _style(row))
-                for row in self.rows
-            ]
-        axis = self._axis(columns)
+        beside = text_width + GAP if text_width else 0
+        room = width - beside - LEAST_CANVAS
+        if room < 0:
+            return [Text(f"{row.label}  {row.text}", _style(row)) for row in self.rows]
+        is_above = max(map(len, labels)) + GAP > room
+        label_width = 0 if is_above else max(map(len, labels))
+        indent = " " * (0 if is_above else label_width + GAP)
+        axis = self._axis(width - beside - len(indent))
         lines = []
         for row in self.rows:
             canvas = [" "] * axis.columns
             canvas[axis.place(1)] = letters.one
             _draw(row, axis, canvas, letters)
-            beside = f"{'':{GAP}}{row.text}" if row.text else ""
-            lines.append(_line(row.label, label_width, "".join(canvas), beside, _style(row)))
+            text = f"{'':{GAP}}{row.text}" if row.text else ""
+            lines += _line(row.label, label_width, "".join(canvas), text, _style(row))
         if self.points:
-            strip = _strip(self.points, axis, letters)
-            lines.append(_line(self.points_label, label_width, strip, "", ""))
-        indent = " " * (label_width + GAP)
+            lines += _line(self.points_label, label_width, _strip(self.points, axis, letters))
         lines.append(Text(indent + self._ruler(axis, letters), "dim"))
         lines.append(Text(indent + axis.labels(), "dim"))
-        legend = self._legend(letters)
-        lines.append(Text(f"{indent}{legend}" if len(legend) <= columns else legend[:width], "dim"))
-        return lines
+        return [*lines, *self._legend(letters, width, indent)]
 
     @property
     def ends(self) -> tuple[float, float]:
@@ -122,7 +121,7 @@ class ForestPlot(Chart):
         return _Axis(math.log(low), math.log(high), columns)
 
     def _ruler(self, axis: _Axis, letters: _Letters) -> str:
-        """Draw 1 with floor and band around it, on a line of their own: intervals hide them."""
+        """Draw 1, minimum effect and equivalence band in their own line: intervals hide them."""
         canvas = [" "] * axis.columns
         for place in range(axis.place(1 / (1 + self.band)), axis.place(1 + self.band) + 1):
             canvas[place] = letters.band
@@ -131,14 +130,23 @@ class ForestPlot(Chart):
         canvas[axis.place(1)] = letters.one
         return "".join(canvas)
 
-    def _legend(self, letters: _Letters) -> str:
+    def _legend(self, letters: _Letters, width: int, indent: str) -> list[Text]:
+        """Say what is drawn, in as many lines as it takes."""
         parts = [
             f"{letters.one} equal",
-            f"{letters.floor} floor {100 * self.floor:.3g}%" if self.floor else "",
-            f"{letters.band} band {100 * self.band:.3g}%",
+            f"{letters.floor} minimum effect {100 * self.floor:.3g}%" if self.floor else "",
+            f"{letters.band} equivalence band {100 * self.band:.3g}%",
             f"{self.sides[0]} < 1x < {self.sides[1]}",
         ]
-        return "  ".join(filter(None, parts))
+        lines: list[str] = []
+        for part in filter(None, parts):
+            if lines and len(f"{indent}{lines[-1]}  {part}") <= width:
+                lines[-1] += f"  {part}"
+            else:
+                lines.append(part)
+        widest = max(map(len, lines))
+        before = indent if len(indent) + widest <= width else ""
+        return [Text(f"{before}{each}", "dim") for each in lines]
 
 
 @dataclass(frozen=True)
@@ -198,10 +206,8 @@ def _inner(points: Sequence[float]) -> list[float]:
     return [ordered[outer], ordered[-1 - outer]]
 
 
-def _line(label: str, width: int, canvas: str, beside: str, style: str) -> Text:
-    return Text.assemble(f"{_cut(label, width):<{width}}{'':{GAP}}", (canvas, style), beside)
-
-
-def _cut(label: str, width: int) -> str:
-    """Shorten a label from the left: the end of a path tells more than its start."""
-    return label if len(label) <= width else f"…{label[len(label) - width + 1 :]}"
+def _line(label: str, width: int, canvas: str, beside: str = "", style: str = "") -> list[Text]:
+    drawn = Text.assemble((canvas, style), beside)
+    if width:
+        return [Text.assemble(f"{label:<{width}}{'':{GAP}}", drawn)]
+    return [Text(label), drawn]

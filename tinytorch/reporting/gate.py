@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from xml.etree import ElementTree
 
 from tinytorch.measure.estimate import INCONCLUSIVE
+from tinytorch.records.alarms import Confirmations, Suspicion
 from tinytorch.records.gate_result import (
     ACCURACY,
     FAILED,
@@ -17,31 +18,10 @@ from tinytorch.records.gate_result import (
     GateResult,
     TargetResult,
 )
-from tinytorch.reporting.document import (
-    Banner,
-    Bullets,
-    Cell,
-    Code,
-    Column,
-    Document,
-    Folded,
-    Item,
-    Only,
-    Paragraph,
-    Row,
-    Table,
-    Tone,
-)
+from tinytorch.reporting import document as doc
 from tinytorch.reporting.quantities import UNKNOWN, seconds_text
 
-__all__ = [
-    "gate_annotations",
-    "gate_document",
-    "gate_junit",
-    "gate_line",
-]
-
-TONES: dict[str, Tone] = {
+TONES: dict[str, doc.Tone] = {
     FAILED: "bad",
     REGRESSION: "bad",
     ACCURACY: "bad",
@@ -67,49 +47,55 @@ SUITE = "tinytorch gate"
 # ---------------------------------------------------------------- the document
 
 
-def gate_document(result: GateResult) -> Document:
+def gate_document(result: GateResult) -> doc.Document:
     """Return the verdicts with their evidence, and below it the reasons and doubts."""
-    columns = [
-        Column("target", "code", least=16),
-        Column("verdict"),
-        Column("time ratio (95% interval)", "number", "candidate over baseline: above 1 is slower"),
-        Column("tolerance", "number", rank=4),
-        Column("accuracy", rank=2),
-        Column("n", "number", rank=3),
-        Column("seconds", "number", rank=5),
-    ]
+    table = _verdicts(result)
+    open_ones = [gate_line(row) for row in result.results if row.verdict not in (PASSED, NEW)]
     reasons = [line for row in result.results for line in _detail_lines(row)]
-    return Document(
+    return doc.Document(
         f"{result.candidate} against {result.baseline}",
-        Banner(TITLES[result.verdict], result.summary, tone=TONES[result.verdict]),
+        doc.Banner(TITLES[result.verdict], result.summary, tone=TONES[result.verdict]),
         (
-            Table(columns, [_row(row) for row in result.results]),
-            Paragraph("The ratio is the candidate's time over the baseline's: above 1 is slower."),
-            Only(("terminal",), (Bullets(reasons),)),
-            Folded("Details", (Bullets([_details(row) for row in result.results]),)),
+            table,
+            doc.Paragraph(
+                "The ratio is the candidate's time over the baseline's: above 1 is slower."
+            ),
+            doc.Only(("terminal",), (doc.Bullets(reasons),)),
+            doc.Folded("Details", (doc.Bullets([_details(row) for row in result.results]),)),
         ),
         result.notes,
+        brief=(table, doc.Bullets(open_ones)),
     )
 
 
-def _row(row: TargetResult) -> Row:
-    cells = (
-        row.target,
-        Cell(_verdict_text(row), tone=TONES[row.verdict]),
-        Cell(_ratio_text(row), None if row.ratio is None else row.ratio.value),
-        Cell(f"{row.tolerance:.1%}", row.tolerance),
-        _accuracy_text(row),
-        Cell(_count_text(row), row.n),
-        Cell(seconds_text(row.seconds_used), row.seconds_used),
+def _verdicts(result: GateResult) -> doc.Table:
+    return doc.table_of(
+        result.results,
+        doc.column("target", lambda row: row.target, "code", least=16),
+        doc.column("verdict", lambda row: doc.Cell(_verdict_text(row), tone=TONES[row.verdict])),
+        doc.column(
+            "time ratio (95% interval)",
+            _ratio_cell,
+            "number",
+            "candidate over baseline: above 1 is slower",
+        ),
+        doc.number("tolerance", lambda row: row.tolerance, "{:.1%}".format, rank=4),
+        doc.column("accuracy", _accuracy_text, rank=2),
+        doc.number("n", lambda row: row.n, str, rank=3),
+        doc.number("seconds", lambda row: row.seconds_used, seconds_text, rank=5),
+        tone=lambda row: TONES[row.verdict],
     )
-    return Row(cells, tone=TONES[row.verdict])
 
 
-def _details(row: TargetResult) -> Item:
+def _ratio_cell(row: TargetResult) -> doc.Cell:
+    return doc.Cell(_ratio_text(row), None if row.ratio is None else row.ratio.value)
+
+
+def _details(row: TargetResult) -> doc.Item:
     record = f"record {row.record[:12]}" if row.record else ""
     below = [each for each in (row.reason, row.outputs, *row.notes, record) if each]
-    head = (Code(row.target), f" ({row.verdict}, {seconds_text(row.seconds_used)})")
-    return Item(head, below)
+    head = (doc.Code(row.target), f" ({row.verdict}, {seconds_text(row.seconds_used)})")
+    return doc.Item(head, below)
 
 
 def gate_line(row: TargetResult) -> str:
@@ -144,8 +130,77 @@ def _accuracy_text(row: TargetResult) -> str:
     return f"{words[row.accuracy_verdict]} ({row.accuracy.difference:+.2g})"
 
 
-def _count_text(row: TargetResult) -> str:
-    return UNKNOWN if row.n is None else str(row.n)
+# ---------------------------------------------------------------- suspicions, measured again
+
+CONFIRMED, NOT_CONFIRMED = "confirmed", "not confirmed"
+SHORT_COMMIT = 10
+
+
+def confirmations_document(found: Confirmations) -> doc.Document:
+    """Return what the history made suspicious, and what measuring it again has shown."""
+    pairs = list(zip(found.suspicions, found.results, strict=True))
+    details = [_confirmation_details(suspicion, result) for suspicion, result in pairs]
+    verdict, title = found.verdict, CONFIRMATION_TITLES.get(found.verdict)
+    table = [_confirmations(pairs)] if pairs else []
+    note = (
+        f"Looked for a slowdown of {found.effect:.1%} in {', '.join(found.targets)}. A suspicion "
+        "is confirmed when the whole interval of the ratio, of both commits measured in turns, "
+        f"lies above {1 + found.effect / 2:.3f}."
+    )
+    return doc.Document(
+        "Alarms of the history",
+        doc.Banner(title or TITLES[verdict], found.summary, tone=TONES[verdict]),
+        (
+            *table,
+            doc.Paragraph(note),
+            *([doc.Folded("Details", (doc.Bullets(details),))] * bool(pairs)),
+        ),
+        found.notes,
+        raw=found.to_dict(),
+        file_name="tinytorch-alarms.json",
+        brief=(*table, doc.Paragraph(note)),
+    )
+
+
+CONFIRMATION_TITLES = {
+    REGRESSION: "Confirmed: slower than before",
+    PASSED: "No confirmed slowdown",
+    INCONCLUSIVE: "Inconclusive: a suspicion is neither confirmed nor refuted",
+}
+
+
+def _confirmations(pairs: Sequence[tuple[Suspicion, TargetResult]]) -> doc.Table:
+    def words(pair: tuple[Suspicion, TargetResult]) -> doc.Cell:
+        verdict = pair[1].verdict
+        said = {REGRESSION: CONFIRMED, PASSED: NOT_CONFIRMED}.get(verdict, verdict)
+        return doc.Cell(said, tone=TONES[verdict])
+
+    def shift(pair: tuple[Suspicion, TargetResult]) -> doc.Cell:
+        return doc.Cell(f"{pair[0].ratio - 1:+.1%} ({pair[0].reason})", pair[0].ratio)
+
+    newest, seen = "the newest commit over the one before", "the shift that made it suspicious"
+    return doc.table_of(
+        pairs,
+        doc.column("target", lambda pair: pair[0].target, "code", least=16),
+        doc.column("measured again", words),
+        doc.column("time ratio (95% interval)", lambda x: _ratio_cell(x[1]), "number", newest),
+        doc.column("in the history", shift, "number", seen, rank=2),
+        doc.column("before", lambda pair: pair[0].before[:SHORT_COMMIT], "code", rank=1),
+        doc.column("after", lambda pair: pair[0].after[:SHORT_COMMIT], "code", rank=1),
+        doc.number(
+            "commits", lambda pair: len(pair[0].commits), str, "those after the one before", rank=3
+        ),
+        doc.number("n", lambda pair: pair[1].n, str, rank=4),
+        tone=lambda pair: TONES[pair[1].verdict],
+    )
+
+
+def _confirmation_details(suspicion: Suspicion, result: TargetResult) -> doc.Item:
+    commits = ", ".join(each[:SHORT_COMMIT] for each in suspicion.commits)
+    item = _details(result)
+    return doc.Item(
+        item.words, (f"commits since {suspicion.before[:SHORT_COMMIT]}: {commits}", *item.below)
+    )
 
 
 # ---------------------------------------------------------------- JUnit

@@ -3,37 +3,23 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from tinytorch.measure.environment import Commit
 from tinytorch.measure.samples import Samples
 from tinytorch.records.change_points import ChangePoint
 from tinytorch.records.history import SeriesOverview, Trend, TrendPoint
 from tinytorch.records.record import Record
-from tinytorch.reporting.document import (
-    Banner,
-    Block,
-    Bullets,
-    Cell,
-    Column,
-    Document,
-    Facts,
-    Folded,
-    Paragraph,
-    Preformatted,
-    Section,
-    Table,
-    TrendLine,
-)
-from tinytorch.reporting.quantities import UNKNOWN, date_text, factor_text, value_text
-
-__all__ = ["history_document", "overview_document", "record_document"]
+from tinytorch.reporting import document as doc
+from tinytorch.reporting.quantities import UNKNOWN, date_text, factor_text, range_text, value_text
 
 SHORT_MACHINE, SHORT_HASH = 8, 12
 ENOUGH_RECORDS = 12
 """The fewest values in which a change of level can be shown."""
 MOST_RECORDS = 200
 """Records of a series that are listed, the newest; the chart and the raw values have all."""
+BRIEF = 5
+"""Records that are listed in brief."""
 MOST_OPEN = 20
 """Records that a page lists without folding them away."""
 UNLIKE = "of unlike machines or settings: never merged, never compared."
@@ -42,55 +28,57 @@ UNLIKE = "of unlike machines or settings: never merged, never compared."
 # ---------------------------------------------------------------- what there is
 
 SERIES = (
-    Column("name", "code"),
-    Column("kind", rank=5),
-    Column("metric", rank=1),
-    Column("n", "number", "records", rank=4),
-    Column("last", "number"),
-    Column("change", "number", "the last value against the one before", rank=1),
-    Column("trend", rank=2),
-    Column("levels", "number", "changes of level that are shown", rank=7),
-    Column("date", rank=6),
-    Column("machine", "code", rank=3),
+    doc.Column("name", "code"),
+    doc.Column("kind", rank=5),
+    doc.Column("metric", rank=1),
+    doc.Column("n", "number", "records", rank=4),
+    doc.Column("last", "number"),
+    doc.Column("change", "number", "the last value against the one before", rank=1),
+    doc.Column("trend", rank=2),
+    doc.Column("levels", "number", "changes of level that are shown", rank=7),
+    doc.Column("date", rank=6),
+    doc.Column("machine", "code", rank=3),
 )
 
 
-def overview_document(rows: Sequence[SeriesOverview], *, has_more: bool = False) -> Document:
+def overview_document(rows: Sequence[SeriesOverview], *, has_more: bool = False) -> doc.Document:
     """Return the series of a store, a row for each metric."""
-    table = Table(
+    table = doc.Table(
         SERIES, [_series_row(row, each) for row in rows for each in row.recent or (None,)]
     )
-    more = [Paragraph("There are more; --limit N lists them.")] if has_more else []
-    return Document("", None, (table, *more))
+    more = [doc.Paragraph("There are more; --limit N lists them.")] if has_more else []
+    return doc.Document("", None, (table, *more))
 
 
-def _series_row(row: SeriesOverview, trend: Trend | None) -> list[Cell | str]:
+def _series_row(row: SeriesOverview, trend: Trend | None) -> list[doc.Cell | str]:
     if trend is not None:
         # What is recent are the last records of the series only; their levels say nothing.
-        return _trend_row(trend, row.summary.count, levels=Cell(""))
+        return _trend_row(trend, row.summary.count, levels=doc.Cell(""))
     key = row.summary.key
-    blank = (UNKNOWN, Cell(str(row.summary.count), row.summary.count), UNKNOWN, "", "", "")
-    return [key.name, key.kind, *blank, date_text(row.summary.last), _machine(key.machine)]
+    blank = (UNKNOWN, doc.Cell(str(row.summary.count), row.summary.count), UNKNOWN, "", "", "")
+    return [key.name, key.kind, *blank, date_text(row.summary.last), machine_cell(key.machine)]
 
 
-def _trend_row(trend: Trend, count: int, *, levels: Cell, anchor: str = "") -> list[Cell | str]:
+def _trend_row(
+    trend: Trend, count: int, *, levels: doc.Cell, anchor: str = ""
+) -> list[doc.Cell | str]:
     last, change = trend.points[-1], trend.last_change
     return [
-        Cell(trend.key.name, trend.key.name, anchor=anchor),
+        doc.Cell(trend.key.name, trend.key.name, anchor=anchor),
         trend.key.kind,
         trend.metric,
-        Cell(str(count), count),
-        Cell(value_text(last.value, trend.unit), last.value),
-        Cell("" if change is None else f"{change:+.1%}", change),
-        Cell("", change, trend=trend.values if len(trend.points) > 1 else ()),
+        doc.Cell(str(count), count),
+        doc.Cell(value_text(last.value, trend.unit), last.value),
+        doc.Cell("" if change is None else f"{change:+.1%}", change),
+        doc.Cell("", change, trend=trend.values if len(trend.points) > 1 else ()),
         levels,
         date_text(last.created_at),
-        _machine(trend.key.machine),
+        machine_cell(trend.key.machine),
     ]
 
 
-def _machine(fingerprint: str) -> Cell:
-    return Cell(_machine_text(fingerprint), title=fingerprint)
+def machine_cell(fingerprint: str) -> doc.Cell:
+    return doc.Cell(_machine_text(fingerprint), title=fingerprint)
 
 
 def _machine_text(fingerprint: str) -> str:
@@ -103,24 +91,35 @@ def _machine_text(fingerprint: str) -> str:
 
 
 def history_document(
-    trends: Sequence[Trend], *, name: str = "", limit: int = MOST_RECORDS
-) -> Document:
+    trends: Sequence[Trend], *, name: str = "", limit: int = MOST_RECORDS, index: str = ""
+) -> doc.Document:
     """Return some trends, such as those of one `name` on several machines.
 
-    Of the records of each, the newest `limit` are listed.
+    Of the records of each, the newest `limit` are listed. `index` is a page that lists all series.
     """
     names = list(dict.fromkeys(each.key.name for each in trends))
     series = [_series(each, f"trend-{place}", limit) for place, each in enumerate(trends, 1)]
-    return Document(
+    return doc.Document(
         f"History of {name or names[0]}" if name or len(names) == 1 else "History",
         _banner(trends),
-        ([_overview(trends), *series] if len(trends) > 1 else series),
+        (*_way_back(index), *([_overview(trends), *series] if len(trends) > 1 else series)),
         raw={"trends": [each.to_dict() for each in trends]},
         file_name="tinytorch-history.json",
+        brief=[_overview(trends).blocks[0], *_newest(trends, limit)],
     )
 
 
-def _banner(trends: Sequence[Trend]) -> Banner:
+def _way_back(index: str) -> tuple[doc.Block, ...]:
+    return (doc.Paragraph((doc.Link("All series", page=index),)),) if index else ()
+
+
+def _newest(trends: Sequence[Trend], limit: int) -> Iterator[doc.Block]:
+    """Yield the last records of a single series."""
+    if len(trends) == 1:
+        yield _records(trends[0], min(limit, BRIEF))
+
+
+def _banner(trends: Sequence[Trend]) -> doc.Banner:
     changed = [each for each in trends if each.change_points]
     count = sum(len(each.change_points) for each in changed)
     if count:
@@ -135,7 +134,7 @@ def _banner(trends: Sequence[Trend]) -> Banner:
         ("first", date_text(min(moments))),
         ("last", date_text(max(moments))),
     )
-    return Banner(verdict, where[0] if where else _why_none(trends), facts)
+    return doc.Banner(verdict, where[0] if where else _why_none(trends), facts)
 
 
 def _why_none(trends: Sequence[Trend]) -> str:
@@ -144,31 +143,33 @@ def _why_none(trends: Sequence[Trend]) -> str:
     return "What moved did not move more than chance would."
 
 
-def _overview(trends: Sequence[Trend]) -> Section:
+def _overview(trends: Sequence[Trend]) -> doc.Section:
     rows = [
         _trend_row(
             each,
             len(each.points),
-            levels=Cell(str(len(each.change_points)), len(each.change_points)),
+            levels=doc.Cell(str(len(each.change_points)), len(each.change_points)),
             anchor=f"trend-{place}",
         )
         for place, each in enumerate(trends, 1)
     ]
-    return Section("overview", "Overview", (Table(SERIES, rows),), f"{len(trends)} series {UNLIKE}")
+    return doc.Section(
+        "overview", "Overview", (doc.Table(SERIES, rows),), f"{len(trends)} series {UNLIKE}"
+    )
 
 
-def _series(trend: Trend, anchor: str, limit: int) -> Section:
-    return Section(anchor, trend.key.name, list(_series_blocks(trend, limit)), _about(trend))
+def _series(trend: Trend, anchor: str, limit: int) -> doc.Section:
+    return doc.Section(anchor, trend.key.name, list(_series_blocks(trend, limit)), _about(trend))
 
 
-def _series_blocks(trend: Trend, limit: int) -> Iterator[Block]:
+def _series_blocks(trend: Trend, limit: int) -> Iterator[doc.Block]:
     count = len(trend.points)
     if count > 1:
         yield _chart(trend)
-    yield from map(Paragraph, _change_lines(trend))
+    yield from map(doc.Paragraph, _change_lines(trend))
     records = [_records(trend, limit)]
-    yield Folded(f"{count} records", records, count <= MOST_OPEN, ("terminal", "html"))
-    yield Bullets(trend.notes, tone="unknown")
+    yield doc.Folded(f"{count} records", records, count <= MOST_OPEN, ("terminal", "html"))
+    yield doc.Bullets(trend.notes, tone="unknown")
 
 
 def _about(trend: Trend) -> str:
@@ -180,9 +181,9 @@ def _about(trend: Trend) -> str:
     return ", ".join(parts)
 
 
-def _chart(trend: Trend) -> TrendLine:
+def _chart(trend: Trend) -> doc.TrendLine:
     intervals = [point.interval for point in trend.points]
-    return TrendLine(
+    return doc.TrendLine(
         trend.values,
         trend.unit,
         [(each.low, each.high) if each else None for each in intervals],
@@ -213,36 +214,33 @@ def _where(point: TrendPoint) -> str:
     return f"{date_text(point.created_at)}{f' at {commit}' if commit else ''}"
 
 
-def _records(trend: Trend, limit: int) -> Table:
-    columns = [
-        Column("date"),
-        Column("median", "number"),
-        Column("95% interval", "number", rank=2),
-        Column("n", "number", "values", rank=4),
-        Column("", about="where a new level begins", rank=1),
-        Column("commit", "code", rank=3),
-        Column("record", "code", rank=5),
-        Column("notes", rank=6),
-    ]
+def _records(trend: Trend, limit: int) -> doc.Table:
     starts = {trend.points[change.index].hash for change in trend.change_points}
-    shown = trend.points[::-1][:limit]
-    rows = [_record_row(point, trend.unit, is_new=point.hash in starts) for point in shown]
+    shown, unit = trend.points[::-1][:limit], trend.unit
     is_cut = len(shown) < len(trend.points)
-    caption = f"the newest {len(shown)} of {len(trend.points)} records" if is_cut else ""
-    return Table(columns, rows, caption)
 
+    def interval(point: TrendPoint) -> doc.Cell:
+        found = point.interval
+        return doc.Cell(_interval_text(point, unit), found.low if found else None)
 
-def _record_row(point: TrendPoint, unit: str, *, is_new: bool) -> list[Cell | str]:
-    return [
-        Cell(date_text(point.created_at), point.created_at),
-        Cell(value_text(point.value, unit), point.value),
-        Cell(_interval_text(point, unit), point.interval.low if point.interval else None),
-        Cell(str(point.samples.count), point.samples.count),
-        Cell("changed" if is_new else "", tone="unknown"),
-        _commit_text(point.commit, point.commit_has_changes),
-        Cell(point.hash[:SHORT_HASH], title=point.hash),
-        "; ".join(dict.fromkeys(point.notes)),
-    ]
+    def is_new(point: TrendPoint) -> doc.Cell:
+        return doc.Cell("changed" if point.hash in starts else "", tone="unknown")
+
+    def commit(point: TrendPoint) -> str:
+        return _commit_text(point.commit, point.commit_has_changes)
+
+    return doc.table_of(
+        shown,
+        doc.column("date", lambda each: doc.Cell(date_text(each.created_at), each.created_at)),
+        doc.number("median", lambda each: each.value, lambda value: value_text(value, unit)),
+        doc.column("95% interval", interval, "number", rank=2),
+        doc.number("n", lambda each: each.samples.count, str, "values", rank=4),
+        doc.column("", is_new, about="where a new level begins", rank=1),
+        doc.column("commit", commit, "code", rank=3),
+        doc.column("record", lambda x: doc.Cell(x.hash[:SHORT_HASH], title=x.hash), "code", rank=5),
+        doc.column("notes", lambda each: "; ".join(dict.fromkeys(each.notes)), rank=6),
+        caption=f"the newest {len(shown)} of {len(trend.points)} records" if is_cut else "",
+    )
 
 
 def _interval_text(point: TrendPoint, unit: str) -> str:
@@ -251,7 +249,7 @@ def _interval_text(point: TrendPoint, unit: str) -> str:
     if found is None:
         return UNKNOWN
     short = f" ({found.coverage:.0%})" if found.coverage < 0.95 else ""
-    return f"{value_text(found.low, unit)} to {value_text(found.high, unit)}{short}"
+    return range_text(found, lambda end: value_text(end, unit)) + short
 
 
 def _commit_text(hash: str | None, has_changes: bool) -> str:
@@ -262,7 +260,7 @@ def _commit_text(hash: str | None, has_changes: bool) -> str:
 # ---------------------------------------------------------------- one record in full
 
 
-def record_document(record: Record) -> Document:
+def record_document(record: Record) -> doc.Document:
     """Return one record with every raw value."""
     facts = (
         ("hash", record.hash),
@@ -276,35 +274,34 @@ def record_document(record: Record) -> Document:
         ("Environment", record.environment),
         ("Details", record.details),
     )
-    blocks: list[Block] = [Facts(facts)]
+    blocks: list[doc.Block] = [doc.Facts(facts)]
     if record.samples:
         blocks.append(_metrics(record.samples.items()))
     for name, samples in record.samples.items():
         unit = f" ({samples.unit})" if samples.unit else ""
         values = " ".join(f"{value!r}" for value in samples.values)
-        blocks += [Preformatted(values, f"Raw values of {name}{unit}")]
-        blocks += [Bullets(samples.notes, tone="unknown")]
-    blocks += [Preformatted(json.dumps(each, indent=2), title) for title, each in fields if each]
-    return Document(f"{record.name}, {record.kind}", None, blocks, notes=record.notes)
-
-
-def _metrics(metrics: Iterable[tuple[str, Samples]]) -> Table:
-    columns = [
-        Column("metric"),
-        Column("median", "number"),
-        Column("least", "number", rank=1),
-        Column("most", "number", rank=1),
-        Column("n", "number", rank=2),
-        Column("loops", "number", rank=3),
+        blocks += [doc.Preformatted(values, f"Raw values of {name}{unit}")]
+        blocks += [doc.Bullets(samples.notes, tone="unknown")]
+    blocks += [
+        doc.Preformatted(json.dumps(each, indent=2), title) for title, each in fields if each
     ]
-    return Table(columns, [_metric_row(name, each) for name, each in metrics])
+    return doc.Document(f"{record.name}, {record.kind}", None, blocks, notes=record.notes)
 
 
-def _metric_row(name: str, samples: Samples) -> list[Cell | str]:
-    values = (samples.median, samples.minimum, samples.maximum)
-    return [
-        name,
-        *(Cell(value_text(value, samples.unit), value) for value in values),
-        Cell(str(samples.count), samples.count),
-        Cell(str(samples.loops), samples.loops),
-    ]
+def _metrics(metrics: Iterable[tuple[str, Samples]]) -> doc.Table:
+    def value(title: str, read: Callable[[Samples], float], rank: int) -> doc.Field:
+        def show(metric: tuple[str, Samples]) -> doc.Cell:
+            found = read(metric[1])
+            return doc.Cell(value_text(found, metric[1].unit), found)
+
+        return doc.column(title, show, "number", rank=rank)
+
+    return doc.table_of(
+        metrics,
+        doc.column("metric", lambda each: each[0]),
+        value("median", lambda each: each.median, 0),
+        value("least", lambda each: each.minimum, 1),
+        value("most", lambda each: each.maximum, 1),
+        doc.number("n", lambda each: each[1].count, str, rank=2),
+        doc.number("loops", lambda each: each[1].loops, str, rank=3),
+    )

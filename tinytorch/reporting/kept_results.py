@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tinytorch import reading
 from tinytorch.benchmarking.suite_run import ENTRY_KIND, EntryOutcome
 from tinytorch.codec import DataError
 from tinytorch.comparison.comparison import Comparison
@@ -17,8 +17,6 @@ from tinytorch.records.store import RecordStore
 from tinytorch.tuning.attempt import Attempt
 from tinytorch.tuning.optimization import Optimization
 from tinytorch.tuning.records import ATTEMPT_KIND, OPTIMIZATION_KIND
-
-__all__ = ["KeptResult", "last_result", "result_in_file", "result_in_store", "result_in_text"]
 
 COMPARISON_KIND = "comparison"
 Result = Comparison | Optimization | Sequence[EntryOutcome]
@@ -121,8 +119,8 @@ READERS: dict[str, Callable[[Record, RecordStore | None], tuple[Result, dict[str
 def result_in_file(path: Path) -> KeptResult:
     """Return the result in a file that a command wrote with ``--json``, or that is a record."""
     try:
-        text = path.read_text("utf-8")
-    except (OSError, UnicodeDecodeError) as error:
+        text = reading.read_text(path)
+    except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
         raise SettingError(f"{path} cannot be read: {reason}") from error
     return result_in_text(text, str(path))
@@ -131,11 +129,9 @@ def result_in_file(path: Path) -> KeptResult:
 def result_in_text(text: str, source: str) -> KeptResult:
     """Return the result in what a command printed with ``--json``; `source` is named in errors."""
     try:
-        fields = json.loads(text)
+        fields = reading.parse_json(text)
     except ValueError as error:
         raise RecordError(f"{source} is no JSON, or not all of it: {error}") from error
-    except RecursionError as error:
-        raise RecordError(f"{source} is nested too deeply for a result") from error
     if not isinstance(fields, dict):
         raise SettingError(f"{source} holds a {type(fields).__name__}, not a result of a command")
     if "kind" in fields and "samples" in fields:
@@ -181,7 +177,7 @@ INSTEAD = {
 
 
 def _no_report(source: str, command: object) -> str:
-    if command in INSTEAD:
+    if str(command) in INSTEAD:
         return f"{source}: {INSTEAD[str(command)]}"
     if command is None:
         return (

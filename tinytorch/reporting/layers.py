@@ -4,13 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from tinytorch.profiling.layers import Layer, LayerRow, layer_rows, shared_name
 from tinytorch.profiling.profile import Profile
-from tinytorch.reporting.document import Block, Cell, Column, Folded, Paragraph, Row, Section, Table
+from tinytorch.reporting.document import (
+    Block,
+    Cell,
+    Column,
+    Field,
+    Folded,
+    Paragraph,
+    Row,
+    Section,
+    Table,
+)
 from tinytorch.reporting.quantities import bytes_text, count_text, percent_text, seconds_text
-
-__all__ = ["layers_section", "number_cell", "share_cell"]
 
 MOST_MEMBERS = 400
 """Most single layers of repeated blocks with a row; of more, only the blocks have one."""
@@ -42,6 +51,22 @@ def number_cell(value: float | None, write: Callable[[float | None], str]) -> Ce
 
 def share_cell(share: float) -> Cell:
     return Cell(percent_text(share), float(f"{share:.4g}"), bar=share)
+
+
+def known_number(
+    title: str,
+    read: Callable[[Any], float | None],
+    write: Callable[[Any], str],
+    about: str = "",
+    **rest: Any,
+) -> Field:
+    """Return a column of numbers that stays blank where one is unknown."""
+    return Column(title, "number", about, **rest), lambda item: number_cell(read(item), write)
+
+
+def share_of(title: str, read: Callable[[Any], float], about: str = "", **rest: Any) -> Field:
+    """Return a column of shares with a bar each."""
+    return Column(title, "bar", about, **rest), lambda item: share_cell(read(item))
 
 
 def layers_section(profile: Profile, *, depth: int | None = None, expand: bool = False) -> Section:

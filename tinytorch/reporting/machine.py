@@ -5,28 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 
-from tinytorch.measure.ceilings import Ceilings, Rate
+from tinytorch.measure.ceilings import Bandwidth, Ceilings, Rate
 from tinytorch.measure.environment import Environment
 from tinytorch.measure.samples import Samples
 from tinytorch.profiling.hardware import HardwareEstimate
 from tinytorch.profiling.size_laws import NOT_RESOLVED, SizePoint, Trend
 from tinytorch.profiling.size_scaling import SizeScaling
-from tinytorch.reporting.document import (
-    Banner,
-    Block,
-    Bullets,
-    Cell,
-    Column,
-    Document,
-    Facts,
-    LogPlot,
-    Paragraph,
-    Row,
-    Section,
-    Table,
-    Tone,
-)
-from tinytorch.reporting.forest_plot import ratio_text
+from tinytorch.reporting import document as doc
 from tinytorch.reporting.quantities import (
     UNKNOWN,
     Mark,
@@ -34,51 +19,85 @@ from tinytorch.reporting.quantities import (
     count_text,
     factor_text,
     percent_text,
+    range_text,
     rate_text,
+    ratio_text,
     seconds_text,
 )
 from tinytorch.reporting.roofline import Roofline
 from tinytorch.transforms.kernel_choice import FASTER, Choice, KernelReport
 
-__all__ = ["estimate_section", "kernels_document", "machine_document", "scaling_document"]
 
-
-def machine_document(environment: Environment, ceilings: Ceilings) -> Document:
+def machine_document(environment: Environment, ceilings: Ceilings) -> doc.Document:
     """Return the machine, its measured ceilings and its roofline."""
     pairs = [(name, text) for name, text in _machine_facts(environment, ceilings).items() if text]
-    about = Paragraph("Ceiling: the 90th percentile of n values.", "faint")
+    about = doc.Paragraph("Ceiling: the 90th percentile of n values.", "faint")
     parts = [
-        Section("machine", "Machine", (Facts(pairs),)),
-        Section("products", "Matrix products", (_rates(ceilings),)),
-        Section("memory", "Memory", (_bandwidths(ceilings), about)),
+        doc.Section("machine", "Machine", (doc.Facts(pairs),)),
+        doc.Section("products", "Matrix products", (_rates(ceilings),)),
+        doc.Section("memory", "Memory", (_bandwidths(ceilings), about)),
         *(_roofline(ceilings) if ceilings.rates else ()),
     ]
     if ceilings.not_measured:
-        missing = Facts([*ceilings.not_measured.items()])
-        parts.append(Section("missing", "Not measured", (missing,)))
-    return Document(
+        missing = doc.Facts([*ceilings.not_measured.items()])
+        parts.append(doc.Section("missing", "Not measured", (missing,)))
+    return doc.Document(
         "Machine",
-        Banner(_summary(ceilings)),
+        doc.Banner(_summary(ceilings)),
         parts,
         _notes(ceilings),
         environment,
         {"ceilings": ceilings.to_dict()},
         "machine.json",
+        brief=(doc.Facts(_brief_facts(environment, ceilings)), _levels(ceilings)),
     )
+
+
+BRIEF = ("device", "processor", "cores", "memory", "threads", "busy")
+
+
+def _brief_facts(environment: Environment, ceilings: Ceilings) -> list[tuple[str, str]]:
+    facts = _machine_facts(environment, ceilings)
+    peaks = ", ".join(f"{dtype} {rate_text(peak)}" for dtype, peak in _peaks(ceilings).items())
+    shown = [(name, facts[name]) for name in BRIEF if facts[name]]
+    return [*shown, *([("peaks", peaks)] if peaks else [])]
+
+
+def _levels(ceilings: Ceilings) -> doc.Table:
+    """Return the bandwidth of each level, and from where on the highest peak is the limit."""
+    first = next(iter(_peaks(ceilings).items()), None)
+
+    def ridge(each: Bandwidth) -> str:
+        return f"{count_text(first[1] / each.ceiling)} FLOP/B" if first else ""
+
+    return doc.table_of(
+        ceilings.bandwidths,
+        doc.column("level", lambda each: each.level),
+        doc.column("holds", level_text, "number"),
+        doc.column("bandwidth", lambda each: bandwidth_text(each.ceiling), "number"),
+        doc.column(f"{first[0]} compute-bound from" if first else "", ridge, "number"),
+    )
+
+
+def level_text(each: Bandwidth) -> str:
+    """Return how much a level of the memory holds."""
+    return bytes_text(each.capacity_bytes) if each.capacity_bytes else "the rest"
+
+
+def bandwidth_text(rate: float | None) -> str:
+    return rate_text(rate, "B/s")
 
 
 def _summary(ceilings: Ceilings) -> str:
     """Return the highest peak of computing, and the bandwidth of the memory."""
     last = ceilings.bandwidths[-1]
     said = [f"{dtype} {rate_text(peak)}" for dtype, peak in [*_peaks(ceilings).items()][:1]]
-    return ", ".join([*said, f"{last.level} {rate_text(last.ceiling, 'B/s')}"])
+    return ", ".join([*said, f"{last.level} {bandwidth_text(last.ceiling)}"])
 
 
 def _notes(ceilings: Ceilings) -> list[str]:
-    warnings = [f"Warning: {note}" for note in ceilings.disturbances]
-    if warnings:
-        warnings.append("The true ceilings are probably higher; measure again with --refresh.")
-    return [*ceilings.notes, *warnings]
+    remedy = "the ceilings are probably higher, --refresh measures again"
+    return [*ceilings.notes, *(f"{note}; {remedy}" for note in ceilings.disturbances)]
 
 
 def _machine_facts(environment: Environment, ceilings: Ceilings) -> dict[str, str]:
@@ -123,77 +142,72 @@ def _busy(environment: Environment) -> str:
     return ", ".join(said)
 
 
-def _rates(ceilings: Ceilings) -> Table:
-    columns = [
-        Column("dtype"),
-        Column("library"),
-        Column("ceiling", "number"),
-        Column("median", "number"),
-        Column("spread", "number"),
-        Column("n", "number"),
-    ]
-    rows: list[list[Cell | str]] = [
-        [
-            rate.dtype,
-            rate.library,
-            Cell(
-                _rate_text(rate, rate.ceiling),
-                rate.ceiling,
-                tone="hot" if rate.ceiling == ceilings.peak_flops(rate.dtype) else "",
-            ),
-            Cell(_rate_text(rate, rate.median), rate.median),
-            Cell(percent_text(rate.spread), rate.spread),
-            Cell(str(rate.samples.count), rate.samples.count),
-        ]
-        for rate in ceilings.rates
-    ]
-    return Table(columns, rows)
+def _rates(ceilings: Ceilings) -> doc.Table:
+    def ceiling(rate: Rate) -> doc.Cell:
+        tone = "hot" if rate.ceiling == ceilings.peak_flops(rate.dtype) else ""
+        return doc.Cell(_rate_text(rate, rate.ceiling), rate.ceiling, tone=tone)
+
+    def median(rate: Rate) -> doc.Cell:
+        return doc.Cell(_rate_text(rate, rate.median), rate.median)
+
+    return doc.table_of(
+        ceilings.rates,
+        doc.column("dtype", lambda rate: rate.dtype),
+        doc.column("library", lambda rate: rate.library),
+        doc.column("ceiling", ceiling, "number"),
+        doc.column("median", median, "number"),
+        doc.number("spread", lambda rate: rate.spread, percent_text),
+        doc.number("n", lambda rate: rate.samples.count, str),
+    )
 
 
 def _rate_text(rate: Rate, number: float) -> str:
     return rate_text(number, "OP/s" if rate.dtype.startswith("int") else "FLOP/s")
 
 
-def _bandwidths(ceilings: Ceilings) -> Table:
+def _bandwidths(ceilings: Ceilings) -> doc.Table:
     titles = ("holds", "ceiling", "read", "spread", "copy", "spread", "n")
-    columns = [Column("level"), *(Column(title, "number") for title in titles)]
-    rows: list[list[Cell | str]] = [
+    columns = [doc.Column("level"), *(doc.Column(title, "number") for title in titles)]
+    rows: list[list[doc.Cell | str]] = [
         [
             each.level,
             bytes_text(each.capacity_bytes) if each.capacity_bytes else UNKNOWN,
-            Cell(rate_text(each.ceiling, "B/s"), each.ceiling, tone="hot"),
+            doc.Cell(bandwidth_text(each.ceiling), each.ceiling, tone="hot"),
             *_use(each.read),
             *_use(each.copy),
             str(each.copy.count),
         ]
         for each in ceilings.bandwidths
     ]
-    return Table(columns, rows)
+    return doc.Table(columns, rows)
 
 
 def _use(samples: Samples | None) -> tuple[str, str]:
     if samples is None:
         return UNKNOWN, UNKNOWN
-    return rate_text(samples.median, "B/s"), percent_text(samples.stability.relative_spread)
+    return bandwidth_text(samples.median), percent_text(samples.stability.relative_spread)
 
 
-def _roofline(ceilings: Ceilings) -> Iterator[Section]:
+def _roofline(ceilings: Ceilings) -> Iterator[doc.Section]:
     peaks, levels = _peaks(ceilings), ceilings.bandwidths
     fastest_first = sorted(levels, key=lambda each: -each.ceiling)
-    slopes = ", ".join(f"{each.level} {rate_text(each.ceiling, 'B/s')}" for each in fastest_first)
+    slopes = ", ".join(f"{each.level} {bandwidth_text(each.ceiling)}" for each in fastest_first)
     how = (
-        Paragraph(f"Bandwidths, left to right: {slopes}.", "faint"),
-        Paragraph(f"Marks on the axis: ridge points of {levels[-1].level}.", "faint"),
+        doc.Paragraph(f"Bandwidths, left to right: {slopes}.", "faint"),
+        doc.Paragraph(f"Marks on the axis: ridge points of {levels[-1].level}.", "faint"),
     )
-    yield Section("roofline", "Roofline", (Roofline(peaks, levels), *how))
-    columns = [Column("dtype"), *(Column(f"from {each.level}", "number") for each in levels)]
-    rows: list[list[Cell | str]] = [
-        [dtype, *(Cell(count_text(peak / x.ceiling), peak / x.ceiling) for x in levels)]
+    yield doc.Section("roofline", "Roofline", (Roofline(peaks, levels), *how))
+    columns = [
+        doc.Column("dtype"),
+        *(doc.Column(f"from {each.level}", "number") for each in levels),
+    ]
+    rows: list[list[doc.Cell | str]] = [
+        [dtype, *(doc.Cell(count_text(peak / x.ceiling), peak / x.ceiling) for x in levels)]
         for dtype, peak in peaks.items()
     ]
     about = "Memory-bound with fewer FLOP per byte, compute-bound with more."
-    ridges = (Table(columns, rows), Paragraph(about, "faint"))
-    yield Section("ridges", "Ridge points, in FLOP per byte", ridges)
+    ridges = (doc.Table(columns, rows), doc.Paragraph(about, "faint"))
+    yield doc.Section("ridges", "Ridge points, in FLOP per byte", ridges)
 
 
 def _peaks(ceilings: Ceilings) -> dict[str, float]:
@@ -205,11 +219,11 @@ def _peaks(ceilings: Ceilings) -> dict[str, float]:
 # ---------------------------------------------------------------- the estimate for another device
 
 
-def estimate_section(estimate: HardwareEstimate) -> Section:
+def estimate_section(estimate: HardwareEstimate) -> doc.Section:
     """Return what a call would take, and cost, on another device."""
     title = f"On {estimate.device.name}: an estimate, not a measurement"
-    blocks = (Facts([*_estimated(estimate)]), Bullets(estimate.notes, tone="unknown"))
-    return Section("estimate", title, blocks)
+    blocks = (doc.Facts([*_estimated(estimate)]), doc.Bullets(estimate.notes, tone="unknown"))
+    return doc.Section("estimate", title, blocks)
 
 
 def _estimated(estimate: HardwareEstimate) -> Iterator[tuple[str, str]]:
@@ -224,7 +238,7 @@ def _estimated(estimate: HardwareEstimate) -> Iterator[tuple[str, str]]:
             f"{seconds_text(estimate.here_at_best_s)} at best)"
         )
     yield "expected", expected
-    best, likely = estimate.cost_per_million(expected=False), estimate.cost_per_million()
+    best, likely = estimate.cost_at_best, estimate.expected_cost
     if best is not None:
         words = f"{count_text(best)} at best"
         words += f", {count_text(likely)} expected" if likely is not None else ""
@@ -238,10 +252,10 @@ Write = Callable[[float | None], str]
 MEASURED, PREDICTED, CHECKED = "●", "◇", "x"
 
 
-def scaling_document(scaling: SizeScaling) -> Document:
+def scaling_document(scaling: SizeScaling) -> doc.Document:
     """Return the prediction and its check, what was measured, and the laws through it."""
     where = f"{scaling.framework} on {scaling.device}, by {scaling.axis}"
-    return Document(
+    return doc.Document(
         scaling.name,
         _scaling_banner(scaling),
         (_points(scaling), _scaling_plot(scaling), _trends(scaling)),
@@ -249,53 +263,60 @@ def scaling_document(scaling: SizeScaling) -> Document:
         raw=scaling.to_dict(),
         file_name="scaling.json",
         subtitle=f"{where}; example inputs have {scaling.usual}",
+        brief=(_trends(scaling), doc.Facts([("next", each) for each in _next_steps(scaling)])),
     )
 
 
-def _scaling_banner(scaling: SizeScaling) -> Banner:
+def _next_steps(scaling: SizeScaling) -> Iterator[str]:
+    """Yield what makes the prediction surer."""
+    if not scaling.time.is_shown:
+        largest = max(point.size for point in scaling.points)
+        sizes = ",".join(str(largest * part // 4) for part in (1, 2, 3, 4))
+        yield f"a larger --budget, or fewer and larger sizes: --sizes {sizes}"
+    elif scaling.check is None:
+        yield f"--check measures {scaling.at} as well"
+
+
+def _scaling_banner(scaling: SizeScaling) -> doc.Banner:
     """Say what is predicted, and for each quantity whether the check found it there."""
     verdict = f"{seconds_text(scaling.time.value)} predicted at {scaling.at}"
     if scaling.check is None:
         reach = f"95% interval {_range(scaling.time, seconds_text)}."
-        return Banner(verdict, reach if scaling.time.is_shown else "Inconclusive: see the notes.")
+        return doc.Banner(
+            verdict, reach if scaling.time.is_shown else "Inconclusive: see the notes."
+        )
     parts = [
         f"{trend.quantity} {write(trend.measured)} {_finding(trend)}"
         for trend, write in _written(scaling)
     ]
-    tones: dict[bool | None, Tone] = {True: "good", False: "bad", None: "unknown"}
-    return Banner(
+    tones: dict[bool | None, doc.Tone] = {True: "good", False: "bad", None: "unknown"}
+    return doc.Banner(
         verdict, f"Checked at {scaling.at}: {', '.join(parts)}.", tone=tones[scaling.holds]
     )
 
 
-def _points(scaling: SizeScaling) -> Table:
-    columns = [
-        Column("size"),
-        Column("time", "number"),
-        Column("interval", "number", rank=2),
-        Column("n", "number", rank=3),
-        Column("FLOPs", "number", rank=1),
-        Column("peak memory", "number", rank=1),
-    ]
-    rows = [_size_row(point, str(point.size)) for point in scaling.points]
-    if scaling.check:
-        rows.append(_size_row(scaling.check, f"{scaling.check.size} (check)"))
-    return Table(columns, rows)
+def _points(scaling: SizeScaling) -> doc.Table:
+    points = [*scaling.points, *([scaling.check] if scaling.check else [])]
+
+    def size(point: SizePoint) -> doc.Cell:
+        check = " (check)" if point is scaling.check else ""
+        return doc.Cell(f"{point.size}{check}", point.size)
+
+    def interval(point: SizePoint) -> str:
+        return range_text(point.latency.median_interval(), seconds_text)
+
+    return doc.table_of(
+        points,
+        doc.column("size", size),
+        doc.number("time", lambda point: point.latency.median, seconds_text),
+        doc.column("interval", interval, "number", rank=2),
+        doc.number("n", lambda point: point.latency.count, str, rank=3),
+        doc.number("FLOPs", lambda point: point.flops, count_text, rank=1),
+        doc.number("peak memory", lambda point: point.peak_bytes, bytes_text, rank=1),
+    )
 
 
-def _size_row(point: SizePoint, name: str) -> list[Cell | str]:
-    interval = point.latency.median_interval()
-    return [
-        Cell(name, point.size),
-        Cell(seconds_text(point.latency.median), point.latency.median),
-        f"{seconds_text(interval.low)} to {seconds_text(interval.high)}",
-        Cell(str(point.latency.count), point.latency.count),
-        Cell(count_text(point.flops), point.flops),
-        Cell(bytes_text(point.peak_bytes), point.peak_bytes),
-    ]
-
-
-def _scaling_plot(scaling: SizeScaling) -> LogPlot:
+def _scaling_plot(scaling: SizeScaling) -> doc.LogPlot:
     time, at, check = scaling.time, scaling.at, scaling.check
     marks = [Mark(point.size, point.latency.median, MEASURED) for point in scaling.points]
     # A bar for an interval that shows nothing would leave no room for what was measured.
@@ -307,7 +328,7 @@ def _scaling_plot(scaling: SizeScaling) -> LogPlot:
     if check is not None:
         marks.append(Mark(at, check.latency.median, CHECKED))
         legend.append(f"{CHECKED} measured for the check")
-    return LogPlot(marks, law=time.value_at, y_unit="s", title="  ".join(legend))
+    return doc.LogPlot(marks, law=time.value_at, y_unit="s", title="  ".join(legend))
 
 
 def _written(scaling: SizeScaling) -> list[tuple[Trend, Write]]:
@@ -320,28 +341,25 @@ def _written(scaling: SizeScaling) -> list[tuple[Trend, Write]]:
     return [(trend, write) for trend, write in pairs if trend is not None]
 
 
-def _trends(scaling: SizeScaling) -> Table:
-    columns = [
-        Column(f"at {scaling.at}"),
-        Column("predicted", "number"),
-        Column("95% interval", "number", rank=2),
-        Column("measured", "number", rank=3),
-        Column("exponent", "number", rank=1),
-        Column("grows", rank=4),
-    ]
-    rows: list[list[Cell | str]] = [
-        [
-            trend.quantity,
-            write(trend.value),
-            _range(trend, write),
-            "" if trend.measured is None else write(trend.measured),
-            _exponent(trend),
-            # A note has the whole sentence, for which a table has no room.
-            "not resolved" if trend.words == NOT_RESOLVED else trend.words,
-        ]
-        for trend, write in _written(scaling)
-    ]
-    return Table(columns, rows, is_sortable=False)
+def _trends(scaling: SizeScaling) -> doc.Table:
+    def measured(pair: tuple[Trend, Write]) -> str:
+        trend, write = pair
+        return "" if trend.measured is None else write(trend.measured)
+
+    def words(pair: tuple[Trend, Write]) -> str:
+        # A note has the whole sentence, for which a table has no room.
+        return "not resolved" if pair[0].words == NOT_RESOLVED else pair[0].words
+
+    return doc.table_of(
+        _written(scaling),
+        doc.column(f"at {scaling.at}", lambda pair: pair[0].quantity),
+        doc.column("predicted", lambda pair: pair[1](pair[0].value), "number"),
+        doc.column("95% interval", lambda pair: _range(*pair), "number", rank=2),
+        doc.column("measured", measured, "number", rank=3),
+        doc.column("exponent", lambda pair: _exponent(pair[0]), "number", rank=1),
+        doc.column("grows", words, rank=4),
+        is_sortable=False,
+    )
 
 
 def _range(trend: Trend, write: Write) -> str:
@@ -349,7 +367,7 @@ def _range(trend: Trend, write: Write) -> str:
         return UNKNOWN
     if trend.law.is_exact:
         return "exact"
-    return f"{write(trend.interval.low)} to {write(trend.interval.high)}"
+    return range_text(trend.interval, write)
 
 
 def _exponent(trend: Trend) -> str:
@@ -373,40 +391,29 @@ def _finding(trend: Trend) -> str:
 
 LEGEND = (
     "Columns with the name of an implementation: its time over that of the chosen one, with the "
-    "interval. The default changes only where another one is shown to be faster; what computes "
+    "interval. The default changes only where another one is faster; what computes "
     "something else than the reference is never chosen."
 )
 NO_CHOICES = "no choices yet: they are made at the first call of an operation, or by tune()"
 
 
-def kernels_document(report: KernelReport) -> Document:
+def kernels_document(report: KernelReport) -> doc.Document:
     """Return a row for each operation and size class, and why some were left out."""
     faster = sum(row.verdict == FASTER for row in report.rows)
     verdict = (
         f"another implementation than the default is faster in {faster} of {len(report.rows)} "
         "operations and size classes"
     )
-    names = _implementations(report)
-    columns = [
-        Column("operation", least=12),
-        Column("size class", rank=3, least=24),
-        Column("chosen"),
-        Column("verdict", rank=1),
-        *(Column(name, "number", rank=2) for name in names),
-        Column("call", "number", rank=4),
-        Column("n", "number", rank=5),
-    ]
-    table = Table(columns, [_choice_row(row, names) for row in report.rows])
-    blocks: list[Block] = [table, Paragraph(LEGEND, "faint")]
+    blocks: list[doc.Block] = [_choices(report), doc.Paragraph(LEGEND, "faint")]
     left_out = dict.fromkeys(
         f"{row.op}, {rival.name} left out: {rival.note}"
         for row in report.rows
         for rival in row.rivals
         if rival.note
     )
-    return Document(
+    return doc.Document(
         "Kernel choices",
-        Banner(verdict if report.rows else NO_CHOICES),
+        doc.Banner(verdict if report.rows else NO_CHOICES),
         blocks if report.rows else (),
         (*left_out, *report.notes),
         raw=report.to_dict(),
@@ -414,17 +421,24 @@ def kernels_document(report: KernelReport) -> Document:
     )
 
 
-def _choice_row(row: Choice, names: list[str]) -> Row:
-    cells: list[Cell | str] = [
-        row.op,
-        row.size_class,
-        row.chosen,
-        f"faster than {row.default}" if row.verdict == FASTER else row.verdict,
-        *(_against(row, name) for name in names),
-        Cell(UNKNOWN if row.seconds is None else seconds_text(row.seconds), row.seconds),
-        Cell(str(row.n) if row.n else UNKNOWN, row.n),
-    ]
-    return Row(cells, tone="hot" if row.verdict == FASTER else "")
+def _choices(report: KernelReport) -> doc.Table:
+    def verdict(row: Choice) -> str:
+        return f"faster than {row.default}" if row.verdict == FASTER else row.verdict
+
+    def against(name: str) -> doc.Field:
+        return doc.column(name, lambda row: _against(row, name), "number", rank=2)
+
+    return doc.table_of(
+        report.rows,
+        doc.column("operation", lambda row: row.op, least=12),
+        doc.column("size class", lambda row: row.size_class, rank=3, least=24),
+        doc.column("chosen", lambda row: row.chosen),
+        doc.column("verdict", verdict, rank=1),
+        *map(against, _implementations(report)),
+        doc.number("call", lambda row: row.seconds, seconds_text, rank=4),
+        doc.number("n", lambda row: row.n or None, str, rank=5),
+        tone=lambda row: "hot" if row.verdict == FASTER else "",
+    )
 
 
 def _implementations(report: KernelReport) -> list[str]:

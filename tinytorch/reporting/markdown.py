@@ -9,47 +9,10 @@ from typing import Any, Literal
 
 from rich.console import Console, RenderableType
 
-from tinytorch.reporting.document import (
-    Attachment,
-    Beside,
-    Block,
-    Bullets,
-    Cell,
-    Chart,
-    Code,
-    Document,
-    Facts,
-    Folded,
-    Item,
-    Link,
-    Only,
-    Paragraph,
-    Preformatted,
-    Section,
-    Strong,
-    Table,
-    Words,
-    depths,
-    document_of,
-    open_rows,
-    pieces,
-)
+from tinytorch.reading import as_plain
+from tinytorch.reporting import document as doc
 from tinytorch.reporting.quantities import UNKNOWN, sparkline
 from tinytorch.reporting.terminal import CHARTS, SPARKLINE
-
-__all__ = [
-    "Alignment",
-    "code",
-    "escaped",
-    "fenced",
-    "folded",
-    "listed",
-    "notebook_html",
-    "report_markdown",
-    "table_rows",
-    "write",
-]
-
 
 SPECIAL = re.compile(r"([\\`*_|\[\]~#@])")
 FENCE = "```"
@@ -65,14 +28,14 @@ def escaped(text: str) -> str:
     >>> escaped("a|b <c> `d`")
     'a\\\\|b &lt;c&gt; \\\\`d\\\\`'
     """
-    in_one_line = " ".join(text.split())
+    in_one_line = as_plain(" ".join(text.split()))
     in_one_line = in_one_line.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
     return SPECIAL.sub(r"\\\1", in_one_line)
 
 
 def code(text: str) -> str:
     """Write a name as code, also inside of a cell. A backtick in it becomes an apostrophe."""
-    return f"`{' '.join(text.split()).replace('`', chr(39)).replace('|', chr(92) + '|')}`"
+    return f"`{as_plain(' '.join(text.split())).replace('`', chr(39)).replace('|', chr(92) + '|')}`"
 
 
 def fenced(renderable: RenderableType, *, width: int = WIDTH) -> str:
@@ -86,7 +49,7 @@ def fenced(renderable: RenderableType, *, width: int = WIDTH) -> str:
 
 
 def _in_fence(shown: str) -> str:
-    fence = FENCE
+    fence, shown = FENCE, as_plain(shown)
     while fence in shown:  # or a name could end the block
         fence += "`"
     return f"{fence}text\n{shown}\n{fence}"
@@ -132,7 +95,7 @@ TONE_MARKS = {
 """Tone -> mark in front of a verdict or a row; other tones have none."""
 
 
-def write(document: Document) -> str:
+def write(document: doc.Document) -> str:
     """Return a document for a pull request or a wiki: the verdict as heading, notes folded."""
     banner = document.banner
     if banner is None:
@@ -147,41 +110,39 @@ def write(document: Document) -> str:
     return _joined([*lines, *folded("Notes", listed(document.notes))])
 
 
-def _blocks(blocks: Iterable[Block]) -> list[str]:
+def _blocks(blocks: Iterable[doc.Block]) -> list[str]:
     return [line for block in blocks for line in _block(block)]
 
 
-def _block(block: Block) -> list[str]:
-    return BLOCKS[Chart if isinstance(block, Chart) else type(block)](block)
+def _block(block: doc.Block) -> list[str]:
+    return BLOCKS[doc.Chart if isinstance(block, doc.Chart) else type(block)](block)
 
 
-def _paragraph(block: Paragraph) -> list[str]:
+def _paragraph(block: doc.Paragraph) -> list[str]:
     return [_words(block.words), ""]
 
 
-def _bullets(block: Bullets) -> list[str]:
+def _bullets(block: doc.Bullets) -> list[str]:
     if not block.items:
         return []
     lines = [f"**{escaped(block.title)}**", ""] if block.title else []
-    for each in block.items:
-        item = each if isinstance(each, Item) else Item(each)
+    for item in block.whole_items:
         lines += [f"- {_words(item.words)}", *(f"  - {_words(below)}" for below in item.below)]
     return [*lines, ""]
 
 
-def _facts(block: Facts) -> list[str]:
+def _facts(block: doc.Facts) -> list[str]:
     return [*(f"- {escaped(name)}: {_words(words)}" for name, words in block.pairs), ""]
 
 
-def _preformatted(block: Preformatted) -> list[str]:
+def _preformatted(block: doc.Preformatted) -> list[str]:
     title = [f"**{escaped(block.title)}**", ""] if block.title else []
     return [*title, _in_fence(block.text), ""]
 
 
-def _table(block: Table) -> list[str]:
-    columns, rows = block.filled()
-    rows = list(open_rows(rows))
-    marks = [TONE_MARKS.get(row.tone, "") for row in rows]
+def _table(block: doc.Table) -> list[str]:
+    columns, rows = doc.walked(block)
+    marks = [TONE_MARKS.get(row.tone, "") for row, _ in rows]
     heads = [escaped(column.title) for column in columns]
     alignments: list[Alignment] = [
         "right" if column.kind in ("number", "bar") else "left" for column in columns
@@ -191,9 +152,9 @@ def _table(block: Table) -> list[str]:
             _cell(cell, is_code=column.kind == "code")
             for cell, column in zip(row.cells, columns, strict=True)
         ]
-        for row in rows
+        for row, _ in rows
     ]
-    for line, depth in zip(lines, depths(rows), strict=True):
+    for line, (_, depth) in zip(lines, rows, strict=True):
         line[0] = f"{'&emsp;' * depth}{line[0]}"
     if any(marks):
         heads, alignments = ["", *heads], ["left", *alignments]
@@ -202,36 +163,29 @@ def _table(block: Table) -> list[str]:
     return [*caption, *table_rows(heads, lines, alignments=alignments), ""]
 
 
-def _cell(cell: Cell | str, *, is_code: bool) -> str:
+def _cell(cell: doc.Cell | str, *, is_code: bool) -> str:
     if not isinstance(cell, str) and cell.trend:
         return sparkline(cell.trend, SPARKLINE)
     text = cell if isinstance(cell, str) else cell.text
     return code(text) if is_code and text.strip() not in ("", UNKNOWN) else escaped(text)
 
 
-def _chart(chart: Chart) -> list[str]:
+def _chart(chart: doc.Chart) -> list[str]:
     if type(chart) not in CHARTS:
         return []
-    head = " ".join(filter(None, (chart.title, chart.about)))
-    title = [escaped(head), ""] if head else []
+    title = [escaped(chart.heading), ""] if chart.heading else []
     return [*title, fenced(CHARTS[type(chart)](chart, WIDTH, False)), ""]
 
 
-def _folded(block: Folded) -> list[str]:
-    if "markdown" not in block.media:
-        return []
-    return folded(block.title, _blocks(block.blocks)[:-1])
+def _folded(block: doc.Folded) -> list[str]:
+    return folded(block.title, _inside(block)[:-1])
 
 
-def _only(block: Only) -> list[str]:
-    return _blocks(block.blocks) if "markdown" in block.media else []
+def _inside(block: doc.Folded | doc.Only | doc.Beside) -> list[str]:
+    return _blocks(doc.inside(block, "markdown"))
 
 
-def _beside(block: Beside) -> list[str]:
-    return _blocks(block.blocks)
-
-
-def _section(section: Section) -> list[str]:
+def _section(section: doc.Section) -> list[str]:
     body = _blocks(section.blocks)
     if section.is_detail:
         said = [escaped(section.about), ""] if section.about and body else []
@@ -241,22 +195,22 @@ def _section(section: Section) -> list[str]:
 
 
 BLOCKS: dict[type, Callable[[Any], list[str]]] = {
-    Paragraph: _paragraph,
-    Bullets: _bullets,
-    Facts: _facts,
-    Preformatted: _preformatted,
-    Attachment: lambda block: [],
-    Table: _table,
-    Chart: _chart,
-    Folded: _folded,
-    Only: _only,
-    Beside: _beside,
-    Section: _section,
+    doc.Paragraph: _paragraph,
+    doc.Bullets: _bullets,
+    doc.Facts: _facts,
+    doc.Preformatted: _preformatted,
+    doc.Attachment: lambda block: [],
+    doc.Table: _table,
+    doc.Chart: _chart,
+    doc.Folded: _folded,
+    doc.Only: _inside,
+    doc.Beside: _inside,
+    doc.Section: _section,
 }
 
 
-def _words(words: Words) -> str:
-    return "".join(PIECES[type(each)](each) for each in pieces(words))
+def _words(words: doc.Words) -> str:
+    return "".join(PIECES[type(each)](each) for each in doc.pieces(words))
 
 
 def _plain(text: str) -> str:
@@ -267,9 +221,9 @@ def _plain(text: str) -> str:
 
 PIECES: dict[type, Callable[[Any], str]] = {
     str: _plain,
-    Code: lambda piece: code(piece.text),
-    Strong: lambda piece: f"**{escaped(piece.text)}**",
-    Link: lambda piece: _plain(piece.text),
+    doc.Code: lambda piece: code(piece.text),
+    doc.Strong: lambda piece: f"**{escaped(piece.text)}**",
+    doc.Link: lambda piece: _plain(piece.text),
 }
 
 
@@ -295,7 +249,7 @@ def report_markdown(result: Any, **context: Any) -> str:
     Outcomes and trends come as sequences. What a document can say beside the result goes into
     `context`, such as the `name` of a suite.
     """
-    return write(document_of(result, **context))
+    return write(doc.document_of(result, **context))
 
 
 def _joined(lines: Sequence[str]) -> str:

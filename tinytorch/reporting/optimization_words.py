@@ -14,6 +14,8 @@ from tinytorch.comparison.evidence import BASELINE, CANDIDATE
 from tinytorch.comparison.outputs import OutputDifference
 from tinytorch.measure.estimate import FASTER, INCONCLUSIVE, SAME, SLOWER, Estimate
 from tinytorch.measure.interleaving import LATENCY, THROUGHPUT
+from tinytorch.models.targets import HF
+from tinytorch.models.zoo import ZOO
 from tinytorch.profiling.profile import DeviceFacts, find_facts
 from tinytorch.reporting.comparison import (
     CALLS,
@@ -22,6 +24,7 @@ from tinytorch.reporting.comparison import (
     note_lines,
     score_text,
     shared_plot,
+    speedup_ends,
     speedup_row,
     speedup_text,
 )
@@ -32,6 +35,7 @@ from tinytorch.reporting.profile_words import device_sentence, mostly_waits, rea
 from tinytorch.reporting.quantities import (
     UNKNOWN,
     percent_text,
+    range_text,
     rate_text,
     ratio_text,
     seconds_text,
@@ -42,6 +46,7 @@ from tinytorch.tuning.attempt import (
     ACCURACY_INCONCLUSIVE,
     BETTER,
     BROKEN,
+    DROPPED,
     FAILED,
     IN_MEMORY,
     INACCURATE,
@@ -59,41 +64,13 @@ from tinytorch.tuning.attempt import (
 from tinytorch.tuning.optimization import Contribution, Optimization
 from tinytorch.tuning.ranking import OBJECTIVE_OF, value_at
 
-__all__ = [
-    "AIMS",
-    "BASELINE_NAME",
-    "TONES",
-    "ablation_plot",
-    "accuracy_change",
-    "accuracy_text",
-    "asked_words",
-    "attempt_phrases",
-    "beside_lines",
-    "confirmation_lines",
-    "contribution_words",
-    "counted_outcomes",
-    "every_note",
-    "forest_plot",
-    "headline",
-    "interval_text",
-    "limit_line",
-    "limits_owner",
-    "metric_of",
-    "reason_lines",
-    "share_text",
-    "speed_text",
-    "verdict_word",
-    "why_slow",
-]
-
-
 # ---------------------------------------------------------------- attempts in words: the same ones
 # in the terminal, in Markdown and on pages
 
 AIMS = {
     "latency": "faster",
     "throughput": "faster",
-    "memory": "smaller in memory",
+    "memory": "smaller in parameters and live tensors",
     "size": "smaller on disk",
 }
 """Goal -> what the model should become."""
@@ -106,6 +83,7 @@ TONES: dict[str, Tone] = {
     INACCURATE: "bad",
     BROKEN: "bad",
     FAILED: "bad",
+    DROPPED: "bad",
     SKIPPED: "neutral",
     NOT_TRIED: "unknown",
 }
@@ -119,7 +97,7 @@ def attempt_phrases(attempt: Attempt, goal: str = "latency") -> list[str]:
     measured = attempt.measured
     phrases = {
         "time": _speed_phrase(attempt.comparison),
-        "memory": _bytes_phrase(measured.memory, "in memory"),
+        "memory": _bytes_phrase(measured.memory, "in parameters and live tensors"),
         "size": _bytes_phrase(measured.size, "on disk"),
     }
     first = OBJECTIVE_OF[goal]
@@ -132,7 +110,7 @@ def attempt_phrases(attempt: Attempt, goal: str = "latency") -> list[str]:
 
 def _speed_phrase(comparison: Comparison) -> str:
     """Say what is shown about time: ``2.31x faster (2.25x to 2.38x)``."""
-    ends = f"{ratio_text(comparison.speedup_low)} to {ratio_text(comparison.speedup_high)}"
+    ends = speedup_ends(comparison)
     if comparison.verdict == FASTER:
         return f"{ratio_text(comparison.speedup)} faster ({ends})"
     if comparison.verdict == SLOWER:
@@ -187,10 +165,7 @@ def speed_text(attempt: Attempt) -> str:
 
 def interval_text(attempt: Attempt) -> str:
     """Write the interval of that."""
-    found = attempt.comparison
-    if found is None:
-        return UNKNOWN
-    return f"{ratio_text(found.speedup_low)} to {ratio_text(found.speedup_high)}"
+    return UNKNOWN if attempt.comparison is None else speedup_ends(attempt.comparison)
 
 
 def share_text(share: Estimate | None) -> str:
@@ -223,6 +198,7 @@ PLURALS = {
     INACCURATE: "inaccurate",
     BROKEN: "broken",
     FAILED: "failed",
+    DROPPED: "dropped",
     SKIPPED: "skipped",
     NOT_TRIED: "not tried",
 }
@@ -332,7 +308,7 @@ def _nothing_helps(optimization: Optimization) -> str:
     if not attempts:
         return "nothing was tried, so nothing is known"
     if optimization.refuted:
-        aim = f"nothing is shown to make it {AIMS[goal]}: what seemed to is not confirmed"
+        aim = f"nothing makes it {AIMS[goal]} for sure: the gain was not confirmed"
         return f"{aim}. Of {counted_outcomes(attempts)}"
     if optimization.inconclusive:
         return f"{_inconclusive(optimization)}. Of {counted_outcomes(attempts)}"
@@ -432,8 +408,7 @@ def limit_line(check: LimitCheck) -> str:
         return f"{what}: not measured, {most}"
     value = write(found.value)
     if found.low < found.high:
-        ends = (write(x) if math.isfinite(x) else UNKNOWN for x in found)
-        value += f" ({' to '.join(ends)})"
+        value += f" ({range_text(found, write)})"
     return f"{what}: {value}, {most}"
 
 
@@ -465,9 +440,118 @@ def contribution_words(contribution: Contribution) -> str:
 
 def _byte_shares(comparison: Comparison) -> Iterator[str]:
     found = measured_by(comparison)
-    for name, share in (("memory", found.memory), ("file", found.size)):
+    for name, share in (("parameters and live tensors", found.memory), ("file", found.size)):
         if share is not None:
             yield f"{percent_text(share.value)} of the {name}"
+
+
+# ---------------------------------------------------------------- in brief: what it costs, how to
+# use it, what to do next
+
+MARGINS = 2
+"""A margin so many times as wide is proposed where the given one cannot be decided."""
+FAST = 'pip install ".[fast]"'
+EXPLAINED = frozenset({SKIPPED, FAILED, INACCURATE})
+LONGEST_REASON = 120
+"""Outcomes whose first reason is said in brief, where it is not longer than this."""
+SEVERAL = 2
+"""Attempts of an outcome that are named in brief, without a row."""
+
+
+def brief_facts(
+    optimization: Optimization, *, hidden: Sequence[str] = ()
+) -> Iterator[tuple[str, str]]:
+    """Yield what was not timed, what the recommended model costs, how to use it, what is next.
+
+    `hidden` names what was timed and has no row.
+    """
+    if rest := _without_row(optimization, hidden):
+        yield "else", rest
+    if costs := [*_costs(optimization)]:
+        yield "cost", "; ".join(costs)
+    if optimization.recommended is None or optimization.confirmation is None:
+        yield from (("doubt", each) for each in confirmation_lines(optimization))
+    yield from (("limit", limit_line(each)) for each in optimization.limit_checks)
+    if optimization.recommended is not None and optimization.process is None:  # else it is written
+        save = "--save best" if _target(optimization) else '.save("best")'
+        yield "use", f"{save} writes it, {loading_words(optimization, 'best')} loads it"
+    for step in next_steps(optimization):
+        yield "next", step
+
+
+def loading_words(optimization: Optimization, path: str) -> str:
+    """Return the Python that loads what is saved at this path."""
+    target = _target(optimization)
+    is_whole = target in ZOO or target.startswith(HF)  # the file says how the model is built
+    how = "" if is_whole else f', "{target}"' if target else ", model"
+    return f'load_optimized("{path}"{how})'
+
+
+def _target(optimization: Optimization) -> str:
+    """Return what a command calls the model; "" for one that was given in Python."""
+    return optimization.target or (optimization.name if optimization.name in ZOO else "")
+
+
+def _without_row(optimization: Optimization, hidden: Sequence[str]) -> str:
+    """Name the first of each outcome, and count the others."""
+    groups: dict[str, list[str]] = {"timed as well": [*hidden]} if hidden else {}
+    reasons_of: dict[str, str] = {}
+    for each in optimization.ranked:
+        if each.comparison is None:
+            groups.setdefault(each.outcome, []).append(each.name)
+            reasons_of.setdefault(each.outcome, each.reason)
+    said = []
+    for outcome, names in groups.items():
+        shown = ", ".join(names[:SEVERAL])
+        more = len(names) - SEVERAL
+        why = reasons_of.get(outcome, "")
+        why = f" ({why})" if outcome in EXPLAINED and 0 < len(why) <= LONGEST_REASON else ""
+        said.append(f"{outcome}: {shown}{f' and {more} more' if more > 0 else ''}{why}")
+    return "; ".join(said)
+
+
+def _costs(optimization: Optimization) -> Iterator[str]:
+    """Yield accuracy, memory, size and setup time of the recommended model."""
+    best = optimization.recommended
+    if best is None or best.comparison is None:
+        return
+    accuracy = best.comparison.accuracy
+    if accuracy is not None:
+        margin = difference_text(accuracy, accuracy.margin, sign=False)
+        low = difference_text(accuracy, accuracy.low)
+        yield f"{accuracy.metric} {accuracy.verdict} (at least {low}, margin {margin})"
+    for share, name in ((best.measured.memory, "memory"), (best.measured.size, "file")):
+        if is_more(share):
+            yield f"{share_text(share)} of the {name}"
+    if best.once_s:
+        yield f"setup time {seconds_text(best.once_s)}"
+    yield from best.changes_process
+
+
+def next_steps(optimization: Optimization) -> Iterator[str]:
+    """Yield commands and amounts that may bring more: a budget, examples, a margin, an extra."""
+    settings, target = optimization.settings, _target(optimization)
+    if optimization.inconclusive and optimization.recommended is None:
+        first = optimization.inconclusive[0]
+        accuracy = first.comparison.accuracy if first.comparison else None
+        if accuracy is not None and accuracy.remedy:
+            wider = MARGINS * settings.max_accuracy_drop
+            option = f"--max-accuracy-drop {wider:g}" if target else f"max_accuracy_drop={wider:g}"
+            yield f"{first.name}: {accuracy.remedy}; or accept {option}"
+    if late := len(optimization.lacked_time):
+        tried = max(1, len(optimization.attempts) - late)
+        needed = math.ceil(optimization.seconds * (1 + late / tried) / 10) * 10
+        option = f"--budget {needed}" if target else f"budget_s={needed}"
+        yield f"{option} tries the other {late}, at the pace so far"
+    if optimization.framework == "core" and not _has_compiled_kernels(optimization):
+        yield f"{FAST}: compiled kernels, also for 8-bit products"
+    if target and optimization.recommended is None and optimization.was_judged:
+        yield f"tinytorch profile {target}: where the time goes"
+
+
+def _has_compiled_kernels(optimization: Optimization) -> bool:
+    libraries = optimization.environment.get("libraries")
+    return isinstance(libraries, Mapping) and "numba" in libraries
 
 
 # ---------------------------------------------------------------- why, and what to doubt
@@ -476,7 +560,9 @@ def _byte_shares(comparison: Comparison) -> Iterator[str]:
 def asked_words(optimization: Optimization) -> str:
     """Say what was asked for, and how much was tried in which time."""
     count, helped = len(optimization.attempts), len(optimization.helped)
-    tried = f"{count} attempt{'' if count == 1 else 's'} in {seconds_text(optimization.seconds)}"
+    untried = sum(each.outcome == NOT_TRIED for each in optimization.attempts)
+    made = f"{count - untried} of {count}" if untried else f"{count}"
+    tried = f"{made} attempt{'' if count == 1 else 's'} in {seconds_text(optimization.seconds)}"
     if helped and count > 1:
         tried += f", {helped} of them better"
     where = f"{optimization.framework} on {optimization.device}"
@@ -508,23 +594,37 @@ def _kept_bottleneck(found: Mapping[str, Any]) -> str:
 
 def every_note(optimization: Optimization) -> list[str]:
     """Return what to doubt, and what could not be measured; what holds for several is said once."""
-    notes = [(each.name, note) for each in optimization.attempts for note in _notes_of(each)]
+    return [*leading_notes(optimization), *timing_notes(optimization)]
+
+
+def leading_notes(optimization: Optimization) -> list[str]:
+    """Return the notes about the workload and about how candidates were judged."""
+    return [*optimization.notes, *_of_all(optimization, lambda attempt: attempt.notes)]
+
+
+def timing_notes(optimization: Optimization) -> list[str]:
+    """Return the notes about how times, bytes and outputs were measured."""
+    return _of_all(optimization, _notes_of_comparison)
+
+
+def _of_all(optimization: Optimization, notes_of: Callable[[Attempt], Sequence[str]]) -> list[str]:
+    notes = [(each.name, note) for each in optimization.attempts for note in notes_of(each)]
     known = {without_numbers(note) for _, note in notes}
     notes += [
         (f"{each.name}, measured again", note)
         for each in optimization.confirmations
-        for note in _notes_of(each)
+        for note in notes_of(each)
         if without_numbers(note) not in known
     ]
     timed = sum(each.comparison is not None for each in optimization.attempts)
-    return [*optimization.notes, *notes_once(notes, total=timed, every="all that was timed")]
+    return notes_once(notes, total=timed, every="all that was timed")
 
 
-def _notes_of(attempt: Attempt) -> list[str]:
-    notes = list(attempt.notes)
-    if attempt.comparison is not None:
-        found = attempt.comparison.named(BASELINE, CANDIDATE)  # the line begins with its name
-        shown_elsewhere = (attempt.comparison.contradiction, found.contradiction)
-        notes += [each for each in note_lines(found) if each not in shown_elsewhere]
-        notes += [f"not measured: {each}" for each in missing_lines(found)]
+def _notes_of_comparison(attempt: Attempt) -> list[str]:
+    if attempt.comparison is None:
+        return []
+    found = attempt.comparison.named(BASELINE, CANDIDATE)  # the line begins with its name
+    shown_elsewhere = (*attempt.notes, attempt.comparison.contradiction, found.contradiction)
+    notes = [each for each in note_lines(found) if each not in shown_elsewhere]
+    notes += [f"not measured: {each}" for each in missing_lines(found)]
     return list(dict.fromkeys(notes))

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from string import ascii_uppercase
+from typing import Any
 
 from tinytorch.errors import SettingError
+from tinytorch.measure.ceilings import Bandwidth
 from tinytorch.measure.counters import Counters
 from tinytorch.measure.samples import Samples
+from tinytorch.profiling.generation_speed import GenerationSpeed
 from tinytorch.profiling.hardware import HardwareEstimate
 from tinytorch.profiling.layers import operation_spans
 from tinytorch.profiling.profile import (
@@ -19,32 +22,14 @@ from tinytorch.profiling.profile import (
     describe_hotspot,
     find_facts,
 )
-from tinytorch.profiling.summary import cache_fits
-from tinytorch.reporting.advice import advice_section
-from tinytorch.reporting.document import (
-    Banner,
-    Beside,
-    Block,
-    Bullets,
-    Cell,
-    Column,
-    Distribution,
-    Document,
-    Facts,
-    Folded,
-    Item,
-    Paragraph,
-    Row,
-    Run,
-    RunOrder,
-    Section,
-    Strong,
-    Table,
-)
+from tinytorch.profiling.summary import CacheFit, cache_fits
+from tinytorch.reporting import document as doc
+from tinytorch.reporting.advice import advice_section, suggestion_lines
+from tinytorch.reporting.generation import generation_section
 from tinytorch.reporting.html.flame import FlameGraph, flame_blocks
 from tinytorch.reporting.html.timeline import StackedLevels, Timeline
-from tinytorch.reporting.layers import layers_section, number_cell, share_cell
-from tinytorch.reporting.machine import estimate_section
+from tinytorch.reporting.layers import known_number, layers_section, share_of
+from tinytorch.reporting.machine import bandwidth_text, estimate_section, level_text
 from tinytorch.reporting.profile_words import (
     caveat_lines,
     doubts,
@@ -66,19 +51,13 @@ from tinytorch.reporting.quantities import (
 from tinytorch.reporting.roofline import Roofline, RooflinePoint
 from tinytorch.tuning.advice import Advice
 
-__all__ = [
-    "profile_document",
-    "profiles_document",
-    "roofline_section",
-    "time_section",
-]
-
 TOP = 8
 """Rows of the tables beside that of the layers."""
 MORE = 12
 """Hotspots that have a row, those after the first ones folded away."""
 MOST = 200
 """Kinds of operations that have a row."""
+MOVED = "read and written"
 
 
 def profile_document(
@@ -89,7 +68,8 @@ def profile_document(
     expand: bool = False,
     advice: Sequence[Advice] = (),
     estimate: HardwareEstimate | None = None,
-) -> Document:
+    generation: Sequence[GenerationSpeed] = (),
+) -> doc.Document:
     """Return what a call costs, the bottleneck, and the views of the recording.
 
     `depth` limits the levels of the layer tree, `top` the rows of the other tables; `expand` shows
@@ -98,8 +78,13 @@ def profile_document(
     if top < 1:
         raise SettingError(f"top={top}; at least one row is needed to show anything")
     facts = find_facts(profile)
-    rows = list(head_rows(profile, facts))
+    costs = tuple(
+        (name, (doc.Strong(value), f"  {details}".rstrip()))
+        for name, value, details in head_rows(profile, facts)
+    )
+    speeds = generation_section(generation) if generation else None
     sections = (
+        speeds,
         time_section(profile),
         layers_section(profile, depth=depth, expand=expand),
         _amdahl_section(profile, top),
@@ -114,17 +99,15 @@ def profile_document(
         estimate_section(estimate) if estimate is not None else None,
         _caveats_section(profile, facts),
     )
-    return Document(
+    return doc.Document(
         f"Profile of {profile.name}",
-        Banner(
+        doc.Banner(
             f"{seconds_text(profile.latency.median)} per call",
             " ".join(reasons(profile, facts)),
-            tuple((name, value) for name, value, _ in rows),
+            costs,
         ),
         (
-            Facts(
-                [(name, (Strong(value), f"  {details}".rstrip())) for name, value, details in rows]
-            ),
+            doc.Only(("terminal", "markdown"), (doc.Facts(costs),)),
             *(section for section in sections if section is not None),
         ),
         doubts(profile),
@@ -132,27 +115,55 @@ def profile_document(
         profile.to_dict(),
         "profile.json",
         setting_words(profile, facts),
+        brief=[*([speeds] if speeds else []), *_brief(profile, facts, advice, estimate)],
+    )
+
+
+BRIEF = 5
+"""Rows of the table in brief, and suggestions that are named."""
+LONGEST_LAYER = 60
+"""Letters of a layer's name that stay whole in brief."""
+FASTER = "speedup of the call if these layers took half the time"
+ATTAINED = "of what its ceiling allows"
+BRIEF_FACTS = ("latency", "achieved", "device idle", "peak memory")
+
+
+def _brief(
+    profile: Profile,
+    facts: ProfileFacts,
+    advice: Sequence[Advice],
+    estimate: HardwareEstimate | None,
+) -> Iterator[doc.Block]:
+    """Yield what a call takes, its slowest layers, and what may make it faster."""
+    rows = [row for row in head_rows(profile, facts) if row[0] in BRIEF_FACTS]
+    yield doc.Facts([(name, f"{value}  {details}".rstrip()) for name, value, details in rows])
+    yield _brief_layers(profile)
+    if profile.counters is not None:
+        yield _counter_section(profile.counters)
+    if estimate is not None:
+        yield estimate_section(estimate)
+    yield doc.Facts([*suggestion_lines(advice)])
+
+
+def _brief_layers(profile: Profile) -> doc.Table:
+    """Return the slowest layers, and what could be gained there."""
+    slowest = [hotspot for hotspot in profile.hotspots[:BRIEF] if hotspot.self_s > 0]
+    return doc.table_of(
+        [describe_hotspot(profile, hotspot) for hotspot in slowest],
+        doc.column("layer", hotspot_label, least=LONGEST_LAYER),
+        doc.number("share", lambda each: each.share, percent_text),
+        doc.number("2x faster", lambda each: each.speedups[2.0], factor_text, FASTER),
+        doc.column("bound", lambda each: each.bound or "", rank=1),
+        doc.number("attained", lambda each: each.of_attainable, percent_text, ATTAINED, rank=2),
     )
 
 
 def profiles_document(
     profiles: Sequence[Profile], *, estimates: Sequence[HardwareEstimate] = ()
-) -> Document:
+) -> doc.Document:
     """Return several profiles side by side, one row each."""
     if not profiles:
         raise SettingError("no profiles to show; give at least one")
-    columns = [
-        Column("model", "code"),
-        Column("latency", "number"),
-        Column("95% interval", "number", rank=7),
-        Column("examples/s", "number", rank=5),
-        Column("params", "number", rank=2),
-        Column("MACs", "number", rank=1),
-        Column("FLOP/B", "number", rank=6),
-        Column("peak mem", "number", rank=1),
-        Column("bottleneck", rank=2, least=20),
-        Column("bound", rank=4),
-    ]
     settings = sorted({f"{each.mode} on {each.device}" for each in profiles})
     legend = (
         f"Medians of {' and '.join(settings)}. MACs are multiply-accumulates of contractions; "
@@ -160,121 +171,119 @@ def profiles_document(
         "self time, the bound is that of the whole model."
     )
     estimated = [
-        Section(f"on-{place}", profile.name, (estimate_section(each),))
+        doc.Section(f"on-{place}", profile.name, (estimate_section(each),))
         for place, (profile, each) in enumerate(zip(profiles, estimates, strict=False), 1)
     ]
-    return Document(
+    return doc.Document(
         "",
         None,
-        (Table(columns, [_overview(each) for each in profiles]), Paragraph(legend), *estimated),
+        (
+            _overview(profiles),
+            doc.Paragraph(legend),
+            *estimated,
+        ),
         [f"{each.name}: {note}" for each in profiles for note in each.notes],
     )
 
 
-def _overview(profile: Profile) -> list[Cell | str]:
-    facts, latency = find_facts(profile), profile.latency
-    found = facts.bottleneck
-    name = "" if found is None else f"{percent_text(found.share)} {found.name or '(self)'}"
-    return [
-        profile.name,
-        Cell(seconds_text(latency.median), latency.median),
-        interval_text(latency.median_interval()),
-        number_cell(profile.throughput, count_text),
-        number_cell(profile.parameter_count, count_text),
-        number_cell(profile.macs, count_text),
-        number_cell(facts.intensity, count_text),
-        number_cell(facts.peak_bytes, bytes_text),
-        name,
-        facts.bound or "",
-    ]
+def _overview(profiles: Sequence[Profile]) -> doc.Table:
+    def found(profile: Profile) -> str:
+        name = find_facts(profile).bottleneck
+        return "" if name is None else f"{percent_text(name.share)} {name.name or '(self)'}"
+
+    return doc.table_of(
+        profiles,
+        doc.column("model", lambda each: each.name, "code"),
+        doc.number("latency", lambda each: each.latency.median, seconds_text),
+        (
+            doc.Column("95% interval", "number", rank=7),
+            lambda each: interval_text(each.latency.median_interval()),
+        ),
+        known_number("examples/s", lambda each: each.throughput, count_text, rank=5),
+        known_number("params", lambda each: each.parameter_count, count_text, rank=2),
+        known_number("MACs", lambda each: each.macs, count_text, rank=1),
+        known_number("FLOP/B", lambda each: find_facts(each).intensity, count_text, rank=6),
+        known_number("peak mem", lambda each: find_facts(each).peak_bytes, bytes_text, rank=1),
+        doc.column("bottleneck", found, rank=2, least=20),
+        doc.column("bound", lambda each: find_facts(each).bound or "", rank=4),
+    )
 
 
 def _limited(
-    columns: Sequence[Column], rows: Sequence[Sequence[Cell | str]], top: int, things: str
-) -> Iterator[Block]:
+    items: Sequence[Any], *fields: doc.Field, top: int, things: str
+) -> Iterator[doc.Block]:
     """Yield the first rows, and the others folded away."""
-    yield Table(columns, rows[:top])
-    if rows[top:]:
-        yield Folded(f"{len(rows) - top} more {things}", (Table(columns, rows[top:]),))
+    yield doc.table_of(items[:top], *fields)
+    if items[top:]:
+        rest = doc.table_of(items[top:], *fields)
+        yield doc.Folded(f"{len(items) - top} more {things}", (rest,))
 
 
 # ---------------------------------------------------------------- where the time goes
 
 
-def time_section(profile: Profile) -> Section:
+def time_section(profile: Profile) -> doc.Section:
     """Return the flame graph of the layers."""
     about = (
         "Each box is a layer, as wide as its time in an instrumented call; below it is what it "
         "calls. Where nothing is below, the layer itself computes. Choose a box to zoom in "
         "(Enter), Escape goes back; the arrow keys move."
     )
-    return Section(
+    return doc.Section(
         "time", "Where the time goes", (FlameGraph(flame_blocks(profile)),), about, is_detail=True
     )
 
 
-def _amdahl_section(profile: Profile, top: int) -> Section:
+def _amdahl_section(profile: Profile, top: int) -> doc.Section:
     slowest = [hotspot for hotspot in profile.hotspots[: max(top, MORE)] if hotspot.self_s > 0]
     found = [describe_hotspot(profile, hotspot) for hotspot in slowest]
-    columns = [
-        Column("layer", least=38),
-        Column("share", "bar", "of the time of a call"),
-        *(Column("inf" if f == FACTORS[-1] else f"{f:g}x", "number", rank=1) for f in FACTORS),
-        Column("bound", rank=2),
-        Column("attained", "number", "of what its ceiling allows", rank=3),
-    ]
-    rows: list[list[Cell | str]] = [
-        [
-            hotspot_label(each),
-            share_cell(each.share),
-            *(Cell(factor_text(each.speedups[f]), each.speedups[f]) for f in FACTORS),
-            each.bound or "",
-            number_cell(each.of_attainable, percent_text),
-        ]
-        for each in found
-    ]
+
+    def sped_up(factor: float) -> doc.Field:
+        title = "inf" if factor == FACTORS[-1] else f"{factor:g}x"
+        return doc.number(title, lambda each: each.speedups[factor], factor_text, rank=1)
+
+    rows = _limited(
+        found,
+        doc.column("layer", hotspot_label, least=38),
+        share_of("share", lambda each: each.share, "of the time of a call"),
+        *map(sped_up, FACTORS),
+        doc.column("bound", lambda each: each.bound or "", rank=2),
+        known_number("attained", lambda each: each.of_attainable, percent_text, ATTAINED, rank=3),
+        top=top,
+        things="layers",
+    )
     about = "Speedup of the call if these layers alone were 2, 4, 10 times or infinitely faster."
-    blocks = [*_limited(columns, rows, top, "layers")] if rows else [Paragraph("No layer ran.")]
-    return Section("faster", "Amdahl's law", blocks, about, is_detail=True)
+    blocks = [*rows] if found else [doc.Paragraph("No layer ran.")]
+    return doc.Section("faster", "Amdahl's law", blocks, about, is_detail=True)
 
 
-def _operations_section(profile: Profile, top: int) -> Section:
+def _operations_section(profile: Profile, top: int) -> doc.Section:
     is_training = profile.mode == "training"
-    columns = [
-        Column("operation"),
-        Column("family", rank=2),
-        Column("phase", rank=1),
-        Column("calls", "number", rank=3),
-        Column("share", "bar", "of the time of all operations"),
-        Column("time", "number"),
-        Column("MACs", "number", rank=4),
-        Column("bytes", "number", "read and written", rank=5),
-    ]
     groups = profile.top_operations
-    rows: list[list[Cell | str]] = [
-        [
-            group.kind,
-            group.family,
-            group.phase if is_training else "",
-            Cell(str(group.calls), group.calls),
-            share_cell(group.share),
-            number_cell(group.seconds, seconds_text),
-            number_cell(group.macs, count_text),
-            number_cell(group.bytes_moved, bytes_text),
-        ]
-        for group in groups[:MOST]
-    ]
+    rows = _limited(
+        groups[:MOST],
+        doc.column("operation", lambda each: each.kind),
+        doc.column("family", lambda each: each.family, rank=2),
+        doc.column("phase", lambda each: each.phase if is_training else "", rank=1),
+        doc.number("calls", lambda each: each.calls, str, rank=3),
+        share_of("share", lambda each: each.share, "of the time of all operations"),
+        known_number("time", lambda each: each.seconds, seconds_text),
+        known_number("MACs", lambda each: each.macs, count_text, rank=4),
+        known_number("bytes", lambda each: each.bytes_moved, bytes_text, MOVED, rank=5),
+        top=top,
+        things="kinds of operations",
+    )
     about = "By kind, in the recorded call, which is slower: compare them with each other only."
-    blocks = [*_limited(columns, rows, top, "kinds of operations")]
+    blocks = [*rows]
     if len(groups) > MOST:
         more = f"{len(groups) - MOST} more kinds are only in the raw values."
-        blocks.append(Folded("Left out", (Paragraph(more),)))
-    if not rows:
-        blocks = [Paragraph("No operation was recorded.")]
-    return Section("operations", "Operations", blocks, about, is_detail=True)
+        blocks.append(doc.Folded("Left out", (doc.Paragraph(more),)))
+    if not groups:
+        blocks = [doc.Paragraph("No operation was recorded.")]
+    return doc.Section("operations", "Operations", blocks, about, is_detail=True)
 
 
-def _timeline_section(profile: Profile) -> Section | None:
+def _timeline_section(profile: Profile) -> doc.Section | None:
     spans = operation_spans(profile)
     if not spans:
         return None
@@ -284,7 +293,7 @@ def _timeline_section(profile: Profile) -> Section | None:
         "proportions. Zoom with the buttons, + and -, or the wheel once the picture was "
         "clicked; drag or use the arrow keys to move."
     )
-    return Section("timeline", "Timeline", (Timeline(spans),), about, is_detail=True)
+    return doc.Section("timeline", "Timeline", (Timeline(spans),), about, is_detail=True)
 
 
 # ---------------------------------------------------------------- the roofline
@@ -292,9 +301,11 @@ def _timeline_section(profile: Profile) -> Section | None:
 LABELLED = 8
 """Most layers with a letter and a row; the others are small dots."""
 MOST_POINTS = 300
+OF_INTENSITY = "floating-point operations per byte moved"
+ALLOWED = "of what the roof allows at this intensity"
 
 
-def roofline_section(profile: Profile, top: int = LABELLED) -> Section:
+def roofline_section(profile: Profile, top: int = LABELLED) -> doc.Section:
     """Return the slowest layers below the roof of the profile's dtype, or why there is none."""
     ceilings = profile.ceilings
     peak = ceilings.peak_flops(profile.dtype) if ceilings else None
@@ -302,22 +313,26 @@ def roofline_section(profile: Profile, top: int = LABELLED) -> Section:
     # Layers without FLOPs have no place on logarithmic axes.
     found = [each for each in hotspots if each.bound and each.intensity and each.of_peak]
     if ceilings is None or peak is None or not found:
-        return Section("roofline", "Roofline", (Paragraph(_no_roofline(profile)),), is_detail=True)
+        return doc.Section(
+            "roofline", "Roofline", (doc.Paragraph(_no_roofline(profile)),), is_detail=True
+        )
     points = [
         _point(letter, each, peak)
         for letter, each in zip(_letters(min(top, LABELLED)), found[:MOST_POINTS], strict=False)
     ]
     home = ceilings.level(profile.working_set_bytes)
     labelled = sum(bool(point.letter) for point in points)
-    blocks: list[Block] = [
+    blocks: list[doc.Block] = [
         Roofline({profile.dtype: peak}, ceilings.bandwidths, points, home),
         _roofline_table(found[:labelled], points),
     ]
     if len(points) > labelled:
         more = f"The small dots are the {len(points) - labelled} faster groups of layers."
-        blocks.append(Folded("More layers", (Paragraph(more),), is_open=True, media=("html",)))
+        blocks.append(
+            doc.Folded("More layers", (doc.Paragraph(more),), is_open=True, media=("html",))
+        )
     about = " ".join(_how_to_read(profile, peak, found))
-    return Section("roofline", "Roofline", blocks, about, is_detail=True)
+    return doc.Section("roofline", "Roofline", blocks, about, is_detail=True)
 
 
 def _letters(count: int) -> Iterator[str]:
@@ -336,27 +351,16 @@ def _point(letter: str, each: BottleneckFacts, peak: float) -> RooflinePoint:
     return RooflinePoint(letter, intensity, achieved, each.share, title)
 
 
-def _roofline_table(found: Sequence[BottleneckFacts], points: Sequence[RooflinePoint]) -> Table:
-    columns = [
-        Column("layers"),
-        Column("time", "bar", "share of a call"),
-        Column("bound", rank=3),
-        Column("FLOP/B", "number", "floating-point operations per byte moved", rank=2),
-        Column("achieved", "number", rank=1),
-        Column("of attainable", "number", "of what the roof allows at this intensity"),
-    ]
-    rows: list[list[Cell | str]] = [
-        [
-            f"{point.letter}  {hotspot_label(each)}",
-            share_cell(each.share),
-            each.bound or "",
-            number_cell(point.intensity, count_text),
-            number_cell(point.flops_per_s, rate_text),
-            number_cell(each.of_attainable, percent_text),
-        ]
-        for each, point in zip(found, points, strict=False)
-    ]
-    return Table(columns, rows)
+def _roofline_table(found: Sequence[BottleneckFacts], points: Sequence[RooflinePoint]) -> doc.Table:
+    return doc.table_of(
+        zip(found, points, strict=False),
+        doc.column("layers", lambda pair: f"{pair[1].letter}  {hotspot_label(pair[0])}"),
+        share_of("time", lambda pair: pair[0].share, "share of a call"),
+        doc.column("bound", lambda pair: pair[0].bound or "", rank=3),
+        known_number("FLOP/B", lambda pair: pair[1].intensity, count_text, OF_INTENSITY, rank=2),
+        known_number("achieved", lambda pair: pair[1].flops_per_s, rate_text, rank=1),
+        known_number("of attainable", lambda pair: pair[0].of_attainable, percent_text, ALLOWED),
+    )
 
 
 def _no_roofline(profile: Profile) -> str:
@@ -398,10 +402,12 @@ BUCKETS = 40
 LARGEST = 8
 
 
-def _memory_section(profile: Profile, facts: ProfileFacts) -> Section:
+def _memory_section(profile: Profile, facts: ProfileFacts) -> doc.Section:
     points = profile.memory.points
     if not points:
-        return Section("memory", "Memory", (Paragraph("No buffer was seen."),), is_detail=True)
+        return doc.Section(
+            "memory", "Memory", (doc.Paragraph("No buffer was seen."),), is_detail=True
+        )
     seen = {name for _, held in points for name in held if held[name]}
     names = [name for name in ORDER if name in seen]
     names += sorted(seen - set(names))
@@ -410,14 +416,14 @@ def _memory_section(profile: Profile, facts: ProfileFacts) -> Section:
     lasting = sum(share for name, share in facts.peak_composition.items() if name in LASTING)
     has_two = bool(made) and lasting > MOSTLY
     title = "Live buffers"
-    blocks: list[Block] = [
+    blocks: list[doc.Block] = [
         StackedLevels(points, series, HEIGHT // 2 if has_two else HEIGHT, title=title)
     ]
     if has_two:
         blocks.append(StackedLevels(points, made, HEIGHT, title="Of these, allocated by the call"))
     blocks += [_peak_table(profile, facts), *_holders(profile)]
     about = " ".join(_memory_sentences(profile, facts))
-    return Section("memory", "Memory", blocks, about, is_detail=True)
+    return doc.Section("memory", "Memory", blocks, about, is_detail=True)
 
 
 def _memory_sentences(profile: Profile, facts: ProfileFacts) -> Iterator[str]:
@@ -436,52 +442,43 @@ def _memory_sentences(profile: Profile, facts: ProfileFacts) -> Iterator[str]:
         yield f"The device's own allocator held {device} at most."
 
 
-def _peak_table(profile: Profile, facts: ProfileFacts) -> Table:
+def _peak_table(profile: Profile, facts: ProfileFacts) -> doc.Table:
     held = profile.memory.peak_by_category
     course = profile.memory.series(BUCKETS, from_first_change=True)
-    columns = [
-        Column("at the peak"),
-        Column("bytes", "number"),
-        Column("share", "bar"),
-        Column("over the call", rank=1),
-        Column("lowest", "number", rank=2),
-    ]
-
-    def row(name: str, size: float, share: float, levels: Sequence[float]) -> list[Cell | str]:
-        lowest = number_cell(min(levels, default=None), bytes_text)
-        return [
-            name,
-            number_cell(size, bytes_text),
-            share_cell(share),
-            Cell("", trend=levels),
-            lowest,
-        ]
-
-    rows = [
-        row(name, held[name], share, course["categories"].get(name, ()))
-        for name, share in facts.peak_composition.items()
-    ]
-    total = row("total", profile.memory.peak_bytes, 1.0, course["total"])
-    return Table(columns, [*rows, Row(total, tone="total")])
+    shares = {**facts.peak_composition, "total": 1.0}
+    sizes = {**held, "total": profile.memory.peak_bytes}
+    levels = {**course["categories"], "total": course["total"]}
+    return doc.table_of(
+        shares,
+        doc.column("at the peak", str),
+        known_number("bytes", lambda name: sizes[name], bytes_text),
+        share_of("share", lambda name: shares[name]),
+        doc.column("over the call", lambda name: doc.Cell("", trend=levels.get(name, ())), rank=1),
+        known_number(
+            "lowest", lambda name: min(levels.get(name, ()), default=None), bytes_text, rank=2
+        ),
+        tone=lambda name: "total" if name == "total" else "",
+    )
 
 
-def _holders(profile: Profile) -> Iterator[Block]:
+def _holders(profile: Profile) -> Iterator[doc.Block]:
     """Yield the layers that made or hold most of what was alive at the peak."""
     whole = profile.memory.peak_bytes
     held = sorted(profile.memory.peak_by_path.items(), key=lambda item: -item[1])
     shown = [(path, size) for path, size in held[:LARGEST] if size]
     if len(shown) < 2:
         return
-    rows: list[list[Cell | str]] = [
-        [_holder(profile, path), number_cell(size, bytes_text), share_cell(size / whole)]
-        for path, size in shown
-    ]
-    columns = [Column("made or held by"), Column("bytes", "number"), Column("share", "bar")]
-    blocks: list[Block] = [Table(columns, rows)]
+    table = doc.table_of(
+        shown,
+        doc.column("made or held by", lambda each: _holder(profile, each[0])),
+        known_number("bytes", lambda each: each[1], bytes_text),
+        share_of("share", lambda each: each[1] / whole),
+    )
+    blocks: list[doc.Block] = [table]
     if len(held) > len(shown):
         more = f"The {len(shown)} largest; {len(held) - len(shown)} more hold the rest."
-        blocks.append(Paragraph(more, "faint"))
-    yield Folded("By layer", blocks)
+        blocks.append(doc.Paragraph(more, "faint"))
+    yield doc.Folded("By layer", blocks)
 
 
 def _holder(profile: Profile, path: str | None) -> str:
@@ -495,29 +492,29 @@ def _holder(profile: Profile, path: str | None) -> str:
 PERCENTILES = (5, 25, 50, 75, 95, 99)
 
 
-def _latency_section(profile: Profile) -> Section:
+def _latency_section(profile: Profile) -> doc.Section:
     latency = profile.latency
     if latency.count == 1:
         text = f"n=1: {seconds_text(latency.median)}; variation unknown."
-        return Section("latency", "Latency", (Paragraph(text),), is_detail=True)
+        return doc.Section("latency", "Latency", (doc.Paragraph(text),), is_detail=True)
     interval = latency.median_interval()
-    run = Run(profile.name, latency.values, (interval.low, interval.high))
+    run = doc.Run(profile.name, latency.values, (interval.low, interval.high))
     charts = (
-        Distribution([run], "s", title="Distribution"),
-        RunOrder([run], "s", things="calls", title="In the order of the run"),
+        doc.Distribution([run], "s", title="Distribution"),
+        doc.RunOrder([run], "s", things="calls", title="In the order of the run"),
     )
     loops = "" if latency.loops == 1 else f" Each value is the mean of {latency.loops} calls."
     stability = latency.stability.note
     about = (
         f"{latency.count:,} calls without instrumentation.{loops} The line is the median, "
-        f"{seconds_text(latency.median)}, the band its {min(interval.coverage, 0.95):.0%} "
+        f"{seconds_text(latency.median)}, shaded its {min(interval.coverage, 0.95):.0%} "
         f"interval, {interval_text(interval)}. {stability[:1].upper()}{stability[1:]}."
     )
-    blocks: list[Block] = [Beside(charts), _percentiles(latency), *_device_times(profile)]
-    return Section("latency", "Latency", blocks, about, is_detail=True)
+    blocks: list[doc.Block] = [doc.Beside(charts), _percentiles(latency), *_device_times(profile)]
+    return doc.Section("latency", "Latency", blocks, about, is_detail=True)
 
 
-def _percentiles(latency: Samples) -> Table:
+def _percentiles(latency: Samples) -> doc.Table:
     values = {
         "min": latency.minimum,
         **{"median" if q == 50 else f"p{q}": latency.percentile(q) for q in PERCENTILES},
@@ -526,16 +523,16 @@ def _percentiles(latency: Samples) -> Table:
     }
     about = "outside of Tukey's fences; they are counted, not dropped"
     columns = [
-        Column("latency", least=8),
-        *(Column(name, "number", rank=name != "median") for name in values),
-        Column("outliers", "number", about, rank=2),
+        doc.Column("latency", least=8),
+        *(doc.Column(name, "number", rank=name != "median") for name in values),
+        doc.Column("outliers", "number", about, rank=2),
     ]
     texts = [seconds_text(value) for value in values.values()]
     row = [f"n={latency.count:,}", *texts, str(latency.outliers.total)]
-    return Table(columns, [row], is_sortable=False)
+    return doc.Table(columns, [row], is_sortable=False)
 
 
-def _device_times(profile: Profile) -> Iterator[Table]:
+def _device_times(profile: Profile) -> Iterator[doc.Table]:
     """Yield the times of a call on a GPU: by the wall clock, by events, in its kernels."""
     times = {
         "latency (wall clock)": profile.latency,
@@ -550,89 +547,87 @@ def _device_times(profile: Profile) -> Iterator[Table]:
     if profile.idle_share is not None:
         rows.append(["device idle", percent_text(profile.idle_share), ""])
     if len(rows) > 1:
-        columns = [Column("a call"), Column("median", "number"), Column("95% interval")]
-        yield Table(columns, rows, is_sortable=False)
+        columns = [doc.Column("a call"), doc.Column("median", "number"), doc.Column("95% interval")]
+        yield doc.Table(columns, rows, is_sortable=False)
 
 
 # ---------------------------------------------------------------- caches, counters, caveats
 
 
-def _cache_section(profile: Profile, top: int) -> Section | None:
+def _cache_section(profile: Profile, top: int) -> doc.Section | None:
     """Return the caches and memory, and where what the slowest layers touch fits."""
     ceilings, size = profile.ceilings, profile.working_set_bytes
     if ceilings is None:
         return None
     home = ceilings.level(size)
-    columns = [
-        Column("level"),
-        Column("holds", "number"),
-        Column("bandwidth", "number"),
-        Column("compute-bound from", "number", rank=1),
-        Column("", rank=2),
-    ]
-    rows = []
-    for each in ceilings.bandwidths:
-        ridge = ceilings.ridge(profile.dtype, each.capacity_bytes)
-        is_home = bool(size) and each.level == home
-        cells: list[Cell | str] = [
-            each.level,
-            "the rest" if each.capacity_bytes is None else bytes_text(each.capacity_bytes),
-            number_cell(each.ceiling, lambda rate: rate_text(rate, "B/s")),
-            Cell("-" if ridge is None else f"{count_text(ridge)} FLOP/B", ridge),
-            f"<- a call touches {bytes_text(size)}" if is_home else "",
-        ]
-        rows.append(Row(cells, tone="hot" if is_home else ""))
-    levels = Table(columns, rows, is_sortable=False)
+
+    def is_home(each: Bandwidth) -> bool:
+        return bool(size) and each.level == home
+
+    def ridge(each: Bandwidth) -> float | None:
+        return ceilings.ridge(profile.dtype, each.capacity_bytes)
+
+    def note(each: Bandwidth) -> str:
+        return f"<- a call touches {bytes_text(size)}" if is_home(each) else ""
+
+    levels = doc.table_of(
+        ceilings.bandwidths,
+        doc.column("level", lambda each: each.level),
+        (doc.Column("holds", "number"), level_text),
+        known_number("bandwidth", lambda each: each.ceiling, bandwidth_text),
+        doc.number("compute-bound from", ridge, lambda at: f"{count_text(at)} FLOP/B", rank=1),
+        doc.column("", note, rank=2),
+        is_sortable=False,
+        tone=lambda each: "hot" if is_home(each) else "",
+    )
     about = "Measured here, all threads together; below, the largest operation of each layer."
     blocks = (levels, *_cache_fits(profile, top))
-    return Section("caches", "Caches and memory of this machine", blocks, about, is_detail=True)
+    return doc.Section("caches", "Caches and memory of this machine", blocks, about, is_detail=True)
 
 
-def _cache_fits(profile: Profile, top: int) -> Iterator[Block]:
-    columns = [
-        Column("largest operation of"),
-        Column("touches", "number"),
-        Column("fits in", rank=1),
-        Column("bandwidth there", "number", rank=3),
-        Column("layer moves", "number", rank=2),
-    ]
-    rows: list[list[Cell | str]] = [
-        [
-            hotspot_label(describe_hotspot(profile, fit.hotspot)),
-            number_cell(fit.working_set_bytes, bytes_text),
-            fit.level,
-            number_cell(fit.bandwidth, lambda rate: rate_text(rate, "B/s")),
-            number_cell(fit.achieved, lambda rate: rate_text(rate, "B/s")),
-        ]
-        for fit in cache_fits(profile)[: max(top, MORE)]
-    ]
-    if rows:
-        yield from _limited(columns, rows, top, "layers")
-    else:
-        yield Paragraph("No layer moved bytes that were counted.")
+def _cache_fits(profile: Profile, top: int) -> Iterator[doc.Block]:
+    def label(fit: CacheFit) -> str:
+        return hotspot_label(describe_hotspot(profile, fit.hotspot))
+
+    fits = cache_fits(profile)[: max(top, MORE)]
+    if not fits:
+        yield doc.Paragraph("No layer moved bytes that were counted.")
+        return
+    yield from _limited(
+        fits,
+        doc.column("largest operation of", label),
+        known_number("touches", lambda fit: fit.working_set_bytes, bytes_text),
+        doc.column("fits in", lambda fit: fit.level, rank=1),
+        known_number("bandwidth there", lambda fit: fit.bandwidth, bandwidth_text, rank=3),
+        known_number("layer moves", lambda fit: fit.achieved, bandwidth_text, rank=2),
+        top=top,
+        things="layers",
+    )
 
 
-def _counter_section(counters: Counters) -> Section:
+def _counter_section(counters: Counters) -> doc.Section:
     """Return what the processor counted per call, and why it did not count the rest."""
-    blocks: list[Block] = []
+    blocks: list[doc.Block] = []
     if counters.values:
-        rows = [
-            (event, number_cell(counters.per_call(event), count_text)) for event in counters.values
-        ]
-        blocks.append(Table([Column("event"), Column("per call", "number")], rows))
+        event = doc.column("event", str)
+        blocks.append(
+            doc.table_of(
+                counters.values, event, known_number("per call", counters.per_call, count_text)
+            )
+        )
     for reason in dict.fromkeys(counters.unavailable.values()):
         events = [event for event, why in counters.unavailable.items() if why == reason]
-        blocks.append(Paragraph(f"Not available: {', '.join(events)}: {reason}.", "faint"))
+        blocks.append(doc.Paragraph(f"Not available: {', '.join(events)}: {reason}.", "faint"))
     if counters.instructions_per_cycle is not None:
         words = f"{counters.instructions_per_cycle:.2f} instructions per cycle"
-        blocks.append(Paragraph(words))
-    blocks.append(Bullets(counters.notes, tone="unknown"))
-    return Section("counters", "Hardware counters", blocks, is_detail=True)
+        blocks.append(doc.Paragraph(words))
+    blocks.append(doc.Bullets(counters.notes, tone="unknown"))
+    return doc.Section("counters", "Hardware counters", blocks, is_detail=True)
 
 
-def _caveats_section(profile: Profile, facts: ProfileFacts) -> Section:
+def _caveats_section(profile: Profile, facts: ProfileFacts) -> doc.Section:
     """Say what the instrumentation cost, and what was not counted."""
     *lines, last = caveat_lines(profile, facts)
     missing = [not_counted_text(each) for each in profile.not_counted]
-    bullets = Bullets([*lines, Item(last, missing)], tone="faint")
-    return Section("caveats", "Caveats", (bullets,), is_detail=True)
+    bullets = doc.Bullets([*lines, doc.Item(last, missing)], tone="faint")
+    return doc.Section("caveats", "Caveats", (bullets,), is_detail=True)

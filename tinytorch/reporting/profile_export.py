@@ -9,9 +9,6 @@ from tinytorch import __version__
 from tinytorch.profiling.layers import Span, layer_spans, layers_around, operation_spans
 from tinytorch.profiling.profile import Profile
 
-__all__ = ["chrome_trace", "speedscope"]
-
-
 # ---------------------------------------------------------------- a profile for chrome://tracing
 # and Perfetto: layers, operations and memory over time
 #

@@ -23,20 +23,6 @@ from tinytorch.reporting.quantities import (
     seconds_text,
 )
 
-__all__ = [
-    "caveat_lines",
-    "device_sentence",
-    "doubts",
-    "head_rows",
-    "hotspot_label",
-    "interval_text",
-    "mostly_waits",
-    "not_counted_text",
-    "reasons",
-    "setting_words",
-]
-
-
 USUAL_CONFIDENCE = 0.95
 MOSTLY = 0.5
 FAR_BELOW = 0.1
@@ -233,7 +219,7 @@ def doubts(profile: Profile) -> list[str]:
     stability = profile.latency.stability
     unstable = [] if stability.is_stable else [f"The latency is {stability.note}."]
     disturbances = profile.ceilings.disturbances if profile.ceilings else ()
-    disturbed = [f"While the ceilings were measured, {'; '.join(disturbances)}."]
+    disturbed = [f"while the ceilings were measured, {'; '.join(disturbances)}"]
     return [*profile.notes, *profile.latency.notes, *unstable, *(disturbed if disturbances else ())]
 
 

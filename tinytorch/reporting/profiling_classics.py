@@ -27,19 +27,6 @@ if TYPE_CHECKING:
     from tinytorch.profiling.flops import FLOPCounter
     from tinytorch.profiling.profiler import OperationTotal
 
-__all__ = [
-    "as_text",
-    "mb_text",
-    "render_call",
-    "render_context",
-    "render_flops",
-    "render_memory",
-    "render_nothing",
-    "render_quick_profile",
-    "render_timing",
-    "render_top_operations",
-    "show",
-]
 
 TEXT_WIDTH = 100
 MOST_LAYERS = 12

@@ -4,30 +4,11 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-
-__all__ = [
-    "WIDTH",
-    "Mark",
-    "braille_image",
-    "bytes_text",
-    "count_text",
-    "date_text",
-    "factor_text",
-    "log_plot",
-    "percent_text",
-    "rate_text",
-    "ratio_text",
-    "seconds_text",
-    "share_bar",
-    "sparkline",
-    "value_text",
-]
-
 
 # ---------------------------------------------------------------- numbers with units, short enough
 # for a table: three digits that count, and a prefix
@@ -139,6 +120,11 @@ def value_text(value: float | None, unit: str) -> str:
     return f"{digits} {unit}".rstrip()
 
 
+def range_text(interval: Iterable[float], write: Callable[[float], str]) -> str:
+    """Write both ends of an interval: ``2.31 ms to 2.46 ms``; an open end is a dash."""
+    return " to ".join(write(end) if math.isfinite(end) else UNKNOWN for end in interval)
+
+
 def date_text(moment: str) -> str:
     """Write a moment without its seconds; it is UTC."""
     return moment[:16].replace("T", " ")
@@ -197,6 +183,8 @@ def share_bar(share: float, width: int) -> str:
     >>> share_bar(0.5, 4), share_bar(0.0, 4)
     ('██  ', '    ')
     """
+    if math.isnan(share):
+        return " " * width
     eighths = round(min(max(share, 0.0), 1.0) * width * 8)
     if share > 0:
         eighths = max(eighths, 1)
@@ -298,18 +286,20 @@ def log_plot(
                 grid[line][column(mark.x)] = "│"
     for mark in marks:
         grid[row(mark.y)][column(mark.x)] = mark.letter
-    return _framed(grid, labels, _ticks(marks, column, x_text, columns))
+    return framed(grid, labels, _ticks(marks, column, x_text, columns))
 
 
-def _framed(grid: list[list[str]], ends: tuple[str, str], ticks: str) -> str:
-    label_width = max(map(len, ends))
-    labels = [ends[0], *[""] * (len(grid) - 2), ends[1]]
+def framed(grid: Sequence[Sequence[str]], labels: Sequence[str], ticks: str) -> str:
+    """Return a canvas with `labels` spread evenly beside it, and `ticks` below its axis."""
+    room = max(map(len, labels))
+    beside = [""] * len(grid)
+    for place, label in enumerate(labels):
+        beside[place * (len(grid) - 1) // (len(labels) - 1)] = label
     lines = [
-        f"{label:>{label_width}}{BESIDE}{''.join(line)}"
-        for label, line in zip(labels, grid, strict=True)
+        f"{label:>{room}}{BESIDE}{''.join(line)}" for label, line in zip(beside, grid, strict=True)
     ]
-    axis = f"{'':>{label_width}} └{'─' * len(grid[0])}"
-    return "\n".join(line.rstrip() for line in (*lines, axis, f"{'':>{label_width}}  {ticks}"))
+    axis = f"{'':>{room}} └{'─' * len(grid[0])}"
+    return "\n".join(line.rstrip() for line in (*lines, axis, f"{'':>{room}}  {ticks}"))
 
 
 def _ticks(

@@ -18,8 +18,6 @@ from tinytorch.measure.ceilings import Bandwidth
 from tinytorch.reporting.document import Chart
 from tinytorch.reporting.quantities import braille_image, count_text
 
-__all__ = ["ROWS", "Roofline", "RooflinePoint", "roofline_letters", "roofline_picture"]
-
 COLUMNS, ROWS = 50, 15
 FEWEST_COLUMNS = 20
 INDENT = 8

@@ -14,25 +14,7 @@ from tinytorch.core.files import write_atomically
 from tinytorch.errors import MissingPartError, SettingError
 from tinytorch.measure.estimate import Estimate
 from tinytorch.measure.samples import Samples
-from tinytorch.reporting.document import (
-    Banner,
-    Beside,
-    Block,
-    Bullets,
-    Cell,
-    Code,
-    Column,
-    Document,
-    Folded,
-    Paragraph,
-    ParetoPlot,
-    ParetoPoint,
-    Run,
-    RunOrder,
-    Section,
-    Table,
-    notes_once,
-)
+from tinytorch.reporting import document as doc
 from tinytorch.reporting.quantities import (
     UNKNOWN,
     bytes_text,
@@ -46,21 +28,12 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = [
-    "FORMATS",
-    "NO_COMPARISON",
-    "check_plot",
-    "draw_suite",
-    "entries_document",
-    "shared_notes",
-    "suite_document",
-    "write_plot",
-]
 
 TITLES = {
     "single-stream": "One query after the other.",
     "offline": "All queries at once, in batches.",
     "server": "Queries arrive at random, one worker.",
+    "comparison": "The transformed model against the model as it is, in turns in one process.",
 }
 NO_COMPARISON = (
     "Entries were measured one after the other, each in a process of its own: ratios between them, "
@@ -68,12 +41,14 @@ NO_COMPARISON = (
 )
 
 
-def entries_document(entries: Sequence[Entry]) -> Document:
+def entries_document(entries: Sequence[Entry]) -> doc.Document:
     """Return a list of entries that were not run."""
-    columns = [Column("entry"), Column("budget", "number"), Column("key", rank=1)]
-    rows = [(each.name, Cell(seconds_text(each.budget), each.budget), each.key) for each in entries]
+    columns = [doc.Column("entry"), doc.Column("budget", "number"), doc.Column("key", rank=1)]
+    rows = [
+        (each.name, doc.Cell(seconds_text(each.budget), each.budget), each.key) for each in entries
+    ]
     count = "1 entry, it was not run" if len(entries) == 1 else f"{len(entries)} entries, none run"
-    return Document("", None, (Table(columns, rows), Paragraph(count, "faint")))
+    return doc.Document("", None, (doc.Table(columns, rows), doc.Paragraph(count, "faint")))
 
 
 def suite_document(
@@ -83,7 +58,7 @@ def suite_document(
     planned: int | None = None,
     run: str = "",
     notes: Sequence[str] = (),
-) -> Document:
+) -> doc.Document:
     """Return what is finished of a suite; of `planned` entries some may be missing."""
     planned = len(outcomes) if planned is None else planned
     run = run or next((each.record.run for each in outcomes if each.record.run), "")
@@ -94,7 +69,7 @@ def suite_document(
         "entries": [each.to_dict() for each in outcomes],
         "records": [each.record.to_dict() for each in outcomes],
     }
-    return Document(
+    return doc.Document(
         f"Suite {name}",
         _banner(outcomes, planned),
         list(_sections(outcomes)),
@@ -103,6 +78,7 @@ def suite_document(
         raw,
         "tinytorch-suite.json",
         _progress(len(outcomes), planned, run),
+        brief=[replace(each, about="") for each in result_sections(outcomes)],
     )
 
 
@@ -113,51 +89,57 @@ def _progress(count: int, planned: int, run: str) -> str:
     return f"run {run}, {words}" if run else words
 
 
-def _banner(outcomes: Sequence[EntryOutcome], planned: int) -> Banner:
+def _banner(outcomes: Sequence[EntryOutcome], planned: int) -> doc.Banner:
     failed = sum(each.failure is not None for each in outcomes)
     measured, missing = len(outcomes) - failed, planned - len(outcomes)
     facts = (("entries", str(planned)), ("measured", str(measured)), ("failed", str(failed)))
     if failed:
         verdict = "1 entry failed" if failed == 1 else f"{failed} entries failed"
-        return Banner(verdict, NO_COMPARISON, facts, "bad")
+        return doc.Banner(verdict, NO_COMPARISON, facts, "bad")
     if missing:
         verdict = f"Not finished: {missing} of {planned} entries are missing"
-        return Banner(verdict, NO_COMPARISON, facts, "unknown")
+        return doc.Banner(verdict, NO_COMPARISON, facts, "unknown")
     verdict = "1 entry measured" if planned == 1 else f"{planned} entries measured"
-    return Banner(verdict, NO_COMPARISON, facts)
+    return doc.Banner(verdict, NO_COMPARISON, facts)
 
 
-def _sections(outcomes: Sequence[EntryOutcome]) -> Iterator[Section]:
+def result_sections(outcomes: Sequence[EntryOutcome]) -> Iterator[doc.Section]:
+    """Yield what failed, and a table per scenario."""
     failed = [each for each in outcomes if each.failure is not None]
     measured = [each for each in outcomes if each.failure is None]
     if failed:
-        reasons = [(Code(each.name), f": {each.failure}") for each in failed]
-        yield Section("failed", f"Failed: {len(failed)}", (Bullets(reasons, tone="bad"),))
+        reasons = [(doc.Code(each.name), f": {each.failure}") for each in failed]
+        yield doc.Section("failed", f"Failed: {len(failed)}", (doc.Bullets(reasons, tone="bad"),))
     for scenario, about in TITLES.items():
         rows = [each for each in measured if each.scenario == scenario]
         if rows:
             table = _table(rows, (*FIELDS[scenario], *RESOURCES))
-            yield Section(scenario, scenario.capitalize(), (table,), about)
+            yield doc.Section(scenario, scenario.capitalize(), (table,), about)
+
+
+def _sections(outcomes: Sequence[EntryOutcome]) -> Iterator[doc.Section]:
+    yield from result_sections(outcomes)
+    measured = [each for each in outcomes if each.failure is None]
     if fronts := [each for each in suite_fronts(outcomes) if len(each.points) > 1]:
         yield _fronts(fronts, outcomes)
     if orders := list(_orders(measured)):
-        yield Section("order", "Order of measuring", orders, "The values behind the numbers.")
+        yield doc.Section("order", "Order of measuring", orders, "The values behind the numbers.")
 
 
 # ---------------------------------------------------------------- the tables
 
-Field = tuple[Column, Callable[[EntryOutcome], Cell]]
+Field = tuple[doc.Column, Callable[[EntryOutcome], doc.Cell]]
 """A column, and what its cell says about an entry."""
 
 
-def _table(rows: Sequence[EntryOutcome], fields: Sequence[Field]) -> Table:
+def _table(rows: Sequence[EntryOutcome], fields: Sequence[Field]) -> doc.Table:
     cells = [_with_bars(column, [cell(row) for row in rows]) for column, cell in fields]
-    labels = [Cell(row.label) for row in rows]
-    columns = [Column("entry", least=30), *(column for column, _ in fields)]
-    return Table(columns, list(zip(labels, *cells, strict=True)))
+    labels = [doc.Cell(row.label) for row in rows]
+    columns = [doc.Column("entry", least=30), *(column for column, _ in fields)]
+    return doc.Table(columns, list(zip(labels, *cells, strict=True)))
 
 
-def _with_bars(column: Column, cells: list[Cell]) -> list[Cell]:
+def _with_bars(column: doc.Column, cells: list[doc.Cell]) -> list[doc.Cell]:
     """Draw what a scenario is about as shares of the largest."""
     numbers = [each.sort for each in cells if isinstance(each.sort, int | float)]
     if column.kind != "bar" or not any(numbers):
@@ -169,147 +151,178 @@ def _with_bars(column: Column, cells: list[Cell]) -> list[Cell]:
     ]
 
 
-def _percentile(q: float) -> Callable[[EntryOutcome], Cell]:
-    def cell(row: EntryOutcome) -> Cell:
+def _percentile(q: float) -> Callable[[EntryOutcome], doc.Cell]:
+    def cell(row: EntryOutcome) -> doc.Cell:
         value = None if row.latency is None else row.latency.percentile(q)
-        return Cell(seconds_text(value), value)
+        return doc.Cell(seconds_text(value), value)
 
     return cell
 
 
-def _percentile_range(q: float) -> Callable[[EntryOutcome], Cell]:
-    def cell(row: EntryOutcome) -> Cell:
+def _percentile_range(q: float) -> Callable[[EntryOutcome], doc.Cell]:
+    def cell(row: EntryOutcome) -> doc.Cell:
         if row.latency is None:
-            return Cell(UNKNOWN)
+            return doc.Cell(UNKNOWN)
         found = row.latency.percentile_interval(q)
         ends = (found.low, found.high)
         text = " to ".join(seconds_text(x) if math.isfinite(x) else UNKNOWN for x in ends)
-        return Cell(text, row.latency.percentile(q))
+        return doc.Cell(text, row.latency.percentile(q))
 
     return cell
 
 
-def _throughput(row: EntryOutcome) -> Cell:
+def _throughput(row: EntryOutcome) -> doc.Cell:
     if row.main is None:
-        return Cell(UNKNOWN)
-    return Cell(f"{count_text(row.main.median)} {row.main.unit}", row.main.median)
+        return doc.Cell(UNKNOWN)
+    return doc.Cell(f"{count_text(row.main.median)} {row.main.unit}", row.main.median)
 
 
-def _throughput_range(row: EntryOutcome) -> Cell:
+def _throughput_range(row: EntryOutcome) -> doc.Cell:
     if row.main is None:
-        return Cell(UNKNOWN)
+        return doc.Cell(UNKNOWN)
     found = row.main.median_interval()
-    return Cell(f"{count_text(found.low)} to {count_text(found.high)}", row.main.median)
+    return doc.Cell(f"{count_text(found.low)} to {count_text(found.high)}", row.main.median)
 
 
 def _at_percentile(
-    of: Callable[[float], Callable[[EntryOutcome], Cell]],
-) -> Callable[[EntryOutcome], Cell]:
+    of: Callable[[float], Callable[[EntryOutcome], doc.Cell]],
+) -> Callable[[EntryOutcome], doc.Cell]:
     """Return what writes the latency at the percentile that a server keeps to."""
-    return lambda row: of(row.server["percentile"])(row) if row.server else Cell(UNKNOWN)
+    return lambda row: of(row.server["percentile"])(row) if row.server else doc.Cell(UNKNOWN)
 
 
-def _certainty(row: EntryOutcome) -> Cell:
+def _certainty(row: EntryOutcome) -> doc.Cell:
     """Say how sure the rate is."""
     found = row.server or {}
     if found.get("rate") is None:
-        return Cell("none shown")
-    return Cell("shown twice" if found["is_confirmed"] else "shown once")
+        return doc.Cell("none met")
+    return doc.Cell("met twice" if found["is_confirmed"] else "met once")
 
 
-def _bound(row: EntryOutcome) -> Cell:
+def _bound(row: EntryOutcome) -> doc.Cell:
     found = row.server or {}
     if "bound_s" not in found:
-        return Cell(UNKNOWN)
+        return doc.Cell(UNKNOWN)
     origin = "" if found["bound_is_given"] else " (own)"
-    return Cell(f"p{found['percentile']:g} <= {seconds_text(found['bound_s'])}{origin}")
+    return doc.Cell(f"p{found['percentile']:g} <= {seconds_text(found['bound_s'])}{origin}")
 
 
-def _server(name: str) -> Callable[[EntryOutcome], Cell]:
+def _server(name: str) -> Callable[[EntryOutcome], doc.Cell]:
     return lambda row: _count((row.server or {}).get(name))
 
 
-def _count(count: float | None) -> Cell:
-    return Cell(count_text(count), count)
+def _count(count: float | None) -> doc.Cell:
+    return doc.Cell(count_text(count), count)
 
 
-def _whole(count: int | None) -> Cell:
-    return Cell(UNKNOWN if count is None else str(count), count)
+def _whole(count: int | None) -> doc.Cell:
+    return doc.Cell(UNKNOWN if count is None else str(count), count)
 
 
-def _score(row: EntryOutcome) -> Cell:
+def _score(row: EntryOutcome) -> doc.Cell:
     found = row.accuracy
     if found is None:
-        return Cell(UNKNOWN)
-    return Cell(_score_text(found, found["mean"]), float(found["mean"]))
+        return doc.Cell(UNKNOWN)
+    return doc.Cell(_score_text(found, found["mean"]), float(found["mean"]))
 
 
-def _score_range(row: EntryOutcome) -> Cell:
+def _score_range(row: EntryOutcome) -> doc.Cell:
     found = row.accuracy
     if found is None or not found["confidence"]:
-        return Cell(UNKNOWN)
+        return doc.Cell(UNKNOWN)
     text = " to ".join(_score_text(found, found[end]) for end in ("low", "high"))
-    return Cell(text, float(found["mean"]))
+    return doc.Cell(text, float(found["mean"]))
 
 
 def _score_text(found: Mapping[str, Any], value: float) -> str:
     return percent_text(value) if found["metric"] == "accuracy" else f"{value:.4g}"
 
 
-def _values(row: EntryOutcome) -> Cell:
+def _values(row: EntryOutcome) -> doc.Cell:
     return _whole(row.main.count if row.main else None)
 
 
-def _range_column(rank: int) -> Column:
-    return Column("95% interval", "number", rank=rank)
+def _ratio(row: EntryOutcome) -> doc.Cell:
+    if row.comparison is None:
+        return doc.Cell(UNKNOWN)
+    found = row.comparison.ratio
+    return doc.Cell(factor_text(found.value), found.value)
+
+
+def _ratio_range(row: EntryOutcome) -> doc.Cell:
+    if row.comparison is None:
+        return doc.Cell(UNKNOWN)
+    found = row.comparison.ratio
+    return doc.Cell(f"{factor_text(found.low)} to {factor_text(found.high)}", found.value)
+
+
+def _verdict(row: EntryOutcome) -> doc.Cell:
+    return doc.Cell(UNKNOWN if row.comparison is None else row.comparison.verdict)
+
+
+def _accuracy_verdict(row: EntryOutcome) -> doc.Cell:
+    found = row.comparison.accuracy if row.comparison else None
+    return doc.Cell(UNKNOWN if found is None else found.verdict)
+
+
+def _range_column(rank: int) -> doc.Column:
+    return doc.Column("95% interval", "number", rank=rank)
 
 
 FIELDS: dict[str, Sequence[Field]] = {
     "single-stream": (
-        (Column("p50", "bar"), _percentile(50)),
+        (doc.Column("p50", "bar"), _percentile(50)),
         (_range_column(4), _percentile_range(50)),
-        (Column("p90", "number", rank=5), _percentile(90)),
-        (Column("p99", "number", rank=1), _percentile(99)),
+        (doc.Column("p90", "number", rank=5), _percentile(90)),
+        (doc.Column("p99", "number", rank=1), _percentile(99)),
         (_range_column(6), _percentile_range(99)),
-        (Column("n", "number", rank=8), _values),
+        (doc.Column("n", "number", rank=8), _values),
     ),
     "offline": (
-        (Column("throughput", "bar"), _throughput),
+        (doc.Column("throughput", "bar"), _throughput),
         (_range_column(3), _throughput_range),
-        (Column("rounds", "number", rank=8), _values),
+        (doc.Column("rounds", "number", rank=8), _values),
     ),
     "server": (
-        (Column("queries/s", "bar"), _server("rate")),
-        (Column("is", rank=1), _certainty),
-        (Column("not above", "number", rank=3), _server("too_high")),
-        (Column("bound", rank=2), _bound),
-        (Column("latency there", "number", rank=4), _at_percentile(_percentile)),
+        (doc.Column("queries/s", "bar"), _server("rate")),
+        (doc.Column("is", rank=1), _certainty),
+        (doc.Column("not above", "number", rank=3), _server("too_high")),
+        (doc.Column("bound", rank=2), _bound),
+        (doc.Column("latency there", "number", rank=4), _at_percentile(_percentile)),
         (_range_column(6), _at_percentile(_percentile_range)),
         (
-            Column("queries", "number", rank=8),
+            doc.Column("queries", "number", rank=8),
             lambda row: _whole(row.latency.count if row.latency else None),
         ),
         (
-            Column("rates", "number", rank=9),
+            doc.Column("rates", "number", rank=9),
             lambda row: _whole(len((row.server or {}).get("trials", ()))),
         ),
+    ),
+    "comparison": (
+        (doc.Column("time ratio", "bar"), _ratio),
+        (_range_column(3), _ratio_range),
+        (doc.Column("verdict", rank=1), _verdict),
+        (doc.Column("accuracy is", rank=2), _accuracy_verdict),
+        (doc.Column("latency", "number", rank=4), _percentile(50)),
+        (doc.Column("rounds", "number", rank=8), _values),
     ),
 }
 """Scenario -> what its table says about an entry."""
 RESOURCES: Sequence[Field] = (
     (
-        Column("memory", "number", rank=2),
-        lambda row: Cell(bytes_text(row.peak_bytes), row.peak_bytes),
+        doc.Column("memory", "number", rank=2),
+        lambda row: doc.Cell(bytes_text(row.peak_bytes), row.peak_bytes),
     ),
     (
-        Column("size", "number", rank=6),
-        lambda row: Cell(bytes_text(row.file_bytes), row.file_bytes),
+        doc.Column("size", "number", rank=6),
+        lambda row: doc.Cell(bytes_text(row.file_bytes), row.file_bytes),
     ),
-    (Column("score", "number", rank=3), _score),
+    (doc.Column("score", "number", rank=3), _score),
     (_range_column(7), _score_range),
     (
-        Column("time vs last", "number", "the time over that of the last run", rank=5),
-        lambda row: Cell(factor_text(row.time_ratio), row.time_ratio),
+        doc.Column("time vs last", "number", "the time over that of the last run", rank=5),
+        lambda row: doc.Cell(factor_text(row.time_ratio), row.time_ratio),
     ),
 )
 """What every table says beside that."""
@@ -318,21 +331,21 @@ RESOURCES: Sequence[Field] = (
 # ---------------------------------------------------------------- pictures
 
 
-def _fronts(fronts: Sequence[Front], outcomes: Sequence[EntryOutcome]) -> Section:
+def _fronts(fronts: Sequence[Front], outcomes: Sequence[EntryOutcome]) -> doc.Section:
     by_name = {each.name: each for each in outcomes}
-    return Section(
+    return doc.Section(
         "fronts",
         "Fronts",
-        (Beside([_front(each, by_name) for each in fronts]),),
+        (doc.Beside([_front(each, by_name) for each in fronts]),),
         "Every point is an entry of one target, full ones are not beaten in both by any other. "
         "Entries were measured one after the other: small differences may be chance.",
     )
 
 
-def _front(front: Front, by_name: Mapping[str, EntryOutcome]) -> ParetoPlot:
+def _front(front: Front, by_name: Mapping[str, EntryOutcome]) -> doc.ParetoPlot:
     is_score = front.objective != "peak memory"
     points = [
-        ParetoPoint(
+        doc.ParetoPoint(
             by_name[name].label.removeprefix(f"{front.target}/"),
             _time_estimate(by_name[name], seconds),
             _score_estimate(by_name[name], value) if is_score else Estimate.counted(value),
@@ -341,7 +354,7 @@ def _front(front: Front, by_name: Mapping[str, EntryOutcome]) -> ParetoPlot:
         )
         for name, (seconds, value) in front.points.items()
     ]
-    return ParetoPlot(
+    return doc.ParetoPlot(
         points,
         ("time per example", front.objective),
         ("s", {"%": "fraction"}.get(front.unit, front.unit)),
@@ -362,15 +375,17 @@ def _score_estimate(outcome: EntryOutcome, score: float) -> Estimate:
     return Estimate(score, float(found["low"]), float(found["high"]))
 
 
-def _orders(outcomes: Sequence[EntryOutcome]) -> Iterator[Block]:
+def _orders(outcomes: Sequence[EntryOutcome]) -> Iterator[doc.Block]:
     """Yield the values of each entry in their order, folded away."""
     for each in outcomes:
         samples = each.main
         if samples is None or samples.count < 3:
             continue
         title = f"{each.main_metric} in its order."
-        runs = [Run(each.main_metric, samples.values)]
-        yield Folded(each.name, (RunOrder(runs, samples.unit, things="values", title=title),))
+        runs = [doc.Run(each.main_metric, samples.values)]
+        yield doc.Folded(
+            each.name, (doc.RunOrder(runs, samples.unit, things="values", title=title),)
+        )
 
 
 # ---------------------------------------------------------------- what to doubt
@@ -379,7 +394,7 @@ def _orders(outcomes: Sequence[EntryOutcome]) -> Iterator[Block]:
 def shared_notes(outcomes: Sequence[EntryOutcome]) -> list[str]:
     """Say what holds for several entries once, also where only its numbers differ."""
     notes = [(each.name, note) for each in outcomes for note in _notes_of(each)]
-    return notes_once(notes, total=len(outcomes), every="all entries")
+    return doc.notes_once(notes, total=len(outcomes), every="all entries")
 
 
 def _notes_of(outcome: EntryOutcome) -> list[str]:

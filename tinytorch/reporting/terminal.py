@@ -10,53 +10,25 @@ from typing import Any
 import numpy as np
 from rich.columns import Columns
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
+from rich.segment import Segment
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from tinytorch.reporting.document import (
-    Attachment,
-    Banner,
-    Beside,
-    Block,
-    Bullets,
-    Cell,
-    Chart,
-    Code,
-    Column,
-    Document,
-    Facts,
-    Folded,
-    Item,
-    Link,
-    LogPlot,
-    Only,
-    Paragraph,
-    Pictures,
-    Preformatted,
-    Row,
-    Section,
-    Strong,
-    Table,
-    TrendLine,
-    Words,
-    depths,
-    open_rows,
-    pieces,
-)
+from tinytorch.reading import as_plain
+from tinytorch.reporting import document as doc
 from tinytorch.reporting.forest_plot import ForestPlot
 from tinytorch.reporting.quantities import (
     BESIDE,
     LEAST_COLUMNS,
     WIDTH,
     braille_image,
+    framed,
     log_plot,
     share_bar,
     sparkline,
     value_text,
 )
 from tinytorch.reporting.roofline import Roofline, roofline_letters
-
-__all__ = ["letters_of", "render", "trend_plot"]
 
 STYLES = {
     "": "",
@@ -75,24 +47,77 @@ WIDEST = 100
 GAP = 2
 LEAST_LABEL = 26
 """Letters that the first column of a table keeps, unless it says otherwise."""
+USUAL_WIDTH = 80
 SPARKLINE = 16
 BAR = 8
 
 
-def render(document: Document) -> RenderableType:
-    """Return what a terminal shows of a document: the verdict first, notes at the end."""
-    notes = _bullets(Bullets(document.notes, "Notes", "unknown"))
-    parts = [part for part in (_head(document), _blocks(document.blocks), notes) if part]
-    return Group(*_apart(parts))
+def render(
+    document: doc.Document, *, is_brief: bool = False, more: Sequence[tuple[str, str]] = ()
+) -> RenderableType:
+    """Return what a terminal shows of a document: the verdict first, notes at the end.
+
+    With `is_brief` it is what answers the question, where the document has that; `more` are pairs
+    of what else there is and how to see it.
+    """
+    if is_brief and document.brief:
+        about = f" ({document.subtitle})" if document.subtitle else ""
+        said = f"{document.title}{about}"
+        head = _banner(document.banner) if document.banner else []
+        lines = [*head, *([Text(said, "dim")] if said else [])]
+        *blocks, last = document.brief
+        ending = _ending(document, more)
+        if isinstance(last, doc.Facts):
+            ending = (*last.pairs, *ending)
+        else:
+            blocks.append(last)
+        parts = [lines, _blocks(blocks), _facts(doc.Facts(ending))]
+    else:
+        notes = _bullets(doc.Bullets(document.notes, "Notes", "unknown"))
+        parts = [_head(document), _blocks(document.blocks), notes]
+    return Cleaned(Group(*_apart([part for part in parts if part])))
 
 
-def _head(document: Document) -> list[RenderableType]:
+@dataclass(frozen=True)
+class Cleaned:
+    """What is shown, without letters of others that would steer the terminal."""
+
+    content: RenderableType
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        for each in console.render(self.content, options):
+            yield each if each.control else Segment(as_plain(each.text), each.style)
+
+
+def plain(document: doc.Document) -> str:
+    """Return the text of a document in brief, without colours and as wide as usual terminals."""
+    console = Console(width=USUAL_WIDTH, color_system=None, markup=False, emoji=False)
+    with console.capture() as captured:
+        console.print(render(document, is_brief=True))
+    return "\n".join(map(str.rstrip, captured.get().splitlines()))
+
+
+def _ending(
+    document: doc.Document, more: Sequence[tuple[str, str]]
+) -> tuple[tuple[str, doc.Words], ...]:
+    """Return the first note that is not minor, how many others there are, where the rest is."""
+    notes = [each for each in document.notes if each not in document.minor][:1]
+    others = len(document.notes) - len(notes)
+    count = f"{others} more note{'s' if others > 1 else ''}"
+    if notes and others:
+        notes = [f"{notes[0]} (and {count})"]
+    elif others:
+        notes = [f"{others} on how it was measured"]
+    return (*(("note", each) for each in notes), *more)
+
+
+def _head(document: doc.Document) -> list[RenderableType]:
     said = filter(None, (document.title, document.subtitle))
     lines: list[RenderableType] = [Text(each, "dim") for each in said]
     return [*_banner(document.banner), *lines] if document.banner else lines
 
 
-def _banner(banner: Banner) -> list[RenderableType]:
+def _banner(banner: doc.Banner) -> list[RenderableType]:
     lines = [Text(banner.verdict, f"bold {STYLES[banner.tone]}")]
     return [*lines, Text(banner.sentence)] if banner.sentence else [*lines]
 
@@ -105,75 +130,71 @@ def _apart(parts: Sequence[list[RenderableType]]) -> Iterator[RenderableType]:
         yield from part
 
 
-def _blocks(blocks: Sequence[Block]) -> list[RenderableType]:
+def _blocks(blocks: Sequence[doc.Block]) -> list[RenderableType]:
     """Return blocks with blank lines between them, but for paragraphs in a row."""
     lines: list[RenderableType] = []
-    before: Block | None = None
+    before: doc.Block | None = None
     for block in blocks:
         part = _block(block)
         if not part:
             continue
-        is_joined = isinstance(block, Paragraph) and isinstance(before, Paragraph)
+        is_joined = isinstance(block, doc.Paragraph) and isinstance(before, doc.Paragraph)
         lines += part if before is None or is_joined else [Text(""), *part]
         before = block
     return lines
 
 
-def _block(block: Block) -> list[RenderableType]:
-    return BLOCKS[Chart if isinstance(block, Chart) else type(block)](block)
+def _block(block: doc.Block) -> list[RenderableType]:
+    return BLOCKS[doc.Chart if isinstance(block, doc.Chart) else type(block)](block)
 
 
-def _paragraph(block: Paragraph) -> list[RenderableType]:
+def _paragraph(block: doc.Paragraph) -> list[RenderableType]:
     return [_text(block.words, STYLES[block.tone])]
 
 
-def _bullets(block: Bullets) -> list[RenderableType]:
+def _bullets(block: doc.Bullets) -> list[RenderableType]:
     if not block.items:
         return []
     lines: list[RenderableType] = [Text(block.title, "bold")] if block.title else []
-    for each in block.items:
-        item = each if isinstance(each, Item) else Item(each)
-        lines.append(_text(("- ", *pieces(item.words)), STYLES[block.tone]))
-        lines += [_text(("  - ", *pieces(below)), STYLES[block.tone]) for below in item.below]
+    for item in block.whole_items:
+        lines.append(_text(("- ", *doc.pieces(item.words)), STYLES[block.tone]))
+        lines += [_text(("  - ", *doc.pieces(below)), STYLES[block.tone]) for below in item.below]
     return lines
 
 
-def _facts(block: Facts) -> list[RenderableType]:
-    width = max((len(name) for name, _ in block.pairs), default=0)
-    return [_text((f"{name:<{width}}  ", *pieces(words)), "") for name, words in block.pairs]
+def _facts(block: doc.Facts) -> list[RenderableType]:
+    if not block.pairs:
+        return []
+    drawn = RichTable.grid(padding=(0, GAP, 0, 0))
+    drawn.add_column(no_wrap=True)
+    drawn.add_column(overflow="fold")
+    for name, words in block.pairs:
+        drawn.add_row(Text(name), _text(words, ""))
+    return [drawn]
 
 
-def _preformatted(block: Preformatted) -> list[RenderableType]:
+def _preformatted(block: doc.Preformatted) -> list[RenderableType]:
     title: list[RenderableType] = [Text(block.title, "bold")] if block.title else []
     return [*title, Text(block.text)]
 
 
-def _table(block: Table) -> list[RenderableType]:
+def _table(block: doc.Table) -> list[RenderableType]:
     caption: list[RenderableType] = [Text(block.caption, "dim")] if block.caption else []
-    return [*caption, _FittingTable(*block.filled())]
+    return [*caption, _FittingTable(*doc.walked(block))]
 
 
-def _chart(chart: Chart) -> list[RenderableType]:
+def _chart(chart: doc.Chart) -> list[RenderableType]:
     if type(chart) not in CHARTS:
         return []
-    head = " ".join(filter(None, (chart.title, chart.about)))
-    title: list[RenderableType] = [Text(head, "dim")] if head else []
+    title: list[RenderableType] = [Text(chart.heading, "dim")] if chart.heading else []
     return [*title, _Drawn(chart)]
 
 
-def _folded(block: Folded) -> list[RenderableType]:
-    return _blocks(block.blocks) if "terminal" in block.media else []
+def _inside(block: doc.Folded | doc.Only | doc.Beside) -> list[RenderableType]:
+    return _blocks(doc.inside(block, "terminal"))
 
 
-def _only(block: Only) -> list[RenderableType]:
-    return _blocks(block.blocks) if "terminal" in block.media else []
-
-
-def _beside(block: Beside) -> list[RenderableType]:
-    return _blocks(block.blocks)
-
-
-def _section(section: Section) -> list[RenderableType]:
+def _section(section: doc.Section) -> list[RenderableType]:
     body = _blocks(section.blocks)
     if not body:
         return []
@@ -183,29 +204,29 @@ def _section(section: Section) -> list[RenderableType]:
 
 
 BLOCKS: dict[type, Callable[[Any], list[RenderableType]]] = {
-    Paragraph: _paragraph,
-    Bullets: _bullets,
-    Facts: _facts,
-    Preformatted: _preformatted,
-    Attachment: lambda block: [],
-    Table: _table,
-    Chart: _chart,
-    Folded: _folded,
-    Only: _only,
-    Beside: _beside,
-    Section: _section,
+    doc.Paragraph: _paragraph,
+    doc.Bullets: _bullets,
+    doc.Facts: _facts,
+    doc.Preformatted: _preformatted,
+    doc.Attachment: lambda block: [],
+    doc.Table: _table,
+    doc.Chart: _chart,
+    doc.Folded: _inside,
+    doc.Only: _inside,
+    doc.Beside: _inside,
+    doc.Section: _section,
 }
 
 
-def _text(words: Words, style: str) -> Text:
+def _text(words: doc.Words, style: str) -> Text:
     parts = [
         Text(each) if isinstance(each, str) else Text(each.text, PIECES[type(each)])
-        for each in pieces(words)
+        for each in doc.pieces(words)
     ]
     return Text.assemble(*parts, style=style)
 
 
-PIECES = {Code: "", Strong: "bold", Link: ""}
+PIECES = {doc.Code: "", doc.Strong: "bold", doc.Link: ""}
 
 
 # ---------------------------------------------------------------- a table that shows as many
@@ -214,12 +235,11 @@ PIECES = {Code: "", Strong: "bold", Link: ""}
 
 @dataclass(frozen=True)
 class _FittingTable:
-    columns: Sequence[Column]
-    rows: Sequence[Row]
+    columns: Sequence[doc.Column]
+    rows: Sequence[tuple[doc.Row, int]]
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        rows = list(open_rows(self.rows))
-        lines = [_cells(row, depth) for row, depth in zip(rows, depths(rows), strict=True)]
+        lines = [_cells(row, depth) for row, depth in self.rows]
         widths = [
             max(Text(text).cell_len for text in (column.title, *(line[place] for line in lines)))
             for place, column in enumerate(self.columns)
@@ -236,7 +256,7 @@ class _FittingTable:
                 no_wrap=not column.wraps,
                 overflow="fold" if column.wraps else "ellipsis",
             )
-        for row, line in zip(rows, lines, strict=True):
+        for (row, _), line in zip(self.rows, lines, strict=True):
             cells = [Text(line[place], _style(row.cells[place])) for place in places]
             drawn.add_row(*cells, style=STYLES[row.tone])
         yield drawn
@@ -269,12 +289,12 @@ class _FittingTable:
         return final
 
 
-def _cells(row: Row, depth: int) -> list[str]:
+def _cells(row: doc.Row, depth: int) -> list[str]:
     texts = [_cell_text(each) for each in row.cells]
     return [f"{'  ' * depth}{texts[0]}", *texts[1:]]
 
 
-def _cell_text(cell: Cell | str) -> str:
+def _cell_text(cell: doc.Cell | str) -> str:
     if isinstance(cell, str):
         return cell
     if cell.trend:
@@ -282,7 +302,7 @@ def _cell_text(cell: Cell | str) -> str:
     return cell.text if cell.bar is None else f"{share_bar(cell.bar, BAR)} {cell.text:>6}"
 
 
-def _style(cell: Cell | str) -> str:
+def _style(cell: doc.Cell | str) -> str:
     return "" if isinstance(cell, str) else STYLES[cell.tone]
 
 
@@ -293,22 +313,22 @@ def _style(cell: Cell | str) -> str:
 class _Drawn:
     """A chart, as wide as the terminal allows."""
 
-    chart: Chart
+    chart: doc.Chart
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         draw = CHARTS[type(self.chart)]
         yield draw(self.chart, min(WIDEST, options.max_width), options.ascii_only)
 
 
-def _trend_line(chart: TrendLine, width: int, ascii_only: bool) -> Text:
+def _trend_line(chart: doc.TrendLine, width: int, ascii_only: bool) -> Text:
     return Text(trend_plot(chart, width=width), no_wrap=True, overflow="crop")
 
 
-def _log_plot(chart: LogPlot, width: int, ascii_only: bool) -> Text:
+def _log_plot(chart: doc.LogPlot, width: int, ascii_only: bool) -> Text:
     return Text(letters_of(chart, width=width), no_wrap=True, overflow="crop")
 
 
-def letters_of(chart: LogPlot, *, width: int = WIDTH) -> str:
+def letters_of(chart: doc.LogPlot, *, width: int = WIDTH) -> str:
     """Draw marks over logarithmic axes; `width` is at most that of the picture."""
     return log_plot(
         chart.marks,
@@ -319,7 +339,7 @@ def letters_of(chart: LogPlot, *, width: int = WIDTH) -> str:
     )
 
 
-def _pictures(chart: Pictures, width: int, ascii_only: bool) -> Columns:
+def _pictures(chart: doc.Pictures, width: int, ascii_only: bool) -> Columns:
     drawn = [
         Group(Text(braille_image(each.bright, 0.5)), Text(each.text, STYLES[each.tone]))
         for each in chart.pictures
@@ -334,7 +354,7 @@ def _forest_plot(chart: ForestPlot, width: int, ascii_only: bool) -> RenderableT
 POINT, INTERVAL, STEP, LEVEL = "●", "│", "┊", "─"
 
 
-def trend_plot(chart: TrendLine, *, width: int = 80, height: int = 11) -> str:
+def trend_plot(chart: doc.TrendLine, *, width: int = 80, height: int = 11) -> str:
     """Draw values from left to right; `width` is that of the whole picture."""
     values, (low, high) = chart.values, chart.range
     labels = [value_text(each, chart.unit) for each in (high, (low + high) / 2, low)]
@@ -344,7 +364,8 @@ def trend_plot(chart: TrendLine, *, width: int = 80, height: int = 11) -> str:
         return round(index / max(1, len(values) - 1) * (columns - 1))
 
     def row(value: float) -> int:
-        return round((high - min(max(value, low), high)) / (high - low) * (height - 1))
+        share = (high - min(max(value, low), high)) / (high - low)
+        return round(share * (height - 1)) if np.isfinite(share) else 0  # of 1e308, say
 
     grid = [[" "] * columns for _ in range(height)]
     for start, end in pairwise([0, *chart.steps, len(values)] if chart.has_levels else []):
@@ -360,29 +381,17 @@ def trend_plot(chart: TrendLine, *, width: int = 80, height: int = 11) -> str:
                 grid[place][column(index)] = INTERVAL
     for index, value in enumerate(values):
         grid[row(value)][column(index)] = POINT
-    return _framed_trend(grid, labels, chart.ends)
-
-
-def _framed_trend(grid: list[list[str]], labels: Sequence[str], ends: tuple[str, str]) -> str:
-    room, columns = max(map(len, labels)), len(grid[0])
-    beside = [""] * len(grid)
-    beside[0], beside[len(grid) // 2], beside[-1] = labels
-    lines = [
-        f"{label:>{room}}{BESIDE}{''.join(line)}".rstrip()
-        for label, line in zip(beside, grid, strict=True)
-    ]
-    first, last = ends
+    first, last = chart.ends
     gap = columns - len(first) - len(last)
-    ticks = f"{first}{' ' * gap}{last}" if gap > 0 else last[:columns]
-    return "\n".join([*lines, f"{'':>{room}} └{'─' * columns}", f"{'':>{room}}  {ticks}"])
+    return framed(grid, labels, f"{first}{' ' * gap}{last}" if gap > 0 else last[:columns])
 
 
-CHARTS: dict[type[Chart], Callable[[Any, int, bool], RenderableType]] = {
-    TrendLine: _trend_line,
+CHARTS: dict[type[doc.Chart], Callable[[Any, int, bool], RenderableType]] = {
+    doc.TrendLine: _trend_line,
     ForestPlot: _forest_plot,
-    LogPlot: _log_plot,
+    doc.LogPlot: _log_plot,
     Roofline: roofline_letters,
-    Pictures: _pictures,
+    doc.Pictures: _pictures,
 }
 """Kind of chart -> what draws it in so many columns, with plain letters where nothing else is
 there. Charts that are not named are left out of terminals."""

@@ -61,21 +61,6 @@ from tinytorch.transforms.support.training import (
 )
 from tinytorch.transforms.support.weights import factored_layer, scores_of
 
-__all__ = [
-    "CompressionResult",
-    "CompressionStage",
-    "Compressor",
-    "MagnitudePruner",
-    "ModelCompressor",
-    "StructuredPruner",
-    "bound_bytes",
-    "compress_model",
-    "magnitude_prune",
-    "measure_sparsity",
-    "structured_prune",
-]
-
-
 # ---------------------------------------------------------------- what compressing a model gave:
 # the model, its file, and what each stage did, measured
 

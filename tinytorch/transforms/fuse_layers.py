@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from tinytorch.core import operations as products
+from tinytorch.core import operations
 from tinytorch.core.activations import GELU, ReLU, Sigmoid, Tanh
 from tinytorch.core.layers import Linear, Sequential
 from tinytorch.core.module import Module, check_floating_point
@@ -36,7 +36,7 @@ class FusedLinear(Module):
         if x.ndim == 0 or x.shape[-1] != self.in_features:
             raise ShapeError(f"{self!r} needs input (..., {self.in_features}), got {x.shape}")
         parameters = (self.weight,) if self.bias is None else (self.weight, self.bias)
-        return apply(products.Linear(self.activation), x, *parameters)
+        return apply(operations.Linear(self.activation), x, *parameters)
 
     def extra_repr(self) -> str:
         sizes = f"{self.in_features}, {self.out_features}"
@@ -75,7 +75,7 @@ class FuseLayers(Transform):
     """Compute a `Linear` and the activation that follows it in a Sequential as one layer.
 
     The activation is applied to a part of the result while that is still in a cache, where the
-    backend can. Names and parameters stay; in the place of the activation stays an empty layer.
+    backend can. Names and parameters stay; instead of the activation stays an empty layer.
     Layers that offer `with_activation`, as quantized ones do, are fused by it.
     """
 

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
-from functools import cache
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -15,15 +13,14 @@ import numpy as np
 
 from tinytorch import __version__
 from tinytorch.codec import Coded
-from tinytorch.comparison.sequential import estimate_ratio
+from tinytorch.comparison import sequential
+from tinytorch.comparison.sequential import Raced
 from tinytorch.core.dispatch import KernelCall, recording, use_backend
-from tinytorch.core.files import cache_folder, write_atomically
+from tinytorch.core.files import cache_folder, read_kept, write_kept
 from tinytorch.core.kernels import Array, Backend, Kernel
 from tinytorch.core.module import Execution, Module
 from tinytorch.errors import BackendError, SettingError
 from tinytorch.measure.estimate import Estimate
-from tinytorch.measure.interleaving import Stopwatch, interleave
-from tinytorch.measure.timing import WALL, gc_paused
 from tinytorch.models.adapter import adapter_for
 from tinytorch.models.targets import load_workload
 from tinytorch.models.workload import Workload
@@ -34,7 +31,7 @@ from tinytorch.showing import Shown
 
 FASTER = "faster"
 DEFAULT_WINS = "the default is the fastest"
-NO_DIFFERENCE = "no difference shown"
+NO_DIFFERENCE = "inconclusive"
 ONLY_ONE = "the only one that is right"
 DEFAULT_WRONG = "the default cannot be used"
 
@@ -57,7 +54,7 @@ class Choice(Coded):
     """The implementation of an operation for calls of one size class.
 
     `n` is the number of rounds in which all took turns, `seconds` the median time of one call. The
-    verdict is `faster` (than the default), `the default is the fastest`, `no difference shown` (so
+    verdict is `faster` (than the default), `the default is the fastest`, `inconclusive` (so
     the default stays), `the only one that is right`, or `the default cannot be used` (and this is
     the fastest of the others).
     """
@@ -91,7 +88,7 @@ class KernelReport(Coded, Shown):
 # ---------------------------------------------------------------- keeping choices on disk: one
 # file for each machine, its libraries and number of threads
 
-SCHEMA = 1
+SCHEMA = 2
 """Raise it when the meaning of a field changes; files of another version are measured again."""
 
 Key = tuple[str, str]
@@ -106,13 +103,10 @@ def choices_file(fingerprint: str) -> Path:
 def load_choices(path: Path) -> dict[Key, Choice]:
     """Read choices; none where there are none, or none that this version understands."""
     try:
-        content = json.loads(path.read_text("utf-8"))
-        if (content["schema"], content["version"]) != (SCHEMA, __version__):
-            return {}
-        choices = [Choice.from_dict(each) for each in content["choices"]]
+        kept = read_kept(path, schema=SCHEMA, version=__version__)
+        choices = [Choice.from_dict(each) for each in kept["choices"]]
         return {(each.op, each.size_class): each for each in choices}
-    # Whatever is wrong with the file: it can be measured again.
-    except (OSError, ValueError, LookupError, TypeError, AttributeError):
+    except (ValueError, LookupError, TypeError, AttributeError):
         return {}
 
 
@@ -122,12 +116,8 @@ def save_choices(choices: Mapping[Key, Choice], path: Path) -> str | None:
     What another process has added in the meantime stays.
     """
     together = load_choices(path) | dict(choices)
-    try:
-        with write_atomically(path) as temporary:
-            temporary.write_text(_as_json(together.values()), "utf-8")
-    except OSError as error:
-        return f"not kept for the next time: {path.parent} cannot be written ({error.strerror})"
-    return None
+    rows = [each.to_dict() for each in together.values()]
+    return write_kept(path, schema=SCHEMA, version=__version__, choices=rows)
 
 
 def forget_choices(path: Path) -> None:
@@ -138,18 +128,12 @@ def forget_choices(path: Path) -> None:
         return  # a folder that cannot be written; in memory they are forgotten
 
 
-def _as_json(choices: Iterable[Choice]) -> str:
-    rows = [each.to_dict() for each in choices]
-    return json.dumps({"schema": SCHEMA, "version": __version__, "choices": rows}, indent=1)
-
-
 # ---------------------------------------------------------------- size classes: which calls of an
 # operation are alike enough to share a choice
 #
-# Calls are alike when their arrays have the same dtypes and numbers of axes, every *work* and every
-# *row length* the same power of two, and the settings that change what is computed are equal. The
-# work is the number of elements of the largest array or, for products, of multiply-accumulates; the
-# row length is the last axis of the first array, along which kernels vectorise.
+# Calls are alike when their arrays have the same dtypes and numbers of axes, the same powers of two
+# of their elements and of the *row length*, and equal settings where these change what is computed.
+# The row length is the last axis of the first array, along which kernels vectorise.
 
 Shape = tuple[int, ...]
 Signature = tuple[Any, ...]
@@ -219,16 +203,16 @@ def size_class(
     """Name the class of a call by the shapes and dtypes of its arrays, those absent left out.
 
     >>> size_class("matmul", [(128, 768), (768, 768)], ["float32", "float32"], {})
-    'float32 2d,2d work 2^26 rows of 2^9'
+    'float32 2d,2d of 2^16,2^19 in rows of 2^9'
     """
-    ranks = ",".join(f"{len(shape)}d" for shape in shapes)
     weight = settings.get("weight_shape")  # of a weight that is no argument
-    work = WORK.get(kind, _elements)(shapes if weight is None else [*shapes[:1], weight])
+    shapes = [*shapes, *([] if weight is None else [weight])]
+    sizes = ",".join(_power(math.prod(shape)) for shape in shapes)
     row = shapes[0][-1] if shapes and shapes[0] else 1
     words = [
         "/".join(dict.fromkeys(dtypes)) or "no arrays",
-        ranks,
-        f"work {_power(work)} rows of {_power(row)}",
+        ",".join(f"{len(shape)}d" for shape in shapes),
+        f"of {sizes} in rows of {_power(row)}" if shapes else "",
         *(
             f"{name}={settings[name]}"
             for name in deciding_settings(kind)
@@ -240,90 +224,6 @@ def size_class(
 
 def _power(number: int) -> str:
     return f"2^{number.bit_length() - 1}" if number else "0"
-
-
-def _elements(shapes: Sequence[Shape]) -> int:
-    return max((math.prod(shape) for shape in shapes), default=0)
-
-
-def _of_product(shapes: Sequence[Shape]) -> int:
-    """Rows of the first times the matrix that it is multiplied with."""
-    first, second = shapes[0], shapes[1]
-    return math.prod(first[:-1]) * math.prod(second[-2:])
-
-
-def _of_attention(shapes: Sequence[Shape]) -> int:
-    """Queries times keys, for each of the features."""
-    query, key = shapes[0], shapes[1]
-    return math.prod(query) * key[-2]
-
-
-def _of_packed_product(shapes: Sequence[Shape]) -> int:
-    """Rows of the first times all that is packed in the second, without zeros if it is sparse."""
-    return math.prod(shapes[0][:-1]) * math.prod(shapes[1])
-
-
-def _of_packed_pairs(shapes: Sequence[Shape]) -> int:
-    """The same where each byte holds two weights."""
-    return 2 * _of_packed_product(shapes)
-
-
-def _of_attention_backward(shapes: Sequence[Shape]) -> int:
-    """The gradient comes before query and key."""
-    grad, _, key = shapes[:3]
-    return math.prod(grad) * key[-2]
-
-
-def _of_convolution(shapes: Sequence[Shape]) -> int:
-    """Elements of the images times those of the weights, per input channel."""
-    images, weight = shapes[0], shapes[1]
-    return math.prod(images) * math.prod(weight) // max(1, weight[1])
-
-
-def _of_convolution_backward(shapes: Sequence[Shape]) -> int:
-    """Elements of the gradient times the weights that reach each of them."""
-    grad, weight = shapes[0], shapes[1]
-    return math.prod(grad) * math.prod(weight[1:])
-
-
-def _of_packed_convolution(shapes: Sequence[Shape]) -> int:
-    """Positions of the images times all that is packed."""
-    images, packed = shapes[0], shapes[1]
-    return math.prod(images) // max(1, images[1]) * math.prod(packed)
-
-
-def _of_packed_embedding(shapes: Sequence[Shape]) -> int:
-    """Ids times what is packed for each token."""
-    ids, packed, scales = shapes[:3]
-    return math.prod(ids) * (math.prod(packed) // max(1, math.prod(scales)))
-
-
-def _of_embedding(shapes: Sequence[Shape]) -> int:
-    """Rows that are looked up; how long the table is says little."""
-    table, ids = shapes[0], shapes[1]
-    return table[-1] * math.prod(ids)
-
-
-WORK: dict[str, Callable[[Sequence[Shape]], int]] = {
-    "matmul": _of_product,
-    "linear": _of_product,
-    "attention": _of_attention,
-    "attention_backward": _of_attention_backward,
-    "int8_matmul": _of_packed_product,
-    "int8_linear_weight_only": _of_packed_product,
-    "int8_linear_dynamic": _of_packed_product,
-    "int8_linear_static": _of_packed_product,
-    "int4_linear_weight_only": _of_packed_pairs,
-    "sparse_linear": _of_packed_product,
-    "conv2d": _of_convolution,
-    "conv2d_backward_input": _of_convolution_backward,
-    "conv2d_backward_weight": _of_convolution_backward,
-    "int8_conv2d_weight_only": _of_packed_convolution,
-    "int8_conv2d_dynamic": _of_packed_convolution,
-    "int8_conv2d_static": _of_packed_convolution,
-    "embedding": _of_embedding,
-    "int8_embedding": _of_packed_embedding,
-}
 
 
 def arrays_in(arguments: Sequence[Any]) -> list[Any]:
@@ -494,31 +394,20 @@ def _in_float64(arguments: Sequence[Any]) -> tuple[Any, ...]:
 # ---------------------------------------------------------------- choosing among implementations
 # of an operation by measuring them in turns
 
-TURN_S = 1e-4
-"""A turn takes about so long; most of what disturbs lasts longer, and so meets all alike."""
-WARMED_BELOW_S = 1e-3
-"""Calls shorter than this are made once before each turn: the others have filled the caches, and
-their threads may still be waiting for work."""
-MOST_LOOPS = 1000
-FEWEST_ROUNDS, MOST_ROUNDS = 9, 100
-"""With nine rounds two implementations can be told apart with an error of 0.4%."""
-LOOKS, LONGER = 2, 5.0
-"""Where the first look does not decide, so many times as much time is spent before the second."""
-HOPELESS, FIRST_READINGS, FIRST_READINGS_S = 10.0, 5, 0.1
+HOPELESS = 10.0
 """Who takes so many times as long as the fastest, at best of the first readings, is not timed
-further. There are fewer readings of what takes longer than a tenth of a second."""
-
-Times = dict[str, list[float]]
-Call = Callable[[], object]
+further."""
+LONGER = 6.0
+"""Where it is close, so many times as much time is spent."""
 
 
 @dataclass(frozen=True)
 class Race:
     """How implementations are compared.
 
-    A difference counts when its interval lies beyond `floor`. About `budget_s` are spent on timing,
-    five times as much where that does not decide, and more where nine calls of each take longer.
-    All intervals of a choice hold together with `confidence`.
+    A difference counts when its interval lies beyond `floor`. Timing ends when that is decided, or
+    after six times `budget_s`, but not before nine turns of each. All intervals of a choice hold
+    together with `confidence`.
     """
 
     floor: float = 0.02
@@ -565,16 +454,9 @@ def choose(
         raise BackendError(f"no implementation of {op} can be used: {excluded[0].note}")
     if len(right) == 1:
         return Choice(op, size_class, next(iter(right)), default, tuple(excluded), 0, ONLY_ONE)
-    alpha = (1 - race.confidence) / LOOKS / (len(right) - 1)
-
-    def is_known(times: Times) -> bool:
-        return _is_decided(times, _start(times, default), alpha, race.floor)
-
-    times, hopeless = _race(op, right, arguments, settings, race, is_known)
-    chosen = _winner(times, _start(times, default), alpha, race.floor)
-    rivals = [
-        Rival(name, _ratio(times[name], times[chosen], alpha)) for name in times if name != chosen
-    ]
+    found = _race(op, right, arguments, settings, default, race)
+    chosen = found.fastest
+    rivals = [Rival(name, found.ratio(name, chosen)) for name in found.times if name != chosen]
     if default not in right:
         verdict = DEFAULT_WRONG
     elif chosen != default:
@@ -582,46 +464,17 @@ def choose(
     else:
         are_slower = all(each.ratio and each.ratio.low > 1 + race.floor for each in rivals)
         verdict = DEFAULT_WINS if are_slower else NO_DIFFERENCE
+    hopeless = (Rival(name, None, why) for name, why in found.left_out.items())
     return Choice(
         op,
         size_class,
         chosen,
         default,
         (*rivals, *hopeless, *excluded),
-        len(times[chosen]),
+        len(found.times[chosen]),
         verdict,
-        float(np.median(times[chosen])),
+        float(np.median(found.times[chosen])),
     )
-
-
-def _start(times: Times, default: str) -> str:
-    """Return the default, or the fastest where that is wrong or needs no further evidence."""
-    if default in times:
-        return default
-    return min(times, key=lambda name: float(np.median(times[name])))
-
-
-def _ratios(times: Times, start: str, alpha: float) -> dict[str, Estimate]:
-    return {
-        name: _ratio(values, times[start], alpha) for name, values in times.items() if name != start
-    }
-
-
-def _winner(times: Times, start: str, alpha: float, floor: float) -> str:
-    """Return the fastest of those that are shown to be faster than the one to start from."""
-    ratios = _ratios(times, start, alpha)
-    shown = {name: ratio.value for name, ratio in ratios.items() if ratio.high < 1 - floor}
-    return min(shown, key=shown.__getitem__) if shown else start
-
-
-def _is_decided(times: Times, start: str, alpha: float, floor: float) -> bool:
-    """Return whether each is known to be faster by more than the floor, or known not to be."""
-    ratios = _ratios(times, start, alpha).values()
-    return not any(ratio.low <= 1 - floor <= ratio.high for ratio in ratios)
-
-
-def _ratio(times: Sequence[float], others: Sequence[float], alpha: float) -> Estimate:
-    return estimate_ratio(np.log(np.array(times) / np.array(others)).tolist(), alpha)
 
 
 def _race(
@@ -629,77 +482,27 @@ def _race(
     kernels: Mapping[str, Kernel],
     arguments: Sequence[Any],
     settings: Mapping[str, Any],
+    default: str,
     race: Race,
-    is_known: Callable[[Times], bool],
-) -> tuple[Times, list[Rival]]:
-    """Time implementations in turns, in random order; return the seconds per call in each round."""
-    rng = np.random.default_rng(race.seed)
+) -> Raced[str]:
     calls = {name: _call(op, kernel, arguments, settings) for name, kernel in kernels.items()}
-    with gc_paused(collect=False):
-        first = _first_readings(calls)
-        fastest = min(first.values())
-        hopeless = [
-            Rival(name, None, f"a call took {seconds / fastest:.0f} times as long at first")
-            for name, seconds in first.items()
-            if seconds > HOPELESS * fastest
-        ]
-        for rival in hopeless:
-            del calls[rival.name]
-        times: Times = {name: [] for name in calls}
-        for budget_s in (race.budget_s, LONGER * race.budget_s):
-            _take_rounds(calls, first, times, budget_s=budget_s, rng=rng)
-            if len(calls) == 1 or is_known(times):
-                break
-    return times, hopeless
-
-
-def _first_readings(calls: Mapping[str, Call]) -> dict[str, float]:
-    """Return the shortest of a few single calls of each, taken in turns."""
-    readings: Times = {name: [] for name in calls}
-    for _ in range(FIRST_READINGS):
-        for name, call in calls.items():
-            if sum(readings[name]) < FIRST_READINGS_S:
-                readings[name].append(_seconds(call, 1))
-    return {name: min(values) for name, values in readings.items()}
-
-
-def _take_rounds(
-    calls: Mapping[str, Call],
-    first: Mapping[str, float],
-    times: Times,
-    *,
-    budget_s: float,
-    rng: np.random.Generator,
-) -> None:
-    """Add rounds to `times`, each with a turn of everyone."""
-    loops = {name: min(MOST_LOOPS, max(1, round(TURN_S / first[name]))) for name in calls}
-    done = min(map(len, times.values()))
-    for _, name in interleave(
+    return sequential.race(
         calls,
-        rng=rng,
-        at_least=max(0, FEWEST_ROUNDS - done),
-        at_most=max(0, MOST_ROUNDS - done),
-        budget_s=budget_s,
-    ):
-        if first[name] < WARMED_BELOW_S:
-            calls[name]()
-        times[name].append(_seconds(calls[name], loops[name]))
+        default=default,
+        rng=np.random.default_rng(race.seed),
+        budget_s=LONGER * race.budget_s,
+        hopeless=HOPELESS,
+        floor=race.floor,
+        confidence=race.confidence,
+    )
 
 
-def _call(op: str, kernel: Kernel, arguments: Sequence[Any], settings: Mapping[str, Any]) -> Call:
+def _call(
+    op: str, kernel: Kernel, arguments: Sequence[Any], settings: Mapping[str, Any]
+) -> Callable[[], object]:
     """Return the call to time; what changes its arguments works on copies."""
     own = copied(arguments) if op in IN_PLACE else tuple(arguments)
     return lambda: kernel(*own, **settings)
-
-
-def _seconds(call: Call, loops: int) -> float:
-    reading = _watch().time(call, loops)
-    return max(reading.seconds - reading.lost_s, 1e-9) / loops
-
-
-@cache
-def _watch() -> Stopwatch:
-    return Stopwatch(WALL)
 
 
 # ---------------------------------------------------------------- a backend for a model: it

@@ -2,32 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from inspect import unwrap
-from typing import Any, ClassVar, Self
+from typing import Any, Self
 
 import numpy as np
 
-from tinytorch.codec import Coded
-from tinytorch.comparison.compare import compare
-from tinytorch.comparison.comparison import Comparison
 from tinytorch.core.attention import MultiHeadAttention
 from tinytorch.core.autograd import no_grad
-from tinytorch.core.dispatch import active_backend
 from tinytorch.core.embeddings import PositionalEmbedding, SinusoidalEncoding
-from tinytorch.core.files import ProgressLine
-from tinytorch.core.generation import without_attached_cache
 from tinytorch.core.kernels import Array
 from tinytorch.core.kv_cache import KVCache
+from tinytorch.core.language_model import LanguageModel
 from tinytorch.core.layers import Seed
-from tinytorch.core.module import Module, keeping_modes
+from tinytorch.core.module import Module
 from tinytorch.core.tensor import Tensor
-from tinytorch.core.transformers import GPT
-from tinytorch.errors import MeasurementError, SettingError, ShapeError
-from tinytorch.measure.ceilings import Progress
-from tinytorch.measure.estimate import FASTER
-from tinytorch.showing import Shown
+from tinytorch.errors import SettingError, ShapeError
 
 # ---------------------------------------------------------------- giving a whole model a key-value
 # cache, and taking it away again
@@ -43,11 +32,11 @@ def enable_kv_cache(
 
     From now on `model(new_tokens)` takes the tokens that follow, and returns their outputs, as
     if all tokens had come in one call; there is no graph. `cache.reset()` begins a new sequence,
-    :func:`disable_kv_cache` gives back the plain model. It works on a GPT, alone or inside of
-    another module, and on any module whose attention layers are causal. Layers that add positions
-    (`PositionalEmbedding`, `SinusoidalEncoding`) count on; code of yours that does so must add
-    `cache.seq_pos` itself. Enabling again replaces the cache. `GPT.generate` does not need this: it
-    has its own cache.
+    :func:`disable_kv_cache` gives back the plain model. It works on a GPT or a Llama, alone or
+    inside of another module, and on any module whose attention layers are causal. Layers that add
+    positions (`PositionalEmbedding`, `SinusoidalEncoding`) count on; code of yours that does so
+    must add `cache.seq_pos` itself. Enabling again replaces the cache. `GPT.generate` does not need
+    this: it has its own cache.
     """
     if not isinstance(model, Module):
         raise SettingError(
@@ -202,10 +191,10 @@ def _attach(attached: _Attached) -> None:
 # ---------------------------------------------------------------- finding attention
 
 
-def _find(model: Module) -> tuple[dict[str, GPT], dict[str, MultiHeadAttention]]:
+def _find(model: Module) -> tuple[dict[str, LanguageModel], dict[str, MultiHeadAttention]]:
     """Return every GPT of a tree, and the attention layers outside of these, by their names."""
     modules = dict(model.named_modules())
-    gpts = {name: module for name, module in modules.items() if isinstance(module, GPT)}
+    gpts = {name: module for name, module in modules.items() if isinstance(module, LanguageModel)}
     inside = {id(part) for gpt in gpts.values() for part in gpt.modules()}
     layers = {
         name: module
@@ -345,236 +334,3 @@ def _checked_length(max_seq_len: int | None) -> int | None:
     if max_seq_len is not None and max_seq_len < 1:
         raise SettingError(f"max_seq_len must be at least 1, got {max_seq_len}")
     return max_seq_len
-
-
-# ---------------------------------------------------------------- what a key-value cache costs in
-# memory, and what it saves in time
-
-
-@dataclass(frozen=True)
-class CachePoint(Coded):
-    """One more token after a text of `length` - 1: with a cache, and by computing all anew.
-
-    `cache_bytes` are really held by a cache with room for `length` tokens. In `comparison` the
-    baseline is without cache, the candidate with it.
-    """
-
-    length: int
-    cache_bytes: int
-    comparison: Comparison
-
-    also_written = (
-        *("plain_s", "cached_s", "saved_s", "speedup", "comparison.speedup_low", "verdict"),
-    )
-
-    @property
-    def plain_s(self) -> float:
-        """Return the median seconds of a step without cache."""
-        return self.comparison.baseline.median
-
-    @property
-    def cached_s(self) -> float:
-        """Return the median seconds of a step with the cache."""
-        return self.comparison.candidate.median
-
-    @property
-    def saved_s(self) -> float:
-        """Return the seconds that the cache saves on this token; below 0 it costs them."""
-        return self.plain_s - self.cached_s
-
-    @property
-    def speedup(self) -> float:
-        """Return the time without cache over that with it."""
-        return self.comparison.speedup
-
-    @property
-    def verdict(self) -> str:
-        """Return what is shown: `faster` is that the cache makes the step faster."""
-        return self.comparison.verdict
-
-
-@dataclass(frozen=True)
-class CacheTradeoff(Coded, Shown):
-    """Cache bytes against time saved, at growing lengths of the text."""
-
-    name: str
-    backend: str
-    batch_size: int
-    points: tuple[CachePoint, ...]
-    largest_difference: float
-    """Between the logits with and without cache, over all lengths."""
-    notes: tuple[str, ...] = ()
-
-    also_written = ("break_even", "plain_total_s", "cached_total_s", "saved_total_s")
-    renames: ClassVar = {
-        "plain_total_s": "plain_total_s_estimated",
-        "cached_total_s": "cached_total_s_estimated",
-        "saved_total_s": "saved_total_s_estimated",
-    }
-
-    @property
-    def break_even(self) -> int | None:
-        """Return the shortest measured length from which on the cache is shown to be faster.
-
-        None when it is not, at the longest one.
-        """
-        found = None
-        for point in reversed(self.points):
-            if point.verdict != FASTER:
-                break
-            found = point.length
-        return found
-
-    @property
-    def plain_total_s(self) -> float:
-        """Estimate a whole generation without cache, from the first to the last measured length.
-
-        Like all totals, it adds up the steps between, which are taken from the straight lines
-        through the measured ones.
-        """
-        return self._total(lambda point: point.plain_s)
-
-    @property
-    def cached_total_s(self) -> float:
-        """Estimate the same generation with the cache."""
-        return self._total(lambda point: point.cached_s)
-
-    @property
-    def saved_total_s(self) -> float:
-        """Estimate the seconds that the cache saves on a whole generation."""
-        return self.plain_total_s - self.cached_total_s
-
-    def _total(self, seconds: Callable[[CachePoint], float]) -> float:
-        total = seconds(self.points[0])
-        for before, after in zip(self.points, self.points[1:], strict=False):
-            steps = after.length - before.length
-            first, last = seconds(before), seconds(after)
-            # The steps after `before`, up to and with `after`, on a straight line.
-            total += steps * first + (last - first) * (steps + 1) / 2
-        return total
-
-
-# ---------------------------------------------------------------- measuring what a key-value cache
-# saves, length by length
-
-SHARES = (1 / 16, 1 / 8, 1 / 4, 1 / 2, 1)
-"""The lengths to measure by default, as shares of what the model can see."""
-TOLERANCE = 1e-4
-"""Logits with and without cache may differ by this share of the largest, and no more."""
-
-Step = Callable[[], Array]
-
-
-def measure_cache_tradeoff(
-    model: GPT,
-    lengths: Sequence[int] | None = None,
-    *,
-    batch_size: int = 1,
-    budget_s: float = 1.0,
-    seed: int = 0,
-    progress: Progress | None = None,
-) -> CacheTradeoff:
-    """Measure the step to one more token with a cache and without, at several lengths of the text.
-
-    The step without cache is the whole forward pass over all `length` tokens, the step with cache
-    that of the last one; both are what `generate` runs. Their logits are compared first, then they
-    take turns for up to about `budget_s` at each length. Without `lengths` these go up to the
-    model's `max_seq_len`. The text is drawn from `seed`.
-    """
-    chosen = _checked(model, lengths)
-    rng = np.random.default_rng(seed)
-    ids = rng.integers(0, model.vocab_size, (batch_size, chosen[-1]))
-    line = None if progress else ProgressLine(len(chosen))
-    points: list[CachePoint] = []
-    differences = []
-    try:
-        with keeping_modes(model), without_attached_cache(model):
-            model.eval()
-            for length in chosen:
-                if progress:
-                    progress.describe(f"one more token after {length - 1}")
-                point, difference = _measure(model, ids[:, :length], budget_s=budget_s, seed=seed)
-                points.append(point)
-                differences.append(difference)
-                if progress:
-                    progress.advance()
-                if line:
-                    line.advance(f"{length} tokens")
-    finally:
-        if line:
-            line.close()
-    return CacheTradeoff(
-        name=type(model).__name__,
-        backend=active_backend().name,
-        batch_size=batch_size,
-        points=tuple(points),
-        largest_difference=max(differences),
-        notes=_joint_notes(points),
-    )
-
-
-def _measure(model: GPT, ids: Array, *, budget_s: float, seed: int) -> tuple[CachePoint, float]:
-    batch, length = ids.shape
-    cache = model.make_cache(batch, length)
-    if length > 1:
-        model.forward_with_cache(ids[:, :-1], cache, last_only=True)
-    last = np.ascontiguousarray(ids[:, -1:])
-
-    def cached() -> Array:
-        cache.seq_pos = length - 1  # the same token again, in the same place
-        return model.forward_with_cache(last, cache, last_only=True)[0].data[:, -1]
-
-    def plain() -> Array:
-        with no_grad():
-            logits: Array = model(ids).data[:, -1]
-        return logits
-
-    difference = _check_equal(plain(), cached(), length)
-    comparison = compare(
-        plain,
-        cached,
-        names=("without cache", "with cache"),
-        budget_s=budget_s,
-        evidence=False,
-        seed=seed,
-    )
-    held = int(cache.get_memory_usage()["total_elements"]) * cache.dtype.itemsize
-    return CachePoint(length, held, comparison), difference
-
-
-def _joint_notes(points: Sequence[CachePoint]) -> tuple[str, ...]:
-    """Return each note once, with the lengths that it concerns unless it concerns all of them."""
-    lengths: dict[str, list[int]] = {}
-    for point in points:
-        for note in point.comparison.notes:
-            lengths.setdefault(note, []).append(point.length)
-    return tuple(
-        note if len(found) == len(points) else f"at {', '.join(map(str, found))} tokens: {note}"
-        for note, found in lengths.items()
-    )
-
-
-def _check_equal(plain: Array, cached: Array, length: int) -> float:
-    """Return the largest difference of the logits, or raise: what is wrong is not timed."""
-    difference = float(np.abs(plain - cached).max())
-    allowed = TOLERANCE * max(1.0, float(np.abs(plain).max()))
-    if not difference <= allowed:
-        raise MeasurementError(
-            f"at {length} tokens the logits with and without cache differ by {difference:.3g}, "
-            f"more than {allowed:.3g}; there is no point in timing them"
-        )
-    return difference
-
-
-def _checked(model: GPT, lengths: Sequence[int] | None) -> list[int]:
-    if not isinstance(model, GPT):
-        raise SettingError(f"the trade-off is measured on a GPT, got {type(model).__name__}")
-    if lengths is None:
-        lengths = [max(1, round(model.max_seq_len * share)) for share in SHARES]
-    chosen = sorted(set(lengths))
-    if not chosen or chosen[0] < 1 or chosen[-1] > model.max_seq_len:
-        raise SettingError(
-            f"lengths {list(lengths)}; each must be from 1 to {model.max_seq_len}, which is what "
-            "the model can see (max_seq_len)"
-        )
-    return chosen

@@ -14,14 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
-from tinytorch.core import operations as activations
-from tinytorch.core import operations as convolution
-from tinytorch.core import operations as elementwise
-from tinytorch.core import operations as losses
-from tinytorch.core import operations as normalization
-from tinytorch.core import operations as products
-from tinytorch.core import operations as reductions
-from tinytorch.core import operations as shaping
+from tinytorch.core import operations
 from tinytorch.core.autograd import no_grad
 from tinytorch.core.dispatch import active_backend, run, use_backend
 from tinytorch.core.files import ProgressLine
@@ -29,25 +22,7 @@ from tinytorch.core.kernels import BACKENDS, REFERENCE, Array, Backend, Kernel
 from tinytorch.core.tensor import Tensor, apply
 from tinytorch.errors import BackendError, SettingError, ShapeError
 from tinytorch.measure.environment import describe_environment
-from tinytorch.transforms.kernel_choice import (
-    Choice,
-    KernelReport,
-    Key,
-    Race,
-    Signature,
-    arrays_in,
-    choices_file,
-    choose,
-    deciding_settings,
-    forget_choices,
-    implementations,
-    load_choices,
-    operations_of,
-    prepared,
-    save_choices,
-    signature,
-    size_class,
-)
+from tinytorch.transforms import kernel_choice
 
 # ---------------------------------------------------------------- operations on tensors by their
 # kind: what :class:`OptimizedBackend` calls, with gradients
@@ -61,44 +36,44 @@ Axes = int | tuple[int, ...] | None
 
 
 def where(condition: Any, a: Tensor, b: Tensor) -> Tensor:
-    return apply(elementwise.Where(_array(condition).astype(bool)), a, b)
+    return apply(operations.Where(_array(condition).astype(bool)), a, b)
 
 
 def power_scalar(x: Tensor, *, exponent: float) -> Tensor:
-    return apply(elementwise.ScalarPower(exponent), x)
+    return apply(operations.ScalarPower(exponent), x)
 
 
 def gelu(x: Tensor, *, approximate: str = "tanh") -> Tensor:
-    return apply(activations.GELU(approximate), x)
+    return apply(operations.GELU(approximate), x)
 
 
 def softmax(x: Tensor, *, axis: int = -1) -> Tensor:
-    return apply(activations.Softmax(axis), x)
+    return apply(operations.Softmax(axis), x)
 
 
 def log_softmax(x: Tensor, *, axis: int = -1) -> Tensor:
-    return apply(activations.LogSoftmax(axis), x)
+    return apply(operations.LogSoftmax(axis), x)
 
 
 def sum(x: Tensor, *, axis: Axes = None, keepdims: bool = False) -> Tensor:
-    return apply(reductions.Sum(axis, keepdims), x)
+    return apply(operations.Sum(axis, keepdims), x)
 
 
 def mean(x: Tensor, *, axis: Axes = None, keepdims: bool = False) -> Tensor:
-    return apply(reductions.Mean(axis, keepdims), x)
+    return apply(operations.Mean(axis, keepdims), x)
 
 
 def max(x: Tensor, *, axis: Axes = None, keepdims: bool = False) -> Tensor:
-    return apply(reductions.Max(axis, keepdims), x)
+    return apply(operations.Max(axis, keepdims), x)
 
 
 def linear(
     x: Tensor, weight: Tensor, bias: Tensor | None = None, *, activation: str | None = None
 ) -> Tensor:
-    if not (activation is None or activation in products.ACTIVATION_KINDS):
-        known = ", ".join(products.ACTIVATION_KINDS)
+    if not (activation is None or activation in operations.ACTIVATION_KINDS):
+        known = ", ".join(operations.ACTIVATION_KINDS)
         raise SettingError(f"activation must be one of {known}, got {activation!r}")
-    return apply(products.Linear(activation), *_present(x, weight, bias))
+    return apply(operations.Linear(activation), *_present(x, weight, bias))
 
 
 def attention(
@@ -112,15 +87,15 @@ def attention(
 ) -> Tensor:
     usual = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
     mask = None if bias is None else _array(bias)
-    return apply(products.Attention(mask, usual, causal), query, key, value)
+    return apply(operations.Attention(mask, usual, causal), query, key, value)
 
 
 def layer_norm(x: Tensor, weight: Tensor, bias: Tensor, *, eps: float = 1e-5) -> Tensor:
-    return apply(normalization.LayerNorm(eps), x, weight, bias)
+    return apply(operations.LayerNorm(eps), x, weight, bias)
 
 
 def batch_norm(x: Tensor, weight: Tensor, bias: Tensor, *, eps: float = 1e-5) -> Tensor:
-    return apply(normalization.BatchNorm(eps), x, weight, bias)
+    return apply(operations.BatchNorm(eps), x, weight, bias)
 
 
 def conv2d(
@@ -134,53 +109,53 @@ def conv2d(
     groups: int = 1,
 ) -> Tensor:
     settings = (_pair(stride), _pair(padding), _pair(dilation), groups)
-    return apply(convolution.Conv2d(*settings), *_present(x, weight, bias))
+    return apply(operations.Conv2d(*settings), *_present(x, weight, bias))
 
 
 def max_pool2d(x: Tensor, *, kernel: Pair, stride: Pair | None = None, padding: Pair = 0) -> Tensor:
     step = kernel if stride is None else stride
-    return apply(convolution.MaxPool2d(_pair(kernel), _pair(step), _pair(padding)), x)
+    return apply(operations.MaxPool2d(_pair(kernel), _pair(step), _pair(padding)), x)
 
 
 def avg_pool2d(x: Tensor, *, kernel: Pair, stride: Pair | None = None, padding: Pair = 0) -> Tensor:
     step = kernel if stride is None else stride
-    return apply(convolution.AvgPool2d(_pair(kernel), _pair(step), _pair(padding)), x)
+    return apply(operations.AvgPool2d(_pair(kernel), _pair(step), _pair(padding)), x)
 
 
 def reshape(x: Tensor, *, shape: tuple[int, ...]) -> Tensor:
-    return apply(shaping.Reshape(shape), x)
+    return apply(operations.Reshape(shape), x)
 
 
 def transpose(x: Tensor, *, axes: tuple[int, ...] | None = None) -> Tensor:
-    return apply(shaping.Transpose(tuple(range(x.ndim))[::-1] if axes is None else axes), x)
+    return apply(operations.Transpose(tuple(range(x.ndim))[::-1] if axes is None else axes), x)
 
 
 def broadcast_to(x: Tensor, *, shape: tuple[int, ...]) -> Tensor:
-    return apply(shaping.BroadcastTo(shape), x)
+    return apply(operations.BroadcastTo(shape), x)
 
 
 def getitem(x: Tensor, *, index: Any) -> Tensor:
-    return apply(shaping.GetItem(index), x)
+    return apply(operations.GetItem(index), x)
 
 
 def concatenate(tensors: Sequence[Tensor], *, axis: int = 0) -> Tensor:
-    return apply(shaping.Concatenate(axis), *tensors)
+    return apply(operations.Concatenate(axis), *tensors)
 
 
 def embedding(weight: Tensor, ids: Any) -> Tensor:
-    return apply(shaping.Embedding(_array(ids)), weight)
+    return apply(operations.Embedding(_array(ids)), weight)
 
 
 def cross_entropy(logits: Tensor, targets: Any) -> Tensor:
-    return apply(losses.CrossEntropy(_array(targets)), logits)
+    return apply(operations.CrossEntropy(_array(targets)), logits)
 
 
 def binary_cross_entropy(probabilities: Tensor, targets: Any) -> Tensor:
-    return apply(losses.BinaryCrossEntropy(_array(targets)), probabilities)
+    return apply(operations.BinaryCrossEntropy(_array(targets)), probabilities)
 
 
 def binary_cross_entropy_with_logits(logits: Tensor, targets: Any) -> Tensor:
-    return apply(losses.BinaryCrossEntropyWithLogits(_array(targets)), logits)
+    return apply(operations.BinaryCrossEntropyWithLogits(_array(targets)), logits)
 
 
 def _of_one(operation: type[Any]) -> Callable[[Tensor], Tensor]:
@@ -198,28 +173,28 @@ def _of_two(operation: type[Any]) -> Callable[[Tensor, Tensor], Tensor]:
 
 
 TENSOR_OPERATIONS: dict[str, Callable[..., Tensor]] = {
-    "add": _of_two(elementwise.Add),
-    "subtract": _of_two(elementwise.Subtract),
-    "multiply": _of_two(elementwise.Multiply),
-    "divide": _of_two(elementwise.Divide),
-    "power": _of_two(elementwise.Power),
+    "add": _of_two(operations.Add),
+    "subtract": _of_two(operations.Subtract),
+    "multiply": _of_two(operations.Multiply),
+    "divide": _of_two(operations.Divide),
+    "power": _of_two(operations.Power),
     "power_scalar": power_scalar,
-    "negative": _of_one(elementwise.Negative),
-    "absolute": _of_one(elementwise.Absolute),
-    "exp": _of_one(elementwise.Exp),
-    "log": _of_one(elementwise.Log),
-    "sqrt": _of_one(elementwise.Sqrt),
+    "negative": _of_one(operations.Negative),
+    "absolute": _of_one(operations.Absolute),
+    "exp": _of_one(operations.Exp),
+    "log": _of_one(operations.Log),
+    "sqrt": _of_one(operations.Sqrt),
     "where": where,
-    "relu": _of_one(activations.ReLU),
-    "sigmoid": _of_one(activations.Sigmoid),
-    "tanh": _of_one(activations.Tanh),
+    "relu": _of_one(operations.ReLU),
+    "sigmoid": _of_one(operations.Sigmoid),
+    "tanh": _of_one(operations.Tanh),
     "gelu": gelu,
     "softmax": softmax,
     "log_softmax": log_softmax,
     "sum": sum,
     "mean": mean,
     "max": max,
-    "matmul": _of_two(products.Matmul),
+    "matmul": _of_two(operations.Matmul),
     "linear": linear,
     "attention": attention,
     "layer_norm": layer_norm,
@@ -320,15 +295,15 @@ class OptimizedBackend:
         self,
         backends: Sequence[str | Backend] | None = None,
         *,
-        race: Race | None = None,
+        race: kernel_choice.Race | None = None,
         keep: bool = True,
     ) -> None:
-        self.race = race or Race()
+        self.race = race or kernel_choice.Race()
         self.keep = keep
         self._notes: list[str] = []
         self._backends = self._loaded(list(BACKENDS) if backends is None else backends)
-        self._choices: dict[Key, Choice] = {}
-        self._known: dict[str, dict[Signature, Kernel]] = {}
+        self._choices: dict[kernel_choice.Key, kernel_choice.Choice] = {}
+        self._known: dict[str, dict[kernel_choice.Signature, Kernel]] = {}
         self._lock = RLock()
         self._is_loaded = self._is_batch = False
         self._progress: ProgressLine | None = None
@@ -388,13 +363,13 @@ class OptimizedBackend:
 
     def _kernel(self, kind: str) -> Kernel:
         """Return the function that looks up the choice for its arguments and calls it."""
-        functions = implementations(kind, self._backends)
+        functions = kernel_choice.implementations(kind, self._backends)
         if len(functions) == 1:
             return next(iter(functions.values()))
-        names, known = deciding_settings(kind), self._known.setdefault(kind, {})
+        names, known = kernel_choice.deciding_settings(kind), self._known.setdefault(kind, {})
 
         def kernel(*arguments: Any, **settings: Any) -> Any:
-            key = signature(arguments, settings, names)
+            key = kernel_choice.signature(arguments, settings, names)
             chosen = known.get(key)
             if chosen is None:
                 chosen = self._choose(kind, functions, arguments, settings)
@@ -412,15 +387,15 @@ class OptimizedBackend:
         arguments: tuple[Any, ...],
         settings: dict[str, Any],
     ) -> Kernel:
-        arrays = arrays_in(arguments)
+        arrays = kernel_choice.arrays_in(arguments)
         shapes, dtypes = [each.shape for each in arrays], [str(each.dtype) for each in arrays]
-        key = (kind, size_class(kind, shapes, dtypes, settings))
+        key = (kind, kernel_choice.size_class(kind, shapes, dtypes, settings))
         with self._lock:
             choice = self._known_choice(key, functions)
             if choice is None:
                 of_default = self._default.kernels[kind]
                 with np.errstate(all="ignore"):
-                    choice = choose(
+                    choice = kernel_choice.choose(
                         *key,
                         functions,
                         arguments,
@@ -435,12 +410,14 @@ class OptimizedBackend:
                 self._save()
             return functions[choice.chosen]
 
-    def _known_choice(self, key: Key, functions: dict[str, Kernel]) -> Choice | None:
+    def _known_choice(
+        self, key: kernel_choice.Key, functions: dict[str, Kernel]
+    ) -> kernel_choice.Choice | None:
         """Return a choice made before among the same implementations."""
         if not self._is_loaded:
             self._is_loaded = True
             if self.keep:
-                self._choices = load_choices(self._file) | self._choices
+                self._choices = kernel_choice.load_choices(self._file) | self._choices
         choice = self._choices.get(key)
         if choice is None:
             return None
@@ -453,33 +430,33 @@ class OptimizedBackend:
 
     @property
     def _file(self) -> Any:
-        return choices_file(self._fingerprint)
+        return kernel_choice.choices_file(self._fingerprint)
 
     def _save(self) -> None:
         if not self.keep or self._is_batch:
             return
-        problem = save_choices(self._choices, self._file)
+        problem = kernel_choice.save_choices(self._choices, self._file)
         if problem and problem not in self._notes:
             self._notes.append(problem)
 
     # ------------------------------------------------------------ measuring ahead, reporting
 
-    def tune(self, model: Any, inputs: Any = None) -> KernelReport:
+    def tune(self, model: Any, inputs: Any = None) -> kernel_choice.KernelReport:
         """Measure all operations that a forward pass of a model runs, and report on these.
 
         `model` is a Workload, the name of one, or a model with its `inputs`. It is called twice
         and restored.
         """
-        with prepared(model, inputs) as workload:
-            counted = operations_of(workload)
+        with kernel_choice.prepared(model, inputs) as workload:
+            counted = kernel_choice.operations_of(workload)
             ahead = [key for key in counted if self._needs_measuring(key)]
             with self._measuring(len(ahead)), use_backend(self._backend):
                 workload.run()
         rows = [self._choices[key] for key in counted if key in self._choices]
-        return KernelReport(tuple(rows), self._fingerprint, tuple(self._notes))
+        return kernel_choice.KernelReport(tuple(rows), self._fingerprint, tuple(self._notes))
 
-    def _needs_measuring(self, key: Key) -> bool:
-        functions = implementations(key[0], self._backends)
+    def _needs_measuring(self, key: kernel_choice.Key) -> bool:
+        functions = kernel_choice.implementations(key[0], self._backends)
         return len(functions) > 1 and self._known_choice(key, functions) is None
 
     @contextmanager
@@ -494,17 +471,17 @@ class OptimizedBackend:
             if total:
                 self._save()
 
-    def report(self) -> KernelReport:
+    def report(self) -> kernel_choice.KernelReport:
         """Return every choice that is known on this machine."""
         with self._lock:
             known = [
-                self._known_choice(key, implementations(key[0], self._backends))
+                self._known_choice(key, kernel_choice.implementations(key[0], self._backends))
                 for key in sorted(
-                    {*self._choices, *(load_choices(self._file) if self.keep else ())}
+                    {*self._choices, *(kernel_choice.load_choices(self._file) if self.keep else ())}
                 )
             ]
         rows = tuple(choice for choice in known if choice is not None)
-        return KernelReport(rows, self._fingerprint, tuple(self._notes))
+        return kernel_choice.KernelReport(rows, self._fingerprint, tuple(self._notes))
 
     def forget(self) -> None:
         """Drop every choice, also those on disk: they are measured again when needed."""
@@ -513,7 +490,7 @@ class OptimizedBackend:
             for known in self._known.values():
                 known.clear()
             if self.keep:
-                forget_choices(self._file)
+                kernel_choice.forget_choices(self._file)
 
 
 def _has_tensors(values: Sequence[Any]) -> bool:
@@ -549,7 +526,7 @@ def vectorized_matmul(a: Tensor, b: Tensor) -> Tensor:
     >>> vectorized_matmul(Tensor([[1.0, 2.0]]), Tensor([[3.0], [4.0]]))
     Tensor([[11.]])
     """
-    return apply(products.Matmul(), _tensor(a), _tensor(b))
+    return apply(operations.Matmul(), _tensor(a), _tensor(b))
 
 
 def tiled_matmul(a: Tensor, b: Tensor, tile_size: int = 64) -> Tensor:
@@ -571,7 +548,7 @@ def tiled_matmul(a: Tensor, b: Tensor, tile_size: int = 64) -> Tensor:
 
 def fused_gelu(x: Tensor) -> Tensor:
     """Return GELU (tanh form) in one kernel: x is read once and the result written once."""
-    return apply(activations.GELU("tanh"), _tensor(x))
+    return apply(operations.GELU("tanh"), _tensor(x))
 
 
 def unfused_gelu(x: Tensor) -> Tensor:
@@ -581,10 +558,10 @@ def unfused_gelu(x: Tensor) -> Tensor:
     """
     x = _tensor(x)
     inner = (x + x**3 * GELU_CUBIC) * GELU_SCALE
-    return x * 0.5 * (apply(activations.Tanh(), inner) + 1)
+    return x * 0.5 * (apply(operations.Tanh(), inner) + 1)
 
 
-class _TiledMatmul(products.Matmul):
+class _TiledMatmul(operations.Matmul):
     """A matrix product by tiles; its derivative is that of every matrix product."""
 
     def __init__(self, tile_size: int) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from types import ModuleType
 from typing import Any, ClassVar, Literal
 
@@ -176,7 +177,8 @@ class Variant:
     """A transform with settings that the catalog tries, under its own name.
 
     `about` says what it does. `preceded_by` are transforms that are applied before it and belong
-    to it. `cost` is what it costs a user beyond the time of trying it.
+    to it. `cost` is what it costs a user beyond the time of trying it; `setup_s` is the transform's
+    own, unless given.
     """
 
     name: str
@@ -184,6 +186,7 @@ class Variant:
     settings: Mapping[str, Any] = field(default_factory=dict)
     preceded_by: tuple[Transform, ...] = ()
     cost: str = ""
+    setup_s: float | None = None
 
 
 @dataclass(frozen=True)
@@ -207,7 +210,8 @@ class Transform:
       on a workload with an `evaluate`.
     - serves, frameworks, devices: the goals, frameworks and devices that it is for; `for_others` is
       what models of other frameworks are told beside that.
-    - is_slow: whether applying it takes long; it is then tried last.
+    - setup_s: about how many seconds planning and applying take on a processor, beside a few calls
+      of the model: what is cheap is tried first, and what no longer fits a budget not at all.
     - made_for, made_by: the class of models that it is for, where it is for one alone (it is then
       tried first), and the function that makes such a model.
 
@@ -217,6 +221,8 @@ class Transform:
       it changes no weight or computes its own from them.
     - is_prepared: whether it calls the model to prepare it, in every process again: loading such a
       model needs inputs.
+    - keeps_files: whether its models are saved as files of their own, by `write_files` and
+      `read_files`, and not as weights and plans.
     - makes_repeats: whether it makes zeros or repeated values, for which coding a file pays at any
       size.
     - holds_integers: whether a file holds the whole numbers of `transforms.quantize` under the
@@ -238,12 +244,13 @@ class Transform:
     frameworks: ClassVar[tuple[str, ...]] = ("core", "pytorch")
     devices: ClassVar[tuple[str, ...]] = ("cpu", "cuda")
     for_others: ClassVar[str] = ""
-    is_slow: ClassVar[bool] = False
+    setup_s: ClassVar[float] = 0.5
     made_for: ClassVar[str] = ""
     made_by: ClassVar[str] = ""
 
     follows_weights: ClassVar[bool] = False
     is_prepared: ClassVar[bool] = False
+    keeps_files: ClassVar[bool] = False
     makes_repeats: ClassVar[bool] = False
     holds_integers: ClassVar[bool] = False
 
@@ -256,6 +263,14 @@ class Transform:
 
     def change(self, model: Any, workload: Workload, plan: Plan) -> Any:
         """Apply a plan that is not empty to `model`, a copy; return it or what is made of it."""
+        raise NotImplementedError
+
+    def write_files(self, model: Any, folder: Path) -> None:
+        """Write a model that it made into a folder, where it `keeps_files`."""
+        raise NotImplementedError
+
+    def read_files(self, folder: Path) -> Any:
+        """Return the model that :meth:`write_files` wrote, without what it was made from."""
         raise NotImplementedError
 
     def plan(self, workload: Workload, profile: Profile | None = None) -> Plan:
@@ -284,6 +299,17 @@ class Transform:
     def precision(self) -> str:
         """The least precise kind of number that it lets a model multiply."""
         return "float32"
+
+    def outlook(self, framework: str, device: str) -> float:
+        """Return the speedup to expect without advice, to decide what to try first."""
+        return 1.02
+
+    def products_of(self, framework: str) -> frozenset[str] | None:
+        """Return the classes of layers whose products it computes otherwise; None for all.
+
+        Of other layers no speedup is predicted, be it that they stay or that nothing supports one.
+        """
+        return None
 
     @property
     def missing_extras(self) -> tuple[str, ...]:

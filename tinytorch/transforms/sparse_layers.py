@@ -3,22 +3,16 @@
 from __future__ import annotations
 
 import copy
-import json
 import math
-import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
 
-from tinytorch import __version__
-from tinytorch.codec import Coded
 from tinytorch.comparison.sequential import Rule, estimate_ratio, time_until_known
 from tinytorch.comparison.sides import LocalSide
 from tinytorch.core.dispatch import active_backend, run, state
-from tinytorch.core.files import cache_folder, write_atomically
 from tinytorch.core.kernels import Array, Kernel
 from tinytorch.core.kernels.reference_quantized import (
     check_sparse,
@@ -31,7 +25,7 @@ from tinytorch.core.module import Module, check_floating_point
 from tinytorch.core.spatial import Conv2d
 from tinytorch.core.tensor import Parameter, Tensor
 from tinytorch.errors import BackendError, DTypeError, GraphError, SettingError, ShapeError
-from tinytorch.measure.environment import describe_environment
+from tinytorch.measure.environment import describe_environment, observe
 from tinytorch.measure.estimate import Estimate
 from tinytorch.models.adapter import adapter_for
 from tinytorch.models.core import own_tensors
@@ -194,243 +188,51 @@ def sparse_bytes(weight: Array) -> int:
     return kept * (weight.itemsize + index_type(inputs).itemsize) + (outputs + 1) * per_pointer
 
 
-# ---------------------------------------------------------------- keeping measured crossovers on
-# disk: one file for each machine, its libraries and threads
+# ---------------------------------------------------------------- whether the sparse product of a
+# weight is faster than the dense one, measured on this machine
 
-SCHEMA = 1
-"""Raise it when the meaning of a field changes; files of another version are measured again."""
-
-Key = tuple[int, int, int, str]
-"""Inputs, outputs, rows and backend."""
-
-
-def crossover_file(fingerprint: str) -> Path:
-    """Return the file that holds, or will hold, the crossovers of a machine."""
-    return cache_folder() / f"crossovers-{fingerprint}.json"
-
-
-def load_crossovers(path: Path) -> dict[Key, dict[str, Any]]:
-    """Read crossovers; none where there are none, or none that this version understands."""
-    try:
-        content = json.loads(path.read_text("utf-8"))
-        if (content["schema"], content["version"]) != (SCHEMA, __version__):
-            return {}
-        return {_key(fields): fields for fields in content["crossovers"]}
-    # Whatever is wrong with the file: it can be measured again.
-    except (OSError, ValueError, LookupError, TypeError, AttributeError):
-        return {}
-
-
-def save_crossover(path: Path, key: Key, fields: dict[str, Any]) -> bool:
-    """Add one to a file, and tell whether that worked; without it, it is measured again."""
-    rows = list((load_crossovers(path) | {key: fields}).values())
-    content = {"schema": SCHEMA, "version": __version__, "crossovers": rows}
-    try:
-        with write_atomically(path) as temporary:
-            temporary.write_text(json.dumps(content, indent=1), "utf-8")
-    except OSError:
-        return False
-    return True
-
-
-def _key(fields: dict[str, Any]) -> Key:
-    return fields["inputs"], fields["outputs"], fields["rows"], fields["backend"]
-
-
-# ---------------------------------------------------------------- from which sparsity on a sparse
-# product is faster than a dense one, measured on this machine
-
-SPARSITIES = (0.5, 0.75, 0.9, 0.95, 0.99)
-"""Where both are timed. Between two of them the time grows with the number of weights."""
 FLOOR = 0.02
-"""A point is known when its ratio is more than this off 1, or its interval this narrow."""
+"""A ratio is known when it is more than this off 1, or its interval this narrow."""
 
-_known: dict[tuple[str, Key], Crossover] = {}
+_known: dict[tuple[int, int, int, int, str], SparseTime] = {}
+"""By inputs, outputs, rows, weights that are left, and backend: for this process."""
 
 
 @dataclass(frozen=True)
-class CrossoverPoint:
-    """Both products at one sparsity: medians in seconds, and sparse over dense time."""
+class SparseTime:
+    """The time of the sparse product of a weight over that of the dense one; below 1 it is less.
 
-    sparsity: float
-    dense_s: float
-    sparse_s: float
+    `where` says for which product, and what computed it.
+    """
+
     ratio: Estimate
-    rounds: int
+    where: str
 
 
-@dataclass(frozen=True)
-class Crossover(Coded):
-    """The sparsity at which a dense and a sparse product of some size take the same time.
+def time_sparse(weight: Array, rows: int, *, budget_s: float = 0.1, seed: int = 0) -> SparseTime:
+    """Time the dense and the sparse product of a weight (in, out) with some rows, in turns.
 
-    `points` are what was measured, in ascending order of sparsity; `doubts` say what speaks against
-    the times, such as a busy machine.
+    On the active backend. About `budget_s` is spent, and more where a few calls take longer;
+    another weight of this size with as many zeros is not timed again by this process.
     """
-
-    inputs: int
-    outputs: int
-    rows: int
-    backend: str
-    threads: int
-    points: tuple[CrossoverPoint, ...]
-    doubts: tuple[str, ...] = ()
-
-    strict = True
-
-    def ratio_at(self, sparsity: float) -> Estimate:
-        """Estimate sparse over dense time at a sparsity; below 1 sparse is faster.
-
-        Between points the ratio is taken to grow with the share of weights that is left; below the
-        first it is only known to be larger, beyond the last to be smaller than there.
-        """
-        left = [1 - point.sparsity for point in reversed(self.points)]
-
-        def at(name: str) -> float:
-            ratios = [getattr(point.ratio, name) for point in reversed(self.points)]
-            return float(np.interp(1 - sparsity, left, ratios))
-
-        return Estimate(at("value"), at("low"), at("high"))
-
-    @property
-    def sparsity(self) -> float | None:
-        """From which sparsity on sparse is faster; None if it never is.
-
-        The least sparsity that was tried means that it may be faster below that, too.
-        """
-        return self._crossing(lambda ratio: ratio.value)
-
-    @property
-    def low(self) -> float | None:
-        """Below this sparsity dense is shown to be faster; None if that holds for all of them.
-
-        The least sparsity that was tried means that dense is not shown to be faster anywhere.
-        """
-        return self._crossing(lambda ratio: ratio.low)
-
-    @property
-    def high(self) -> float | None:
-        """From this sparsity on sparse is shown to be faster; None if it nowhere is."""
-        return self._crossing(lambda ratio: ratio.high)
-
-    def _crossing(self, read: Callable[[Estimate], float]) -> float | None:
-        """Walk down from the highest sparsity as long as sparse is faster."""
-        above: CrossoverPoint | None = None
-        for point in reversed(self.points):
-            if read(point.ratio) > 1:
-                if above is None:
-                    return None
-                fast, slow = read(above.ratio), read(point.ratio)
-                part = (1 - fast) / (slow - fast)
-                return above.sparsity - part * (above.sparsity - point.sparsity)
-            above = point
-        return self.points[0].sparsity
-
-    @property
-    def where(self) -> str:
-        """Return what was measured, and on what."""
-        return (
-            f"for {self.inputs} x {self.outputs} with {_count(self.rows, 'row')} on this machine "
-            f"({self.backend}, {_count(self.threads, 'thread')})"
-        )
-
-    @property
-    def note(self) -> str:
-        """Return in a sentence from where on sparse is faster."""
-        first, last = self.points[0].sparsity, self.points[-1].sparsity
-        if self.low is None:
-            return f"dense is faster at every sparsity up to {last:.0%} {self.where}"
-        if self.high is None or self.sparsity is None:
-            doubt = "whether sparse is faster is inconclusive at any sparsity"
-            return f"{doubt} up to {last:.0%} {self.where}"
-        if self.high == first:
-            return f"sparse is faster from {first:.0%} sparsity on, the least tried, {self.where}"
-        if self.low == first:
-            return (
-                f"sparse is shown to be faster from {self.high:.0%} sparsity on {self.where}; "
-                f"below that no difference is shown, and below {first:.0%} it was not tried"
-            )
-        ends = (f"{self.low:.0%}", f"{self.high:.0%}")
-        interval = "" if ends[0] == ends[1] else f" (between {ends[0]} and {ends[1]})"
-        return f"dense is faster below {self.sparsity:.0%} sparsity{interval} {self.where}"
+    backend = active_backend()
+    inputs, outputs = weight.shape
+    key = (inputs, outputs, rows, int(np.count_nonzero(weight)), backend.name)
+    if key not in _known:
+        kernels = (backend.kernels["linear"], backend.kernels["sparse_linear"])
+        ratio = _ratio(weight, rows, kernels, budget_s=budget_s, seed=seed)
+        size = f"{inputs} x {outputs} with {_count(rows, 'row')}"
+        place = f"this machine ({backend.name}, {_count(_threads(backend.name), 'thread')})"
+        _known[key] = SparseTime(ratio, f"for {size} on {place}")
+    return _known[key]
 
 
-def measure_crossover(
-    inputs: int,
-    outputs: int,
-    rows: int,
-    *,
-    budget_s: float = 0.5,
-    seed: int = 0,
-    fresh: bool = False,
-) -> Crossover:
-    """Time a dense and a sparse product of this size in turns, at several sparsities.
-
-    On the active backend. About `budget_s` is spent, and more where a few calls take longer. What
-    was measured before is not measured again by this process, nor by another one on this machine
-    with the same versions, unless it has to be `fresh`. Times that something speaks against, see
-    `doubts`, are not kept for other processes.
-    """
-    sizes: dict[str, Any] = {"inputs": inputs, "outputs": outputs, "rows": rows}
-    for name, size in sizes.items():
-        if not isinstance(size, (int, np.integer)) or size < 1:
-            raise SettingError(f"{name}={size!r}; a product has at least one of them")
-    if not 0 < budget_s < math.inf:
-        raise SettingError(f"budget_s={budget_s}; measuring needs some seconds")
-    backend, environment = active_backend(), describe_environment()
-    key = (int(inputs), int(outputs), int(rows), backend.name)
-    path = crossover_file(environment.fingerprint)
-    place = (str(path), key)
-    if not fresh:
-        known = _known[place] if place in _known else _stored(path, key)
-        if known is not None:
-            return _known.setdefault(place, known)
-    threads = _threads(backend.name, environment.threads_in_force)
-    kernels = (backend.kernels["linear"], backend.kernels["sparse_linear"])
-    points, doubts = _measure(key[:3], kernels, budget_s=budget_s, seed=seed)
-    measured = Crossover(*key, threads, points, doubts)
-    if not doubts:  # on a busy machine it holds for now only
-        save_crossover(path, key, measured.to_dict())
-    _known[place] = measured
-    return measured
-
-
-def _stored(path: Path, key: Key) -> Crossover | None:
-    try:
-        return Crossover.from_dict(load_crossovers(path)[key])
-    except (LookupError, TypeError, ValueError):
-        return None  # it can be measured again
-
-
-def _measure(
-    sizes: tuple[int, int, int], kernels: tuple[Kernel, Kernel], *, budget_s: float, seed: int
-) -> tuple[tuple[CrossoverPoint, ...], tuple[str, ...]]:
-    inputs, outputs, rows = sizes
-    rng = np.random.default_rng(seed)
-    x = rng.standard_normal((rows, inputs), np.float32)
-    full = rng.standard_normal((inputs, outputs), np.float32)
-    order = rng.random((inputs, outputs), np.float32)
-    points: list[CrossoverPoint] = []
-    doubts: list[str] = []
-    for sparsity in SPARSITIES:
-        weight = np.where(order < sparsity, np.float32(0), full)
-        point, found = _measure_point(
-            sparsity, x, weight, kernels, budget_s=budget_s / len(SPARSITIES), rng=rng
-        )
-        points.append(point)
-        doubts += found
-    return tuple(points), merge_doubts(doubts)
-
-
-def _measure_point(
-    sparsity: float,
-    x: Array,
-    weight: Array,
-    kernels: tuple[Kernel, Kernel],
-    *,
-    budget_s: float,
-    rng: np.random.Generator,
-) -> tuple[CrossoverPoint, tuple[str, ...]]:
+def _ratio(
+    weight: Array, rows: int, kernels: tuple[Kernel, Kernel], *, budget_s: float, seed: int
+) -> Estimate:
     linear, sparse_linear = kernels
+    rng = np.random.default_rng(seed)
+    x = rng.standard_normal((rows, len(weight)), np.float32)
     packed = pack_sparse(weight)
     _check_alike(x, weight, linear(x, weight), sparse_linear(x, *packed))
 
@@ -448,10 +250,7 @@ def _measure_point(
         is_known=_is_known,
         rng=rng,
     )
-    ratio = estimate_ratio([each.log_ratio for each in timed.rounds], timed.alpha)
-    dense_s = float(np.median([s for each in timed.rounds for s in each.baseline]))
-    sparse_s = float(np.median([s for each in timed.rounds for s in each.candidate]))
-    return CrossoverPoint(sparsity, dense_s, sparse_s, ratio, len(timed.rounds)), timed.doubts
+    return estimate_ratio([each.log_ratio for each in timed.rounds], timed.alpha)
 
 
 def _is_known(ratio: Estimate) -> bool:
@@ -471,49 +270,19 @@ def _check_alike(x: Array, weight: Array, dense: Array, sparse: Array) -> None:
         )
 
 
-def _threads(backend: str, of_blas: int) -> int:
+def _threads(backend: str) -> int:
     if backend != "numba":
-        return of_blas
+        return describe_environment().threads_in_force
     from tinytorch.core.kernels.numba.compile import THREADS
 
     return THREADS
-
-
-_NUMBER = r"\d+(?:[.,]\d+)*%?"
-_NUMBERS = re.compile(f"{_NUMBER}(?: to {_NUMBER})?")
-
-
-def merge_doubts(doubts: Iterable[str]) -> tuple[str, ...]:
-    """Merge sentences that differ only in their numbers into one with their range.
-
-    >>> merge_doubts(["preempted 5 times", "the load is high", "preempted 12 times"])
-    ('preempted 5 to 12 times', 'the load is high')
-    """
-    alike: dict[tuple[str, ...], list[list[str]]] = {}
-    for each in doubts:
-        words = tuple(_NUMBERS.split(each))
-        alike.setdefault(words, []).append(_NUMBERS.findall(each))
-    merged = []
-    for words, numbers in alike.items():
-        ranges = [_range(found) for found in zip(*numbers, strict=True)]
-        pairs = zip(words, (*ranges, ""), strict=True)
-        merged.append("".join(word + number for word, number in pairs))
-    return tuple(merged)
-
-
-def _range(numbers: Iterable[str]) -> str:
-    """Return the least and the most of numbers as they are written, some of them ranges already."""
-    single = [end for each in numbers for end in each.split(" to ")]
-    ordered = sorted(single, key=lambda each: float(each.rstrip("%").replace(",", "")))
-    return ordered[0] if ordered[0] == ordered[-1] else f"{ordered[0]} to {ordered[-1]}"
 
 
 def _count(number: int, word: str) -> str:
     return f"{number:,} {word}" + ("" if number == 1 else "s")
 
 
-# ---------------------------------------------------------------- SparseLayers: the transform that
-# computes without the zeros of a pruned model, where it pays
+# ---------------------------------------------------------------- SparseLayers: the transform
 
 GOALS = ("latency", "memory")
 NO_CONVOLUTION = "there is no sparse kernel for convolutions; RemoveChannels makes them smaller"
@@ -533,7 +302,7 @@ class SparseLayers(Transform):
     """Hold and multiply only the weights that are not zero, in linear layers.
 
     goal="latency": where it is measured to be faster, at the layer's sparsity and with the rows
-    that it gets from the example inputs (:func:`measure_crossover`); goal="memory": where it holds
+    that it gets from the example inputs (:func:`time_sparse`); goal="memory": where it holds
     fewer bytes. keep: patterns of layers that stay. The result is for inference: sparse layers let
     no gradients through, so its tensors need none.
     """
@@ -547,7 +316,7 @@ class SparseLayers(Transform):
     )
     role, place, order = "numbers", 4, 80
     frameworks = ("core",)
-    is_slow = True
+    setup_s = 10.0
     follows_weights = True  # zeros take less room in a file than the places of all other weights
     for_others = NO_TORCH
     may_compete, effect = True, "leaves out weights that are zero"
@@ -564,13 +333,12 @@ class SparseLayers(Transform):
         layers = find_weight_layers(workload, self.keep, verb="sparse")
         for each in layers.found.values():
             each.reason = each.reason or _why_not(each, layers)
-        doubts: list[str] = []
+        before, known = observe(), len(_known)
         layers.choose(
-            _deciding_by_time(workload, layers, doubts)
-            if self.goal == "latency"
-            else _decide_by_bytes
+            _deciding_by_time(workload, layers) if self.goal == "latency" else _decide_by_bytes
         )
-        notes = (*idle_patterns(self.keep, layers.found, change="sparse"), *merge_doubts(doubts))
+        doubts = observe().doubts_since(before) if len(_known) > known else ()
+        notes = (*idle_patterns(self.keep, layers.found, change="sparse"), *doubts)
         if not layers.steps:
             return self.planned((), _skipped(layers), notes=notes)
         speedup = None if profile is None else _speedup(layers, profile)
@@ -583,12 +351,9 @@ class SparseLayers(Transform):
             notes=notes,
         )
 
-    def apply(self, workload: Workload, plan: Plan) -> Any:
-        """Return a copy of the model with the layers of the plan sparse."""
-        plan.check_made_by(self.name, self.to_dict())
-        model = carry_out(workload, plan, _build)
-        if plan.is_empty:
-            return model
+    def change(self, model: Any, workload: Workload, plan: Plan) -> Any:
+        """Make the layers of the plan sparse."""
+        model = carry_out(model, plan, _build)
         for module in adapter_for(model, workload.arguments).modules(model).values():
             for _, tensor in own_tensors(module):
                 tensor.requires_grad, tensor.grad = False, None  # sparse layers let none through
@@ -628,48 +393,38 @@ def _decide_by_bytes(each: WeightLayer) -> None:
     weight, after = each.weight, sparse_bytes(each.weight)
     if after >= weight.nbytes:
         each.reason = (
-            f"at {_sparsity(each):.1%} sparsity it would hold {after:,} bytes in the place of "
+            f"at {_sparsity(each):.1%} sparsity it would hold {after:,} bytes instead of "
             f"{weight.nbytes:,}: a weight that is not zero takes its index, too"
         )
         return
-    why = f"its weight holds {after:,} bytes in the place of {weight.nbytes:,}"
+    why = f"its weight holds {after:,} bytes instead of {weight.nbytes:,}"
     _choose(each, why, {})
 
 
-def _deciding_by_time(
-    workload: Workload, layers: WeightLayers, doubts: list[str]
-) -> Callable[[WeightLayer], None]:
+def _deciding_by_time(workload: Workload, layers: WeightLayers) -> Callable[[WeightLayer], None]:
     """Return the function that decides by time, after seeing how many rows each layer gets."""
     rows = _rows_seen(workload, layers)
     paths = {id(each.layer): path for path, each in layers.found.items()}
 
     def decide(each: WeightLayer) -> None:
         path = paths[id(each.layer)]
-        if path not in rows:
+        if path in rows:
+            _decide_by_time(each, time_sparse(each.weight, rows[path]), rows[path])
+        else:
             each.reason = "needs example inputs: the number of rows that it gets is unknown"
-            return
-        inputs, outputs = each.weight.shape
-        crossover = measure_crossover(inputs, outputs, rows[path])
-        doubts.extend(crossover.doubts)
-        _decide_by_time(each, crossover)
 
     return decide
 
 
-def _decide_by_time(each: WeightLayer, crossover: Crossover) -> None:
-    sparsity = _sparsity(each)
-    if crossover.high is None or sparsity < crossover.high:
-        seen = f"this layer has {sparsity:.1%}"
-        if crossover.low is not None and sparsity >= crossover.low:
-            seen += ", where no difference is shown"
-        elif crossover.low == crossover.points[0].sparsity:
-            seen += ", where it was not tried"
-        each.reason = f"{crossover.note}; {seen}"
-        return
-    ratio = crossover.ratio_at(sparsity)
-    why = f"{1 / ratio.value:.1f} times as fast at {sparsity:.1%} sparsity; {crossover.note}"
-    measured = {"rows": crossover.rows, "crossover": crossover.sparsity, **_as_gains(ratio)}
-    _choose(each, why, measured)
+def _decide_by_time(each: WeightLayer, timed: SparseTime, rows: int) -> None:
+    ratio, of = timed.ratio, f"at {_sparsity(each):.1%} sparsity {timed.where}"
+    if ratio.is_less_than(1.0):
+        measured = {"rows": rows, **_as_gains(ratio)}
+        _choose(each, f"{1 / ratio.value:.1f} times as fast {of}", measured)
+    elif ratio.is_more_than(1.0):
+        each.reason = f"dense is {ratio.value:.1f} times as fast {of}"
+    else:
+        each.reason = f"inconclusive {of}: sparse takes {ratio.low:.2f}x to {ratio.high:.2f}x"
 
 
 def _choose(each: WeightLayer, why: str, measured: Mapping[str, Any]) -> None:
@@ -680,12 +435,9 @@ def _choose(each: WeightLayer, why: str, measured: Mapping[str, Any]) -> None:
     each.new_bytes = sparse_bytes(each.weight)
 
 
-def _as_gains(ratio: Any) -> dict[str, float]:
-    return {
-        "speedup": 1 / ratio.value,
-        "speedup_low": 1 / ratio.high,
-        "speedup_high": 1 / ratio.low,
-    }
+def _as_gains(ratio: Estimate) -> dict[str, float]:
+    gain = ratio.inverse
+    return {"speedup": gain.value, "speedup_low": gain.low, "speedup_high": gain.high}
 
 
 def _sparsity(each: WeightLayer) -> float:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import partial
 
 from tinytorch.codec import Coded
 from tinytorch.measure.estimate import Estimate
@@ -53,6 +54,10 @@ class Advice(Coded):
 
 # ---------------------------------------------------------------- large numbers in the sentences
 # of advice: three digits that count, never a power of ten
+
+
+suggest = partial(Advice, "")
+"""Make the advice of a rule, which has the name that the table of rules gives it."""
 
 
 def millions(value: float) -> str:

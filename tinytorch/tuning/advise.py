@@ -33,6 +33,7 @@ from tinytorch.tuning.rules_program import (
     launches,
     not_counted,
     python_overhead,
+    repeated_calls,
     synchronisations,
 )
 
@@ -44,6 +45,7 @@ RULES: dict[str, Rule] = {
     "memory-bound products":  memory_bound_products,
     "compute-bound products": compute_bound_products,
     "fewer products":         fewer_products,
+    "repeated calls":         repeated_calls,
     # what stands between them
     "attention written out":  written_out_attention,
     "small operations":       small_operations,
@@ -90,11 +92,13 @@ def advise(
     plan has measured or counted itself is taken for the prediction, cut to what Amdahl's law
     allows, and an entry whose plan is empty is not advised.
 
-    What has a predicted gain comes first, by its lower end and then by its value, and then the
-    rest, by the part of a call that it is about.
+    What has a predicted gain comes first, by its value, and then the rest, by the part of a call
+    that it is about.
     """
     facts = gather_facts(profile, entries, plans)
-    found = [each for rule in RULES.values() for each in rule(profile, facts)]
+    found = [
+        replace(each, rule=name) for name, rule in RULES.items() for each in rule(profile, facts)
+    ]
     named = {each.entry for each in found}
     found += _only_planned(facts, named)
     offered = {each.name: each for each in CATALOG} | dict(facts.offered)
@@ -105,7 +109,7 @@ def advise(
 def _rank(advice: Advice) -> tuple[float, ...]:
     gain = advice.predicted
     if gain is not None:
-        return (0.0, -gain.low, -gain.value)
+        return (0.0, -gain.value, -gain.low)
     return (1.0, -(advice.share if advice.share is not None else -1.0))
 
 

@@ -14,38 +14,7 @@ from tinytorch.errors import SettingError
 from tinytorch.measure.estimate import INCONCLUSIVE, Estimate, read_verdict
 from tinytorch.measure.interleaving import LATENCY, THROUGHPUT
 from tinytorch.measure.samples import Samples
-from tinytorch.transforms.plan import Plan
-from tinytorch.tuning.catalog import GOALS
-
-__all__ = [
-    "ACCURACY_INCONCLUSIVE",
-    "BASELINE",
-    "BETTER",
-    "BROKEN",
-    "FAILED",
-    "INACCURATE",
-    "IN_MEMORY",
-    "LIMITS",
-    "NOT_TRIED",
-    "NO_GAIN",
-    "OBJECTIVES",
-    "OUTCOMES",
-    "OUT_OF_TIME",
-    "RELOADED",
-    "SAME_BYTES",
-    "SKIPPED",
-    "WORSE",
-    "Attempt",
-    "LimitCheck",
-    "Measured",
-    "Settings",
-    "check_limits",
-    "checked_limits",
-    "is_less",
-    "is_more",
-    "measured_by",
-]
-
+from tinytorch.transforms.plan import GOALS, Plan
 
 # ---------------------------------------------------------------- what a candidate is judged by:
 # time, memory, size and accuracy, all against the baseline
@@ -116,6 +85,7 @@ def _accuracy(comparison: Comparison) -> Estimate | None:
 BETTER, NO_GAIN, WORSE = "better", "no gain", "worse"
 ACCURACY_INCONCLUSIVE = "accuracy inconclusive"
 INACCURATE, BROKEN, FAILED = "inaccurate", "broken", "failed"
+DROPPED = "dropped"
 SKIPPED, NOT_TRIED = "skipped", "not tried"
 OUTCOMES = {
     BETTER: "improves the goal; passes the accuracy check",
@@ -126,6 +96,7 @@ OUTCOMES = {
     INACCURATE: "accuracy drop or output error exceeds the margin: never timed",
     BROKEN: "outputs cannot replace the baseline's: never ranked",
     FAILED: "could not be carried out",
+    DROPPED: "so slow in its first calls that it cannot reach the goal: neither judged nor timed",
     SKIPPED: "the plan is empty",
     NOT_TRIED: "not tried",
 }
@@ -134,6 +105,8 @@ RENAMED = {"nothing to do": SKIPPED}
 """What outcomes were called in older records."""
 OUT_OF_TIME = "out-of-time"
 """Code of an attempt that was not tried because the budget was spent."""
+TOO_SLOW = "too-slow"
+"""Code of an attempt that was dropped after a few calls."""
 RELOADED, IN_MEMORY = "reloaded", "in memory"
 """Which model a confirmation is of: one that was saved and loaded, or the one that was made."""
 ACCEPTABLE = frozenset({BETTER, NO_GAIN, WORSE, INCONCLUSIVE})
@@ -144,10 +117,11 @@ class Attempt(Coded):
     """Entries of the catalog, carried out in this order, and what came of it.
 
     `comparison` is with the baseline, `against_best` with the best stack so far, by time alone;
-    `measured` is what the first one says. `seconds` is what all of it took, planning included.
+    `measured` is what the first one says. `seconds` is what all of it took, and `setup_s` the part
+    of it until its first call returned: planning, applying, compiling.
     `confirmed_on` is RELOADED or IN_MEMORY for a confirmation, and empty otherwise.
     `measured_at` is when, for one that comes from the records of an earlier run.
-    `code` says for programs why it was not tried.
+    `code` says for programs why it was not tried, or dropped.
     """
 
     stack: tuple[str, ...]
@@ -157,6 +131,7 @@ class Attempt(Coded):
     comparison: Comparison | None = None
     against_best: Comparison | None = None
     seconds: float = 0.0
+    setup_s: float = 0.0
     notes: tuple[str, ...] = ()
     confirmed_on: str = ""
     measured_at: str = ""
@@ -186,6 +161,13 @@ class Attempt(Coded):
     def lacked_time(self) -> bool:
         """Whether it was not tried because the time was up."""
         return self.code == OUT_OF_TIME
+
+    @property
+    def besides_s(self) -> float:
+        """Seconds of it for checks, scores and bytes: neither its set-up nor its timing."""
+        compared = (self.comparison, self.against_best)
+        timed_s = sum(each.seconds_used for each in compared if each is not None)
+        return max(0.0, self.seconds - self.setup_s - timed_s)
 
     @property
     def is_acceptable(self) -> bool:

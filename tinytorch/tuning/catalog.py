@@ -4,26 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
 from typing import Any
 
-from tinytorch.errors import SettingError
+from tinytorch.errors import SettingError, did_you_mean
 from tinytorch.models.adapter import adapter_for
 from tinytorch.models.workload import Workload
 from tinytorch.transforms import find_transforms
-from tinytorch.transforms.plan import GOALS, RISKS, Goal, Risk, Transform
-
-__all__ = [
-    "CATALOG",
-    "GOALS",
-    "Entry",
-    "Goal",
-    "Risk",
-    "entries_for",
-    "find_entries",
-    "left_out",
-    "risk_of",
-]
+from tinytorch.transforms.plan import RISKS, Risk, Transform
 
 
 @dataclass(frozen=True)
@@ -44,7 +31,7 @@ class Entry:
     about: str
     frameworks: tuple[str, ...] = ("core", "pytorch")
     devices: tuple[str, ...] = ("cpu", "cuda")
-    is_slow: bool = False
+    setup_s: float = 0.5
     made_for: str = ""
     made_by: str = ""
     cost: str = ""
@@ -77,7 +64,7 @@ def _entries_of(transform: type[Transform]) -> Iterator[Entry]:
             about=variant.about,
             frameworks=transform.frameworks,
             devices=transform.devices,
-            is_slow=transform.is_slow,
+            setup_s=transform.setup_s if variant.setup_s is None else variant.setup_s,
             made_for=transform.made_for,
             made_by=transform.made_by,
             cost=variant.cost,
@@ -128,7 +115,7 @@ def _reasons(
 ) -> dict[Entry, str]:
     """Return the wanted entries, each with why it does not apply, or ""."""
     adapter = adapter_for(workload.model, workload.arguments)
-    device = adapter.device(workload.model, workload.arguments).partition(":")[0]
+    device = workload.device.partition(":")[0]
     unwanted = find_entries(skip, catalog)
     wanted = [x for x in (find_entries(only, catalog) if only else catalog) if x not in unwanted]
     kind = type(workload.model).__name__
@@ -160,7 +147,6 @@ def find_entries(names: Sequence[str], catalog: Sequence[Entry] = CATALOG) -> tu
     known = {each.name: each for each in catalog}
     for name in names:
         if name not in known:
-            near = get_close_matches(name, known, n=1)
-            hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(known)}"
+            hint = did_you_mean(name, known)
             raise SettingError(f"no catalog entry is called {name!r}; {hint}")
     return tuple(known[name] for name in names)

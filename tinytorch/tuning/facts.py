@@ -62,7 +62,8 @@ class Facts:
 
     `work` is in the order of execution; `outside_share` is the part of a call in no operation, at
     least, since operations are recorded slower than they are. `offered` are the entries that a rule
-    may name; `plans` has what their transforms would do, where that is known.
+    may name; `plans` has what their transforms would do, where that is known. `kinds` are the
+    classes of the layers, by path.
     """
 
     of_profile: ProfileFacts
@@ -70,6 +71,8 @@ class Facts:
     outside_share: float
     offered: Mapping[str, Entry]
     plans: Mapping[str, tuple[Plan, ...]] = field(default_factory=dict)
+    kinds: Mapping[str, str] = field(default_factory=dict)
+    framework: str = ""
 
     def entries(self, *names: str) -> tuple[Entry, ...]:
         """Return those of these entries that are offered and whose plan is not empty."""
@@ -82,11 +85,19 @@ class Facts:
         return plans is not None and (not plans or any(plan.is_empty for plan in plans))
 
     def changed_by(self, entry: str, work: Iterable[Work]) -> tuple[Work, ...]:
-        """Return the work in the layers that an entry's plan changes; all work without a plan."""
+        """Return the work in the layers that an entry changes.
+
+        They are those of its plan, where there is one, and of the classes that its transform names.
+        """
         layers = {layer for plan in self.plans.get(entry, ()) for layer in plan.layers}
-        if not layers:
-            return tuple(work)
-        return tuple(x for x in work if not layers.isdisjoint(ancestors(x.record.path or "")))
+        found = tuple(work)
+        if layers:
+            found = tuple(x for x in found if not layers.isdisjoint(ancestors(x.record.path or "")))
+        transforms = self.offered[entry].transforms if entry in self.offered else ()
+        kinds = transforms[-1].products_of(self.framework) if transforms else None
+        if kinds is None:
+            return found
+        return tuple(x for x in found if self.kinds.get(x.record.path or "") in kinds)
 
     @cached_property
     def products(self) -> tuple[Work, ...]:
@@ -115,6 +126,8 @@ def gather_facts(
         outside_share=_outside_share(profile, work),
         offered={each.name: each for each in entries or _fitting(profile)},
         plans=dict(plans or {}),
+        kinds=profile.kinds,
+        framework=profile.framework,
     )
 
 
@@ -262,8 +275,11 @@ def outside_text(profile: Profile, share: float) -> str:
 #
 # Predictions make two assumptions: an operation with fewer bytes or a higher ceiling keeps its
 # efficiency, and fused operations take as long as the slowest of them. The upper end is the
-# roofline, the lower end 1: a kernel that was not measured may bring nothing.
+# roofline. At the lower end, what changes takes longer. By how much, and how far a call lies beside
+# its prediction in any case, are allowances; benchmarks/advice_calibration.py checks them.
 
+SPREAD = 1.05
+"""What both ends leave beside the model: shares of time are measured, and calls differ."""
 LEAST_GAIN = 1.05
 """Least expected speedup that is advised."""
 NO_CEILINGS = "this machine's ceilings were not measured"
@@ -319,11 +335,15 @@ def missing_rate(profile: Profile, dtype: str) -> str:
 
 @dataclass(frozen=True)
 class Change:
-    """The remaining share of the time of some work, as expected (`left`) and at best (`least`)."""
+    """The remaining share of the time of some work.
+
+    As expected (`left`), at best (`least`), and at worst (`most`), above 1 where it can be slower.
+    """
 
     work: Work
     left: float
     least: float
+    most: float = 1.0
 
     @classmethod
     def under(cls, work: Work, now: float | None, then: float | None) -> Change:
@@ -344,8 +364,9 @@ def gain_of(
     """Return the gain of a whole call by Amdahl's law.
 
     What is expected is saved in the operation itself, at best also in the Python around it, which
-    the layer table has in one number with it. `vanishing` is the share of the call in no operation,
-    where that can be gone at best, and of which this part is `left` as expected.
+    the layer table has in one number with it, and at worst all of that takes longer. `vanishing` is
+    the share of the call in no operation, where that can be gone at best, and of which this part is
+    `left` as expected.
     """
     every = list(changes)
     saved = math.fsum(x.work.share * x.work.inside * (1 - x.left) for x in every)
@@ -353,8 +374,9 @@ def gain_of(
         x.work.share * (x.work.inside if vanishing else 1.0) * (1 - x.least) for x in every
     )
     saved, most = saved + vanishing * (1 - left), most + vanishing
+    lost = math.fsum(x.work.share * (x.most - 1) for x in every)
     value, high = _speedup(saved), _speedup(most)
-    return Gain(value, 1.0, max(value, high), basis=basis)
+    return Gain(value, 1 / (1 + lost) / SPREAD, max(value, high) * SPREAD, basis=basis)
 
 
 def _speedup(saved: float) -> float:

@@ -12,7 +12,8 @@ from tinytorch.codec import Coded
 from tinytorch.comparison.comparison import Comparison
 from tinytorch.errors import SettingError
 from tinytorch.measure.environment import is_overloaded
-from tinytorch.measure.estimate import INCONCLUSIVE
+from tinytorch.measure.estimate import FASTER, INCONCLUSIVE
+from tinytorch.models.workload import Workload
 from tinytorch.showing import Shown
 from tinytorch.transforms.plan import Gain
 from tinytorch.tuning.advice import Advice
@@ -27,14 +28,16 @@ from tinytorch.tuning.attempt import (
     Settings,
     check_limits,
 )
+from tinytorch.tuning.process_memory import ProcessMemory
 from tinytorch.tuning.ranking import choose, front_of, holds, outcome_at, value_at
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from tinytorch.profiling.profile import Profile
+    from tinytorch.tuning.saving import SavedModel
 
-__all__ = ["Contribution", "Optimization"]
 
-"""What a comparison notes where other programs took part in its times."""
 SCHEMA = 1
 
 
@@ -51,6 +54,25 @@ class Contribution(Coded):
 
 
 @dataclass(frozen=True)
+class AtSize(Coded):
+    """One attempt against the baseline at one size of an axis, `batch` or `sequence`.
+
+    The attempt is planned and carried out anew for inputs of this size. `comparison` is None where
+    there is none; `reason` says why.
+    """
+
+    axis: str
+    size: int
+    attempt: str
+    comparison: Comparison | None
+    reason: str = ""
+
+    @property
+    def is_faster(self) -> bool:
+        return self.comparison is not None and self.comparison.verdict == FASTER
+
+
+@dataclass(frozen=True)
 class Optimization(Coded, Shown):
     """The end of the loop: why it is slow, what was tried, what helps, with the proof.
 
@@ -59,7 +81,10 @@ class Optimization(Coded, Shown):
     recommended one, or the one that was given where nothing helps; `profile` is of the model as it
     was. Both are None in what was read back from a file or a record. `target` is what the workload
     was loaded from, where that is known. A given model that `was_training` was left so; baseline
-    and candidates are copies in evaluation mode.
+    and candidates are copies in evaluation mode. `at_sizes` has what the best attempts bring at
+    other batch sizes or sequence lengths, if that was asked for. `process` is what fresh processes
+    take with the baseline and with the saved result, where that was measured. `workload` is what
+    was optimized.
     """
 
     name: str
@@ -76,13 +101,21 @@ class Optimization(Coded, Shown):
     was_interrupted: bool = False
     notes: tuple[str, ...] = ()
     target: str = ""
+    at_sizes: tuple[AtSize, ...] = ()
     was_training: bool = False
+    process: ProcessMemory | None = None
     profile: Profile | None = field(default=None, repr=False, compare=False)
     model: Any = field(default=None, repr=False, compare=False)
+    workload: Workload | None = field(default=None, repr=False, compare=False)
 
     schema = SCHEMA
     also_written = ("name", "front", "limit_checks")
-    renames: ClassVar = {"profile_summary": "profile", "profile": None, "model": None}
+    renames: ClassVar = {
+        "profile_summary": "profile",
+        "profile": None,
+        "model": None,
+        "workload": None,
+    }
 
     # ------------------------------------------------------------ conclusions
 
@@ -213,6 +246,18 @@ class Optimization(Coded, Shown):
         known = ", ".join(repr(each.name) for each in self.attempts)
         raise SettingError(f"nothing was tried under the name {name!r}; there are {known}")
 
+    def save(
+        self, path: str | Path, *, workload: Workload | None = None, target: str = ""
+    ) -> SavedModel:
+        """Write the recommended model to a folder, with how to load it and what was measured.
+
+        `workload` is the one that was optimized, for a result that was read back; `target` is what
+        it was loaded from, such as "file.py:factory", unless that is known.
+        """
+        from tinytorch.tuning.saving import save_result
+
+        return save_result(self, path, workload=workload, target=target)
+
     def to_dict(self) -> dict[str, Any]:
         """Return everything but the model as plain JSON data; of the profile, its summary."""
         best = self.recommended
@@ -221,8 +266,6 @@ class Optimization(Coded, Shown):
             "inconclusive": [each.name for each in self.inconclusive],
         }
         return super().to_dict() | names
-
-    # ------------------------------------------------------------ showing and keeping
 
 
 def _lost_beyond_margin(attempt: Attempt) -> bool:

@@ -13,17 +13,6 @@ from tinytorch.models.workload import Workload
 from tinytorch.transforms import find_transforms
 from tinytorch.transforms.plan import Plan, Transform
 
-__all__ = [
-    "TRANSFORMS",
-    "Recipe",
-    "carry_out",
-    "last_change",
-    "packages_of",
-    "rebuilt_plan",
-    "rebuilt_transform",
-    "recipe_text",
-]
-
 FORMAT, SCHEMA = "tinytorch optimized model", 1
 
 TRANSFORMS: dict[str, type[Transform]] = {
@@ -41,7 +30,8 @@ class Recipe(Coded):
     The first `weights_after` of the plans are carried out on the original, whatever its weights;
     then those of the file are put in, whose hash is `weights_sha256`; then the other plans follow.
     `tensors` are the names and shapes of the original. `packages` has, by the name of a transform
-    that is not TinyTorch's own, the package that it comes from, with its version.
+    that is not TinyTorch's own, the package that it comes from, with its version. `architecture`
+    says how the original is built where that takes no code of the user's.
     """
 
     name: str
@@ -55,6 +45,7 @@ class Recipe(Coded):
     tensors: Shapes
     versions: Mapping[str, str]
     packages: Mapping[str, str] = field(default_factory=dict)
+    architecture: Mapping[str, Any] = field(default_factory=dict)
 
     schema = SCHEMA
     also_written = ("format",)
@@ -64,10 +55,11 @@ class Recipe(Coded):
         return FORMAT
 
     def to_dict(self) -> dict[str, Any]:
-        """Return everything as plain JSON data; `packages` only where there are any."""
+        """Return everything as plain JSON data; the last two only where there is something."""
         found = super().to_dict()
-        if not self.packages:
-            del found["packages"]
+        for name in ("packages", "architecture"):
+            if not found[name]:
+                del found[name]
         return found
 
     @classmethod
@@ -166,8 +158,11 @@ def last_change(plans: Sequence[Plan]) -> int:
     return max((place for place, is_change in enumerate(changes, 1) if is_change), default=0)
 
 
-def carry_out(workload: Workload, plans: Sequence[Plan]) -> Any:
-    """Carry out plans on copies of a workload's model, one on what the other gave."""
+def carry_out(workload: Workload, plans: Sequence[Plan], *, is_owned: bool = False) -> Any:
+    """Carry out plans on a workload's model, one on what the other gave.
+
+    The model stays as it is, unless it `is_owned`: then no copies take memory.
+    """
     for plan in plans:
         if TRANSFORMS[plan.transform].is_prepared and not workload.arguments:
             raise SettingError(
@@ -176,7 +171,7 @@ def carry_out(workload: Workload, plans: Sequence[Plan]) -> Any:
             )
         transform = rebuilt_transform(plan.transform, plan.settings)
         try:
-            workload = replace(workload, model=transform.apply(workload, plan))
+            workload = replace(workload, model=_applied(transform, workload, plan, is_owned))
         except Exception as error:  # code of the model runs, too
             reason = str(error) if isinstance(error, TinyTorchError) else first_line(error)
             raise CheckpointError(
@@ -184,6 +179,14 @@ def carry_out(workload: Workload, plans: Sequence[Plan]) -> Any:
                 f"{type(workload.model).__name__}: {reason}"
             ) from error
     return workload.model
+
+
+def _applied(transform: Transform, workload: Workload, plan: Plan, is_owned: bool) -> Any:
+    """Apply a plan to a copy of the model, or to the model itself where that is known to do."""
+    if not is_owned or plan.is_empty or type(transform).apply is not Transform.apply:
+        return transform.apply(workload, plan)
+    plan.check_made_by(transform.name, transform.to_dict())
+    return transform.change(workload.model, workload, plan)
 
 
 def recipe_text(recipe: Mapping[str, Any]) -> str:

@@ -30,6 +30,7 @@ from tinytorch.tuning.attempt import (
     ACCURACY_INCONCLUSIVE,
     BETTER,
     BROKEN,
+    DROPPED,
     INACCURATE,
     NO_GAIN,
     NOT_TRIED,
@@ -233,7 +234,9 @@ ATTEMPT_KIND, OPTIMIZATION_KIND = "attempt", "optimization"
 JOIN = " + "
 RECENT = 5
 """Number of recent attempts that are searched for one that was not skipped."""
-FINISHED = frozenset({BETTER, NO_GAIN, WORSE, ACCURACY_INCONCLUSIVE, INACCURATE, BROKEN, SKIPPED})
+FINISHED = frozenset(
+    {BETTER, NO_GAIN, WORSE, ACCURACY_INCONCLUSIVE, INACCURATE, BROKEN, DROPPED, SKIPPED}
+)
 """Outcomes that stay: what failed or was inconclusive may turn out otherwise the next time.
 
 An inconclusive accuracy stays: other examples, or another margin, are other settings.
@@ -282,7 +285,7 @@ def origin_of(
     gives; the goal is, since it decides about the outcome and which stacks are compared.
     """
     adapter = adapter_for(workload.model, workload.arguments)
-    device = adapter.device(workload.model, workload.arguments)
+    device = workload.device
     environment = describe_environment(Path.cwd()).to_dict()
     asked = {
         "workload": workload_fingerprint(workload),

@@ -10,7 +10,7 @@ from itertools import pairwise
 from tinytorch.models.records import Call, TensorSpec
 from tinytorch.profiling.profile import Profile
 from tinytorch.transforms.plan import Gain
-from tinytorch.tuning.advice import Advice, billions, millions
+from tinytorch.tuning.advice import Advice, billions, millions, suggest
 from tinytorch.tuning.facts import (
     LITTLE,
     NO_CEILINGS,
@@ -36,6 +36,11 @@ IN_ONE_KERNEL = (
     "both matmuls unchanged, everything between them in one pass; at best a fused kernel at the "
     "roofline, which moves queries, keys, values and outputs, but no scores"
 )
+SLOWER = 1.2
+"""Fused and compiled operations may take so many times longer than what they replace: a choice."""
+PACKED = 0.6
+"""A compiled product may take this share of its time: weights are packed, and what follows is fused
+into it. So Amdahl's law sets no bound by the operations between products."""
 FAR = 64
 """Lengths beyond this multiple of the present one are not reported."""
 
@@ -77,8 +82,7 @@ def written_out_attention(profile: Profile, facts: Facts) -> Iterable[Advice]:
         roof = roof_of(profile)
         scores = sum(each.score_bytes for each in found)
         length = max(each.keys for each in found)
-        yield Advice(
-            rule="attention written out",
+        yield suggest(
             title="Fuse attention into one kernel",
             evidence=(
                 f"{share:.0%} of a call is attention in {named_layers(work)}: "
@@ -107,8 +111,7 @@ def quadratic_attention(profile: Profile, facts: Facts) -> Iterable[Advice]:
     if takes_over > FAR * length:
         return
     share = share_of(x for each in found for x in each.work)
-    yield Advice(
-        rule="quadratic attention",
+    yield suggest(
         title=f"Attention reaches half of the multiply-accumulates at length {takes_over:,}",
         evidence=(
             f"{share:.0%} of a call is attention at the present length of {length:,}",
@@ -181,7 +184,7 @@ def _fused_gain(roof: Roof, found: Sequence[Attention], facts: Facts, entry: str
         others = [x.seconds for x in work if not x.is_product]
         passes = sum(x.seconds for x in work if x.is_product) + max(others, default=0.0)
         left = min(1.0, passes / whole)
-        changes += [Change(x, left, min(left, floor / whole)) for x in work]
+        changes += [Change(x, left, min(left, floor / whole), SLOWER) for x in work]
     return gain_of(changes, IN_ONE_KERNEL)
 
 
@@ -216,15 +219,21 @@ def small_operations(profile: Profile, facts: Facts) -> Iterable[Advice]:
         f"{counted(len(runs), 'fusible run')}, {len(small) / len(runs):.2g} operations on average",
         outside_text(profile, outside),
     )
-    vanishes = "at best they take no time" if has_products else "at best as well"
+    vanishes = (
+        f"at best they take no time, and products {PACKED:.0%} of theirs"
+        if has_products
+        else "at best as well"
+    )
     for entry in facts.entries("compiled"):
-        yield Advice(
-            rule="small operations",
+        yield suggest(
             title="Fuse the operations between products",
-            evidence=(*evidence, at_most(min(1.0, share + outside))),
+            evidence=evidence,
             entry=entry.name,
             predicted=gain_of(
-                _as_slowest(runs, vanish=has_products),
+                [
+                    *_as_slowest(runs, vanish=has_products),
+                    *(Change(each, 1.0, PACKED, SLOWER) for each in facts.products),
+                ],
                 "a fused run takes as long as its slowest operation, and the time outside of "
                 f"operations scales with the kernel calls, from {len(facts.work)} to {calls}; "
                 f"{vanishes}, with no time outside of operations",
@@ -244,8 +253,7 @@ def own_kernels(profile: Profile, facts: Facts) -> Iterable[Advice]:
         return
     slowest = max(facts.work, key=lambda each: each.share)
     for entry in facts.entries("compiled-kernels"):
-        yield Advice(
-            rule="own kernels",
+        yield suggest(
             title="Use kernels compiled for this machine",
             evidence=(
                 f"{share:.0%} of a call is in {counted(len(facts.work), 'operation')}",
@@ -271,8 +279,7 @@ def batch_norms(profile: Profile, facts: Facts) -> Iterable[Advice]:
         if share < LITTLE:
             continue
         moved = sum(each.record.bytes_moved for each in folded)
-        yield Advice(
-            rule="batch norms",
+        yield suggest(
             title="Fold batch norms into the layers before them",
             evidence=(
                 f"{share:.0%} of a call is in {counted(len(folded), 'batch norm')} in "
@@ -297,8 +304,7 @@ def convolution_layout(profile: Profile, facts: Facts) -> Iterable[Advice]:
         return
     macs = sum(each.record.macs for each in found)
     for entry in facts.entries("channels-last"):
-        yield Advice(
-            rule="layout of convolutions",
+        yield suggest(
             title="Use the channels-last memory format",
             evidence=(
                 f"{share:.0%} of a call is in {counted(len(found), 'convolution')} in "
@@ -329,7 +335,7 @@ def _as_slowest(runs: Iterable[Sequence[Work]], *, vanish: bool) -> Iterable[Cha
     for run in runs:
         total = sum(each.seconds for each in run)
         left = max(each.seconds for each in run) / total if total else 1.0
-        yield from (Change(each, left, 0.0 if vanish else left) for each in run)
+        yield from (Change(each, left, 0.0 if vanish else left, SLOWER) for each in run)
 
 
 def _activations(facts: Facts, entry: str, evidence: Sequence[str]) -> Iterable[Advice]:
@@ -348,8 +354,7 @@ def _activations(facts: Facts, entry: str, evidence: Sequence[str]) -> Iterable[
         (Change(each, 0.0, 0.0) for each in after),
         "Amdahl's law: a fused activation takes no time",
     )
-    yield Advice(
-        rule="small operations",
+    yield suggest(
         title="Fuse activations into the products before them",
         evidence=(
             *evidence,
@@ -395,8 +400,7 @@ def token_by_token(profile: Profile, facts: Facts) -> Iterable[Advice]:
             vanishing=idle,
             left=0.0,
         )
-    yield Advice(
-        rule="token by token",
+    yield suggest(
         title="Generate with a static KV cache",
         evidence=(
             f"{steps:.0f} decoder steps per call, {time_text(profile.latency.median / steps)} and "
@@ -433,8 +437,7 @@ def parameters_dominate(profile: Profile, facts: Facts) -> Iterable[Advice]:
     bits, rest = (16 if entry.name == "bfloat16" else 8), max(0, peak - held)
     width = 8 * profile.parameter_bytes / max(1, profile.parameter_count)
     smaller = rest + held * min(1.0, bits / width)
-    yield Advice(
-        rule="parameters dominate",
+    yield suggest(
         title="Store the weights in fewer bits",
         evidence=(
             f"{share:.0%} of the {millions(peak)} MB peak memory are parameters, {width:.3g} bits "
@@ -468,8 +471,7 @@ def small_batch(profile: Profile, facts: Facts) -> Iterable[Advice]:
     enough = math.ceil(batch * ridge * weights / spare)
     if not batch < enough <= MANY:
         return
-    yield Advice(
-        rule="small batch",
+    yield suggest(
         title=f"A batch of {enough:,} instead of {batch:,} is compute-bound",
         evidence=(
             f"{share:.0%} of a call is in {counted(len(bound), 'memory-bound product')}",

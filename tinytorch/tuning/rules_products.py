@@ -8,11 +8,12 @@ from dataclasses import dataclass, replace
 from tinytorch.measure.roofline import amdahl
 from tinytorch.profiling.profile import Profile
 from tinytorch.transforms.plan import Gain
-from tinytorch.tuning.advice import Advice, billions, millions
+from tinytorch.tuning.advice import Advice, billions, millions, suggest
 from tinytorch.tuning.catalog import Entry
 from tinytorch.tuning.facts import (
     LEAST_GAIN,
     LITTLE,
+    SPREAD,
     Change,
     Facts,
     Roof,
@@ -33,22 +34,25 @@ class Numbers:
     """A number format: bits of weights and activations, and the dtype of products.
 
     A `dtype` of "" keeps the present one. `everywhere` includes operations other than products.
+    What changes may take `slower` times longer: a choice, which benchmarks/advice_calibration.py
+    compares with measurements.
     """
 
     weight_bits: int
     dtype: str = ""
     activation_bits: int = 32
     everywhere: bool = False
+    slower: float = 1.5
 
 
 # fmt: off
 NUMBERS: dict[str, Numbers] = {
     "int8-weights":    Numbers(8),
     "int4-weights":    Numbers(4),
-    "int8-dynamic":    Numbers(8, "int8"),
-    "int8-static":     Numbers(8, "int8"),
-    "tf32":            Numbers(32, "tf32"),
-    "bfloat16-layers": Numbers(16, "bfloat16"),
+    "int8-dynamic":    Numbers(8, "int8", slower=2.0),
+    "int8-static":     Numbers(8, "int8", slower=2.0),
+    "tf32":            Numbers(32, "tf32", slower=1.1),
+    "bfloat16-layers": Numbers(16, "bfloat16", slower=1.6),
     "bfloat16":        Numbers(16, "bfloat16", activation_bits=16, everywhere=True),
 }
 # fmt: on
@@ -57,6 +61,8 @@ MEMORY_BOUND = ("int8-weights", "int4-weights", "bfloat16")
 COMPUTE_BOUND = ("tf32", "int8-dynamic", "int8-static", "bfloat16-layers", "bfloat16")
 MACS_LEFT = 0.5
 FEWER = ("fewer-channels", "low-rank")
+FEWER_SLOWER = 1.1
+"""Sizes that suit the kernels less may cost more than leaving products out saves: a choice."""
 
 
 def memory_bound_products(profile: Profile, facts: Facts) -> Iterable[Advice]:
@@ -78,9 +84,7 @@ def memory_bound_products(profile: Profile, facts: Facts) -> Iterable[Advice]:
         f"{millions(profile.working_set_bytes)} MB",
     )
     for entry in facts.entries(*MEMORY_BOUND):
-        yield from _with_other_numbers(
-            profile, facts, roof, entry, rule="memory-bound products", evidence=evidence
-        )
+        yield from _with_other_numbers(profile, facts, roof, entry, evidence=evidence)
 
 
 def compute_bound_products(profile: Profile, facts: Facts) -> Iterable[Advice]:
@@ -107,7 +111,6 @@ def compute_bound_products(profile: Profile, facts: Facts) -> Iterable[Advice]:
                 facts,
                 roof,
                 entry,
-                rule="compute-bound products",
                 evidence=(*evidence, *_rates(roof, entry)),
             )
 
@@ -124,8 +127,7 @@ def fewer_products(profile: Profile, facts: Facts) -> Iterable[Advice]:
         f"{millions(macs)} M multiply-accumulates",
     )
     for entry in facts.entries(*FEWER):
-        yield Advice(
-            rule="fewer products",
+        yield suggest(
             title="Compute fewer products",
             evidence=(*evidence, at_most(share)),
             entry=entry.name,
@@ -145,7 +147,6 @@ def _with_other_numbers(
     roof: Roof | None,
     entry: Entry,
     *,
-    rule: str,
     evidence: Sequence[str],
 ) -> Iterable[Advice]:
     numbers = NUMBERS[entry.name]
@@ -167,8 +168,7 @@ def _with_other_numbers(
         gain = gain_of((_changed(x, roof, numbers) for x in changed), basis)
         if gain.value < LEAST_GAIN:  # the machine is no faster in these numbers
             return
-    yield Advice(
-        rule=rule,
+    yield suggest(
         title=TITLES[entry.name],
         evidence=(*evidence, at_most(share)),
         entry=entry.name,
@@ -187,7 +187,7 @@ def _changed(work: Work, roof: Roof, numbers: Numbers) -> Change:
     moved += rest * min(1.0, numbers.activation_bits / 32)
     dtype = numbers.dtype if work.is_product else ""
     now, then = roof.seconds(work), roof.seconds(work, moved=moved, dtype=dtype)
-    change = Change.under(work, now, then)
+    change = replace(Change.under(work, now, then), most=numbers.slower)
     # Products get another kernel, which may come nearer to the roof; the rest keeps its own.
     return change if work.is_product else replace(change, least=change.left)
 
@@ -204,7 +204,7 @@ def _fewer(entry: Entry, facts: Facts, weighted: Sequence[Work]) -> dict[str, ob
         f"{MACS_LEFT:.0%} of the multiply-accumulates of products with weights remain, at the same "
         "rate; at best everything between them shrinks as much"
     )
-    changes = [Change(each, MACS_LEFT, MACS_LEFT) for each in weighted]
+    changes = [Change(each, MACS_LEFT, MACS_LEFT, FEWER_SLOWER) for each in weighted]
     changes += [Change(each, 1.0, MACS_LEFT) for each in facts.small]
     return {"predicted": gain_of(changes, basis)}
 
@@ -223,12 +223,16 @@ def _without_layers(profile: Profile, facts: Facts, entry: Entry) -> Iterable[Ad
         return
     names = ", ".join(repr(layer.path) for layer in removed)
     speedup = amdahl(share)
-    yield Advice(
-        rule="fewer products",
+    yield suggest(
         title="Remove whole layers",
         evidence=(f"{share:.1%} of a call is in {names}",),
         entry=entry.name,
-        predicted=Gain(speedup, 1.0, speedup, basis="Amdahl's law: removed layers take no time"),
+        predicted=Gain(
+            speedup,
+            1 / SPREAD,
+            speedup * SPREAD,
+            basis="Amdahl's law: removed layers take no time",
+        ),
         share=share,
     )
 

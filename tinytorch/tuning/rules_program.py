@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
 
 from tinytorch.measure.roofline import amdahl
 from tinytorch.profiling.profile import Profile
-from tinytorch.tuning.advice import Advice
+from tinytorch.tuning.advice import Advice, suggest
 from tinytorch.tuning.facts import (
     LITTLE,
     Change,
     Facts,
+    Work,
     counted,
     gain_of,
     inside_share,
@@ -51,8 +53,7 @@ def launches(profile: Profile, facts: Facts) -> Iterable[Advice]:
     )
     best = "no launch overhead, and the kernels take as long as now"
     for entry in facts.entries("captured"):
-        yield Advice(
-            rule="launches",
+        yield suggest(
             title="Capture the call as a CUDA graph",
             evidence=evidence,
             entry=entry.name,
@@ -62,8 +63,7 @@ def launches(profile: Profile, facts: Facts) -> Iterable[Advice]:
     for entry in facts.entries("compiled-captured"):
         share = min(1.0, idle + inside_share(facts.small))
         fused = [Change(each, 1.0, 0.0) for each in facts.small]
-        yield Advice(
-            rule="launches",
+        yield suggest(
             title="Compile the model and capture it as a CUDA graph",
             evidence=(*evidence, f"{share - idle:.0%} of a call is between products"),
             entry=entry.name,
@@ -83,8 +83,7 @@ def python_overhead(profile: Profile, facts: Facts) -> Iterable[Advice]:
     if share < MUCH:
         return
     count = len(profile.operations)
-    yield Advice(
-        rule="python overhead",
+    yield suggest(
         title="Python overhead dominates",
         evidence=(
             outside_text(profile, share),
@@ -116,14 +115,48 @@ def book_keeping(profile: Profile, facts: Facts) -> Iterable[Advice]:
             f"{named_layers(dropped)}: the model is not in evaluation mode"
         )
     for entry in facts.entries("inference-mode"):
-        yield Advice(
-            rule="book-keeping",
+        yield suggest(
             title="Run in inference mode",
             evidence=tuple(evidence),
             entry=entry.name,
             not_predicted="the profile was taken without gradients, so it lacks their overhead",
             share=share_of(dropped) if dropped else min(1.0, facts.outside_share),
         )
+
+
+def repeated_calls(profile: Profile, facts: Facts) -> Iterable[Advice]:
+    """Layers that are called several times on the same input, such as once for each head."""
+    found = [each for each in _repeats(facts.products) if len(each) > 1]
+    again = [work for each in found for work in each[1:]]
+    share = share_of(again)
+    if share < LITTLE:
+        return
+    times = sorted({len(each) for each in found})
+    often = f"{times[0]}" if len(times) == 1 else f"{times[0]} to {times[-1]}"
+    yield suggest(
+        title="Compute once what is computed repeatedly",
+        evidence=(
+            f"{named_layers(again)}: called {often} times on the same input",
+            f"{share:.0%} of a call is in {counted(len(again), 'product')} computed before",
+            f"{amdahl(min(share, 0.999)):.2f}x speedup at most from computing each once",
+        ),
+        predicted=gain_of(
+            [Change(each, 0.0, 0.0) for each in again],
+            "Amdahl's law: what was computed before takes no time",
+        ),
+        cost="call the layer once and take the parts that are needed from its output",
+        share=share,
+    )
+
+
+def _repeats(products: Iterable[Work]) -> Iterable[Sequence[Work]]:
+    """Yield the products of one layer that read the same values, its weight among them."""
+    groups: dict[tuple[object, ...], list[Work]] = defaultdict(list)
+    for each in products:
+        record = each.record
+        if each.weight is not None and record.reads and record.phase == "forward":
+            groups[record.path, record.kind, record.reads].append(each)
+    return groups.values()
 
 
 def synchronisations(profile: Profile, facts: Facts) -> Iterable[Advice]:
@@ -133,8 +166,7 @@ def synchronisations(profile: Profile, facts: Facts) -> Iterable[Advice]:
         return
     kinds = ", ".join(sorted({each.record.kind.removeprefix("aten.") for each in found}))
     idle = facts.outside_share
-    yield Advice(
-        rule="synchronisation",
+    yield suggest(
         title="Host and device synchronise in the middle of a call",
         evidence=(
             f"{counted(len(found), 'operation')} in {named_layers(found)} return values to the "
@@ -155,8 +187,7 @@ def not_counted(profile: Profile, facts: Facts) -> Iterable[Advice]:
     if share < NOTABLE:
         return
     names = ", ".join(f"{each.kind} ({each.calls} times)" for each in missing[:3])
-    yield Advice(
-        rule="not counted",
+    yield suggest(
         title="Some operations have no cost formula",
         evidence=(
             f"{share:.0%} of the time of all recorded operations is in {names}",
@@ -171,8 +202,7 @@ def busy_machine(profile: Profile, facts: Facts) -> Iterable[Advice]:
     """Measurements that were disturbed by other processes."""
     if not profile.disturbances:
         return
-    yield Advice(
-        rule="busy machine",
+    yield suggest(
         title="The machine was not idle: measure again",
         evidence=profile.disturbances,
         not_predicted="the model is unchanged; shares of time may be off",

@@ -1,36 +1,38 @@
-"""Save the model that an optimization recommends, and load it again.
-
-A file holds weights and a recipe, and no code: `load_optimized` takes the original's architecture,
-applies the recipe and loads the weights. Setup such as compilation happens then."""
+"""Save the model that an optimization recommends, as weights and a recipe, without code."""
 
 from __future__ import annotations
 
-import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+import os
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import MISSING, Field, dataclass, fields, replace
 from importlib import metadata
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Protocol
-
-import numpy as np
+from typing import Any
 
 from tinytorch.comparison.outputs import compare_outputs
-from tinytorch.core.checkpoints import KEY
 from tinytorch.core.files import write_atomically
-from tinytorch.core.tensor import Parameter
 from tinytorch.errors import CheckpointError, SettingError, TinyTorchError, first_line
-from tinytorch.formats.weights_file import describe_weights, read_weights, write_weights
 from tinytorch.models.adapter import adapter_for
-from tinytorch.models.core import named_tensors
 from tinytorch.models.workload import Workload, call_model, check_workload
 from tinytorch.models.zoo import ZOO
-from tinytorch.transforms.compressed_file import compressed_state, load_compressed
+from tinytorch.showing import saved_texts
 from tinytorch.transforms.plan import Plan
-from tinytorch.transforms.quantize.saving import load_quantized, save_quantized
+from tinytorch.tuning.loading import (
+    RECIPE_FILE,
+    WEIGHTS_FILE,
+    ZOO_NAME,
+    Storage,
+    filled_without_floats,
+    hash_of,
+    listed,
+    load_optimized,
+    storage_for,
+)
 from tinytorch.tuning.optimization import Optimization
+from tinytorch.tuning.process_memory import SAVED, ProcessMemory, measure_process_memory
 from tinytorch.tuning.recipe import (
     TRANSFORMS,
     Recipe,
@@ -41,82 +43,12 @@ from tinytorch.tuning.recipe import (
     recipe_text,
 )
 
-# ---------------------------------------------------------------- weights of TinyTorch models in a
-# compressed weights file that also has the recipe
-
-OWN, RECIPE = "own", "recipe"
-SEED = 8
-
-
-class CoreStorage:
-    """Files of TinyTorch models. `is_coded`: in as few bits as they need, which takes longer."""
-
-    def __init__(self, *, is_coded: bool = True) -> None:
-        self.is_coded = is_coded
-        self.file_format = "compressed weights file" if is_coded else "weights file"
-
-    def shapes(self, model: Any) -> dict[str, tuple[int, ...]]:
-        """Return names and shapes of all tensors that a file holds of a model."""
-        return {name: tensor.shape for name, tensor in named_tensors(model).items()}
-
-    def digests(self, model: Any) -> dict[str, str]:
-        """Return a hash of each tensor, by name."""
-        found = {}
-        for name, tensor in named_tensors(model).items():
-            array = tensor.data
-            digest = hashlib.sha256(f"{array.dtype.str} {array.shape}".encode())
-            digest.update(np.ascontiguousarray(array).view(np.uint8).data if array.size else b"")
-            found[name] = digest.hexdigest()
-        return found
-
-    def with_other_weights(self, model: Any) -> Any:
-        """Return a copy with random parameters, as after building the architecture again."""
-        twin = adapter_for(model).clone(model)
-        rng = np.random.default_rng(SEED)
-        for tensor in named_tensors(twin).values():
-            if tensor.data.dtype.kind == "f" and isinstance(tensor, Parameter):
-                spread = float(np.std(tensor.data)) or 1.0
-                numbers = rng.standard_normal(tensor.shape) * spread
-                tensor.data = numbers.astype(tensor.data.dtype)
-        return twin
-
-    def write(self, path: Path, model: Any, recipe: Recipe) -> None:
-        """Write the weights and the recipe."""
-        metadata = {RECIPE: recipe.to_dict()}
-        if not _is_quantized(recipe):
-            contents = {OWN: metadata}
-            write_weights(path, compressed_state(model), contents, compact=self.is_coded)
-            return
-        save_quantized(path, model, metadata)
-        if self.is_coded:
-            file = read_weights(path)
-            write_weights(path, file.arrays, file.metadata, compact=True)
-
-    def rebuild(self, path: Path, workload: Workload, recipe: Recipe) -> Any:
-        """Rebuild the model of a file up to the saved weights; its hash is not checked."""
-        plans = recipe.plans[: recipe.weights_after]
-        if _is_quantized(recipe):
-            return load_quantized(path, carry_out(workload, plans[:-1]))[0]
-        return load_compressed(path, carry_out(workload, plans))[0]
-
-
-def recipe_in(path: Path) -> Any:
-    """Return the recipe of a weights file, or None if it has none."""
-    own = describe_weights(path).metadata.get(OWN)
-    return own.get(RECIPE) if isinstance(own, Mapping) else None
-
-
-def _is_quantized(recipe: Recipe) -> bool:
-    """Return whether the file holds quantized weights under the names of the float model."""
-    plans = recipe.plans[: recipe.weights_after]
-    return bool(plans) and TRANSFORMS[plans[-1].transform].holds_integers
-
-
 # ---------------------------------------------------------------- keeping what an optimization
 # recommends in a file, and making the model again from that
 
-WEIGHTS_FILE, RECIPE_FILE = "model.safetensors", "recipe.json"
-"""The files of a folder. Both hold the recipe; the one in the weights is used."""
+LOADER_FILE, README_FILE = "load.py", "README.md"
+"""The weights hold the recipe, too, and it is used; this file is for readers."""
+SUFFIX = ".safetensors"
 VERSIONS_OF = {"core": ("tinytorch-perf", "numpy"), "pytorch": ("tinytorch-perf", "torch")}
 ROUNDING = 1e-5
 """Relative tolerance of outputs of the same weights: only the order of summation may differ."""
@@ -132,33 +64,16 @@ OTHER_MODEL = (
 
 @dataclass(frozen=True)
 class SavedModel:
-    """A written file or folder: its bytes, the format of the weights, and notes."""
+    """A written file or folder: its bytes, the format of the weights, and notes.
+
+    `process` is what processes take with it and with the baseline, where that was measured.
+    """
 
     path: Path
     nbytes: int
     format: str
     notes: tuple[str, ...] = ()
-
-
-class Storage(Protocol):
-    """Saving and loading models of one framework."""
-
-    file_format: str
-
-    def shapes(self, model: Any) -> dict[str, tuple[int, ...]]:
-        """Return names and shapes of all tensors that a file holds of a model."""
-
-    def digests(self, model: Any) -> dict[str, str]:
-        """Return a hash of each tensor, by name."""
-
-    def with_other_weights(self, model: Any) -> Any:
-        """Return a copy with random parameters, as after building the architecture again."""
-
-    def write(self, path: Path, model: Any, recipe: Recipe) -> None:
-        """Write the weights and the recipe."""
-
-    def rebuild(self, path: Path, workload: Workload, recipe: Recipe) -> Any:
-        """Rebuild the model of a file up to the saved weights; its hash is not checked."""
+    process: ProcessMemory | None = None
 
 
 class CannotBeKeptError(CheckpointError):
@@ -168,13 +83,51 @@ class CannotBeKeptError(CheckpointError):
 # ---------------------------------------------------------------- saving
 
 
+def save_result(
+    optimization: Optimization,
+    path: str | Path,
+    *,
+    workload: Workload | None = None,
+    target: str = "",
+) -> SavedModel:
+    """Write the recommended model as :func:`save_optimized` does, and what processes take with it.
+
+    They are started, and load and call the baseline and the saved model, unless that was done.
+    """
+    workload = workload or optimization.workload
+    if workload is None:
+        raise SettingError(
+            "this result was read back and has no model; save(path, workload=...) with the one "
+            "that was optimized"
+        )
+    optimization = replace(optimization, target=target or optimization.target)
+    optimization = with_process_memory(optimization, workload)
+    return save_optimized(optimization, path, workload=workload)
+
+
+def with_process_memory(optimization: Optimization, workload: Workload) -> Optimization:
+    """Return a result that knows what processes take with the baseline and with the saved model."""
+    if optimization.process is not None or optimization.recommended is None:
+        return optimization
+    with TemporaryDirectory(prefix="tinytorch-") as folder:
+        is_folder = _keeps_files(optimization.recommended.plans)
+        path = Path(folder) if is_folder else Path(folder) / WEIGHTS_FILE
+        try:
+            save_optimized(optimization, path, workload=workload)
+        except TinyTorchError as error:
+            return replace(optimization, process=ProcessMemory(not_measured={SAVED: str(error)}))
+        found = measure_process_memory(path, workload, target=optimization.target)
+    return replace(optimization, process=found)
+
+
 def save_optimized(
     optimization: Optimization, path: str | Path, *, workload: Workload
 ) -> SavedModel:
     """Write the recommended model, so that :func:`load_optimized` gives it back.
 
     `workload` is the one that was optimized. A path that ends in ``.safetensors`` becomes one file;
-    any other a folder with the weights and the recipe, which is readable then. Before anything
+    any other a folder with the weights, the recipe, a program that loads them (``load.py``) and
+    what was measured (``README.md``). Before anything
     takes its place, the file is loaded into a copy of the model that has other weights, and what
     comes out must be equal bit for bit. Where the end of a stack cannot be kept so, the weights
     before it are, and `notes` says so.
@@ -187,11 +140,16 @@ def save_optimized(
         )
     check_workload(workload, "what is saved")
     plans = tuple(rebuilt_plan(each) for each in best.plans)
+    if _keeps_files(plans):
+        return _save_files(Path(path), optimization, workload, plans)
     is_coded = _is_worth_coding(optimization.settings.goal, workload, plans)
-    storage = _storage_for(workload, is_coded=is_coded)
+    storage = storage_for(workload, is_coded=is_coded)
     _check_same(storage, optimization.model, workload, plans)
-    recipe = _recipe(optimization.name, best.stack, workload, plans, storage)
-    return _save(Path(path), workload, recipe, storage)
+    recipe = _recipe(
+        optimization.name, best.stack, workload, plans, storage, target=optimization.target
+    )
+    saved = _save(Path(path), workload, recipe, storage, about=optimization)
+    return replace(saved, process=optimization.process)
 
 
 def reloaded(workload: Workload, *, name: str, stack: Sequence[str], plans: Sequence[Plan]) -> Any:
@@ -200,18 +158,25 @@ def reloaded(workload: Workload, *, name: str, stack: Sequence[str], plans: Sequ
     Raises CheckpointError where that is impossible. Unlike :func:`save_optimized` it calls no
     model to see whether a file gives the same outputs: whoever asks for the model checks it.
     """
-    storage = _storage_for(workload)
-    recipe = _recipe(
-        name, tuple(stack), workload, tuple(rebuilt_plan(each) for each in plans), storage
-    )
+    storage, plans = storage_for(workload), tuple(rebuilt_plan(each) for each in plans)
+    recipe = _recipe(name, tuple(stack), workload, plans, storage)
     with TemporaryDirectory(prefix="tinytorch-") as folder:
+        if _keeps_files(plans):
+            _write_files(Path(folder), carry_out(workload, plans), recipe)
+            return load_optimized(folder)
         path = Path(folder) / WEIGHTS_FILE
         _save(path, workload, recipe, storage, is_called=False)
         return load_optimized(path, workload)
 
 
 def _save(
-    path: Path, workload: Workload, recipe: Recipe, storage: Storage, *, is_called: bool = True
+    path: Path,
+    workload: Workload,
+    recipe: Recipe,
+    storage: Storage,
+    *,
+    is_called: bool = True,
+    about: Optimization | None = None,
 ) -> SavedModel:
     """Write weights as late in a stack as they can be kept."""
     latest, reason = recipe.weights_after, ""
@@ -222,13 +187,119 @@ def _save(
         except CannotBeKeptError as error:
             reason = reason or str(error)
             continue
-        return replace(saved, notes=tuple(_notes(recipe, latest, reason)))
+        saved = replace(saved, notes=(*_notes(recipe, latest, reason), *saved.notes))
+        if about is None or path.suffix == SUFFIX:
+            return saved
+        return _with_texts(saved, about, recipe, _shapes(workload))
     raise CheckpointError(f"{recipe.name} cannot be saved: {reason}")
+
+
+def _keeps_files(plans: Sequence[Plan]) -> bool:
+    return bool(plans) and TRANSFORMS[plans[-1].transform].keeps_files
+
+
+def _save_files(
+    path: Path, optimization: Optimization, workload: Workload, plans: tuple[Plan, ...]
+) -> SavedModel:
+    """Save a model as the files of its engine, with the recipe and what was measured."""
+    assert optimization.recommended is not None
+    if path.suffix == SUFFIX:
+        raise SettingError(
+            f"{optimization.recommended.name} is saved as files of its own: give a folder, "
+            f"such as {path.with_suffix('')}"
+        )
+    storage = storage_for(workload)
+    stack, target = optimization.recommended.stack, optimization.target
+    recipe = _recipe(optimization.name, stack, workload, plans, storage, target=target)
+    model = optimization.model
+    made = carry_out(workload, plans) if model is None or model is workload.model else model
+    try:
+        recipe = _write_files(path, made, recipe)
+        loaded = load_optimized(path)
+    except OSError as error:
+        raise CheckpointError(f"{path} cannot be written: {error}") from error
+    if not _gives_the_same(workload, made, loaded):
+        raise CheckpointError(NOT_AS_WRITTEN)
+    nbytes = sum(each.stat().st_size for each in path.iterdir() if each.is_file())
+    kind = f"files of {plans[-1].transform}"
+    saved = SavedModel(path, nbytes, kind, process=optimization.process)
+    return _with_texts(saved, optimization, recipe, _shapes(workload))
+
+
+def _write_files(path: Path, model: Any, recipe: Recipe) -> Recipe:
+    """Write the files of an engine, then the recipe with their hash."""
+    last = recipe.plans[-1]
+    path.mkdir(parents=True, exist_ok=True)
+    (path / WEIGHTS_FILE).unlink(missing_ok=True)  # of a result that was there before
+    TRANSFORMS[last.transform](**last.settings).write_files(model, path)
+    recipe = replace(recipe, weights_after=len(recipe.plans))
+    with write_atomically(path / RECIPE_FILE) as file:
+        file.write_text(recipe_text(recipe.to_dict()), "utf-8")
+    return recipe
+
+
+def _shapes(workload: Workload) -> tuple[str, ...]:
+    """Return the shapes of the inputs, with the names of those that have some."""
+    named = [*enumerate(workload.inputs), *workload.keywords.items()]
+    return tuple(f"{name}: {tuple(x.shape)}" for name, x in named if hasattr(x, "shape"))
+
+
+def _with_texts(
+    saved: SavedModel, optimization: Optimization, recipe: Recipe, shapes: Sequence[str]
+) -> SavedModel:
+    """Write how to load what was saved, and what was measured of it."""
+    readme = saved_texts().readme_text(optimization, recipe, shapes, saved.notes)
+    loader = loader_text(optimization, recipe, saved.path)
+    added = 0
+    for name, text in ((LOADER_FILE, loader), (README_FILE, readme)):
+        try:
+            with write_atomically(saved.path / name) as file:
+                file.write_text(text, "utf-8")
+        except OSError as error:
+            raise CheckpointError(f"{saved.path / name} cannot be written: {error}") from error
+        added += len(text.encode())
+    return replace(saved, nbytes=saved.nbytes + added)
+
+
+def loader_text(optimization: Optimization, recipe: Recipe, folder: Path) -> str:
+    """Return the program in a folder that loads what is saved there."""
+    lines = [
+        f'"""Load {_plain(recipe.name)}, optimized by {_plain(" + ".join(recipe.stack))}."""',
+        "",
+        "from pathlib import Path",
+        "",
+        "from tinytorch import load_optimized",
+        "",
+        "HERE = Path(__file__).parent",
+        *_loader_target(optimization.target, recipe, folder),
+        '    """Return the saved model, ready to be called; `target` builds its architecture."""',
+        "    return load_optimized(HERE, target)",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _loader_target(target: str, recipe: Recipe, folder: Path) -> Iterator[str]:
+    place, _, name = target.rpartition(":")
+    if place.endswith(".py"):
+        file = Path(os.path.relpath(Path(place).resolve(), folder.resolve())).as_posix()
+        yield f"TARGET = str(HERE / {_literal(file)}) + {_literal(f':{name}')}"
+    elif _keeps_files(recipe.plans) or (recipe.architecture and not _needs_inputs(recipe)):
+        yield "TARGET = None  # the weights file says how the model is built"
+    elif target:
+        yield f"TARGET = {_literal(target)}"
+    else:
+        yield from ("", "", "def load(target):")
+        return
+    yield from ("", "", "def load(target=TARGET):")
+
+
+def _needs_inputs(recipe: Recipe) -> bool:
+    return any(TRANSFORMS[each.transform].is_prepared for each in recipe.plans)
 
 
 def _is_worth_coding(goal: str, workload: Workload, plans: Sequence[Plan]) -> bool:
     adapter = adapter_for(workload.model, workload.arguments)
-    nbytes = sum(each.nbytes for each in adapter.parameters(workload.model))
+    nbytes = adapter.held_bytes(workload.model)
     makes_repeats = any(TRANSFORMS[each.transform].makes_repeats for each in plans)
     return goal == "size" or makes_repeats or nbytes < CODED_BELOW_BYTES
 
@@ -274,13 +345,15 @@ def _recipe(
     workload: Workload,
     plans: tuple[Plan, ...],
     storage: Storage,
+    *,
+    target: str = "",
 ) -> Recipe:
     adapter = adapter_for(workload.model, workload.arguments)
     framework = adapter.name
     return Recipe(
         name=name,
         framework=framework,
-        device=adapter.device(workload.model, workload.arguments),
+        device=workload.device,
         model=type(workload.model).__name__,
         stack=stack,
         plans=plans,
@@ -289,6 +362,7 @@ def _recipe(
         tensors=storage.shapes(workload.model),
         versions={name: _version(name) for name in VERSIONS_OF[framework]},
         packages=packages_of(plans),
+        architecture={ZOO_NAME: target} if target in ZOO else storage.architecture(workload.model),
     )
 
 
@@ -298,8 +372,8 @@ def _write(
     """Write one file or a folder; nothing is left where the model cannot be made from it."""
     model = carry_out(workload, recipe.plans[: recipe.weights_after])
     with _cannot_be_kept():
-        recipe = replace(recipe, weights_sha256=_hash(storage.digests(model)))
-    is_file = path.suffix == ".safetensors"
+        recipe = replace(recipe, weights_sha256=hash_of(storage.digests(model)))
+    is_file = path.suffix == SUFFIX
     weights = path if is_file else path / WEIGHTS_FILE
     is_new = not is_file and not path.exists()
     try:
@@ -310,7 +384,7 @@ def _write(
             temporary = both.enter_context(write_atomically(weights))
             with _cannot_be_kept():
                 storage.write(temporary, model, recipe)
-                made = _check_rebuilt(temporary, workload, recipe, storage)
+                made, notes = _check_rebuilt(temporary, workload, recipe, storage)
                 if is_called and not _gives_the_same(workload, model, made):
                     raise CheckpointError(NOT_AS_WRITTEN)
     except BaseException as error:
@@ -321,15 +395,22 @@ def _write(
         raise
     written = [weights] if is_file else [weights, path / RECIPE_FILE]
     nbytes = sum(each.stat().st_size for each in written)
-    return SavedModel(path, nbytes, storage.file_format)
+    return SavedModel(path, nbytes, storage.file_format, notes)
 
 
-def _check_rebuilt(path: Path, workload: Workload, recipe: Recipe, storage: Storage) -> Any:
-    other = replace(workload, model=storage.with_other_weights(workload.model))
-    made = storage.rebuild(path, other, recipe)
-    if _hash(storage.digests(made)) != recipe.weights_sha256:
-        raise CheckpointError(NOT_AS_WRITTEN)
-    return made
+def _check_rebuilt(
+    path: Path, workload: Workload, recipe: Recipe, storage: Storage
+) -> tuple[Any, tuple[str, ...]]:
+    """Return the model made of a file and other weights than those in it, and notes."""
+    notes: list[str] = []
+    made = filled_without_floats(path, lambda: workload, recipe, storage, notes.append)
+    if made is None:
+        other = replace(workload, model=storage.with_other_weights(workload.model))
+        model = storage.rebuild(path, other, recipe)
+        if hash_of(storage.digests(model)) != recipe.weights_sha256:
+            raise CheckpointError(NOT_AS_WRITTEN)
+        return model, tuple(notes)
+    return made.model, ()
 
 
 @contextmanager
@@ -368,84 +449,7 @@ def _notes(recipe: Recipe, latest: int, reason: str) -> Iterator[str]:
 
 
 def _done_again(names: Sequence[str]) -> str:
-    return f"{_listed(names)} {'is' if len(names) == 1 else 'are'} carried out again when loading"
-
-
-# ---------------------------------------------------------------- loading
-
-
-def load_optimized(path: str | Path, workload_or_model: Any) -> Any:
-    """Load the model that :func:`save_optimized` wrote, into the original's architecture.
-
-    The weights of what is given do not matter, and it is not changed. A workload is needed where
-    the model is compiled or captured, or fused by watching a call: for its inputs.
-    """
-    given = workload_or_model
-    workload = given if isinstance(given, Workload) else Workload("model", given, ())
-    place = Path(path)
-    weights = place / WEIGHTS_FILE if place.is_dir() else place
-    if not weights.is_file():
-        what = "no weights in" if place.is_dir() else "no saved model at"
-        raise CheckpointError(f"there is {what} {path}; save_optimized() writes one")
-    try:
-        return _load(weights, workload)
-    except CheckpointError as error:
-        text = str(error)
-        raise CheckpointError(text if str(weights) in text else f"{weights}: {text}") from error
-
-
-def _load(path: Path, workload: Workload) -> Any:
-    storage = _storage_for(workload)
-    framework = adapter_for(workload.model, workload.arguments).name
-    recipe = Recipe.from_dict(_read_recipe(path))
-    if recipe.framework != framework:
-        raise CheckpointError(
-            f"it holds a model of {recipe.framework}, made from a {recipe.model}; a model of "
-            f"{framework} was given"
-        )
-    recipe.check_fits(storage.shapes(workload.model), workload.model)
-    model = storage.rebuild(path, workload, recipe)
-    if _hash(storage.digests(model)) != recipe.weights_sha256:
-        raise CheckpointError(
-            "its weights are not those that were saved: it is damaged, or another version of "
-            f"{_listed([f'{name} {of}' for name, of in recipe.versions.items()])} wrote it"
-        )
-    return carry_out(replace(workload, model=model), recipe.plans[recipe.weights_after :])
-
-
-def _read_recipe(path: Path) -> Any:
-    """Return the recipe of a file of either framework."""
-    from safetensors import SafetensorError, safe_open
-
-    try:
-        with safe_open(path, framework="numpy") as file:
-            texts = file.metadata() or {}
-    except (SafetensorError, OSError) as error:
-        raise CheckpointError(
-            f"it cannot be read as safetensors (truncated, or another format?): {error}"
-        ) from error
-    if RECIPE not in texts:
-        return recipe_in(path) if KEY in texts else None
-    try:
-        return json.loads(texts[RECIPE])
-    except ValueError as error:
-        raise CheckpointError(f"its recipe is damaged: {error}") from error
-
-
-# ---------------------------------------------------------------- both
-
-
-def _storage_for(workload: Workload, *, is_coded: bool = False) -> Storage:
-    if adapter_for(workload.model, workload.arguments).name == "pytorch":
-        from tinytorch.tuning.saving_torch import TorchStorage
-
-        return TorchStorage()
-    return CoreStorage(is_coded=is_coded)
-
-
-def _hash(digests: dict[str, str]) -> str:
-    lines = "\n".join(f"{name} {digest}" for name, digest in sorted(digests.items()))
-    return hashlib.sha256(lines.encode()).hexdigest()
+    return f"{listed(names)} {'is' if len(names) == 1 else 'are'} carried out again when loading"
 
 
 def _version(package: str) -> str:
@@ -453,11 +457,6 @@ def _version(package: str) -> str:
         return metadata.version(package)
     except metadata.PackageNotFoundError:
         return "unknown"
-
-
-def _listed(names: Sequence[str]) -> str:
-    *most, last = names
-    return f"{', '.join(most)} and {last}" if most else last
 
 
 # ---------------------------------------------------------------- a short program that does again
@@ -579,6 +578,11 @@ def _literal(value: Any) -> str:
         inner = ", ".join(map(_literal, value))
         return f"({inner},)" if len(value) == 1 else f"({inner})"
     return repr(value)
+
+
+def _plain(text: str) -> str:
+    """Return a text in one line that ends no string of a program."""
+    return _one_line(text).replace("\\", "/").replace('"', "'")
 
 
 def _one_line(text: str) -> str:

@@ -10,8 +10,10 @@ from __future__ import annotations
 import hashlib
 import json
 import sys
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,25 +22,28 @@ from torch import nn
 from torch.nn.parameter import is_lazy
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
+from tinytorch import reading
 from tinytorch.errors import CheckpointError, SettingError, first_line
-from tinytorch.models.adapter import owner_of
-from tinytorch.models.pytorch import TorchAdapter
-from tinytorch.models.pytorch_tensors import innermost
+from tinytorch.measure.memory import release_freed
+from tinytorch.models.pytorch import TorchAdapter, tensors_in
 from tinytorch.models.workload import Workload
 from tinytorch.transforms.quantize.quantizers import packing
+from tinytorch.tuning.loading import Build
+from tinytorch.tuning.meta_device_torch import give_room, module_of, on_meta, without_numbers
 from tinytorch.tuning.recipe import Recipe, carry_out
-
-__all__ = ["TorchStorage", "forget_compiled"]
-
 
 RECIPE, SAME = "recipe", "same"
 """The texts of a file: the recipe, and for a tensor with several names the one that it is under."""
+TRANSFORMERS = "transformers"
+"""In the architecture of a recipe: the class of transformers that it is."""
 PART = "::"
 PLAIN_CLASSES = (torch.Tensor, nn.Parameter, nn.Buffer)
 PER_CHANNEL = (torch.per_channel_affine, torch.per_channel_affine_float_qparams)
 WHOLE = (torch.qint8, torch.quint8, torch.qint32)
 SEED = 8
 MOST_PROBLEMS = 5
+OPENED_FOR_BYTES = 2**23
+"""So much of a file is read before what it takes in memory is given back."""
 
 Tensors = dict[str, torch.Tensor]
 Take = Callable[[str, torch.Tensor], torch.Tensor]
@@ -52,18 +57,26 @@ class TorchStorage:
 
     def shapes(self, model: Any) -> dict[str, tuple[int, ...]]:
         """Return names and shapes of all tensors that a file holds of a model."""
-        return {name: tuple(each.shape) for name, each in _parts(_state(model)).items()}
+        return {
+            name: tuple(each.shape)
+            for part in _own_states(module_of(model))
+            for name, each in _parts(part.state).items()
+        }
 
     def digests(self, model: Any) -> dict[str, str]:
         """Return a hash of each tensor, by name."""
-        return {name: _digest(tensor) for name, tensor in _parts(_state(model)).items()}
+        return {
+            name: _digest(tensor)
+            for part in _own_states(module_of(model))
+            for name, tensor in _parts(part.state).items()
+        }
 
     def with_other_weights(self, model: Any) -> Any:
         """Return a copy with random parameters, as after building the architecture again."""
         twin = TorchAdapter().clone(model)
         generator = torch.Generator().manual_seed(SEED)
         with torch.no_grad():
-            for each in _module(twin).parameters():
+            for each in module_of(twin).parameters():
                 if _is_plain(each) and each.is_floating_point() and each.numel() > 1:
                     spread = float(each.float().std()) or 1.0
                     numbers = torch.randn(each.shape, generator=generator) * spread
@@ -86,31 +99,110 @@ class TorchStorage:
         except SafetensorError as error:
             raise OSError(str(error)) from error
 
+    def architecture(self, model: Any) -> dict[str, Any]:
+        """Return the class and the configuration of a model of transformers; {} for others."""
+        return architecture_of(module_of(model))
+
+    def built(self, architecture: Mapping[str, Any]) -> Any:
+        """Build a model of transformers from its configuration."""
+        return built_by_transformers(architecture)
+
+    def emptied(self, build: Build) -> Workload:
+        """Build a workload whose model has no numbers in its parameters."""
+        with on_meta():
+            workload = build()
+        if any(each.is_meta for each in tensors_in(workload.arguments)):
+            raise CheckpointError("its inputs are computed from torch.empty")
+        return replace(workload, model=without_numbers(workload.model))
+
     def rebuild(self, path: Path, workload: Workload, recipe: Recipe) -> Any:
         """Rebuild the model of a file up to the saved weights; its hash is not checked."""
-        tensors, same = _read(path)
         model = carry_out(workload, recipe.plans[: recipe.weights_after])
         if model is workload.model:
             model = TorchAdapter().clone(model)
-        _fill(model, tensors, same)
+        give_room(model, recipe.device)
+        _fill(model, _File(path))
         return model
 
 
 # ---------------------------------------------------------------- what a model holds
 
 
-def _module(model: Any) -> nn.Module:
-    owner = innermost(owner_of(model))
-    if not isinstance(owner, nn.Module):
-        raise SettingError(
-            f"{type(model).__name__} is no module of PyTorch, and only these say what they hold"
-        )
-    return owner
+@dataclass(frozen=True)
+class _OwnState:
+    """What a module holds itself under the names of the whole model, or `is_whole` of a model."""
+
+    module: nn.Module
+    prefix: str
+    state: dict[str, Any]
+    is_whole: bool = False
+
+
+def _own_states(root: nn.Module) -> Iterator[_OwnState]:
+    """Yield what a model holds, layer by layer: unpacking all of it at once would take its memory
+    again. A model that says in its own way what it holds is one part."""
+    if any(map(_has_own_state_dict, root.modules())):
+        yield _OwnState(root, "", root.state_dict(), is_whole=True)
+        return
+    for path, module in root.named_modules(remove_duplicate=False):
+        prefix = f"{path}." if path else ""
+        state: dict[str, Any] = {}
+        module._save_to_state_dict(state, prefix, False)
+        if state:
+            yield _OwnState(module, prefix, state)
+
+
+def _has_own_state_dict(module: nn.Module) -> bool:
+    kind = type(module)
+    is_own = (
+        kind.state_dict is not nn.Module.state_dict
+        or kind.load_state_dict is not nn.Module.load_state_dict
+    )
+    hooks = (module._state_dict_hooks, module._load_state_dict_post_hooks)
+    return is_own or any(hooks) or kind.get_extra_state is not nn.Module.get_extra_state
 
 
 def _state(model: Any) -> dict[str, Any]:
-    found: dict[str, Any] = _module(model).state_dict()
+    found: dict[str, Any] = module_of(model).state_dict()
     return found
+
+
+def architecture_of(model: nn.Module) -> dict[str, Any]:
+    """Return what a model of transformers is built from; {} where that gives other tensors."""
+    kind, config = type(model), getattr(model, "config", None)
+    source = sys.modules.get("transformers")
+    if source is None or config is None or getattr(source, kind.__name__, None) is not kind:
+        return {}
+    found = {
+        TRANSFORMERS: kind.__name__,
+        "config": json.loads(config.to_json_string(use_diff=False)),
+        "attention": getattr(config, "_attn_implementation", None),
+        "dtype": str(getattr(model, "dtype", torch.float32)).removeprefix("torch."),
+    }
+    try:
+        with on_meta(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            built = built_by_transformers(found)
+    except Exception:  # a class may want other arguments, or check them in its own way
+        return {}
+    storage = TorchStorage()
+    return found if storage.shapes(built) == storage.shapes(model) else {}
+
+
+def built_by_transformers(architecture: Mapping[str, Any]) -> nn.Module:
+    """Build a model of transformers, in evaluation mode, from its class and configuration."""
+    import transformers
+
+    name = architecture.get(TRANSFORMERS, "")
+    kind = getattr(transformers, str(name), None)
+    if not (isinstance(kind, type) and issubclass(kind, transformers.PreTrainedModel)):
+        raise CheckpointError(f"transformers {transformers.__version__} has no model {name!r}")
+    settings = dict(architecture["config"])
+    config = transformers.AutoConfig.for_model(settings.pop("model_type"), **settings)
+    config._attn_implementation = architecture.get("attention")
+    dtype = getattr(torch, architecture["dtype"])
+    model: nn.Module = kind(config)
+    return model.to(dtype).eval() if dtype != torch.float32 else model.eval()
 
 
 def _parts(state: Mapping[str, Any]) -> Tensors:
@@ -152,7 +244,7 @@ def _quantized_parts(name: str, value: torch.Tensor) -> Iterator[tuple[str, torc
 
 
 def _is_plain(value: torch.Tensor) -> bool:
-    is_odd = value.is_quantized or value.is_nested or value.is_meta or value.is_complex()
+    is_odd = value.is_quantized or value.is_nested or value.is_complex()
     return type(value) in PLAIN_CLASSES and value.layout == torch.strided and not is_odd
 
 
@@ -189,54 +281,95 @@ def _digest(tensor: torch.Tensor) -> str:
 # ---------------------------------------------------------------- reading
 
 
-def _read(path: Path) -> tuple[Tensors, dict[str, str]]:
-    """Return the tensors of a file, and for further names of a tensor the one that it is under."""
-    from safetensors import SafetensorError, safe_open
+class _File:
+    """The tensors of a file, each read when it is asked for.
+
+    They are parts of the file in memory, which stay there as long as it is open. So that no more
+    of it is held than is needed, it is opened anew after some megabytes.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path, self._seen = path, 0
+        with _reading():
+            self._open = self._opened()
+            self.names = frozenset(self._open.keys())
+            same = reading.parse_json(reading.read_metadata(self._path).get(SAME, "{}"))
+        if not isinstance(same, dict):
+            raise CheckpointError("it is damaged: it does not say which tensors have several names")
+        self.same: Mapping[str, str] = same
+
+    def tensor(self, name: str) -> torch.Tensor:
+        """Return a tensor of the file by its name."""
+        with _reading():
+            if self._seen > OPENED_FOR_BYTES:
+                self._open, self._seen = self._opened(), 0
+                release_freed()
+            found: torch.Tensor = self._open.get_tensor(name)
+        self._seen += found.nbytes
+        return found
+
+    def _opened(self) -> Any:
+        from safetensors import safe_open
+
+        return safe_open(self._path, framework="pt")
+
+
+@contextmanager
+def _reading() -> Iterator[None]:
+    from safetensors import SafetensorError
 
     try:
-        with safe_open(path, framework="pt") as file:
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-            same = json.loads((file.metadata() or {}).get(SAME, "{}"))
+        yield
     except (SafetensorError, OSError, ValueError) as error:
         raise CheckpointError(f"it cannot be read (truncated, or damaged?): {error}") from error
-    if not isinstance(same, dict):
-        raise CheckpointError("it is damaged: it does not say which tensors have several names")
-    return tensors, same
 
 
-def _fill(model: Any, tensors: Tensors, same: Mapping[str, str]) -> None:
+def _fill(model: Any, file: _File) -> None:
     """Load the tensors of a file into a model; raise unless all of them match its own."""
-    state = _state(model)
     problems: list[str] = []
     used: set[str] = set()
 
     def take(name: str, like: torch.Tensor) -> torch.Tensor:
-        key = same.get(name, name)
+        key = file.same.get(name, name)
         used.add(key)
-        found = tensors.get(key)
-        if found is None:
+        if key not in file.names:
             problems.append(f"the file has no {name!r}")
-        elif found.shape != like.shape or found.dtype != like.dtype:
-            problems.append(
-                f"{name!r} is {tuple(found.shape)} of {found.dtype} in the file, the model needs "
-                f"{tuple(like.shape)} of {like.dtype}"
-            )
-        else:
+            return like
+        found = file.tensor(key)
+        if found.shape == like.shape and found.dtype == like.dtype:
             return found.to(like.device)
+        problems.append(
+            f"{name!r} is {tuple(found.shape)} of {found.dtype} in the file, the model needs "
+            f"{tuple(like.shape)} of {like.dtype}"
+        )
         return like
 
-    filled = type(state)((name, _like(name, value, take)) for name, value in state.items())
-    problems += [f"the file has {name!r}, the model does not" for name in set(tensors) - used]
+    for part in _own_states(module_of(model)):
+        filled = {name: _like(name, value, take) for name, value in part.state.items()}
+        if not problems:
+            _load_into(part, filled)
+    problems += [f"the file has {name!r}, the model does not" for name in file.names - used]
     if problems:
         more = f"; and {len(problems) - MOST_PROBLEMS} more" if problems[MOST_PROBLEMS:] else ""
         raise CheckpointError("; ".join(problems[:MOST_PROBLEMS]) + more)
-    if hasattr(state, "_metadata"):
-        filled._metadata = state._metadata  # type: ignore[attr-defined]
+
+
+def _load_into(part: _OwnState, filled: dict[str, Any]) -> None:
+    """Put tensors into a module, without its children, or into a whole model."""
+    wrong: list[str] = []
     try:
-        with packing(), _own_versions(_module(model)):
-            _module(model).load_state_dict(filled)
-    except (RuntimeError, NotImplementedError, TypeError) as error:
+        with packing(), _own_versions(part.module):
+            if part.is_whole:
+                part.module.load_state_dict(filled)
+                return
+            version = {"version": part.module._version}
+            part.module._load_from_state_dict(
+                filled, part.prefix, version, True, wrong, wrong, wrong
+            )
+    except (RuntimeError, NotImplementedError, TypeError, KeyError) as error:
         raise CheckpointError(f"PyTorch cannot put its weights in: {first_line(error)}") from error
+    if wrong:
+        raise CheckpointError(f"PyTorch cannot put its weights in: {wrong[0]}")
 
 
 @contextmanager
@@ -252,7 +385,7 @@ def _own_versions(model: nn.Module) -> Iterator[None]:
 
 
 def _like(name: str, value: Any, take: Take) -> Any:
-    """Return the value of a file in the place of something that a model holds."""
+    """Return the value of a file instead of something that a model holds."""
     if isinstance(value, tuple):
         return tuple(_like(f"{name}{PART}{place}", each, take) for place, each in enumerate(value))
     if not isinstance(value, torch.Tensor):
@@ -276,6 +409,16 @@ def _like_quantized(name: str, value: torch.Tensor, take: Take) -> torch.Tensor:
         axis = value.q_per_channel_axis()
         return torch._make_per_channel_quantized_tensor(values, scales, zero_points, axis)
     return torch._make_per_tensor_quantized_tensor(values, scales.item(), int(zero_points.item()))
+
+
+def write_pickled(path: Path, model: Any) -> None:
+    """Write a model with its code's names, for a process of our own."""
+    torch.save(model, path)
+
+
+def read_pickled(path: Path) -> Any:
+    """Read what :func:`write_pickled` wrote."""
+    return torch.load(path, weights_only=False)
 
 
 # ---------------------------------------------------------------- letting every attempt compile as

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from statistics import median
 from time import monotonic
 from typing import Any
 
@@ -18,13 +19,14 @@ from tinytorch.tuning.attempt import (
     OUT_OF_TIME,
     SAME_BYTES,
     SKIPPED,
+    WORSE,
     Attempt,
     is_less,
 )
 from tinytorch.tuning.catalog import Entry
 from tinytorch.tuning.optimization import Contribution
 from tinytorch.tuning.ranking import OBJECTIVE_OF, baseline_keeps, choose, next_best, value_at
-from tinytorch.tuning.trying import Built, SkippedError, Trials, build_stack, by_place
+from tinytorch.tuning.trying import Built, SkippedError, Trials, by_place
 
 # ---------------------------------------------------------------- which entries are worth adding
 # to a stack, by what was seen of each of them alone
@@ -134,17 +136,42 @@ def _by_entry(attempts: Sequence[Attempt]) -> dict[str, Attempt]:
 SHARE_OF_SINGLES, SHARE_OF_COMBINATIONS = 0.5, 0.2
 SHARE_OF_CONFIRMATION, SHARE_OF_ABLATION = 0.15, 0.15
 """Shares of the time budget."""
+ENOUGH_SINGLES = 0.7
+"""Once this share is spent, what is left belongs to combinations, where there are any to try."""
 LEAST_S, MOST_S = 0.5, 60.0
 """Least and largest time budget of a comparison; it ends early once its verdict is known."""
-EVIDENCE = 1.2
-"""A comparison takes this multiple of its budget: memory and size are measured on top."""
-LEAST_LIMIT_S = 60.0
-"""Time limit for planning and applying a stack, however small the time budget is."""
+LEAST_LIMIT_S = 15.0
+"""Time limit for planning and applying a stack, however little is left of the time budget."""
+OVERHANG = 0.5
+"""What is begun late may go on after the end with this share of the time that it is set up in."""
+SLACK = 0.1
+"""A confirmation may end too late by this share of the budget and the longest set-up."""
+SMALLEST_S = 10.0
+"""With a smaller budget, the confirmation is made in any case, however late it is."""
 MOST_CONFIRMATIONS = 3
 """Most confirmations, from the best attempt on, until one holds."""
 OTHER_SEEDS = 1_000_000
 """Offset of the seeds of confirmations from those of attempts."""
 TIME_IS_UP = "the time budget of {budget:g} s was spent before"
+TAKES_LONGER = "it takes about {needed:.0f} s, and {left:.0f} s of the time budget were left"
+NOT_CONFIRMED = (
+    "{name} was not compared once more: that takes about {needed:.0f} s, and {left:.0f} s of the "
+    "time budget of {budget:g} s were left"
+)
+
+
+class TimeLeft:
+    """Progress that says how much of the time budget is left."""
+
+    def __init__(self, progress: Progress, remaining_s: Callable[[], float]) -> None:
+        self._progress, self._remaining_s = progress, remaining_s
+
+    def advance(self, steps: int = 1) -> None:
+        self._progress.advance(steps)
+
+    def describe(self, text: str) -> None:
+        """Describe the current step, and what is left."""
+        self._progress.describe(f"{text}, {max(0.0, self._remaining_s()):.0f} s left")
 
 
 @dataclass
@@ -153,8 +180,11 @@ class Search:
 
     `finished` are attempts of an earlier run, by their stacks, which are not repeated. `on_attempt`
     is called with each attempt as soon as it is finished, so that an interrupt loses nothing. The
-    budget counts from `started`, by the clock `monotonic`. `confirmations` are fresh comparisons of
-    what was chosen; one of them is of what `chosen` gives, unless that was never confirmed.
+    budget counts from `started`, by the `clock`. `confirmations` are fresh comparisons of what was
+    chosen; one of them is of what `chosen` gives, unless that was never confirmed.
+
+    Nothing begins that is not expected to end in time, by what earlier attempts took and by
+    `Transform.setup_s`, but for the first; time for the confirmation is kept back.
     """
 
     trials: Trials
@@ -166,9 +196,12 @@ class Search:
     confirmations: list[Attempt] = field(default_factory=list)
     ablation: list[Contribution] = field(default_factory=list)
     best: Built | None = None
+    clock: Callable[[], float] = monotonic
     started: float = field(default_factory=monotonic)
 
     def __post_init__(self) -> None:
+        if self.progress is not None:
+            self.progress = TimeLeft(self.progress, lambda: self.remaining_s)
         self._single: Built | None = None
         self._confirmed: Built | None = None
         self._known = {each.name: each for each in self.entries}
@@ -200,7 +233,9 @@ class Search:
         """
         for place, entry in enumerate(self.entries):
             share = self._left_of(SHARE_OF_SINGLES) / (len(self.entries) - place)
-            self._hold(self._try((entry,), budget_s=share))
+            better = better_alone(self.attempts, self.entries, goal=self.goal)
+            until = ENOUGH_SINGLES if len(roles_of(better)) > 1 else 1.0
+            self._hold(self._try((entry,), budget_s=share, until=until))
 
     def try_combinations(self) -> None:
         """Add to the best what helped alone, as long as that helps; then what may help in company.
@@ -254,20 +289,27 @@ class Search:
         """Compare the best with the baseline afresh; where that does not hold, the next best.
 
         So is one that was clearly better when it was tried than the best is now. What the attempts
-        left of the budget may go into it: this is the interval that is quoted.
+        left of the budget may go into it: this is the interval that is quoted. It ends with the
+        budget: what is saved and loaded is confirmed where there is time for that, else the model
+        in memory, and where not even that can be compared, nothing.
         """
-        least = SHARE_OF_CONFIRMATION * self.trials.settings.budget_s
         for place in range(MOST_CONFIRMATIONS):
-            share = max(least, self._left_of(1 - SHARE_OF_ABLATION))
             chosen = next_best(self.attempts, self.confirmations, **self._asked)
             if chosen is None or any(x.stack == chosen.stack for x in self.confirmations):
                 return
+            least = self._besides_s(chosen) + LEAST_S
+            if self._at_hand(chosen.stack) is None:
+                least += self._setup_s(chosen.stack)
+            if least > self.remaining_s + self._overtime_s:
+                self._leave_unconfirmed(chosen, least)
+                return
+            share = self._share_of_confirmation(chosen)
             self._tell(f"{chosen.name} once more")
             confirmation, built = self.trials.confirm(
                 self._entries_of(chosen.stack),
                 self._at_hand(chosen.stack),
                 budget_s=_bounded(share),
-                limit_s=max(LEAST_LIMIT_S, share),
+                limit_s=max(LEAST_LIMIT_S, self.remaining_s - self._besides_s(chosen) - share),
                 seed=self.trials.settings.seed + OTHER_SEEDS + place,
                 progress=self.progress,
             )
@@ -276,15 +318,21 @@ class Search:
             self._drop(chosen.stack)
 
     def take_apart(self) -> None:
-        """Compare what was chosen with itself without each of its parts."""
+        """Compare what was chosen with itself without each part, as long as time is left."""
         chosen = self.chosen
         if chosen is None or len(chosen.stack) < 2:
             return
-        whole = self._at_hand(chosen.stack) or self._built(self._entries_of(chosen.stack))
+        whole = self._at_hand(chosen.stack)
+        if whole is None and self._setup_s(chosen.stack) < self.remaining_s:
+            whole = self._built(self._entries_of(chosen.stack))
         if whole is None:
             return
-        share = SHARE_OF_ABLATION * self.trials.settings.budget_s / len(whole.stack)
         for place, part in enumerate(whole.stack):
+            setup_s = self._setup_s([name for name in whole.stack if name != part])
+            share = (self.remaining_s - setup_s) / (len(whole.stack) - place)
+            if share < LEAST_S:
+                self.ablation.append(Contribution(part, None, self._time_is_up()))
+                continue
             self._tell(f"what {part} brings")
             seed = self.trials.settings.seed + 2 * OTHER_SEEDS + place
             self.ablation.append(self._contribution(part, whole, _bounded(share), seed))
@@ -292,28 +340,35 @@ class Search:
     def model_of(self, stack: Sequence[str]) -> Any:
         """Return the model of a stack that was tried; None if it cannot be rebuilt."""
         built = self._at_hand(stack) or self._built(self._entries_of(stack))
-        return built and built.model
+        return built and self.trials.model_of(built)
 
     # ------------------------------------------------------------ single steps
 
-    def _try(self, entries: Sequence[Entry], *, budget_s: float) -> Built | None:
-        """Try a stack, unless it was tried before or there is no time left."""
+    def _try(
+        self, entries: Sequence[Entry], *, budget_s: float, until: float = 1.0
+    ) -> Built | None:
+        """Try a stack, unless it was tried before or there is no time left.
+
+        It begins before this share of the budget, less what is kept back, is over.
+        """
         stack = tuple(each.name for each in entries)
         known = self.finished.get(stack)
         if known is not None and self._still_answers(known):
             self._keep(known)
             return None
         was_any_tried = any(x.outcome not in (NOT_TRIED, SKIPPED) for x in self.attempts)
-        is_late = was_any_tried and self._left_of(1 - SHARE_OF_CONFIRMATION) <= 0
-        if is_late and self.trials.can_judge(entries):  # else more time would not help
-            reason = TIME_IS_UP.format(budget=self.trials.settings.budget_s)
+        besides_s, setup_s = self._besides_s(), self._setup_s(stack)
+        left = self.remaining_s - self._reserved_s
+        reason = self._why_late(left, besides_s + LEAST_S + OVERHANG * setup_s, until)
+        # More time does not help where nothing can be judged.
+        if was_any_tried and reason and self.trials.can_judge(entries):
             self._keep(Attempt(stack, NOT_TRIED, reason, code=OUT_OF_TIME))
             return None
         self._tell(" + ".join(stack))
         attempt, built = self.trials.attempt(
             entries,
-            budget_s=_bounded(min(budget_s, self.remaining_s / 3)),
-            limit_s=max(LEAST_LIMIT_S, self.remaining_s / 3),
+            budget_s=_bounded(min(budget_s, left - setup_s - besides_s)),
+            limit_s=max(LEAST_LIMIT_S, left / 4, min(2 * setup_s, left + OVERHANG * setup_s)),
             best=self.best if len(stack) > 1 and self._is_about_time else None,
             seed=self.trials.settings.seed + len(self.attempts),
             progress=self.progress,
@@ -355,13 +410,78 @@ class Search:
     def _contribution(self, part: str, whole: Built, budget_s: float, seed: int) -> Contribution:
         rest = self._entries_of([name for name in whole.stack if name != part])
         try:
-            without = build_stack(self.trials.workload, rest, self.trials.profile)
+            without = self.trials.build(rest)
             found = self.trials.compare_with(without, whole, budget_s=budget_s, seed=seed)
         except SkippedError as error:
             return Contribution(part, None, f"without it, {error}")
         except Exception as error:  # as in an attempt: a candidate's fault ends nothing
             return Contribution(part, None, first_line(error))
         return Contribution(part, found)
+
+    # ------------------------------------------------------------ what things take
+
+    @property
+    def _reserved_s(self) -> float:
+        """Seconds that are kept back for a confirmation: its share once there is a best."""
+        best = self.chosen
+        share = SHARE_OF_CONFIRMATION if best is not None else 0.0
+        return max(LEAST_S, share * self.trials.settings.budget_s) + self._besides_s(best)
+
+    def _besides_s(self, attempt: Attempt | None = None) -> float:
+        """Seconds that an attempt takes beside its set-up and its timing: checks, scores, bytes.
+
+        Of one that was made, what it took; of others, the median so far.
+        """
+        made = [attempt] if attempt is not None else self.attempts
+        found = [each.besides_s for each in made if each.comparison is not None]
+        return max(median(found or [0.0]), self.trials.check_s)
+
+    def _setup_s(self, stack: Sequence[str]) -> float:
+        """Seconds that planning and applying a stack take, as its attempt or its parts did.
+
+        Where there are none, what their transforms say.
+        """
+        took = {each.stack: each.setup_s for each in self.attempts if each.setup_s}
+        if tuple(stack) in took:
+            return took[tuple(stack)]
+        parts = self._entries_of(stack)
+        return sum(took.get((each.name,), each.setup_s) for each in parts)
+
+    @property
+    def _overtime_s(self) -> float:
+        """Seconds by which a confirmation may end after the budget."""
+        if self.trials.settings.budget_s < SMALLEST_S:
+            return math.inf
+        longest = max((each.setup_s for each in self.attempts), default=0.0)
+        return SLACK * self.trials.settings.budget_s + longest
+
+    def _share_of_confirmation(self, chosen: Attempt) -> float:
+        """Seconds for timing what was chosen; a stack also leaves some for taking it apart."""
+        is_stack = len(chosen.stack) > 1
+        left = self.remaining_s - self._besides_s(chosen)
+        kept = SHARE_OF_ABLATION * self.trials.settings.budget_s if is_stack else 0.0
+        least = SHARE_OF_CONFIRMATION * self.trials.settings.budget_s
+        loading_s = self._setup_s(chosen.stack)
+        return max(LEAST_S, min(left, max(least, left - kept - loading_s)))
+
+    def _why_late(self, left: float, needed: float, until: float) -> str:
+        """Return why there is no time for what needs so many seconds; "" if there is."""
+        if left <= 0 or self._left_of(until) <= 0:
+            return self._time_is_up()
+        return TAKES_LONGER.format(needed=needed, left=left) if needed > left else ""
+
+    def _time_is_up(self) -> str:
+        return TIME_IS_UP.format(budget=self.trials.settings.budget_s)
+
+    def _leave_unconfirmed(self, chosen: Attempt, needed: float) -> None:
+        self.trials.notes.append(
+            NOT_CONFIRMED.format(
+                name=chosen.name,
+                needed=needed,
+                left=max(0.0, self.remaining_s),
+                budget=self.trials.settings.budget_s,
+            )
+        )
 
     # ------------------------------------------------------------ what is known
 
@@ -374,8 +494,8 @@ class Search:
         if self.best is None or len(known.stack) < 2 or not self._is_about_time:
             return True
         against = known.against_best
-        is_timed = known.comparison is not None
-        return not is_timed or (
+        is_judged = known.comparison is not None and known.outcome != WORSE
+        return not is_judged or (
             against is not None and against.baseline_name == " + ".join(self.best.stack)
         )
 
@@ -408,7 +528,7 @@ class Search:
     def _built(self, entries: Sequence[Entry]) -> Built | None:
         """Carry out a stack again; it was done before, and its model not kept."""
         try:
-            return build_stack(self.trials.workload, entries, self.trials.profile)
+            return self.trials.build(entries)
         except Exception as error:  # it worked before: say so, and go on without it
             name = " + ".join(each.name for each in entries)
             self.trials.notes.append(f"{name} could not be made again: {first_line(error)}")
@@ -424,7 +544,7 @@ class Search:
 
     def _left_of(self, share: float) -> float:
         """Return the seconds left of this share of the time budget."""
-        return share * self.trials.settings.budget_s - (monotonic() - self.started)
+        return share * self.trials.settings.budget_s - (self.clock() - self.started)
 
     def _tell(self, text: str) -> None:
         if self.progress:
@@ -433,4 +553,4 @@ class Search:
 
 def _bounded(seconds: float) -> float:
     """Return the time budget of a comparison that may take `seconds` in total."""
-    return min(MOST_S, max(LEAST_S, seconds / EVIDENCE))
+    return min(MOST_S, max(LEAST_S, seconds))

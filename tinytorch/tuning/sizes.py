@@ -36,20 +36,6 @@ from tinytorch.profiling.size_runs import (
 )
 from tinytorch.showing import Shown
 
-__all__ = [
-    "SHARE_HERE",
-    "Ceiling",
-    "Limit",
-    "Recommendation",
-    "SearchSettings",
-    "SizeAdvice",
-    "SizeMeasurement",
-    "SizeSearch",
-    "advise_batch_size",
-    "advise_sequence_length",
-]
-
-
 # ---------------------------------------------------------------- what was measured at growing
 # sizes, and which size follows from it
 

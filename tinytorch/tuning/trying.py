@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from statistics import median
 from time import perf_counter
 from typing import Any
 
@@ -13,7 +14,6 @@ import numpy as np
 import numpy.typing as npt
 
 from tinytorch.comparison.accuracy import (
-    INCONCLUSIVE,
     NOT_WORSE,
     AccuracyComparison,
     about_sample_size,
@@ -28,38 +28,30 @@ from tinytorch.comparison.resources import Resources, measure_resources
 from tinytorch.comparison.sides import Known, WorkloadSide
 from tinytorch.errors import Failure, ModelError, SettingError, TinyTorchError, first_line
 from tinytorch.measure.ceilings import Progress
+from tinytorch.measure.estimate import INCONCLUSIVE
+from tinytorch.measure.interleaving import FEWEST
 from tinytorch.measure.timing import time_limit
-from tinytorch.models.workload import Workload, preparations_of
+from tinytorch.models.workload import Workload, preparations_of, prepares_itself
 from tinytorch.profiling.profile import Profile
-from tinytorch.transforms.plan import Plan
+from tinytorch.transforms.plan import Plan, Risk
 from tinytorch.tuning.attempt import (
     ACCURACY_INCONCLUSIVE,
     BROKEN,
+    DROPPED,
     FAILED,
     IN_MEMORY,
     INACCURATE,
     NOT_TRIED,
     RELOADED,
     SKIPPED,
+    TOO_SLOW,
+    WORSE,
     Attempt,
     Settings,
 )
-from tinytorch.tuning.catalog import Entry, Risk, risk_of
+from tinytorch.tuning.catalog import Entry, risk_of
 from tinytorch.tuning.ranking import OBJECTIVE_OF, outcome_at
 from tinytorch.tuning.saving import reloaded
-
-__all__ = [
-    "BASELINE",
-    "Baseline",
-    "Built",
-    "Check",
-    "SkippedError",
-    "Trials",
-    "build_stack",
-    "by_outputs",
-    "by_scores",
-]
-
 
 # ---------------------------------------------------------------- accuracy check of a candidate
 # against the baseline: by its scores, its outputs, or both
@@ -156,13 +148,15 @@ class Baseline:
         self.workload = workload
         self.notes: list[str] = []
         self.mask = attention_mask_of(workload)
+        self.score_s = 0.0
         self._resources: Resources | None = None
         side = WorkloadSide(workload, name=BASELINE)
         with side.opened():
             self.outputs, self.call_s = side.outputs_and_seconds()
             started = perf_counter()
             self.scores, self.metric = self._score(side)
-            is_quick = perf_counter() - started < QUICK_S
+            self.score_s = perf_counter() - started
+            is_quick = self.score_s < QUICK_S
             self._check_repeats(side)
             if is_quick and self.scores is not None:
                 self._check_scores_repeat(side)
@@ -253,6 +247,16 @@ MARGIN = "--max-accuracy-drop"
 """What sets the margin of an `evaluate`."""
 FOR_THE_BEST = Failure("measured only for the recommended stack", "only-of-the-best")
 NOT_RELOADED = "confirmed on the model in memory, not on one that was saved and loaded: {reason}"
+LARGER = "give a larger time budget"
+HOPELESS, BEYOND_DOUBT = 5.0, 20.0
+"""A candidate whose calls take so many times those of the baseline is dropped, where it has to be
+faster; with the second after fewer of them. No other part of a stack brings that much back."""
+CALLS_TO_DROP = 3
+"""So many calls of it must be that slow, after a first one that may have prepared something."""
+LEAST_TO_DROP_S = 0.1
+"""They must take so long together: on a busy machine short calls in a row may be preempted."""
+LEAST_CALLS = 2 * FEWEST + 2
+"""Calls of an attempt: one that is checked, one that warms up, and both sides in every round."""
 Timing = tuple[float, int, Progress | None]
 """How long a comparison may take, its seed, and who watches."""
 
@@ -305,6 +309,48 @@ def _compile_anew() -> None:
         forget_compiled()
 
 
+@dataclass(frozen=True)
+class Slowness:
+    """Calls of a candidate, the first included, and the ratio of medians without it."""
+
+    ratio: float
+    calls: int
+
+    def __str__(self) -> str:
+        return f"dropped after {self.calls} calls: {self.ratio:.3g}x slower"
+
+
+def slowness_of(
+    candidate: Callable[[], float],
+    baseline: Callable[[], float],
+    *,
+    hopeless: float,
+    is_prepared: bool = False,
+) -> Slowness | None:
+    """Call both in turns and return how much slower the candidate is; None where it may still win.
+
+    Both functions make a call and return its seconds. The candidate was called once before: that
+    call may have compiled or warmed up, and does not count. One call that is not `hopeless`, by the
+    one of the baseline next to it, is enough to go on. Beyond doubt, fewer calls are needed; of
+    what prepares itself in its first calls, the third is the first at full speed.
+    """
+    ours, theirs = list[float](), list[float]()
+    needed = 2 if is_prepared else 1
+    while len(theirs) < CALLS_TO_DROP or sum(theirs) < LEAST_TO_DROP_S:
+        ours.append(baseline())
+        theirs.append(candidate())
+        if theirs[-1] <= hopeless * ours[-1]:
+            return None
+        is_far_off = min(theirs) > BEYOND_DOUBT / HOPELESS * hopeless * max(ours)
+        if is_far_off and len(theirs) >= needed and sum(theirs) >= LEAST_TO_DROP_S:
+            break
+    return Slowness(median(theirs) / median(ours), 1 + len(theirs))
+
+
+class DroppedError(Exception):
+    """A candidate that is too slow to go on with."""
+
+
 class Trials:
     """Everything that trying stacks on one workload needs, the baseline's own outputs and scores.
 
@@ -319,9 +365,22 @@ class Trials:
         self._baseline = Baseline(workload)
         self.notes = [*self._baseline.notes, *self._about_examples()]
 
+    def build(self, entries: Sequence[Entry]) -> Built:
+        """Carry out a stack."""
+        return build_stack(self.workload, entries, self.profile)
+
+    def model_of(self, built: Built) -> Any:
+        """Return the model of a stack that was carried out."""
+        return built.model
+
     def can_judge(self, entries: Sequence[Entry]) -> bool:
         """Return whether a stack can be checked: an approximate one needs scores."""
         return self._baseline.scores is not None or risk_of(entries) != "approximate"
+
+    @property
+    def check_s(self) -> float:
+        """Seconds that an attempt takes at least: so few calls cannot be spared, and scores."""
+        return LEAST_CALLS * self._baseline.call_s + self._baseline.score_s
 
     def _about_examples(self) -> list[str]:
         """Return a note, before anything is tried, if the examples are too few for the margin."""
@@ -344,7 +403,9 @@ class Trials:
         """Try a stack for about `budget_s`; return the attempt, and the model if it passes.
 
         Single calls and energy are measured only of what is chosen in the end, by `confirm`.
-        `limit_s` is for planning and applying. With a `best` stack so far, both are compared too.
+        `limit_s` is for planning and applying. With a `best` stack so far, both are compared too,
+        where it is not worse than the baseline. Where only what is faster is of use, a candidate
+        whose first calls are hopelessly slow is dropped before it is judged or timed.
         """
         return self._tried(entries, None, best, limit_s, (budget_s, seed, progress), is_final=False)
 
@@ -383,18 +444,21 @@ class Trials:
             if not self.can_judge(entries):
                 return replace(attempt, reason=CANNOT_BE_JUDGED), None
             if built is None:
-                with time_limit(limit_s, f"planning {attempt.name}"):
-                    built = build_stack(self.workload, entries, self.profile)
-            attempt = replace(attempt, plans=built.plans)
+                with time_limit(limit_s, f"planning {attempt.name}", remedy=LARGER):
+                    built = Trials.build(self, entries)
+            attempt = replace(attempt, plans=built.plans, setup_s=perf_counter() - started)
             notes: tuple[str, ...] = ()
             if is_final:
                 built, where, notes = self._delivered(built, limit_s)
-                attempt = replace(attempt, confirmed_on=where)
+                setup_s = perf_counter() - started
+                attempt = replace(attempt, confirmed_on=where, setup_s=setup_s)
             risk = risk_of(entries)
             attempt = self._judged(attempt, built, best, timing, risk=risk, is_final=is_final)
             attempt = replace(attempt, notes=(*attempt.notes, *notes))
         except SkippedError as error:
             attempt = replace(attempt, outcome=SKIPPED, reason=str(error), plans=error.plans)
+        except DroppedError as error:
+            attempt = replace(attempt, outcome=DROPPED, reason=str(error), code=TOO_SLOW)
         except Exception as error:  # what a candidate does wrong must not end the search
             # Our own words need no class before them.
             reason = first_line(error, with_class=not isinstance(error, TinyTorchError))
@@ -409,7 +473,7 @@ class Trials:
             if limit_s is not None and once_s > limit_s:
                 raise SettingError(f"preparing it once more takes {once_s:.0f} s")
             _compile_anew()
-            with time_limit(limit_s, "saving and loading"):
+            with time_limit(limit_s, "saving and loading", remedy=LARGER):
                 model = reloaded(
                     self.workload, name=self.workload.name, stack=built.stack, plans=built.plans
                 )
@@ -453,7 +517,8 @@ class Trials:
         is_final: bool,
     ) -> Attempt:
         budget_s, seed, progress = timing
-        check, found = self._checked(attempt.name, built.model, risk)
+        check, found, call_s = self._checked(attempt.name, built.model, risk, is_final=is_final)
+        attempt = replace(attempt, setup_s=attempt.setup_s + call_s)
         if check.outputs is not None and check.outputs.broken:
             return replace(attempt, outcome=BROKEN, reason=check.outputs.broken)
         if check.doubt and not check.is_inconclusive:
@@ -485,10 +550,9 @@ class Trials:
         attempt = replace(attempt, comparison=comparison, notes=check.notes)
         if check.is_inconclusive:
             return replace(attempt, outcome=ACCURACY_INCONCLUSIVE, reason=check.doubt)
-        against = None
-        if best is not None:
+        outcome, against = outcome_at(self.settings.goal, comparison), None
+        if best is not None and outcome != WORSE:
             against = self.compare_with(best, built, budget_s=budget_s, seed=seed)
-        outcome = outcome_at(self.settings.goal, comparison)
         return replace(
             attempt,
             outcome=outcome,
@@ -496,19 +560,26 @@ class Trials:
             against_best=against,
         )
 
-    def _checked(self, name: str, model: Any, risk: Risk) -> tuple[Check, Arrays]:
-        """Return whether a model passes by its outputs or scores, and these outputs."""
+    def _checked(
+        self, name: str, model: Any, risk: Risk, *, is_final: bool
+    ) -> tuple[Check, Arrays, float]:
+        """Return whether a model passes by outputs or scores, its outputs, its first call.
+
+        Whether it is hopelessly slow is found out in between: scores take many calls.
+        """
         side = WorkloadSide(replace(self.workload, model=model), name=name)
         with side.opened():
-            side.stay_as_it_is("it is called once")
-            found = side.outputs()
+            side.stay_as_it_is("it is called a few times")
+            found, call_s = side.outputs_and_seconds()
             outputs = (
                 compare_outputs(self._baseline.outputs, found, mask=self._baseline.mask)
                 if self._baseline.outputs and found
                 else None
             )
             if outputs is not None and outputs.broken:
-                return Check(outputs), found
+                return Check(outputs), found, call_s
+            if not is_final:
+                self._drop_if_hopeless(side, call_s)
             closeness = partial(
                 by_outputs,
                 outputs,
@@ -516,7 +587,7 @@ class Trials:
                 explain=lambda: self._explained(found),
             )
             if self._baseline.scores is None:
-                return closeness(), found
+                return closeness(), found, call_s
             scores, _ = side.scores()
             accuracy = compare_accuracy(
                 self._baseline.scores,
@@ -526,7 +597,32 @@ class Trials:
             )
             is_another = risk == "approximate"  # of which outputs cannot tell how good it is
             check = by_scores(accuracy, outputs, closeness=None if is_another else closeness)
-            return check, found
+            return check, found, call_s
+
+    def _drop_if_hopeless(self, candidate: WorkloadSide, first_s: float) -> None:
+        """Raise DroppedError where a candidate has to be faster and is nowhere near it.
+
+        What launch overhead hides may be another part's to bring back: kernels are allowed as many
+        times longer as the device is idle.
+        """
+        limits = set(self.settings.limits) - {"latency_ms"}
+        if OBJECTIVE_OF[self.settings.goal] != "time" or limits:
+            return  # then what is slower may still be what is wanted
+        idle_share = (self.profile.idle_share if self.profile else None) or 0.0
+        hopeless = HOPELESS / max(1 - idle_share, 1 / BEYOND_DOUBT)
+        if first_s <= hopeless * self._baseline.call_s:
+            return
+        baseline = WorkloadSide(replace(self.workload, evaluate=None), name=BASELINE)
+        with baseline.opened():
+            baseline.stay_as_it_is("it is called a few times")
+            found = slowness_of(
+                candidate.call_seconds,
+                baseline.call_seconds,
+                hopeless=hopeless,
+                is_prepared=prepares_itself(candidate.workload.model),
+            )
+        if found is not None:
+            raise DroppedError(str(found))
 
     def _explained(self, found: Arrays) -> tuple[str, ...]:
         """Return the model's explanations of different integers by rounding, once for each output.

@@ -148,7 +148,7 @@ def test_an_entry_is_tried_only_when_nothing_fatal_is_found(
 ) -> None:
     tried: list[Entry] = []
 
-    def try_entry(entry: Entry) -> tuple[Finding, ...]:
+    def try_entry(entry: Entry, **_: object) -> tuple[Finding, ...]:
         tried.append(entry)
         return (Finding("A1", "seen", "fix"),)
 

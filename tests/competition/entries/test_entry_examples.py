@@ -5,12 +5,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tinytorch.competition.cell.building import build
-from tinytorch.competition.cell.contender import Contender
 from tinytorch.competition.entry import Technique
 from tinytorch.competition.entry_checks import contender_of
 from tinytorch.competition.events import EVENTS, warm_up_questions
 from tinytorch.competition.new_entry import EXAMPLES, new_entry, readme_of
+from tinytorch.competition.sandbox.building import build
+from tinytorch.competition.sandbox.contender import Contender
 from tinytorch.competition.techniques import implied_precision, why_not_in
 from tinytorch.core.autograd import no_grad
 

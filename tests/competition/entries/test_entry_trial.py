@@ -10,10 +10,10 @@ import pytest
 from example_entries import an_entry
 
 from tinytorch.competition import entry_checks as entry_trial
-from tinytorch.competition.cell.building import SIZE_OF_CODE, Built, build
-from tinytorch.competition.cell.contender import Answer, Contender, ContenderError, Kind, Loading
-from tinytorch.competition.cell.contender_process import ContenderProcess
 from tinytorch.competition.entry_checks import EXAMPLES, try_entry
+from tinytorch.competition.sandbox.building import SIZE_OF_CODE, Built, build
+from tinytorch.competition.sandbox.contender import Answer, Contender, ContenderError, Kind, Loading
+from tinytorch.competition.sandbox.contender_process import ContenderProcess
 from tinytorch.core.autograd import no_grad
 from tinytorch.core.dispatch import active_backend, use_backend
 

@@ -99,11 +99,11 @@ def test_a_technique_of_ones_own_has_its_settings() -> None:
 @pytest.mark.parametrize(
     ("technique", "words"),
     [
-        (Technique("int8-dynamik"), "no technique int8-dynamik; did you mean int8-dynamic"),
+        (Technique("int8-dynamik"), "no technique int8-dynamik; did you mean 'int8-dynamic'"),
         (Technique("xyzzy"), "there are fewer-channels"),
         (Technique("compiled"), "for models of PyTorch"),
         (Technique("a", (("CompileModel", {}),)), "CompileModel is for models of PyTorch"),
-        (Technique("a", (("Quantise", {}),)), "did you mean Quantize"),
+        (Technique("a", (("Quantise", {}),)), "did you mean 'Quantize'"),
         (
             Technique("a", (("os.system", {}),)),
             "there are RemoveChannels",

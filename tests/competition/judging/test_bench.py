@@ -6,13 +6,13 @@ from example_legs import a_leg, an_entry, outputs_of, some_questions
 
 from tinytorch.competition import judge as judging
 from tinytorch.competition import judge as module
-from tinytorch.competition.cell.contender import ContenderError
 from tinytorch.competition.entry import Technique
 from tinytorch.competition.events import Questions
 from tinytorch.competition.heats import LegError
 from tinytorch.competition.judge import judge, steps_of
 from tinytorch.competition.judgement_record import as_record
 from tinytorch.competition.rounds import PRACTICE
+from tinytorch.competition.sandbox.contender import ContenderError
 from tinytorch.errors import MeasurementError
 
 

@@ -14,16 +14,15 @@ from functools import lru_cache
 from pathlib import Path
 
 import pytest
-from parts import require_part
+from parts import require_part, require_sandbox
 
 from tinytorch.competition import judge as bench
-from tinytorch.competition.cell.confinement import landlock_version
-from tinytorch.competition.cell.contender import Limits
-from tinytorch.competition.cell.contender_process import ContenderProcess
 from tinytorch.competition.entry import Entry, Technique, read_entry, write_entry
 from tinytorch.competition.entry_checks import check_entry, contender_of
 from tinytorch.competition.events import EVENTS, draw_questions
 from tinytorch.competition.judge import judge
+from tinytorch.competition.sandbox.contender import Limits
+from tinytorch.competition.sandbox.contender_process import ContenderProcess
 from tinytorch.core.checkpoints import save_checkpoint
 from tinytorch.models.zoo import load_zoo
 
@@ -31,14 +30,13 @@ pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(sys.platform != "linux", reason="contenders are confined on Linux"),
 ]
+require_sandbox()
 CHEATS = Path(__file__).parent / "cheats"
 EXAMPLES = {"mlp_sprint": 240, "cnn_marathon": 500, "transformer_decathlon": 40}
 HEATS, FEW = 6, 2
 """What shows in a single answer shows in few heats; an interval needs six."""
 GAIN = 1.2
 """What these cheats are after is several times as much, and a busy machine shows less by chance."""
-
-needs_landlock = pytest.mark.skipif(not landlock_version(), reason="this system has no Landlock")
 
 
 @pytest.fixture(autouse=True)
@@ -195,7 +193,6 @@ def test_patching_what_others_call_gains_nothing(tmp_path, cheat):
 # ---------------------------------------------------------------- looking, and leaving its place
 
 
-@needs_landlock
 def test_nothing_can_be_found_in_files(tmp_path):
     """Its answers would be no numbers if it had found anything."""
     entry = entered(tmp_path, "peeks_at_files")
@@ -214,7 +211,6 @@ def test_nothing_can_be_found_in_files(tmp_path):
     assert_gains_nothing(judged(entry))
 
 
-@needs_landlock
 def test_a_compiled_copy_of_other_code_is_not_run(tmp_path):
     """Python would take it for the code that everybody sees, and hashes leave it out."""
     entry = entered(tmp_path, "computes_lazily")
@@ -226,7 +222,6 @@ def test_a_compiled_copy_of_other_code_is_not_run(tmp_path):
     assert_gains_nothing(judged(entry))
 
 
-@needs_landlock
 def test_what_is_forbidden_is_refused(tmp_path):
     """Processes, connections, files, signals, cores: its answers say whether any of them works."""
     entry = entered(tmp_path, "tries_everything")

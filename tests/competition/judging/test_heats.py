@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 from example_legs import DECATHLON, LETTERS, SPRINT, outputs_of, some_questions, text_of
 
-from tinytorch.competition.cell.confinement import Protection
-from tinytorch.competition.cell.contender import (
+from tinytorch.competition.heats import LegError, is_written_text, run_heat
+from tinytorch.competition.sandbox.bubblewrap import Protection
+from tinytorch.competition.sandbox.contender import (
     Answer,
     Contender,
     ContenderError,
@@ -15,7 +16,6 @@ from tinytorch.competition.cell.contender import (
     Loading,
     Usage,
 )
-from tinytorch.competition.heats import LegError, is_written_text, run_heat
 
 USUAL = Limits()
 SIDES = (Contender("mlp_sprint"), Contender("mlp_sprint", code="/entry/model.py:make"))
@@ -48,7 +48,7 @@ class ScriptedProcess:
         return Answer(output, 2e-5, 1e-5)
 
     def usage(self):
-        return Usage(cpu_s=0.1, memory_bytes=1, peak_bytes=1, threads=1, processes=1)
+        return Usage(cpu_s=0.1, peak_bytes=1, processes=1)
 
     def pause(self, seconds):
         return 0.0

@@ -7,11 +7,10 @@ import pytest
 from example_legs import DECATHLON, SPRINT, an_entry, legs
 
 from tinytorch.comparison.accuracy import compare_accuracy
-from tinytorch.competition.cell.confinement import Protection
-from tinytorch.competition.cell.contender import Usage
 from tinytorch.competition.events import PROMPT
 from tinytorch.competition.heats import Seen
 from tinytorch.competition.inspections import LIKELY, TOLERANCES, inspect
+from tinytorch.competition.sandbox.contender import Usage
 
 
 def found(*, event=SPRINT, entry=None, accuracy=None, floor_s=0.0, **changes):
@@ -21,7 +20,7 @@ def found(*, event=SPRINT, entry=None, accuracy=None, floor_s=0.0, **changes):
 
 
 def usage(**changes):
-    usual = {"cpu_s": 0.5, "memory_bytes": 1, "peak_bytes": 1, "threads": 1, "processes": 1}
+    usual = {"cpu_s": 0.5, "peak_bytes": 1, "processes": 1}
     return Usage(**{**usual, **changes})
 
 
@@ -170,13 +169,3 @@ def test_learners_use_no_other_framework():
     loaded = usage(modules=("numpy", "torch"))
     assert "E7" in found(entry=an_entry(division="learner"), usage=loaded)
     assert "E7" not in found(usage=loaded)
-
-
-def test_missing_protection_matters_where_code_runs():
-    weak = {"files": Protection("no Landlock", is_in_force=False)}
-    with_code = found(entry=an_entry(code="model.py:make"), protection=weak)
-    assert with_code["W1"].severity == "warning"
-    assert "no Landlock" in with_code["W1"].seen
-    assert found(protection=weak) == {}
-    strong = {"files": Protection("Landlock 7")}
-    assert "W1" not in found(entry=an_entry(code="model.py:make"), protection=strong)

@@ -6,9 +6,11 @@ import pytest
 from example_legs import an_entry
 
 from tinytorch.competition.entry import Technique
-from tinytorch.competition.judge import judge
+from tinytorch.competition.judge import check_confined, judge
 from tinytorch.competition.judgement import score_of
-from tinytorch.errors import SettingError
+from tinytorch.competition.sandbox import bubblewrap
+from tinytorch.competition.sandbox.contender import Limits
+from tinytorch.errors import MissingPartError, SettingError
 
 
 def test_too_few_heats_are_refused():
@@ -20,6 +22,20 @@ def test_code_needs_trust():
     judged = judge(an_entry(code="model.py:make", techniques=()))
     assert "E6" in {each.rule for each in judged.findings}
     assert judged.heats == ()
+
+
+def test_code_that_runs_unconfined_is_found_and_data_is_not():
+    limits = Limits(unconfined=True)
+    (found,) = check_confined(an_entry(code="model.py:make", techniques=()), limits)
+    assert (found.rule, found.severity) == ("W1", "warning")
+    assert check_confined(an_entry(), limits) == ()
+
+
+def test_code_is_refused_and_data_is_not_where_there_is_no_sandbox(monkeypatch):
+    monkeypatch.setattr(bubblewrap, "why_no_sandbox", lambda: "bubblewrap is missing")
+    assert check_confined(an_entry(), Limits()) == ()
+    with pytest.raises(MissingPartError, match="bubblewrap is missing; or pass --unconfined"):
+        check_confined(an_entry(code="model.py:make", techniques=()), Limits())
 
 
 @pytest.mark.slow

@@ -7,9 +7,9 @@ import pytest
 from example_legs import DECATHLON, LETTERS, a_leg, an_entry, legs
 
 from tinytorch.comparison.accuracy import compare_accuracy
-from tinytorch.competition.cell.contender import Answer
 from tinytorch.competition.heats import Ask, Given, Seen
 from tinytorch.competition.inspections import inspect
+from tinytorch.competition.sandbox.contender import Answer
 
 
 def found(heats, **changes):

@@ -19,7 +19,7 @@ from tinytorch.errors import SettingError
 def judged(speedup=2.0, **changes):
     """Give a judge that sees what it is told to see."""
 
-    def judge(entry, *, round, trust, **settings):
+    def judge(entry, *, round, trust, limits, **settings):
         return kept_judgement(
             speedup,
             entry=entry,

@@ -4,6 +4,7 @@ import pytest
 from example_judgements import SPRING, entry_folder, kept_judgement
 
 from tinytorch.competition import verification as record_status
+from tinytorch.competition.rules import finding
 from tinytorch.competition.run_files import keep_run
 from tinytorch.competition.verification import check_files, find_waiting
 
@@ -33,6 +34,12 @@ def test_an_entry_waits_until_it_has_a_verified_run_in_the_round(tmp_path):
     keep(entry, is_verified=True)
     found = waiting_in(tmp_path)
     assert (found.ready, found.done, found.changed) == ({}, ("ada/one",), ())
+
+
+def test_an_entry_whose_judge_died_still_waits(tmp_path):
+    entry = entry_folder(tmp_path / "one")
+    keep(entry, is_verified=True, findings=(finding("T7", "it has not ended"),), heats=())
+    assert waiting_in(tmp_path).ready == {"one": entry}
 
 
 def test_a_verified_run_of_another_version_is_none_of_this_entry(tmp_path):

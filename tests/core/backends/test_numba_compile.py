@@ -100,8 +100,36 @@ def test_a_folder_that_cannot_be_written_is_told_and_worked_without(folder, tmp_
     (tmp_path / "file").write_text("")
     done = run("print(is_right())", folder, TINYTORCH_CACHE=str(tmp_path / "file" / "below"))
     assert done.stdout == "True\n"
-    assert "compiled kernels cannot be kept in" in done.stderr
+    assert "compiled kernels are not kept in" in done.stderr
     assert done.stderr.count("RuntimeWarning") == 1
+
+
+def own_folder(cache):
+    """Give the folder of the module `doubling`; kernels of the package may have others."""
+    kernels = cache / "kernels"
+    (made,) = {each.relative_to(kernels).parts[0] for each in kernels.rglob("*doubl*.nb*")}
+    return kernels / made
+
+
+@pytest.mark.parametrize("plant", ["others write", "others write above", "a link", "another user"])
+def test_machine_code_that_others_could_have_written_is_not_run(plant, folder, tmp_path):
+    variables = {"NUMBA_NUM_THREADS": "1", "TINYTORCH_CACHE": str(tmp_path)}
+    assert run("assert is_right()", folder, **variables).returncode == 0
+    made = own_folder(tmp_path)
+    assert made.stat().st_mode & 0o077 == 0
+    if plant == "a link":
+        made.rename(tmp_path / "elsewhere")
+        made.symlink_to(tmp_path / "elsewhere")
+    elif plant == "another user":
+        if os.geteuid():
+            pytest.skip("only the superuser can give a folder away")
+        os.chown(made, 12345, 12345)
+    else:
+        (made if plant == "others write" else made.parent).chmod(0o777)
+    done = run("print(is_right(), double.serial.stats.cache_path)", folder, **variables)
+    assert done.stdout == "True None\n", done.stderr
+    assert done.stderr.count("RuntimeWarning") == 1
+    assert str(made if plant != "others write above" else made.parent) in done.stderr
 
 
 def test_a_disk_that_is_full_later_is_told_and_worked_without(folder, tmp_path):

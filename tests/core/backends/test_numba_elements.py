@@ -16,7 +16,7 @@ SIZES = [1, 15, 16, 17, 4097, 200_003]
 """Less than a vector, one more than some vectors, and enough for several threads."""
 
 FORMS = {"gelu": [{"approximate": "tanh"}, {"approximate": "none"}]}
-UNARY = ["relu", "sigmoid", "gelu"]
+UNARY = ["relu", "sigmoid", "gelu", "silu"]
 SLOPES = [kind for kind in KERNELS if kind.endswith("_backward")]
 
 

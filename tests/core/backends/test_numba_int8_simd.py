@@ -9,6 +9,7 @@ require_part("numba")
 from numba import njit
 
 from tinytorch.core.kernels.numba import int8_simd as numba_int8_simd
+from tinytorch.core.kernels.numba import simd as numba_simd
 from tinytorch.core.kernels.numba.int8_simd import (
     HAS_VNNI,
     PORTABLE,
@@ -149,6 +150,7 @@ def test_to_expect_writes_changes_nothing():
     ],
 )
 def test_the_instruction_must_fit_the_registers(monkeypatch, features, lanes, expected):
+    monkeypatch.setattr(numba_simd.config, "CPU_FEATURES", None)
     monkeypatch.setattr(numba_int8_simd.llvm, "get_host_cpu_features", lambda: features)
     monkeypatch.setattr(numba_int8_simd, "LANES", lanes)
     assert numba_int8_simd._has_vnni() is expected

@@ -1,8 +1,13 @@
 """The micro-kernel of products, and the register file it is cut for."""
 
+import os
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 from parts import require_part
+from project_files import ROOT
 
 require_part("numba")
 
@@ -110,8 +115,42 @@ def test_a_line_of_a_panel_is_copied(rng):
     ],
 )
 def test_a_tile_fits_the_registers_of_the_processor(monkeypatch, features, expected):
+    monkeypatch.setattr(numba_simd.config, "CPU_FEATURES", None)
     monkeypatch.setattr(numba_simd.llvm, "get_host_cpu_features", lambda: features)
     lanes, vectors = numba_simd._register_file()
     assert (lanes, vectors) == expected
     registers = 32 if {"avx512f", "neon"} & {name for name, on in features.items() if on} else 16
     assert numba_simd.TILE_ROWS * vectors + vectors + 1 <= registers
+
+
+INT8_PRODUCT = """
+import numpy as np
+from tinytorch import Tensor, use_backend
+from tinytorch.core.layers import Linear
+from tinytorch.perf.quantization import QuantizedLinear
+
+x = Tensor(np.random.default_rng(0).standard_normal((8, 64)).astype(np.float32))
+layer = QuantizedLinear(Linear(64, 96, rng=0))
+with use_backend("numpy"):
+    expected = layer(x).data
+with use_backend("numba"):
+    assert np.abs(layer(x).data - expected).max() < 1e-5
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("features", ["", "+sse4.2,+avx,+avx2,+fma,-avx512f"])
+def test_kernels_use_only_the_instructions_that_numba_may_use(features, tmp_path):
+    variables = {
+        "NUMBA_CPU_NAME": "generic",
+        "NUMBA_CPU_FEATURES": features,
+        "TINYTORCH_CACHE": str(tmp_path),
+        "PYTHONPATH": str(ROOT),
+    }
+    ran = subprocess.run(
+        [sys.executable, "-c", INT8_PRODUCT],
+        env=os.environ | variables,
+        capture_output=True,
+        text=True,
+    )
+    assert ran.returncode == 0, ran.stderr

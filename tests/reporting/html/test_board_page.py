@@ -58,7 +58,7 @@ def test_it_is_said_that_it_is_not_affiliated():
 def test_rankings_have_pictures_and_tables():
     found = page()
     # Five rankings, of which one has had several records.
-    assert len(found.all("svg", class_="forest")) == 5
+    assert len(found.all("div", class_="forest")) == 5
     assert len(found.all("svg", class_="trend")) == 1
     assert found.texts("h3")[:3] == ["Verified", "Unverified", "Not ranked"]
     assert ["1", "Katherine", "2.59x"] in [row[:3] for row in found.rows()]

@@ -62,7 +62,7 @@ def test_a_browser_shows_it_without_complaint(browser_page, width, dark):
     found = with_evidence(notes=(HOSTILE,)).named(HOSTILE, "candidate")
     shown = browser_page(report_html(found), width=width, dark=dark)
     assert shown.locator("h1").inner_text() == comparison_document(found).banner.verdict
-    assert shown.locator("svg.forest circle").first.is_visible()
+    assert shown.locator(".forest .track circle").first.is_visible()
     # Nothing but tables and pictures inside of their own frames may be wider than the screen.
     assert shown.evaluate("document.documentElement.scrollWidth") <= width
 
@@ -72,7 +72,7 @@ def test_the_colours_of_pictures_follow_the_page(browser_page):
     colours = []
     for dark in (False, True):
         shown = browser_page(html, dark=dark)
-        mark = shown.locator("svg.forest circle").first
+        mark = shown.locator(".forest .track circle").first
         dots = shown.locator("svg.run-order path.series-2").first
         colours.append(
             (

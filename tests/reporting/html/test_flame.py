@@ -5,8 +5,9 @@ from html_reading import Reading
 from strange_profiles import LONG, hostile_profile, wide_profile
 
 from tinytorch.measure.samples import Samples
+from tinytorch.reporting.document import Banner
 from tinytorch.reporting.html.flame import flame_blocks
-from tinytorch.reporting.html.page import Banner, Page, render_page
+from tinytorch.reporting.html.page import Page, render_page
 
 
 def by_name(profile):

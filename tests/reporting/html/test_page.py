@@ -10,9 +10,10 @@ from example_pages import HOSTILE, example_page
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tinytorch.reporting.document import Banner
 from tinytorch.reporting.html import page as pages
 from tinytorch.reporting.html.markup import element
-from tinytorch.reporting.html.page import Banner, Page, Section, packed, render_page
+from tinytorch.reporting.html.page import Page, Section, packed, render_page
 
 
 def unpacked(markup):

@@ -1,4 +1,5 @@
 import math
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -9,7 +10,6 @@ from hypothesis import strategies as st
 
 from tinytorch.measure.estimate import Estimate
 from tinytorch.reporting.document import ParetoPlot, ParetoPoint
-from tinytorch.reporting.html.page import Banner, Page, Section, render_page
 from tinytorch.reporting.html.pareto import HEIGHT, pareto_picture
 
 counted = Estimate.counted
@@ -44,13 +44,23 @@ def test_every_candidate_is_a_point_with_its_numbers():
     assert len(shown.all("circle")) == 2
     titles = shown.texts("title")
     assert "a: 1.00 ms; 2 KiB" in titles
-    assert {"a", "b"} <= set(shown.texts("text"))
+    assert shown.texts("text", class_="letter") == ["A", "B"]
+    assert shown.texts("li") == ["A a", "B b"]
+
+
+def test_letters_that_the_document_gives_are_explained_there():
+    shown = Reading(plot(point("a", 1, 1, letter="K"), point("b", 2, 2, letter="L")))
+    assert shown.texts("text", class_="letter") == ["K", "L"]
+    assert shown.all("li") == []
 
 
 def test_intervals_are_drawn_and_written():
-    wide = ParetoPoint("a", Estimate(0.002, 0.001, 0.003), Estimate(2048, 1024, math.inf))
+    ends = Estimate(0.002, 0.001, 0.003), Estimate(2048, 1024, math.inf)
+    wide = ParetoPoint("a", *ends, is_on_front=True)
     shown = Reading(plot(wide, point("b", 0.001, 100)))
     assert len(shown.all("line", class_="interval")) == 2
+    beaten = replace(wide, is_on_front=False)
+    assert Reading(plot(beaten, point("b", 0.001, 100))).all("line", class_="interval") == []
     assert "a: 2.00 ms (1.00 ms to 3.00 ms); 2 KiB (1 KiB to -)" in shown.texts("title")
 
 
@@ -91,13 +101,9 @@ def test_without_candidates_it_says_so():
     assert "nothing to draw" in plot()
 
 
-def test_names_without_room_on_a_phone_are_shown_where_there_is_more():
-    crowd = [point(f"the candidate {k}", 1 + 0.1 * k, 1000) for k in range(14)]
-    shown = Reading(plot(*crowd, are_log=(False, False)))
-    roomy = shown.texts("text", class_="roomy")
-    names = shown.texts("text", class_="halo")
-    assert 0 < len(roomy) < len(names)
-    assert len(set(names)) == len(names)
+def test_points_in_one_place_share_a_label():
+    shown = Reading(plot(point("a", 1, 1), point("b", 2, 2), point("c", 1, 1)))
+    assert shown.texts("text", class_="letter") == ["A, C", "B"]
 
 
 def test_names_are_text():
@@ -116,23 +122,3 @@ def test_any_numbers_stay_inside_of_the_picture(points):
     for x, y in centres(html):
         assert 0 <= x <= 100
         assert 0 <= y <= HEIGHT
-
-
-# ---------------------------------------------------------------- in a browser
-
-INSIDE = """() => [...document.querySelectorAll('.plot text')].every(each => {
-  const box = each.getBoundingClientRect();
-  return box.left >= 0 && box.right <= innerWidth;
-})"""
-
-
-@pytest.mark.parametrize("width", [390, 1280])
-def test_letters_are_inside_of_the_screen_and_of_one_size(browser_page, width):
-    crowd = [point(f"the candidate {k}", 1 + 0.1 * k, 1000) for k in range(14)]
-    section = Section("front", "Front", plot(*crowd, are_log=(False, False)))
-    page = browser_page(render_page(Page("front", Banner("", ""), (section,))), width=width)
-    assert page.evaluate(INSIDE)
-    name = page.locator(".pareto .halo").first
-    assert name.evaluate("each => getComputedStyle(each).fontSize") == "12px"
-    assert name.evaluate("each => each.getScreenCTM().a") == pytest.approx(1.0)  # not scaled
-    assert page.locator(".pareto .roomy").first.is_visible() == (width > 390)

@@ -1,7 +1,7 @@
 import pytest
 from example_pages import HOSTILE
 from html_reading import Reading
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tinytorch.reporting.html.plot import (
@@ -70,6 +70,7 @@ def test_axes_write_their_values():
 
 
 @given(most=st.floats(1, 1e15))
+@example(most=1000.0)
 def test_sizes_are_marked_at_round_numbers_of_their_unit(most):
     texts = Reading("".join(bytes_axis(most, 100))).texts("text")
     assert texts[0] == "0 B"

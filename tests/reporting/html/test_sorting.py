@@ -5,8 +5,9 @@ import json
 import pytest
 from example_pages import HOSTILE, example_page
 
-from tinytorch.reporting.html.markup import Cell, Column, Markup, joined, table
-from tinytorch.reporting.html.page import Banner, Page, Section, packed, render_page
+from tinytorch.reporting.document import Banner, Cell, Column
+from tinytorch.reporting.html.markup import Markup, joined, table
+from tinytorch.reporting.html.page import Page, Section, packed, render_page
 
 TREE = ["model", "block.2", "layer 0", "layer 1", "block.10", "head"]
 BY_TIME = ["model", "block.10", "block.2", "layer 1", "layer 0", "head"]

@@ -1,5 +1,6 @@
 """What style.css promises: contrast, narrow screens, paper."""
 
+import colorsys
 import re
 from importlib.resources import files
 
@@ -11,7 +12,7 @@ from tinytorch.reporting.html.page import render_page
 
 CSS = files("tinytorch.reporting.html").joinpath("style.css").read_text("utf-8")
 PAIRS = dict(re.findall(r"--([\w-]+): light-dark\((#\w{6}, #\w{6})\)", CSS))
-WORDS = ("ink", "muted", "accent", "good", "bad", "warn")
+WORDS = ("ink", "muted", "accent", "good", "bad", "warn", "open")
 SERIES = tuple(f"series-{number}" for number in range(1, 9))
 # WCAG 2.2, level AA: words, and parts of pictures.
 WORDS_CONTRAST, PICTURE_CONTRAST = 4.5, 3.0
@@ -37,6 +38,18 @@ def test_colours_can_be_told_from_their_ground(mode, ground):
     if ground != "card":  # Pictures stand on cards; behind them it is a little darker.
         least |= dict.fromkeys(SERIES, 0.9 * PICTURE_CONTRAST)
     assert {name: value for name, value in found.items() if value < least[name]} == {}
+
+
+def hue(colour):
+    return colorsys.rgb_to_hsv(*(int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)))[0] * 360
+
+
+@pytest.mark.parametrize("mode", [0, 1], ids=["light", "dark"])
+def test_what_is_open_looks_neither_like_a_failure_nor_like_a_warning(mode):
+    tones = {name: hue(PAIRS[name].split(", ")[mode]) for name in ("open", "bad", "warn", "good")}
+    own = tones.pop("open")
+    apart = {name: abs((own - other + 180) % 360 - 180) for name, other in tones.items()}
+    assert min(apart.values()) > 60, apart
 
 
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])

@@ -16,9 +16,9 @@ from strange_profiles import hostile_profile
 
 from tinytorch.models.records import Recording
 from tinytorch.profiling.layers import operation_spans
-from tinytorch.reporting.document import document_of
+from tinytorch.reporting.document import Banner, document_of
 from tinytorch.reporting.html import timeline
-from tinytorch.reporting.html.page import Banner, Page, render_page
+from tinytorch.reporting.html.page import Page, render_page
 
 
 def columns(profile):

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tinytorch.reporting.document import TrendLine
-from tinytorch.reporting.html.trend import HEIGHT, small_trend, trend_picture
+from tinytorch.reporting.html.runs import TREND_HEIGHT, small_trend, trend_picture
 
 VALUES = [1.0, 1.1, 1.0, 2.0, 2.1, 2.0]
 
@@ -65,7 +65,7 @@ def test_names_are_text():
 def test_any_values_stay_inside_of_the_picture(values):
     for point in picture(values).all("circle"):
         assert 0 <= percent(point["cx"]) <= 100
-        assert 0 <= float(point["cy"]) <= HEIGHT
+        assert 0 <= float(point["cy"]) <= TREND_HEIGHT
 
 
 def test_values_without_levels_have_no_line_through_them():

@@ -7,18 +7,19 @@ torch = require_part("torch")
 nn = torch.nn
 
 from tinytorch.errors import SettingError
+from tinytorch.models.inputs import ModelCall
 from tinytorch.transforms.quantize.torch_layers import (
     Seen,
     observe_layers,
-    require_batches,
-    run_batches,
+    require_calls,
+    run_calls,
 )
 
 
 def observed(model, *batches, measured=("0",)):
     layers = {path: module for path, module in model.named_modules() if path}
-    arguments = [(batch,) for batch in batches]
-    return observe_layers(model, layers, arguments, keywords={}, measured=measured)
+    calls = [ModelCall((batch,)) for batch in batches]
+    return observe_layers(model, layers, calls, measured=measured)
 
 
 def test_layers_are_seen_with_what_comes_in_and_goes_out():
@@ -60,8 +61,8 @@ def test_settings_have_ranges_and_what_was_seen():
 
 def test_no_calibration_is_explained():
     with pytest.raises(SettingError, match=r"needs calibration data.*mode='dynamic'"):
-        require_batches(())
-    assert require_batches([(1,)]) == [(1,)]
+        require_calls(())
+    assert require_calls([ModelCall((1,))]) == [ModelCall((1,))]
 
 
 def test_numbers_that_are_none_name_batch_and_layer():
@@ -73,7 +74,7 @@ def test_numbers_that_are_none_name_batch_and_layer():
 
 def test_inputs_of_a_wrong_shape_name_the_batch():
     with pytest.raises(SettingError, match=r"batch 0 of 1 does not fit the model: RuntimeError"):
-        run_batches(nn.Linear(2, 2), [(torch.ones(1, 3),)], {})
+        run_calls(nn.Linear(2, 2), [ModelCall((torch.ones(1, 3),))])
 
 
 def test_running_leaves_inputs_buffers_and_randomness_alone():
@@ -87,6 +88,6 @@ def test_running_leaves_inputs_buffers_and_randomness_alone():
             return x.mul_(torch.rand(1))
 
     model, x, state = Careless(), torch.ones(2), torch.get_rng_state()
-    run_batches(model, [(x,)], {})
+    run_calls(model, [ModelCall((x,))])
     assert (model.count.item(), x.tolist()) == (0, [1, 1])
     assert torch.equal(torch.get_rng_state(), state)

@@ -5,11 +5,12 @@ from tinytorch.core.embeddings import Embedding
 from tinytorch.core.layers import Dropout, Linear, ReLU, Sequential
 from tinytorch.core.module import Module
 from tinytorch.core.tensor import Tensor
-from tinytorch.core.transformers import GPT
+from tinytorch.core.transformers import GPT, TiedHead
 from tinytorch.errors import SettingError
+from tinytorch.models.adapter import adapter_for
 from tinytorch.models.workload import Workload
 from tinytorch.transforms.kv_cache import enable_kv_cache
-from tinytorch.transforms.quantize import observe_inputs, observe_layers
+from tinytorch.transforms.quantize import observe_inputs
 from tinytorch.transforms.support.observing import called_layers
 
 
@@ -19,6 +20,17 @@ def model():
 
 def work(net, data):
     return Workload("net", net, data[0], calibration=data)
+
+
+def observe_layers(net, data):
+    """Give the statistics of every layer that multiplies."""
+    twin = adapter_for(net).clone(net)
+    layers = {
+        path: layer
+        for path, layer in adapter_for(twin).modules(twin).items()
+        if isinstance(layer, Linear | TiedHead)
+    }
+    return observe_inputs(twin, layers, Workload("net", twin, (), calibration=data))
 
 
 def batches(rng, count=3):

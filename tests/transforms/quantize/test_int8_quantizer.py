@@ -23,11 +23,8 @@ def test_the_plan_and_the_statistics_can_be_looked_at():
     quantizer.calibrate([x for (x,) in work.calibration])
     quantizer.quantize(work.model)
     assert quantizer.plan.layers == ("layers.0", "layers.2")
-    seen = quantizer.statistics(work.model)
-    assert quantizer.plan.steps[0].settings["input_range"] == (
-        seen["layers.0"].low,
-        seen["layers.0"].high,
-    )
+    settings = quantizer.plan.steps[0].settings
+    assert settings["input_range"] == (settings["seen"]["low"], settings["seen"]["high"])
 
 
 def test_empty_calibration_data_says_so():

@@ -106,7 +106,7 @@ def test_one_that_cannot_is_quantized_layer_by_layer():
     assert {each["by"] for each in settings_of(plan).values()} == {
         "torch.ao.quantization.QuantWrapper"
     }
-    assert "cannot be traced (symbolically traced variables" in plan.notes[0]
+    assert "cannot be traced (TraceError: symbolically traced variables" in plan.notes[0]
     assert type(model) is Branching
 
 

@@ -105,7 +105,7 @@ def test_a_quantizer_that_fails_in_this_installation_is_not_taken(monkeypatch):
     broken = Quantizer("torchao.Gone", "dynamic", fail, lambda layer, settings: 0)
     version = version_of(broken)
     reason = why_broken(broken, "linear", "cpu", torch.float32)
-    assert reason == f"torchao.Gone of version {version} fails here: another version"
+    assert reason == f"torchao.Gone of version {version} fails here: TypeError: another version"
     monkeypatch.setitem(QUANTIZERS["dynamic", 8], "linear", (broken, DYNAMIC_LINEAR))
     assert chosen("linear", "dynamic") == (DYNAMIC_LINEAR, reason)
 

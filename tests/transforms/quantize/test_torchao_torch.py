@@ -13,6 +13,7 @@ require_part("torchao")
 from torch_workloads import ADAPTER, held, seeded
 
 from tinytorch.errors import BackendError
+from tinytorch.models.pytorch_compile import without_noise
 from tinytorch.transforms.quantize import quantizers as torchao_torch
 from tinytorch.transforms.quantize.quantizers import (
     AO_DYNAMIC,
@@ -113,7 +114,7 @@ def test_it_is_imported_when_it_is_needed_and_in_silence():
 
 def test_only_the_noise_of_the_import_is_dropped(caplog):
     logger = logging.getLogger("torchao")
-    with torchao_torch._without_noise():
+    with without_noise():
         logger.warning("Failed to load some.so")
         logger.warning("something else")
     logger.warning("Failed to load another")

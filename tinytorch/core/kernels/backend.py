@@ -18,10 +18,15 @@ Kernel = Callable[..., Any]
 
 @dataclass(frozen=True)
 class Backend:
-    """A table from the kind of an operation to the function that computes it on arrays."""
+    """A table from the kind of an operation to the function that computes it on arrays.
+
+    `decode`, where there is one, computes a whole decoding step of a language model; it stands for
+    the kernels of this table, and so an extended one has none.
+    """
 
     name: str
     kernels: Mapping[str, Kernel]
+    decode: Kernel | None = None
 
     def extended(self, name: str, kernels: Mapping[str, Kernel]) -> Backend:
         """Return a backend with `kernels` replaced and the others inherited."""

@@ -66,6 +66,15 @@ def gelu_backward(grad: Array, x: Array, *, approximate: str) -> Array:
     return grad * (0.5 * (1 + erf(x / math.sqrt(2))) + x * density)
 
 
+def silu(x: Array) -> Array:
+    return x * sigmoid(x)
+
+
+def silu_backward(grad: Array, x: Array) -> Array:
+    share = sigmoid(x)
+    return grad * share * (1 + x * (1 - share))
+
+
 def softmax(x: Array, *, axis: int) -> Array:
     exponentials = np.exp(x - x.max(axis=axis, keepdims=True))
     return exponentials / exponentials.sum(axis=axis, keepdims=True)
@@ -186,6 +195,30 @@ def layer_norm_backward(
     projection = (slope * normalised).mean(axis=-1, keepdims=True)
     grad_x = (slope - slope.mean(axis=-1, keepdims=True) - normalised * projection) * inverse
     return grad_x, (grad * normalised).sum(axis=rows), grad.sum(axis=rows)
+
+
+def rms_norm(x: Array, weight: Array, *, eps: float) -> tuple[Array, Array]:
+    """Divide rows by their root mean square. Returns the output, and 1/rms of each row."""
+    inverse = 1 / np.sqrt((x**2).mean(axis=-1, keepdims=True) + eps)
+    return x * inverse * weight, inverse
+
+
+def rms_norm_backward(grad: Array, x: Array, weight: Array, inverse: Array) -> tuple[Array, Array]:
+    rows = tuple(range(grad.ndim - 1))
+    normalised = x * inverse
+    slope = grad * weight
+    projection = (slope * normalised).mean(axis=-1, keepdims=True)
+    return (slope - normalised * projection) * inverse, (grad * normalised).sum(axis=rows)
+
+
+# ---------------------------------------------------------------- positions
+
+
+def rotary(x: Array, cosines: Array, sines: Array) -> Array:
+    """Rotate each pair (j, j + d/2) of x (..., time, d) by its angle, (..., time, d/2)."""
+    first, second = np.split(x, 2, axis=-1)
+    turned = (first * cosines - second * sines, second * cosines + first * sines)
+    return np.concatenate(turned, axis=-1)
 
 
 # ---------------------------------------------------------------- shapes and indices
@@ -330,6 +363,8 @@ REFERENCE = Backend(
             "tanh_backward": tanh_backward,
             "gelu": gelu,
             "gelu_backward": gelu_backward,
+            "silu": silu,
+            "silu_backward": silu_backward,
             "softmax": softmax,
             "softmax_backward": softmax_backward,
             "log_softmax": log_softmax,
@@ -359,8 +394,12 @@ REFERENCE = Backend(
             "layer_norm": layer_norm,
             "layer_norm_backward": layer_norm_backward,
             "add_layer_norm": add_layer_norm,
+            "rms_norm": rms_norm,
+            "rms_norm_backward": rms_norm_backward,
             "batch_norm": spatial.batch_norm,
             "batch_norm_backward": spatial.batch_norm_backward,
+            # positions
+            "rotary": rotary,
             # convolution and pooling
             "conv2d": spatial.conv2d,
             "conv2d_backward_input": spatial.conv2d_backward_input,

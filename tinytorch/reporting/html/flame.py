@@ -13,8 +13,6 @@ from tinytorch.reporting.html.markup import Markup, element, joined, packed
 from tinytorch.reporting.html.plot import cell, legend
 from tinytorch.reporting.quantities import count_text, percent_text, seconds_text
 
-__all__ = ["Block", "FlameGraph", "flame_blocks", "flame_graph"]
-
 ROW = 22
 GAP = 1
 LEAST = 0.001

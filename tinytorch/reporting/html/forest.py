@@ -1,7 +1,8 @@
 """Values with their intervals: ratios as a forest plot, and a difference beside its margin.
 
-The picture is as wide as its place, and its letters have one size on any screen: across, places
-are percentages; upwards, pixels.
+A forest plot is a grid: names and numbers are words of the page, which wrap and stand above their
+interval where there is little room; only what needs a scale is drawn. Minimum effect and
+equivalence band are drawn once, behind all rows.
 """
 
 from __future__ import annotations
@@ -11,12 +12,13 @@ from collections.abc import Sequence
 
 from tinytorch.reporting.document import MarginPlot
 from tinytorch.reporting.forest_plot import ForestPlot, ForestRow
-from tinytorch.reporting.html.markup import Markup, element
+from tinytorch.reporting.html.markup import Markup, element, joined
 from tinytorch.reporting.html.plot import (
     Scale,
     across,
     across_axis,
     dots,
+    legend,
     plot,
     stretched,
     upright_line,
@@ -24,92 +26,68 @@ from tinytorch.reporting.html.plot import (
 )
 from tinytorch.reporting.quantities import ratio_text, value_text
 
-__all__ = ["forest_picture", "margin_picture"]
-
 EDGE = 2.0
 """Percent that are left free at both ends."""
-LINE, ROW, STRIP, BOTTOM = 18, 34, 44, 58
-"""Heights: of a line of words, of an interval, of the dots, of what stands below the axis."""
-BAND = 28
-"""How high floor and band are drawn in a row; the rest keeps rows apart."""
+TRACK, STRIP, AXIS = 28, 44, 40
+"""Heights: of an interval, of the dots, of what stands below them (plot.css has the last, too)."""
 CAP, RADIUS = 6, 5.5
-LONGEST = 46
-"""Letters that stand in one line on a phone; where a name and its numbers are longer, they take
-two."""
 LEAST_BETWEEN_TICKS = 17.0
 DOT_COLUMNS, DOT_GAP = 120, 5.0
 
 
 def forest_picture(chart: ForestPlot) -> Markup:
-    """Draw the rows of a forest plot over one axis, with floor, band, and the points of rounds.
+    """Draw the rows of a forest plot over one axis, with the points of rounds.
 
     An end that is not known is an arrow. Points outside of the picture stand at its edge.
     """
     scale = Scale(*chart.ends, EDGE, 100 - EDGE, is_log=True)
-    lines = max((_lines(row) for row in chart.rows), default=1)
-    row = lines * LINE + ROW
-    top = row * len(chart.rows)
-    floor = top + (LINE + STRIP if chart.points else 0)
-    tops = [place * row + lines * LINE for place in range(len(chart.rows))]
-    stretches: list[tuple[float, float]] = [(each, each + BAND) for each in tops]
-    if chart.points:
-        stretches.append((top + LINE, floor))
-    return element(
-        "svg",
-        element("title", "; ".join(f"{each.label}: {_with_ends(each)}" for each in chart.rows)),
-        *(part for each in stretches for part in _reference(chart, scale, *each)),
-        *(
-            part
-            for place, each in enumerate(chart.rows)
-            for part in _row(each, scale, place * row, lines)
-        ),
-        *_strip(chart, scale, top, floor),
-        *_axis(chart, scale, floor),
-        role="img",
-        class_="fluid forest",
-        style=f"height:{floor + BOTTOM}px",
+    grid = element(
+        "div",
+        _reference(chart, scale),
+        *(_row(each, scale) for each in chart.rows),
+        *_strip(chart, scale),
+        element("div", _axis(chart, scale), class_="row"),
+        class_="forest",
+        style=f"--said:{max((len(_said(each)) for each in chart.rows), default=1)}",
     )
+    return joined([element("div", grid, class_="plot"), _legend(chart)])
 
 
-def _with_ends(row: ForestRow) -> str:
-    return f"{ratio_text(row.value)} ({ratio_text(row.low)} to {ratio_text(row.high)})"
-
-
-def _beside(row: ForestRow) -> str:
-    return " ".join(row.text.split()) or _with_ends(row)
-
-
-def _lines(row: ForestRow) -> int:
-    return 1 if len(row.label) + len(_beside(row)) < LONGEST else 2
+def _track(*parts: Markup, height: float, class_: str = "track") -> Markup:
+    """Return the part of a row that is drawn; its words say the same."""
+    return element(
+        "svg", *parts, class_=f"fluid {class_}", style=f"height:{height}px", aria_hidden="true"
+    )
 
 
 # ---------------------------------------------------------------- rows
 
 
-def _row(row: ForestRow, scale: Scale, top: float, lines: int) -> list[Markup]:
-    """Draw a row: its name and numbers above, below them the value on its interval."""
-    middle = top + lines * LINE + BAND / 2
+def _said(row: ForestRow) -> list[str]:
+    """Return what stands beside a name; a terminal parts with spaces what has columns here."""
+    return [each.strip() for each in row.text.split("  ") if each.strip()] or [_ends(row)]
+
+
+def _ends(row: ForestRow) -> str:
+    return f"{ratio_text(row.value)} ({ratio_text(row.low)} to {ratio_text(row.high)})"
+
+
+def _row(row: ForestRow, scale: Scale) -> Markup:
+    """Return a row: its name, what is said of it, and the value on its interval."""
+    middle = TRACK / 2
     left, right = scale(row.low), scale(row.high)
-    numbers = (
-        words(100, top + 13, _beside(row), anchor="end")
-        if lines == 1
-        else words(0, top + LINE + 12, _beside(row), class_="label faint")
+    drawn = element(
+        "g",
+        element("title", f"{row.label}: {_ends(row)}"),
+        element("line", x1=across(left), x2=across(right), y1=middle, y2=middle, class_="interval"),
+        _end(left, middle, is_known=row.low > 0, outwards=-1),
+        _end(right, middle, is_known=row.high < math.inf, outwards=1),
+        element("circle", cx=across(scale(row.value)), cy=middle, r=RADIUS),
+        class_=f"mark {row.tone or 'neutral'}",
     )
-    return [
-        words(0, top + 13, row.label),
-        numbers,
-        element(
-            "g",
-            element("title", f"{row.label}: {_with_ends(row)}"),
-            element(
-                "line", x1=across(left), x2=across(right), y1=middle, y2=middle, class_="interval"
-            ),
-            _end(left, middle, is_known=row.low > 0, outwards=-1),
-            _end(right, middle, is_known=row.high < math.inf, outwards=1),
-            element("circle", cx=across(scale(row.value)), cy=middle, r=RADIUS),
-            class_=f"mark {row.tone or 'neutral'}",
-        ),
-    ]
+    name = element("span", row.label, class_="name")
+    numbers = (element("span", each, class_="numbers") for each in _said(row))
+    return element("div", name, *numbers, _track(drawn, height=TRACK), class_="row")
 
 
 def _end(place: float, middle: float, *, is_known: bool, outwards: int) -> Markup:
@@ -122,7 +100,7 @@ def _end(place: float, middle: float, *, is_known: bool, outwards: int) -> Marku
     return element("svg", arrow, x=across(place), y=middle, overflow="visible")
 
 
-def _strip(chart: ForestPlot, scale: Scale, top: float, floor: float) -> list[Markup]:
+def _strip(chart: ForestPlot, scale: Scale) -> list[Markup]:
     """Draw a dot for every point, above each other where they lie at one place."""
     if not chart.points:
         return []
@@ -135,50 +113,48 @@ def _strip(chart: ForestPlot, scale: Scale, top: float, floor: float) -> list[Ma
     step = min(DOT_GAP, (STRIP - 10) / max(heights.values()))
     places = [(column, STRIP - 6 - height * step) for column, height in stacked]
     title = f"{len(chart.points)} {chart.points_label}"
-    drawn = dots(places, class_="series-1", title=title)
-    return [
-        words(0, top + 13, title, class_="tick"),
-        stretched(drawn, STRIP, y=floor - STRIP, units=DOT_COLUMNS),
-    ]
+    drawn = stretched(dots(places, class_="series-1", title=title), STRIP, units=DOT_COLUMNS)
+    name = element("span", title, class_="name faint")
+    return [element("div", name, _track(drawn, height=STRIP), class_="row")]
 
 
 # ---------------------------------------------------------------- axis
 
 
-def _reference(chart: ForestPlot, scale: Scale, top: float, bottom: float) -> list[Markup]:
-    """Draw 1 with floor and band around it, where no words stand."""
+def _reference(chart: ForestPlot, scale: Scale) -> Markup:
+    """Draw 1 with minimum effect and equivalence band around it, behind all rows."""
     left, right = scale(1 / (1 + chart.band)), scale(1 + chart.band)
     edges = scale(1 / (1 + chart.floor)), scale(1 + chart.floor)
-    return [
-        element(
-            "rect",
-            x=across(left),
-            y=top,
-            width=across(right - left),
-            height=bottom - top,
-            class_="faint",
-        ),
-        *(upright_line(edge, top, bottom, class_="faint") for edge in edges if chart.floor),
-        upright_line(scale(1), top, bottom, class_="axis"),
-    ]
+    band = element(
+        "rect", x=across(left), y=0, width=across(right - left), height="100%", class_="faint"
+    )
+    lines = [_whole_line(edge, "faint") for edge in edges if chart.floor]
+    parts = [band, *lines, _whole_line(scale(1), "axis")]
+    return element("svg", *parts, class_="fluid reference", aria_hidden="true")
 
 
-def _axis(chart: ForestPlot, scale: Scale, floor: float) -> list[Markup]:
-    floor_words = f"floor {100 * chart.floor:.3g}% (dashed), " if chart.floor else ""
-    around = f"{floor_words}band {100 * chart.band:.3g}% (grey)"
-    parts = [element("line", x1="0", x2="100%", y1=floor, y2=floor, class_="axis")]
+def _whole_line(place: float, class_: str) -> Markup:
+    return element("line", x1=across(place), x2=across(place), y1="0", y2="100%", class_=class_)
+
+
+def _axis(chart: ForestPlot, scale: Scale) -> Markup:
+    parts = [element("line", x1="0", x2="100%", y1=0.5, y2=0.5, class_="axis")]
     for tick in _ticks(scale):
         x = scale(tick)
         anchor = "start" if x < 5 else "end" if x > 95 else "middle"
         written = "1x" if tick == 1 else ratio_text(tick)
-        parts.append(upright_line(x, floor, floor + 4, class_="axis"))
-        parts.append(words(x, floor + 17, written, class_="tick", anchor=anchor))
-    return [
-        *parts,
-        words(0, floor + 35, f"← {chart.sides[0]}"),
-        words(100, floor + 35, f"{chart.sides[1]} →", anchor="end"),
-        words(50, floor + 53, around, class_="tick", anchor="middle"),
-    ]
+        parts.append(upright_line(x, 0, 4, class_="axis"))
+        parts.append(words(x, 17, written, class_="tick", anchor=anchor))
+    parts.append(words(0, 34, f"← {chart.sides[0]}"))
+    parts.append(words(100, 34, f"{chart.sides[1]} →", anchor="end"))
+    return _track(*parts, height=AXIS)
+
+
+def _legend(chart: ForestPlot) -> Markup:
+    entries = [("band", f"equivalence band {100 * chart.band:.3g}%")]
+    if chart.floor:
+        entries.append(("dashes", f"minimum effect {100 * chart.floor:.3g}%"))
+    return legend(entries)
 
 
 def _ticks(scale: Scale) -> Sequence[float]:

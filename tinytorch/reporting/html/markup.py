@@ -12,9 +12,6 @@ from typing import Any
 
 from tinytorch.reporting.document import Cell, Column, Kind, Row, depths
 
-__all__ = ["Cell", "Column", "Markup", "Row", "element", "joined", "listed", "packed", "table"]
-
-
 VOID = frozenset({"br", "circle", "hr", "img", "input", "line", "link", "meta", "path", "rect"})
 """Elements that hold nothing."""
 
@@ -164,15 +161,22 @@ def _cell(cell: Cell, column: Column, *, is_head: bool, fold: Markup | None, dep
         *parts,
         scope="row" if is_head else None,
         class_=" ".join(filter(None, (_kind_class(column.kind), cell.tone))) or None,
-        # All digits: an attribute that is a float would be shortened.
-        data_sort=None if cell.sort is None else str(cell.sort),
+        data_sort=None if cell.sort is None else _all_digits(cell.sort),
         title=cell.title or None,
         style=f"--depth:{depth}" if depth else None,
     )
 
 
+def _all_digits(value: float | str) -> str:
+    """Return a number exactly, in few characters: an attribute that is a float would be rounded."""
+    if isinstance(value, str):
+        return value
+    short = f"{value:g}"
+    return short if float(short) == value else str(value)
+
+
 def _kind_class(kind: Kind) -> str | None:
-    return {"text": None, "code": None, "number": "number", "bar": "number bars"}[kind]
+    return {"text": None, "code": "code", "number": "number", "bar": "number bars"}[kind]
 
 
 def _fold_button(row: Row) -> Markup:

@@ -12,72 +12,33 @@ from typing import Any
 
 from tinytorch import __version__
 from tinytorch.measure.environment import Environment
-from tinytorch.reporting.document import (
-    Attachment,
-    Banner,
-    Beside,
-    Block,
-    Bullets,
-    Cell,
-    Chart,
-    Code,
-    Column,
-    Distribution,
-    Document,
-    Facts,
-    Folded,
-    Item,
-    Link,
-    LogPlot,
-    MarginPlot,
-    Only,
-    Paragraph,
-    ParetoPlot,
-    Pictures,
-    Preformatted,
-    RunOrder,
-    Strong,
-    Table,
-    TrendLine,
-    Words,
-    document_of,
-    pieces,
-)
+from tinytorch.reporting import document as doc
 from tinytorch.reporting.document import Section as DocumentSection
 from tinytorch.reporting.forest_plot import ForestPlot
 from tinytorch.reporting.html.flame import FlameGraph, flame_graph
 from tinytorch.reporting.html.forest import forest_picture, margin_picture
 from tinytorch.reporting.html.markup import Markup, element, joined, listed, packed, table
-from tinytorch.reporting.html.pareto import pareto_picture
-from tinytorch.reporting.html.pictures import pictures_drawing
-from tinytorch.reporting.html.plot import beside, figure
+from tinytorch.reporting.html.pareto import log_picture, pareto_picture
+from tinytorch.reporting.html.plot import beside, figure, pictures_drawing
 from tinytorch.reporting.html.roofline import roofline_chart
-from tinytorch.reporting.html.runs import overlaid_distributions, run_order
+from tinytorch.reporting.html.runs import (
+    overlaid_distributions,
+    run_order,
+    small_trend,
+    trend_picture,
+)
 from tinytorch.reporting.html.timeline import (
     StackedLevels,
     Timeline,
     levels_chart,
     timeline_chart,
 )
-from tinytorch.reporting.html.trend import small_trend, trend_picture
 from tinytorch.reporting.quantities import UNKNOWN, bytes_text, percent_text
 from tinytorch.reporting.roofline import Roofline
-from tinytorch.reporting.terminal import letters_of
-
-__all__ = [
-    "Banner",
-    "Page",
-    "Section",
-    "appendix",
-    "page_from",
-    "page_of",
-    "render_page",
-    "report_html",
-    "section_from",
-]
-
 
 STYLES = ("style.css", "plot.css")
+LONGEST_FACT = 40
+"""Letters of a fact from which on it is a sentence, which takes more room."""
 MANY_COLUMNS = 9
 """From these on, headings of tables wrap and gaps are small."""
 COMMON_SCRIPTS = ("sorting.js",)
@@ -100,7 +61,7 @@ class Page:
     """Everything that one file shows. `raw` can be saved from it as JSON."""
 
     title: str
-    banner: Banner
+    banner: doc.Banner
     sections: tuple[Section, ...]
     raw: Mapping[str, Any] = field(default_factory=dict)
     subtitle: str = ""
@@ -153,26 +114,24 @@ def _masthead(page: Page) -> Markup:
     )
 
 
-def _banner(banner: Banner) -> Markup:
-    facts = [element("div", element("dt", k), element("dd", v)) for k, v in banner.facts]
+def _banner(banner: doc.Banner) -> Markup:
+    facts = [element("div", element("dt", k), element("dd", _words(v))) for k, v in banner.facts]
+    are_long = any(isinstance(v, str) and len(v) > LONGEST_FACT for _, v in banner.facts)
     return element(
         "header",
         element("h1", banner.verdict),
         element("p", banner.sentence, class_="sentence") if banner.sentence else Markup(""),
-        element("dl", *facts) if facts else Markup(""),
-        class_=f"banner {_tone(banner.tone)}",
+        element("dl", *facts, class_="long" if are_long else None) if facts else Markup(""),
+        class_=f"banner {banner.tone}",
     )
 
 
 def _contents(page: Page) -> Markup:
     links = [element("a", s.title, href=f"#{s.anchor}") for s in page.sections if s.title]
+    if len(links) < 2:
+        return Markup("")
     listed = element("ul", *(element("li", link) for link in links))
     return element("nav", listed, class_="contents", aria_label="Contents")
-
-
-def _tone(tone: str) -> str:
-    """Return the class of a tone in the style sheet."""
-    return {"warning": "unknown"}.get(tone, tone)
 
 
 def _section(section: Section) -> Markup:
@@ -217,20 +176,21 @@ def _digest(text: str) -> str:
 # ---------------------------------------------------------------- from a document to its page
 
 
-def page_from(document: Document) -> Page:
+def page_from(document: doc.Document) -> Page:
     """Return the page of a document: a section for each of its own, and the appendix.
 
     Blocks outside of a section stand together in one that has no entry in the contents.
     """
     parts: list[Section] = []
-    loose: list[Block] = []
+    loose: list[doc.Block] = []
     for block in document.blocks:
         if not isinstance(block, DocumentSection):
             loose.append(block)
             continue
         parts += _loose_section(loose, len(parts))
         loose = []
-        parts.append(section_from(block))
+        section = section_from(block)
+        parts += [section] if section.body else []  # some have blocks for other media only
     parts += _loose_section(loose, len(parts))
     if document.notes or document.environment or document.raw:
         parts.append(
@@ -238,7 +198,7 @@ def page_from(document: Document) -> Page:
                 document.environment, document.notes, document.raw, file_name=document.file_name
             )
         )
-    banner = document.banner or Banner(document.title)
+    banner = document.banner or doc.Banner(document.title)
     return Page(document.title, banner, tuple(parts), document.raw, document.subtitle)
 
 
@@ -248,48 +208,46 @@ def section_from(section: DocumentSection) -> Section:
     return Section(section.anchor, section.title, body, section.about, scripts)
 
 
-def _loose_section(blocks: Sequence[Block], place: int) -> list[Section]:
-    if not blocks:
-        return []
-    return [Section(f"part-{place + 1}", "", _blocks(blocks), scripts=_scripts(blocks))]
+def _loose_section(blocks: Sequence[doc.Block], place: int) -> list[Section]:
+    body = _blocks(blocks)
+    return [Section(f"part-{place + 1}", "", body, scripts=_scripts(blocks))] if body else []
 
 
-def _scripts(blocks: Sequence[Block]) -> tuple[str, ...]:
+def _scripts(blocks: Sequence[doc.Block]) -> tuple[str, ...]:
     """Return the scripts of all charts in some blocks, also in those inside of others."""
     names: list[str] = []
     for block in blocks:
-        if isinstance(block, Folded | Only | Beside | DocumentSection):
+        if isinstance(block, doc.Folded | doc.Only | doc.Beside | DocumentSection):
             names += _scripts(block.blocks)
         names += SCRIPTS.get(type(block), ())
     return tuple(dict.fromkeys(names))
 
 
-def _blocks(blocks: Sequence[Block]) -> Markup:
+def _blocks(blocks: Sequence[doc.Block]) -> Markup:
     return joined(map(_block, blocks))
 
 
-def _block(block: Block) -> Markup:
-    return BLOCKS[Chart if isinstance(block, Chart) else type(block)](block)
+def _block(block: doc.Block) -> Markup:
+    return BLOCKS[doc.Chart if isinstance(block, doc.Chart) else type(block)](block)
 
 
-def _paragraph(block: Paragraph) -> Markup:
-    return element("p", _words(block.words), class_=_tone(block.tone) or None)
+def _paragraph(block: doc.Paragraph) -> Markup:
+    return element("p", _words(block.words), class_=block.tone or None)
 
 
-def _bullets(block: Bullets) -> Markup:
+def _bullets(block: doc.Bullets) -> Markup:
     if not block.items:
         return Markup("")
-    items = [each if isinstance(each, Item) else Item(each) for each in block.items]
-    drawn = element("ul", *map(_item, items), class_="notes")
+    drawn = element("ul", *map(_item, block.whole_items), class_="notes")
     return joined([element("h3", block.title), drawn]) if block.title else drawn
 
 
-def _item(item: Item) -> Markup:
+def _item(item: doc.Item) -> Markup:
     below = [element("li", _words(each)) for each in item.below]
     return element("li", _words(item.words), element("ul", *below) if below else Markup(""))
 
 
-def _facts(block: Facts) -> Markup:
+def _facts(block: doc.Facts) -> Markup:
     pairs = [
         element("div", element("dt", name), element("dd", _words(words)))
         for name, words in block.pairs
@@ -297,94 +255,94 @@ def _facts(block: Facts) -> Markup:
     return element("dl", *pairs, class_="facts")
 
 
-def _preformatted(block: Preformatted) -> Markup:
+def _preformatted(block: doc.Preformatted) -> Markup:
     title = element("h3", block.title) if block.title else Markup("")
     return joined([title, element("pre", block.text)])
 
 
-def _attachment(block: Attachment) -> Markup:
+def _attachment(block: doc.Attachment) -> Markup:
     letters = base64.b64encode(block.text.encode("utf-8", "replace")).decode("ascii")
     href = f"data:{block.media_type};charset=utf-8;base64,{letters}"
     link = element("a", block.name, href=href, download=block.name)
     return element("p", link, f" ({block.about})")
 
 
-def _table(block: Table) -> Markup:
+def _table(block: doc.Table) -> Markup:
     columns, rows = block.filled()
-    drawn = [
-        replace(row, cells=[_cell(each) for each in row.cells], tone=_tone(row.tone))
-        for row in rows
-    ]
+    drawn = [replace(row, cells=[_cell(each) for each in row.cells]) for row in rows]
     dense = "dense" if len(columns) >= MANY_COLUMNS else ""
     return table(columns, drawn, caption=block.caption, sortable=block.is_sortable, class_=dense)
 
 
-def _cell(cell: Cell | str) -> Cell:
+def _cell(cell: doc.Cell | str) -> doc.Cell:
     """Return a cell whose link or small line is markup."""
     if isinstance(cell, str):
-        return Cell(cell)
+        return doc.Cell(cell)
     text = cell.text
     if cell.trend:
         text = small_trend(cell.trend, label=f"{len(cell.trend)} values")
-    elif cell.anchor:
-        text = element("a", cell.text, href=f"#{cell.anchor}")
-    return replace(cell, text=text, tone=_tone(cell.tone))
+    elif cell.anchor or cell.page:
+        target = doc.Link(cell.text, cell.anchor, cell.page).target
+        text = element("a", cell.text, href=target)
+    return replace(cell, text=text)
 
 
-def _chart(chart: Chart) -> Markup:
+def _chart(chart: doc.Chart) -> Markup:
     picture = CHARTS[type(chart)](chart)
     if not (chart.title or chart.about):
         return picture
     return figure(picture, title=chart.title, about=chart.about)
 
 
-def _folded(block: Folded) -> Markup:
+def _folded(block: doc.Folded) -> Markup:
     if "html" not in block.media:
         return Markup("")
     summary = element("summary", block.title)
     return element("details", summary, _blocks(block.blocks), open=block.is_open)
 
 
-def _only(block: Only) -> Markup:
-    return _blocks(block.blocks) if "html" in block.media else Markup("")
+def _only(block: doc.Only) -> Markup:
+    return _blocks(doc.inside(block, "html"))
 
 
-def _beside(block: Beside) -> Markup:
+def _beside(block: doc.Beside) -> Markup:
     return beside(*map(_block, block.blocks))
 
 
 def _part(section: DocumentSection) -> Markup:
-    """Write a section that stands inside of another, as a card where it has a tone."""
+    """Write a section that stands inside of another, as a card that opens where it has a tone."""
+    body = _blocks(section.blocks)
+    if section.tone:
+        about = element("span", section.about, class_="muted") if section.about else Markup("")
+        summary = element("summary", element("b", section.title), " ", about)
+        return element("details", summary, body, class_=f"card {section.tone}")
     about = element("p", section.about, class_="about") if section.about else Markup("")
-    title = element("h3", section.title, id=section.anchor or None)
-    parts = [title, about, _blocks(section.blocks)]
-    tone = _tone(section.tone)
-    return element("article", *parts, class_=f"card {tone}") if tone else joined(parts)
+    return joined([element("h3", section.title, id=section.anchor or None), about, body])
 
 
 BLOCKS: dict[type, Callable[[Any], Markup]] = {
-    Paragraph: _paragraph,
-    Bullets: _bullets,
-    Facts: _facts,
-    Preformatted: _preformatted,
-    Attachment: _attachment,
-    Table: _table,
-    Chart: _chart,
-    Folded: _folded,
-    Only: _only,
-    Beside: _beside,
+    doc.Paragraph: _paragraph,
+    doc.Bullets: _bullets,
+    doc.Facts: _facts,
+    doc.Preformatted: _preformatted,
+    doc.Attachment: _attachment,
+    doc.Table: _table,
+    doc.Chart: _chart,
+    doc.Folded: _folded,
+    doc.Only: _only,
+    doc.Beside: _beside,
     DocumentSection: _part,
 }
-CHARTS: dict[type[Chart], Callable[[Any], Markup]] = {
-    TrendLine: trend_picture,
+CHARTS: dict[type[doc.Chart], Callable[[Any], Markup]] = {
+    doc.TrendLine: trend_picture,
     ForestPlot: forest_picture,
-    MarginPlot: margin_picture,
-    ParetoPlot: pareto_picture,
-    Pictures: pictures_drawing,
-    RunOrder: run_order,
-    Distribution: overlaid_distributions,
+    doc.MarginPlot: margin_picture,
+    doc.ParetoPlot: pareto_picture,
+    doc.Pictures: pictures_drawing,
+    doc.RunOrder: run_order,
+    doc.Distribution: overlaid_distributions,
     FlameGraph: flame_graph,
-    LogPlot: lambda chart: element("pre", letters_of(chart)),
+    doc.LogPlot: log_picture,
     Roofline: roofline_chart,
     StackedLevels: levels_chart,
     Timeline: timeline_chart,
@@ -397,15 +355,15 @@ SCRIPTS: dict[type, tuple[str, ...]] = {
 """Kind of chart -> the scripts that it needs."""
 
 
-def _words(words: Words) -> Markup:
-    return joined(PIECES[type(each)](each) for each in pieces(words))
+def _words(words: doc.Words) -> Markup:
+    return joined(PIECES[type(each)](each) for each in doc.pieces(words))
 
 
 PIECES: dict[type, Callable[[Any], str]] = {
     str: lambda piece: piece,
-    Code: lambda piece: element("code", piece.text),
-    Strong: lambda piece: element("strong", piece.text),
-    Link: lambda piece: element("a", piece.text, href=f"#{piece.anchor}"),
+    doc.Code: lambda piece: element("code", piece.text),
+    doc.Strong: lambda piece: element("strong", piece.text),
+    doc.Link: lambda piece: element("a", piece.text, href=piece.target),
 }
 
 
@@ -473,7 +431,9 @@ def _environment(environment: Environment | Mapping[str, Any] | None) -> Markup:
         ("this page", f"written by tinytorch {__version__}"),
         *_rows(fields or {}),
     ]
-    drawn = table([Column("what"), Column("value")], rows, sortable=False, class_="environment")
+    drawn = table(
+        [doc.Column("what"), doc.Column("value")], rows, sortable=False, class_="environment"
+    )
     return joined([heading, drawn] if fields else [heading, unknown, drawn])
 
 
@@ -549,4 +509,4 @@ def report_html(result: Any, **context: Any) -> str:
 
 def page_of(result: Any, **context: Any) -> Page:
     """Return the page of a result; :func:`report_html` writes it."""
-    return page_from(document_of(result, **context))
+    return page_from(doc.document_of(result, **context))

@@ -1,73 +1,77 @@
-"""Two objectives against each other: every candidate a point, the front a line of steps."""
+"""Two quantities against each other: candidates with the front as a line of steps, or marks with
+the line of a law."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import pairwise
 
 from tinytorch.measure.estimate import Estimate
-from tinytorch.reporting.document import ParetoPlot, ParetoPoint
-from tinytorch.reporting.html.markup import Markup, element
+from tinytorch.reporting.document import LogPlot, ParetoPlot, ParetoPoint, letters
+from tinytorch.reporting.html.markup import Markup, element, joined
 from tinytorch.reporting.html.plot import (
+    STRETCHED,
     Scale,
+    Spot,
     across,
     across_axis,
+    labels,
+    legend,
     plot,
+    polyline,
+    stretched,
     upright_axis,
     upright_line,
     words,
 )
-from tinytorch.reporting.quantities import value_text
-
-__all__ = ["pareto_picture"]
+from tinytorch.reporting.quantities import Mark, value_text
 
 HEIGHT = 254
 LEFT, RIGHT, TOP, BOTTOM = 76, 24, 34, 48
-NARROW, ROOMY = 230.0, 360.0
-"""How many pixels lie between the axes on a phone, and from where on there is room for more names;
-plot.css has the second, too."""
 MARGIN = 0.08
 """The part of an axis that is left free at each end."""
 RADIUS = 5.5
-LETTER, LINE = 7.0, 13.0
-"""About how wide a letter of a label is, and how high a line."""
-LONGEST_NAME = 30
 LEAST_TICKS, MORE_TICKS = 3, 2
 LARGEST_LOG = 700.0
-REACH = 1.0
-"""An interval widens an axis by as much as the points extend, at most."""
+DOT = "●"
+"""The letter of a mark that is drawn as a circle."""
+REACH = 0.3
+"""An interval widens an axis by this share of what lies between the points, at most; one that is
+wider ends at the edge."""
 
 Write = Callable[[float], str]
-Box = tuple[float, float, float, float]
-Placement = tuple[int, float, str]
-"""Of a name: pixels beside its point, height, and which part of it stands there."""
 
 
 def pareto_picture(chart: ParetoPlot) -> Markup:
     """Draw candidates with their intervals, and steps along those on the front.
 
     Points of the front that are beaten in this picture look like the others of the front, but the
-    line leaves them out. Full points are on the front, hollow ones are not. Names that find no
-    room are left to the tooltips.
+    line leaves them out. Full points are on the front, hollow ones are not, and their intervals are
+    left to the tooltips. Points are named by letters; a key explains those that have none yet.
     """
-    points = chart.points
-    if not points:
+    if not chart.points:
         return element("p", "There is nothing to draw: no candidate has both numbers.")
-    x = _scale([each.x for each in points], 0, 100, is_log=chart.are_log[0])
-    y = _scale([each.y for each in points], HEIGHT, 0, is_log=chart.are_log[1])
+    named = zip(chart.points, letters(), strict=False)
+    points = [replace(each, letter=each.letter or letter) for each, letter in named]
+    front = [each for each in points if each.is_on_front] or points
+    x = _scale([each.x for each in points], [each.x for each in front], 100, chart.are_log[0])
+    y = _scale([each.y for each in points], [each.y for each in front], -HEIGHT, chart.are_log[1])
     x_text, y_text = (partial(value_text, unit=unit) for unit in chart.units)
     ordered = sorted(points, key=lambda each: each.is_on_front)
-    return plot(
+    first = sorted(points, key=lambda each: not each.is_on_front)
+    spots = [Spot(x(e.x.value), y(e.y.value), e.letter, RADIUS) for e in first]
+    picture = plot(
         HEIGHT,
         *across_axis(x, HEIGHT, x_text),
         *upright_axis(y, y_text, most=6),
         *_titles(chart),
         *_front_line(points, x, y, chart.lower_is_better),
-        *(part for each in ordered for part in _whiskers(each, x, y)),
+        *(part for each in points if each.is_on_front for part in _whiskers(each, x, y)),
         *(_mark(each, x, y, x_text, y_text) for each in ordered),
-        *_names(points, x, y),
+        *labels(spots, HEIGHT),
         label=f"{chart.titles[1]} against {chart.titles[0]} of {len(points)} candidates",
         left=LEFT,
         right=RIGHT,
@@ -75,24 +79,31 @@ def pareto_picture(chart: ParetoPlot) -> Markup:
         bottom=BOTTOM,
         class_="pareto",
     )
+    if all(each.letter for each in chart.points):
+        return picture
+    return joined([picture, legend((e.tone, f"{e.letter} {e.name}") for e in points)])
 
 
 # ---------------------------------------------------------------- axes
 
 
-def _scale(values: Sequence[Estimate], start: float, end: float, *, is_log: bool) -> Scale:
-    """Return an axis with room for all points, and for their intervals as far as these are sane."""
+def _scale(
+    values: Sequence[Estimate], whole: Sequence[Estimate], length: float, is_log: bool
+) -> Scale:
+    """Return an axis with room for all points, and for the intervals of `whole` while these are
+    not much wider than what lies between the points. A negative length goes up."""
     is_log = is_log and all(each.value > 0 for each in values)
     inner, outer = (math.log, _power) if is_log else (_same, _same)
     middles = [inner(each.value) for each in values]
     low, high = min(middles), max(middles)
     reach = REACH * (high - low)
-    ends = [end for each in values for end in (each.low, each.high) if math.isfinite(end)]
+    ends = [end for each in whole for end in (each.low, each.high) if math.isfinite(end)]
     known = [inner(end) for end in ends if not is_log or end > 0]
     if reach:
-        known = [at for at in known if low - reach <= at <= high + reach]
+        known = [min(high + reach, max(low - reach, at)) for at in known]
     low, high = min([low, *known]), max([high, *known])
     spare = MARGIN * (high - low) or (0.1 if is_log else 0.1 * abs(high) or 1.0)
+    start, end = max(0.0, -length), max(0.0, length)
     return _Axis(outer(low - spare), outer(high + spare), start, end, is_log)
 
 
@@ -185,110 +196,59 @@ def _step(start: tuple[float, float], end: tuple[float, float]) -> tuple[Markup,
     return level, upright_line(end[0], start[1], end[1], class_=look)
 
 
-# ---------------------------------------------------------------- names
+# ---------------------------------------------------------------- marks over logarithmic axes
+
+LOG_MARGIN, LAW_STEPS = 1.25, 60
+"""How far the axes reach beyond the marks, as a factor; a law is drawn in so many steps."""
 
 
-def _names(points: Sequence[ParetoPoint], x: Scale, y: Scale) -> list[Markup]:
-    """Write names where nothing is yet, those of the front first.
-
-    What finds room on a phone finds it on wider screens too, where points are further apart. The
-    others are shown only there.
-    """
-    ordered = sorted(points, key=lambda point: not point.is_on_front)
-    placed: dict[int, Placement] = {}
-    parts = []
-    for width, look in ((NARROW, "label halo"), (ROOMY, "label halo roomy")):
-        pixels = Scale(x.low, x.high, 0, width, x.is_log)
-        found = _placed(ordered, placed, pixels, y)
-        for place, (dx, up, anchor) in found.items():
-            at = x(ordered[place].x.value)
-            name = _cut(ordered[place].name)
-            parts.append(words(at, up, name, class_=look, anchor=anchor, dx=dx))
-        placed |= found
-    return parts
-
-
-def _placed(
-    points: Sequence[ParetoPoint],
-    before: Mapping[int, Placement],
-    x: Scale,
-    y: Scale,
-) -> dict[int, Placement]:
-    """Find places for the names of points that have none yet, in a picture as wide as `x`."""
-    centres = [(x(each.x.value), y(each.y.value)) for each in points]
-    taken = [_around(*each) for each in centres]
-    taken += [_box(centres[k][0], at, _wide(points[k])) for k, at in before.items()]
-    crossed = [box for each in points for box in _crossed(each, x, y)]
-    found: dict[int, Placement] = {}
-    for place, each in enumerate(points):
-        if place in before:
-            continue
-        options = [
-            (option, _box(centres[place][0], option, _wide(each)))
-            for option in _placements(centres[place][1])
-        ]
-        # Rather through an interval than not at all.
-        for others in ([*taken, *crossed], taken):
-            free = [(option, box) for option, box in options if _is_free(box, others, x.end)]
-            if free:
-                found[place] = free[0][0]
-                taken.append(free[0][1])
-                break
-    return found
+def log_picture(chart: LogPlot) -> Markup:
+    """Draw marks with their letters, bars behind those that have an interval, and a law."""
+    ups = [end for each in chart.marks for end in (each.y, each.low, each.high) if end]
+    x = _log_scale([each.x for each in chart.marks], 0, 100)
+    y = _log_scale(ups, HEIGHT, 0)
+    x_text, y_text = (partial(value_text, unit=unit) for unit in (chart.x_unit, chart.y_unit))
+    return plot(
+        HEIGHT,
+        *across_axis(x, HEIGHT, x_text, most=7),
+        *upright_axis(y, y_text, most=6),
+        _law(chart, x, y),
+        *(_log_mark(each, x, y, x_text, y_text) for each in chart.marks),
+        label=f"{len(chart.marks)} marks",
+        left=LEFT,
+        right=RIGHT,
+        bottom=28,
+        class_="log-plot",
+    )
 
 
-def _wide(point: ParetoPoint) -> float:
-    return LETTER * len(_cut(point.name))
+def _log_scale(values: Sequence[float], start: float, end: float) -> Scale:
+    return _Axis(min(values) / LOG_MARGIN, max(values) * LOG_MARGIN, start, end, is_log=True)
 
 
-def _crossed(point: ParetoPoint, x: Scale, y: Scale) -> list[Box]:
-    """Return where the intervals of a point are."""
-    at, up = x(point.x.value), y(point.y.value)
-    return [
-        (x(point.x.low), up - 1, x(point.x.high), up + 1),
-        (at - 1, y(point.y.high), at + 1, y(point.y.low)),
-    ]
+def _log_mark(mark: Mark, x: Scale, y: Scale, x_text: Write, y_text: Write) -> Markup:
+    """Draw a full circle as one, any other letter as it is."""
+    at, up = x(mark.x), y(mark.y)
+    is_dot = mark.letter == DOT
+    drawn = (
+        element("circle", cx=across(at), cy=up, r=RADIUS - 1)
+        if is_dot
+        else words(at, up + 5, mark.letter, class_="sign", anchor="middle")
+    )
+    bar = (
+        [upright_line(at, y(mark.high), y(mark.low), class_="interval")]
+        if mark.low and mark.high
+        else []
+    )
+    title = element("title", f"{x_text(mark.x)}: {y_text(mark.y)}")
+    return element("g", title, *bar, drawn, class_="mark series-1" if is_dot else "mark series-2")
 
 
-def _is_free(box: Box, others: Sequence[Box], width: float) -> bool:
-    return _is_inside(box, width) and not any(_overlap(box, other) for other in others)
-
-
-def _placements(up: float) -> list[Placement]:
-    """Return where a name may stand beside a point at this height, the best place first."""
-    beside = round(RADIUS + 4)
-    return [
-        (beside, up - 9, "start"),
-        (-beside, up - 9, "end"),
-        (beside, up + 17, "start"),
-        (-beside, up + 17, "end"),
-        (0, up - 12, "middle"),
-        (0, up + 21, "middle"),
-        (0, up - 25, "end"),
-        (0, up - 25, "start"),
-        (0, up + 34, "end"),
-        (0, up + 34, "start"),
-    ]
-
-
-def _box(at: float, placement: Placement, width: float) -> Box:
-    dx, up, anchor = placement
-    left = at + dx - {"start": 0.0, "middle": width / 2, "end": width}[anchor]
-    return left - 3, up - LINE + 3, left + width + 3, up + 3
-
-
-def _around(at: float, up: float) -> Box:
-    return at - RADIUS, up - RADIUS, at + RADIUS, up + RADIUS
-
-
-def _overlap(one: Box, other: Box) -> bool:
-    return one[0] < other[2] and other[0] < one[2] and one[1] < other[3] and other[1] < one[3]
-
-
-def _is_inside(box: Box, width: float) -> bool:
-    is_across = box[0] >= 0 and box[2] <= width + RIGHT
-    return is_across and box[1] >= -TOP and box[3] <= HEIGHT + LINE
-
-
-def _cut(name: str) -> str:
-    return name if len(name) <= LONGEST_NAME else f"…{name[1 - LONGEST_NAME :]}"
+def _law(chart: LogPlot, x: Scale, y: Scale) -> Markup:
+    """Draw a law where it is inside of the picture."""
+    if chart.law is None:
+        return Markup("")
+    at = [x.low * (x.high / x.low) ** (k / LAW_STEPS) for k in range(LAW_STEPS + 1)]
+    found = [(place, chart.law(place)) for place in at]
+    inside = [(STRETCHED * x(a) / 100, y(b)) for a, b in found if y.low <= b <= y.high]
+    return stretched(polyline(inside, class_="line law"), HEIGHT)

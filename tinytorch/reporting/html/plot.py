@@ -7,34 +7,14 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 
+import numpy as np
+
+from tinytorch.reporting.document import Picture, Pictures
 from tinytorch.reporting.html.markup import Markup, element
-from tinytorch.reporting.quantities import bytes_text
-
-__all__ = [
-    "Scale",
-    "across",
-    "across_axis",
-    "beside",
-    "bytes_axis",
-    "cell",
-    "dots",
-    "drawing",
-    "figure",
-    "legend",
-    "plot",
-    "polyline",
-    "stretched",
-    "stretched_steps",
-    "text",
-    "tick_text",
-    "upright_axis",
-    "upright_line",
-    "words",
-]
-
+from tinytorch.reporting.quantities import BINARY_PREFIXES
 
 # ---------------------------------------------------------------- scales for pictures, and small
 # drawings of a fixed size; charts are made by plot.py
@@ -121,6 +101,43 @@ def polyline(points: Sequence[tuple[float, float]], *, class_: str) -> Markup:
     return element("polyline", points=steps, class_=class_, fill="none")
 
 
+PIXEL, GAP, WORDS = 4, 36, 26
+"""How large a pixel is drawn, what is between images, and what stands below them."""
+
+
+def pictures_drawing(chart: Pictures) -> Markup:
+    """Draw all images in a row."""
+    side = max((max(each.bright.shape) for each in chart.pictures), default=0) * PIXEL
+    parts = [
+        part
+        for place, each in enumerate(chart.pictures)
+        for part in _picture(each, place * (side + GAP), side)
+    ]
+    label = "; ".join(each.text for each in chart.pictures)
+    width = max(1, len(chart.pictures)) * (side + GAP) - GAP
+    return drawing(width, side + WORDS, *parts, label=label)
+
+
+def _picture(picture: Picture, left: float, side: float) -> list[Markup]:
+    class_ = f"label {picture.tone}".strip()
+    return [
+        element("path", d=_runs(picture, left), fill="var(--ink)"),
+        text(left + side / 2, side + 18, picture.text, class_=class_, anchor="middle"),
+    ]
+
+
+def _runs(picture: Picture, left: float) -> str:
+    """Return the bright pixels of each row as boxes."""
+    bright = np.pad(picture.bright, ((0, 0), (1, 1))).astype(np.int8)
+    rows, columns = np.nonzero(np.diff(bright, axis=1))
+    begins, ends = columns[::2], columns[1::2]
+    return "".join(
+        f"M{left + PIXEL * begin} {PIXEL * row}h{PIXEL * (end - begin)}v{PIXEL}"
+        f"h{PIXEL * (begin - end)}z"
+        for row, begin, end in zip(rows[::2], begins, ends, strict=True)
+    )
+
+
 def _log_ticks(low: float, high: float, most: int) -> tuple[float, ...]:
     """Return 1, 2, 5 times powers of ten, or only powers where these would be too many."""
     first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
@@ -142,6 +159,10 @@ DOT_STYLE = (
     "stroke:var(--tone);stroke-width:3.6;stroke-linecap:round;stroke-opacity:.75;fill:none;"
     "vector-effect:non-scaling-stroke"
 )
+NARROWEST, WIDEST = 220.0, 1200.0
+"""Pixels across a picture has, on a phone and at most."""
+TICK_LETTER = 6.5
+"""How wide a letter below an axis is."""
 LEAST_FOR_WORDS = 3.0
 """A cell has room for a word from so many percent of the picture on."""
 
@@ -188,9 +209,12 @@ def tick_text(write: Callable[[float], str]) -> Callable[[float], str]:
 
 def bytes_axis(most: float, height: float) -> list[Markup]:
     """Draw lines across at round numbers of KiB, MiB or GiB up to `most`."""
-    unit = 1024 ** max(0, math.floor(math.log(max(most, 1), 1024)))
-    scale = Scale(0.0, most / unit, height, 0)
-    return upright_axis(scale, lambda size: bytes_text(size * unit))
+    power = min(math.floor(math.log(max(most, 1), 1024)), len(BINARY_PREFIXES) - 1)
+
+    def write(size: float) -> str:
+        return f"{size:g} {BINARY_PREFIXES[power]}B" if size else "0 B"
+
+    return upright_axis(Scale(0.0, most / 1024**power, height, 0), write)
 
 
 def words(
@@ -215,13 +239,20 @@ def upright_axis(scale: Scale, write: Callable[[float], str], *, most: int = 5) 
 def across_axis(
     scale: Scale, height: float, write: Callable[[float], str], *, most: int = 5
 ) -> list[Markup]:
-    """Draw an upright line at round values, with their labels below. The scale is in percent."""
-    parts, short = [], tick_text(write)
+    """Draw an upright line at round values, with labels below where there is room on a phone.
+
+    The scale is in percent.
+    """
+    parts, short, last = [], tick_text(write), -math.inf
     for tick in scale.ticks(most):
-        x = scale(tick)
+        x, text = scale(tick), short(tick)
         anchor = "start" if x < 2 else "end" if x > 98 else "middle"
+        wide = len(text) * TICK_LETTER
+        left = x / 100 * NARROWEST - {"start": 0.0, "middle": wide / 2, "end": wide}[anchor]
         parts.append(upright_line(x, 0, height, class_="grid"))
-        parts.append(words(x, height + 16, short(tick), class_="tick", anchor=anchor))
+        if left >= last + TICK_LETTER:
+            parts.append(words(x, height + 16, text, class_="tick", anchor=anchor))
+            last = left + wide
     return parts
 
 
@@ -316,6 +347,111 @@ def legend(entries: Iterable[tuple[str, str]]) -> Markup:
     )
 
 
+# ---------------------------------------------------------------- letters beside points: they cover
+# neither points nor each other, at any width of the picture
+
+LETTER, LINE = 8.0, 13.0
+"""How wide a letter of a label is, and how high a line."""
+RINGS = (10.0, 18.0, 28.0, 40.0, 54.0)
+"""How many pixels beyond the edge of its point a label is tried, the nearest first."""
+DIRECTIONS = ((1, 0), (-1, 0), (0, -1), (0, 1), (0.8, -0.7), (-0.8, -0.7), (0.8, 0.7), (-0.8, 0.7))
+
+
+@dataclass(frozen=True)
+class Spot:
+    """A point with its letters: percent across, pixels upwards, and its radius."""
+
+    x: float
+    y: float
+    text: str
+    radius: float = 5.5
+
+
+@dataclass(frozen=True)
+class Box:
+    """A part of a picture; `left` and `right` are pixels beside a place in percent."""
+
+    x: float
+    left: float
+    right: float
+    top: float
+    bottom: float
+
+    def overlaps(self, other: Box) -> bool:
+        """Tell whether they share anything at some width: what keeps its side at both ends does."""
+        if self.bottom <= other.top or other.bottom <= self.top:
+            return False
+        widths = (NARROWEST, WIDEST)
+        is_left = all(self._end(self.right, w) <= other._end(other.left, w) for w in widths)
+        is_right = all(other._end(other.right, w) <= self._end(self.left, w) for w in widths)
+        return not (is_left or is_right)
+
+    def is_inside(self, height: float) -> bool:
+        """Tell whether it is between the axes at every width."""
+        is_across = all(
+            self._end(self.left, w) >= 0 and self._end(self.right, w) <= w
+            for w in (NARROWEST, WIDEST)
+        )
+        return is_across and self.top >= 0 and self.bottom <= height
+
+    def _end(self, beside: float, width: float) -> float:
+        return self.x * width / 100 + beside
+
+
+def placed_labels(
+    spots: Sequence[Spot], height: float, taken: Sequence[Box] = ()
+) -> list[tuple[Spot, Box]]:
+    """Return a box for the letters of each spot, as near to it as there is room.
+
+    Spots in one place share a label. What finds no room has none.
+    """
+    together: dict[tuple[int, int], Spot] = {}
+    for each in spots:
+        place = (round(each.x), round(each.y / 3))
+        known = together.get(place)
+        together[place] = replace(known, text=f"{known.text}, {each.text}") if known else each
+    boxes = [*taken, *(_dot_box(each) for each in spots)]
+    found: list[tuple[Spot, Box]] = []
+    for spot in together.values():
+        options = (box for box in _options(spot) if box.is_inside(height))
+        free = next((b for b in options if not any(b.overlaps(other) for other in boxes)), None)
+        if free is not None:
+            boxes.append(free)
+            found.append((spot, free))
+    return found
+
+
+def labels(spots: Sequence[Spot], height: float, taken: Sequence[Box] = ()) -> list[Markup]:
+    """Write letters beside their points, with a line to those that stand further away."""
+    parts = []
+    for spot, box in placed_labels(spots, height, taken):
+        dx, y = (box.left + box.right) / 2, (box.top + box.bottom) / 2
+        if math.hypot(dx, y - spot.y) > spot.radius + RINGS[1]:
+            near = f"M0 0L{dx:.4g} {y - spot.y:.4g}"
+            line = element("path", d=near, class_="leader")
+            parts.append(element("svg", line, x=across(spot.x), y=spot.y, overflow="visible"))
+        parts.append(
+            words(
+                spot.x, y + 4, spot.text, class_="label halo letter", anchor="middle", dx=round(dx)
+            )
+        )
+    return parts
+
+
+def _dot_box(spot: Spot) -> Box:
+    r = spot.radius
+    return Box(spot.x, -r, r, spot.y - r, spot.y + r)
+
+
+def _options(spot: Spot) -> Iterator[Box]:
+    half = LETTER * len(spot.text) / 2
+    for ring in RINGS:
+        for across_by, up_by in DIRECTIONS:
+            dx = across_by * (spot.radius + ring - 4 + half)
+            y = spot.y + up_by * (spot.radius + ring)
+            yield Box(spot.x, dx - half, dx + half, y - LINE / 2, y + LINE / 2)
+
+
 # ---------------------------------------------------------------- pictures in their place: under
 # their titles, beside each other where there is room
 
@@ -327,8 +463,5 @@ def figure(picture: Markup, *, title: str, about: str = "") -> Markup:
 
 
 def beside(*figures: Markup) -> Markup:
-    """Put figures in a row, or below each other."""
-    columns = "repeat(auto-fit,minmax(min(28rem,100%),1fr))"
-    return element(
-        "div", *figures, style=f"display:grid;gap:0 1.5rem;grid-template-columns:{columns}"
-    )
+    """Put figures in rows of two, or below each other; the last one fills its row."""
+    return element("div", *figures, class_="beside")

@@ -7,11 +7,18 @@ from dataclasses import dataclass
 
 from tinytorch.measure.ceilings import Bandwidth
 from tinytorch.reporting.html.markup import Markup, element
-from tinytorch.reporting.html.plot import Scale, across, across_axis, plot, upright_axis, words
+from tinytorch.reporting.html.plot import (
+    Scale,
+    Spot,
+    across,
+    across_axis,
+    labels,
+    plot,
+    upright_axis,
+    words,
+)
 from tinytorch.reporting.quantities import count_text, rate_text
 from tinytorch.reporting.roofline import Roofline, RooflinePoint
-
-__all__ = ["roofline_chart"]
 
 HEIGHT = 300
 MARGIN = 4.0
@@ -20,8 +27,6 @@ HEADROOM = 2.0
 POINT_MARGIN = 1.6
 SMALLEST, LARGEST = 4.0, 11.0
 """Pixels: radius of the dots with the least and the most weight that have a letter."""
-NEAR_PERCENT, NEAR_PX = 5.0, 16.0
-"""Dots that are nearer to each other, across and upwards, share a label."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +62,7 @@ def roofline_chart(chart: Roofline) -> Markup:
         *_slopes(chart, frame),
         *(mark for dtype, peak in chart.peaks.items() for mark in _roof(chart, frame, dtype, peak)),
         *_dots(chart.points, frame),
-        *_letters(chart.points, frame),
+        *labels(_spots(chart.points, frame), HEIGHT),
         words(0, -1, "FLOP/s", class_="tick"),
         words(100, HEIGHT + 34, "FLOP per byte moved", class_="tick", anchor="end"),
         label=f"{len(chart.points)} points below the roofs of {', '.join(chart.peaks)}",
@@ -116,48 +121,28 @@ def _roof(chart: Roofline, frame: _Frame, dtype: str, peak: float) -> Iterator[M
     yield element("line", x1=x, x2=x, y1=HEIGHT - 9, y2=HEIGHT + 3, class_="middle")
 
 
+def _radius(point: RooflinePoint, points: Sequence[RooflinePoint]) -> float:
+    most = max(each.weight for each in points) or 1.0
+    size = max(0.0, point.weight / most) ** 0.5
+    return round(SMALLEST + size * (LARGEST - SMALLEST), 1) if point.letter else 3.0
+
+
+def _spots(points: Sequence[RooflinePoint], frame: _Frame) -> list[Spot]:
+    return [
+        Spot(frame.x(each.intensity), frame.y(each.flops_per_s), each.letter, _radius(each, points))
+        for each in points
+        if each.letter
+    ]
+
+
 def _dots(points: Sequence[RooflinePoint], frame: _Frame) -> Iterator[Markup]:
     """Draw the points, the first last so that it is on top."""
-    most = max((each.weight for each in points), default=0.0) or 1.0
     for each in reversed(points):
-        size = max(0.0, each.weight / most) ** 0.5
         yield element(
             "circle",
             element("title", each.title),
             cx=across(frame.x(each.intensity)),
             cy=frame.y(each.flops_per_s),
-            r=round(SMALLEST + size * (LARGEST - SMALLEST), 1) if each.letter else 3,
+            r=_radius(each, points),
             class_="dot" if each.letter else "small",
         )
-
-
-def _letters(points: Sequence[RooflinePoint], frame: _Frame) -> Iterator[Markup]:
-    named = [each for each in points if each.letter]
-    places = [(frame.x(each.intensity), frame.y(each.flops_per_s)) for each in named]
-    for members in _clusters(places):
-        y = sum(places[member][1] for member in members) / len(members) + 4
-        text = ", ".join(named[member].letter for member in members)
-        last = max(places[member][0] for member in members)
-        if last < 80:
-            yield words(last, y, text, class_="label halo letter", dx=15)
-        else:
-            first = min(places[member][0] for member in members)
-            yield words(first, y, text, class_="label halo letter", anchor="end", dx=-15)
-
-
-def _clusters(places: Sequence[tuple[float, float]]) -> list[list[int]]:
-    """Put dots together that lie so near to each other that their letters would overlap."""
-    clusters: list[list[int]] = []
-    for place, (x, y) in enumerate(places):
-        near = [
-            cluster
-            for cluster in clusters
-            if any(
-                abs(places[other][0] - x) < NEAR_PERCENT and abs(places[other][1] - y) < NEAR_PX
-                for other in cluster
-            )
-        ]
-        for cluster in near:
-            clusters.remove(cluster)
-        clusters.append(sorted([place, *(other for cluster in near for other in cluster)]))
-    return sorted(clusters)

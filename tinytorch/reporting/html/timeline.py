@@ -22,9 +22,6 @@ from tinytorch.reporting.html.plot import (
 )
 from tinytorch.reporting.quantities import bytes_text, count_text, percent_text, seconds_text
 
-__all__ = ["StackedLevels", "Timeline", "levels_chart", "timeline_chart"]
-
-
 ROW, GAP, HEAD = 18, 1, 18
 """Pixels: of a lane, between two of them, and above those of a phase for its name."""
 LEAST = 0.005

@@ -37,6 +37,7 @@ class CaptureGraph(TorchTransform):
             "captured",
             "capture the call as a CUDA graph",
             cost="capturing before the first call; fixed shapes, and memory held for the graph",
+            setup_s=2.0,
         ),
         Variant(
             "compiled-captured",
@@ -48,7 +49,7 @@ class CaptureGraph(TorchTransform):
     role, place, order = "kernels", 9, 190
     risk, serves = "exact", TIME
     devices = ("cuda",)
-    is_slow = True
+    setup_s = 20.0
     follows_weights = is_prepared = True
 
     compile: bool = False

@@ -22,21 +22,7 @@ from tinytorch.models.pytorch_tensors import HOOKS, PreparedModel
 from tinytorch.models.workload import Preparation, Workload, while_planning
 from tinytorch.transforms.compile_model.torch import preparation_notes, rounding_of
 from tinytorch.transforms.plan import Plan, Step
-from tinytorch.transforms.support.torch import (
-    IN_TRAINING,
-    SEED,
-    OutputTemplate,
-    SameWeights,
-    Trial,
-    UnknownArgumentError,
-    changed_tensors,
-    kind_of_arguments,
-    observe_call,
-    refusal,
-    run_once,
-    try_change,
-    why_unchangeable,
-)
+from tinytorch.transforms.support import torch as support
 
 if TYPE_CHECKING:
     from tinytorch.transforms.capture_graph import CaptureGraph
@@ -56,8 +42,8 @@ class _Recording:
 
     statics: list[torch.Tensor]
     captured: Captured
-    output: OutputTemplate
-    weights: SameWeights
+    output: support.OutputTemplate
+    weights: support.SameWeights
 
 
 class _StaticInputs:
@@ -66,7 +52,7 @@ class _StaticInputs:
     def __init__(self, inputs: Any, keywords: Mapping[str, Any]) -> None:
         self.tensors: list[torch.Tensor] = []
         self._originals: list[torch.Tensor] = []
-        self.inputs, self.keywords = changed_tensors((inputs, dict(keywords)), self._copied)
+        self.inputs, self.keywords = support.changed_tensors((inputs, dict(keywords)), self._copied)
         self._parts = self._leaves()
         self._versions = [each._version for each in self.tensors]
 
@@ -158,7 +144,7 @@ class CapturedModel(PreparedModel):
         tensors: list[torch.Tensor] = []
         try:
             kind = self._kind(inputs, keywords, tensors)
-        except UnknownArgumentError as error:
+        except support.UnknownArgumentError as error:
             return self._plainly(str(error), inputs, keywords)
         with self._turn:
             self._forget_if_changed(kind)
@@ -182,7 +168,7 @@ class CapturedModel(PreparedModel):
 
     def _kind(self, inputs: Any, keywords: Any, tensors: list[torch.Tensor]) -> Hashable:
         casts = torch.is_autocast_enabled("cuda") and torch.get_autocast_dtype("cuda")
-        return (casts, kind_of_arguments((inputs, dict(keywords)), tensors))
+        return (casts, support.kind_of_arguments((inputs, dict(keywords)), tensors))
 
     def _why_not_replayed(self, tensors: list[torch.Tensor]) -> str:
         if self.training or any(map(attrgetter("training"), self._layers)):
@@ -236,11 +222,11 @@ class CapturedModel(PreparedModel):
 
     def _record(self, inputs: Any, keywords: Mapping[str, Any]) -> _Recording:
         adapter = TorchAdapter()
-        weights: list[SameWeights] = []
+        weights: list[support.SameWeights] = []
 
         def step() -> Any:
             # What is there when the last of these calls begins is what the graph reads.
-            weights[:] = [SameWeights(self.model, also_numbers=False)]
+            weights[:] = [support.SameWeights(self.model, also_numbers=False)]
             return self._call(*static.inputs, **static.keywords)
 
         with torch.inference_mode(False), torch.no_grad(), adapter.preserving(self.model):
@@ -259,7 +245,9 @@ class CapturedModel(PreparedModel):
         weights[0].ignore_what_changed()
         nbytes = captured.nbytes + sum(each.untyped_storage().nbytes() for each in static.tensors)
         self.preparations += (Preparation("captured", captured.seconds, nbytes),)
-        return _Recording(static.tensors, captured, OutputTemplate(captured.output), weights[0])
+        return _Recording(
+            static.tensors, captured, support.OutputTemplate(captured.output), weights[0]
+        )
 
     def _wait_for_last(self) -> None:
         """Make this stream wait for that of the previous call: both use the same memory."""
@@ -293,7 +281,7 @@ def _check_buffers(before: dict[str, int], after: dict[str, int]) -> None:
     replaced = [name for name, each in after.items() if before.get(name, each) != each]
     if replaced:
         raise ModelError(
-            f"the model puts another tensor in the place of its buffer {replaced[0]!r}; a "
+            f"the model puts another tensor instead of its buffer {replaced[0]!r}; a "
             "graph sees only what is written in place, as by copy_()"
         )
 
@@ -328,7 +316,7 @@ def plan_torch(workload: Workload, settings: CaptureGraph) -> Plan:
     prepared: list[Preparation] = []
     trial, is_compiled, notes = _tried(workload, settings, prepared)
     if not trial.works:
-        return settings.skipping(refusal(workload.model, trial))
+        return settings.skipping(support.refusal(workload.model, trial))
     what = "compiled, then captured as a CUDA graph" if is_compiled else "captured as a CUDA graph"
     why = "all kernels of a call are started at once"
     spent = while_planning(prepared).to_dict()
@@ -362,21 +350,21 @@ def _captured(
 
 def _tried(
     workload: Workload, settings: CaptureGraph, prepared: list[Preparation]
-) -> tuple[Trial, bool, list[str]]:
+) -> tuple[support.Trial, bool, list[str]]:
     """Try it compiled if requested; without compilation otherwise, or if that fails."""
     tolerance = rounding_of(workload) if settings.tolerance is None else settings.tolerance
 
-    def tried(*, is_compiled: bool) -> Trial:
+    def tried(*, is_compiled: bool) -> support.Trial:
         def change(model: nn.Module) -> nn.Module:
             twin = _captured(model, workload, settings, is_compiled)
             prepared[:] = twin.preparations
             return twin
 
-        return try_change(workload, change, tolerance=tolerance, limit_s=settings.limit_s)
+        return support.try_change(workload, change, tolerance=tolerance, limit_s=settings.limit_s)
 
     if not settings.compile:
         return tried(is_compiled=False), False, []
-    reason = why_no_compiler(TorchAdapter().device(workload.model, workload.arguments))
+    reason = why_no_compiler(workload.device)
     if not reason:
         trial = tried(is_compiled=True)
         if trial.works:
@@ -389,13 +377,13 @@ def _tried(
 
 
 def _why_not(workload: Workload) -> str:
-    reason = why_unchangeable(workload.model)
+    reason = support.why_unchangeable(workload.model)
     if reason:
         return reason
     try:
-        place = TorchAdapter().device(workload.model, workload.arguments)
-        kind_of_arguments((workload.inputs, dict(workload.keywords)), [])
-    except UnknownArgumentError as error:
+        place = workload.device
+        support.kind_of_arguments((workload.inputs, dict(workload.keywords)), [])
+    except support.UnknownArgumentError as error:
         return f"{error}; a graph is for tensors, numbers and words"
     except TinyTorchError as error:
         return str(error)
@@ -405,8 +393,8 @@ def _why_not(workload: Workload) -> str:
 def _reasons(workload: Workload, place: str) -> Iterator[str]:
     yield why_not_captured(place)
     if any(module.training for module in workload.model.modules()):
-        yield IN_TRAINING
-    seen = observe_call(workload)
+        yield support.IN_TRAINING
+    seen = support.observe_call(workload)
     yield seen.error
     yield WRITES_INPUTS if seen.writes_inputs else ""
     yield DRAWS if _draws_numbers(workload, place) else ""
@@ -416,9 +404,9 @@ def _draws_numbers(workload: Workload, place: str) -> bool:
     """Return whether a call moves a random generator on."""
     adapter = TorchAdapter()
     with adapter.preserving(workload.model):
-        run_once(adapter, workload, adapter.clone(workload.model))
+        support.run_once(adapter, workload, adapter.clone(workload.model))
         after = _random_states(torch.device(place))
-        torch.manual_seed(SEED)
+        torch.manual_seed(support.SEED)
         before = _random_states(torch.device(place))
     return any(not torch.equal(*states) for states in zip(before, after, strict=True))
 

@@ -14,15 +14,7 @@ from tinytorch.models.pytorch_tensors import WrappedModel
 from tinytorch.models.workload import Workload
 from tinytorch.transforms.channels_last import ChannelsLast
 from tinytorch.transforms.plan import Plan, Skipped, Step
-from tinytorch.transforms.support.torch import (
-    changed_tensors,
-    observe_call,
-    refusal,
-    rounding_of,
-    trial_note,
-    try_change,
-    why_unchangeable,
-)
+from tinytorch.transforms.support import torch as support
 
 FORMATS = {4: torch.channels_last, 5: torch.channels_last_3d}
 """The layout by the number of axes; there is none for fewer."""
@@ -44,8 +36,8 @@ class ChannelsLastModel(WrappedModel):
 
     def forward(self, *inputs: Any, **keywords: Any) -> Any:
         """Lay out the inputs, call the model, and lay the outputs back."""
-        inputs, keywords = changed_tensors((inputs, keywords), self._lay_out)
-        return changed_tensors(self.model(*inputs, **keywords), self._lay_back)
+        inputs, keywords = support.changed_tensors((inputs, keywords), self._lay_out)
+        return support.changed_tensors(self.model(*inputs, **keywords), self._lay_back)
 
     def _lay_out(self, tensor: torch.Tensor) -> torch.Tensor:
         if tensor.dim() in self.axes and tensor.layout == torch.strided and not tensor.is_nested:
@@ -82,7 +74,7 @@ def apply_torch(model: nn.Module, workload: Workload, plan: Plan, settings: Chan
 
 def plan_torch(workload: Workload, settings: ChannelsLast) -> Plan:
     """Find the convolutions, and try the layout on a copy."""
-    reason = why_unchangeable(workload.model) or _why_not_at_boundary(workload)
+    reason = support.why_unchangeable(workload.model) or _why_not_at_boundary(workload)
     if reason:
         return settings.skipping(reason)
     reasons = dict(_convolutions(workload.model))
@@ -90,13 +82,13 @@ def plan_torch(workload: Workload, settings: ChannelsLast) -> Plan:
     layers = [path for path, why in reasons.items() if not why]
     if not layers:
         return settings.skipping(NO_CONVOLUTION, *skipped)
-    trial = try_change(
+    trial = support.try_change(
         workload,
         lambda model: laid_out(model, layers),
-        tolerance=rounding_of(workload.model),
+        tolerance=support.rounding_of(workload.model),
     )
     if not trial.works:
-        reason = refusal(workload.model, trial)
+        reason = support.refusal(workload.model, trial)
         if trial.difference is None:  # the model itself raised
             reason += " (code that uses view() needs the usual layout; reshape() does not)"
         return settings.skipping(reason, *skipped)
@@ -105,14 +97,14 @@ def plan_torch(workload: Workload, settings: ChannelsLast) -> Plan:
         tuple(steps),
         tuple(skipped),
         not_predicted=NOT_PREDICTED,
-        notes=(trial_note(trial), *_notes(workload)),
+        notes=(support.trial_note(trial), *_notes(workload)),
     )
 
 
 def _why_not_at_boundary(workload: Workload) -> str:
     if isinstance(workload.model, ChannelsLastModel):
         return "its images have the channels last already"
-    seen = observe_call(workload)
+    seen = support.observe_call(workload)
     if seen.writes_inputs:
         return "it writes into its inputs, and would write into copies with another layout"
     return seen.error

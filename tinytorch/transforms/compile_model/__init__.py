@@ -7,21 +7,14 @@ from types import ModuleType
 from typing import Literal, get_args
 
 from tinytorch.errors import SettingError
-from tinytorch.transforms.plan import (
-    TIME,
-    TorchTransform,
-    Variant,
-    check_choice,
-    check_seconds,
-    check_tolerance,
-)
+from tinytorch.transforms import plan
 
 Mode = Literal["default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs"]
 MODES: tuple[Mode, ...] = get_args(Mode)
 
 
 @dataclass(frozen=True)
-class CompileModel(TorchTransform):
+class CompileModel(plan.TorchTransform):
     """Compile a PyTorch model with `torch.compile`.
 
     `mode` is that of torch.compile. `dynamic` is whether sizes are left open: None lets torch find
@@ -34,15 +27,15 @@ class CompileModel(TorchTransform):
     """
 
     variants = (
-        Variant(
+        plan.Variant(
             "compiled",
             "torch.compile",
             cost="the first call of each shape compiles, for seconds to minutes",
         ),
     )
     role, place, order = "kernels", 9, 180
-    risk, serves = "exact", TIME
-    is_slow = True
+    risk, serves = "exact", plan.TIME
+    setup_s = 20.0
     follows_weights = is_prepared = True
 
     mode: Mode = "default"
@@ -52,11 +45,14 @@ class CompileModel(TorchTransform):
     limit_s: float = 300.0
 
     def __post_init__(self) -> None:
-        check_choice("mode", self.mode, MODES)
+        plan.check_choice("mode", self.mode, MODES)
         if self.dynamic not in (None, True, False):
             raise SettingError(f"dynamic is None, True or False, got {self.dynamic!r}")
-        check_tolerance(self.tolerance)
-        check_seconds("limit_s", self.limit_s)
+        plan.check_tolerance(self.tolerance)
+        plan.check_seconds("limit_s", self.limit_s)
+
+    def outlook(self, framework: str, device: str) -> float:
+        return 1.3
 
     @property
     def torch_code(self) -> ModuleType:

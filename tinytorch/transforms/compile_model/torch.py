@@ -19,6 +19,7 @@ from tinytorch.models.pytorch_compile import (
     Graphs,
     compiled,
     graphs_of,
+    quiet_compiler,
     refusals,
     uses_cuda_graphs,
     why_it_failed,
@@ -27,20 +28,7 @@ from tinytorch.models.pytorch_compile import (
 from tinytorch.models.pytorch_tensors import PreparedModel
 from tinytorch.models.workload import Preparation, Workload, while_planning
 from tinytorch.transforms.plan import Plan, Step
-from tinytorch.transforms.support.torch import (
-    ROUNDING,
-    TF32,
-    SameWeights,
-    Trial,
-    changed_tensors,
-    copied_arguments,
-    owned,
-    refusal,
-    run_once,
-    trial_note,
-    try_change,
-    why_unchangeable,
-)
+from tinytorch.transforms.support import torch as support
 
 if TYPE_CHECKING:
     from tinytorch.transforms.compile_model import CompileModel
@@ -87,7 +75,7 @@ class CompiledModel(PreparedModel):
         self._function = compiled(
             self.model, backend=BACKEND, fullgraph=is_frozen, **self._settings
         )
-        self._weights = SameWeights(self.model, also_numbers=True) if is_frozen else None
+        self._weights = support.SameWeights(self.model, also_numbers=True) if is_frozen else None
         # Tells other transforms that the layers inside must not be changed.
         self._compiled_call_impl = self._call_impl
 
@@ -102,9 +90,8 @@ class CompiledModel(PreparedModel):
             with (
                 adapter.preserving(self.model),
                 adapter.without_gradients(),
-                warnings.catch_warnings(),
+                quiet_compiler(),
             ):
-                warnings.simplefilter("ignore")  # they are about torch's own code
                 for _ in range(CALLS if uses_cuda_graphs(self._settings["mode"]) else 1):
                     given = adapter.copy_inputs(inputs)
                     named = adapter.copy_inputs(tuple(keywords.values()))
@@ -153,7 +140,7 @@ class CompiledModel(PreparedModel):
         if has_device() and not torch.is_grad_enabled():
             mark_step: Any = torch.compiler.cudagraph_mark_step_begin
             mark_step()
-        return owned(self._function(*inputs, **keywords))
+        return support.owned(self._function(*inputs, **keywords))
 
     def _forget(self) -> None:
         """Pack the weights again; compiled code reads them itself."""
@@ -201,9 +188,9 @@ def plan_torch(workload: Workload, settings: CompileModel) -> Plan:
         prepared.extend(twin.preparations)
         return twin
 
-    trial = try_change(workload, change, tolerance=tolerance, limit_s=settings.limit_s)
+    trial = support.try_change(workload, change, tolerance=tolerance, limit_s=settings.limit_s)
     if not trial.works:
-        return settings.skipping(refusal(workload.model, trial))
+        return settings.skipping(support.refusal(workload.model, trial))
     what = f"compiled, mode {settings.mode!r}{', weights packed' if settings.freeze else ''}"
     spent = {"planning": while_planning(prepared).to_dict()}
     step = Step("", what, "fuses operations, and calls of kernels take less time", spent)
@@ -235,11 +222,11 @@ def _compiled(model: nn.Module, workload: Workload, settings: CompileModel) -> C
 
 def why_not_compiled(workload: Workload) -> str:
     """Return why a model cannot be compiled, as far as can be told without trying, or ""."""
-    reason = why_unchangeable(workload.model)
+    reason = support.why_unchangeable(workload.model)
     if reason:
         return reason
     try:
-        place = TorchAdapter().device(workload.model, workload.arguments)
+        place = workload.device
     except TinyTorchError as error:
         return str(error)
     return why_no_compiler(place)
@@ -251,17 +238,17 @@ def rounding_of(workload: Workload) -> float:
     seen = _SeenDtypes()
     try:
         with adapter.preserving(workload.model), seen:
-            run_once(adapter, workload, adapter.clone(workload.model))
+            support.run_once(adapter, workload, adapter.clone(workload.model))
     except Exception:  # some tensors cannot be watched; the parameters tell almost as much
         seen.dtypes |= {each.dtype for each in workload.model.parameters()}
-    place = torch.device(adapter.device(workload.model, workload.arguments))
+    place = torch.device(workload.device)
     coarsest = max((_last_place(each, place) for each in seen.dtypes if _is_float(each)), default=0)
-    return max(ROUNDING, ROUNDINGS * coarsest)
+    return max(support.ROUNDING, ROUNDINGS * coarsest)
 
 
 def _last_place(dtype: torch.dtype, place: torch.device) -> float:
     is_tf32 = dtype == torch.float32 and place.type == "cuda"  # by default in convolutions
-    return TF32 if is_tf32 else torch.finfo(dtype).eps
+    return support.TF32 if is_tf32 else torch.finfo(dtype).eps
 
 
 class _SeenDtypes(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -291,7 +278,7 @@ def _graphs(workload: Workload, settings: CompileModel) -> Graphs:
         adapter.without_gradients(),
         time_limit(settings.limit_s, workload.name),
     ):
-        arguments = copied_arguments(adapter, workload)
+        arguments = support.copied_arguments(adapter, workload)
         return graphs_of(model, *arguments, dynamic=settings.dynamic)
 
 
@@ -302,8 +289,8 @@ def _variants(workload: Workload, settings: CompileModel) -> Iterator[str]:
         return
     adapter = TorchAdapter()
     model = adapter.clone(workload.model)
-    as_given = copied_arguments(adapter, workload)
-    larger = [_grown(copied_arguments(adapter, workload), by) for by in (1, 2)]
+    as_given = support.copied_arguments(adapter, workload)
+    larger = [_grown(support.copied_arguments(adapter, workload), by) for by in (1, 2)]
     try:
         with (
             adapter.preserving(workload.model),
@@ -326,13 +313,13 @@ def _grown(
         return torch.cat([tensor, *[tensor[:1]] * rows]) if tensor.dim() else tensor
 
     inputs, keywords = arguments
-    return changed_tensors(inputs, longer), changed_tensors(dict(keywords), longer)
+    return support.changed_tensors(inputs, longer), support.changed_tensors(dict(keywords), longer)
 
 
 # ---------------------------------------------------------------- in words
 
 
-def _notes(trial: Trial, prepared: list[Preparation], graphs: Graphs) -> Iterator[str]:
+def _notes(trial: support.Trial, prepared: list[Preparation], graphs: Graphs) -> Iterator[str]:
     yield from preparation_notes(trial, prepared)
     places = len(graphs.breaks)
     if places:
@@ -344,13 +331,13 @@ def _notes(trial: Trial, prepared: list[Preparation], graphs: Graphs) -> Iterato
         yield f"and {places - SHOWN_BREAKS} more graph breaks"
 
 
-def preparation_notes(trial: Trial, prepared: list[Preparation]) -> Iterator[str]:
+def preparation_notes(trial: support.Trial, prepared: list[Preparation]) -> Iterator[str]:
     """Yield how long it took before the first call, what stays taken, how far outputs moved."""
     for each in prepared:
         yield f"it is {each.what} before its first call, which took {each.seconds:.2g} s"
         if each.nbytes:
             yield f"holds {each.nbytes / 2**20:.1f} MB more on the device"
-    yield trial_note(trial)
+    yield support.trial_note(trial)
 
 
 def _plural(word: str, count: int) -> str:

@@ -7,14 +7,13 @@ model that was built anew, and gives a copy of it with the weights of the file.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from tinytorch.core.kernels import Array
-from tinytorch.core.tensor import Tensor
 from tinytorch.errors import CheckpointError, SettingError, TinyTorchError
 from tinytorch.formats.affine import QuantizedArray, Scheme, quantize_array, value_limits
 from tinytorch.formats.weights_file import read_weights, write_weights
@@ -212,23 +211,36 @@ def with_state(model: Any, state: State, *, resize: bool = False) -> Any:
     return twin
 
 
+def _can_hold(wanted: Any, given: np.dtype[Any]) -> bool:
+    """Floats of other widths are converted; whole numbers must be the same."""
+    return bool(wanted.kind == given.kind == "f" or wanted == given)
+
+
 def check_fits(
-    arrays: Mapping[str, Array], tensors: Mapping[str, Tensor], *, resize: bool = False
+    arrays: Mapping[str, Array],
+    tensors: Mapping[str, Any],
+    *,
+    resize: bool | None = None,
+    can_hold: Callable[[Any, np.dtype[Any]], bool] = _can_hold,
 ) -> None:
-    """Raise unless each tensor has an array of its kind and, if not resized, its shape."""
+    """Raise unless each tensor has an array of its kind and, if not resized, its shape.
+
+    `resize` is None where it cannot be asked for. `can_hold` tells whether a tensor of a dtype can
+    take the numbers of an array.
+    """
     problems = [
         f"the file has {name!r}, the model does not" for name in arrays if name not in tensors
     ]
     is_smaller = False
     for name, tensor in tensors.items():
-        array = arrays.get(name)
+        array, shape = arrays.get(name), tuple(tensor.shape)
         if array is None:
             problems.append(f"the model has {name!r}, the file does not")
-        elif not _can_hold(tensor.dtype, array.dtype):
+        elif not can_hold(tensor.dtype, array.dtype):
             problems.append(f"{name!r} holds {array.dtype}, the model needs {tensor.dtype}")
-        elif array.shape != tensor.shape and not resize:
-            problems.append(f"{name!r} has shape {array.shape}, the model needs {tensor.shape}")
-            is_smaller = True
+        elif array.shape != shape and not resize:
+            problems.append(f"{name!r} has shape {array.shape}, the model needs {shape}")
+            is_smaller = resize is not None
     hint = "; resize=True makes layers as small as those of the file" if is_smaller else ""
     raise_problems(problems, hint)
 
@@ -247,11 +259,6 @@ def raise_problems(problems: Sequence[str], hint: str = "") -> None:
         more = len(problems) - MOST_PROBLEMS
         rest = f"; and {more} more" if more > 0 else ""
         raise CheckpointError("; ".join(problems[:MOST_PROBLEMS]) + rest + hint)
-
-
-def _can_hold(wanted: np.dtype[Any], given: np.dtype[Any]) -> bool:
-    """Floats of other widths are converted; whole numbers must be the same."""
-    return wanted.kind == given.kind == "f" or wanted == given
 
 
 def _weight_names(model: Any, keep: tuple[str, ...]) -> set[str]:

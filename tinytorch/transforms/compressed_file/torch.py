@@ -17,6 +17,7 @@ from tinytorch.transforms.compressed_file import (
     BFLOAT16,
     as_floats,
     beyond_reach,
+    check_fits,
     raise_problems,
 )
 
@@ -37,19 +38,7 @@ def without_wrappers(name: str) -> str:
 def fill_torch(model: Any, arrays: Mapping[str, Array]) -> None:
     """Copy arrays into the state of a model; nothing changes unless everything fits."""
     state = _each_once(model)
-    problems = [
-        f"the file has {name!r}, the model does not" for name in arrays if name not in state
-    ]
-    for name, tensor in state.items():
-        array = arrays.get(name)
-        if array is None:
-            problems.append(f"the model has {name!r}, the file does not")
-        elif array.shape != tuple(tensor.shape):
-            shape = tuple(tensor.shape)
-            problems.append(f"{name!r} has shape {array.shape}, the model needs {shape}")
-        elif not _can_hold(tensor.dtype, array.dtype):
-            problems.append(f"{name!r} holds {array.dtype}, the model needs {tensor.dtype}")
-    raise_problems(problems)
+    check_fits(arrays, state, can_hold=_can_hold)
     cast = {name: _as_tensor(arrays[name]).to(tensor.dtype) for name, tensor in state.items()}
     raise_problems(
         [

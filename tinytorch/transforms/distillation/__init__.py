@@ -26,8 +26,6 @@ from tinytorch.models.adapter import adapter_for, owner_of
 from tinytorch.models.workload import call_model
 from tinytorch.transforms.support.observing import check_loader
 
-__all__ = ["KnowledgeDistillation", "Lesson"]
-
 
 class Lesson(Tensor):
     """The labels of a batch, and beside them what the teacher says about it."""

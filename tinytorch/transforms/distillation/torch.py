@@ -8,14 +8,14 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from tinytorch.core.module import keeping_modes
 from tinytorch.core.training import History
 from tinytorch.errors import DTypeError, SettingError, ShapeError
-from tinytorch.transforms.support.training_torch import call_with, keeping_modes, logits_in, train
+from tinytorch.transforms.support.training_torch import call_with, logits_in, train
 
 if TYPE_CHECKING:
     from tinytorch.transforms.distillation import KnowledgeDistillation
 
-__all__ = ["distillation_loss", "fit", "teach"]
 
 IGNORED = -100
 """The label of rows that do not count, as in PyTorch's cross entropy."""

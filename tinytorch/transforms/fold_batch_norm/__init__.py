@@ -16,7 +16,7 @@ class FoldBatchNorm(TorchTransform):
     go into the weight and the bias of the layer before. Which layer that is, is seen in a call of
     the model: its output is what the norm gets, and nothing else reads it. The code of the module
     around both must prove that this holds for every call (torch.fx traces it). An empty layer stays
-    in the place of the norm, so that names stay. The copy is for evaluation: calling it in
+    instead of the norm, so that names stay. The copy is for evaluation: calling it in
     training mode is an error.
     """
 

@@ -16,23 +16,13 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from tinytorch.errors import ModelError, SettingError
+from tinytorch.errors import ModelError, SettingError, first_line
 from tinytorch.models.pytorch import TorchAdapter, tensors_in
 from tinytorch.models.pytorch_tensors import HOOKS, replace_modules
 from tinytorch.models.workload import Workload, call_model
 from tinytorch.transforms.fold_batch_norm import FoldBatchNorm
 from tinytorch.transforms.plan import Gain, Plan, Skipped, Step
-from tinytorch.transforms.support.torch import (
-    SEED,
-    Trial,
-    copied_arguments,
-    first_line,
-    refusal,
-    rounding_of,
-    trial_note,
-    try_change,
-    why_unchangeable,
-)
+from tinytorch.transforms.support import torch as support
 
 # ---------------------------------------------------------------- which layer's output a batch
 # norm reads, and whether it is the only reader. Imported after torch
@@ -65,14 +55,14 @@ def watch_flow(workload: Workload, layers: Collection[str], norms: Collection[st
     watch = _Watch()
     try:
         model: nn.Module = adapter.clone(workload.model)
-        inputs, keywords = copied_arguments(adapter, workload)
+        inputs, keywords = support.copied_arguments(adapter, workload)
         with (
             adapter.preserving(workload.model),
             adapter.without_gradients(),
             watch.hooked(model, layers, norms),
             watch,
         ):
-            torch.manual_seed(SEED)
+            torch.manual_seed(support.SEED)
             output = call_model(model, *inputs, **keywords)
         watch.see_given_out(output)
         del output
@@ -179,7 +169,7 @@ def why_not_always(model: nn.Module, layer: str, norm: str) -> str:
     """Return why other calls may use the output of a layer elsewhere than in a norm, or nothing.
 
     The code of the innermost module around both is traced, all else unchanged. The model
-    is a copy: its code runs with symbols in the place of tensors.
+    is a copy: its code runs with symbols instead of tensors.
     """
     around = _common_path(layer, norm)
     inner = {path: path[len(around) + 1 :] if around else path for path in (layer, norm)}
@@ -294,7 +284,7 @@ def apply_torch(model: nn.Module, workload: Workload, plan: Plan, settings: Fold
 def plan_torch(workload: Workload, settings: FoldBatchNorm) -> Plan:
     """Watch a call, find the pairs, and try them."""
     model = workload.model
-    reason = why_unchangeable(model)
+    reason = support.why_unchangeable(model)
     modules = {} if reason else dict(model.named_modules())
     norms = [path for path, module in modules.items() if isinstance(module, _BatchNorm)]
     if not reason and not norms:
@@ -333,28 +323,22 @@ def _tried(
     steps: tuple[Step, ...],
     skipped: tuple[Skipped, ...],
 ) -> Plan:
-    held: list[int] = []
-
-    def change(model: nn.Module) -> nn.Module:
-        changed = fold_pairs(model, steps)
-        held.append(_held(changed))
-        return changed
-
-    trial: Trial = try_change(workload, change, tolerance=rounding_of(workload.model))
+    trial = support.try_change(
+        workload,
+        lambda model: fold_pairs(model, steps),
+        tolerance=support.rounding_of(workload.model),
+    )
     if not trial.works:
-        reason = refusal(workload.model, trial)
+        reason = support.refusal(workload.model, trial)
         return settings.skipping(reason, *skipped)
+    before = TorchAdapter().held_bytes(workload.model)
     return settings.planned(
         steps,
         skipped,
-        shrinkage=Gain.of_bytes(_held(workload.model), held[0], "counted on a copy"),
+        shrinkage=Gain.of_bytes(before, trial.held_bytes, "counted on a copy"),
         not_predicted={"speedup": NO_SPEEDUP},
-        notes=(trial_note(trial), FOR_EVALUATION),
+        notes=(support.trial_note(trial), FOR_EVALUATION),
     )
-
-
-def _held(model: nn.Module) -> int:
-    return sum(each.nbytes for each in TorchAdapter().parameters(model))
 
 
 # ---------------------------------------------------------------- reasons

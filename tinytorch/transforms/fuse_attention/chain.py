@@ -204,7 +204,7 @@ def find_chains(graph: fx.Graph, module: nn.Module) -> tuple[list[Chain], list[N
 
 
 def fuse_chains(graph: fx.Graph, module: nn.Module) -> tuple[list[Chain], list[NotFused]]:
-    """Write fused attention in the place of all chains; give them, and why others stay."""
+    """Write fused attention instead of all chains; give them, and why others stay."""
     done: list[Chain] = []
     while True:
         # one by one: the result of a chain may be a query of the next

@@ -21,11 +21,12 @@ from torch import fx, nn
 from torch.overrides import TorchFunctionMode
 
 from tinytorch.comparison.outputs import compare_outputs
+from tinytorch.errors import first_line
 from tinytorch.models.adapter import entering_layers, rebuilt
 from tinytorch.models.pytorch import TorchAdapter, tensors_in
 from tinytorch.models.workload import Workload
 from tinytorch.transforms.fuse_attention.kernel import HIDDEN, AnotherCall, NotFused, expect
-from tinytorch.transforms.support.torch import ROUNDING, first_line, run_once, why_unlike
+from tinytorch.transforms.support.torch import ROUNDING, run_once, why_unlike
 
 # ---------------------------------------------------------------- a module that computes its
 # attention fused when it is called as it was before, else by hand
@@ -667,7 +668,7 @@ def _compare(
         except Exception as error:  # the kernel may not take what it is given
             return first_line(error), False
     if _structure(expected) != _structure(found):
-        return f"it gives {_structure(found)} in the place of {_structure(expected)}", False
+        return f"it gives {_structure(found)} instead of {_structure(expected)}", False
     adapter = TorchAdapter()
     pairs = zip(adapter.arrays(expected), adapter.arrays(found), strict=True)
     one, other, is_blind = [], [], False

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from tinytorch.errors import SettingError
+from tinytorch.errors import SettingError, first_line
 from tinytorch.models.pytorch import TorchAdapter
 from tinytorch.models.workload import Workload
 from tinytorch.transforms.fuse_attention import FuseAttention
@@ -33,13 +33,7 @@ from tinytorch.transforms.fuse_attention.graph import (
 )
 from tinytorch.transforms.fuse_attention.kernel import NotFused, ReachesOut
 from tinytorch.transforms.plan import Plan, Skipped, Step
-from tinytorch.transforms.support.torch import (
-    first_line,
-    refusal,
-    trial_note,
-    try_change,
-    why_unchangeable,
-)
+from tinytorch.transforms.support.torch import refusal, trial_note, try_change, why_unchangeable
 
 # ---------------------------------------------------------------- from places where attention is
 # computed by hand to modules that compute it fused
@@ -389,7 +383,7 @@ def _steps(found: _Found) -> tuple[Step, ...]:
     steps = [
         Step(
             path,
-            f"attention by {FUSED!r} in the place of {BY_HAND!r}",
+            f"attention by {FUSED!r} instead of {BY_HAND!r}",
             _why(sites),
             {"way": BY_SWITCH, "score_bytes": sum(site.nbytes for site in sites)},
         )

@@ -13,13 +13,7 @@ from tinytorch.models.pytorch_tensors import WrappedModel
 from tinytorch.models.workload import Workload
 from tinytorch.transforms.inference_mode import InferenceMode
 from tinytorch.transforms.plan import Plan, Step
-from tinytorch.transforms.support.torch import (
-    refusal,
-    rounding_of,
-    trial_note,
-    try_change,
-    why_unchangeable,
-)
+from tinytorch.transforms.support import torch as support
 
 NOT_PREDICTED = {
     "speedup": "it saves a little in each operation, which matters where operations are small; "
@@ -52,18 +46,20 @@ def apply_torch(model: nn.Module, workload: Workload, plan: Plan, settings: Infe
 
 def plan_torch(workload: Workload, settings: InferenceMode) -> Plan:
     """Try it on a copy, unless an input requires a gradient."""
-    reason = why_unchangeable(workload.model)
+    reason = support.why_unchangeable(workload.model)
     if not reason and isinstance(workload.model, InferenceModel):
         reason = "it is called in inference mode already"
     if not reason and any(each.requires_grad for each in tensors_in(workload.arguments)):
         reason = "one of its inputs asks for a gradient (requires_grad), so outputs need a graph"
     if reason:
         return settings.skipping(reason)
-    trial = try_change(workload, InferenceModel, tolerance=rounding_of(workload.model))
+    trial = support.try_change(
+        workload, InferenceModel, tolerance=support.rounding_of(workload.model)
+    )
     if not trial.works:
-        return settings.skipping(refusal(workload.model, trial))
+        return settings.skipping(support.refusal(workload.model, trial))
     step = Step("", "called in inference mode", "nothing is recorded for a backward pass")
-    notes = [INFERENCE_TENSORS, trial_note(trial)]
+    notes = [INFERENCE_TENSORS, support.trial_note(trial)]
     if any(module.training for module in workload.model.modules()):
         notes.append("the copy is in evaluation mode")
     return settings.planned((step,), not_predicted=NOT_PREDICTED, notes=tuple(notes))

@@ -19,9 +19,9 @@ from tinytorch.core.layers import Linear
 from tinytorch.core.tensor import Tensor
 from tinytorch.errors import SettingError, ShapeError
 from tinytorch.models.adapter import Adapter, adapter_for, namespace_of
-from tinytorch.models.workload import Workload, check_workload
+from tinytorch.models.workload import Workload
 from tinytorch.profiling.profile import Profile
-from tinytorch.transforms.plan import Gain, Plan, Skipped, Step, Transform, Variant
+from tinytorch.transforms.plan import Plan, Transform, Variant
 from tinytorch.transforms.prune.layers import kind_of
 from tinytorch.transforms.support.observing import checked_patterns, idle_patterns
 from tinytorch.transforms.support.weights import (
@@ -32,11 +32,8 @@ from tinytorch.transforms.support.weights import (
     find_weight_layers,
 )
 
-__all__ = ["LowRank", "low_rank_approximate", "rank_for_energy"]
-
-NAME = "LowRank"
 NO_SPEEDUP = (
-    "there are fewer multiply-accumulates, but two kernels in the place of one; compare() "
+    "there are fewer multiply-accumulates, but two kernels instead of one; compare() "
     "measures what that gives"
 )
 ROUNDING = 1e-12
@@ -103,13 +100,12 @@ class LowRank(Transform):
             raise SettingError(f"energy is a share, above 0 up to 1, got {self.energy!r}")
         object.__setattr__(self, "keep", checked_patterns(self.keep))
 
-    def plan(self, workload: Workload, profile: Profile | None = None) -> Plan:
+    def make_plan(self, workload: Workload, profile: Profile | None) -> Plan:
         """Find the rank of each layer, and where it pays. A copy of the model is called."""
-        check_workload(workload)
         adapter = adapter_for(workload.model, workload.arguments)
         reason = adapter.why_no_module(workload.model)
         if reason:
-            return self._as_plan((), (Skipped("", reason),))
+            return self.skipping(reason)
         kinds = _kinds_of(adapter)
         layers = find_weight_layers(workload, self.keep, verb="factored", kinds=kinds)
         config: tuple[str, ...] = ()
@@ -120,13 +116,17 @@ class LowRank(Transform):
             config = config_notes(workload.model)
         layers.choose(self._choose_rank)
         notes = idle_patterns(self.keep, layers.found, change="factored")
-        notes = (*config, *notes) if layers.steps else notes
-        return self._as_plan(layers.steps, layers.skipped, layers.shrinkage, notes)
+        return self.planned(
+            layers.steps,
+            layers.skipped,
+            shrinkage=layers.shrinkage,
+            not_predicted={"speedup": NO_SPEEDUP},
+            notes=(*config, *notes) if layers.steps else notes,
+        )
 
-    def apply(self, workload: Workload, plan: Plan) -> Any:
-        """Return a copy of the model with these layers factored."""
-        plan.check_made_by(NAME, self.to_dict())
-        adapter = adapter_for(workload.model, workload.arguments)
+    def change(self, model: Any, workload: Workload, plan: Plan) -> Any:
+        """Factor these layers."""
+        adapter = adapter_for(model, workload.arguments)
         halves: dict[int, list[Any]] = {}  # of weights that layers share
         factored = _builder_of(adapter)
 
@@ -137,24 +137,7 @@ class LowRank(Transform):
                 halves[id(weight)] = [adapter.new_parameter(each, weight) for each in arrays]
             return factored(layer, *halves[id(weight)])
 
-        return carry_out(workload, plan, build, kinds=_kinds_of(adapter))
-
-    def _as_plan(
-        self,
-        steps: tuple[Step, ...],
-        skipped: tuple[Skipped, ...],
-        gain: Gain | None = None,
-        notes: tuple[str, ...] = (),
-    ) -> Plan:
-        return Plan(
-            NAME,
-            self.to_dict(),
-            steps,
-            skipped,
-            shrinkage=gain,
-            not_predicted={"speedup": NO_SPEEDUP},
-            notes=notes,
-        )
+        return carry_out(model, plan, build, kinds=_kinds_of(adapter))
 
     def _choose_rank(self, each: WeightLayer) -> None:
         if getattr(each.layer, "groups", 1) > 1:
@@ -169,8 +152,7 @@ class LowRank(Transform):
         before, after = math.prod(matrix.shape), rank * sum(matrix.shape)
         if after >= before:
             each.reason = (
-                f"rank {rank} of {len(values)} would need {after:,} weights in the place of "
-                f"{before:,}"
+                f"rank {rank} of {len(values)} would need {after:,} weights instead of {before:,}"
             )
             return
         total, lost = float(np.sum(values**2)), float(np.sum(values[rank:] ** 2))

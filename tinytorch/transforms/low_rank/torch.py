@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Collection, Iterator
 from typing import Any
 
@@ -10,14 +9,13 @@ from torch import nn
 from torch.nn.modules.conv import _ConvNd
 
 from tinytorch.errors import SettingError, first_line
+from tinytorch.models.inputs import ModelCall
 from tinytorch.models.pytorch import TorchAdapter
 from tinytorch.models.pytorch_tensors import replace_modules
 from tinytorch.models.workload import Workload
-from tinytorch.transforms.support.observing import Call, calls_of, run_call
+from tinytorch.transforms.support.observing import calls_of, run_call
 from tinytorch.transforms.support.weights import WeightLayers
-from tinytorch.transforms.support.weights_torch import CONFIG_LACKS, has_config
-
-__all__ = ["config_notes", "factored_layer", "kinds", "leave_needed"]
+from tinytorch.transforms.support.weights_torch import CONFIG_LACKS, has_config, transposed_linear
 
 KINDS = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
 """Exactly these, and the Conv1D of transformers: a subclass may compute something else."""
@@ -25,8 +23,8 @@ KINDS = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
 
 def kinds() -> Collection[type]:
     """Return the classes of layers that can be factored, that of transformers if imported."""
-    source = sys.modules.get("transformers.pytorch_utils")
-    return KINDS if source is None else (*KINDS, source.Conv1D)
+    transposed = transposed_linear()
+    return KINDS if transposed is None else (*KINDS, transposed)
 
 
 def config_notes(model: Any) -> tuple[str, ...]:
@@ -43,7 +41,7 @@ def leave_needed(workload: Workload, layers: WeightLayers) -> None:
 
 
 def _needing_own_class(
-    workload: Workload, call: Call, paths: list[str]
+    workload: Workload, call: ModelCall, paths: list[str]
 ) -> Iterator[tuple[str, str]]:
     """Yield the layers without which a model fails if another module stands in their places."""
     twin: nn.Module = TorchAdapter().clone(workload.model)

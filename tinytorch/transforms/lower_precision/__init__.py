@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from types import ModuleType
 
-from tinytorch.errors import SettingError
 from tinytorch.measure.environment import instruction_sets
 from tinytorch.transforms.plan import TorchTransform, Variant, check_choice, check_tolerance
 from tinytorch.transforms.support.observing import checked_patterns
@@ -18,7 +17,7 @@ INSTRUCTIONS = {
     "float16": ("avx512_fp16", "asimdhp"),
 }
 """Those that multiply such numbers, in the kernel's spelling."""
-WAYS = ("convert", "layers", "autocast")
+WAYS = ("convert", "layers")
 
 
 @dataclass(frozen=True)
@@ -29,13 +28,12 @@ class LowerPrecision(TorchTransform):
     cast where they go in, and come out in the dtype that the model gave before. Fastest, and half
     the bytes. how="layers": only linear layers and convolutions hold their weights so and compute
     so; what they give is cast back, so that sums, norms and softmax keep all their digits. The
-    error is smaller, and casting costs a little. how="autocast": PyTorch chooses operation by
-    operation, and casts the weights, which stay as they are, anew at every call.
+    error is smaller, and casting costs a little.
 
-    keep: patterns of layers that stay as they are (no use with "autocast"). tolerance: how far
-    outputs may move on the workload's inputs, relative to the largest one; 5e-2 unless given. The
-    plan says how far they did, and is empty where that is more. float16 ends at 65,504: outputs
-    that are then not finite are refused as well.
+    keep: patterns of layers that stay as they are. tolerance: how far outputs may move on the
+    workload's inputs, relative to the largest one; 5e-2 unless given. The plan says how far they
+    did, and is empty where that is more. float16 ends at 65,504: outputs that are then not finite
+    are refused as well.
     """
 
     variants = (
@@ -54,11 +52,6 @@ class LowerPrecision(TorchTransform):
         check_choice("dtype", self.dtype, INSTRUCTIONS)
         check_choice("how", self.how, WAYS)
         object.__setattr__(self, "keep", checked_patterns(self.keep))
-        if self.keep and self.how == "autocast":
-            raise SettingError(
-                "autocast chooses by operation, so that keep means nothing to it; "
-                'use how="layers" or how="convert"'
-            )
         check_tolerance(self.tolerance)
 
     @property

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -16,17 +16,9 @@ from tinytorch.models.pytorch_tensors import WrappedModel
 from tinytorch.models.workload import Workload
 from tinytorch.transforms.lower_precision import LowerPrecision, why_slow_on_processor
 from tinytorch.transforms.plan import Gain, Plan, Skipped, Step
+from tinytorch.transforms.support import torch as support
 from tinytorch.transforms.support.observing import idle_patterns, why_kept
-from tinytorch.transforms.support.torch import (
-    ObservedCall,
-    Trial,
-    changed_tensors,
-    observe_call,
-    refusal,
-    trial_note,
-    try_change,
-    why_unchangeable,
-)
+from tinytorch.transforms.support.weights_torch import is_transposed_linear
 
 # ---------------------------------------------------------------- layers and models of PyTorch
 # that compute in a lower precision. Imported after torch
@@ -41,7 +33,7 @@ def is_plain_float(tensor: torch.Tensor | None) -> bool:
 
 def cast_floats(value: Any, dtype: torch.dtype) -> Any:
     """Return all floats in a value this dtype; the lowest number, a mask, stays the lowest one."""
-    return changed_tensors(value, lambda each: _cast(each, dtype))
+    return support.changed_tensors(value, lambda each: _cast(each, dtype))
 
 
 def _cast(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
@@ -68,22 +60,6 @@ class LowerPrecisionModel(WrappedModel):
         """Cast what goes in, call the model, and cast what comes out."""
         inputs, keywords = cast_floats((inputs, keywords), self.inner)
         output = self.model(*inputs, **keywords)
-        return output if self.outer is None else cast_floats(output, self.outer)
-
-
-class AutocastModel(WrappedModel):
-    """A model inside of `torch.autocast`."""
-
-    def __init__(
-        self, model: nn.Module, inner: torch.dtype, outer: torch.dtype | None, device_type: str
-    ) -> None:
-        super().__init__(model)
-        self.inner, self.outer, self.device_type = inner, outer, device_type
-
-    def forward(self, *inputs: Any, **keywords: Any) -> Any:
-        """Run under autocast, and cast the outputs."""
-        with torch.autocast(self.device_type, self.inner):
-            output = self.model(*inputs, **keywords)
         return output if self.outer is None else cast_floats(output, self.outer)
 
 
@@ -209,8 +185,7 @@ CLASSES: dict[type, type[nn.Module]] = {
 
 def lower_class(module: nn.Module) -> type[nn.Module] | None:
     """Return the class that a layer gets when it holds a lower dtype; None for other layers."""
-    source = sys.modules.get("transformers.pytorch_utils")
-    if source is not None and type(module) is getattr(source, "Conv1D", None):
+    if is_transposed_linear(module):
         return LowerTransposedLinear
     return CLASSES.get(type(module))
 
@@ -391,7 +366,6 @@ NO_SPEEDUP = (
     "how much faster products are in a lower precision depends on the device and the sizes; "
     "compare() measures it"
 )
-IDLE = "nothing of it is computed in a lower precision: autocast leaves its operations alone"
 BFLOAT16_CAPABILITY = 8
 """The first generation of CUDA devices that multiplies bfloat16 in hardware (Ampere)."""
 
@@ -400,13 +374,13 @@ Steps = tuple[Step, ...]
 
 def apply_torch(model: nn.Module, workload: Workload, plan: Plan, settings: LowerPrecision) -> Any:
     """Return the copy of the model that computes so."""
-    return carry_out(model, plan)
+    return _carried_out(model, plan.steps)
 
 
 def plan_torch(workload: Workload, settings: LowerPrecision) -> Plan:
     """Choose what changes, and try it on a copy."""
-    reason = why_unchangeable(workload.model) or _why_not_lowered(workload.model, settings)
-    seen = ObservedCall() if reason else observe_call(workload)
+    reason = support.why_unchangeable(workload.model) or _why_not_lowered(workload.model, settings)
+    seen = support.ObservedCall() if reason else support.observe_call(workload)
     reason = reason or seen.error or _why_not_observed(seen, settings)
     if reason:
         return settings.skipping(reason)
@@ -414,19 +388,9 @@ def plan_torch(workload: Workload, settings: LowerPrecision) -> Plan:
     if settings.how == "layers":
         steps, skipped = find_layers(workload.model, settings, seen.called)
         attempts: list[Steps] = [steps] if steps else []
-    elif settings.how == "convert":
-        attempts, skipped = _conversions(workload.model, settings, seen)
     else:
-        device = next(workload.model.parameters(), torch.empty(0)).device
-        what = f"called inside of torch.autocast in {settings.dtype}"
-        why = "products in a lower precision take less time; the rest stays precise"
-        attempts = [(Step("", what, why, _common(settings, seen) | {"device": device.type}),)]
+        attempts, skipped = _conversions(workload.model, settings, seen)
     return _tried(workload, settings, attempts, skipped)
-
-
-def carry_out(model: nn.Module, plan: Plan) -> nn.Module:
-    """Change a model in place as a plan says, and give it, or what is now around it."""
-    return _carried_out(model, plan.steps)
 
 
 # ---------------------------------------------------------------- planning
@@ -448,20 +412,18 @@ def _why_not_lowered(model: nn.Module, settings: LowerPrecision) -> str:
         return "it holds no floats"
     if all(each.dtype == dtype for each in floats):
         return f"all of its floats are {settings.dtype} already"
-    if isinstance(model, AutocastModel):
-        return "it is called inside of torch.autocast already"
     return ""
 
 
-def _why_not_observed(seen: ObservedCall, settings: LowerPrecision) -> str:
+def _why_not_observed(seen: support.ObservedCall, settings: LowerPrecision) -> str:
     if settings.how == "layers":
         return ""
     if len(seen.output_dtypes) > 1:
         names = ", ".join(str(each).removeprefix("torch.") for each in seen.output_dtypes)
         return f"its outputs have several dtypes ({names}), which one cast could not give back"
-    if settings.how == "convert" and seen.writes_inputs:
+    if seen.writes_inputs:
         return "it writes into its inputs, and would write into copies of another dtype"
-    if settings.how == "convert" and seen.written_buffers:
+    if seen.written_buffers:
         name = seen.written_buffers[0]
         return (
             f"a call changes its buffer {name!r}; state that is carried on from call to call loses "
@@ -470,14 +432,14 @@ def _why_not_observed(seen: ObservedCall, settings: LowerPrecision) -> str:
     return ""
 
 
-def _common(settings: LowerPrecision, seen: ObservedCall) -> dict[str, Any]:
+def _common(settings: LowerPrecision, seen: support.ObservedCall) -> dict[str, Any]:
     outer = next(iter(seen.output_dtypes), None)
     given = None if outer is None else str(outer).removeprefix("torch.")
     return {"how": settings.how, "dtype": settings.dtype, "outputs": given}
 
 
 def _conversions(
-    model: nn.Module, settings: LowerPrecision, seen: ObservedCall
+    model: nn.Module, settings: LowerPrecision, seen: support.ObservedCall
 ) -> tuple[list[Steps], tuple[Skipped, ...]]:
     """Return the ways to convert a model, the most precise first.
 
@@ -506,27 +468,17 @@ def _tried(
     skipped: tuple[Skipped, ...],
 ) -> Plan:
     """Return the plan of the first attempt that works, or why the last one does not."""
-    trial = Trial(reason="no linear layer or convolution is left to compute in a lower precision")
+    trial = support.Trial(
+        reason="no linear layer or convolution is left to compute in a lower precision"
+    )
     for steps in attempts:
-        held: list[int] = []
-        trial = try_change(
-            workload, _recording(steps, held), tolerance=settings.allowed_error, limit_s=None
+        trial = support.try_change(
+            workload, partial(_carried_out, steps=steps), tolerance=settings.allowed_error
         )
-        if settings.how == "autocast" and trial.is_idle:
-            trial = Trial(reason=IDLE)
         if trial.works:
-            return _plan(workload, settings, steps, skipped, held[0], trial)
-    reason = refusal(workload.model, trial) if attempts else trial.reason
+            return _plan(workload, settings, steps, skipped, trial)
+    reason = support.refusal(workload.model, trial) if attempts else trial.reason
     return settings.skipping(reason, *skipped)
-
-
-def _recording(steps: Steps, held: list[int]) -> Callable[[nn.Module], nn.Module]:
-    def change(model: nn.Module) -> nn.Module:
-        changed = _carried_out(model, steps)
-        held.append(_held(changed))
-        return changed
-
-    return change
 
 
 def _plan(
@@ -534,41 +486,29 @@ def _plan(
     settings: LowerPrecision,
     steps: Steps,
     skipped: tuple[Skipped, ...],
-    nbytes: int,
-    trial: Trial,
+    trial: support.Trial,
 ) -> Plan:
-    not_predicted = {"speedup": NO_SPEEDUP}
-    shrinkage = None
-    if settings.how == "autocast":
-        not_predicted["shrinkage"] = "the weights are not converted"
-    else:
-        shrinkage = Gain.of_bytes(_held(workload.model), nbytes, "counted on a copy")
+    before = TorchAdapter().held_bytes(workload.model)
     return settings.planned(
         steps,
         skipped,
-        shrinkage=shrinkage,
-        not_predicted=not_predicted,
+        shrinkage=Gain.of_bytes(before, trial.held_bytes, "counted on a copy"),
+        not_predicted={"speedup": NO_SPEEDUP},
         notes=tuple(_notes(workload, settings, trial)),
     )
 
 
-def _notes(workload: Workload, settings: LowerPrecision, trial: Trial) -> Iterator[str]:
-    yield trial_note(trial)
+def _notes(workload: Workload, settings: LowerPrecision, trial: support.Trial) -> Iterator[str]:
+    yield support.trial_note(trial)
     paths = [path for path, _ in workload.model.named_modules()]
     yield from idle_patterns(settings.keep, paths, change="converted")
     device = next(workload.model.parameters(), torch.empty(0)).device
-    if settings.how == "autocast":
-        yield "the weights are cast anew at every call, which costs most for small batches"
     if device.type == "cpu" and why_slow_on_processor(settings.dtype):
         yield why_slow_on_processor(settings.dtype)
     if device.type == "cuda" and settings.dtype == "bfloat16":
         major = torch.cuda.get_device_capability(device)[0]
         if major < BFLOAT16_CAPABILITY:
             yield "this device has no units that multiply bfloat16, so that calls may take longer"
-
-
-def _held(model: nn.Module) -> int:
-    return sum(each.nbytes for each in TorchAdapter().parameters(model))
 
 
 # ---------------------------------------------------------------- carrying out
@@ -580,8 +520,6 @@ def _carried_out(model: nn.Module, steps: Steps) -> nn.Module:
     if settings["how"] == "layers":
         return _with_lower_layers(model, steps, dtype)
     outer = None if settings["outputs"] is None else getattr(torch, settings["outputs"])
-    if settings["how"] == "autocast":
-        return AutocastModel(model, dtype, outer, settings["device"])
     kept, cast = [*settings["kept"], *settings["constants"]], settings["cast"]
     names = _names(model)
     missing = [name for name in (*kept, *cast) if name not in names]

@@ -16,36 +16,11 @@ from tinytorch.core.checkpoints import read_arrays, write_arrays
 from tinytorch.core.kernels import Array
 from tinytorch.errors import CheckpointError, SettingError
 from tinytorch.models.adapter import Adapter, adapter_for, namespace_of
-from tinytorch.models.workload import Workload, check_workload
+from tinytorch.models.workload import Workload
 from tinytorch.profiling.profile import Profile
-from tinytorch.transforms.plan import Plan, Step, Transform
-from tinytorch.transforms.prune.layers import (
-    NAME,
-    Prunable,
-    check_rankable,
-    find_prunables,
-    kind_of,
-    make_plan,
-    ranks_within_outputs,
-    relative_scores,
-    share_out,
-    smallest,
-    weight_scores,
-)
+from tinytorch.transforms.plan import Plan, Step, Transform, check_choice
+from tinytorch.transforms.prune import layers
 from tinytorch.transforms.support.observing import checked_patterns, see_calibration
-
-__all__ = [
-    "Masks",
-    "Prune",
-    "check_sparsity",
-    "count_weights",
-    "main_layer",
-    "planned_weight",
-    "set_zero",
-    "sparsity_of",
-    "weights_of",
-]
-
 
 # ---------------------------------------------------------------- masks: which weights of a model
 # stay, and which are zero
@@ -78,7 +53,7 @@ class Masks:
         adapter = adapter_for(model)
         weights = adapter.named_tensors(model)
         if names is None:
-            prunables, _ = find_prunables(model)
+            prunables, _ = layers.find_prunables(model)
             chosen = [each.name for each in prunables if not each.is_left]
         else:
             chosen = list(names)
@@ -194,73 +169,70 @@ class Prune(Transform):
     def __post_init__(self) -> None:
         check_sparsity(self.sparsity)
         object.__setattr__(self, "sparsity", float(self.sparsity))  # also a number of NumPy
-        if self.scope not in SCOPES:
-            raise SettingError(f"unknown scope {self.scope!r}; there are {', '.join(SCOPES)}")
-        if self.score not in SCORES:
-            raise SettingError(f"unknown score {self.score!r}; there are {', '.join(SCORES)}")
+        check_choice("scope", self.scope, SCOPES)
+        check_choice("score", self.score, SCORES)
         object.__setattr__(self, "keep", checked_patterns(self.keep))
 
-    def plan(self, workload: Workload, profile: Profile | None = None) -> Plan:
+    def make_plan(self, workload: Workload, profile: Profile | None) -> Plan:
         """Return the plan: how many weights of which layers become zero.
 
         With score "activation", a copy of the model is called on the calibration data.
         """
-        check_workload(workload)
         if self.score == "activation" and not workload.calibration:
             raise SettingError(NO_CALIBRATION)
         adapter = adapter_for(workload.model, workload.arguments)
         # only a model that is called has to be a copy
         is_called = self.score == "activation"
         model = adapter.clone(workload.model) if is_called else workload.model
-        prunables, skipped = find_prunables(model, keep=self.keep, embeddings=self.prune_embeddings)
-        check_rankable(adapter, prunables)
+        prunables, skipped = layers.find_prunables(
+            model, keep=self.keep, embeddings=self.prune_embeddings
+        )
+        layers.check_rankable(adapter, prunables)
         if is_called:
             _observe_inputs(model, prunables, workload)
         modules = adapter.modules(model)
 
-        def share(chosen: Sequence[Prunable], count: int) -> Sequence[int]:
+        def share(chosen: Sequence[layers.Prunable], count: int) -> Sequence[int]:
             ranked = [
                 self._scores(
                     adapter.values(each.weight), main_layer(each.layers, modules), each.input_norms
                 )
                 for each in chosen
             ]
-            return share_out(ranked, count)
+            return layers.share_out(ranked, count)
 
-        return make_plan(asdict(self), prunables, skipped, share)
+        return layers.make_plan(asdict(self), prunables, skipped, share)
 
-    def apply(self, workload: Workload, plan: Plan) -> Any:
-        """Return a copy of the model in which as many weights as planned are zero."""
-        plan.check_made_by(NAME, asdict(self))
-        adapter = adapter_for(workload.model, workload.arguments)
-        twin = adapter.clone(workload.model)
-        modules, tensors = adapter.modules(twin), adapter.named_tensors(twin)
+    def change(self, model: Any, workload: Workload, plan: Plan) -> Any:
+        """Set as many weights as planned to zero."""
+        adapter = adapter_for(model, workload.arguments)
+        modules, tensors = adapter.modules(model), adapter.named_tensors(model)
         for step in plan.steps:
             weight = planned_weight(step, tensors)
             chosen = self.least_important(adapter.values(weight), step, modules)
             set_zero(adapter, weight, chosen)
-        return twin
+        return model
 
     def least_important(self, weight: Any, step: Step, modules: Mapping[str, Any]) -> Any:
         """Mark the weights, an array, that a step of a plan sets to zero."""
         layer = main_layer(step.settings.get("layers", (step.layer,)), modules)
         scores = self._scores(weight, layer, step.settings.get("input_norms"))
-        return smallest(scores, step.settings["zeros"])
+        return layers.smallest(scores, step.settings["zeros"])
 
     def _scores(self, weight: Any, layer: Any, norms: Sequence[float] | None) -> Any:
-        kind = kind_of(layer)
+        kind = layers.kind_of(layer)
         assert kind is not None
         if self.score == "magnitude":
-            return weight_scores(weight)
+            return layers.weight_scores(weight)
         if norms is None or kind.spread is None:
-            scores = weight_scores(weight)
+            scores = layers.weight_scores(weight)
         else:
             xp = namespace_of(weight)
             each_input = xp.asarray(norms, dtype=xp.float64, device=weight.device)
-            scores = weight_scores(weight, kind.spread(layer, each_input))
+            scores = layers.weight_scores(weight, kind.spread(layer, each_input))
         if self.scope == "layer":
-            return ranks_within_outputs(scores, kind.output_axis)
-        return relative_scores(scores)
+            return layers.ranks_within_outputs(scores, kind.output_axis)
+        return layers.relative_scores(scores)
 
 
 def check_sparsity(sparsity: Any) -> None:
@@ -280,7 +252,7 @@ def check_sparsity(sparsity: Any) -> None:
 
 def main_layer(paths: Sequence[str], modules: Mapping[str, Any]) -> Any:
     """Return the layer that determines how a weight is ranked: one that multiplies, if any."""
-    kinds = [(modules.get(path), kind_of(modules.get(path))) for path in paths]
+    kinds = [(modules.get(path), layers.kind_of(modules.get(path))) for path in paths]
     for path, (_, kind) in zip(paths, kinds, strict=True):
         if kind is None:
             raise SettingError(
@@ -301,11 +273,11 @@ def planned_weight(step: Step, tensors: Mapping[str, Any]) -> Any:
     return weight
 
 
-def _observe_inputs(model: Any, prunables: Sequence[Prunable], workload: Workload) -> None:
+def _observe_inputs(model: Any, prunables: Sequence[layers.Prunable], workload: Workload) -> None:
     """Measure the norm of each input of each layer over the calibration data."""
     adapter = adapter_for(model)
     modules = adapter.modules(model)
-    kinds = {path: kind_of(modules[path]) for each in prunables for path in each.layers}
+    kinds = {path: layers.kind_of(modules[path]) for each in prunables for path in each.layers}
     multiplying = {path: kind for path, kind in kinds.items() if kind and kind.spread is not None}
     squares: dict[str, Array] = {}
 

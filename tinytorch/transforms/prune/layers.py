@@ -18,26 +18,6 @@ from tinytorch.models.adapter import Adapter, adapter_for, namespace_of
 from tinytorch.transforms.plan import Plan, Skipped, Step
 from tinytorch.transforms.support.observing import idle_patterns, why_kept
 
-__all__ = [
-    "KINDS",
-    "NAME",
-    "ZERO_ALREADY",
-    "LayerKind",
-    "Prunable",
-    "ShareOut",
-    "check_rankable",
-    "find_prunables",
-    "kind_of",
-    "make_plan",
-    "ranks_within_outputs",
-    "relative_scores",
-    "share_out",
-    "smallest",
-    "spread_over_kernels",
-    "weight_scores",
-]
-
-
 # ---------------------------------------------------------------- how much each weight matters,
 # and which of them matter least: for arrays of NumPy and tensors of PyTorch, where they are
 #

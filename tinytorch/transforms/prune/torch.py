@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -10,8 +9,7 @@ import torch
 from torch import nn
 
 from tinytorch.transforms.prune.layers import LayerKind, spread_over_kernels
-
-__all__ = ["kinds"]
+from tinytorch.transforms.support.weights_torch import transposed_linear
 
 
 def _weight(layer: Any) -> torch.Tensor | None:
@@ -41,6 +39,5 @@ TRANSPOSED = LayerKind(_weight, output_axis=1, spread=lambda _, norms: norms[:, 
 
 def kinds() -> Mapping[type, LayerKind]:
     """Return the table, with what transformers adds where that is imported."""
-    source = sys.modules.get("transformers.pytorch_utils")
-    transposed = getattr(source, "Conv1D", None)
+    transposed = transposed_linear()
     return KINDS if transposed is None else {**KINDS, transposed: TRANSPOSED}

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from tinytorch.core.embeddings import PositionalEmbedding
-from tinytorch.core.kernels import Array
 from tinytorch.core.module import Module
 from tinytorch.core.tensor import Tensor
 from tinytorch.errors import ModelError, SettingError
@@ -17,10 +14,9 @@ from tinytorch.formats.affine import affine_parameters
 from tinytorch.formats.ranges import METHODS, RangeObserver, RangeStatistics, choose_range
 from tinytorch.models.adapter import adapter_for, replace_layers
 from tinytorch.models.core import own_tensors
-from tinytorch.models.workload import Batches, Workload
+from tinytorch.models.workload import Workload
 from tinytorch.profiling.profile import Profile
-from tinytorch.showing import Shown
-from tinytorch.transforms.plan import Gain, Plan, Skipped, Step, Transform, Variant, check_choice
+from tinytorch.transforms.plan import Gain, Plan, Transform, Variant, check_choice
 from tinytorch.transforms.quantize.layers import (
     CATALOG,
     MODES,
@@ -34,11 +30,15 @@ from tinytorch.transforms.quantize.layers import (
 )
 from tinytorch.transforms.quantize.sensitivity import within_error
 from tinytorch.transforms.support.observing import (
-    called_layers,
     checked_patterns,
     idle_patterns,
     see_calibration,
-    why_kept,
+)
+from tinytorch.transforms.support.weights import (
+    NOT_CALLED,
+    WeightLayer,
+    WeightLayers,
+    find_weight_layers,
 )
 
 # ---------------------------------------------------------------- Quantize: the transform that
@@ -108,6 +108,18 @@ class Quantize(Transform):
     def precision(self) -> str:
         return f"int{self.bits}"
 
+    def outlook(self, framework: str, device: str) -> float:
+        """Of PyTorch, weights become floats again at every call, and INT4 by a plain loop."""
+        if framework == "pytorch" and self.mode == "weight_only":
+            return 0.9 if self.bits == 8 else 0.1
+        return 1.1
+
+    def products_of(self, framework: str) -> frozenset[str] | None:
+        if framework != "pytorch":
+            return frozenset(each.__name__ for each, entry in CATALOG.items() if entry.multiplies)
+        by_mode = {"dynamic": {"Linear"}, "static": {"Linear", "Conv2d"}}
+        return frozenset(by_mode.get(self.mode, ()))
+
     def make_plan(self, workload: Workload, profile: Profile | None) -> Plan:
         """Find the layers that become what, and those that stay. A copy of the model is called."""
         if adapter_for(workload.model, workload.arguments).name == "pytorch":
@@ -134,24 +146,6 @@ NO_DATA = (
     "static quantization needs calibration data: give the workload `calibration`, some typical "
     "inputs from the training data; mode='dynamic' needs none"
 )
-
-
-def observe_layers(model: Any, batches: Batches) -> dict[str, RangeStatistics]:
-    """Return statistics of the inputs of all layers that can be quantized, on a copy of a model."""
-    adapter = adapter_for(model)
-    if adapter.name != "core":
-        raise SettingError(
-            f"statistics are kept for layers of tinytorch, {type(model).__name__} is of "
-            f"{adapter.name}, whose quantizers calibrate themselves"
-        )
-    twin = adapter.clone(model)
-    modules = adapter.modules(twin)
-    wanted = {
-        path: layer
-        for path, layer in modules.items()
-        if type(layer) in CATALOG and CATALOG[type(layer)].multiplies
-    }
-    return observe_inputs(twin, wanted, Workload("model", twin, (), calibration=batches))
 
 
 def observe_inputs(
@@ -190,38 +184,33 @@ NO_SPEEDUP = (
 
 def _plan_layers(workload: Workload, settings: Quantize) -> Plan:
     """Plan layer by layer. A copy of the model is called to observe its layers."""
-    adapter = adapter_for(workload.model, workload.arguments)
-    twin = adapter.clone(workload.model)
-    modules = dict(adapter.modules(twin))
-    check_not_quantized(modules)
-    candidates, skipped = _candidates(modules, settings)
-    layers = {path: each.layer for path, each in candidates.items() if not each.reason}
-    observed: Mapping[str, RangeStatistics] = {}
+    layers = find_weight_layers(
+        workload,
+        settings.keep,
+        verb="quantized",
+        kinds=CATALOG,
+        weight_of=lambda layer: CATALOG[type(layer)].weight(layer),
+    )
+    check_not_quantized(layers.modules)
+    owners: dict[int, str] = {}
+    for path, each in layers.found.items():
+        each.settings, each.why = _settings_for(each.layer, settings)
+        each.reason = each.reason or _why_not_packed(each.layer, each.settings)
+        owner = owners.setdefault(id(each.tensor), path)
+        if owner != path:
+            each.settings["shares_with"] = owner
     if settings.mode == "static":
-        observed = observe_inputs(twin, layers, workload)
-        called = set(observed)
-    elif workload.arguments:
-        called = called_layers(twin, layers, workload)
-    else:
-        called = set(layers)  # it cannot be called without inputs
-    for path, each in candidates.items():
-        if path not in called and not each.reason:
-            each.reason = "it was not called: its weight may be used in another way"
-        if each.settings["mode"] == "static" and path in observed and not each.reason:
-            each.reason = _fix_inputs(each.settings, observed[path], settings.ranges)
-    _keep_what_shares(candidates, modules)
-    _check_groups(candidates, settings)
-    steps = tuple(each.step(path) for path, each in candidates.items() if not each.reason)
-    if not isinstance(workload.model, Module) and not candidates:
-        skipped.append(Skipped("", f"no layer of tinytorch was found in {workload.name}"))
-    skipped += [Skipped(path, each.reason) for path, each in candidates.items() if each.reason]
-    gain = _shrinkage(modules, [each for each in candidates.values() if not each.reason])
+        _fix_ranges(layers, workload, settings)
+    layers.keep_what_shares()
+    _check_groups(layers.found.values(), settings)
+    for each in layers.found.values():
+        each.what = what_becomes(each.settings)
     return settings.planned(
-        steps,
-        skipped,
-        shrinkage=gain,
+        layers.steps,
+        layers.skipped,
+        shrinkage=_shrinkage(layers),
         not_predicted={"speedup": NO_SPEEDUP},
-        notes=idle_patterns(settings.keep, candidates, change="quantized"),
+        notes=idle_patterns(settings.keep, layers.found, change="quantized"),
     )
 
 
@@ -254,7 +243,12 @@ def _replace_layers(twin: Any, workload: Workload, plan: Plan) -> Any:
 
 def check_not_quantized(modules: Mapping[str, Any]) -> None:
     """Raise if a model has quantized layers already."""
-    done = [path for path, layer in modules.items() if isinstance(layer, QuantizedLayer)]
+    refuse_quantized(path for path, each in modules.items() if isinstance(each, QuantizedLayer))
+
+
+def refuse_quantized(paths: Iterable[str]) -> None:
+    """Raise if there are such layers."""
+    done = list(paths)
     if done:
         raise SettingError(
             f"the model is quantized already ({len(done)} layers, such as {done[0]!r}); quantize "
@@ -265,46 +259,11 @@ def check_not_quantized(modules: Mapping[str, Any]) -> None:
 # ---------------------------------------------------------------- layer by layer
 
 
-@dataclass
-class _Candidate:
-    layer: Module
-    settings: dict[str, Any]
-    why: str
-    reason: str = ""
-    """Why it is not quantized, if so."""
-
-    def step(self, path: str) -> Step:
-        bits, mode = self.settings["bits"], self.settings["mode"]
-        group = self.settings.get("group_size")
-        what = f"INT{bits} weight" + (f" in groups of {group}" if group else "")
-        if mode != "weight_only":
-            what += f", {mode} INT8 inputs"
-        return Step(path, what, self.why, self.settings)
-
-
-def _candidates(
-    modules: Mapping[str, Any], settings: Quantize
-) -> tuple[dict[str, _Candidate], list[Skipped]]:
-    found: dict[str, _Candidate] = {}
-    skipped: list[Skipped] = []
-    for path, layer in modules.items():
-        entry = CATALOG.get(type(layer))
-        if entry is None:
-            reason = _why_unknown(layer)
-            if reason:
-                skipped.append(Skipped(path, reason))
-            continue
-        chosen, why = _settings_for(layer, settings)
-        candidate = _Candidate(layer, chosen, why)
-        replaced = "its forward was replaced on this object by another function"
-        candidate.reason = (
-            why_kept(path, settings.keep)
-            or (replaced if "forward" in vars(layer) else "")
-            or why_not_packed(entry, layer, chosen)
-            or _why_no_gain(layer, chosen)
-        )
-        found[path] = candidate
-    return found, skipped
+def what_becomes(settings: Mapping[str, Any]) -> str:
+    """Say what a layer becomes, by the settings of its step."""
+    bits, mode, group = settings["bits"], settings["mode"], settings.get("group_size")
+    what = f"INT{bits} weight" + (f" in groups of {group}" if group else "")
+    return what if mode == "weight_only" else f"{what}, {mode} INT8 inputs"
 
 
 def _settings_for(layer: Any, settings: Quantize) -> tuple[dict[str, Any], str]:
@@ -336,9 +295,9 @@ def _settings_of_int4(layer: Any, settings: Quantize, why: str) -> tuple[dict[st
     return {"mode": "weight_only", "bits": 4, "group_size": group}, why
 
 
-def _check_groups(candidates: Mapping[str, _Candidate], settings: Quantize) -> None:
+def _check_groups(layers: Iterable[WeightLayer], settings: Quantize) -> None:
     """Raise if a size of groups was asked for that divides the inputs of no layer."""
-    linear = [each for each in candidates.values() if CATALOG[type(each.layer)].takes_int4]
+    linear = [each for each in layers if CATALOG[type(each.layer)].takes_int4]
     if settings.group_size is None or not linear:
         return
     if all(each.settings["bits"] == 8 for each in linear):
@@ -349,30 +308,29 @@ def _check_groups(candidates: Mapping[str, _Candidate], settings: Quantize) -> N
         )
 
 
-def _why_unknown(layer: Any) -> str:
-    """Return why a layer that is in no table is left alone; "" if it holds no floats itself."""
-    own = [each for _, each in own_tensors(layer) if each.data.dtype.kind == "f"]
-    if not own:
-        return ""
-    name, count = type(layer).__name__, sum(each.data.size for each in own)
-    base = next((known for known in CATALOG if isinstance(layer, known)), None)
-    if base is not None:
-        return f"a {name} is a {base.__name__} that may compute something else"
-    return f"{name} is not a layer that can be quantized; its {count:,} numbers stay in floats"
-
-
-def _why_no_gain(layer: Any, settings: Mapping[str, Any]) -> str:
+def _why_not_packed(layer: Any, settings: Mapping[str, Any]) -> str:
+    """Return why a layer cannot hold whole numbers, or would not gain by that, or ""."""
     entry = CATALOG[type(layer)]
-    weight = entry.weight(layer).data
-    if not np.isfinite(weight).all():
-        return "its weight holds NaN or infinity"
-    outputs = entry.matrix(weight).shape[1]
-    bias = getattr(layer, "bias", None)
+    reason = why_not_packed(entry, layer, settings)
+    if reason:
+        return reason
+    weight, bias = entry.weight(layer).data, getattr(layer, "bias", None)
     before = weight.nbytes + (0 if bias is None else bias.data.nbytes)
+    outputs = entry.matrix(weight).shape[1]
     after = held_bytes(entry, layer, settings) + extra_bytes(layer, settings, outputs)
-    if after >= before:
-        return f"it would take {after:,} bytes instead of {before:,}"
-    return ""
+    return f"it would take {after:,} bytes instead of {before:,}" if after >= before else ""
+
+
+def _fix_ranges(layers: WeightLayers, workload: Workload, settings: Quantize) -> None:
+    """Put calibrated ranges into the settings of the layers, or say why there are none."""
+    free = {path: each for path, each in layers.found.items() if not each.reason}
+    wanted = {path: each.layer for path, each in free.items()}
+    observed = observe_inputs(layers.modules[""], wanted, workload)
+    for path, each in free.items():
+        if path not in observed:
+            each.reason = NOT_CALLED
+        elif each.settings["mode"] == "static":
+            each.reason = _fix_inputs(each.settings, observed[path], settings.ranges)
 
 
 def _fix_inputs(settings: dict[str, Any], seen: RangeStatistics, ranges: str) -> str:
@@ -392,157 +350,28 @@ def _fix_inputs(settings: dict[str, Any], seen: RangeStatistics, ranges: str) ->
     return ""
 
 
-# ---------------------------------------------------------------- shared weights
-
-
-def _keep_what_shares(candidates: Mapping[str, _Candidate], modules: Mapping[str, Any]) -> None:
-    """Skip a layer if its weight stays in floats for another one: it would be held twice."""
-    users: dict[int, list[str]] = {}
-    for path, each in candidates.items():
-        weight = CATALOG[type(each.layer)].weight(each.layer)
-        users.setdefault(id(weight), []).append(path)
-    for path, module in modules.items():
-        if path not in candidates:
-            for _, tensor in own_tensors(module):
-                if id(tensor) in users:
-                    users[id(tensor)].append(path)
-    for paths in users.values():
-        for path in paths[1:]:
-            if path in candidates:
-                candidates[path].settings["shares_with"] = paths[0]
-        floats = [path for path in paths if path not in candidates or candidates[path].reason]
-        for path in paths:
-            if floats and path in candidates and not candidates[path].reason:
-                candidates[
-                    path
-                ].reason = f"it shares its weight with {floats[0]!r}, which stays in floats"
-
-
-def _shrinkage(modules: Mapping[str, Any], chosen: list[_Candidate]) -> Gain | None:
+def _shrinkage(layers: WeightLayers) -> Gain | None:
     """Count what is held before and after; exact, as both follow from the shapes."""
+    chosen = [each for each in layers.found.values() if not each.reason]
     if not chosen:
         return None
     replaced = {id(each.layer) for each in chosen}
-    everything = {id(t): t.data.nbytes for m in modules.values() for _, t in own_tensors(m)}
     staying = {
         id(tensor): tensor.data.nbytes
-        for module in modules.values()
+        for module in layers.modules.values()
         if id(module) not in replaced
         for _, tensor in own_tensors(module)
     }
     packed: dict[Any, int] = {}
     extra = 0
     for each in chosen:
-        entry = CATALOG[type(each.layer)]
-        weight, settings = entry.weight(each.layer), each.settings
-        outputs = entry.matrix(weight.data).shape[1]
+        entry, settings = CATALOG[type(each.layer)], each.settings
+        outputs = entry.matrix(each.weight).shape[1]
         # tables of positions are held in another way, each for itself
-        key = (id(weight), entry.is_transposed, settings["bits"])
+        key = (id(each.tensor), entry.is_transposed, settings["bits"])
         is_own = isinstance(each.layer, PositionalEmbedding)
         packed[id(each.layer) if is_own else key] = held_bytes(entry, each.layer, settings)
         extra += extra_bytes(each.layer, settings, outputs)
-    before = sum(everything.values())
+    before = layers.bytes_held
     after = sum(staying.values()) + sum(packed.values()) + extra
     return Gain.of_bytes(before, after, "counted from the shapes")
-
-
-# ---------------------------------------------------------------- calibration: what was seen of
-# the inputs of each layer, and the ranges that follow from it
-
-NAMES_SHOWN = 5
-
-
-@dataclass(frozen=True, eq=False)
-class Calibration(Mapping[str, RangeStatistics], Shown):
-    """Statistics of the inputs of layers, by their paths, from `batches` batches.
-
-    It is a mapping of them. `ranges` is how ranges are chosen unless another way is asked for.
-    """
-
-    statistics: Mapping[str, RangeStatistics]
-    batches: int
-    ranges: str = Quantize.ranges
-
-    def __post_init__(self) -> None:
-        check_choice("ranges", self.ranges, METHODS)
-
-    def __getitem__(self, layer: str) -> RangeStatistics:
-        return self.statistics[layer]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.statistics)
-
-    def __len__(self) -> int:
-        return len(self.statistics)
-
-    def range_of(self, layer: str, ranges: str | None = None) -> tuple[float, float]:
-        """Choose the range to quantize the inputs of a layer by; it contains zero."""
-        chosen = self.ranges if ranges is None else ranges
-        check_choice("ranges", chosen, METHODS)
-        seen = self._of(layer)
-        if not seen.count:
-            raise SettingError(
-                f"the inputs of layer {layer!r} were empty in all batches, so they have no range; "
-                "calibrate with batches that reach it"
-            )
-        return choose_range(seen, chosen)
-
-    def clipped_share(self, layer: str, limits: tuple[float, float]) -> float:
-        """Estimate by the histogram which share of the inputs lies outside of a range.
-
-        The range contains zero. Nothing is clipped by one that holds all that was seen.
-        """
-        low, high = limits
-        if not low <= 0 <= high:
-            raise SettingError(f"a range to quantize by contains zero, got {low:g} to {high:g}")
-        seen = self._of(layer)
-        if not seen.count or (low <= seen.low and seen.high <= high):
-            return 0.0
-        below = _others_below(seen, np.array([low, high]))
-        inside = seen.zeros + float(below[1] - below[0])
-        return min(max(1 - inside / seen.count, 0.0), 1.0)
-
-    def shape_of(self, layer: str, pieces: int) -> tuple[float, ...]:
-        """Return the shares of the inputs in equal pieces of all that was seen, and zero.
-
-        The first piece begins at the lowest input or at zero, the last ends at the highest or at
-        zero. Nothing if nothing was seen.
-        """
-        if pieces < 1:
-            raise SettingError(f"pieces={pieces}; the range has at least one")
-        seen = self._of(layer)
-        if not seen.count:
-            return ()
-        edges = np.linspace(min(seen.low, 0.0), max(seen.high, 0.0), pieces + 1)
-        below = _others_below(seen, edges)
-        below[0], below[-1] = 0, seen.count - seen.zeros
-        counts = np.diff(below)
-        counts[np.clip(np.searchsorted(edges, 0.0, "right") - 1, 0, pieces - 1)] += seen.zeros
-        return tuple((counts / seen.count).tolist())
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return everything, ready for JSON."""
-        return {
-            "batches": self.batches,
-            "ranges": self.ranges,
-            "layers": {layer: seen.to_dict() for layer, seen in self.items()},
-        }
-
-    def _of(self, layer: str) -> RangeStatistics:
-        if layer not in self.statistics:
-            names = [repr(each) for each in self.statistics]
-            more = f" and {len(names) - NAMES_SHOWN} more" if len(names) > NAMES_SHOWN else ""
-            raise SettingError(
-                f"layer {layer!r} was not calibrated; those that were: "
-                f"{', '.join(names[:NAMES_SHOWN]) or 'none'}{more}"
-            )
-        return self.statistics[layer]
-
-
-def _others_below(seen: RangeStatistics, points: Array) -> Array:
-    """Estimate how many inputs other than zero lie below each point; in bins by interpolation."""
-    counts = seen.histogram.astype(np.float64)
-    if seen.zeros:
-        counts[-seen.first_bin] -= seen.zeros  # many are exactly zero, not spread over their bin
-    edges = np.clip(seen.edges, seen.low, seen.high)
-    return np.interp(points, edges, np.concatenate([[0.0], np.cumsum(counts)]))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, Self
 
 import numpy as np
@@ -13,9 +13,9 @@ from tinytorch.core.tensor import Tensor
 from tinytorch.errors import ModelError, SettingError
 from tinytorch.formats.affine import QuantizedArray, Scheme, quantize_array
 from tinytorch.models.adapter import adapter_for
-from tinytorch.models.workload import Batches, Workload, as_batches, call_model
+from tinytorch.models.workload import Workload, as_batches, call_model
 from tinytorch.transforms.plan import Plan
-from tinytorch.transforms.quantize import Calibration, Quantize, observe_layers
+from tinytorch.transforms.quantize import Quantize
 
 # ---------------------------------------------------------------- INT8Quantizer: calibrate, then
 # quantize a model
@@ -35,7 +35,7 @@ class INT8Quantizer:
         Quantize(mode or "dynamic", **settings)  # wrong settings are told here
         self.mode = mode
         self.settings = settings
-        self.batches: Batches = ()
+        self.batches: tuple[tuple[Any, ...], ...] = ()
         self.plan: Plan | None = None
 
     def calibrate(self, samples: Any) -> Self:
@@ -53,11 +53,6 @@ class INT8Quantizer:
         mode = self.mode or ("static" if self.batches else "dynamic")
         return Quantize(mode, **self.settings)
 
-    def statistics(self, model: Any) -> Calibration:
-        """Return statistics of the inputs of each layer on the calibration data."""
-        seen = observe_layers(model, self.batches)
-        return Calibration(seen, len(self.batches), self.transform.ranges)
-
     def quantize(self, model: Any) -> Any:
         """Return a quantized copy of a model."""
         workload = workload_of(model, self.batches)
@@ -65,7 +60,7 @@ class INT8Quantizer:
         return self.transform.apply(workload, self.plan)
 
 
-def workload_of(model: Any, batches: Batches) -> Workload:
+def workload_of(model: Any, batches: Sequence[Any]) -> Workload:
     """Return a model with its calibration data as a workload; the first batch is its input."""
     inputs = batches[0] if batches else ()
     return Workload(type(model).__name__, model, inputs, calibration=batches)
@@ -110,7 +105,7 @@ def quantize_model(model: Any, calibration_data: Any = None) -> Any:
 
 def analyze_model_sizes(original: Any, quantized: Any) -> dict[str, Any]:
     """Compare the bytes that two models really hold: parameters and buffers, shared ones once."""
-    before, after = _held_bytes(original), _held_bytes(quantized)
+    before, after = (adapter_for(each).held_bytes(each) for each in (original, quantized))
     return {
         "original_bytes": before,
         "quantized_bytes": after,
@@ -166,10 +161,6 @@ class Quantizer:
     dequantize_tensor = staticmethod(dequantize_int8)
     quantize_model = staticmethod(quantize_model)
     compare_models = staticmethod(analyze_model_sizes)
-
-
-def _held_bytes(model: Any) -> int:
-    return sum(each.nbytes for each in adapter_for(model).parameters(model))
 
 
 def _outputs(model: Any, batches: Iterable[tuple[Any, ...]]) -> list[Array]:

@@ -2,33 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from tinytorch.core import operations as convolution
-from tinytorch.core import operations as products
 from tinytorch.core.kernels import Array
 from tinytorch.core.layers import Linear
 from tinytorch.core.module import Module, keeping_modes
 from tinytorch.core.optimizers import Adam
-from tinytorch.core.spatial import Conv2d, on_batch
-from tinytorch.core.tensor import Tensor, apply
+from tinytorch.core.spatial import Conv2d
+from tinytorch.core.tensor import Tensor
 from tinytorch.errors import SettingError
-from tinytorch.models.adapter import adapter_for, replace_layers
+from tinytorch.models.adapter import adapter_for
 from tinytorch.models.workload import Workload
 from tinytorch.transforms.quantize import Quantize, check_not_quantized
 from tinytorch.transforms.quantize.layers import kernel_matrix, quantize_weight
 from tinytorch.transforms.support.observing import check_loader, check_optimizer
+from tinytorch.transforms.support.training import ConstrainedOptimizer, Project
 
 # ---------------------------------------------------------------- fake quantization: layers that
 # compute in floats with the rounding of a quantized layer
 #
 # Rounding has no useful derivative: it is 0 nearly everywhere. The straight-through estimator
 # (Bengio et al., 2013) lets gradients pass as if there were no rounding, but not where values are
-# cut off.
+# cut off. For weights a constraint of the training does that.
 
 
 def straight_through(x: Tensor, rounded: Array, inside: Array | None = None) -> Tensor:
@@ -39,70 +38,35 @@ def straight_through(x: Tensor, rounded: Array, inside: Array | None = None) -> 
     return kept + Tensor(rounded - kept.data)
 
 
-class _FakeQuantized(Module):
-    """Holds a float layer, and the settings of the step that will quantize it."""
-
-    def __init__(self, layer: Any, settings: Mapping[str, Any]) -> None:
-        self.layer = layer
-        self.settings = dict(settings)
-        self.training = layer.training
-
-    def _inputs(self, x: Tensor) -> Tensor:
-        """Round inputs as the layer will: not at all, by a fixed step, or each row by its own."""
-        mode = self.settings["mode"]
-        if mode == "weight_only":
-            return x
-        if mode == "static":
-            scale = np.float32(self.settings["input_scale"])
-            zero_point = self.settings["input_zero_point"]
-            whole = np.rint(x.data / scale)
-            inside = (whole >= -128 - zero_point) & (whole <= 127 - zero_point)
-            cut = np.clip(whole, -128 - zero_point, 127 - zero_point)
-            return straight_through(x, (cut * scale).astype(x.dtype), inside)
-        axes = (-1,) if isinstance(self.layer, Linear) else (-3, -2, -1)  # a row, or an image
-        largest = np.abs(x.data).max(axis=axes, keepdims=True, initial=0)
-        step = np.where(largest > 0, largest / 127, 1).astype(x.dtype)
-        return straight_through(x, np.rint(x.data / step) * step)
-
-    def _weight(self, matrix: Array) -> Array:
-        bits, group_size = self.settings["bits"], self.settings.get("group_size")
-        return quantize_weight(matrix, bits=bits, group_size=group_size).dequantize()
+def round_inputs(layer: Any, settings: Mapping[str, Any], x: Tensor) -> Tensor:
+    """Round inputs as a step says: not at all, by a fixed step, or each row by its own."""
+    if settings["mode"] == "weight_only":
+        return x
+    if settings["mode"] == "static":
+        scale, zero_point = np.float32(settings["input_scale"]), settings["input_zero_point"]
+        whole = np.rint(x.data / scale)
+        inside = (whole >= -128 - zero_point) & (whole <= 127 - zero_point)
+        cut = np.clip(whole, -128 - zero_point, 127 - zero_point)
+        return straight_through(x, (cut * scale).astype(x.dtype), inside)
+    axes = (-1,) if isinstance(layer, Linear) else (-3, -2, -1)  # a row, or an image
+    largest = np.abs(x.data).max(axis=axes, keepdims=True, initial=0)
+    step = np.where(largest > 0, largest / 127, 1).astype(x.dtype)
+    return straight_through(x, np.rint(x.data / step) * step)
 
 
-class FakeQuantizedLinear(_FakeQuantized):
-    """A linear layer that learns to live with rounding."""
+def rounding_weights(layer: Any, settings: Mapping[str, Any]) -> Project:
+    """Return the projection of a weight to what its quantized form stands for."""
+    bits, group_size = settings["bits"], settings.get("group_size")
 
-    layer: Linear
+    def project(free: Array) -> Array:
+        matrix = kernel_matrix(free) if isinstance(layer, Conv2d) else free
+        rounded = quantize_weight(matrix, bits=bits, group_size=group_size).dequantize()
+        return rounded.T.reshape(free.shape) if isinstance(layer, Conv2d) else rounded
 
-    def forward(self, x: Tensor) -> Tensor:
-        weight = self.layer.weight
-        rounded = straight_through(weight, self._weight(weight.data))
-        inputs = (self._inputs(x), rounded)
-        bias = () if self.layer.bias is None else (self.layer.bias,)
-        return apply(products.Linear(), *inputs, *bias)
-
-
-class FakeQuantizedConv2d(_FakeQuantized):
-    """A convolution that learns to live with rounding."""
-
-    layer: Conv2d
-
-    def forward(self, x: Tensor) -> Tensor:
-        return on_batch(self, x, self.layer.in_channels, self._convolve)
-
-    def _convolve(self, x: Tensor) -> Tensor:
-        conv = self.layer
-        matrix = self._weight(kernel_matrix(conv.weight.data))
-        rounded = straight_through(conv.weight, matrix.T.reshape(conv.weight.shape))
-        operation = convolution.Conv2d(conv.stride, conv.padding, conv.dilation, conv.groups)
-        bias = () if conv.bias is None else (conv.bias,)
-        return apply(operation, self._inputs(x), rounded, *bias)
+    return project
 
 
-FAKES: dict[type[Module], type[_FakeQuantized]] = {
-    Linear: FakeQuantizedLinear,
-    Conv2d: FakeQuantizedConv2d,
-}
+TRAINED = (Linear, Conv2d)
 """The layers whose rounding is trained; tables and tied heads are rounded after it."""
 
 
@@ -143,24 +107,31 @@ def fine_tune(
     twin = adapter.clone(workload.model)
     modules = dict(adapter.modules(twin))
     check_not_quantized(modules)
-    originals: dict[int, Any] = {}
-    fakes: dict[int, Any] = {}
+    constraints: dict[int, tuple[Tensor, Project]] = {}
+    hooks = []
     for step in plan.steps:
         layer = modules[step.layer]
-        if type(layer) in FAKES:
-            fakes[id(layer)] = FAKES[type(layer)](layer, step.settings)
-            originals[id(fakes[id(layer)])] = layer
-    if not fakes:
+        if type(layer) in TRAINED:
+            weight, project = layer.weight, rounding_weights(layer, step.settings)
+            constraints.setdefault(id(weight), (weight, project))
+            hooks.append(layer.register_forward_pre_hook(_rounding_inputs(step.settings)))
+    if not constraints:
         raise SettingError(
             f"the plan for {workload.name} quantizes no linear layer and no convolution, so there "
             "is nothing to train for"
         )
-    fake_model = replace_layers(twin, fakes)
-    with keeping_modes(fake_model):
-        parameters = fake_model.parameters()
+    with keeping_modes(twin):
+        parameters = twin.parameters()
         chosen = Adam(parameters, lr=LEARNING_RATE) if optimizer is None else optimizer(parameters)
-        fake_model.train()
-        fake_model.fit(loader, loss, chosen, epochs, **settings)
-    trained = replace_layers(fake_model, originals)
-    tuned = replace(workload, model=trained)
+        moved = {id(each) for each in chosen.params}
+        rounded = [pair for key, pair in constraints.items() if key in moved]
+        twin.train()
+        twin.fit(loader, loss, ConstrainedOptimizer(chosen, rounded), epochs, **settings)
+    for hook in hooks:
+        hook.remove()
+    tuned = replace(workload, model=twin)
     return transform.apply(tuned, transform.plan(tuned))
+
+
+def _rounding_inputs(settings: Mapping[str, Any]) -> Callable[..., Tensor]:
+    return lambda layer, inputs: round_inputs(layer, settings, *inputs)

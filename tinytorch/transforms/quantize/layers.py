@@ -141,7 +141,7 @@ LARGEST_PRODUCT = 255 * 128
 
 
 class QuantizedLayer(Module):
-    """A layer that holds whole numbers in the place of a float weight. It computes no gradients."""
+    """A layer that holds whole numbers instead of a float weight. It computes no gradients."""
 
     original_bytes: int
     """What the weight and the bias took as floats."""
@@ -149,6 +149,16 @@ class QuantizedLayer(Module):
     values: Tensor
     weight_size: int
     """How many weights the values stand for: packed ones are fewer or more."""
+
+    @classmethod
+    def of(cls, *held: Any, **about: Any) -> Self:
+        """Make one of what `_fill` takes: packed weights, which other layers may hold as well."""
+        layer = cls.__new__(cls)
+        layer._fill(*held, **about)
+        return layer
+
+    def _fill(self, *held: Any, **about: Any) -> None:
+        raise NotImplementedError
 
     def memory_usage(self) -> dict[str, Any]:
         """Return the bytes of the float layer and those that are really held, and their ratio."""
@@ -324,15 +334,6 @@ class QuantizedLinear(QuantizedProduct):
         self._fill(packed, bias, mode, original_bytes=held)
         self.training = linear.training
 
-    @classmethod
-    def of(
-        cls, packed: PackedWeight, bias: Array | None, mode: str, *, original_bytes: int
-    ) -> Self:
-        """Make one of a packed weight, which other layers may hold as well."""
-        layer = cls.__new__(cls)
-        layer._fill(packed, bias, mode, original_bytes=original_bytes)
-        return layer
-
     def _fill(
         self, packed: PackedWeight, bias: Array | None, mode: str, *, original_bytes: int
     ) -> None:
@@ -407,21 +408,6 @@ class QuantizedConv2d(QuantizedProduct):
         self._fill(packed, bias, mode, geometry, original_bytes=held)
         self.training = conv.training
 
-    @classmethod
-    def of(
-        cls,
-        packed: PackedWeight,
-        bias: Array | None,
-        mode: str,
-        geometry: dict[str, Any],
-        *,
-        original_bytes: int,
-    ) -> Self:
-        """Make one of a packed weight, which other layers may hold as well."""
-        layer = cls.__new__(cls)
-        layer._fill(packed, bias, mode, geometry, original_bytes=original_bytes)
-        return layer
-
     def _fill(
         self,
         packed: PackedWeight,
@@ -481,13 +467,6 @@ class QuantizedEmbedding(QuantizedLayer):
         self._fill(pack_weight(quantize_weight(table.T)), original_bytes=table.nbytes)
         self.training = embedding.training
 
-    @classmethod
-    def of(cls, packed: PackedWeight, *, original_bytes: int) -> Self:
-        """Make one of a packed table, which the output layer may hold as well."""
-        layer = cls.__new__(cls)
-        layer._fill(packed, original_bytes=original_bytes)
-        return layer
-
     def _fill(self, packed: PackedWeight, *, original_bytes: int) -> None:
         self.embedding_dim, self.num_embeddings = packed.shape
         self.values, self.scales = packed.values, packed.scales
@@ -524,13 +503,6 @@ class QuantizedPositionalEmbedding(QuantizedLayer):
         table = embedding.weight.data
         self._fill(quantize_array(table, POSITION_SCHEME), original_bytes=table.nbytes)
         self.training = embedding.training
-
-    @classmethod
-    def of(cls, quantized: QuantizedArray, *, original_bytes: int) -> Self:
-        """Make one of a quantized table (positions, embed_dim)."""
-        layer = cls.__new__(cls)
-        layer._fill(quantized, original_bytes=original_bytes)
-        return layer
 
     def _fill(self, quantized: QuantizedArray, *, original_bytes: int) -> None:
         self.values, self.scales = Tensor(quantized.values), Tensor(quantized.scale)
@@ -599,36 +571,23 @@ class Entry:
     is_transposed: bool = False
 
 
-def _bias(layer: Any) -> Array | None:
-    return None if layer.bias is None else layer.bias.data
-
-
-def _with_inputs(layer: Any, settings: Mapping[str, Any]) -> Any:
-    """Fix the range of the inputs where the step has one."""
-    if "input_scale" in settings:
-        layer.set_input_step(settings["input_scale"], settings["input_zero_point"])
-    return layer
-
-
-def _original_bytes(layer: Any) -> int:
-    return layer.weight.data.nbytes + (0 if layer.bias is None else layer.bias.data.nbytes)
-
-
-def _linear(layer: Linear, settings: Mapping[str, Any], packed: PackedWeights) -> QuantizedLayer:
-    weight = packed.of(layer.weight, CATALOG[Linear], settings)
-    quantized = QuantizedLinear.of(
-        weight, _bias(layer), settings["mode"], original_bytes=_original_bytes(layer)
-    )
-    return _with_inputs(quantized, settings)
-
-
-def _conv2d(layer: Conv2d, settings: Mapping[str, Any], packed: PackedWeights) -> QuantizedLayer:
-    weight = packed.of(layer.weight, CATALOG[Conv2d], settings)
+def product_of(layer: Any, packed: PackedWeight, bias: Array | None, mode: str) -> QuantizedProduct:
+    """Return what a layer that multiplies becomes, with a packed weight and a bias for it."""
+    weight, own = CATALOG[type(layer)].weight(layer), getattr(layer, "bias", None)
+    held = weight.data.nbytes + (0 if own is None else own.data.nbytes)
+    if not isinstance(layer, Conv2d):
+        return QuantizedLinear.of(packed, bias, mode, original_bytes=held)
     geometry = {name: getattr(layer, name) for name in GEOMETRY}
-    quantized = QuantizedConv2d.of(
-        weight, _bias(layer), settings["mode"], geometry, original_bytes=_original_bytes(layer)
-    )
-    return _with_inputs(quantized, settings)
+    return QuantizedConv2d.of(packed, bias, mode, geometry, original_bytes=held)
+
+
+def _product(layer: Any, settings: Mapping[str, Any], packed: PackedWeights) -> QuantizedLayer:
+    entry, bias = CATALOG[type(layer)], getattr(layer, "bias", None)
+    weight = packed.of(entry.weight(layer), entry, settings)
+    made = product_of(layer, weight, None if bias is None else bias.data, settings["mode"])
+    if "input_scale" in settings:  # the step has a range of the inputs
+        made.set_input_step(settings["input_scale"], settings["input_zero_point"])
+    return made
 
 
 def _embedding(
@@ -636,13 +595,6 @@ def _embedding(
 ) -> QuantizedLayer:
     weight = packed.of(layer.weight, CATALOG[Embedding], settings)
     return QuantizedEmbedding.of(weight, original_bytes=layer.weight.data.nbytes)
-
-
-def _head(layer: TiedHead, settings: Mapping[str, Any], packed: PackedWeights) -> QuantizedLayer:
-    table = layer.embedding.weight
-    weight = packed.of(table, CATALOG[Embedding], settings)
-    head = QuantizedLinear.of(weight, None, settings["mode"], original_bytes=table.data.nbytes)
-    return _with_inputs(head, settings)
 
 
 def _positions(
@@ -656,8 +608,8 @@ def _own_weight(layer: Any) -> Tensor:
 
 
 CATALOG: dict[type[Module], Entry] = {
-    Linear: Entry(_own_weight, lambda weight: weight, _linear, takes_int4=True),
-    Conv2d: Entry(_own_weight, kernel_matrix, _conv2d),
+    Linear: Entry(_own_weight, lambda weight: weight, _product, takes_int4=True),
+    Conv2d: Entry(_own_weight, kernel_matrix, _product),
     Embedding: Entry(
         _own_weight, lambda table: table.T, _embedding, multiplies=False, is_transposed=True
     ),
@@ -665,7 +617,7 @@ CATALOG: dict[type[Module], Entry] = {
         _own_weight, lambda table: table.T, _positions, multiplies=False, is_transposed=True
     ),
     TiedHead: Entry(
-        lambda head: head.embedding.weight, lambda table: table.T, _head, is_transposed=True
+        lambda head: head.embedding.weight, lambda table: table.T, _product, is_transposed=True
     ),
 }
 """Layers by their exact class: a subclass may compute something else."""
@@ -673,10 +625,7 @@ CATALOG: dict[type[Module], Entry] = {
 
 def why_not_packed(entry: Entry, layer: Any, settings: Mapping[str, Any]) -> str:
     """Return why the weight of a layer cannot be packed so, or ""."""
-    weight = entry.weight(layer).data
-    if weight.dtype.kind != "f":
-        return f"its weight holds {weight.dtype}, no floats"
-    inputs, _ = entry.matrix(weight).shape
+    inputs, _ = entry.matrix(entry.weight(layer).data).shape
     if inputs > MOST_INPUTS:
         return f"sums over {inputs:,} inputs may not fit into 32 bits (at most {MOST_INPUTS:,})"
     if settings["bits"] == 4:

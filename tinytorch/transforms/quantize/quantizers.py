@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import logging
 import operator
 import warnings
 from collections.abc import Callable, Collection, Iterable, Iterator
@@ -26,15 +25,16 @@ from torch.ao.quantization import (
 from torch.ao.quantization.quantize_fx import convert_fx, prepare_fx
 from torch.nn import functional as F
 
-from tinytorch.errors import BackendError, SettingError, TinyTorchError
+from tinytorch.errors import BackendError, SettingError, TinyTorchError, first_line
 from tinytorch.formats.ranges import RangeObserver, choose_range
+from tinytorch.models.pytorch_compile import without_noise
 from tinytorch.models.pytorch_tensors import is_held_twice
 from tinytorch.models.workload import Workload
 from tinytorch.transforms.quantize.torch_layers import (
     QuantizedEmbedding,
     Quantizer,
     Settings,
-    run_batches,
+    run_calls,
     shape_of,
     weight_of,
     weights_of,
@@ -124,9 +124,32 @@ def _dynamic(layer: Any, settings: Settings) -> nn.Module:
 
     layer.qconfig = per_channel_dynamic_qconfig
     with packing():
-        made = getattr(layers, type(layer).__name__).from_float(layer)
+        if type(layer) is nn.Linear and layer.weight.is_meta:
+            made = _dynamic_without_numbers(layer)
+        else:
+            made = getattr(layers, type(layer).__name__).from_float(layer)
     if isinstance(made, layers.Linear) and input_bits() == 8:
         made.version = LAST_WITH_ALL_BITS
+    return made
+
+
+def _dynamic_without_numbers(layer: nn.Linear) -> nn.Module:
+    """Return a dynamic layer with room for integers, which never were floats."""
+    import torch.ao.nn.quantized.dynamic as layers
+
+    outputs, inputs = layer.weight.shape
+    weight = torch._empty_per_channel_affine_quantized(
+        (outputs, inputs),
+        scales=torch.ones(outputs, dtype=torch.float64),
+        zero_points=torch.zeros(outputs, dtype=torch.int64),
+        axis=0,
+        dtype=torch.qint8,
+    )
+    bias: Any = layer.bias
+    made: Any = layers.Linear(1, 1)
+    made.in_features, made.out_features = inputs, outputs
+    made.set_weight_bias(weight, None if bias is None else torch.zeros(outputs))
+    made.train(layer.training)
     return made
 
 
@@ -171,12 +194,13 @@ def _why_no_recurrence(layer: nn.LSTM | nn.GRU, settings: Settings) -> str:
     return "projected states are not offered" if layer.proj_size else ""
 
 
-_packed = partial(Quantizer, devices=("cpu",), dtypes=(torch.float32,))
+_packed = partial(Quantizer, devices=("cpu",), dtypes=(torch.float32,), needs_numbers=True)
 DYNAMIC_LINEAR = _packed(
     by="torch.ao.nn.quantized.dynamic.Linear",
     mode="dynamic",
     carry_out=_dynamic,
     weight_bytes=_channel_bytes,
+    needs_numbers=False,
 )
 DYNAMIC_RECURRENT = _packed(
     by="torch.ao.nn.quantized.dynamic",
@@ -256,7 +280,7 @@ def quantize_graph(
     with packing():
         prepared = prepare_fx(model, _mapping(model, layers, ranges), workload.inputs)
         _check_called_once(prepared, layers)
-        run_batches(prepared, workload.calibration, workload.keywords)
+        run_calls(prepared, workload.calibration_calls)
         converted = convert_fx(prepared)
     converted.eval()
     return converted
@@ -299,13 +323,6 @@ def folded_layers(model: nn.Module, converted: nn.Module) -> list[str]:
 # ---------------------------------------------------------------- the quantizers of torchao:
 # tensors that take the place of a weight. Imported only when needed
 
-NOISE = {
-    # Kernels for other processors and other versions of Python, which nothing here calls.
-    "torchao": "Failed to load ",
-    # What torchao tells PyTorch about its own types.
-    "torch.utils._pytree": "is an Enum subclass and is now natively supported",
-}
-"""By logger, what torchao logs at every import, and users cannot act on."""
 SCALE_BYTES, ZERO_POINT_BYTES = 4, 1
 CUDA_PADDING = (8, 1024)
 """Outputs and inputs are filled up to multiples of these for the INT4 kernel of CUDA."""
@@ -325,27 +342,8 @@ def import_torchao(module: str = "torchao.quantization") -> ModuleType:
     """Import a module of torchao, without the noise of its import."""
     if torchao_version() is None:
         raise BackendError("torchao is not installed; install it with: pip install torchao")
-    with _without_noise():
+    with without_noise():
         return importlib.import_module(module)
-
-
-@contextmanager
-def _without_noise() -> Iterator[None]:
-    """Drop exactly the messages of NOISE; everything else is logged as ever."""
-    filters = []
-    for name, words in NOISE.items():
-        logger = logging.getLogger(name)
-
-        def keep(record: logging.LogRecord, words: str = words) -> bool:
-            return words not in record.getMessage()
-
-        logger.addFilter(keep)
-        filters.append((logger, keep))
-    try:
-        yield
-    finally:
-        for logger, keep in filters:
-            logger.removeFilter(keep)
 
 
 # ---------------------------------------------------------------- what torchao is asked to do
@@ -507,6 +505,7 @@ AO_INT4_CPU = _torchao(
     weight_bytes=_int4_bytes,
     why_not=partial(_why_no_groups, sizes=(32, 64, 128), outputs=16),
     devices=("cpu",),
+    needs_numbers=True,
 )
 AO_INT4_CUDA = _torchao(
     "quantization.Int4WeightOnlyConfig",
@@ -665,8 +664,8 @@ def why_broken(quantizer: Quantizer, kind: str, device: str, dtype: torch.dtype)
         with torch.no_grad():
             quantizer.carry_out(layer.to(device, dtype), settings)(x)
     except Exception as error:  # whatever another version of a package may raise
-        first_line = (str(error).splitlines() or ["no message"])[0]
-        return f"{quantizer.by} of version {version_of(quantizer)} fails here: {first_line}"
+        said = first_line(error)
+        return f"{quantizer.by} of version {version_of(quantizer)} fails here: {said}"
     return ""
 
 

@@ -19,16 +19,15 @@ from tinytorch.core.embeddings import Embedding, PositionalEmbedding
 from tinytorch.core.kernels import Array
 from tinytorch.core.layers import Linear
 from tinytorch.core.module import Module
-from tinytorch.core.spatial import Conv2d
 from tinytorch.core.transformers import TiedHead
 from tinytorch.errors import CheckpointError, SettingError, TinyTorchError
 from tinytorch.formats.affine import QuantizedArray, Scheme
 from tinytorch.formats.weights_file import read_weights, write_weights
 from tinytorch.models.adapter import replace_layers
+from tinytorch.transforms.compressed_file import check_fits
 from tinytorch.transforms.quantize import check_not_quantized
 from tinytorch.transforms.quantize.layers import (
     CATALOG,
-    GEOMETRY,
     MODES,
     PackedWeight,
     QuantizedConv2d,
@@ -39,6 +38,7 @@ from tinytorch.transforms.quantize.layers import (
     QuantizedProduct,
     kernel_matrix,
     pack_weight,
+    product_of,
 )
 
 # ---------------------------------------------------------------- a quantized layer as it stands
@@ -148,15 +148,8 @@ class LayerReader:
         wanted = ("float32", "int32") if settings["mode"] == "static" else ("float32",)
         if has_bias and bias.dtype not in wanted:
             raise CheckpointError(f"its bias holds {bias.dtype}, not {' or '.join(wanted)}")
-        weight = CATALOG[type(layer)].weight(layer)
-        held = weight.data.nbytes + (layer.bias.data.nbytes if has_bias else 0)
         mode = settings["mode"]
-        made: QuantizedProduct
-        if isinstance(layer, Conv2d):
-            geometry = {each: getattr(layer, each) for each in GEOMETRY}
-            made = QuantizedConv2d.of(packed, bias, mode, geometry, original_bytes=held)
-        else:
-            made = QuantizedLinear.of(packed, bias, mode, original_bytes=held)
+        made = product_of(layer, packed, bias, mode)
         if mode == "static":
             self._static[name] = made
         return made
@@ -308,15 +301,7 @@ def _fill_floats(model: Module, arrays: Mapping[str, Any]) -> None:
         for tensor in vars(layer).values()
     }
     own = {name: tensor for name, tensor in model._named_tensors() if id(tensor) not in done}
-    problems = [f"unknown array {name!r}" for name in arrays if name not in own]
-    for name, tensor in own.items():
-        array = arrays.get(name)
-        if not isinstance(array, np.ndarray):
-            problems.append(f"no array {name!r}")
-        elif array.shape != tensor.shape:
-            problems.append(f"{name!r} has shape {array.shape}, the model needs {tensor.shape}")
-    if problems:
-        raise CheckpointError("; ".join(problems[:5]))
+    check_fits(arrays, own)
     for name, tensor in own.items():
         tensor.data = arrays[name].astype(tensor.dtype)
         tensor.requires_grad = False

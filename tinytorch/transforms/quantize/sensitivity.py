@@ -84,7 +84,7 @@ def measure_sensitivity(
         if on_layer is not None:
             on_layer(number, len(units), _name(unit))
         found.append(judge.of_unit(unit))
-    return Sensitivity(tuple(found), judge.of(plan.steps), batches=len(judge.batches))
+    return Sensitivity(tuple(found), judge.of(plan.steps), batches=len(judge.calls))
 
 
 def within_error(workload: Workload, transform: Any, plan: Plan) -> Plan:
@@ -164,7 +164,7 @@ def _hurts(error: float, limit: float) -> str:
 
 
 def _widened(unit: Unit, error: float, limit: float) -> Unit:
-    """Return the steps with eight bits in the place of four."""
+    """Return the steps with eight bits instead of four."""
     return tuple(
         replace(
             step,
@@ -196,10 +196,10 @@ class _Judge:
                 "how much outputs change is seen on calibration data, and there is none; give the "
                 "workload `calibration`, or inputs"
             )
-        self.batches = workload.calibration or (workload.inputs,)
+        self.calls = workload.calibration_calls or (workload.call,)
         self._workload, self._transform, self._plan = workload, transform, plan
         self.adapter: Adapter = adapter_for(workload.model, workload.arguments)
-        self._before = self._bytes(workload.model)
+        self._before = self.adapter.held_bytes(workload.model)
         self._expected = self._outputs(self.adapter.clone(workload.model))
 
     def of(self, steps: Sequence[Step]) -> LayerSensitivity:
@@ -209,7 +209,7 @@ class _Judge:
         part = replace(self._plan, steps=tuple(steps))
         model = self._transform.apply(self._workload, part)
         error, change = _difference(self._expected, self._outputs(model))
-        saved = self._before - self._bytes(model)
+        saved = self._before - self.adapter.held_bytes(model)
         return LayerSensitivity(f"{len(steps)} layers", "together", error, change, saved)
 
     def of_unit(self, unit: Unit) -> LayerSensitivity:
@@ -221,18 +221,13 @@ class _Judge:
         ratio = self._before / (self._before - final.bytes_saved)
         return Gain(ratio, ratio, ratio, 1.0, basis="bytes held, counted on a quantized copy")
 
-    def _bytes(self, model: Any) -> int:
-        return sum(each.nbytes for each in self.adapter.parameters(model))
-
     def _outputs(self, model: Any) -> list[Array]:
         self.adapter.switch_to_eval(model)
         arrays: list[Array] = []
         with self.adapter.plain_calls(model):
-            for arguments in self.batches:
-                # what inputs are given by name may also come first in a batch
-                is_like_inputs = len(arguments) <= len(self._workload.inputs)
-                keywords = self._workload.keywords if is_like_inputs else {}
-                output = call_model(model, *self.adapter.copy_inputs(arguments), **keywords)
+            for call in self.calls:
+                inputs = self.adapter.copy_inputs(call.arguments)
+                output = call_model(model, *inputs, **call.keywords)
                 arrays += [a for a in self.adapter.arrays(output) if a.dtype.kind == "f"]
         if not arrays:
             raise SettingError(

@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from tinytorch.errors import SettingError
+from tinytorch.errors import SettingError, first_line
 from tinytorch.models.pytorch import TorchAdapter
 from tinytorch.models.pytorch_tensors import packed_objects, replace_modules, why_no_module
 from tinytorch.models.workload import Workload
 from tinytorch.transforms.plan import Gain, Plan, Skipped, Step
+from tinytorch.transforms.quantize import refuse_quantized, what_becomes
 from tinytorch.transforms.quantize.quantizers import (
     AO_INT4_CPU,
     DYNAMIC_LINEAR,
@@ -37,7 +38,7 @@ from tinytorch.transforms.quantize.torch_layers import (
     as_linear,
     kind_of,
     observe_layers,
-    require_batches,
+    require_calls,
     weight_of,
     weights_of,
 )
@@ -152,9 +153,8 @@ class Candidate:
         """Return the step of a plan."""
         assert self.quantizer is not None
         made, group = self.quantizer, self.settings["group_size"]
-        what = f"INT{made.bits} weight" + (f" in groups of {group}" if made.bits == 4 else "")
-        if made.mode != "weight_only":
-            what += f", {made.mode} INT8 inputs"
+        about = {"bits": made.bits, "mode": made.mode}
+        what = what_becomes(about | ({"group_size": group} if made.bits == 4 else {}))
         weight = weight_of(self.view)
         why = f"a weight {tuple(weight.shape)} of {str(weight.dtype).removeprefix('torch.')}"
         if len(self.layers) > 1:
@@ -174,12 +174,7 @@ class Candidate:
 
 def check_not_quantized(modules: Modules) -> None:
     """Raise if a model has quantized layers already."""
-    done = [path for path, module in modules.items() if _is_quantized(module)]
-    if done:
-        raise SettingError(
-            f"the model is quantized already ({len(done)} layers, such as {done[0]!r}); quantize "
-            "the float model that it was made from"
-        )
+    refuse_quantized(path for path, module in modules.items() if _is_quantized(module))
 
 
 def _is_quantized(module: Any) -> bool:
@@ -340,17 +335,15 @@ def _observe(
     """Return which layers are called, for static quantization with what; None if unknown."""
     kinds = {path: each.kind(path) for each in candidates for path in each.paths}
     if settings.mode == "static":
-        batches = require_batches(workload.calibration)
+        calls = require_calls(workload.calibration_calls)
         measured = [path for path, kind in kinds.items() if kind in ("linear", "convolution")]
     elif workload.arguments:
-        batches, measured = (workload.inputs,), []
+        calls, measured = (workload.call,), []
     else:
         return None
     twin = TorchAdapter().clone(workload.model).eval()
     layers = {path: twin.get_submodule(path) for path in kinds}
-    return observe_layers(
-        twin, layers, batches, keywords=workload.keywords, measured=frozenset(measured)
-    )
+    return observe_layers(twin, layers, calls, measured=frozenset(measured))
 
 
 @dataclass(frozen=True)
@@ -387,13 +380,12 @@ def _try_graph(workload: Workload, settings: Quantize, chosen: list[Candidate]) 
         with torch.no_grad():
             converted(*workload.inputs, **workload.keywords)
     except Exception as error:  # tracing raises whatever the code of a model raises
-        first_line = (str(error).splitlines() or ["no message"])[0]
         note = (
-            f"the model cannot be traced ({first_line}), so each layer turns its own inputs into "
-            "integers and its outputs back into floats"
+            f"the model cannot be traced ({first_line(error)}), so each layer turns its own inputs "
+            "into integers and its outputs back into floats"
         )
         return _Graph(notes=(note,))
-    nbytes = sum(each.nbytes for each in adapter.parameters(converted))
+    nbytes = adapter.held_bytes(converted)
     note = "the copy is traced and computes as in evaluation mode"
     folded = tuple(folded_layers(workload.model, converted))
     return _Graph(layers, folded, nbytes, (note,))
@@ -405,7 +397,7 @@ def _shrinkage(
     """Count what is held before and after, from the shapes; a traced model was counted."""
     if not chosen:
         return None
-    before = sum(each.nbytes for each in adapter.parameters(model))
+    before = adapter.held_bytes(model)
     after = before if graph.nbytes is None else graph.nbytes
     for each in chosen:
         if each.paths[0] not in graph.layers:
@@ -449,7 +441,7 @@ def _carry_out(step: Step, layers: Mapping[str, nn.Module]) -> dict[nn.Module, n
     layer = as_linear(layers[main])
     if kind == "linear":
         weight_of(layer).data = weight_of(layer).data.contiguous()
-    replaced = {layers[main]: quantizer.carry_out(layer, step.settings)}
+    replaced = {layers[main]: quantizer.quantized(layer, step.settings)}
     if len(layers) == 1:
         return replaced
     shared = weight_of(replaced[layers[main]])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,7 +11,10 @@ from torch import nn
 
 from tinytorch.errors import SettingError, TinyTorchError
 from tinytorch.formats.ranges import RangeObserver, choose_range
+from tinytorch.models.inputs import ModelCall
 from tinytorch.models.pytorch import TorchAdapter, tensors_in
+from tinytorch.transforms.quantize import NO_DATA
+from tinytorch.transforms.support.weights_torch import is_transposed_linear
 
 KINDS: dict[type[nn.Module], str] = {
     nn.Linear: "linear",
@@ -26,7 +28,7 @@ KINDS: dict[type[nn.Module], str] = {
 
 def kind_of(module: nn.Module) -> str | None:
     """Name the kind of a layer: linear, convolution, embedding, recurrent; None for others."""
-    return "linear" if _is_transposed(module) else KINDS.get(type(module))
+    return "linear" if is_transposed_linear(module) else KINDS.get(type(module))
 
 
 def weights_of(module: nn.Module) -> dict[str, nn.Parameter]:
@@ -46,7 +48,7 @@ def as_linear(module: nn.Module) -> nn.Module:
     GPT-2 and its kin hold (inputs, outputs), where `Linear` and all quantizers want the transposed
     matrix. No number is copied: the weight is a view.
     """
-    if not _is_transposed(module):
+    if not is_transposed_linear(module):
         return module
     weight: torch.Tensor = module.weight  # type: ignore[assignment]
     inputs, outputs = weight.shape
@@ -54,11 +56,6 @@ def as_linear(module: nn.Module) -> nn.Module:
     linear.weight = nn.Parameter(weight.detach().T, requires_grad=False)
     linear.bias = module.bias  # type: ignore[assignment]
     return linear
-
-
-def _is_transposed(module: nn.Module) -> bool:
-    source = sys.modules.get("transformers.pytorch_utils")
-    return source is not None and type(module) is getattr(source, "Conv1D", None)
 
 
 class QuantizedEmbedding(nn.Embedding):
@@ -96,9 +93,10 @@ def _takes_all(layer: Any, settings: Settings) -> str:
 class Quantizer:
     """One quantizer, for one kind of layer.
 
-    `carry_out` gives the layer to put in the place of a float one; `weight_bytes` counts from the
+    `carry_out` gives the layer to put instead of a float one; `weight_bytes` counts from the
     shapes what then stands for its weights. `needs_ranges`: the layer must have been observed;
-    `is_symmetric`: zero is in the middle of the range of its inputs.
+    `is_symmetric`: zero is in the middle of the range of its inputs. `needs_numbers`: it cannot
+    make of a layer on the `meta` device what a file is then loaded into.
     """
 
     by: str
@@ -111,6 +109,16 @@ class Quantizer:
     dtypes: tuple[torch.dtype, ...] = (torch.float32, torch.bfloat16, torch.float16)
     needs_ranges: bool = False
     is_symmetric: bool = False
+    needs_numbers: bool = False
+
+    def quantized(self, layer: nn.Module, settings: Settings) -> nn.Module:
+        """Quantize a layer; one without numbers becomes what a file is loaded into."""
+        if self.needs_numbers and weight_of(layer).is_meta:
+            layer = layer.to_empty(device="cpu")
+            with torch.no_grad():
+                for each in layer.parameters():
+                    each.fill_(1)
+        return self.carry_out(layer, settings)
 
 
 def weight_of(layer: nn.Module) -> nn.Parameter:
@@ -125,12 +133,6 @@ def shape_of(layer: nn.Module) -> tuple[int, ...]:
 
 # ---------------------------------------------------------------- calibration of PyTorch models:
 # what comes into each layer, and what goes out, on typical data
-
-Batches = Sequence[tuple[Any, ...]]
-NO_CALIBRATION = (
-    "static quantization needs calibration data: give the workload `calibration`, some typical "
-    "inputs from the training data; mode='dynamic' needs none"
-)
 
 
 @dataclass
@@ -155,9 +157,8 @@ class Seen:
 def observe_layers(
     model: nn.Module,
     layers: Mapping[str, nn.Module],
-    batches: Batches,
+    calls: Sequence[ModelCall],
     *,
-    keywords: Mapping[str, Any],
     measured: Container[str] = (),
 ) -> dict[str, Seen]:
     """Call a copy of a model and give what its layers saw; those that are not called are absent.
@@ -169,7 +170,7 @@ def observe_layers(
     found: dict[str, Seen] = {}
     for path, layer in layers.items():
         layer.forward = _watched(path, layer.forward, found, path in measured)
-    run_batches(model, batches, keywords)
+    run_calls(model, calls)
     return found
 
 
@@ -196,21 +197,21 @@ def _array(tensor: torch.Tensor) -> Any:
     return tensor.detach().float().cpu().numpy()
 
 
-def require_batches(batches: Batches) -> Batches:
-    """Return the batches, or raise if there are none."""
-    if not batches:
-        raise SettingError(NO_CALIBRATION)
-    return batches
+def require_calls(calls: Sequence[ModelCall]) -> Sequence[ModelCall]:
+    """Return the calls on calibration data, or raise if there are none."""
+    if not calls:
+        raise SettingError(NO_DATA)
+    return calls
 
 
-def run_batches(model: nn.Module, batches: Batches, keywords: Mapping[str, Any]) -> None:
+def run_calls(model: nn.Module, calls: Sequence[ModelCall]) -> None:
     """Call a model on batches, without gradients; an error names the batch."""
     adapter = TorchAdapter()
-    for number, arguments in enumerate(batches):
-        name = f"batch {number} of {len(batches)}"
+    for number, call in enumerate(calls):
+        name = f"batch {number} of {len(calls)}"
         try:
             with torch.no_grad(), adapter.preserving(model):
-                model(*adapter.copy_inputs(arguments), **keywords)
+                model(*adapter.copy_inputs(call.arguments), **call.keywords)
         except SettingError as error:
             raise SettingError(f"{name}: {error}") from error
         except Exception as error:  # whatever a model raises for inputs that it cannot take

@@ -12,38 +12,16 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tinytorch.errors import SettingError
+from tinytorch.errors import SettingError, first_line
 from tinytorch.models.adapter import adapter_for, namespace_of
-from tinytorch.models.workload import Workload, check_workload
+from tinytorch.models.inputs import ModelCall
+from tinytorch.models.workload import Workload
 from tinytorch.profiling.profile import Profile
-from tinytorch.transforms.plan import Gain, Plan, Skipped, Step, Transform, Variant
+from tinytorch.transforms.plan import Gain, Plan, Skipped, Step, Transform, Variant, check_choice
+from tinytorch.transforms.support import observing
 from tinytorch.transforms.support.channels import Place
-from tinytorch.transforms.support.observing import (
-    check_no_cache,
-    checked_patterns,
-    see_calibration,
-)
-from tinytorch.transforms.support.trimming import Removal, joined, trim
+from tinytorch.transforms.support.trimming import Removal, joined, trim, zero_out
 from tinytorch.transforms.support.weights import count_macs, macs_note
-
-__all__ = [
-    "IMPORTANCES",
-    "NAME",
-    "ChannelGroup",
-    "Choice",
-    "RemoveChannels",
-    "carry_out",
-    "check_finite",
-    "chosen_units",
-    "input_energies",
-    "layer_of",
-    "make_plan",
-    "put_in_order",
-    "remove_units",
-    "step_of",
-    "unit_importance",
-]
-
 
 # ---------------------------------------------------------------- groups of channels that can only
 # go together with everything that belongs to them
@@ -124,6 +102,58 @@ def remove_units(model: Any, choice: Choice) -> None:
         trim(model, removal)
 
 
+LARGEST_ERROR = 1e-3
+"""Sums in another order differ by some 1e-6 per layer; channels that are missed, by far more."""
+
+
+def why_broken(
+    model: Any, calls: Iterable[ModelCall], choice: Choice, limit: float = LARGEST_ERROR
+) -> str:
+    """Remove units, and compare with weights of zero for what they feed.
+
+    A channel that was removed must do as little as one whose weights in the layers after it are
+    zero. A graph that was traced cannot promise that: it does not see sizes that are written down
+    in the code of a model, nor operations that mix channels.
+    """
+    adapter = adapter_for(model)
+    zeroed, trimmed = adapter.clone(model), adapter.clone(model)
+    removal = joined(group.removal(units, consumers_only=True) for group, units in choice)
+    if adapter.name == "pytorch":
+        from tinytorch.transforms.support.weights_torch import zero_out as zero_out_torch
+
+        zero_out_torch(zeroed, removal)
+    else:
+        zero_out(zeroed, removal)
+    remove_units(trimmed, choice)
+    for call in calls:
+        expected = observing.outputs_of(zeroed, call)
+        try:
+            found = observing.outputs_of(trimmed, call)
+        except SettingError as error:
+            said = first_line(error.__cause__ or error)
+            return f"the model does not compute without some of its channels: {said}"
+        change, reason = observing.relative_change(*_without_equal_infinities(expected, found))
+        if reason:
+            return f"{reason} without some of its channels"
+        if change > limit:
+            return "the model computes something else without some of its channels"
+    return ""
+
+
+def _without_equal_infinities(
+    expected: Sequence[Any], found: Sequence[Any]
+) -> tuple[Sequence[Any], Sequence[Any]]:
+    """Put zeros where both outputs are the same and not finite, as behind a mask."""
+    if [each.shape for each in expected] != [each.shape for each in found]:
+        return expected, found
+    pairs = [
+        (np.where(same, 0, one), np.where(same, 0, other))
+        for one, other in zip(expected, found, strict=True)
+        for same in [~np.isfinite(one) & ((one == other) | (np.isnan(one) & np.isnan(other)))]
+    ]
+    return [one for one, _ in pairs], [other for _, other in pairs]
+
+
 # ---------------------------------------------------------------- how much a channel matters: by
 # its weights, or by what it brings on calibration data
 
@@ -165,7 +195,7 @@ def input_energies(workload: Workload, groups: Iterable[ChannelGroup]) -> Energi
             raise SettingError("it holds NaN or infinity")
         energies[weights[path]] = energies.get(weights[path], 0.0) + energy
 
-    see_calibration(twin, layers, workload, see)
+    observing.see_calibration(twin, layers, workload, see)
     return energies
 
 
@@ -268,7 +298,6 @@ def check_finite(model: Any) -> None:
 
 # ---------------------------------------------------------------- the plan, and carrying it out
 
-NAME = "RemoveChannels"
 NO_SPEEDUP = (
     "fewer multiply-accumulates are not as much less time: that depends on the kernels and on what "
     "else a call does; compare() measures it"
@@ -287,19 +316,14 @@ def make_plan(
     if steps:
         adapter = adapter_for(workload.model, workload.arguments)
         twin = adapter.clone(workload.model)
-        before, held = (
-            sum(each.nbytes for each in adapter.parameters(model))
-            for model in (workload.model, twin)
-        )
+        before, held = map(adapter.held_bytes, (workload.model, twin))
         macs = count_macs(twin, workload)
         config_note = carry_out(twin, steps)
-        after = sum(each.nbytes for each in adapter.parameters(twin))
+        after = adapter.held_bytes(twin)
         gain = Gain.of_bytes(before, before + after - held, "counted on a copy")
         counted = macs_note(macs, count_macs(twin, workload))
         notes = tuple(note for note in (counted, config_note, *notes) if note)
-    return Plan(
-        NAME,
-        settings.to_dict(),
+    return settings.planned(
         steps,
         tuple(skipped),
         shrinkage=gain,
@@ -416,27 +440,23 @@ class RemoveChannels(Transform):
                 f"macs is the share of the multiply-accumulates that may remain, above 0 and at "
                 f"most 1, got {self.macs}"
             )
-        if self.importance not in IMPORTANCES:
-            raise SettingError(
-                f"unknown importance {self.importance!r}; there are {', '.join(IMPORTANCES)}"
-            )
+        check_choice("importance", self.importance, IMPORTANCES)
         try:
             is_whole = operator.index(self.round_to) >= 1
         except TypeError:
             is_whole = False
         if not is_whole:
             raise SettingError(f"round_to is a number of channels from 1 on, got {self.round_to!r}")
-        object.__setattr__(self, "keep", checked_patterns(self.keep))
+        object.__setattr__(self, "keep", observing.checked_patterns(self.keep))
 
-    def plan(self, workload: Workload, profile: Profile | None = None) -> Plan:
+    def make_plan(self, workload: Workload, profile: Profile | None) -> Plan:
         """Return the plan: which channels go, and which layers keep theirs. A copy is called."""
-        check_workload(workload)
         if not workload.arguments:
             raise SettingError(
                 f"channels are followed through a call of the model, but {workload.name} has no "
                 "inputs; give the workload one example"
             )
-        check_no_cache(adapter_for(workload.model).modules(workload.model))
+        observing.check_no_cache(adapter_for(workload.model).modules(workload.model))
         check_finite(workload.model)
         if adapter_for(workload.model, workload.arguments).name == "pytorch":
             from tinytorch.transforms.remove_channels.torch import plan_torch
@@ -446,11 +466,8 @@ class RemoveChannels(Transform):
 
         return plan_core(workload, self)
 
-    def apply(self, workload: Workload, plan: Plan) -> Any:
-        """Return a smaller copy of the model."""
-        plan.check_made_by(NAME, self.to_dict())
-        adapter = adapter_for(workload.model, workload.arguments)
-        check_no_cache(adapter.modules(workload.model))
-        twin = adapter.clone(workload.model)
-        carry_out(twin, plan.steps)
-        return twin
+    def change(self, model: Any, workload: Workload, plan: Plan) -> Any:
+        """Make a model smaller."""
+        observing.check_no_cache(adapter_for(model, workload.arguments).modules(model))
+        carry_out(model, plan.steps)
+        return model

@@ -5,37 +5,21 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
 from tinytorch.core.attention import MultiHeadAttention
-from tinytorch.core.kernels import Array
 from tinytorch.errors import TinyTorchError
-from tinytorch.models.adapter import Adapter, adapter_for, leaves, plain_arrays
+from tinytorch.models.adapter import adapter_for
 from tinytorch.models.core import named_tensors, own_tensors
-from tinytorch.models.workload import Workload, call_model
+from tinytorch.models.workload import Workload
+from tinytorch.transforms import remove_channels
 from tinytorch.transforms.plan import Plan, Skipped
-from tinytorch.transforms.remove_channels import (
-    ChannelGroup,
-    Choice,
-    RemoveChannels,
-    chosen_units,
-    layer_of,
-    make_plan,
-    put_in_order,
-    remove_units,
-    step_of,
-)
 from tinytorch.transforms.support.channels import ChannelGraph, Family, Place, trace_channels
-from tinytorch.transforms.support.observing import idle_patterns, why_kept
-from tinytorch.transforms.support.trimming import joined, zero_out
-
-__all__ = ["group_of", "plan_core", "why_broken"]
+from tinytorch.transforms.support.observing import calls_of, idle_patterns, why_kept
 
 HEADS_DIFFER = "all layers of one cache need as many heads, and some of these have to stay"
 PACKED = "the weights of a {} are packed; remove channels before that"
 
 
-def plan_core(workload: Workload, settings: RemoveChannels) -> Plan:
+def plan_core(workload: Workload, settings: remove_channels.RemoveChannels) -> Plan:
     """Follow the channels of a model through one call, and choose those that go."""
     modules = adapter_for(workload.model, workload.arguments).modules(workload.model)
     try:
@@ -43,7 +27,7 @@ def plan_core(workload: Workload, settings: RemoveChannels) -> Plan:
     except TinyTorchError as error:
         return _plan_without_graph(workload, settings, modules, error)
     groups = [group_of(family, modules) for family in graph.families]
-    put_in_order(workload, groups, settings)
+    remove_channels.put_in_order(workload, groups, settings)
     for group in groups:
         group.reason = next((why for p in group.layers if (why := why_kept(p, settings.keep))), "")
     chosen = _checked_choice(workload, groups, modules, settings)
@@ -58,15 +42,18 @@ def plan_core(workload: Workload, settings: RemoveChannels) -> Plan:
         settings.keep, [path for each in groups for path in each.layers], change="made smaller"
     )
     steps = tuple(
-        step_of(workload, group, units, settings)
+        remove_channels.step_of(workload, group, units, settings)
         for group in groups
         if (units := chosen.get(id(group)))
     )
-    return make_plan(workload, settings, steps, skipped, notes)
+    return remove_channels.make_plan(workload, settings, steps, skipped, notes)
 
 
 def _plan_without_graph(
-    workload: Workload, settings: RemoveChannels, modules: Mapping[str, Any], error: TinyTorchError
+    workload: Workload,
+    settings: remove_channels.RemoveChannels,
+    modules: Mapping[str, Any],
+    error: TinyTorchError,
 ) -> Plan:
     """Return a plan that skips a model whose layers hold packed weights."""
     packed = {path: type(each).__name__ for path, each in modules.items() if _is_packed(each)}
@@ -75,20 +62,20 @@ def _plan_without_graph(
     kinds = ", ".join(dict.fromkeys(packed.values()))
     skipped = [Skipped("", f"channels cannot be followed through {kinds}; remove them before that")]
     skipped += [Skipped(path, PACKED.format(kind)) for path, kind in packed.items()]
-    return make_plan(workload, settings, (), skipped)
+    return remove_channels.make_plan(workload, settings, (), skipped)
 
 
-def _how_much(settings: RemoveChannels) -> str:
+def _how_much(settings: remove_channels.RemoveChannels) -> str:
     return f"macs={settings.macs}" if settings.ratio is None else f"ratio={settings.ratio}"
 
 
 # ---------------------------------------------------------------- groups of channels
 
 
-def group_of(family: Family, modules: Mapping[str, Any]) -> ChannelGroup:
+def group_of(family: Family, modules: Mapping[str, Any]) -> remove_channels.ChannelGroup:
     """Return a family of channels with the layers that make them."""
     weights = [place for place in family.producers if family.rank(place) > 1]
-    layers = tuple(dict.fromkeys(map(layer_of, (*weights, *family.producers))))
+    layers = tuple(dict.fromkeys(map(remove_channels.layer_of, (*weights, *family.producers))))
     kind = "channels"
     for path in layers:
         parent, _, name = path.rpartition(".")
@@ -96,10 +83,12 @@ def group_of(family: Family, modules: Mapping[str, Any]) -> ChannelGroup:
             layers, kind = (parent, *layers), "heads"
             break
     places = {place: [unit[place] for unit in family.units] for place in family.places}
-    return ChannelGroup(layers, kind, places, family.consumers)
+    return remove_channels.ChannelGroup(layers, kind, places, family.consumers)
 
 
-def _keep_heads_alike(groups: Sequence[ChannelGroup], modules: Mapping[str, Any]) -> None:
+def _keep_heads_alike(
+    groups: Sequence[remove_channels.ChannelGroup], modules: Mapping[str, Any]
+) -> None:
     """Keep all heads of a model with a cache if one of its layers has to keep its own."""
     if not any(hasattr(module, "make_cache") for module in modules.values()):
         return
@@ -150,9 +139,9 @@ def _output_place(module: Any, places: list[Place]) -> Place:
 
 def _checked_choice(
     workload: Workload,
-    groups: list[ChannelGroup],
+    groups: list[remove_channels.ChannelGroup],
     modules: Mapping[str, Any],
-    settings: RemoveChannels,
+    settings: remove_channels.RemoveChannels,
 ) -> dict[int, list[int]]:
     """Choose units without which the model still computes what it should.
 
@@ -164,64 +153,28 @@ def _checked_choice(
     while True:
         _keep_heads_alike(groups, modules)
         rest = [each for each in groups if not each.reason]
-        chosen = chosen_units(workload, rest, settings)
+        chosen = remove_channels.chosen_units(workload, rest, settings)
         _give_reasons(workload, [(each, chosen[id(each)]) for each in rest])
         if not any(each.reason for each in rest):
             return chosen
 
 
-def _give_reasons(workload: Workload, choice: Choice) -> None:
+def _give_reasons(workload: Workload, choice: remove_channels.Choice) -> None:
     """Set the reason of groups that cannot lose these units, alone or together with others."""
     choice = [(group, units) for group, units in choice if units and len(units) < group.size]
-    if not why_broken(workload, choice):
+    calls = calls_of(workload)[:1]
+
+    def why(part: remove_channels.Choice) -> str:
+        return remove_channels.why_broken(workload.model, calls, part)
+
+    if not why(choice):
         return
     for group, units in choice:
-        group.reason = why_broken(workload, [(group, units)])
-    sound: list[tuple[ChannelGroup, Sequence[int]]] = []
+        group.reason = why([(group, units)])
+    sound: list[tuple[remove_channels.ChannelGroup, Sequence[int]]] = []
     for group, units in choice:
-        if not group.reason and why_broken(workload, [*sound, (group, units)]):
+        if not group.reason and why([*sound, (group, units)]):
             names = ", ".join(each.layers[0] for each, _ in sound)
             group.reason = f"the model does not compute without channels of it and of {names}"
         if not group.reason:
             sound.append((group, units))
-
-
-LARGEST_ERROR = 1e-3
-"""Sums in another order differ by some 1e-6 per layer; channels that are missed, by far more."""
-SMALLEST_ERROR = 1e-6
-
-
-def why_broken(workload: Workload, choice: Choice) -> str:
-    """Remove units, and compare with weights of zero for what they feed."""
-    adapter = adapter_for(workload.model, workload.arguments)
-    zeroed, trimmed = adapter.clone(workload.model), adapter.clone(workload.model)
-    zero_out(zeroed, joined(g.removal(units, consumers_only=True) for g, units in choice))
-    remove_units(trimmed, choice)
-    expected = _outputs(adapter, zeroed, workload)
-    try:
-        found = _outputs(adapter, trimmed, workload)
-    except Exception as error:  # the code of a model raises whatever it likes
-        first_line = (str(error).splitlines() or [type(error).__name__])[0]
-        return f"the model does not compute without channels of it: {first_line}"
-    if [each.shape for each in found] != [each.shape for each in expected]:
-        return "the outputs of the model have another shape without channels of it"
-    if not all(map(_are_alike, found, expected)):
-        return "the model computes something else without channels of it"
-    return ""
-
-
-def _are_alike(found: Array, expected: Array) -> bool:
-    """Return whether outputs differ by rounding alone; what is not finite must be the same."""
-    finite = np.isfinite(expected)
-    if not np.array_equal(found[~finite], expected[~finite], equal_nan=True):
-        return False
-    one, other = found[finite].astype(np.float64), expected[finite].astype(np.float64)
-    error = float(np.linalg.norm(one - other))
-    return error <= LARGEST_ERROR * float(np.linalg.norm(other)) + SMALLEST_ERROR
-
-
-def _outputs(adapter: Adapter, model: Any, workload: Workload) -> list[Array]:
-    adapter.switch_to_eval(model)
-    with adapter.plain_calls(model):
-        result = call_model(model, *workload.inputs, **workload.keywords)
-    return [array for leaf in leaves(result) for array in plain_arrays(leaf)]

@@ -20,18 +20,15 @@ from torch.nn.modules.conv import _ConvNd
 from torch.nn.modules.instancenorm import _InstanceNorm
 
 from tinytorch.errors import ModelError, first_line
+from tinytorch.models.inputs import ModelCall
 from tinytorch.models.pytorch import TorchAdapter, tensors_in, without_fast_paths
 from tinytorch.transforms.remove_channels import ChannelGroup, layer_of
 from tinytorch.transforms.support.channels import Place, Units
-from tinytorch.transforms.support.observing import Call
 from tinytorch.transforms.support.weights_torch import (
     is_depthwise,
     is_transposed_linear,
     owners_of_tensors,
 )
-
-__all__ = ["find_heads", "trace_groups"]
-
 
 OUTPUTS = "its outputs are outputs of the model"
 Indices = npt.NDArray[np.int64]
@@ -42,7 +39,7 @@ Indices = npt.NDArray[np.int64]
 
 
 def trace_groups(
-    model: nn.Module, call: Call, heads: Iterable[ChannelGroup] = ()
+    model: nn.Module, call: ModelCall, heads: Iterable[ChannelGroup] = ()
 ) -> list[ChannelGroup]:
     """Return the groups of channels of a copy of a model, which cannot be used afterwards.
 
@@ -75,7 +72,7 @@ def _makes_channels(module: Any) -> bool:
 class _Graph:
     """The nodes of torch-pruning's graph, and the way through them."""
 
-    def __init__(self, model: nn.Module, call: Call) -> None:
+    def __init__(self, model: nn.Module, call: ModelCall) -> None:
         import torch_pruning
 
         self._types = torch_pruning.ops.OPTYPE
@@ -273,7 +270,7 @@ def _has(module: Any, name: str) -> bool:
     return getattr(module, name, None) is not None
 
 
-def _outputs_with_graph(model: nn.Module, call: Call) -> list[torch.Tensor]:
+def _outputs_with_graph(model: nn.Module, call: ModelCall) -> list[torch.Tensor]:
     """Return the outputs, each behind one more operation, which identifies it in the graph."""
     output = model(*TorchAdapter().copy_inputs(call.arguments), **call.keywords)
     found = [each * 1 for each in tensors_in(output) if each.grad_fn is not None]

@@ -12,57 +12,35 @@ from torch import nn
 
 from tinytorch.errors import ModelError, SettingError
 from tinytorch.models.adapter import rebuilt
+from tinytorch.models.inputs import ModelCall
 from tinytorch.models.pytorch import TorchAdapter
 from tinytorch.models.pytorch_tensors import why_no_module
 from tinytorch.models.workload import Workload
+from tinytorch.transforms import remove_channels
 from tinytorch.transforms.plan import Plan, Skipped, Step
-from tinytorch.transforms.remove_channels import (
-    ChannelGroup,
-    chosen_units,
-    make_plan,
-    put_in_order,
-    remove_units,
-    step_of,
-)
 from tinytorch.transforms.remove_channels.groups import find_heads, trace_groups
-from tinytorch.transforms.support.observing import (
-    Call,
-    calls_of,
-    idle_patterns,
-    outputs_of,
-    relative_change,
-    watching,
-    why_kept,
-)
-from tinytorch.transforms.support.trimming import Removal, joined
+from tinytorch.transforms.support import observing
+from tinytorch.transforms.support.trimming import Removal
 from tinytorch.transforms.support.weights_torch import (
     fit_config,
     set_sizes,
     trim,
-    zero_out,
 )
 
 if TYPE_CHECKING:
     from tinytorch.transforms.remove_channels import RemoveChannels
 
-__all__ = ["config_note", "leave_broken", "plan_torch", "trim_torch"]
-
 
 # ---------------------------------------------------------------- whether a PyTorch model without
 # some channels computes what it should. Imported after torch
-#
-# A channel that was removed must do as little as one whose weights in the layers after it are zero.
-# A graph that was traced cannot promise that: it does not see sizes that are written down in the
-# code of a model, nor operations that mix channels.
 
 HALVES = (torch.float16, torch.bfloat16)
 LARGEST_ERRORS = {torch.float16: 0.05, torch.bfloat16: 0.1}
 """Sums in another order differ by about a rounding per layer; a channel that is missed, by more."""
-LARGEST_ERROR = 1e-3
 LARGEST_ERROR_TF32 = 1e-2
 
 
-def leave_broken(workload: Workload, groups: Sequence[ChannelGroup]) -> None:
+def leave_broken(workload: Workload, groups: Sequence[remove_channels.ChannelGroup]) -> None:
     """Set the reason of each group without which the model computes something else."""
     check = _Check(workload)
     several = [group for group in groups if group.size > 1]
@@ -78,12 +56,12 @@ class _Check:
 
     def __init__(self, workload: Workload) -> None:
         self._model: nn.Module = TorchAdapter().clone(workload.model)
-        self._calls = calls_of(workload)[:2]
+        self._calls = observing.calls_of(workload)[:2]
         first = next(self._model.parameters())
-        self._limit = LARGEST_ERRORS.get(first.dtype, LARGEST_ERROR)
+        self._limit = LARGEST_ERRORS.get(first.dtype, remove_channels.LARGEST_ERROR)
         if first.dtype in HALVES:
             self._widen()
-        if first.is_cuda and self._limit == LARGEST_ERROR:
+        if first.is_cuda and self._limit == remove_channels.LARGEST_ERROR:
             self._limit = LARGEST_ERROR_TF32
 
     def _widen(self) -> None:
@@ -91,12 +69,12 @@ class _Check:
         wide = TorchAdapter().clone(self._model).float()
         calls = [_widened(each) for each in self._calls]
         try:
-            outputs_of(wide, calls[0])
+            observing.outputs_of(wide, calls[0])
         except SettingError:
             return  # a dtype is written down in the code of the model
-        self._model, self._calls, self._limit = wide, calls, LARGEST_ERROR
+        self._model, self._calls, self._limit = wide, calls, remove_channels.LARGEST_ERROR
 
-    def leave_broken(self, groups: Sequence[ChannelGroup]) -> None:
+    def leave_broken(self, groups: Sequence[remove_channels.ChannelGroup]) -> None:
         """Find the groups that break the model, by halves: mostly there is none."""
         reason = self.why_broken(groups)
         if not reason:
@@ -108,30 +86,14 @@ class _Check:
         self.leave_broken(groups[:middle])
         self.leave_broken(groups[middle:])
 
-    def why_broken(self, groups: Sequence[ChannelGroup]) -> str:
+    def why_broken(self, groups: Sequence[remove_channels.ChannelGroup]) -> str:
         if not groups:
             return ""
         chosen = [(group, range(0, group.size, 2)) for group in groups]
-        zeroed = TorchAdapter().clone(self._model)
-        zero_out(zeroed, joined(g.removal(units, consumers_only=True) for g, units in chosen))
-        trimmed = TorchAdapter().clone(self._model)
-        remove_units(trimmed, chosen)
-        for call in self._calls:
-            expected = outputs_of(zeroed, call)
-            try:
-                found = outputs_of(trimmed, call)
-            except SettingError as error:
-                message = str(error.__cause__ or error).splitlines() or [type(error).__name__]
-                return f"the model does not compute without some of its channels: {message[0]}"
-            change, reason = relative_change(expected, found)
-            if reason:
-                return f"{reason} without some of its channels"
-            if change > self._limit:
-                return "the model computes something else without some of its channels"
-        return ""
+        return remove_channels.why_broken(self._model, self._calls, chosen, self._limit)
 
 
-def _widened(call: Call) -> Call:
+def _widened(call: ModelCall) -> ModelCall:
     def widen(leaf: Any) -> Any:
         is_half = isinstance(leaf, torch.Tensor) and leaf.dtype in HALVES
         return leaf.float() if is_half else leaf
@@ -169,34 +131,36 @@ def plan_torch(workload: Workload, settings: RemoveChannels) -> Plan:
     if not reason and importlib.util.find_spec("torch_pruning") is None:
         reason = NOT_INSTALLED
     if reason:
-        return make_plan(workload, settings, (), [Skipped("", reason)])
+        return remove_channels.make_plan(workload, settings, (), [Skipped("", reason)])
     called, reason = _called_layers(workload)
-    groups: list[ChannelGroup] = []
+    groups: list[remove_channels.ChannelGroup] = []
     if not reason:
         try:
             groups = _find_groups(workload, called)
         except ModelError as error:
             reason = str(error)
     if reason:
-        return make_plan(workload, settings, (), [Skipped("", reason)])
+        return remove_channels.make_plan(workload, settings, (), [Skipped("", reason)])
     for group in groups:
-        kept = (why for path in group.layers if (why := why_kept(path, settings.keep)))
+        kept = (why for path in group.layers if (why := observing.why_kept(path, settings.keep)))
         group.reason = next(kept, group.reason)
     free = [group for group in groups if not group.reason]
     leave_broken(workload, free)
     free = [group for group in free if not group.reason]
-    put_in_order(workload, free, settings)
-    chosen = chosen_units(workload, free, settings)
+    remove_channels.put_in_order(workload, free, settings)
+    chosen = remove_channels.chosen_units(workload, free, settings)
     skipped = list(_skipped(workload.model, groups, chosen, called))
     steps = tuple(
-        step_of(workload, group, units, settings) for group in free if (units := chosen[id(group)])
+        remove_channels.step_of(workload, group, units, settings)
+        for group in free
+        if (units := chosen[id(group)])
     )
     paths = [path for group in groups for path in group.layers]
-    notes = idle_patterns(settings.keep, paths, change="made smaller")
+    notes = observing.idle_patterns(settings.keep, paths, change="made smaller")
     unreached = [each.layer for each in skipped if each.reason == NOT_CALLED]
     if steps and unreached:
         notes = (*notes, FIT_UNKNOWN.format(layers=", ".join(unreached)))
-    return make_plan(workload, settings, steps, skipped, notes)
+    return remove_channels.make_plan(workload, settings, steps, skipped, notes)
 
 
 def trim_torch(
@@ -258,14 +222,14 @@ def _called_layers(workload: Workload) -> tuple[set[str], str]:
     twin: nn.Module = TorchAdapter().clone(workload.model)
     layers = _weight_layers(twin)
     first: set[str] | None = None
-    for call in calls_of(workload):
+    for call in observing.calls_of(workload):
         called: set[str] = set()
 
         def see(path: str, *_: Any, called: set[str] = called) -> None:
             called.add(path)
 
-        with watching(layers, see):
-            outputs_of(twin, call)
+        with observing.watching(layers, see):
+            observing.outputs_of(twin, call)
         if first is not None and called != first:
             layer = sorted(called ^ first)[0]
             return first, OTHER_LAYERS.format(name=call.name, layer=layer)
@@ -273,11 +237,11 @@ def _called_layers(workload: Workload) -> tuple[set[str], str]:
     return first or set(), ""
 
 
-def _find_groups(workload: Workload, called: set[str]) -> list[ChannelGroup]:
+def _find_groups(workload: Workload, called: set[str]) -> list[remove_channels.ChannelGroup]:
     """Return heads and channels in the order of the model's layers."""
     twin: nn.Module = TorchAdapter().clone(workload.model).eval()
     heads = [group for group in find_heads(twin) if called.issuperset(group.layers[1:])]
-    groups = trace_groups(twin, calls_of(workload)[0], heads)
+    groups = trace_groups(twin, observing.calls_of(workload)[0], heads)
     order = {path: number for number, (path, _) in enumerate(twin.named_modules())}
     return sorted([*heads, *groups], key=lambda group: order[group.layers[0]])
 
@@ -287,7 +251,7 @@ def _find_groups(workload: Workload, called: set[str]) -> list[ChannelGroup]:
 
 def _skipped(
     model: nn.Module,
-    groups: Iterable[ChannelGroup],
+    groups: Iterable[remove_channels.ChannelGroup],
     chosen: Mapping[int, Sequence[int]],
     called: set[str],
 ) -> Iterator[Skipped]:

@@ -13,37 +13,11 @@ import numpy as np
 from tinytorch.core.module import Module
 from tinytorch.errors import SettingError, first_line
 from tinytorch.models.adapter import Adapter, Array, adapter_for, wrapping_layers
-from tinytorch.models.workload import Workload, check_workload
+from tinytorch.models.workload import Workload
 from tinytorch.profiling.profile import Profile
 from tinytorch.transforms.plan import Plan, Skipped, Step, Transform, Variant
-from tinytorch.transforms.support.observing import (
-    calls_of,
-    check_no_cache,
-    checked_patterns,
-    idle_patterns,
-    outputs_of,
-    relative_change,
-    run_call,
-    why_kept,
-)
+from tinytorch.transforms.support import observing
 from tinytorch.transforms.support.weights import counted_shrinkage
-
-__all__ = [
-    "LayerLists",
-    "LayerSurvey",
-    "OutputChange",
-    "RemoveLayers",
-    "choose_layers",
-    "is_part",
-    "lists_of",
-    "remove_items",
-    "staying_layers",
-    "steps_of",
-    "survey_layers",
-    "why_no_stream",
-    "why_part_kept",
-]
-
 
 # ---------------------------------------------------------------- the lists of layers of a model
 
@@ -193,7 +167,7 @@ class _Seen:
 
 def survey_layers(workload: Workload, keep: tuple[str, ...]) -> LayerSurvey:
     """Find the items of lists on a copy of the model, and see them at work on one call."""
-    if not calls_of(workload):
+    if not observing.calls_of(workload):
         raise SettingError(NO_CALLS)
     adapter = adapter_for(workload.model, workload.arguments)
     twin = adapter.clone(workload.model)
@@ -247,7 +221,7 @@ def _watch(
         return call
 
     with wrapping_layers(modules, ("forward",), wrapper):
-        run_call(model, calls_of(workload)[0])
+        observing.run_call(model, observing.calls_of(workload)[0])
     return seen, last
 
 
@@ -292,12 +266,12 @@ class OutputChange:
     """Tells how much the outputs of a copy of a model change without some layers."""
 
     def __init__(self, workload: Workload) -> None:
-        calls = calls_of(workload)
+        calls = observing.calls_of(workload)
         self._adapter = adapter_for(workload.model, workload.arguments)
         self._model = self._adapter.clone(workload.model)
         self._lists = lists_of(self._adapter, self._model)
         self._calls = calls[1:] if workload.calibration and workload.arguments else calls
-        self._expected = [outputs_of(self._model, call) for call in self._calls]
+        self._expected = [observing.outputs_of(self._model, call) for call in self._calls]
         if not any(self._expected):
             raise SettingError(
                 "the model returns no floating-point numbers, so the change without a layer "
@@ -312,32 +286,29 @@ class OutputChange:
         """
         try:
             with _letting_pass({path: self._lists.items[path] for path in paths}):
-                wanted = outputs_of(self._model, self._calls[0])
+                wanted = observing.outputs_of(self._model, self._calls[0])
             put_back = self._lists.shorten(paths)
             try:
-                found = [outputs_of(self._model, call) for call in self._calls]
-                held_without = self._bytes()
+                found = [observing.outputs_of(self._model, call) for call in self._calls]
+                held_without = self._adapter.held_bytes(self._model)
             finally:
                 put_back()
         except SettingError as error:
             return math.inf, f"the model fails without it ({first_line(error.__cause__ or error)})"
-        if held_without >= self._bytes():
+        if held_without >= self._adapter.held_bytes(self._model):
             return math.inf, "others hold all of its weights: nothing would be saved"
         if not _agree(wanted, found[0]):
             return math.inf, "the model does not simply go over its list: it needs this one there"
-        change, reason = relative_change(
+        change, reason = observing.relative_change(
             [each for outputs in self._expected for each in outputs],
             [each for outputs in found for each in outputs],
         )
         return change, f"without it {reason}" if reason else ""
 
-    def _bytes(self) -> int:
-        return sum(each.nbytes for each in self._adapter.parameters(self._model))
-
 
 @contextmanager
 def _letting_pass(layers: Mapping[str, Any]) -> Iterator[None]:
-    """Make layers compute as usual, but return their input in the place of their first output."""
+    """Make layers compute as usual, but return their input instead of their first output."""
 
     def wrapper(path: str, forward: Callable[..., Any]) -> Callable[..., Any]:
         def let_pass(*inputs: Any, **settings: Any) -> Any:
@@ -356,7 +327,7 @@ def _agree(wanted: Sequence[Array], found: Sequence[Array]) -> bool:
         np.array_equal(one, other, equal_nan=True) for one, other in zip(wanted, found, strict=True)
     ):
         return True
-    return relative_change(wanted, found)[0] <= SAME
+    return observing.relative_change(wanted, found)[0] <= SAME
 
 
 # ---------------------------------------------------------------- those that are missed least
@@ -433,7 +404,7 @@ def why_no_stream(first: Any, output: Any) -> str:
 def why_part_kept(path: str, modules: Iterable[str], keep: tuple[str, ...]) -> str:
     """Return which pattern keeps a layer, or a part of it, or ""."""
     for part in modules:
-        reason = why_kept(part, keep) if is_part(part, path) else ""
+        reason = observing.why_kept(part, keep) if is_part(part, path) else ""
         if reason:
             return reason if part == path else f"{part!r} in it is {reason}"
     return ""
@@ -441,7 +412,6 @@ def why_part_kept(path: str, modules: Iterable[str], keep: tuple[str, ...]) -> s
 
 # ---------------------------------------------------------------- RemoveLayers: the transform
 
-NAME = "RemoveLayers"
 NO_SPEEDUP = "how long a layer takes depends on the machine and the inputs; compare() measures it"
 
 
@@ -467,16 +437,15 @@ class RemoveLayers(Transform):
     def __post_init__(self) -> None:
         if type(self.count) is not int or self.count < 1:
             raise SettingError(f"count is a number of layers, at least 1, got {self.count!r}")
-        object.__setattr__(self, "keep", checked_patterns(self.keep))
+        object.__setattr__(self, "keep", observing.checked_patterns(self.keep))
 
-    def plan(self, workload: Workload, profile: Profile | None = None) -> Plan:
+    def make_plan(self, workload: Workload, profile: Profile | None) -> Plan:
         """Return the plan, found by removing layers one by one from a copy of the model."""
-        check_workload(workload)
         adapter = adapter_for(workload.model, workload.arguments)
         reason = adapter.why_no_module(workload.model)
         if reason:
-            return self._as_plan(workload, LayerSurvey({}, {"": reason}), [], {})
-        check_no_cache(adapter.modules(workload.model))
+            return self.skipping(reason)
+        observing.check_no_cache(adapter.modules(workload.model))
         survey = survey_layers(workload, self.keep)
         removed: Removed = []
         alone: dict[str, float] = {}
@@ -491,14 +460,11 @@ class RemoveLayers(Transform):
             removed = choose_layers(survey, judge, alone, count=self.count)
         return self._as_plan(workload, survey, removed, alone)
 
-    def apply(self, workload: Workload, plan: Plan) -> Any:
-        """Return a copy of the model whose lists are shorter."""
-        plan.check_made_by(NAME, self.to_dict())
-        adapter = adapter_for(workload.model, workload.arguments)
-        check_no_cache(adapter.modules(workload.model))
-        twin = adapter.clone(workload.model)
-        remove_items(twin, plan.layers)
-        return twin
+    def change(self, model: Any, workload: Workload, plan: Plan) -> Any:
+        """Make the lists of a model shorter."""
+        observing.check_no_cache(adapter_for(model, workload.arguments).modules(model))
+        remove_items(model, plan.layers)
+        return model
 
     def _as_plan(
         self,
@@ -508,7 +474,7 @@ class RemoveLayers(Transform):
         alone: dict[str, float],
     ) -> Plan:
         gone = [path for path, _ in removed]
-        notes = idle_patterns(self.keep, survey.parts, change="removed")
+        notes = observing.idle_patterns(self.keep, survey.parts, change="removed")
         if len(removed) < self.count:
             notes += (_too_few(len(removed), self.count),)
         gain = None
@@ -518,9 +484,7 @@ class RemoveLayers(Transform):
             note = remove_items(smaller, gone)
             gain = counted_shrinkage(workload.model, smaller)
             notes = (note, *notes) if note else notes
-        return Plan(
-            NAME,
-            self.to_dict(),
+        return self.planned(
             steps_of(removed, alone),
             (*survey.skipped, *staying_layers(survey, alone, gone)),
             shrinkage=gain,

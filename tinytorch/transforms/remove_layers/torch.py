@@ -10,8 +10,6 @@ from torch import nn
 
 from tinytorch.transforms.support.weights_torch import fit_config
 
-__all__ = ["LISTS", "TorchLists"]
-
 LISTS = (nn.ModuleList, nn.Sequential)
 COUNTS = (
     "num_hidden_layers",

@@ -27,6 +27,7 @@ class SetThreads(TorchTransform):
 
     variants = (Variant("threads", "tune the number of threads"),)
     role, place, order = "threads", 7, 140
+    setup_s = 3.0
     risk, serves = "exact", TIME
     devices = ("cpu",)
     follows_weights = True

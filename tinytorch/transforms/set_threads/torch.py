@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import replace
 from threading import Lock, local
 from typing import Any
 
@@ -14,38 +15,25 @@ import torch
 from torch import nn
 
 from tinytorch.comparison.outputs import attention_mask_of, compare_outputs
-from tinytorch.comparison.sequential import estimate_ratio
-from tinytorch.errors import TinyTorchError
+from tinytorch.comparison.sequential import Raced, race
+from tinytorch.errors import TinyTorchError, first_line
 from tinytorch.measure.environment import thread_limit
-from tinytorch.measure.estimate import Estimate
-from tinytorch.measure.interleaving import interleave
-from tinytorch.measure.timing import WALL, gc_paused
+from tinytorch.measure.timing import WALL
 from tinytorch.models.pytorch import TorchAdapter
 from tinytorch.models.pytorch_tensors import WrappedModel, why_no_module
 from tinytorch.models.workload import Workload, call_model
 from tinytorch.transforms.plan import Gain, Plan, Step
 from tinytorch.transforms.set_threads import SetThreads
-from tinytorch.transforms.support.torch import (
-    ROUNDING,
-    first_line,
-    run_once,
-    try_change,
-    why_unlike,
-)
+from tinytorch.transforms.support.torch import ROUNDING, run_once, try_change, why_unlike
 
-TURN_S = 2e-4
-MOST_LOOPS = 200
-FEWEST_ROUNDS, MOST_ROUNDS = 9, 60
 HOPELESS = 3.0
 """A number that takes this many times as long as the fastest at first is not timed further."""
-FLOOR = 0.02
-"""A difference counts when its interval lies beyond this share."""
-ERROR = 0.05
 SETTINGS_TIMED = 200
 SAME_BYTES = "the same parameters are held"
 
-Timer = Callable[[int], float]
-"""Makes this many calls and returns the seconds of one."""
+Call = Callable[[], object]
+ThreadRace = Raced[int]
+"""Seconds per call with each number of threads; the default is the present one."""
 
 
 class ThreadedModel(WrappedModel):
@@ -108,40 +96,18 @@ def _threads(number: int) -> Iterator[None]:
         INSIDE.leave(number, before)
 
 
-@dataclass(frozen=True)
-class ThreadRace:
-    """Seconds per call with each number of threads, round by round, and who was left out why."""
-
-    present: int
-    times: dict[int, list[float]]
-    left_out: dict[int, str]
-
-    def ratio(self, number: int) -> Estimate:
-        """Return the time with a number of threads over that with the present one."""
-        alpha = ERROR / max(1, len(self.times) - 1)
-        values = np.log(np.array(self.times[number]) / np.array(self.times[self.present]))
-        return estimate_ratio(values.tolist(), alpha)
-
-    @property
-    def fastest(self) -> int:
-        """The fastest of those that are shown to beat the present number; else that one."""
-        ratios = {number: self.ratio(number) for number in self.times if number != self.present}
-        shown = {number: each.value for number, each in ratios.items() if each.high < 1 - FLOOR}
-        return min(shown, key=shown.__getitem__) if shown else self.present
-
-    @property
-    def table(self) -> tuple[str, ...]:
-        """Return for each number what was measured."""
-        lines = []
-        for number, values in sorted(self.times.items()):
-            line = f"{_counted(number)}: {float(np.median(values)) * 1e3:.3g} ms a call"
-            if number == self.present:
-                line += " (the present number)"
-            else:
-                found = self.ratio(number)
-                line += f", {found.value:.2f} times ({found.low:.2f} to {found.high:.2f})"
-            lines.append(f"{line}, n={len(values)}")
-        return (*lines, *(f"{_counted(n)}: {why}" for n, why in sorted(self.left_out.items())))
+def table_of(race: ThreadRace) -> tuple[str, ...]:
+    """Return for each number what was measured."""
+    lines = []
+    for number, values in sorted(race.times.items()):
+        line = f"{_counted(number)}: {float(np.median(values)) * 1e3:.3g} ms a call"
+        if number == race.default:
+            line += " (the present number)"
+        else:
+            found = race.ratio(number)
+            line += f", {found.value:.2f} times ({found.low:.2f} to {found.high:.2f})"
+        lines.append(f"{line}, n={len(values)}")
+    return (*lines, *(f"{_counted(n)}: {why}" for n, why in sorted(race.left_out.items())))
 
 
 def apply_torch(model: nn.Module, workload: Workload, plan: Plan, settings: SetThreads) -> Any:
@@ -167,21 +133,21 @@ def plan_torch(workload: Workload, settings: SetThreads) -> Plan:
     except Exception as error:  # a model may raise anything
         return settings.skipping(first_line(error))
     chosen = race.fastest if settings.threads is None else settings.threads
-    if chosen == race.present:
-        reason = f"no other number is shown to be faster than the present {race.present}"
-        return settings.skipping(reason, notes=race.table)
+    if chosen == race.default:
+        reason = f"no other number is conclusively faster than the present {race.default}"
+        return settings.skipping(reason, notes=table_of(race))
     if chosen not in race.times:  # it was asked for, and its outputs are not those of the model
-        return settings.skipping(race.left_out[chosen], notes=race.table)
+        return settings.skipping(race.left_out[chosen], notes=table_of(race))
     trial = try_change(workload, lambda model: ThreadedModel(model, chosen), tolerance=ROUNDING)
     if not trial.works:
-        return settings.skipping(trial.reason, notes=race.table)
+        return settings.skipping(trial.reason, notes=table_of(race))
     return _plan(settings, race, chosen)
 
 
 def _plan(settings: SetThreads, race: ThreadRace, chosen: int) -> Plan:
     ratio, rounds = race.ratio(chosen), len(race.times[chosen])
-    basis = f"measured in turns, {rounds} rounds, against {_counted(race.present)}"
-    why = f"{ratio.value:.2f} times the time with {_counted(race.present)}"
+    basis = f"measured in turns, {rounds} rounds, against {_counted(race.default)}"
+    why = f"{ratio.value:.2f} times the time with {_counted(race.default)}"
     step = Step("", f"called with {_counted(chosen)}", why, {"threads": chosen})
     cost = (
         f"setting the number and putting it back takes {setting_cost(chosen) * 1e6:.2g} us a call"
@@ -191,7 +157,7 @@ def _plan(settings: SetThreads, race: ThreadRace, chosen: int) -> Plan:
         speedup=Gain(**vars(ratio.inverse), basis=basis),
         not_predicted={"shrinkage": SAME_BYTES},
         changes_process=f"sets {_counted(chosen)} for the whole process while it is called",
-        notes=(*race.table, cost),
+        notes=(*table_of(race), cost),
     )
 
 
@@ -205,22 +171,24 @@ def race_threads(workload: Workload, numbers: Sequence[int], *, budget_s: float)
         calls, left_out = _checked(adapter, workload, model, every)
         if present not in calls:
             raise TinyTorchError(left_out[present])
-        with adapter.without_gradients(), gc_paused():
-            first = {number: min(call(1) for _ in range(2)) for number, call in calls.items()}
-            fastest = min(first.values())
-            for number, seconds in first.items():
-                if seconds > HOPELESS * fastest and number != present and len(numbers) > 1:
-                    left_out[number] = f"took {seconds / fastest:.1f} times as long at first"
-                    del calls[number]
-            times = _take_rounds(calls, first, budget_s)
-    return ThreadRace(present, times, left_out)
+        with adapter.without_gradients():
+            found = race(
+                calls,
+                default=present,
+                rng=np.random.default_rng(0),
+                budget_s=budget_s,
+                hopeless=HOPELESS,
+                kept=every if len(numbers) == 1 else (present,),
+                warmed_below_s=math.inf,  # the turn before had other threads to wake or to end
+            )
+    return replace(found, left_out={**found.left_out, **left_out})
 
 
 def _checked(
     adapter: TorchAdapter, workload: Workload, model: Any, numbers: Sequence[int]
-) -> tuple[dict[int, Timer], dict[int, str]]:
-    """Return what times each number of threads, if its outputs are those of the present one."""
-    calls: dict[int, Timer] = {}
+) -> tuple[dict[int, Call], dict[int, str]]:
+    """Return the call with each number of threads, if its outputs are those of the present one."""
+    calls: dict[int, Call] = {}
     left_out: dict[int, str] = {}
     expected = run_once(adapter, workload, adapter.clone(workload.model))
     mask = attention_mask_of(workload)
@@ -231,40 +199,15 @@ def _checked(
         if reason:
             left_out[number] = reason
         else:
-            calls[number] = _timer(adapter, workload, ThreadedModel(model, number))
+            calls[number] = _call(adapter, workload, ThreadedModel(model, number))
     return calls, left_out
 
 
-def _timer(adapter: TorchAdapter, workload: Workload, model: Any) -> Timer:
-    def seconds(loops: int) -> float:
-        inputs = adapter.copy_inputs(workload.inputs)
-        names, values = tuple(workload.keywords), tuple(workload.keywords.values())
-        keywords = dict(zip(names, adapter.copy_inputs(values), strict=True))
-
-        def call() -> object:
-            return call_model(model, *inputs, **keywords)
-
-        call()  # the turn before had another number of threads, which must be woken or ended
-        return WALL.time(call, loops) / loops
-
-    return seconds
-
-
-def _take_rounds(
-    calls: dict[int, Timer], first: dict[int, float], budget_s: float
-) -> dict[int, list[float]]:
-    """Time numbers of threads in turns, in random order; return seconds per call by round."""
-    loops = {name: min(MOST_LOOPS, max(1, round(TURN_S / first[name]))) for name in calls}
-    times: dict[int, list[float]] = {name: [] for name in calls}
-    for _, name in interleave(
-        calls,
-        rng=np.random.default_rng(0),
-        at_least=FEWEST_ROUNDS,
-        at_most=MOST_ROUNDS,
-        budget_s=budget_s,
-    ):
-        times[name].append(calls[name](loops[name]))
-    return times
+def _call(adapter: TorchAdapter, workload: Workload, model: Any) -> Call:
+    inputs = adapter.copy_inputs(workload.inputs)
+    names, values = tuple(workload.keywords), tuple(workload.keywords.values())
+    keywords = dict(zip(names, adapter.copy_inputs(values), strict=True))
+    return lambda: call_model(model, *inputs, **keywords)
 
 
 def thread_numbers() -> list[int]:

@@ -33,6 +33,7 @@ class StaticGeneration(TorchTransform):
     role, place, order = "kernels", 9, 200
     risk, serves = "exact", TIME
     made_for, made_by = "Generation", "tinytorch.perf.memoization.generation_call"
+    setup_s = 40.0
     follows_weights = is_prepared = True
 
     for_others = "its own generate(cache=...) keeps a cache"

@@ -134,11 +134,15 @@ class Generation(WrappedModel, GeneratingModel):
     def shortened_for_profile(self) -> tuple[Generation, str]:
         if self.max_new_tokens <= PROFILED_TOKENS:
             return self, ""
-        shorter = Generation(self.model, max_new_tokens=PROFILED_TOKENS, choice=self.choice)
-        return shorter.train(self.training), (
+        return self.with_new_tokens(PROFILED_TOKENS), (
             f"the profile is of {PROFILED_TOKENS} new tokens, of {self.max_new_tokens}: recording "
             "all of them would take long, and every one runs the same layers"
         )
+
+    def with_new_tokens(self, count: int) -> Generation:
+        """Return the same model as one whose call writes so many tokens."""
+        other = Generation(self.model, max_new_tokens=count, choice=self.choice)
+        return other.train(self.training)
 
     def rounding_explains(
         self,

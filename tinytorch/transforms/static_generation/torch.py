@@ -30,22 +30,13 @@ from tinytorch.models.pytorch_compile import why_it_failed
 from tinytorch.models.pytorch_tensors import WrappedModel, why_no_module
 from tinytorch.models.workload import Preparation, Workload, while_planning
 from tinytorch.transforms.plan import Plan, Step
+from tinytorch.transforms.static_generation import generation
 from tinytorch.transforms.static_generation.cache import (
     decoding_attention,
     preallocated_cache,
     why_no_cache,
 )
 from tinytorch.transforms.static_generation.decode_graph import decode_backend
-from tinytorch.transforms.static_generation.generation import (
-    Generation,
-    TokenChoice,
-    check_new_tokens,
-    explain_divergence,
-    prompts_of,
-    special_tokens,
-    unlike_settings,
-    vocabulary_size,
-)
 
 if TYPE_CHECKING:
     from tinytorch.transforms.static_generation import StaticGeneration
@@ -96,7 +87,7 @@ def _text(session: DecodeSession) -> tuple[torch.Tensor, torch.Tensor]:
     batch, length = session.settings.batch, PROMPT + STEPS
     rows = torch.arange(batch, device=session.device)[:, None]
     places = torch.arange(length, device=session.device)[None, :]
-    words = vocabulary_size(session.model)
+    words = generation.vocabulary_size(session.model)
     seen = torch.ones((batch, PROMPT), dtype=torch.bool, device=session.device)
     if session.settings.is_ragged:
         seen[::2, 0] = False
@@ -159,7 +150,7 @@ class SessionSettings:
 
     batch: int
     length: int
-    choice: TokenChoice
+    choice: generation.TokenChoice
     stops: tuple[int, ...] = ()
     pad: int = 0
     is_ragged: bool = False
@@ -431,7 +422,7 @@ class StaticGenerator(WrappedModel):
         model: Any,
         *,
         max_new_tokens: int = 20,
-        choice: TokenChoice | None = None,
+        choice: generation.TokenChoice | None = None,
         length: int | None = None,
         compile: bool = True,
         capture: bool = True,
@@ -439,10 +430,10 @@ class StaticGenerator(WrappedModel):
         reason = why_no_generator(model)
         if reason:
             raise ModelError(f"no generation with a preallocated cache: {reason}")
-        check_new_tokens(max_new_tokens)
+        generation.check_new_tokens(max_new_tokens)
         super().__init__(model)
         self.max_new_tokens = max_new_tokens
-        self.choice = choice or TokenChoice()
+        self.choice = choice or generation.TokenChoice()
         self.length = length
         self.does_compile, self.does_capture = compile, capture
         self._begin()
@@ -527,7 +518,7 @@ class StaticGenerator(WrappedModel):
     # ------------------------------------------------------------ sessions
 
     def _session(
-        self, ids: torch.Tensor, seen: torch.Tensor, new: int, choice: TokenChoice
+        self, ids: torch.Tensor, seen: torch.Tensor, new: int, choice: generation.TokenChoice
     ) -> DecodeSession:
         weights = _weights(self.model)
         if weights != self._weights:  # what was captured would read the old ones
@@ -545,15 +536,15 @@ class StaticGenerator(WrappedModel):
         return session
 
     def _settings(
-        self, ids: torch.Tensor, seen: torch.Tensor, new: int, choice: TokenChoice
+        self, ids: torch.Tensor, seen: torch.Tensor, new: int, choice: generation.TokenChoice
     ) -> SessionSettings:
         needed = ids.shape[1] + new
-        stops, pad = special_tokens(self.model)
+        stops, pad = generation.special_tokens(self.model)
         kind = ids.device.type
         return SessionSettings(
             batch=ids.shape[0],
             length=self.length or -(-needed // ROUNDED_TO) * ROUNDED_TO,
-            choice=choice if choice.do_sample else TokenChoice(),
+            choice=choice if choice.do_sample else generation.TokenChoice(),
             stops=stops,
             pad=pad,
             is_ragged=not bool(seen.all()),
@@ -571,10 +562,10 @@ class StaticGenerator(WrappedModel):
                 "the model is in training mode, in which layers such as dropout are random; call "
                 "eval() first"
             )
-        unlike = unlike_settings(self.model)
+        unlike = generation.unlike_settings(self.model)
         if unlike:
             raise ModelError(_asks_for_more(unlike))
-        check_new_tokens(new)
+        generation.check_new_tokens(new)
         _check_ids(ids, self.model)
         self._check_room(ids.shape[1], new)
         return torch.ones_like(ids, dtype=torch.bool) if mask is None else _seen(mask, ids)
@@ -596,7 +587,7 @@ def why_no_generator(model: Any) -> str:
         name = type(model).__name__
         return f"it is a {name}, whose own way of calling would be lost; give the model in it"
     reason = why_no_cache(model) or why_no_module(model)
-    unlike = {} if reason else unlike_settings(model)
+    unlike = {} if reason else generation.unlike_settings(model)
     return _asks_for_more(unlike) if unlike else reason
 
 
@@ -629,8 +620,8 @@ def _until_all_ended(tokens: torch.Tensor, prompt: int, stops: torch.Tensor) -> 
     return tokens[:, : min(tokens.shape[1], prompt + running + 1)]
 
 
-def _changed(choice: TokenChoice, drawing: dict[str, Any]) -> TokenChoice:
-    known = [each.name for each in fields(TokenChoice)]
+def _changed(choice: generation.TokenChoice, drawing: dict[str, Any]) -> generation.TokenChoice:
+    known = [each.name for each in fields(generation.TokenChoice)]
     unknown = sorted(set(drawing) - set(known))
     if unknown:
         raise SettingError(
@@ -654,7 +645,7 @@ def _check_ids(ids: Any, model: Any) -> None:
         raise BackendError(
             f'the prompts are on {ids.device}, the model is on {home}; move them with .to("{home}")'
         )
-    words = vocabulary_size(model)
+    words = generation.vocabulary_size(model)
     if bool(((ids < 0) | (ids >= words)).any()):  # a device would be lost to such an index
         raise TokenError(
             f"token ids are from 0 to {words - 1}, got {int(ids.min())} to {int(ids.max())}"
@@ -707,7 +698,7 @@ def plan_torch(workload: Workload, settings: StaticGeneration) -> Plan:
     try:
         with TorchAdapter().preserving(workload.model), time_limit(settings.limit_s, workload.name):
             copy = TorchAdapter().clone(workload.model)
-            generator = _generator(copy, settings, choice=TokenChoice())
+            generator = _generator(copy, settings, choice=generation.TokenChoice())
             found = _call(workload, generator)
             notes = tuple(_notes(workload, generator, found))
             done = dict.fromkeys(each.what for each in generator.preparations)
@@ -728,7 +719,7 @@ def plan_torch(workload: Workload, settings: StaticGeneration) -> Plan:
 
 
 def apply_torch(
-    model: Generation, workload: Workload, plan: Plan, settings: StaticGeneration
+    model: generation.Generation, workload: Workload, plan: Plan, settings: StaticGeneration
 ) -> StaticGenerator:
     """Return a generator that has generated for the workload's inputs once."""
     generator = _generator(model, settings, choice=model.choice)
@@ -740,7 +731,7 @@ def apply_torch(
 
 
 def _generator(
-    model: Generation, settings: StaticGeneration, *, choice: TokenChoice
+    model: generation.Generation, settings: StaticGeneration, *, choice: generation.TokenChoice
 ) -> StaticGenerator:
     return StaticGenerator(
         model.model,
@@ -770,11 +761,13 @@ def _notes(workload: Workload, generator: StaticGenerator, found: torch.Tensor) 
     yield f"the cache holds {generator.cache_bytes / 2**20:.3g} MiB all the time"
     yield from generator.notes
     decoder = generator.model
-    own = Generation(decoder, max_new_tokens=generator.max_new_tokens, choice=TokenChoice())
+    own = generation.Generation(
+        decoder, max_new_tokens=generator.max_new_tokens, choice=generation.TokenChoice()
+    )
     expected = _call(workload, own)
-    ids, mask = prompts_of(workload.inputs, workload.keywords)
+    ids, mask = generation.prompts_of(workload.inputs, workload.keywords)
     prompt = ids.shape[1]
-    parted = explain_divergence(decoder, expected, found, prompt, mask)
+    parted = generation.explain_divergence(decoder, expected, found, prompt, mask)
     for each in parted:
         if not each.is_rounding:
             raise ModelError(f"the tokens are not those of generate(): {each}")

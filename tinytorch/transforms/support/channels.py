@@ -14,13 +14,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from tinytorch.core import operations as activations
-from tinytorch.core import operations as convolution
-from tinytorch.core import operations as elementwise
-from tinytorch.core import operations as normalization
-from tinytorch.core import operations as products
-from tinytorch.core import operations as reductions
-from tinytorch.core import operations as shaping
+from tinytorch.core import operations
 from tinytorch.core.autograd import topological_order
 from tinytorch.core.dispatch import state
 from tinytorch.core.operations import Operation
@@ -29,22 +23,6 @@ from tinytorch.errors import ModelError
 from tinytorch.models.adapter import adapter_for, leaves
 from tinytorch.models.core import named_tensors
 from tinytorch.models.workload import Workload, call_model
-
-__all__ = [
-    "RULES",
-    "Axes",
-    "AxisLabels",
-    "ChannelGraph",
-    "Family",
-    "Labels",
-    "Place",
-    "Trace",
-    "Unit",
-    "Units",
-    "rule_for",
-    "trace_channels",
-]
-
 
 # ---------------------------------------------------------------- labels: which indices of which
 # axes stand for the same channel
@@ -188,7 +166,7 @@ def _along_axis(trace: Trace, operation: Operation, shape: Shape) -> Axes:
 
 
 def _reduce(trace: Trace, operation: Operation, shape: Shape) -> Axes:
-    assert isinstance(operation, reductions._Reduction)
+    assert isinstance(operation, operations._Reduction)
     axes, reduced = _pass(trace, operation, shape), operation.axes()
     kind = type(operation).__name__
     for axis in reduced:
@@ -227,7 +205,7 @@ def _matmul(trace: Trace, operation: Operation, shape: Shape) -> Axes:
 
 def _attention(trace: Trace, operation: Operation, shape: Shape) -> Axes:
     """Heads are channels; the width of a head and the tokens are not."""
-    assert isinstance(operation, products.Attention)
+    assert isinstance(operation, operations.Attention)
     query, key, value = (trace.axes(tensor) for tensor in operation.inputs)
     for axes in (query, key, value):
         trace.labels.freeze_all([*axes[:-3], axes[-2]], "attention is computed over all of them")
@@ -248,7 +226,7 @@ def _attention(trace: Trace, operation: Operation, shape: Shape) -> Axes:
 
 
 def _conv2d(trace: Trace, operation: Operation, shape: Shape) -> Axes:
-    assert isinstance(operation, convolution.Conv2d)
+    assert isinstance(operation, operations.Conv2d)
     x, weight, *bias = operation.inputs
     inputs, (outputs, channels, *window) = trace.axes(x), trace.axes(weight)
     labels, groups = trace.labels, operation.settings["groups"]
@@ -282,7 +260,8 @@ def _layer_norm(trace: Trace, operation: Operation, shape: Shape) -> Axes:
     axes = trace.axes(x)
     for each in parameters:
         trace.labels.tie(axes[-1], trace.axes(each)[0], FIXED)
-    trace.labels.freeze(trace.axes(parameters[0])[0], "a LayerNorm is computed over all of them")
+    reason = f"a {type(operation).__name__} is computed over all of them"
+    trace.labels.freeze(trace.axes(parameters[0])[0], reason)
     return list(axes)
 
 
@@ -433,33 +412,33 @@ def _unknown(trace: Trace, operation: Operation, shape: Shape) -> Axes:
 RULES: dict[type[Operation], Rule] = {
     **dict.fromkeys(
         (
-            elementwise.ScalarPower, elementwise.Negative, elementwise.Absolute, elementwise.Exp,
-            elementwise.Log, elementwise.Sqrt, activations.ReLU, activations.Sigmoid,
-            activations.Tanh, activations.GELU,
+            operations.ScalarPower, operations.Negative, operations.Absolute, operations.Exp,
+            operations.Log, operations.Sqrt, operations.ReLU, operations.Sigmoid,
+            operations.Tanh, operations.GELU, operations.SiLU,
         ),
         _pass,
     ),
     **dict.fromkeys(
         (
-            elementwise.Add, elementwise.Subtract, elementwise.Multiply, elementwise.Divide,
-            elementwise.Power, shaping.BroadcastTo,
+            operations.Add, operations.Subtract, operations.Multiply, operations.Divide,
+            operations.Power, operations.BroadcastTo,
         ),
         _broadcast,
     ),
-    **dict.fromkeys((activations.Softmax, activations.LogSoftmax), _along_axis),
-    **dict.fromkeys((reductions.Sum, reductions.Mean, reductions.Max), _reduce),
-    **dict.fromkeys((convolution.MaxPool2d, convolution.AvgPool2d), _pool),
-    products.Linear: _linear,
-    products.Matmul: _matmul,
-    products.Attention: _attention,
-    convolution.Conv2d: _conv2d,
-    normalization.LayerNorm: _layer_norm,
-    normalization.BatchNorm: _batch_norm,
-    shaping.Transpose: _transpose,
-    shaping.Embedding: _embedding,
-    shaping.Concatenate: _concatenate,
-    shaping.GetItem: _get_item,
-    shaping.Reshape: _reshape,
+    **dict.fromkeys((operations.Softmax, operations.LogSoftmax), _along_axis),
+    **dict.fromkeys((operations.Sum, operations.Mean, operations.Max), _reduce),
+    **dict.fromkeys((operations.MaxPool2d, operations.AvgPool2d), _pool),
+    operations.Linear: _linear,
+    operations.Matmul: _matmul,
+    operations.Attention: _attention,
+    operations.Conv2d: _conv2d,
+    **dict.fromkeys((operations.LayerNorm, operations.RMSNorm), _layer_norm),
+    operations.BatchNorm: _batch_norm,
+    operations.Transpose: _transpose,
+    operations.Embedding: _embedding,
+    operations.Concatenate: _concatenate,
+    operations.GetItem: _get_item,
+    operations.Reshape: _reshape,
 }  # fmt: skip
 """By the exact class. What is in no row lets no channel through: it is not removed."""
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from fnmatch import fnmatch
 from typing import Any
 
@@ -14,25 +13,8 @@ import numpy as np
 from tinytorch.core.kv_cache import KVCache
 from tinytorch.errors import SettingError, TinyTorchError, first_line
 from tinytorch.models.adapter import Array, adapter_for, wrapping_layers
+from tinytorch.models.inputs import ModelCall
 from tinytorch.models.workload import Workload, call_model
-
-__all__ = [
-    "Call",
-    "called_layers",
-    "calls_of",
-    "check_loader",
-    "check_no_cache",
-    "check_optimizer",
-    "checked_patterns",
-    "idle_patterns",
-    "outputs_of",
-    "relative_change",
-    "run_call",
-    "see_calibration",
-    "watching",
-    "why_kept",
-]
-
 
 See = Callable[[str, Any], None]
 SeeCall = Callable[[str, tuple[Any, ...], Any], None]
@@ -52,31 +34,14 @@ def check_no_cache(modules: Mapping[str, Any]) -> None:
 # ---------------------------------------------------------------- the calls of a workload
 
 
-@dataclass(frozen=True)
-class Call:
-    """The arguments of one call of a model, and what they are."""
-
-    arguments: tuple[Any, ...]
-    keywords: Mapping[str, Any]
-    name: str
-
-
-def calls_of(workload: Workload) -> list[Call]:
+def calls_of(workload: Workload) -> list[ModelCall]:
     """Return the call on the inputs, if there are some, and those on the calibration data."""
-    calls = [
-        # what inputs are given by name may also come first in a batch
-        Call(each, workload.keywords if len(each) <= len(workload.inputs) else {}, name)
-        for number, each in enumerate(workload.calibration)
-        if (name := f"calibration batch {number}")
-    ]
-    if workload.arguments:
-        calls.insert(0, Call(workload.inputs, workload.keywords, "the inputs"))
-    return calls
+    return [*([workload.call] if workload.arguments else []), *workload.calibration_calls]
 
 
-def run_call(model: Any, call: Call, *, fast_paths: bool = False) -> Any:
+def run_call(model: Any, call: ModelCall, *, fast_paths: bool = False) -> Any:
     """Call a copy of a model in evaluation mode, which it stays in, and return its output."""
-    adapter = adapter_for(model, call.arguments)
+    adapter = adapter_for(model, call.values)
     adapter.switch_to_eval(model)
     try:
         with adapter.plain_calls(model, fast_paths=fast_paths):
@@ -89,10 +54,10 @@ def run_call(model: Any, call: Call, *, fast_paths: bool = False) -> Any:
         raise SettingError(f"{call.name} does not fit the model: {first_line(error)}") from error
 
 
-def outputs_of(model: Any, call: Call, *, fast_paths: bool = False) -> list[Array]:
+def outputs_of(model: Any, call: ModelCall, *, fast_paths: bool = False) -> list[Array]:
     """Return the floating-point arrays of one call of a copy of a model."""
     output = run_call(model, call, fast_paths=fast_paths)
-    arrays = adapter_for(model, call.arguments).arrays(output)
+    arrays = adapter_for(model, call.values).arrays(output)
     return [each for each in arrays if each.dtype.kind == "f"]
 
 

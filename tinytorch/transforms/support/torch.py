@@ -23,31 +23,6 @@ from tinytorch.models.pytorch import TorchAdapter, tensors_in
 from tinytorch.models.pytorch_tensors import why_no_module
 from tinytorch.models.workload import Workload, call_model, preparations_of
 
-__all__ = [
-    "IN_TRAINING",
-    "ROUNDING",
-    "SEED",
-    "ObservedCall",
-    "OutputTemplate",
-    "SameWeights",
-    "Trial",
-    "UnknownArgumentError",
-    "changed_tensors",
-    "copied_arguments",
-    "first_line",
-    "kind_of_arguments",
-    "observe_call",
-    "owned",
-    "refusal",
-    "rounding_of",
-    "run_once",
-    "trial_note",
-    "try_change",
-    "why_unchangeable",
-    "why_unlike",
-]
-
-
 # ---------------------------------------------------------------- check, then time: a change is
 # tried on a copy of a model before a plan names it
 
@@ -75,6 +50,8 @@ class Trial:
     difference: OutputDifference | None = None
     seconds: float = 0.0
     nbytes: int | None = None
+    held_bytes: int = 0
+    """What parameters and buffers of the changed copy hold."""
 
     @property
     def works(self) -> bool:
@@ -98,7 +75,7 @@ def try_change(
     try:
         with adapter.preserving(workload.model), time_limit(limit_s, workload.name):
             expected = _run_often(adapter, workload)
-            seconds, nbytes, outputs = _carry_out(adapter, workload, change, len(expected))
+            seconds, nbytes, held, outputs = _carry_out(adapter, workload, change, len(expected))
     except Exception as error:  # a compiler, a device or the model may raise anything
         return Trial(reason=first_line(error))
     finally:
@@ -108,7 +85,7 @@ def try_change(
     mask = attention_mask_of(workload)
     differences = [compare_outputs(before, after, mask=mask) for before, after in pairs]
     worst = max(differences, key=lambda each: _rank(each, tolerance))
-    return Trial(why_unlike(worst, tolerance), worst, seconds, nbytes)
+    return Trial(why_unlike(worst, tolerance), worst, seconds, nbytes, held)
 
 
 def _rank(difference: OutputDifference, tolerance: float) -> tuple[bool, bool, float]:
@@ -127,8 +104,8 @@ def _run_often(adapter: TorchAdapter, workload: Workload) -> list[Outputs]:
 
 def _carry_out(
     adapter: TorchAdapter, workload: Workload, change: Change, calls: int
-) -> tuple[float, int | None, list[Outputs]]:
-    place = torch.device(adapter.device(workload.model, workload.arguments))
+) -> tuple[float, int | None, int, list[Outputs]]:
+    place = torch.device(workload.device)
     copy = adapter.clone(workload.model)
     before = _allocated(place)
     started = perf_counter()
@@ -138,7 +115,7 @@ def _carry_out(
     outputs += _run(adapter, workload, changed, calls - 1)
     after = _allocated(place)
     nbytes = None if before is None or after is None else after - before
-    return seconds, nbytes, outputs
+    return seconds, nbytes, adapter.held_bytes(changed), outputs
 
 
 def _run(adapter: TorchAdapter, workload: Workload, model: Any, calls: int) -> list[Outputs]:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from numbers import Integral
-from typing import Any, ClassVar, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -22,18 +22,6 @@ from tinytorch.transforms.distillation import KnowledgeDistillation
 from tinytorch.transforms.plan import Plan, Step, Transform
 from tinytorch.transforms.prune import Masks, Prune, planned_weight, set_zero
 from tinytorch.transforms.support.observing import check_loader, check_optimizer
-
-__all__ = [
-    "ConstrainedOptimizer",
-    "CubicSchedule",
-    "LinearSchedule",
-    "OneShotSchedule",
-    "Project",
-    "SparsitySchedule",
-    "fine_tune",
-    "keeping_zeros",
-]
-
 
 # ---------------------------------------------------------------- training under constraints:
 # weights that stay zero, that lie on a grid, or anything alike
@@ -204,18 +192,21 @@ class SparsitySchedule(Protocol):
 
 
 @dataclass(frozen=True)
-class _Ramp:
-    """Stay at `start` for `warmup` steps, then rise to the target, which `steps` steps reach.
+class CubicSchedule:
+    """Prune fast while there is much to prune, then ever more slowly (Zhu and Gupta, 2017).
 
-    The sparsity changes every `every` steps, so that the model can recover in between.
+    The sparsity stays at `start` for `warmup` steps, then rises to the target, which `steps` steps
+    reach. It changes every `every` steps, so that the model can recover in between.
+
+    >>> schedule = CubicSchedule(steps=100)
+    >>> [round(schedule(step, 0.8), 3) for step in (0, 10, 50, 90, 100)]
+    [0.0, 0.217, 0.7, 0.799, 0.8]
     """
 
     steps: int
     start: float = 0.0
     warmup: int = 0
     every: int = 10
-
-    power: ClassVar[int] = 1
 
     def __post_init__(self) -> None:
         if self.steps < 1:
@@ -232,43 +223,7 @@ class _Ramp:
             return target
         since = max(0, step - self.warmup)
         done = (since - since % self.every) / (self.steps - self.warmup)
-        return self.start + (target - self.start) * (1 - (1 - done) ** self.power)
-
-
-class CubicSchedule(_Ramp):
-    """Prune fast while there is much to prune, then ever more slowly (Zhu and Gupta, 2017).
-
-    >>> schedule = CubicSchedule(steps=100)
-    >>> [round(schedule(step, 0.8), 3) for step in (0, 10, 50, 90, 100)]
-    [0.0, 0.217, 0.7, 0.799, 0.8]
-    """
-
-    power = 3
-
-
-class LinearSchedule(_Ramp):
-    """Prune as many weights each time.
-
-    >>> schedule = LinearSchedule(steps=100, warmup=20, every=40)
-    >>> [round(schedule(step, 0.8), 3) for step in (0, 59, 60, 99, 100)]
-    [0.0, 0.0, 0.4, 0.4, 0.8]
-    """
-
-    power = 1
-
-
-@dataclass(frozen=True)
-class OneShotSchedule:
-    """Prune everything at once, after `at` steps."""
-
-    at: int = 0
-
-    def __post_init__(self) -> None:
-        if self.at < 0:
-            raise SettingError(f"at must be at least 0, got {self.at}")
-
-    def __call__(self, step: int, target: float) -> float:
-        return target if step >= self.at else 0.0
+        return self.start + (target - self.start) * (1 - (1 - done) ** 3)
 
 
 # ---------------------------------------------------------------- fine-tuning: compress a copy of
@@ -348,9 +303,9 @@ def fine_tune(
 
 def _default_optimizer(adapter: Adapter) -> Callable[[list[Any]], Any]:
     if adapter.name == "pytorch":
-        from tinytorch.transforms.support.training_torch import TorchAdam
+        from tinytorch.transforms.support.training_torch import adam
 
-        return partial(TorchAdam, lr=LEARNING_RATE)
+        return partial(adam, lr=LEARNING_RATE)
     return partial(Adam, lr=LEARNING_RATE)
 
 

@@ -3,28 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 from torch import nn
-from torch.optim import Adam as TorchAdam
 
 from tinytorch.core.files import ProgressLine
-from tinytorch.core.training import Epoch, History
+from tinytorch.core.module import keeping_modes
+from tinytorch.core.training import Epoch, History, checked_pair
 from tinytorch.errors import DivergenceError, SettingError
 
-__all__ = [
-    "TorchAdam",
-    "call_with",
-    "fine_tune_torch",
-    "keeping_modes",
-    "logits_in",
-    "train",
-]
-
 Loss = Callable[[Any, Any], torch.Tensor]
+adam = torch.optim.Adam
 
 
 def train(
@@ -87,7 +78,7 @@ def _step(
 ) -> float:
     """Take one step on one batch and return its loss."""
     optimizer.zero_grad()
-    found = loss(*_pair(batch))
+    found = loss(*checked_pair(batch))
     value = float(found.detach())
     if not math.isfinite(value):
         raise DivergenceError(
@@ -105,18 +96,10 @@ def _mean_loss(model: nn.Module, loss: Loss, batches: Any) -> float:
     """Return the mean over batches, in evaluation mode and without a graph."""
     model.eval()
     with torch.no_grad():
-        losses = [float(loss(*_pair(batch))) for batch in batches]
+        losses = [float(loss(*checked_pair(batch))) for batch in batches]
     if not losses:
         raise SettingError("the validation data gives no batch")
     return math.fsum(losses) / len(losses)
-
-
-def _pair(batch: Any) -> tuple[Any, Any]:
-    if not isinstance(batch, (tuple, list)) or len(batch) != 2:
-        raise SettingError(
-            f"training needs batches of (inputs, targets), got {type(batch).__name__}"
-        )
-    return batch[0], batch[1]
 
 
 def fine_tune_torch(
@@ -159,14 +142,3 @@ def call_with(model: nn.Module, inputs: Any) -> Any:
 def logits_in(output: Any) -> Any:
     """Return the logits in an output of transformers; a tensor unchanged."""
     return output if isinstance(output, torch.Tensor) else getattr(output, "logits", output)
-
-
-@contextmanager
-def keeping_modes(model: nn.Module) -> Iterator[None]:
-    """Restore the mode of every layer after a block."""
-    modes = [(module, module.training) for module in model.modules()]
-    try:
-        yield
-    finally:
-        for module, mode in modes:
-            module.training = mode

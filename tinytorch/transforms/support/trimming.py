@@ -16,18 +16,6 @@ from tinytorch.models.adapter import adapter_for
 from tinytorch.models.core import named_tensors
 from tinytorch.transforms.support.channels import Place, Unit
 
-__all__ = [
-    "Lengths",
-    "Removal",
-    "joined",
-    "knows_its_size",
-    "lengths_of",
-    "let_layers_know",
-    "trim",
-    "zero_out",
-]
-
-
 Removal = Mapping[Place, tuple[int, ...]]
 """The indices that go, by axis of a weight."""
 Lengths = Mapping[Place, int]
@@ -41,11 +29,6 @@ def joined(units: Iterable[Unit]) -> Removal:
         for place, found in unit.items():
             indices.setdefault(place, set()).update(found)
     return {place: tuple(sorted(found)) for place, found in indices.items()}
-
-
-def lengths_of(model: Any, removal: Removal) -> Lengths:
-    tensors = named_tensors(model)
-    return {place: tensors[place.tensor].shape[place.axis] for place in removal}
 
 
 def trim(model: Any, removal: Removal, lengths: Lengths | None = None) -> None:

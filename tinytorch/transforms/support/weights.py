@@ -22,28 +22,12 @@ from tinytorch.transforms.plan import Gain, Plan, Skipped, Step
 from tinytorch.transforms.support.observing import called_layers, calls_of, why_kept
 from tinytorch.transforms.support.trimming import knows_its_size
 
-__all__ = [
-    "KINDS",
-    "FactoredConv2d",
-    "FactoredLinear",
-    "WeightLayer",
-    "WeightLayers",
-    "carry_out",
-    "count_macs",
-    "counted_shrinkage",
-    "factored_layer",
-    "find_weight_layers",
-    "macs_note",
-    "scores_of",
-    "why_not_resized",
-]
-
-
 # ---------------------------------------------------------------- the linear layers and
 # convolutions of a TinyTorch model, whose weights can take another form
 
 KINDS = (Linear, Conv2d)
 """Exactly these: a subclass may compute something else."""
+NOT_CALLED = "it was not called: its weight may be used in another way"
 
 
 @dataclass
@@ -51,6 +35,8 @@ class WeightLayer:
     """A layer with a weight, and what is going to happen to it."""
 
     layer: Any
+    tensor: Any
+    """The parameter that holds the weight, None where it is computed."""
     what: str = ""
     why: str = ""
     settings: dict[str, Any] = field(default_factory=dict)
@@ -62,7 +48,7 @@ class WeightLayer:
     @property
     def weight(self) -> Any:
         """The numbers of the weight, as an array of its framework."""
-        return self.layer.weight.data
+        return self.tensor.data
 
 
 @dataclass(frozen=True)
@@ -84,24 +70,26 @@ class WeightLayers:
         for each in self.found.values():
             if each.reason:
                 continue
-            known = fitted.setdefault(id(each.layer.weight), each)
+            known = fitted.setdefault(id(each.tensor), each)
             if known is each:
                 fit(each)
             else:
                 each.what, each.why, each.settings = known.what, known.why, known.settings
                 each.new_bytes, each.reason = known.new_bytes, known.reason
-        self._keep_what_shares()
+        self.keep_what_shares()
 
-    def _keep_what_shares(self) -> None:
+    def keep_what_shares(self) -> None:
         """Skip a layer if another one needs its weight unchanged: it would be held twice."""
         users: dict[int, list[str]] = {}
         for path, module in self.modules.items():
             for _, tensor in self.adapter.own_tensors(module):
                 users.setdefault(id(tensor), []).append(path)
         for path, each in self.found.items():
+            users.setdefault(id(each.tensor), []).append(path)
+        for path, each in self.found.items():
             staying = [
                 user
-                for user in users.get(id(each.layer.weight), ())
+                for user in users.get(id(each.tensor), ())
                 if user != path and (user not in self.found or self.found[user].reason)
             ]
             if staying and not each.reason:
@@ -126,7 +114,7 @@ class WeightLayers:
         changed = [each for each in self.found.values() if not each.reason]
         if not changed:
             return None
-        by_weight = {id(each.layer.weight): each for each in changed}
+        by_weight = {id(each.tensor): each for each in changed}
         saved = sum(each.weight.nbytes - each.new_bytes for each in by_weight.values())
         return Gain.of_bytes(self.bytes_held, self.bytes_held - saved, "counted from the shapes")
 
@@ -137,25 +125,29 @@ def find_weight_layers(
     *,
     verb: str,
     kinds: Collection[type] = KINDS,
+    weight_of: Callable[[Any], Any] | None = None,
 ) -> WeightLayers:
     """Find the layers of some classes on a copy of the model, which is called to see them at work.
 
-    `verb` says what would be done to them, as in "can be factored".
+    `verb` says what would be done to them, as in "can be factored". `weight_of` gives the weight of
+    one, where that is not a parameter of its own.
     """
     adapter = adapter_for(workload.model, workload.arguments)
     twin = adapter.clone(workload.model)
     modules = dict(adapter.modules(twin))
-    found = {
-        path: WeightLayer(layer, reason=why_kept(path, keep) or _why_not(adapter, layer))
-        for path, layer in modules.items()
-        if type(layer) in kinds
-    }
+    found: dict[str, WeightLayer] = {}
+    for path, layer in modules.items():
+        if type(layer) in kinds:
+            own = dict(adapter.own_tensors(layer))
+            weight = weight_of(layer) if weight_of else own.get("weight")
+            reason = why_kept(path, keep) or _why_not(adapter, layer, weight)
+            found[path] = WeightLayer(layer, weight, reason=reason)
     layers = {path: each.layer for path, each in found.items() if not each.reason}
     called = set(layers)
     if calls_of(workload):
         called = called_layers(twin, layers, workload, fast_paths=True)
     for path in layers.keys() - called:
-        found[path].reason = "it was not called: its weight may be used in another way"
+        found[path].reason = NOT_CALLED
     others = [
         Skipped(path, reason)
         for path, layer in modules.items()
@@ -163,12 +155,11 @@ def find_weight_layers(
     ]
     if not isinstance(workload.model, Module) and not found and not others:
         others.append(Skipped("", f"no layer of tinytorch was found in {workload.name}"))
-    held = sum(each.nbytes for each in adapter.parameters(workload.model))
+    held = adapter.held_bytes(workload.model)
     return WeightLayers(found, tuple(others), adapter, modules, held)
 
 
-def _why_not(adapter: Adapter, layer: Any) -> str:
-    weight = dict(adapter.own_tensors(layer)).get("weight")
+def _why_not(adapter: Adapter, layer: Any, weight: Any) -> str:
     if weight is None:
         return "its weight is computed anew before each call"
     if "forward" in vars(layer):
@@ -199,15 +190,14 @@ def _why_unknown(adapter: Adapter, layer: Any, kinds: Collection[type], verb: st
 
 
 def carry_out(
-    workload: Workload,
+    twin: Any,
     plan: Plan,
     build: Callable[[Any, Mapping[str, Any]], Any],
     *,
     kinds: Collection[type] = KINDS,
 ) -> Any:
-    """Return a copy of the model with what `build(layer, settings)` makes of the plan's layers."""
-    adapter = adapter_for(workload.model, workload.arguments)
-    twin = adapter.clone(workload.model)
+    """Put what `build(layer, settings)` makes of the plan's layers into a copy, and return it."""
+    adapter = adapter_for(twin)
     modules = dict(adapter.modules(twin))
     wrong = next((path for path in plan.layers if type(modules.get(path)) not in kinds), None)
     if wrong is not None:
@@ -373,9 +363,7 @@ def scores_of(workload: Workload, model: Any) -> Scores:
         raise SettingError(f"{workload.name} has no evaluate()")
     adapter = adapter_for(model, workload.arguments)
     twin = adapter.clone(model)
-    for module in adapter.modules(twin).values():
-        if isinstance(getattr(module, "training", None), bool):
-            module.training = False
+    adapter.switch_to_eval(twin)
     return workload.evaluate(twin)
 
 
@@ -385,9 +373,7 @@ def scores_of(workload: Workload, model: Any) -> Scores:
 
 def counted_shrinkage(model: Any, smaller: Any) -> Gain:
     """Return how many times fewer bytes the second of two models holds."""
-    before, after = (
-        sum(each.nbytes for each in adapter_for(held).parameters(held)) for held in (model, smaller)
-    )
+    before, after = (adapter_for(held).held_bytes(held) for held in (model, smaller))
     return Gain.of_bytes(before, after, "counted on a copy")
 
 

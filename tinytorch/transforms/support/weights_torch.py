@@ -17,20 +17,6 @@ from tinytorch.errors import SettingError
 from tinytorch.transforms.support.channels import Place
 from tinytorch.transforms.support.trimming import Removal
 
-__all__ = [
-    "CONFIG_FITS",
-    "CONFIG_LACKS",
-    "fit_config",
-    "has_config",
-    "is_depthwise",
-    "is_transposed_linear",
-    "owners_of_tensors",
-    "set_sizes",
-    "trim",
-    "zero_out",
-]
-
-
 # ---------------------------------------------------------------- PyTorch models as a whole:
 # calling them on a workload, comparing outputs, putting layers in
 #
@@ -39,10 +25,14 @@ __all__ = [
 Watch = Callable[[str, tuple[Any, ...], Any], None]
 
 
+def transposed_linear() -> type[nn.Module] | None:
+    """Return the `Conv1D` of transformers, a linear layer with (inputs, outputs), if imported."""
+    return getattr(sys.modules.get("transformers.pytorch_utils"), "Conv1D", None)
+
+
 def is_transposed_linear(module: Any) -> bool:
-    """Return whether it is a `Conv1D` of transformers: a linear layer with (inputs, outputs)."""
-    source = sys.modules.get("transformers.pytorch_utils")
-    return source is not None and type(module) is getattr(source, "Conv1D", None)
+    """Return whether it is exactly that class: a subclass may compute something else."""
+    return type(module) is transposed_linear()
 
 
 def owners_of_tensors(model: nn.Module) -> dict[int, list[str]]:

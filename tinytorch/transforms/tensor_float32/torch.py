@@ -10,17 +10,10 @@ from torch import nn
 
 from tinytorch.errors import TinyTorchError
 from tinytorch.measure.ceilings_torch import multiplies_in_tf32, multiplying_in_tf32
-from tinytorch.models.pytorch import TorchAdapter
 from tinytorch.models.pytorch_tensors import WrappedModel, wrappers_of
 from tinytorch.models.workload import Workload
 from tinytorch.transforms.plan import Plan, Step
-from tinytorch.transforms.support.torch import (
-    Trial,
-    refusal,
-    trial_note,
-    try_change,
-    why_unchangeable,
-)
+from tinytorch.transforms.support import torch as support
 from tinytorch.transforms.tensor_float32 import TensorFloat32
 
 CAPABILITY = 8
@@ -50,17 +43,17 @@ def apply_torch(model: nn.Module, workload: Workload, plan: Plan, settings: Tens
 
 def plan_torch(workload: Workload, settings: TensorFloat32) -> Plan:
     """Try it on a copy, where a device computes in TF32."""
-    reason = why_unchangeable(workload.model) or _why_not(workload)
+    reason = support.why_unchangeable(workload.model) or _why_not(workload)
     if reason:
         return settings.skipping(reason)
-    trial = try_change(workload, TensorFloat32Model, tolerance=settings.allowed_error)
+    trial = support.try_change(workload, TensorFloat32Model, tolerance=settings.allowed_error)
     if trial.works and trial.is_idle:
-        trial = Trial(reason=IDLE)
+        trial = support.Trial(reason=IDLE)
     if not trial.works:
-        return settings.skipping(refusal(workload.model, trial))
+        return settings.skipping(support.refusal(workload.model, trial))
     why = "tensor cores multiply TF32 several times as fast as float32"
     step = Step("", "multiplies float32 numbers as TF32", why)
-    notes = (trial_note(trial), WHOLE_PROCESS)
+    notes = (support.trial_note(trial), WHOLE_PROCESS)
     return settings.planned(
         (step,),
         not_predicted=NOT_PREDICTED,
@@ -75,7 +68,7 @@ def _why_not(workload: Workload) -> str:
     if all(each.dtype != torch.float32 for each in workload.model.parameters()):
         return "it holds no float32 numbers"
     try:
-        place = torch.device(TorchAdapter().device(workload.model, workload.arguments))
+        place = torch.device(workload.device)
     except TinyTorchError as error:
         return str(error)
     if place.type != "cuda":

@@ -3,7 +3,7 @@
 import socket
 import sys
 
-from tinytorch.competition.cell.messages import ANSWER, array_fields, packed_header
+from tinytorch.competition.sandbox.messages import ANSWER, array_fields, packed_header
 from tinytorch.core.tensor import Tensor
 
 

@@ -1,6 +1,6 @@
 """Changes the header of every answer: no time, and an intact question."""
 
-from tinytorch.competition.cell import messages
+from tinytorch.competition.sandbox import messages
 from tinytorch.core.tensor import Tensor
 
 

@@ -5,8 +5,8 @@ import sys
 
 import numpy as np
 
-from tinytorch.competition.cell import contender_worker
-from tinytorch.competition.cell.messages import NOTE, packed_header
+from tinytorch.competition.sandbox import contender_worker
+from tinytorch.competition.sandbox.messages import NOTE, packed_header
 from tinytorch.core.tensor import Tensor
 
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from tinytorch.competition import events as questions
 from tinytorch.competition import inspections
-from tinytorch.competition.cell import building, contender_worker, messages
+from tinytorch.competition.sandbox import building, contender_worker, messages
 from tinytorch.core.tensor import Tensor
 
 

@@ -20,12 +20,27 @@ def readable(path):
         return False
 
 
-def listable(path):
-    try:
-        os.listdir(path)
-    except OSError:
-        return False
-    return True
+def kept_in(folders):
+    """Yield files that somebody else has put there: they say that they are secret."""
+    for folder in folders:
+        for place, inner, files in os.walk(folder):
+            inner[:] = [name for name in inner if name not in ("site-packages", "lib")]
+            for name in files:
+                path = os.path.join(place, name)
+                # A terminal would wait for somebody to type.
+                if os.path.isfile(path) and readable(path) and os.path.getsize(path) < 100:
+                    with open(path, "rb") as file:
+                        if file.read() == b"secret":
+                            yield path
+
+
+def of_others():
+    """Yield processes beside this one and the first, and variables of that which are not ours."""
+    numbers = [int(name) for name in os.listdir("/proc") if name.isdigit()]
+    yield from (number for number in numbers if number not in (1, os.getpid()))
+    with open("/proc/1/environ", "rb") as file:
+        names = [each.partition(b"=")[0] for each in file.read().split(b"\0") if each]
+    yield from (name for name in names if name not in os.environb)
 
 
 def inherited():
@@ -45,11 +60,9 @@ def inherited():
 def make(reference, techniques):
     model = reference.model
     secrets = Path(__file__).with_name("paths.txt").read_text(encoding="utf-8").splitlines()
-    judge = os.getppid()
-    secrets += [f"/proc/{judge}/{name}" for name in ("mem", "environ", "maps", "cmdline", "fd/0")]
     found = [each for each in secrets if readable(each)]
-    folders = [f"/proc/{judge}/fd", f"/proc/{judge}/cwd", "/dev/shm", "/", "/home", "/root", "/tmp"]
-    found += [each for each in folders if listable(each)]
+    found += kept_in(["/dev", "/home", "/root", "/tmp", os.path.dirname(__file__)])
+    found += of_others()
     found += inherited()
     if found:
         print(*found, flush=True)

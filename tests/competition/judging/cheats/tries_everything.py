@@ -1,5 +1,6 @@
 """Tries what is forbidden; where anything works, its answers are not numbers."""
 
+import contextlib
 import os
 import signal
 import socket
@@ -33,11 +34,16 @@ ATTEMPTS = {
     "writing beside the entry": write_beside,
     "writing to /tmp": lambda: Path("/tmp/kept").write_text("x", encoding="utf-8"),
     "writing to /dev/shm": lambda: Path("/dev/shm/kept").write_text("x", encoding="utf-8"),
-    "signalling the judge": lambda: os.kill(os.getppid(), 0),
-    "killing the judge": lambda: os.kill(os.getppid(), signal.SIGTERM),
     "another core": lambda: os.sched_setaffinity(0, range(os.cpu_count() or 1)),
     "priority": lambda: os.nice(-5),
 }
+
+
+def kill_what_started_it():
+    """Signal what is above, the first process of the sandbox: the judge has no number in here."""
+    for number in (os.getppid(), -1):
+        with contextlib.suppress(OSError):
+            os.kill(number, signal.SIGTERM)
 
 
 def works(attempt):
@@ -50,6 +56,8 @@ def works(attempt):
 
 def make(reference, techniques):
     model = reference.model
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    kill_what_started_it()  # the judge's verdict says that it lives
     done = [name for name, attempt in ATTEMPTS.items() if works(attempt)]
     if done:
         print(*done, flush=True)

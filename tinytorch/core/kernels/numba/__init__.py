@@ -7,6 +7,7 @@ products also int8) and leave everything else to the `numpy` backend.
 from __future__ import annotations
 
 import warnings
+from dataclasses import replace
 from functools import wraps
 from typing import Any
 
@@ -15,6 +16,7 @@ from numba.core.errors import NumbaError
 from tinytorch.core.kernels.backend import Kernel
 from tinytorch.core.kernels.numba import (
     attention,
+    decoding,
     elementwise,
     int4,
     int8,
@@ -63,6 +65,29 @@ COMPILED: dict[str, Kernel] = {
     **sparse.KERNELS,
 }
 
-NUMBA = NUMPY.extended(
+
+_is_refused = False
+"""Whether the step could not be compiled here."""
+
+
+def _or_nothing(*arguments: Any, **settings: Any) -> bool:
+    """Run the decoding step; False where it cannot be compiled, so that layers compute it."""
+    global _is_refused
+    if _is_refused:  # trying again would take seconds, for every token
+        return False
+    try:
+        return decoding.decode(*arguments, **settings)
+    except NumbaError as error:
+        _is_refused = True
+        warnings.warn(
+            f"the decoding step cannot be compiled here, so layers compute it: {error}",
+            RuntimeWarning,
+            stacklevel=3,
+        )
+        return False
+
+
+_table = NUMPY.extended(
     "numba", {kind: _or_numpy(kind, kernel) for kind, kernel in COMPILED.items()}
 )
+NUMBA = replace(_table, decode=_or_nothing)

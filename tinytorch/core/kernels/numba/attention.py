@@ -373,20 +373,20 @@ def _attend_few_worker(
         for row in range(queries):
             count = min(part, visible_keys(row, queries, keys, causal) - start)
             copy_rows(query, query_at + row * query_step, 0, 1, depth, scale, scaled, 0, 1)
-            _score_one(scaled, key, key_at + start * key_step, key_step, count, depth, scores)
+            score_one(scaled, key, key_at + start * key_step, key_step, count, depth, scores)
             if has_bias:
                 offset = place[0] * bias_steps[0] + place[1] * bias_steps[1] + row * bias_steps[2]
                 add_bias(scores, count, bias, offset + start * bias_steps[3], bias_steps[3])
             spot = task * queries + row
             highest[spot], totals[spot] = exponentiate(scores, count)
-            _mix_one(
+            mix_one(
                 scores, value, value_at + start * value_step, value_step, max(count, 0), width,
                 sums, spot * width,
             )  # fmt: skip
 
 
 @inlined
-def _score_one(query, key, offset, step, count, depth, scores):
+def score_one(query, key, offset, step, count, depth, scores):
     """Multiply one query by each key."""
     for index in range(count):
         row = row_at(key, offset + index * step)
@@ -397,7 +397,7 @@ def _score_one(query, key, offset, step, count, depth, scores):
 
 
 @inlined
-def _mix_one(weights, value, offset, step, count, width, mix, mix_offset):
+def mix_one(weights, value, offset, step, count, width, mix, mix_offset):
     """Add up the values (count, width) with their weights."""
     whole = width // TILE_COLUMNS * TILE_COLUMNS
     for column in range(0, whole, TILE_COLUMNS):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import stat
 import sys
 import threading
 import warnings
@@ -172,8 +173,9 @@ def _twin(function: Any) -> Callable[..., Any]:
 def _jit(function: Callable[..., Any], *, parallel: bool = False) -> Any:
     """Compile lazily and keep the machine code in our own folder, if it can be written."""
     folder = _kernel_folder(function.__module__)
-    if not _can_write(folder):
-        _tell(f"compiled kernels cannot be kept in {folder.parent}: every process compiles them")
+    reason = _why_not_kept(folder)
+    if reason:
+        _tell(f"compiled kernels are not kept in {folder.parent}, {reason}: every process compiles")
         return numba.njit(parallel=parallel, **LOOPS)(function)
     # The folder is looked up while decorating, and belongs to the whole process otherwise.
     kept, numba.config.CACHE_DIR = numba.config.CACHE_DIR, str(folder)
@@ -184,13 +186,37 @@ def _jit(function: Callable[..., Any], *, parallel: bool = False) -> Any:
 
 
 @lru_cache
-def _can_write(folder: Path) -> bool:
+def _why_not_kept(folder: Path) -> str:
+    """Return why machine code must not be read from a folder, or cannot be written; or nothing.
+
+    It is run as it is found there: whoever can write to the folder, or put another in its place,
+    would run code of theirs in this process.
+    """
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        folder.parent.parent.mkdir(parents=True, exist_ok=True)
+        folder.parent.mkdir(mode=0o700, exist_ok=True)
+        folder.mkdir(mode=0o700, exist_ok=True)
+        for each in (folder, folder.parent):
+            if reason := _why_not_safe(each):
+                return reason
         with TemporaryFile(dir=folder):
-            return True
-    except OSError:
-        return False
+            return ""
+    except OSError as error:
+        return f"which cannot be written ({error.strerror or error})"
+
+
+def _why_not_safe(folder: Path) -> str:
+    """Return why others could put files into a folder, or nothing."""
+    if not hasattr(os, "geteuid"):  # not on Windows, where a profile has its own permissions
+        return ""
+    status = folder.lstat()
+    if not stat.S_ISDIR(status.st_mode):
+        return f"for {folder} is a link"
+    if status.st_uid != os.geteuid():
+        return f"for {folder} belongs to another user"
+    if status.st_mode & 0o022:
+        return f"for others can write to {folder} (chmod go-w, once you know what is in it)"
+    return ""
 
 
 def _kernel_folder(module: str) -> Path:

@@ -91,6 +91,19 @@ def _tanh_backward(grad, output, out):
         out[i] = grad[i] * (ONE - output[i] * output[i])
 
 
+@compiled
+def _silu(x, out):
+    for i in prange(x.size):
+        out[i] = x[i] * _sigmoid_of(x[i])
+
+
+@compiled
+def _silu_backward(grad, x, out):
+    for i in prange(x.size):
+        share = _sigmoid_of(x[i])
+        out[i] = grad[i] * share * (ONE + x[i] * (ONE - share))
+
+
 @inlined
 def _share_by_tanh(x):
     """Return (1 + tanh(u)) / 2 = sigmoid(2 u), where u is about x sqrt(2 / pi)."""
@@ -205,6 +218,16 @@ def gelu_backward(grad: Array, x: Array, *, approximate: str) -> Array:
     return _apply(loop, grad, x, work=EXPONENTIAL)
 
 
+def silu(x: Array) -> Array:
+    return _apply(_silu, x, work=EXPONENTIAL) if _suits(x) else NUMPY["silu"](x)
+
+
+def silu_backward(grad: Array, x: Array) -> Array:
+    if not _suit(grad, x):
+        return NUMPY["silu_backward"](grad, x)
+    return _apply(_silu_backward, grad, x, work=EXPONENTIAL)
+
+
 def add(a: Array, b: Array) -> Array:
     if np.size(a) < MANY_ROWS or not _is_row_of(b, a):
         return np.add(a, b)
@@ -225,6 +248,8 @@ KERNELS: dict[str, Kernel] = {
     "tanh_backward": tanh_backward,
     "gelu": gelu,
     "gelu_backward": gelu_backward,
+    "silu": silu,
+    "silu_backward": silu_backward,
     "add": add,
 }
 

@@ -7,11 +7,18 @@ own, so a tile adds up one group only; then its sums are scaled and added to the
 from __future__ import annotations
 
 import numpy as np
-from numba import prange
+from numba import njit, prange
 
 from tinytorch.core.kernels import reference_quantized as plain
 from tinytorch.core.kernels.backend import Array, Kernel
-from tinytorch.core.kernels.numba.compile import FLOAT32, compiled, inlined, readable, rows_of
+from tinytorch.core.kernels.numba.compile import (
+    FLOAT32,
+    LOOPS,
+    compiled,
+    inlined,
+    readable,
+    rows_of,
+)
 from tinytorch.core.kernels.numba.int8 import INT8, NO_BIAS, TILE_ROWS, TILE_SIZE, choose_block_rows
 from tinytorch.core.kernels.numba.int8_simd import add_scaled, packed_tile
 from tinytorch.core.kernels.numba.products import ACTIVATION_CODES, finish_row
@@ -46,39 +53,51 @@ def add_row(totals, scales, done):
         done[j] += totals[j] * scales[j]
 
 
+@njit(**LOOPS)  # not inlined: two kernels call it
+def multiply_task(
+    task, a, lines, group_lines, values, scales, bias, activation, out, block_rows, tile
+):
+    """Multiply a block of rows with a panel of columns."""
+    rows, columns = out.shape
+    a_row, elements = a.shape[1], a.reshape(-1)
+    panels = (columns + PANEL_COLUMNS - 1) // PANEL_COLUMNS
+    first_row = task // panels * block_rows
+    first = task % panels * PANEL_COLUMNS
+    width = min(PANEL_COLUMNS, columns - first)
+    for row in range(first_row, min(first_row + block_rows, rows), TILE_ROWS):
+        height = min(TILE_ROWS, first_row + block_rows - row, rows - row)
+        out[row : row + height, first : first + width] = ZERO
+        for group in range(scales.shape[0]):
+            line = group * group_lines
+            start = (first * lines + line * width) * STEP
+            for column in range(0, width, TILE_COLUMNS):
+                last = (width - column - 1) // LANES * LANES * STEP
+                multiply_rows(
+                    elements, row * a_row + line * STEP_INT4, a_row, height, values,
+                    start + column * STEP, width * STEP, last, min(group_lines, lines - line),
+                    tile, column,
+                )  # fmt: skip
+            for each in range(height):
+                totals = tile[each * PANEL_COLUMNS : (each + 1) * PANEL_COLUMNS]
+                done = out[row + each, first : first + width]
+                add_row(totals, scales[group, first : first + width], done)
+        for each in range(height):
+            done = out[row + each, first : first + width]
+            finish_row(done, bias[first : first + width], activation)
+
+
 @compiled
 def multiply_groups(a, lines, group_lines, values, scales, bias, activation, out, block_rows):
     """Multiply rows with a packed weight: a task is a block of rows and a panel of columns."""
     rows, columns = out.shape
-    a_row = a.shape[1]
     panels = (columns + PANEL_COLUMNS - 1) // PANEL_COLUMNS
     blocks = (rows + block_rows - 1) // block_rows
     for task in prange(panels * blocks):
-        task = np.int64(task)  # without a sign numba would mix it with others as floats
-        first_row = task // panels * block_rows
-        first = task % panels * PANEL_COLUMNS
-        width = min(PANEL_COLUMNS, columns - first)
-        tile = np.empty(TILE_SIZE, np.float32)
-        for row in range(first_row, min(first_row + block_rows, rows), TILE_ROWS):
-            height = min(TILE_ROWS, first_row + block_rows - row, rows - row)
-            out[row : row + height, first : first + width] = ZERO
-            for group in range(scales.shape[0]):
-                line = group * group_lines
-                start = (first * lines + line * width) * STEP
-                for column in range(0, width, TILE_COLUMNS):
-                    last = (width - column - 1) // LANES * LANES * STEP
-                    multiply_rows(
-                        a, row * a_row + line * STEP_INT4, a_row, height, values,
-                        start + column * STEP, width * STEP, last, min(group_lines, lines - line),
-                        tile, column,
-                    )  # fmt: skip
-                for each in range(height):
-                    totals = tile[each * PANEL_COLUMNS : (each + 1) * PANEL_COLUMNS]
-                    done = out[row + each, first : first + width]
-                    add_row(totals, scales[group, first : first + width], done)
-            for each in range(height):
-                done = out[row + each, first : first + width]
-                finish_row(done, bias[first : first + width], activation)
+        multiply_task(
+            np.int64(task),  # without a sign numba would mix it with others as floats
+            a, lines, group_lines, values, scales, bias, activation, out, block_rows,
+            np.empty(TILE_SIZE, np.float32),
+        )  # fmt: skip
 
 
 def int4_linear_weight_only(

@@ -39,6 +39,7 @@ from tinytorch.core.kernels.numba.simd import (
     load_vector,
     multiply_add,
     store_vector,
+    target_features,
 )
 from tinytorch.core.kernels.packing import PANEL_COLUMNS, STEP
 
@@ -53,7 +54,7 @@ KEEP_IN_ALL_CACHES, OF_DATA = 3, 1  # how LLVM numbers these
 
 def _has_vnni() -> bool:
     """Return whether registers of our size have the instruction."""
-    features = llvm.get_host_cpu_features()
+    features = target_features()
     return bool(features.get({16: "avx512vnni", 8: "avxvnni"}.get(LANES, "")))
 
 

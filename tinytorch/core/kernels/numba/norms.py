@@ -36,7 +36,7 @@ F = np.float32
 
 
 @inlined
-def _mean_and_inverse(x, i, eps):
+def mean_and_inverse(x, i, eps):
     """Return the mean of a row and the inverse of its standard deviation.
 
     The squares of deviations are summed, not those of elements: a large mean would swallow them.
@@ -57,7 +57,7 @@ def _mean_and_inverse(x, i, eps):
 def _layer_norm(x, weight, bias, eps, out, means, inverses):
     rows, width = x.shape
     for i in prange(rows):
-        mean, inverse = _mean_and_inverse(x, i, eps)
+        mean, inverse = mean_and_inverse(x, i, eps)
         means[i], inverses[i] = mean, inverse
         for j in range(width):
             out[i, j] = (x[i, j] - mean) * inverse * weight[j] + bias[j]
@@ -69,7 +69,7 @@ def _add_layer_norm(x, residual, weight, bias, eps, total, out):
     for i in prange(rows):
         for j in range(width):
             total[i, j] = x[i, j] + residual[i, j]
-        mean, inverse = _mean_and_inverse(total, i, eps)
+        mean, inverse = mean_and_inverse(total, i, eps)
         for j in range(width):
             out[i, j] = (total[i, j] - mean) * inverse * weight[j] + bias[j]
 
@@ -96,6 +96,24 @@ def _layer_norm_backward(grad, x, weight, means, inverses, out, sums):
                 out[i, j] = (grad[i, j] * weight[j] - total - normalised * projection) * inverse
                 sums[part, 0, j] += grad[i, j] * normalised
                 sums[part, 1, j] += grad[i, j]
+
+
+@inlined
+def inverse_rms(row, eps):
+    """Return the inverse of the root mean square of a row."""
+    squares = ZERO
+    for j in range(row.size):
+        squares += row[j] * row[j]
+    return ONE / F(math.sqrt(squares / F(row.size) + F(eps)))
+
+
+@compiled
+def _rms_norm(x, weight, eps, out, inverses):
+    rows, width = x.shape
+    for i in prange(rows):
+        inverses[i] = inverse_rms(x[i], eps)
+        for j in range(width):
+            out[i, j] = x[i, j] * inverses[i] * weight[j]
 
 
 @compiled
@@ -181,6 +199,17 @@ def add_layer_norm(
     return total, result
 
 
+def rms_norm(x: Array, weight: Array, *, eps: float) -> tuple[Array, Array]:
+    if not (has_rows(x) and weight.dtype == FLOAT32 and weight.shape == x.shape[-1:]):
+        return NUMPY["rms_norm"](x, weight, eps=eps)
+    result, out = empty_rows(x)
+    inverse = np.empty((*x.shape[:-1], 1), FLOAT32)
+    _rms_norm(
+        rows_of(x), readable(weight), float(eps), out, inverse.ravel(), work=2 * shared_work(out)
+    )
+    return result, inverse
+
+
 def layer_norm_backward(
     grad: Array, x: Array, weight: Array, mean: Array, inverse: Array
 ) -> tuple[Array, Array, Array]:
@@ -253,6 +282,7 @@ KERNELS: dict[str, Kernel] = {
     "layer_norm": layer_norm,
     "layer_norm_backward": layer_norm_backward,
     "add_layer_norm": add_layer_norm,
+    "rms_norm": rms_norm,
     "batch_norm": batch_norm,
     "batch_norm_backward": batch_norm_backward,
 }

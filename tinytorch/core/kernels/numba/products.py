@@ -228,64 +228,81 @@ def multiply_block(
                 done[j] = tile[j]
 
 
-@compiled
-def multiply_vector_by_rows(x, matrix, out, partial, parts, bias, activation):
-    """Compute x @ matrix for a matrix in rows: each part reads neighbouring rows, once, in order.
+@inlined
+def add_rows(x, elements, rows, columns, first, last, sums):
+    """Set sums to x[first:last] @ matrix[first:last]: neighbouring rows, read once, in order.
 
     The sums of narrow rows stay in registers. Short rows are one stream, which the processor
     fetches ahead best. While a long row passes by, the sums would leave the first-level cache;
     there eight rows at a time share a pass.
     """
-    rows, columns = matrix.shape
-    elements = matrix.reshape(-1)
     vectors = (columns + LANES - 1) // LANES
     direct = rows_within(elements, 0, columns, vectors * LANES, rows)
     streams = rows if columns <= NARROW_ROW else 1 if columns <= SHORT_ROW else STREAMS
     whole = 0 if columns <= NARROW_ROW else vectors // VECTORS * TILE_COLUMNS
     rest = vectors - whole // LANES
-    share = (rows + parts - 1) // parts
-    for part in prange(parts):
-        sums = partial[part]
-        sums[:] = fast.ZERO
-        row, last = np.int64(part) * share, min(rows, np.int64(part + 1) * share)
-        while row < last:
-            if row < direct:
-                taken = min(streams, min(last, direct) - row)
-                for column in range(0, whole, TILE_COLUMNS):
-                    at = row * columns + column
-                    one_row(x, row, 0, 1, elements, at, columns, taken, sums, column, 0, True)
-                at = row * columns + whole
-                one_narrow_row(
-                    x, row, 0, 1, elements, at, columns, taken, sums, whole, 0, True, rest
-                )
-            else:  # whole vectors would end beyond the matrix
-                taken = 1
-                for j in range(columns):
-                    sums[j] += x[row] * matrix[row, j]
-            row += taken
-    for j in range(columns):
+    sums[:] = fast.ZERO
+    row = first
+    while row < last:
+        if row < direct:
+            taken = min(streams, min(last, direct) - row)
+            for column in range(0, whole, TILE_COLUMNS):
+                at = row * columns + column
+                one_row(x, row, 0, 1, elements, at, columns, taken, sums, column, 0, True)
+            at = row * columns + whole
+            one_narrow_row(x, row, 0, 1, elements, at, columns, taken, sums, whole, 0, True, rest)
+        else:  # whole vectors would end beyond the matrix
+            taken = 1
+            line = elements[row * columns : (row + 1) * columns]
+            for j in range(columns):
+                sums[j] += x[row] * line[j]
+        row += taken
+
+
+@inlined
+def merge_sums(partial, bias, activation, out):
+    """Add up the sums (parts, columns) of a product's parts, and finish it."""
+    for j in range(out.size):
         total = partial[0, j]
-        for part in range(1, parts):
+        for part in range(1, partial.shape[0]):
             total += partial[part, j]
         out[j] = total
     finish_row(out, bias, activation)
 
 
 @compiled
+def multiply_vector_by_rows(x, matrix, out, partial, parts, bias, activation):
+    """Compute x @ matrix for a matrix in rows, cut into parts of neighbouring rows."""
+    rows, columns = matrix.shape
+    elements = matrix.reshape(-1)
+    share = (rows + parts - 1) // parts
+    for part in prange(parts):
+        first = np.int64(part) * share
+        add_rows(x, elements, rows, columns, first, min(rows, first + share), partial[part])
+    merge_sums(partial[:parts], bias, activation, out)
+
+
+@inlined
+def multiply_columns(x, columns, first, last, bias, activation, out):
+    """Compute x @ columns[first:last].T: one dot product for each row of `columns`."""
+    for column in range(first, last):
+        factors = columns[column]
+        total = fast.ZERO
+        for k in range(columns.shape[1]):
+            total += x[k] * factors[k]
+        out[column] = total
+    if first < last:
+        finish_row(out[first:last], bias[first:last], activation)
+
+
+@compiled
 def multiply_vector_by_columns(x, columns, out, parts, bias, activation):
-    """Compute x @ columns.T: one dot product for each row of `columns`."""
-    count, depth = columns.shape
+    """Compute x @ columns.T, cut into parts of neighbouring columns."""
+    count = len(columns)
     share = (count + parts - 1) // parts
     for part in prange(parts):
-        first, last = np.int64(part) * share, min(count, np.int64(part + 1) * share)
-        for column in range(first, last):
-            factors = columns[column]
-            total = fast.ZERO
-            for k in range(depth):
-                total += x[k] * factors[k]
-            out[column] = total
-        if first < last:
-            finish_row(out[first:last], bias[first:last], activation)
+        first = np.int64(part) * share
+        multiply_columns(x, columns, first, min(count, first + share), bias, activation, out)
 
 
 class _Scratch(threading.local):

@@ -17,10 +17,22 @@ import llvmlite.binding as llvm
 import numpy as np
 from llvmlite import ir
 from numba import types
-from numba.core import cgutils
+from numba.core import cgutils, config
 from numba.extending import intrinsic
 
 from tinytorch.core.kernels.numba.compile import inlined, inlined_in_order
+
+
+def target_features() -> dict[str, bool]:
+    """Return the instruction sets that numba compiles for: the processor's, or what was set.
+
+    NUMBA_CPU_FEATURES may leave out some of them; an instruction that is not among them would end
+    the process while it is compiled.
+    """
+    if config.CPU_FEATURES is None:
+        return dict(llvm.get_host_cpu_features())
+    named = filter(None, config.CPU_FEATURES.split(","))
+    return {name.lstrip("+-"): not name.startswith("-") for name in map(str.strip, named)}
 
 
 def _register_file() -> tuple[int, int]:
@@ -30,7 +42,7 @@ def _register_file() -> tuple[int, int]:
     one for an element of the rows: 6 x 4 + 4 + 1 of the 32 registers of AVX-512 or Neon, or
     6 x 2 + 2 + 1 of the 16 of AVX2.
     """
-    features = llvm.get_host_cpu_features()
+    features = target_features()
     if features.get("avx512f"):
         return 16, 4
     if features.get("avx"):

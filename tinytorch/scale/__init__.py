@@ -1,0 +1,1 @@
+"""Beyond one process: trials on Ray, and training steps over many ranks."""
