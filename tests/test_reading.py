@@ -2,6 +2,7 @@
 
 import json
 import struct
+import tomllib
 
 import pytest
 
@@ -72,7 +73,7 @@ def test_a_larger_file_is_not_read_whole(tmp_path):
     file.write_text("[" + "1," * 10_000 + "1]")
     with pytest.raises(ReadingError, match="larger than 1,000 bytes"):
         read_json(file, SMALL)
-    assert len(read_json(file, reading.with_bytes(1 << 20, SMALL.__class__()))) == 10_001
+    assert len(read_json(file, Limits(nbytes=1 << 20))) == 10_001
 
 
 @pytest.mark.parametrize("name", ["there/is/none", "zero\0byte", "n" * 5000])
@@ -108,6 +109,62 @@ def test_usual_toml_is_read(tmp_path):
     file.write_text('[tool.x]\ndependencies = ["numpy==1.2.3", "rich==4.5.6"]\nn = 12\n')
     found = read_toml(file)
     assert found == {"tool": {"x": {"dependencies": ["numpy==1.2.3", "rich==4.5.6"], "n": 12}}}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        'x = "' + "a." * 300 + '"',
+        "x = [" + "1.5, " * 300 + "]",
+        "x = '" + "a." * 300 + "'",
+        'x = """\n' + "a." * 300 + '\\""""',
+        "x = 1 # " + "." * 300,
+        'x = "\\"' + "a." * 300 + '"',
+    ],
+)
+def test_dots_that_nest_nothing_are_read(tmp_path, text):
+    file = tmp_path / "x.toml"
+    file.write_text(text)
+    assert read_toml(file) == tomllib.loads(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        ".".join(["a"] * 21) + " = 1",
+        "[" + " . ".join(['"a"'] * 21) + "]",
+        "x = '''\n\"'''\n" + ".".join(["a"] * 21) + " = 1",
+        "x = {" + ".".join(["'a'"] * 21) + " = 1}",
+    ],
+)
+def test_keys_that_nest_too_deep_are_refused_before_they_are_parsed(tmp_path, text, monkeypatch):
+    file = tmp_path / "x.toml"
+    file.write_text(text)
+    assert tomllib.loads(text)
+    monkeypatch.setattr(tomllib, "loads", lambda text: pytest.fail("it is parsed"))
+    with pytest.raises(ReadingError, match="more than 20 deep"):
+        read_toml(file)
+
+
+@pytest.mark.parametrize("part", ['"""\\', "'''\"", "a", '"\\', "'\n", '"""\n'])
+def test_the_dots_of_hostile_toml_are_counted_in_one_pass(tmp_path, part):
+    file = tmp_path / "x.toml"
+    file.write_text(part * ((1 << 20) // len(part)))
+    with pytest.raises(ReadingError):
+        read_toml(file)
+
+
+def test_a_user_allows_larger_data_and_is_told_how(tmp_path, monkeypatch):
+    small = Limits(nbytes=1000)
+    monkeypatch.setattr(reading, "DATA", small)
+    file = tmp_path / "x.json"
+    file.write_text("[" + " " * 1500 + "]")
+    with pytest.raises(ReadingError, match=r"1,000 bytes: it has 1,502.*TINYTORCH_READ_BYTES=1502"):
+        read_json(file, small)
+    monkeypatch.setenv("TINYTORCH_READ_BYTES", "1502")
+    assert read_json(file, small) == []
+    with pytest.raises(ReadingError, match="1,502 bytes: it has 1,503"):
+        parse_json(" " * 1503, small)
 
 
 ROW = {"dtype": "U8", "shape": [4], "data_offsets": [0, 4]}

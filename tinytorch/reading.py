@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import re
 import stat
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -49,20 +50,33 @@ LENGTH_BYTES = 8
 PIECE = 1 << 20
 METADATA = "__metadata__"
 LONGEST_SHOWN = 80
-MOST_DOTS = 200
-"""In a line of TOML: reading a key of n parts takes n squared steps."""
+READ_BYTES = "TINYTORCH_READ_BYTES"
+"""The environment variable that raises the bytes of `DATA`."""
+
+# Texts and comments of TOML, each up to its end or that of the file.
+TOML_TEXT = re.compile(
+    r'"""(?:[^"\\]|\\[\s\S]|"(?!""))*+(?:"{3,5}|\Z)'
+    r"|'''(?:[^']|'(?!''))*+(?:'{3,5}|\Z)"
+    r'|"(?:[^"\\\n]|\\.)*+"?'
+    r"|'[^'\n]*+'?"
+    r"|#[^\n]*+"
+)
+TOML_KEY = re.compile(r"[\w.\t -]+")
 
 
 def read_bytes(path: str | PathLike[str], limits: Limits = DATA) -> bytes:
     """Return a file; raise ReadingError where it is larger, OSError where there is none."""
     content = bytearray()
+    most = _most_bytes(limits)
     try:
         with Path(path).open("rb") as file:
-            while len(content) <= limits.nbytes and (piece := file.read(PIECE)):
+            while len(content) <= most and (piece := file.read(PIECE)):
                 content += piece
+            size = os.fstat(file.fileno()).st_size  # 0 of a pipe
     except ValueError as error:  # a name with a zero byte
         raise ReadingError(f"it cannot be opened: {error}") from error
-    _check_size(len(content), limits)
+    if len(content) > most:
+        _check_size(max(size, len(content)), limits)
     return bytes(content)
 
 
@@ -81,8 +95,7 @@ def read_toml(path: str | PathLike[str], limits: Limits = SETTINGS) -> dict[str,
     import tomllib
 
     text = read_text(path, limits)
-    if any(line.count(".") > MOST_DOTS for line in text.splitlines()):
-        raise ReadingError(f"a line has more than {MOST_DOTS} dots; break it into several")
+    _check_keys(text, limits)
     found = _guarded(lambda: tomllib.loads(text), "TOML")
     _check_depth(found, limits)
     _check_numbers(found)
@@ -147,11 +160,6 @@ def read_metadata(path: str | PathLike[str], limits: Limits = HEADER) -> dict[st
     return dict(read_header(path, limits).get(METADATA, {}))
 
 
-def with_bytes(nbytes: int, limits: Limits = DATA) -> Limits:
-    """Return limits with another number of bytes."""
-    return replace(limits, nbytes=nbytes)
-
-
 # ---------------------------------------------------------------- text of others that is shown
 
 # Letters that steer a terminal, turn the reading order round, or are no letters at all. A line end
@@ -213,8 +221,16 @@ def _check_ordinary(path: str | PathLike[str]) -> None:
 
 
 def _check_size(nbytes: int, limits: Limits) -> None:
-    if nbytes > limits.nbytes:
-        raise ReadingError(f"it is larger than {limits.nbytes:,} bytes")
+    most = _most_bytes(limits)
+    if nbytes > most:
+        remedy = f"; if you trust it, set {READ_BYTES}={nbytes}" if limits is DATA else ""
+        raise ReadingError(f"it is larger than {most:,} bytes: it has {nbytes:,}{remedy}")
+
+
+def _most_bytes(limits: Limits) -> int:
+    """Return how many bytes are read; a user may allow more for `DATA`."""
+    own = os.environ.get(READ_BYTES, "") if limits is DATA else ""
+    return max(limits.nbytes, int(own) if own.isdecimal() else 0)
 
 
 def _whole_number(text: str) -> int:
@@ -242,6 +258,13 @@ def _check_depth(value: Any, limits: Limits) -> None:
             for inner in (each.values() if type(each) is dict else each)
             if type(inner) is dict or type(inner) is list
         ]
+
+
+def _check_keys(text: str, limits: Limits) -> None:
+    """Raise for a dotted key of TOML that nests too deep: reading n parts takes n squared steps."""
+    bare = TOML_TEXT.sub("_", text)
+    if any(key.count(".") >= limits.depth for key in TOML_KEY.findall(bare)):
+        raise ReadingError(f"it is nested more than {limits.depth} deep")
 
 
 def _check_numbers(value: Any) -> None:

@@ -420,8 +420,33 @@ def test_too_few_examples_are_named_before_anything_is_compared(count, margin, n
     assert re.findall(r"\d[\d.]*%?", words) == numbers
 
 
-def test_of_other_scores_only_a_single_one_is_too_few_beforehand(rng):
-    assert about_sample_size(rng.uniform(size=5), margin=0.01) == ""
+@pytest.mark.parametrize(("count", "best"), [(20, 1.0), (250, 0.9), (300, 0.9), (700, 0.5)])
+def test_the_least_number_of_graded_examples_is_that_which_establishes_the_margin(count, best):
+    def same(count):
+        scores = np.linspace(0.1, best, count)
+        return scores, compare_accuracy(scores, scores, margin=0.01)
+
+    scores, found = same(count)
+    words = about_sample_size(scores, margin=0.01)
+    assert bool(words) == (found.verdict == INCONCLUSIVE)
+    if words:
+        needed = int(re.search(r"at least (\d+)", words)[1])
+        assert same(needed)[1].verdict == "not worse"
+        assert same(needed - 1)[1].verdict == INCONCLUSIVE
+
+
+def test_of_scores_without_bounds_the_spread_that_decides_is_told(rng):
+    scores = rng.normal(-3, 1, size=400)
+    words = about_sample_size(scores, margin=0.1)
+    spread = float(re.search(r"about ([\d.]+)", words)[1])
+    draws = rng.normal(size=400)
+    draws = (draws - draws.mean()) / draws.std(ddof=1)
+    for factor, verdict in ((0.6, "not worse"), (1.05, INCONCLUSIVE)):
+        found = compare_accuracy(scores, scores + factor * spread * draws, margin=0.1)
+        assert found.verdict == verdict
+
+
+def test_a_single_graded_example_is_too_few():
     assert about_sample_size([0.3], margin=0.01)
 
 

@@ -225,8 +225,7 @@ class AccuracyComparison(Coded):
         """
         both = self.baseline_scores + self.candidate_scores
         low, high = min(both), max(both)
-        is_share = min(self.baseline_scores) >= 0 and max(self.baseline_scores) <= 1 + ROUNDED
-        if is_share and low < high:
+        if low < high and _are_shares(np.array(self.baseline_scores)):
             return high - min(low, 0.0)
         largest = float(np.abs(self._differences).max())
         is_same = largest <= ALIKE * (high - low)
@@ -353,26 +352,40 @@ def examples_if_nothing_is_lost(margin: float, *, confidence: float = 0.95) -> i
 def about_sample_size(
     scores: npt.ArrayLike, *, margin: float, confidence: float = 0.95, setting: str = "margin"
 ) -> str:
-    """Return why these examples cannot establish the margin whatever the candidate, or "".
+    """Return what these examples cannot establish whatever the candidate, or what decides, or "".
 
-    Scores of 0 and 1 need a minimum even when no answer changes. For others, it depends on how far
-    the differences spread, which only a candidate shows. `setting` names what sets the margin.
+    Scores between 0 and 1 need a minimum even when no answer changes: an unseen example may lose
+    all of its score. For scores without bounds no number can be told before a candidate is scored;
+    how far its differences may spread at the most can. `setting` names what sets the margin.
     """
     values = _as_scores("baseline", scores)
     count = len(values)
-    if set(values.tolist()) - {0.0, 1.0}:
-        return "1 example cannot establish any margin; score more examples" if count == 1 else ""
-    reached = untouched_share_bound(count, confidence)
+    examples = "1 example" if count == 1 else f"{count} examples"
+    is_binary = not set(values.tolist()) - {0.0, 1.0}
+    if count == 1 and not is_binary:
+        return "1 example cannot establish any margin; score more examples"
+    if not _are_shares(values):
+        spread = margin * math.sqrt(count) / _student(confidence, min(count - 1, MOST_FREEDOM))
+        return (
+            f"{examples} with scores that have no bounds establish a margin of {margin:g} only if a "
+            f"candidate's differences spread by less than about {spread:.2g} (standard deviation)"
+        )
+    reach = 1.0 if is_binary else float(values.max())
+    reached = untouched_share_bound(count, confidence) * reach
     if reached < margin:
         return ""
-    examples = "1 example" if count == 1 else f"{count} examples"
-    needed = examples_if_nothing_is_lost(margin, confidence=confidence)
+    needed = examples_if_nothing_is_lost(margin / reach, confidence=confidence)
     ways = [] if needed is None else [f"at least {needed} are needed if nothing is lost"]
     if rounder := next((each for each in ROUND_MARGINS if each > reached), None):
         ways.append(f"{setting} {100 * rounder:g}%")
     return f"{examples} cannot establish a {100 * margin:g}% margin; {', or '.join(ways)}".rstrip(
         "; "
     )
+
+
+def _are_shares(baseline: npt.NDArray[np.float64]) -> bool:
+    """Return whether scores lie between 0 and 1, where an example can lose no more than its own."""
+    return bool(baseline.min() >= 0 and baseline.max() <= 1 + ROUNDED)
 
 
 # ---------------------------------------------------------------- bounds of a mean
