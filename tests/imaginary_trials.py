@@ -1,5 +1,7 @@
 """Trials that try nothing, for tests of the search: the times are in a table."""
 
+import math
+
 from example_comparisons import comparison
 from example_optimizations import attempt as example
 from example_profiles import example_profile
@@ -36,7 +38,7 @@ class ImaginaryTrials:
     """Gives what the table says, as if it had been measured."""
 
     workload = profile = None
-    check_s = 0.0
+    check_s, start_s = 0.0, math.inf
 
     def __init__(self, speeds=SPEEDS, **settings):
         self.speeds, self.settings, self.notes = speeds, Settings(**settings), []
@@ -70,8 +72,9 @@ class ImaginaryTrials:
     def compare_with(self, first, second, **_):
         return comparison(self.speeds[second.stack] / self.speeds[first.stack])
 
-    def confirm(self, entries, built=None, *, seed, budget_s, **_):
+    def confirm(self, entries, built=None, *, seed, budget_s, is_fresh, **_):
         stack = tuple(each.name for each in entries)
+        self.was_fresh = is_fresh
         self.confirmation_s = budget_s
         self.confirmed.append((stack, seed))
         time = self.again.get(stack, self.speeds[stack])

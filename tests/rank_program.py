@@ -62,14 +62,14 @@ class RowParallel(torch.nn.Module):
         return Reduced.apply(self.part(mine))
 
 
-def model_of(kind, width):
+def model_of(kind, width, device):
     layers = [Layer(width, width), torch.nn.ReLU(), Layer(width, width), torch.nn.ReLU()]
     if kind == "tp":
-        return torch.nn.Sequential(*layers, RowParallel(width))
-    model = torch.nn.Sequential(*layers, Layer(width, width))
+        return torch.nn.Sequential(*layers, RowParallel(width)).to(device)
+    model = torch.nn.Sequential(*layers, Layer(width, width)).to(device)
     if kind == "ddp":
         return DistributedDataParallel(model, bucket_cap_mb=0.3)
-    mesh = dist.device_mesh.init_device_mesh("cpu", (dist.get_world_size(),))
+    mesh = dist.device_mesh.init_device_mesh(device, (dist.get_world_size(),))
     for layer in model:
         if next(layer.parameters(), None) is not None:
             fully_shard(layer, mesh=mesh)
@@ -79,6 +79,7 @@ def model_of(kind, width):
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--kind", default="ddp", choices=["ddp", "fsdp", "tp"])
+    parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
     parser.add_argument("--steps", type=int, default=60)
     parser.add_argument("--width", type=int, default=192)
     parser.add_argument("--slow", default="", choices=["", "layer", "input", "host"])
@@ -88,10 +89,10 @@ def main():
     options = parser.parse_args()
     torch.set_num_threads(1)
     torch.manual_seed(0)
-    dist.init_process_group("gloo")
+    dist.init_process_group("gloo" if options.device == "cpu" else "nccl")
     is_slow = dist.get_rank() == 1
     seconds = {options.slow: options.seconds} if is_slow else {}
-    model = model_of(options.kind, options.width)
+    model = model_of(options.kind, options.width, options.device)
     for name, layer in model.named_modules():
         if name.endswith("2"):
             layer.seconds = seconds.get("layer", 0.0)
@@ -103,6 +104,7 @@ def main():
             os.kill(os.getpid(), 9)
         if is_slow and step == options.hang_at:
             time.sleep(1000)
+        x = x.to(options.device)
         loss = torch.nn.functional.mse_loss(model(x), x)
         loss.backward()
         optimizer.step()

@@ -108,6 +108,15 @@ def test_parts_add_up_and_a_slow_layer_is_named(tmp_path, kind, kinds):
     assert found.what_ifs[0].speedup.value > 1
 
 
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("kind", ["ddp", "fsdp"])
+def test_one_rank_on_a_device_adds_up(tmp_path, kind):
+    found = profiled(tmp_path, f"--kind={kind}", "--device=cuda", ranks=1)
+    check_accounting(found, 1, 24)
+    assert found.stragglers == ()
+    assert all(each.bare_s for each in found.collectives)
+
+
 @pytest.mark.parametrize("cause", ["input", "host"])
 def test_causes_are_told_apart(tmp_path, cause):
     found = profiled(tmp_path, f"--slow={cause}", "--seconds=0.08")

@@ -24,7 +24,8 @@ from tinytorch.transforms.activation_aware.torch import (
 )
 from tinytorch.transforms.quantize import Quantize
 from tinytorch.transforms.support.observing import calls_of
-from tinytorch.tuning.saving import reloaded
+from tinytorch.tuning.loading import load_optimized
+from tinytorch.tuning.saving import write_stack
 
 
 def text(seed, rows=2):
@@ -108,11 +109,12 @@ def test_a_decoder_takes_the_bytes_of_plain_rounding_and_is_not_changed():
     assert all(torch.equal(before[name], each) for name, each in it.model.state_dict().items())
 
 
-def test_what_it_makes_is_saved_and_loaded():
+def test_what_it_makes_is_saved_and_loaded(tmp_path):
     it = decoder(llama, **SIZES)
     transform = ActivationAwareQuantize(bits=8)
     plan = transform.plan(it)
-    again = reloaded(it, name="decoder", stack=["int8-weights-awq"], plans=[plan])
+    path = write_stack(tmp_path, it, name="decoder", stack=["int8-weights-awq"], plans=[plan])
+    again = load_optimized(path, it)
     expected = transform.apply(it, plan)
     assert torch.equal(again(*it.inputs).logits, expected(*it.inputs).logits)
 

@@ -24,7 +24,8 @@ from tinytorch.transforms.mixed_precision.torch import (
     carry_out,
 )
 from tinytorch.transforms.plan import Step
-from tinytorch.tuning.saving import reloaded
+from tinytorch.tuning.loading import load_optimized
+from tinytorch.tuning.saving import write_stack
 
 
 def workload(**settings):
@@ -62,10 +63,11 @@ def test_each_layer_gets_its_own_form():
     assert (found - expected).abs().max() <= 0.05 * expected.abs().max()
 
 
-def test_a_mixed_model_is_saved_and_loaded():
+def test_a_mixed_model_is_saved_and_loaded(tmp_path):
     it = workload()
     transform, plan = plan_of(MIXED, it)
-    again = reloaded(it, name="small", stack=["mixed-precision"], plans=[plan])
+    path = write_stack(tmp_path, it, name="small", stack=["mixed-precision"], plans=[plan])
+    again = load_optimized(path, it)
     assert torch.equal(again(*it.inputs), transform.apply(it, plan)(*it.inputs))
 
 

@@ -1,5 +1,6 @@
 """How a search spends its time budget: by a clock that only imaginary attempts move."""
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -88,6 +89,27 @@ def test_time_for_the_confirmation_is_kept_back():
     late = [each for each in search.attempts if each.outcome == NOT_TRIED]
     assert late
     assert all(each.lacked_time for each in late)
+
+
+@pytest.mark.parametrize(
+    ("start_s", "budget_s", "is_fresh"),
+    [(2.0, 20, True), (30.0, 20, False), (math.inf, 20, False), (2.0, 4, False)],
+)
+def test_a_fresh_process_confirms_where_there_is_time_to_start_one(start_s, budget_s, is_fresh):
+    trials = SlowTrials(check_s=0.1, budget_s=budget_s)
+    trials.start_s = start_s
+    search = searched(trials)
+    assert [each.stack for each in search.confirmations] == [("int8",)]
+    assert trials.was_fresh is is_fresh
+
+
+@pytest.mark.parametrize("start_s", [1.0, 4.0, 12.0])
+def test_starting_a_process_is_part_of_the_budget(start_s):
+    trials = SlowTrials(check_s=0.5, budget_s=60)
+    trials.start_s = start_s
+    search = searched(trials)
+    assert trials.was_fresh
+    assert trials.clock.now + start_s <= ALLOWED * 60 + max(x.setup_s for x in search.attempts)
 
 
 def test_scores_that_take_nearly_all_of_it_leave_one_attempt_without_a_confirmation():

@@ -18,9 +18,9 @@ from torch_workloads import ADAPTER, Residual, Tied, mlp, seeded, workload
 
 from tinytorch.errors import CheckpointError
 from tinytorch.models.workload import Workload
+from tinytorch.tuning.fresh_process import measure_process_memory
 from tinytorch.tuning.loading import FLOATS_HELD, load_optimized, storage_of
 from tinytorch.tuning.meta_device_torch import give_room, on_meta, without_numbers
-from tinytorch.tuning.process_memory import measure_process_memory
 from tinytorch.tuning.saving import save_optimized
 
 BUILT = {

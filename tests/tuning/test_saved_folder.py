@@ -16,9 +16,9 @@ from tinytorch.measure.memory import ProcessUse
 from tinytorch.models.targets import load_workload
 from tinytorch.models.workload import Preparation, Workload
 from tinytorch.models.zoo import build_mlp, load_zoo
+from tinytorch.tuning.fresh_process import ProcessMemory, measure_process_memory
 from tinytorch.tuning.loading import load_optimized
 from tinytorch.tuning.optimization import Optimization
-from tinytorch.tuning.process_memory import ProcessMemory, measure_process_memory
 from tinytorch.tuning.saving import save_optimized
 
 MINE = """

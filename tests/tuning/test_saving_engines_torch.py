@@ -15,7 +15,7 @@ from tinytorch.models.workload import Workload
 from tinytorch.transforms.engines import OnnxRuntime
 from tinytorch.tuning.loading import load_optimized
 from tinytorch.tuning.optimize import optimize
-from tinytorch.tuning.saving import reloaded
+from tinytorch.tuning.saving import write_stack
 
 
 @pytest.fixture(scope="module")
@@ -33,10 +33,11 @@ def found(workload):
     return result
 
 
-def test_a_result_comes_back_from_its_files_alone(workload):
+def test_a_result_comes_back_from_its_files_alone(workload, tmp_path):
     transform = OnnxRuntime()
     plan = transform.plan(workload)
-    again = reloaded(workload, name="small", stack=["onnxruntime"], plans=[plan])
+    path = write_stack(tmp_path, workload, name="small", stack=["onnxruntime"], plans=[plan])
+    again = load_optimized(path)
     assert type(again).__name__ == "EngineModel"
     torch.testing.assert_close(again(*workload.inputs), workload.model(*workload.inputs))
 

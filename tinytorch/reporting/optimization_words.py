@@ -48,6 +48,7 @@ from tinytorch.tuning.attempt import (
     BROKEN,
     DROPPED,
     FAILED,
+    FRESH,
     IN_MEMORY,
     INACCURATE,
     NO_GAIN,
@@ -209,6 +210,7 @@ WAS_BUSY = (
     "Other programs used the machine meanwhile: times may come out otherwise when it is quiet."
 )
 CONFIRMED_ON = {
+    FRESH: ", on the model saved and loaded in a fresh process",
     RELOADED: ", on the model saved and loaded again",
     IN_MEMORY: ", on the model in memory (not saved and loaded)",
     "": "",

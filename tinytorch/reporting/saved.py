@@ -15,8 +15,8 @@ from tinytorch.reporting.quantities import (
     percent_text,
     seconds_text,
 )
+from tinytorch.tuning.fresh_process import BASELINE, SAVED, ProcessMemory
 from tinytorch.tuning.optimization import Optimization
-from tinytorch.tuning.process_memory import BASELINE, SAVED, ProcessMemory
 from tinytorch.tuning.recipe import TRANSFORMS, Recipe
 
 PROCESS_ABOUT = (

@@ -107,8 +107,9 @@ OUT_OF_TIME = "out-of-time"
 """Code of an attempt that was not tried because the budget was spent."""
 TOO_SLOW = "too-slow"
 """Code of an attempt that was dropped after a few calls."""
-RELOADED, IN_MEMORY = "reloaded", "in memory"
-"""Which model a confirmation is of: one that was saved and loaded, or the one that was made."""
+FRESH, RELOADED, IN_MEMORY = "fresh process", "reloaded", "in memory"
+"""Where and of which model a confirmation is: of one that was saved, loaded and timed in a process
+of its own; of one that was saved and loaded; or of the one that was made."""
 ACCEPTABLE = frozenset({BETTER, NO_GAIN, WORSE, INCONCLUSIVE})
 
 
@@ -119,7 +120,7 @@ class Attempt(Coded):
     `comparison` is with the baseline, `against_best` with the best stack so far, by time alone;
     `measured` is what the first one says. `seconds` is what all of it took, and `setup_s` the part
     of it until its first call returned: planning, applying, compiling.
-    `confirmed_on` is RELOADED or IN_MEMORY for a confirmation, and empty otherwise.
+    `confirmed_on` is FRESH, RELOADED or IN_MEMORY for a confirmation, and empty otherwise.
     `measured_at` is when, for one that comes from the records of an earlier run.
     `code` says for programs why it was not tried, or dropped.
     """

@@ -131,6 +131,7 @@ class TrialsElsewhere(Trials):
         *,
         budget_s: float,
         limit_s: float | None = None,
+        is_fresh: bool = False,
         seed: int = 0,
         progress: Progress | None = None,
     ) -> tuple[Attempt, Built | None]:

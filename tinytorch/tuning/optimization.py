@@ -28,7 +28,7 @@ from tinytorch.tuning.attempt import (
     Settings,
     check_limits,
 )
-from tinytorch.tuning.process_memory import ProcessMemory
+from tinytorch.tuning.fresh_process import ProcessMemory
 from tinytorch.tuning.ranking import choose, front_of, holds, outcome_at, value_at
 
 if TYPE_CHECKING:

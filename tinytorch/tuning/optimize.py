@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from time import monotonic
+from time import monotonic, process_time
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
@@ -120,6 +120,7 @@ def optimize(
     if isinstance(workload, str):
         target = target or workload
         workload = load_workload(workload)
+    start_s = process_time()  # importing and loading; more where the process did something else
     check_workload(workload, "an optimization")
     given, workload = workload, for_inference(workload)
     was_training = workload.model is not given.model
@@ -143,7 +144,7 @@ def optimize(
     search = journal = None
     try:
         result = replace(result, advice=advise(profile, entries=entries))
-        trials = _trials(workload, settings, profile, executor, target)
+        trials = _trials(workload, settings, profile, executor, target, start_s)
         if on_note is not None:
             for note in trials.notes:
                 on_note(note)
@@ -194,9 +195,12 @@ def _trials(
     profile: Profile,
     executor: Executor | None,
     target: str,
+    start_s: float,
 ) -> Trials:
     if executor is None:
-        return Trials(workload, settings, profile=profile)
+        trials = Trials(workload, settings, profile=profile, target=target)
+        trials.start_s = start_s
+        return trials
     return TrialsElsewhere(workload, settings, profile=profile, executor=executor, target=target)
 
 

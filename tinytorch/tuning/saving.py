@@ -20,6 +20,7 @@ from tinytorch.models.workload import Workload, call_model, check_workload
 from tinytorch.models.zoo import ZOO
 from tinytorch.showing import saved_texts
 from tinytorch.transforms.plan import Plan
+from tinytorch.tuning.fresh_process import SAVED, ProcessMemory, measure_process_memory
 from tinytorch.tuning.loading import (
     RECIPE_FILE,
     WEIGHTS_FILE,
@@ -32,7 +33,6 @@ from tinytorch.tuning.loading import (
     storage_for,
 )
 from tinytorch.tuning.optimization import Optimization
-from tinytorch.tuning.process_memory import SAVED, ProcessMemory, measure_process_memory
 from tinytorch.tuning.recipe import (
     TRANSFORMS,
     Recipe,
@@ -152,21 +152,22 @@ def save_optimized(
     return replace(saved, process=optimization.process)
 
 
-def reloaded(workload: Workload, *, name: str, stack: Sequence[str], plans: Sequence[Plan]) -> Any:
-    """Return the model of a stack after saving and loading it.
+def write_stack(
+    folder: Path, workload: Workload, *, name: str, stack: Sequence[str], plans: Sequence[Plan]
+) -> Path:
+    """Write a stack as :func:`save_optimized` does, and return what `load_optimized` reads.
 
-    Raises CheckpointError where that is impossible. Unlike :func:`save_optimized` it calls no
-    model to see whether a file gives the same outputs: whoever asks for the model checks it.
+    Raises CheckpointError where that is impossible. No model is called to see whether a file gives
+    the same outputs: whoever loads it checks it.
     """
     storage, plans = storage_for(workload), tuple(rebuilt_plan(each) for each in plans)
     recipe = _recipe(name, tuple(stack), workload, plans, storage)
-    with TemporaryDirectory(prefix="tinytorch-") as folder:
-        if _keeps_files(plans):
-            _write_files(Path(folder), carry_out(workload, plans), recipe)
-            return load_optimized(folder)
-        path = Path(folder) / WEIGHTS_FILE
-        _save(path, workload, recipe, storage, is_called=False)
-        return load_optimized(path, workload)
+    if _keeps_files(plans):
+        _write_files(folder, carry_out(workload, plans), recipe)
+        return folder
+    path = folder / WEIGHTS_FILE
+    _save(path, workload, recipe, storage, is_called=False)
+    return path
 
 
 def _save(

@@ -136,6 +136,8 @@ def _by_entry(attempts: Sequence[Attempt]) -> dict[str, Attempt]:
 SHARE_OF_SINGLES, SHARE_OF_COMBINATIONS = 0.5, 0.2
 SHARE_OF_CONFIRMATION, SHARE_OF_ABLATION = 0.15, 0.15
 """Shares of the time budget."""
+SHARE_OF_START = 0.25
+"""Most of the time budget that is kept back for starting a fresh process for the confirmation."""
 ENOUGH_SINGLES = 0.7
 """Once this share is spent, what is left belongs to combinations, where there are any to try."""
 LEAST_S, MOST_S = 0.5, 60.0
@@ -303,13 +305,15 @@ class Search:
             if least > self.remaining_s + self._overtime_s:
                 self._leave_unconfirmed(chosen, least)
                 return
-            share = self._share_of_confirmation(chosen)
-            self._tell(f"{chosen.name} once more")
+            is_fresh = self._has_time_to_start(chosen)
+            share = self._share_of_confirmation(chosen, is_fresh=is_fresh)
+            self._tell(f"{chosen.name} once more{', in a fresh process' if is_fresh else ''}")
             confirmation, built = self.trials.confirm(
                 self._entries_of(chosen.stack),
                 self._at_hand(chosen.stack),
                 budget_s=_bounded(share),
                 limit_s=max(LEAST_LIMIT_S, self.remaining_s - self._besides_s(chosen) - share),
+                is_fresh=is_fresh,
                 seed=self.trials.settings.seed + OTHER_SEEDS + place,
                 progress=self.progress,
             )
@@ -423,9 +427,13 @@ class Search:
     @property
     def _reserved_s(self) -> float:
         """Seconds that are kept back for a confirmation: its share once there is a best."""
-        best = self.chosen
-        share = SHARE_OF_CONFIRMATION if best is not None else 0.0
-        return max(LEAST_S, share * self.trials.settings.budget_s) + self._besides_s(best)
+        best, start_s = self.chosen, self.trials.start_s
+        if best is None:
+            return LEAST_S + self._besides_s()
+        kept_s = max(LEAST_S, SHARE_OF_CONFIRMATION * self.trials.settings.budget_s)
+        if start_s <= SHARE_OF_START * self.trials.settings.budget_s:
+            kept_s += start_s
+        return kept_s + self._besides_s(best)
 
     def _besides_s(self, attempt: Attempt | None = None) -> float:
         """Seconds that an attempt takes beside its set-up and its timing: checks, scores, bytes.
@@ -455,10 +463,17 @@ class Search:
         longest = max((each.setup_s for each in self.attempts), default=0.0)
         return SLACK * self.trials.settings.budget_s + longest
 
-    def _share_of_confirmation(self, chosen: Attempt) -> float:
+    def _has_time_to_start(self, chosen: Attempt) -> bool:
+        """Whether a fresh process can load both sides, prepare what was chosen, and time them."""
+        needed_s = self.trials.start_s + self._setup_s(chosen.stack) + self._besides_s(chosen)
+        return needed_s + LEAST_S <= self.remaining_s + self._overtime_s < math.inf
+
+    def _share_of_confirmation(self, chosen: Attempt, *, is_fresh: bool) -> float:
         """Seconds for timing what was chosen; a stack also leaves some for taking it apart."""
         is_stack = len(chosen.stack) > 1
         left = self.remaining_s - self._besides_s(chosen)
+        if is_fresh:
+            left -= self.trials.start_s + self._setup_s(chosen.stack)
         kept = SHARE_OF_ABLATION * self.trials.settings.budget_s if is_stack else 0.0
         least = SHARE_OF_CONFIRMATION * self.trials.settings.budget_s
         loading_s = self._setup_s(chosen.stack)

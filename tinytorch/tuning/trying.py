@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
+from pickle import PickleError
 from statistics import median
+from tempfile import TemporaryDirectory
 from time import perf_counter
 from typing import Any
 
@@ -39,6 +43,7 @@ from tinytorch.tuning.attempt import (
     BROKEN,
     DROPPED,
     FAILED,
+    FRESH,
     IN_MEMORY,
     INACCURATE,
     NOT_TRIED,
@@ -50,8 +55,10 @@ from tinytorch.tuning.attempt import (
     Settings,
 )
 from tinytorch.tuning.catalog import Entry, risk_of
+from tinytorch.tuning.fresh_process import compare_in_fresh_process
+from tinytorch.tuning.loading import load_optimized
 from tinytorch.tuning.ranking import OBJECTIVE_OF, outcome_at
-from tinytorch.tuning.saving import reloaded
+from tinytorch.tuning.saving import write_stack
 
 # ---------------------------------------------------------------- accuracy check of a candidate
 # against the baseline: by its scores, its outputs, or both
@@ -247,6 +254,7 @@ MARGIN = "--max-accuracy-drop"
 """What sets the margin of an `evaluate`."""
 FOR_THE_BEST = Failure("measured only for the recommended stack", "only-of-the-best")
 NOT_RELOADED = "confirmed on the model in memory, not on one that was saved and loaded: {reason}"
+NOT_FRESH = "confirmed in the process that searched, not in a fresh one: {reason}"
 LARGER = "give a larger time budget"
 HOPELESS, BEYOND_DOUBT = 5.0, 20.0
 """A candidate whose calls take so many times those of the baseline is dropped, where it has to be
@@ -357,10 +365,19 @@ class Trials:
     These are computed once. Nothing that goes wrong in a candidate gets out, but for interrupts.
     """
 
+    start_s = math.inf
+    """About how long a fresh process takes to load the workload; inf: none is to be started."""
+
     def __init__(
-        self, workload: Workload, settings: Settings, *, profile: Profile | None = None
+        self,
+        workload: Workload,
+        settings: Settings,
+        *,
+        profile: Profile | None = None,
+        target: str = "",
     ) -> None:
         self.workload, self.settings, self.profile = workload, settings, profile
+        self._target = target
         self._explanations: dict[bytes, tuple[str, ...]] = {}
         self._baseline = Baseline(workload)
         self.notes = [*self._baseline.notes, *self._about_examples()]
@@ -416,6 +433,7 @@ class Trials:
         *,
         budget_s: float,
         limit_s: float | None = None,
+        is_fresh: bool = False,
         seed: int = 0,
         progress: Progress | None = None,
     ) -> tuple[Attempt, Built | None]:
@@ -423,9 +441,11 @@ class Trials:
 
         The best of many is overestimated, since chance helped to choose it. Nothing of the
         attempt is used here but the model, where it was `built` already. What is checked, timed and
-        given is that model after saving and loading, where that works (`Attempt.confirmed_on`).
+        given is that model after saving and loading, where that works (`Attempt.confirmed_on`); it
+        is timed in a process of its own if `is_fresh`.
         """
-        return self._tried(entries, built, None, limit_s, (budget_s, seed, progress), is_final=True)
+        timing = budget_s, seed, progress
+        return self._tried(entries, built, None, limit_s, timing, is_final=True, is_fresh=is_fresh)
 
     def _tried(
         self,
@@ -436,6 +456,7 @@ class Trials:
         timing: Timing,
         *,
         is_final: bool,
+        is_fresh: bool = False,
     ) -> tuple[Attempt, Built | None]:
         started = perf_counter()
         stack = tuple(each.name for each in entries)
@@ -447,14 +468,13 @@ class Trials:
                 with time_limit(limit_s, f"planning {attempt.name}", remedy=LARGER):
                     built = Trials.build(self, entries)
             attempt = replace(attempt, plans=built.plans, setup_s=perf_counter() - started)
-            notes: tuple[str, ...] = ()
-            if is_final:
-                built, where, notes = self._delivered(built, limit_s)
-                setup_s = perf_counter() - started
-                attempt = replace(attempt, confirmed_on=where, setup_s=setup_s)
             risk = risk_of(entries)
-            attempt = self._judged(attempt, built, best, timing, risk=risk, is_final=is_final)
-            attempt = replace(attempt, notes=(*attempt.notes, *notes))
+            if is_final:
+                attempt, built = self._confirmed(
+                    attempt, built, timing, limit_s, risk=risk, is_fresh=is_fresh
+                )
+            else:
+                attempt = self._judged(attempt, built, best, timing, risk=risk)
         except SkippedError as error:
             attempt = replace(attempt, outcome=SKIPPED, reason=str(error), plans=error.plans)
         except DroppedError as error:
@@ -466,21 +486,70 @@ class Trials:
         attempt = replace(attempt, seconds=perf_counter() - started)
         return attempt, built if attempt.is_acceptable else None
 
-    def _delivered(self, built: Built, limit_s: float | None) -> tuple[Built, str, tuple[str, ...]]:
-        """Return a stack as it is after saving and loading; else the given one, and why."""
+    def _confirmed(
+        self,
+        attempt: Attempt,
+        built: Built,
+        timing: Timing,
+        limit_s: float | None,
+        *,
+        risk: Risk,
+        is_fresh: bool,
+    ) -> tuple[Attempt, Built]:
+        """Judge a stack as it is after saving and loading; else the given one, with the reason."""
+        started, notes = perf_counter(), tuple[str, ...]()
+        with TemporaryDirectory(prefix="tinytorch-") as folder:
+            path: Path | None = None
+            try:
+                built, path = self._delivered(built, Path(folder), limit_s)
+            except Exception as error:  # whatever a model, a disk or a file may raise
+                notes = (NOT_RELOADED.format(reason=_reason(error)),)
+            attempt = replace(
+                attempt,
+                confirmed_on=RELOADED if path else IN_MEMORY,
+                setup_s=attempt.setup_s + perf_counter() - started,
+            )
+            compared = None
+            if path is not None and is_fresh:
+                compared = partial(self._compared_afresh, path, limit_s)
+            attempt = self._judged(attempt, built, None, timing, risk=risk, afresh=compared)
+        return replace(attempt, notes=(*attempt.notes, *notes)), built
+
+    def _delivered(self, built: Built, folder: Path, limit_s: float | None) -> tuple[Built, Path]:
+        """Return a stack as it is after saving and loading, and what was saved."""
         once_s = sum(each.seconds for each in preparations_of(built.model))
+        if limit_s is not None and once_s > limit_s:
+            raise SettingError(f"preparing it once more takes {once_s:.0f} s")
+        _compile_anew()
+        with time_limit(limit_s, "saving and loading", remedy=LARGER):
+            path = write_stack(
+                folder,
+                self.workload,
+                name=self.workload.name,
+                stack=built.stack,
+                plans=built.plans,
+            )
+            return replace(built, model=load_optimized(path, self.workload)), path
+
+    def _compared_afresh(
+        self, path: Path, limit_s: float | None, **settings: Any
+    ) -> Comparison | None:
+        """Compare the baseline with what was saved in a fresh process; None where that fails.
+
+        It finds what a user's own process finds: no attempt was made there.
+        """
         try:
-            if limit_s is not None and once_s > limit_s:
-                raise SettingError(f"preparing it once more takes {once_s:.0f} s")
-            _compile_anew()
-            with time_limit(limit_s, "saving and loading", remedy=LARGER):
-                model = reloaded(
-                    self.workload, name=self.workload.name, stack=built.stack, plans=built.plans
-                )
-        except Exception as error:  # whatever a model, a disk or a file may raise
-            reason = str(error) if isinstance(error, TinyTorchError) else first_line(error)
-            return built, IN_MEMORY, (NOT_RELOADED.format(reason=reason),)
-        return replace(built, model=model), RELOADED, ()
+            return compare_in_fresh_process(
+                path,
+                self.workload,
+                target=self._target,
+                limit_s=max(self.start_s, limit_s or 0.0),
+                **settings,
+            )
+        except (TinyTorchError, OSError, PickleError, AttributeError, TypeError) as error:
+            # A target that works in this process only, a model that cannot be pickled, no memory.
+            self.notes.append(NOT_FRESH.format(reason=_reason(error)))
+            return None
 
     def compare_with(
         self, first: Built, second: Built, *, budget_s: float, seed: int = 0
@@ -514,29 +583,35 @@ class Trials:
         timing: Timing,
         *,
         risk: Risk,
-        is_final: bool,
+        afresh: Callable[..., Comparison | None] | None = None,
     ) -> Attempt:
         budget_s, seed, progress = timing
+        is_final = bool(attempt.confirmed_on)
         check, found, call_s = self._checked(attempt.name, built.model, risk, is_final=is_final)
         attempt = replace(attempt, setup_s=attempt.setup_s + call_s)
         if check.outputs is not None and check.outputs.broken:
             return replace(attempt, outcome=BROKEN, reason=check.outputs.broken)
         if check.doubt and not check.is_inconclusive:
             return replace(attempt, outcome=INACCURATE, reason=check.doubt)
+        settings: dict[str, Any] = {
+            "budget_s": budget_s,
+            "precision": PRECISION,
+            "timing": self.settings.timing,
+            "both_timings": is_final or self.settings.needs_latency_beside,
+            "evidence": is_final,
+            "names": (BASELINE, CANDIDATE),  # notes are about these; the attempt has the name
+            "seed": seed,
+        }
         rng, candidate = np.random.default_rng(seed), self._side(built.model)
         baseline = self._baseline.side(rng)
-        comparison = compare(
-            baseline,
-            WorkloadSide(candidate, name=CANDIDATE, rng=rng, known=Known(found)),
-            budget_s=budget_s,
-            precision=PRECISION,
-            timing=self.settings.timing,
-            both_timings=is_final or self.settings.needs_latency_beside,
-            evidence=is_final,
-            names=(BASELINE, CANDIDATE),  # notes are about these; the attempt has the name
-            seed=seed,
-            progress=progress,
-        ).named(BASELINE, attempt.name)
+        comparison = afresh(**settings) if afresh is not None else None
+        if comparison is not None:
+            attempt = replace(attempt, confirmed_on=FRESH)
+            comparison = replace(comparison, outputs=check.outputs)
+        else:
+            side = WorkloadSide(candidate, name=CANDIDATE, rng=rng, known=Known(found))
+            comparison = compare(baseline, side, progress=progress, **settings)
+        comparison = comparison.named(BASELINE, attempt.name)
         missing: dict[str, Failure] = dict(comparison.not_measured)
         if not is_final:
             missing = dict.fromkeys(("calls", "energy", "accuracy"), FOR_THE_BEST)
@@ -655,6 +730,11 @@ class Trials:
 
     def _side(self, model: Any) -> Workload:
         return replace(self.workload, model=model, evaluate=None)
+
+
+def _reason(error: Exception) -> str:
+    """Return an error in one line; our own words need no class before them."""
+    return str(error) if isinstance(error, TinyTorchError) else first_line(error)
 
 
 def _why_empty(plan: Plan) -> str:
