@@ -21,7 +21,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -50,6 +50,7 @@ CASES = {
 }
 """Device -> factories in claim_cases.py."""
 WIDENED, WIDEST = 1.05, 1.08
+SIDES = ("baseline", "candidate")
 PROCESSES, FEWEST_PROCESSES = 9, 6
 """Between the second smallest and the second largest of nine values lies the median with 96%, and
 between the smallest and the largest of six with 97%."""
@@ -79,6 +80,10 @@ class Claim:
     found: Interval | None = None
     confirmed_on: str = ""
     changes_process: bool = False
+    claimed_s: tuple[float, float] | None = None
+    """Seconds per call of baseline and candidate when the claim was made, and in each process of
+    the plain loop: which of them drifts."""
+    found_s: tuple[tuple[float, float], ...] = ()
     ratios: tuple[float, ...] = ()
     tried: tuple[tuple[str, str, str, float], ...] = ()
     """Stack, outcome, reason and seconds of each attempt."""
@@ -164,12 +169,14 @@ def _claim(case: str, folder: Path, options: argparse.Namespace) -> Claim:
     try:
         claim = _optimized(case, folder, options.budget)
         if claim.claimed is not None:
-            ratios = tuple(_ratios(case, folder, options, claim))
-            claim = Claim(**{**vars(claim), "found": _interval(ratios), "ratios": ratios})
+            found = list(_found(case, folder, options, claim))
+            ratios = tuple(ratio for ratio, _ in found)
+            seconds = tuple(each for _, each in found)
+            claim = replace(claim, found=_interval(ratios), ratios=ratios, found_s=seconds)
     except subprocess.CalledProcessError as error:
         last = (error.stderr or "").strip().splitlines()[-1:]
         claim = Claim(case, case, "", failure="".join(last) or f"exit code {error.returncode}")
-    return Claim(**{**vars(claim), "seconds": perf_counter() - started})
+    return replace(claim, seconds=perf_counter() - started)
 
 
 def _optimized(case: str, folder: Path, budget_s: float) -> Claim:
@@ -188,6 +195,10 @@ def _optimized(case: str, folder: Path, budget_s: float) -> Claim:
     known = [*found["confirmations"], *found["attempts"]]
     best = next(each for each in known if " + ".join(each["stack"]) == stack)
     compared = best["comparison"]
+    taken = {
+        side: statistics.median(x for one in compared["rounds"] for x in one[side])
+        for side in SIDES
+    }
     low, high = sorted((1 / compared["time_ratio_low"], 1 / compared["time_ratio_high"]))
     claimed = Interval(1 / compared["time_ratio"], low, high)
     return Claim(
@@ -197,24 +208,29 @@ def _optimized(case: str, folder: Path, budget_s: float) -> Claim:
         claimed,
         confirmed_on=best["confirmed_on"],
         changes_process=bool(best["changes_process"]),
+        claimed_s=(taken["baseline"], taken["candidate"]),
         tried=tried,
     )
 
 
-def _ratios(case: str, folder: Path, options: argparse.Namespace, claim: Claim) -> Iterator[float]:
-    """Yield baseline over candidate, one value per fresh process, or pair of them."""
-    sides = ("baseline", "candidate")
+def _found(
+    case: str, folder: Path, options: argparse.Namespace, claim: Claim
+) -> Iterator[tuple[float, tuple[float, float]]]:
+    """Yield baseline over candidate and the seconds of both, for each fresh process or pair."""
     if claim.changes_process:  # of whichever side is called: each gets a process of its own
-        orders = [sides if number % 2 else sides[::-1] for number in range(options.processes)]
+        orders = [SIDES if number % 2 else SIDES[::-1] for number in range(options.processes)]
         alone_in_one = [(side,) for order in orders for side in order]
         found = _loops(case, folder, alone_in_one, options.together)
         for one, other in zip(found, found, strict=True):  # the first two, the next two, ...
             alone = one | other
-            yield statistics.median(alone["baseline"]) / statistics.median(alone["candidate"])
+            both = statistics.median(alone["baseline"]), statistics.median(alone["candidate"])
+            yield both[0] / both[1], both
     else:
-        for both in _loops(case, folder, [()] * options.processes, options.together):
-            pairs = zip(both["baseline"], both["candidate"], strict=True)
-            yield statistics.median(one / other for one, other in pairs)
+        for both_of in _loops(case, folder, [()] * options.processes, options.together):
+            pairs = zip(both_of["baseline"], both_of["candidate"], strict=True)
+            ratio = statistics.median(one / other for one, other in pairs)
+            medians = [statistics.median(both_of[side]) for side in SIDES]
+            yield ratio, (medians[0], medians[1])
 
 
 def _loops(
@@ -256,7 +272,7 @@ def _interval(ratios: tuple[float, ...]) -> Interval:
 def _run(arguments: list[str]) -> str:
     """Run Python in a fresh process and return what it printed; raise unless it ends well."""
     done = subprocess.run([sys.executable, *arguments], capture_output=True, text=True)
-    if done.returncode not in (0, 3):  # 3: nothing is shown for certain, which is an answer
+    if done.returncode not in (0, 3, 4):  # 3 and 4: nothing is shown, which is an answer
         raise subprocess.CalledProcessError(done.returncode, arguments, stderr=done.stderr)
     return done.stdout
 

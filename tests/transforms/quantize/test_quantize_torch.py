@@ -216,6 +216,8 @@ def test_plans_for_a_gpu_say_that_uncompiled_layers_are_slow(settings):
     batches = tuple(tuple(each.cuda() for each in batch) for batch in case.calibration)
     case = replace(case, inputs=tuple(each.cuda() for each in case.inputs), calibration=batches)
     plan = Quantize(**settings).plan(case)
+    if plan.is_empty:
+        pytest.skip("; ".join(plan.skipped_by_reason))
     assert any("slower than floats on a GPU" in note for note in plan.notes)
 
 
