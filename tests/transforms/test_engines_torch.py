@@ -1,9 +1,11 @@
 """Other engines: exported models compute what the original computes, called as it is called."""
 
 import copy
+import gc
 import json
 import subprocess
 import sys
+import weakref
 from collections import namedtuple
 from dataclasses import dataclass, replace
 
@@ -176,6 +178,33 @@ def test_a_copy_computes_the_same_and_the_workload_stays(exported):
     assert twin.exported is model.exported
     assert_close(twin(*workload.inputs, scale=2.0), model(*workload.inputs, scale=2.0))
     assert type(workload.model) is Tagger
+
+
+def write_through_data(model):
+    model[5].weight.data.mul_(2)
+
+
+def put_another_layer(model):
+    model[2] = nn.Sigmoid()
+
+
+@pytest.mark.parametrize("change", [write_through_data, put_another_layer])
+def test_a_plan_of_other_weights_or_layers_is_not_applied(change):
+    workload = images()
+    plan = OnnxRuntime().plan(workload)
+    change(workload.model)
+    with torch.no_grad():
+        assert_close(OnnxRuntime().apply(workload, plan)(*workload.inputs), workload.run())
+
+
+def test_a_plan_keeps_no_model_alive():
+    workload = images()
+    plan = OnnxRuntime().plan(workload)
+    model = weakref.ref(workload.model)
+    assert plan.steps
+    del workload
+    gc.collect()
+    assert model() is None
 
 
 def test_it_stays_in_evaluation_mode_and_declares_its_setup(exported):

@@ -7,7 +7,6 @@ of tensor they make is known from the model that the recipe builds, and so no co
 
 from __future__ import annotations
 
-import hashlib
 import json
 import sys
 import warnings
@@ -26,6 +25,7 @@ from tinytorch import reading
 from tinytorch.errors import CheckpointError, SettingError, first_line
 from tinytorch.measure.memory import release_freed
 from tinytorch.models.pytorch import TorchAdapter, tensors_in
+from tinytorch.models.pytorch_tensors import digest_of
 from tinytorch.models.workload import Workload
 from tinytorch.transforms.quantize.quantizers import packing
 from tinytorch.tuning.loading import Build
@@ -66,7 +66,7 @@ class TorchStorage:
     def digests(self, model: Any) -> dict[str, str]:
         """Return a hash of each tensor, by name."""
         return {
-            name: _digest(tensor)
+            name: digest_of(tensor)
             for part in _own_states(module_of(model))
             for name, tensor in _parts(part.state).items()
         }
@@ -268,14 +268,6 @@ def _owning(tensors: Tensors) -> Tensors:
         else each
         for name, each in tensors.items()
     }
-
-
-def _digest(tensor: torch.Tensor) -> str:
-    tensor = tensor.detach().cpu().contiguous()
-    digest = hashlib.sha256(f"{tensor.dtype} {tuple(tensor.shape)}".encode())
-    if tensor.numel():
-        digest.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
-    return digest.hexdigest()
 
 
 # ---------------------------------------------------------------- reading

@@ -36,7 +36,7 @@ from tinytorch.transforms.plan import Plan, Step
 from tinytorch.transforms.support.observing import calls_of
 from tinytorch.transforms.support.torch import (
     IN_TRAINING,
-    SameWeights,
+    contents_of,
     refusal,
     rounding_of,
     trial_note,
@@ -195,11 +195,11 @@ def _array(tensor: torch.Tensor) -> Any:
 
 # ---------------------------------------------------------------- exporting
 
-_made: WeakKeyDictionary[nn.Module, dict[str, tuple[SameWeights, Exported, str]]] = (
+_made: WeakKeyDictionary[nn.Module, dict[str, tuple[list[Any], Exported, str]]] = (
     WeakKeyDictionary()
 )
-"""The files of a model in float32, by the way of opening: a plan makes what is applied later, and
-several transforms start from the ONNX file."""
+"""The contents of a model, and its files in float32, by the way of opening: a plan makes what is
+applied later, and several transforms start from the ONNX file."""
 
 
 def exported_files(
@@ -230,10 +230,11 @@ def _once(
     """Return what was made before of the same weights for the same call, or make it."""
     kept = _made.setdefault(workload.model, {})
     known = kept.get(kind)
-    if known is not None and known[0].still_hold() and _fits(known[1], workload):
+    contents = contents_of(workload.model)
+    if known is not None and known[0] == contents and _fits(known[1], workload):
         return known[1], known[2]
     exported, why_fixed = make(model, workload)
-    kept[kind] = SameWeights(workload.model, also_numbers=True), exported, why_fixed
+    kept[kind] = contents, exported, why_fixed
     return exported, why_fixed
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import weakref
 from collections import UserDict, deque
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass
@@ -20,7 +21,7 @@ from tinytorch.errors import ModelError, first_line
 from tinytorch.measure.timing import time_limit
 from tinytorch.models.adapter import Array, entering_layers, leaves, rebuilt
 from tinytorch.models.pytorch import TorchAdapter, tensors_in
-from tinytorch.models.pytorch_tensors import why_no_module
+from tinytorch.models.pytorch_tensors import digest_of, why_no_module
 from tinytorch.models.workload import Workload, call_model, preparations_of
 
 # ---------------------------------------------------------------- check, then time: a change is
@@ -364,6 +365,23 @@ class SameWeights:
             return list(map(torch.Tensor.data_ptr, tensors))  # type: ignore[arg-type]
         except (RuntimeError, TypeError):
             return [_lies(tensor) for tensor in tensors]
+
+
+def contents_of(model: nn.Module) -> list[Any]:
+    """Return what a model computes with, to compare later: its layers, and a hash of each tensor.
+
+    It keeps nothing alive and sees what is written through `.data`, too, but reads every number,
+    which takes about a second per gigabyte. SameWeights is for what is asked before every call.
+    """
+    found: list[Any] = []
+    for path, module in model.named_modules():
+        found.append((path, weakref.ref(module)))
+        places = [(module._parameters, name) for name in module._parameters]
+        places += [(module._buffers, name) for name in module._buffers]
+        for place in (*places, *_attributes(module)):
+            tensor = _at(*place)
+            found.append((place[1], None if tensor is None else digest_of(tensor)))
+    return found
 
 
 def _layers(model: nn.Module) -> Iterator[tuple[dict[str, Any], tuple[Any, ...]]]:
