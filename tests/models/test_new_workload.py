@@ -1,5 +1,8 @@
 """New workload files run as they stand, whatever they are made from."""
 
+import subprocess
+import sys
+
 import pytest
 from parts import require_part
 
@@ -62,6 +65,24 @@ def test_the_file_of_a_class_runs(made, tmp_path, source, shape):
     assert tuple(workload.inputs[0].shape) == shape
     workload.run()
     assert len(workload.calibration) == 3
+
+
+@pytest.mark.parametrize("place", ["package.inner", "package"])
+def test_the_file_of_a_class_runs_from_any_folder(tmp_path, monkeypatch, capsys, place):
+    require_part("torch")
+    project, elsewhere = tmp_path / "project", tmp_path / "elsewhere"
+    for folder in (project / "package" / "inner", project / "work", elsewhere):
+        folder.mkdir(parents=True)
+    for folder in (project / "package", project / "package" / "inner"):
+        (folder / "__init__.py").write_text(SMALL)
+    monkeypatch.chdir(project)
+    assert main(["new", "work/yours.py", "--from", f"{place}:Two"]) == 0
+    program = (
+        "from tinytorch.models.targets import load_workload\n"
+        f"load_workload({str(project / 'work' / 'yours.py')!r} + ':make').run()"
+    )
+    subprocess.run([sys.executable, "-c", program], cwd=elsewhere, check=True)
+    subprocess.run([sys.executable, str(project / "work" / "yours.py")], cwd=elsewhere, check=True)
 
 
 SMALL = """

@@ -367,8 +367,8 @@ def about_sample_size(
     if not _are_shares(values):
         spread = margin * math.sqrt(count) / _student(confidence, min(count - 1, MOST_FREEDOM))
         return (
-            f"{examples} with scores that have no bounds establish a margin of {margin:g} only if a "
-            f"candidate's differences spread by less than about {spread:.2g} (standard deviation)"
+            f"{examples} with scores that have no bounds establish a margin of {margin:g} only if "
+            f"a candidate's differences spread by less than about {spread:.2g} (standard deviation)"
         )
     reach = 1.0 if is_binary else float(values.max())
     reached = untouched_share_bound(count, confidence) * reach

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import inspect
 import os
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from importlib.util import find_spec
 from json import dumps
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from tinytorch.errors import TargetError, TinyTorchError, first_line
@@ -316,6 +318,9 @@ def _of_class(file: Path, source: str) -> dict[str, str]:
     shapes = _shapes_that_fit(adapter, model, source)
     is_torch = adapter.name == "pytorch"
     made = [_expression(adapter.example(shape, model), is_torch=is_torch) for shape in shapes]
+    is_file = place.endswith(".py")
+    imported = Path(place).stem if is_file else place
+    paths, adding = ([], []) if is_file else _finding(module, file)
     first = ["import torch"] if is_torch else ["import numpy as np"]
     ours = "Workload" if is_torch else "Tensor, Workload"
     seeding = "torch.manual_seed(seed)" if is_torch else "rng = np.random.default_rng(seed)"
@@ -323,12 +328,12 @@ def _of_class(file: Path, source: str) -> dict[str, str]:
     weights = 'model.load_state_dict(torch.load("weights.pt"))' if is_torch else "its weights"
     return {
         "imports": "\n".join(
-            [*first, "", f"from {place} import {name}", f"from tinytorch import {ours}"]
-            if not place.endswith(".py")
-            else [
+            [
+                *paths,
                 *first,
                 "",
-                f"from {Path(place).stem} import {name}",
+                *adding,
+                f"from {imported} import {name}",
                 f"from tinytorch import {ours}",
             ]
         ),
@@ -343,6 +348,19 @@ def _of_class(file: Path, source: str) -> dict[str, str]:
         ),
         "name": dumps(name),
     }
+
+
+def _finding(module: ModuleType, file: Path) -> tuple[list[str], list[str]]:
+    """Return the imports and the line with which a file finds a module; none if it does anyway."""
+    if not getattr(module, "__file__", None):
+        return [], []  # built into Python
+    source, home = Path(str(module.__file__)).absolute(), file.absolute().parent
+    root = source.parents[module.__name__.count(".") + (source.name == "__init__.py")]
+    if root == home or root in {Path(each).absolute() for each in sys.path} - {Path.cwd()}:
+        return [], []
+    inside = Path(os.path.relpath(root, home)).as_posix()
+    added = f"sys.path.insert(0, str(Path(__file__).parent / {dumps(inside)}))"
+    return ["import sys", "from pathlib import Path", ""], [added]
 
 
 def _settings_of(kind: Callable[..., Any]) -> dict[str, Any]:
