@@ -41,6 +41,47 @@ def test_a_module_is_not_changed_by_calling_its_functions(work_of):
     assert work.HALF > 1.5
 
 
+DEFAULTS = [
+    "def f(x=found):\n    return x\n",
+    "async def f(*, x=[found]):\n    return x\n",
+    "class f:\n    def __init__(self, x=found): pass\n",
+    "class f:\n    size = found\n",
+    "def g(x=found):\n    return x\nf = [g]\n",
+    "f = lambda x=found: x\n",
+]
+
+
+@pytest.mark.parametrize("text", DEFAULTS)
+def test_a_default_from_a_measurement_costs_only_what_has_it(work_of, text):
+    work = work_of(f"found = max(1, 2)\n{text}def other():\n    return found\n")
+    assert "other" in work.names
+    with pytest.raises(Missed) as missed:
+        work.f()
+    assert missed.value.code == "needs-measurement"
+
+
+def test_a_function_may_name_a_measurement_in_its_body(work_of):
+    text = "found = max(1, 2)\ndef f(x=3):\n    return x, lambda y=found: y\nf2 = lambda: found\n"
+    work = work_of(text)
+    assert {"f", "f2"} <= set(work.names)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "f = [n * n for n in (1, 2)]\n",
+        "class f:\n    @property\n    def n(self): pass\n    @n.setter\n    def n(self, n): pass\n",
+    ],
+)
+def test_a_name_of_an_inner_scope_is_not_that_of_a_measurement(work_of, text):
+    assert "f" in work_of(f"for n in range(3):\n    print(n)\n{text}").names
+
+
+def test_a_name_that_is_given_a_constant_later_is_known(work_of):
+    work = work_of("size = max(1, 2)\nsize = 3\ndef f(x=size):\n    return x\n")
+    assert work.f() == 3
+
+
 def test_a_name_that_is_missing_is_told(work_of):
     work = work_of("A = 1\n")
     with pytest.raises(Missed) as missed:

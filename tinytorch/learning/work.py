@@ -40,9 +40,16 @@ class Work:
         try:
             return self.names[name]
         except KeyError:
-            raise Missed(
-                "not-found", f"there is no `{name}` in your file; the hand-out had one"
-            ) from None
+            raise self._missing(name) from None
+
+    def _missing(self, name: str) -> Missed:
+        if name not in self.skipped:
+            return Missed("not-found", f"there is no `{name}` in your file; the hand-out had one")
+        return Missed(
+            "needs-measurement",
+            f"`{name}` was not made: its definition needs what a measurement of your file computes "
+            "(is it the default of an argument?), and checks run no measurements",
+        )
 
 
 def load_work(path: Path) -> Work:
@@ -59,10 +66,11 @@ def load_work(path: Path) -> Work:
         kept: list[ast.stmt] = []
         for node in tree.body:
             imported.update(_imported(node))
-            if _is_definition(node) and not (_is_assignment(node) and skipped & set(_read(node))):
+            if _is_definition(node) and not skipped & _read_at_once(node):
                 kept.append(node)
+                skipped.difference_update(_defined(node))
             else:
-                skipped.update(_assigned(node), set(_changed(node)) - imported)
+                skipped.update(_defined(node), set(_changed(node)) - imported)
         _run(compile(ast.Module(kept, []), place, "exec"), names)
     return Work(str(path), names, frozenset(skipped))
 
@@ -87,6 +95,9 @@ def _sources(path: Path) -> Iterator[tuple[str, str]]:
         # Magics and shell commands of a notebook are no Python.
         kept = ("" if line.lstrip().startswith(("%", "!")) else line for line in lines)
         yield f"code cell {number}", "\n".join(kept)
+
+
+_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 
 def _is_definition(node: ast.stmt) -> bool:
@@ -116,18 +127,19 @@ def _calls(value: ast.AST) -> bool:
     return isinstance(value, ast.Call) or any(map(_calls, ast.iter_child_nodes(value)))
 
 
-def _is_assignment(node: ast.stmt) -> bool:
-    return isinstance(node, (ast.Assign, ast.AnnAssign))
-
-
-def _names(node: ast.stmt, context: type[ast.expr_context]) -> Iterator[str]:
+def _names(node: ast.AST, context: type[ast.expr_context]) -> Iterator[str]:
     for each in ast.walk(node):
         if isinstance(each, ast.Name) and isinstance(each.ctx, context):
             yield each.id
 
 
-def _assigned(node: ast.stmt) -> Iterator[str]:
-    return _names(node, ast.Store)
+def _defined(node: ast.stmt) -> Iterator[str]:
+    """Yield the names that a statement at the top of a file gives a value."""
+    if isinstance(node, (*_FUNCTIONS, ast.ClassDef)):
+        yield node.name
+    else:
+        yield from _imported(node)
+        yield from _names(node, ast.Store)
 
 
 def _imported(node: ast.stmt) -> Iterator[str]:
@@ -146,5 +158,17 @@ def _changed(node: ast.stmt) -> Iterator[str]:
                 yield name
 
 
-def _read(node: ast.stmt) -> Iterator[str]:
-    return _names(node, ast.Load)
+def _read_at_once(node: ast.AST) -> set[str]:
+    """Return the names from outside that a statement reads as it runs; functions run later."""
+    if isinstance(node, ast.Name):
+        return {node.id} if isinstance(node.ctx, ast.Load) else set()
+    inside = list(ast.iter_child_nodes(node))
+    if isinstance(node, (*_FUNCTIONS, ast.Lambda)):
+        body = node.body if isinstance(node.body, list) else [node.body]
+        inside = [each for each in inside if each not in body]
+    found = set().union(*map(_read_at_once, inside))
+    if isinstance(node, ast.ClassDef):
+        return found.difference(*map(_defined, node.body))
+    if isinstance(node, (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)):
+        return found.difference(*(_names(each.target, ast.Store) for each in node.generators))
+    return found
