@@ -68,6 +68,21 @@ def test_a_wrong_solution_gets_its_hint(written, lab, wrong):
         assert (found.code, bool(found.words)) == (wrong.code, True), found.words
 
 
+OTHER_RIGHT_ONES = [
+    ("profiling", "layers", 'np.shape(getattr(x, "data", x))', "x.shape"),
+    ("profiling", "timer", '"times": times,', '"times": np.array(times),'),
+    ("caching", "write", "len(prompt) + count", "max(1, len(prompt) + count - 1)"),
+]
+
+
+@pytest.mark.parametrize(("lab", "step", "old", "new"), OTHER_RIGHT_ONES)
+def test_other_right_solutions_pass(written, lab, step, old, new):
+    assert reference(lab).count(old) >= 1
+    path = written(reference(lab).replace(old, new))
+    for seed in SEEDS:
+        assert first_missed(path, lab, step, seed) is None
+
+
 @pytest.mark.parametrize(("lab", "step"), STEPS)
 def test_every_step_has_three_wrong_solutions_and_says_what_it_checks(lab, step):
     assert sum(each.step == step for each in wrong_solutions(lab)) >= 3

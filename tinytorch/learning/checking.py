@@ -207,17 +207,19 @@ def run_check(check: Check, load: Callable[[], Work], *, seed: int) -> CheckResu
 def _explained(error: BaseException, work: Work | None) -> tuple[str, str]:
     if isinstance(error, Missed):
         return error.code, str(error)
+    places = [each for each in traceback.extract_tb(error.__traceback__) if _is_learners(each)]
+    place = f"{places[-1].filename}, line {places[-1].lineno}" if places else ""
     if isinstance(error, NotImplementedError):
-        return NOT_WRITTEN, str(error) or "your code goes here"
+        step = str(error).partition(":")[0]
+        return NOT_WRITTEN, f"write the code of {step or 'this step'} in the place of {place}"
     said = first_line(error)
     if work is not None and isinstance(error, NameError) and error.name in work.skipped:
         return RAISED, (
             f"{said}: checks run only the imports, functions, classes and constants of your file; "
             "what a function needs has to be made inside of it, or be passed to it"
         )
-    places = [each for each in traceback.extract_tb(error.__traceback__) if _is_learners(each)]
     if places:
-        return RAISED, f"your code raised {said} ({places[-1].filename}, line {places[-1].lineno})"
+        return RAISED, f"your code raised {said} ({place})"
     return UNUSABLE, (
         f"what your code returned could not be worked with ({said}); "
         "compare it with what the docstring promises"

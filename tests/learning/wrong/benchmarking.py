@@ -94,8 +94,13 @@ WRONG = {
         ("inverse", "return 1 - (q / 100) ** requests", "return (q / 100) ** requests"),
         ("wrong-chance", "return 1 - (q / 100) ** requests", "return 1 - q / 100"),
         ("wrong-chance", "return 1 - (q / 100) ** requests", "return 0.395  # typed in"),
-        ("wrong-calls-for", "100 * beyond / (100 - q), 6)", "100 * beyond / (100 - q), 6) + 1"),
+        ("wrong-calls-for", "100 * beyond / (100 - q), 6)", "100 * beyond / (100 - q), 6) + 2"),
         ("below-for-beyond", "round(100 * beyond / (100 - q), 6)", "100 * beyond / q"),
+        (
+            "rounding-error-rounded-up",
+            "round(100 * beyond / (100 - q), 6)",
+            "beyond / (1 - q / 100)",
+        ),
         (
             "not-whole",
             "math.ceil(round(100 * beyond / (100 - q), 6))",

@@ -27,6 +27,12 @@ WRONG = {
             "    except ZeroDivisionError:\n        pass\n    if was_on:\n        gc.enable()\n",
         ),
         (
+            "gc-not-restored",
+            "    for _ in range(warmup):\n        func()\n",
+            "    was_on = gc.isenabled()\n    gc.disable()\n    for _ in range(warmup):\n"
+            "        func()\n    (gc.enable if was_on else gc.disable)()\n",
+        ),
+        (
             "own-clock",
             "            start = clock()\n            func()\n"
             "            times.append(clock() - start)",
@@ -140,6 +146,11 @@ WRONG = {
             "gradients-missed",
             "sum(each.grad.nbytes for each in parameters if each.grad is not None)",
             "0",
+        ),
+        (
+            "gradient-of-unused",
+            "sum(each.grad.nbytes for each in parameters if each.grad is not None)",
+            "sum(each.data.nbytes for each in parameters)",
         ),
         ("one-slot", "for each in slots.values()]", "for each in list(slots.values())[:1]]"),
         (

@@ -227,14 +227,20 @@ def check_chance_of_slow(work: Work, rng: Rng) -> None:
 
 def check_calls_for(work: Work, rng: Rng) -> None:
     """So many calls are expected beyond the percentile, and with one call less they are not."""
-    for q in (50, 75, 90, 95, 99):
-        beyond = int(rng.integers(3, 40))
+    cases = [(q, int(rng.integers(3, 40))) for q in (50, 75, 90, 95, 99)]
+    for q, beyond in [(90, 10), *cases]:
         found = work.calls_for(q, beyond)
         wanted = -(-100 * beyond // (100 - q))
         expect(
             q == 50 or found != math.ceil(100 * beyond / q),
             "below-for-beyond",
             f"of that many calls {beyond} lie below the p{q}; beyond it are {100 - q}%",
+        )
+        expect(
+            found == wanted or found != math.ceil(beyond / (1 - q / 100)),
+            "rounding-error-rounded-up",
+            f"{wanted} calls would do, and you say {number_text(found)}: 1 - {q / 100} is not "
+            "exact in floats, and the error is rounded up to a call; percents are whole numbers",
         )
         expect(
             found == wanted,

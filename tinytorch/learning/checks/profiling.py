@@ -139,17 +139,19 @@ def check_collector(work: Work, rng: Rng) -> None:
                 f"the collector was {_on(is_on)} before, and is {_on(not is_on)} after your timer",
             )
         expect(not any(seen), "gc-on", "the garbage collector was on while a run was timed")
-        gc.enable()
-        try:
-            work.measure(_raising, warmup=0, runs=3)
-        except ValueError:
-            expect(
-                gc.isenabled(),
-                "gc-not-restored",
-                "when the function raises, the collector stays off: what runs in any case?",
-            )
-        else:
-            raise Missed("swallowed", "the function raised, and your timer kept that to itself")
+        for warmup, when in ((0, ""), (1, " in a warm-up call")):
+            gc.enable()
+            try:
+                work.measure(_raising, warmup=warmup, runs=3)
+            except ValueError:
+                expect(
+                    gc.isenabled(),
+                    "gc-not-restored",
+                    f"when the function raises{when}, the collector stays off: what runs in any "
+                    "case?",
+                )
+            else:
+                raise Missed("swallowed", "the function raised, and your timer kept that to itself")
     finally:
         (gc.enable if was_on else gc.disable)()
 
@@ -293,7 +295,8 @@ def check_linear(work: Work, rng: Rng) -> None:
         expect(
             found == wanted,
             "wrong-linear",
-            f"for {inner} inputs, {outer} outputs and {rows} rows you count {number_text(found)}",
+            f"for {inner} inputs, {outer} outputs and {rows} rows you count {number_text(found)}; "
+            "every row is multiplied with every column of the weight",
         )
 
 
@@ -390,6 +393,10 @@ class _Busy(Module):
         return x + self.seconds + (0.0 if added is None else added)
 
 
+def _some_input() -> Tensor:
+    return Tensor(np.zeros((2, 3), np.float32))
+
+
 def _tree(clock: ScriptedClock, rng: Rng) -> tuple[_Busy, dict[str, float], dict[str, int]]:
     """Return a model of busy layers, the self time of each, and how often it is called."""
     leaves = [_Busy(clock, float(each)) for each in rng.uniform(1, 9, 3)]
@@ -413,7 +420,7 @@ def check_rows(work: Work, rng: Rng) -> None:
     clock = ScriptedClock()
     model, _, calls = _tree(clock, rng)
     vars(model)["unused"] = _Busy(clock, 1.0)
-    rows = _rows_of(work, model, 0.0, clock)
+    rows = _rows_of(work, model, _some_input(), clock)
     names = [row["name"] for row in rows]
     expect("unused" not in names, "not-called", "a layer that was not called has a row")
     expect(
@@ -432,7 +439,7 @@ def check_self_times(work: Work, rng: Rng) -> None:
     for _ in range(3):
         clock = ScriptedClock()
         model, own, _ = _tree(clock, rng)
-        rows = {row["name"]: row["self_s"] for row in _rows_of(work, model, 0.0, clock)}
+        rows = {row["name"]: row["self_s"] for row in _rows_of(work, model, _some_input(), clock)}
         total = sum(own.values())
         expect(
             not close(rows[""], total),
@@ -458,21 +465,24 @@ def check_left_alone(work: Work, rng: Rng) -> None:
     """Outputs stay what they were, and every layer is restored, also when one raises."""
     clock = ScriptedClock()
     model, _, _ = _tree(clock, rng)
-    before = model(0.0)
-    seen: list[float] = []
+    x = _some_input()
+    before = model(x).data
+    seen: list[Tensor] = []
     model.inner[1].register_forward_hook(lambda layer, inputs, output: seen.append(output))
-    inside = model.inner[0](0.0, 1.0) + 1.0 + model.inner[1].seconds  # type: ignore[attr-defined]
-    _rows_of(work, model, 0.0, clock)
+    inside = model.inner[0](x, 1.0).data + 1.0 + model.inner[1].seconds  # type: ignore[attr-defined]
+    _rows_of(work, model, x, clock)
     expect(
-        seen and close(seen[0], inside),
+        seen and close(seen[0].data, inside, tolerance=1e-5),
         "output-changed",
         "a layer gave another output while it was watched: pass on all arguments and the result",
     )
     _check_restored(model)
-    expect(close(model(0.0), before), "output-changed", "the model gives another output afterwards")
+    expect(
+        close(model(x).data, before), "output-changed", "the model gives another output afterwards"
+    )
     broken = _Busy(clock, 1.0, [*model.inner, _Raising()])
     try:
-        work.profile_layers(broken, 0.0, clock=clock)
+        work.profile_layers(broken, x, clock=clock)
     except ValueError:
         _check_restored(broken)
     else:
@@ -614,6 +624,25 @@ def check_training_bytes(work: Work, rng: Rng) -> None:
             f"Adam's state takes {state} bytes after a step, and you found "
             f"{found['optimizer_bytes']}; when did you look?",
         )
+    unused = _HalfUsed(inner, outer)
+    optimizer = Adam(unused.parameters(), lr=1e-3)
+    found = work.training_step(unused, x, y, CrossEntropyLoss(), optimizer)
+    expect(
+        (found["parameter_bytes"], found["gradient_bytes"]) == (2 * size, size),
+        "gradient-of-unused",
+        f"half of {2 * size} bytes of parameters got a gradient, and you found "
+        f"{found['gradient_bytes']} bytes of gradients; `grad` of the others is None",
+    )
+
+
+class _HalfUsed(Module):
+    """Two layers of which the second is never called, so that its parameters get no gradient."""
+
+    def __init__(self, inner: int, outer: int) -> None:
+        self.used, self.unused = (Linear(inner, outer, rng=0) for _ in range(2))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.used(x)
 
 
 # ---------------------------------------------------------------- roofline

@@ -18,6 +18,10 @@
 # Checks use new random cases each time. They run only the imports, functions, classes and constants
 # of this file, so the measurements between them may take their time.
 #
+# The lab is there twice, with the same text: work in the notebook `acceleration.ipynb` (JupyterLab and
+# VS Code open it), or in `acceleration.py`. Of that file, `python acceleration.py` shows the measurements down
+# to the first place that is still open, where it stops with an error.
+#
 # You need NumPy and slices, and should know what a product of matrices is. The lab on profiling
 # introduces the roofline; here it is used again. Expect four hours.
 

@@ -18,6 +18,10 @@
 # Checks use new random cases each time. They run only the imports, functions, classes and constants
 # of this file, so the measurements between them may take their time.
 #
+# The lab is there twice, with the same text: work in the notebook `benchmarking.ipynb` (JupyterLab and
+# VS Code open it), or in `benchmarking.py`. Of that file, `python benchmarking.py` shows the measurements down
+# to the first place that is still open, where it stops with an error.
+#
 # You need Python, NumPy, and to know what a median, a percentile and a probability are. Expect four hours.
 
 # %%
@@ -218,7 +222,7 @@ print(f"mean ± 1.96 s/√n holds the true mean {bells / 10:.1f}% of the time; b
 # - `page_times`: simulate `pages` pages. Each makes `requests` calls, whose times are drawn from `values`
 #   (any of them may be drawn again), and takes as long as the slowest of them. Draw with `rng`.
 #
-# *Hint:* `rng.choice(values, (rows, columns))` draws a whole table.
+# *Hint:* `rng.choice(values, (rows, columns))` draws a whole table. And what is `1 - 0.9` in Python?
 
 
 # %% step="tail"
@@ -253,7 +257,7 @@ marks |= {f"p{q}": float(np.percentile(calls_us, q)) for q in (50, 90, 99)}
 print(Histogram(f"{len(calls_us):,} calls of the network", calls_us, marks, unit="µs"))
 print(f"the slowest took {max(calls_us):.0f} µs")
 pages = {
-    f"{n} calls": float(np.median(page_times(calls_us, n, 2000, rng))) for n in (1, 10, 50, 200)
+    f"calls: {n}": float(np.median(page_times(calls_us, n, 2000, rng))) for n in (1, 10, 50, 200)
 }
 print(Bars("The median page that needs ...", pages, "µs"))
 
@@ -589,7 +593,7 @@ wanted = 1.0  # an interval as wide as the difference, so that half of it lies o
 needed = counts[-1] * (widths[-1] / wanted) ** 2
 print(f"{counts[-1]} rounds have a width of {widths[-1]:.2f}%;", end=" ")
 print(f"about {max(6, needed):,.0f} rounds make it {wanted}%")
-slow = pages["50 calls"] / pages["1 calls"]
+slow = pages["calls: 50"] / pages["calls: 1"]
 print(f"the median page of 50 calls waits {slow:.2f} times as long as the median call")
 
 # %% [markdown]

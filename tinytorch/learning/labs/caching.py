@@ -20,6 +20,10 @@
 # Checks use new random cases each time. They run only the imports, functions, classes and constants
 # of this file, so the measurements between them may take their time.
 #
+# The lab is there twice, with the same text: work in the notebook `caching.ipynb` (JupyterLab and
+# VS Code open it), or in `caching.py`. Of that file, `python caching.py` shows the measurements down
+# to the first place that is still open, where it stops with an error.
+#
 # You need NumPy, in particular products of arrays with several axes (`@`), and should have seen
 # attention once. Expect four hours.
 
@@ -172,7 +176,7 @@ for row in weights_seen:
 # - `writing_flops`: all passes together that it takes to write `count` tokens after a prompt. *Without* a
 #   cache, each pass has to compute everything that is there so far. *With* one, the first pass takes the
 #   whole prompt, and every later pass one token. The last token written is not passed through the model
-#   again.
+#   again, and without a token to write (`count` 0) there is no pass.
 # - `cache_bytes`: the size of the keys and values of all layers.
 #
 # *Hint:* write down the passes for a prompt of 3 and 2 tokens to write: how many new tokens, how many

@@ -19,6 +19,10 @@
 # Checks use new random cases each time. They run only the imports, functions, classes and constants
 # of this file, so the measurements between them may take their time.
 #
+# The lab is there twice, with the same text: work in the notebook `compression.ipynb` (JupyterLab and
+# VS Code open it), or in `compression.py`. Of that file, `python compression.py` shows the measurements down
+# to the first place that is still open, where it stops with an error.
+#
 # You need NumPy: indexing with arrays, axes, and what a singular value decomposition is. You should have
 # trained a network once. Expect four hours.
 
@@ -564,7 +568,7 @@ print(f"distillation: your loss {values[0]:.6f}, the project's {values[1]:.6f}")
 on_disk = {name: sum(sizes_of(p.data)[name] for p, _ in pairs) for name in sizes_of(weight)}
 written = save_compressed("pruned.weights", ninety)
 print(f"90% zeros: dense {on_disk['dense']:,} bytes, deflated {on_disk['deflated']:,},")
-print(f"a file of the project {written}")
+print(f"a file of the project {written:,}")
 
 # %% [markdown]
 # Then the times, by the project's comparer: 64 digits at once, the model as it ships against one with 90% of

@@ -17,6 +17,10 @@
 # Checks use new random cases each time. They run only the imports, functions, classes and constants
 # of this file, so the measurements between them may take their time.
 #
+# The lab is there twice, with the same text: work in the notebook `profiling.ipynb` (JupyterLab and
+# VS Code open it), or in `profiling.py`. Of that file, `python profiling.py` shows the measurements down
+# to the first place that is still open, where it stops with an error.
+#
 # You need NumPy and some Python: closures, `with` or `try`/`finally`. Expect four hours.
 
 # %%
@@ -482,6 +486,10 @@ print(f"{whole['efficiency']:.0%} of what is attainable")
 point = (whole["intensity"], mflops * 1e6 / found["median"])
 print(Roof("The whole call, below the roof", profile.ceilings, {"a call of the GPT": point}))
 
+# %% [markdown]
+# Is anything above 100%? Then count again what you counted, or the peak is too low: ceilings that
+# were measured on a busy machine are. `tinytorch machine --refresh` measures them anew.
+
 # %% [markdown] step="priority"
 # ## Step 7: What to fix first
 #
@@ -567,7 +575,7 @@ print(profile)
 # gives the ratio of their times with an interval. Here, the model alone against the model under your
 # layer profiler. Everything a profiler does between the layers lands in somebody's time: this is how
 # much you disturb what you measure. The project measures the time of a call *unwatched*, and takes
-# only the shares from watched calls.
+# only the shares from watched calls. `1.4 of its time` means: 1.4 times as long.
 
 # %%
 print(compare(forward, lambda: profile_layers(gpt, tokens), budget_s=2.0))

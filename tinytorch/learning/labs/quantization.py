@@ -20,6 +20,10 @@
 # Checks use new random cases each time. They run only the imports, functions, classes and constants
 # of this file, so the measurements between them may take their time.
 #
+# The lab is there twice, with the same text: work in the notebook `quantization.ipynb` (JupyterLab and
+# VS Code open it), or in `quantization.py`. Of that file, `python quantization.py` shows the measurements down
+# to the first place that is still open, where it stops with an error.
+#
 # You need NumPy: dtypes, `np.rint`, `np.clip`, and products of arrays. Expect four hours.
 
 # %%
