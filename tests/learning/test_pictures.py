@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from tinytorch.learning.exercise import Histogram, Roof
+from tinytorch.learning.exercise import Bars, Histogram, Roof
 from tinytorch.measure.ceilings import Bandwidth, Ceilings, Rate
 from tinytorch.measure.samples import Samples
 from tinytorch.reporting.learning import histogram_document, roof_document
@@ -44,3 +44,9 @@ def test_a_roofline_says_how_much_of_what_is_attainable_was_reached(ceilings):
         ("A", "bound by memory", "50%"),
         ("B", "bound by computing", "25%"),
     ]
+
+
+def test_the_longest_bar_of_the_terminal_takes_the_room_of_its_column():
+    lines = str(Bars("sizes", {"half": 1.0, "whole": 2.0})).splitlines()
+    half, whole = (line.count("█") for line in lines[1:])
+    assert (whole, half) == (15, 7)

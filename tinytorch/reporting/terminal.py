@@ -49,7 +49,7 @@ LEAST_LABEL = 26
 """Letters that the first column of a table keeps, unless it says otherwise."""
 USUAL_WIDTH = 80
 SPARKLINE = 16
-BAR = 8
+BAR, BAR_TEXT = 8, 6
 
 
 def render(
@@ -299,7 +299,11 @@ def _cell_text(cell: doc.Cell | str) -> str:
         return cell
     if cell.trend:
         return sparkline(cell.trend, SPARKLINE)
-    return cell.text if cell.bar is None else f"{share_bar(cell.bar, BAR)} {cell.text:>6}"
+    if cell.bar is None:
+        return cell.text
+    if not cell.text:
+        return share_bar(cell.bar, BAR + 1 + BAR_TEXT)  # the room that words would take
+    return f"{share_bar(cell.bar, BAR)} {cell.text:>{BAR_TEXT}}"
 
 
 def _style(cell: doc.Cell | str) -> str:
