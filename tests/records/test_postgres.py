@@ -13,6 +13,8 @@ from parts import require_part
 from project_files import ROOT, TESTS
 
 from tinytorch.errors import RecordError
+from tinytorch.records.database import APPLICATION_ID
+from tinytorch.records.postgres import Postgres
 from tinytorch.records.store import RecordStore, keep
 
 psycopg = require_part("psycopg")
@@ -208,23 +210,52 @@ def test_fifty_writers_and_a_server_killed_often_lose_and_double_nothing(postgre
     check_many_writers(postgres, database, writers=50, records=30, kills=5)
 
 
-def test_writers_of_the_same_records_in_other_orders_do_not_stay_stuck(database):
+def test_a_writer_locks_its_names_before_all_else_and_together(database):
+    rows = [record(name=name) for name in ("mlp", "gpt")]
+    held = "SELECT objid FROM pg_locks WHERE locktype = 'advisory' AND classid = %s"
+    with RecordStore(database) as one, RecordStore(database) as other:
+        connection = one._database.connection
+        taken = []
+        for order in (rows, rows[::-1]):
+            with connection.transaction(force_rollback=True):
+                one.add_all(order)
+                taken.append({id for (id,) in connection.execute(held, [APPLICATION_ID])})
+        assert taken[0] == taken[1]
+        assert len(taken[0]) == 2
+        assert connection.execute(held, [APPLICATION_ID]).fetchall() == [], "until it is committed"
+        assert other.add_all(rows) == tuple(each.hash for each in rows)
+
+
+def test_writers_of_the_same_records_in_other_orders_never_deadlock(database, monkeypatch):
     records = [record(hours=n, name=f"series {n % 7}") for n in range(60)]
-    raised = []
+    retried, raised = [], []
+
+    def note_and_give_up(self, error):
+        retried.append(error.sqlstate)
+        return False
+
+    monkeypatch.setattr(Postgres, "_may_pass", note_and_give_up)
 
     def write(seed):
+        # A trial of a sweep, by whichever machine, meets the same trial of the others.
+        own = {"kind": "sweep trial", "run": "r", "environment": {"fingerprint": f"{seed:016x}"}}
+        trials = [record(name=f"trial {n}", **own) for n in range(20)]
+        rows = [*records, *trials]
         try:
             with RecordStore(database, timeout_s=60) as store:
                 for _ in range(5):
-                    store.add_all(random.Random(seed).sample(records, len(records)))
+                    store.add_all(random.Random(seed).sample(rows, len(rows)))
         except RecordError as error:
             raised.append(str(error))
 
-    threads = [threading.Thread(target=write, args=(seed,)) for seed in range(6)]
+    with RecordStore(database):
+        pass  # Its tables are made before all write.
+    threads = [threading.Thread(target=write, args=(seed,)) for seed in range(12)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert raised == []
+    assert (retried, raised) == ([], [])
     with RecordStore(database) as store:
-        assert len(store) == len(store.hashes()) == 60
+        assert len(store) == len(store.hashes()) == 80
+        assert len(store.find(kind="sweep trial", run="r")) == 20

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from random import SystemRandom
 from typing import TYPE_CHECKING, Any, TypeVar
+from zlib import crc32
 
 from tinytorch.errors import MissingPartError, RecordError
 from tinytorch.records.database import (
@@ -30,6 +32,10 @@ if TYPE_CHECKING:
     import psycopg
 
 T = TypeVar("T")
+
+LOCKS = 64
+"""So many locks all names share: the server has room for some thousands of them."""
+LONGEST_PAUSE_S = 0.5
 
 # ---------------------------------------------------------------- the tables of the store
 
@@ -91,6 +97,14 @@ MIGRATIONS: dict[int, Callable[[Callable[[str], object]], None]] = {
     3: _add_trials,  # 4: a trial of a sweep is there once.
 }
 
+LOCK_ALL = "SELECT pg_advisory_xact_lock(%s, number) FROM unnest(%s::int[]) AS number"
+"""Locks numbers in the given order until the end of the transaction; every role may."""
+
+
+def _lock_of(row: Row) -> int:
+    return crc32(row[COLUMNS.index("name")].encode(errors="replace")) % LOCKS
+
+
 # ---------------------------------------------------------------- what went wrong, in one line
 
 INSTALL = 'records in PostgreSQL need psycopg: pip install "tinytorch-perf[postgres]"'
@@ -141,10 +155,16 @@ class Postgres(Database):
         return self._patiently(run)
 
     def add(self, rows: Sequence[Row]) -> None:
-        """Add rows of `records`, all of them or none; they are on disk when it returns."""
+        """Add rows of `records`, all of them or none; they are on disk when it returns.
+
+        Rows that meet in an index or a series have one name. Writers lock the names first, all in
+        one order, so that none of them waits for another in a circle (a deadlock).
+        """
+        locks = sorted({_lock_of(row) for row in rows})
 
         def run() -> None:
             with self.connection.transaction(), self.connection.cursor() as cursor:
+                cursor.execute(LOCK_ALL, (APPLICATION_ID, locks))
                 cursor.executemany(self.insert.replace("?", "%s"), rows)
 
         self._patiently(run)
@@ -189,6 +209,7 @@ class Postgres(Database):
         """Run something that may be repeated, again while the server is away or busy."""
         psycopg = _psycopg()
         deadline, pause_s = time.monotonic() + self._timeout_s, 0.02
+        chance = SystemRandom()  # Writers with the same seed must not meet again and again.
         while True:
             try:
                 return run()
@@ -196,8 +217,8 @@ class Postgres(Database):
                 if self._is_closed or not self._may_pass(error) or time.monotonic() > deadline:
                     # Not as its cause: it may hold a secret.
                     raise self.as_record_error(error) from None
-            time.sleep(pause_s)
-            pause_s = min(2 * pause_s, 0.5)
+            time.sleep(pause_s * chance.uniform(0.5, 1))
+            pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
             self._connect_again()
 
     def _may_pass(self, error: psycopg.Error) -> bool:
