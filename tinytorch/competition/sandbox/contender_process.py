@@ -154,6 +154,7 @@ def _cache(contender: Contender, folder: Path) -> Path:
 
 PROCESS_CLOCK = 2
 """The kind of clock that the kernel keeps for each process: time that its threads ran, exactly."""
+AT_REST = (psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP, psutil.STATUS_ZOMBIE)
 RESET_PEAK = "5"
 INSTALLED_PACKAGE = re.compile(r"/(?:site|dist)-packages/(\w+)")
 
@@ -215,6 +216,13 @@ class Watch:
             if count > allowed:
                 return f"it has {count:,} {what}; allowed: {allowed:,}"
         return ""
+
+    def wait_until_stopped(self, seconds: float) -> None:
+        """Return when the process runs no more: it is stopped or gone, or the time is over."""
+        deadline = time.monotonic() + seconds
+        with suppress(psutil.Error):
+            while self._process.status() not in AT_REST and time.monotonic() < deadline:
+                time.sleep(0.0002)
 
     def cpu_s(self) -> float:
         """Return the processor time since the watch began, also that of started processes."""
@@ -285,6 +293,7 @@ START = "from tinytorch.competition.sandbox.contender_worker import main; main({
 PURPOSE = "tinytorch-contender"
 KINDS: dict[Kind, int] = {"forward": FORWARD, "generate": GENERATE}
 ENDING_S = 5.0
+STOPPING_S = 5.0
 ANSWERS_BYTES = 32 << 20
 """All answers of a contender together; of an honest one they have a few MiB."""
 OTHER_TASKS = 8
@@ -455,8 +464,12 @@ class ContenderProcess:
     # ------------------------------------------------------------ turns
 
     def hold(self) -> None:
-        """Stop the process while it is the other side's turn: both share a core."""
+        """Stop the process while it is the other side's turn: both share a core.
+
+        It is stopped when this returns, since a signal may arrive late on a busy machine.
+        """
         self._signal(signal.SIGSTOP)
+        self._watched.wait_until_stopped(STOPPING_S)
         self._check_limits()
 
     def release(self) -> None:
