@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 from tinytorch.cli.console import ExitCode, Output
 from tinytorch.cli.options import (
+    add_only_option,
     add_report_options,
     add_store_option,
+    add_suite_argument,
     check_reports,
     show_result,
     write_reports,
@@ -25,18 +27,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "Exit code 1 when an entry failed. Finished entries are stored at once: --resume does not "
         "repeat them after an interruption."
     )
-    parser.add_argument(
-        "suite", metavar="SUITE", help="suite.toml, file.py:suite or package.module:suite"
-    )
+    add_suite_argument(parser)
     running = parser.add_argument_group("running")
     running.add_argument(
         "--list", action="store_true", help="check the suite and list its entries; run nothing"
     )
-    running.add_argument(
-        "--only",
-        metavar="PATTERN",
-        help="run entries whose name contains this text, or matches a * pattern",
-    )
+    add_only_option(running, "entries")
     running.add_argument(
         "--resume",
         action="store_true",

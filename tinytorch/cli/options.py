@@ -196,6 +196,20 @@ def check_html_path(path: Path | None, *, is_opened: bool = False) -> None:
         raise SettingError("--open shows the report that --html FILE writes; name that file")
 
 
+def add_suite_argument(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "suite", metavar="SUITE", help="suite.toml, file.py:suite or package.module:suite"
+    )
+
+
+def add_only_option(parser: argparse._ActionsContainer, what: str) -> None:
+    parser.add_argument(
+        "--only",
+        metavar="PATTERN",
+        help=f"run {what} whose name contains this text, or matches a * pattern",
+    )
+
+
 def add_store_option(parser: argparse._ActionsContainer) -> None:
     parser.add_argument(
         "--store",

@@ -9,7 +9,9 @@ from tinytorch.cli.console import ExitCode, Output, Progress
 from tinytorch.cli.options import (
     add_html_option,
     add_markdown_option,
+    add_only_option,
     add_store_option,
+    add_suite_argument,
     check_html_path,
     check_markdown_path,
     positive_count,
@@ -31,9 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "Exit code 1 when a trial failed. Every result is stored at once: after an interruption "
         "the same command goes on, here or on another machine with the same store."
     )
-    parser.add_argument(
-        "suite", metavar="SUITE", help="suite.toml, file.py:suite or package.module:suite"
-    )
+    add_suite_argument(parser)
     where = parser.add_argument_group("where")
     where.add_argument(
         "--on", choices=sorted(EXECUTORS), default="local", help="what runs trials (default local)"
@@ -67,11 +67,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     running = parser.add_argument_group("running")
     running.add_argument("--list", action="store_true", help="list the trials; run nothing")
-    running.add_argument(
-        "--only",
-        metavar="PATTERN",
-        help="run trials whose name contains this text, or matches a * pattern",
-    )
+    add_only_option(running, "trials")
     running.add_argument(
         "--again", action="store_true", help="begin anew where an unfinished sweep would go on"
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -166,23 +166,16 @@ def read_gpt2(folder: Path) -> tuple[dict[str, Any], dict[str, Array]]:
         "eps": config.get("layer_norm_epsilon", 1e-5),
         "approximate": ACTIVATIONS[config.get("activation_function", "gelu_new")],
     }
-    arrays = _translate(_read_shards(folder))
-    _check_sizes(folder, settings, arrays)
+    arrays = _translate(read_shards(folder, lambda path: read_arrays(path)[0]))
+    width, hidden = settings["embed_dim"], settings["hidden_dim"]
+    tables = (settings["vocab_size"] + settings["max_seq_len"]) * width
+    block = 4 * width * width + 2 * width * hidden
+    check_described(folder, arrays, blocks=settings["num_layers"], tables=tables, block=block)
     return settings, arrays
 
 
 def _read_config(folder: Path) -> dict[str, Any]:
-    if not folder.is_dir():
-        raise CheckpointError(
-            f"{folder} is not a folder; pass a local one with config.json and model.safetensors"
-        )
-    path = folder / "config.json"
-    try:
-        config: Any = reading.read_json(path, reading.SETTINGS)
-    except (OSError, ValueError) as error:
-        raise CheckpointError(f"{path} cannot be read: {error}") from error
-    if not isinstance(config, dict):
-        raise CheckpointError(f"{path} holds no settings but a {type(config).__name__}")
+    config, path = read_config(folder)
     if config.get("model_type") != "gpt2":
         raise CheckpointError(f"{path}: model_type is {config.get('model_type')!r}, needs 'gpt2'")
     activation = config.get("activation_function", "gelu_new")
@@ -192,55 +185,13 @@ def _read_config(folder: Path) -> dict[str, Any]:
     for name, wanted in REQUIRED.items():
         if config.get(name, wanted) != wanted:
             raise CheckpointError(f"{path}: {name}={config[name]} is not supported")
-    for name in SIZES:
-        if type(config.get(name)) is not int or config[name] < 1:
-            raise CheckpointError(
-                f"{path}: {name} must be an integer above 0, got {shown(config.get(name))}"
-            )
+    check_sizes(config, SIZES, path)
     inner = config.get("n_inner")
     if inner is not None and (type(inner) is not int or inner < 0):
         raise CheckpointError(f"{path}: n_inner must be an integer or null, got {shown(inner)}")
     if type(config.get("layer_norm_epsilon", 0.0)) not in (int, float):
         raise CheckpointError(f"{path}: layer_norm_epsilon must be a number")
-    return dict(config)
-
-
-def _read_shards(folder: Path) -> dict[str, Array]:
-    index = folder / "model.safetensors.index.json"
-    names = ["model.safetensors"]
-    if index.is_file():
-        try:
-            content = reading.read_json(index)
-            names = sorted({_file_name(each) for each in content["weight_map"].values()})
-        except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
-            raise CheckpointError(
-                f"{index} is not an index of weights: {first_line(error)}"
-            ) from error
-    arrays: dict[str, Array] = {}
-    for name in names:
-        arrays |= read_arrays(folder / name)[0]
-    return arrays
-
-
-def _file_name(given: Any) -> str:
-    """Return the name of a file beside the index; raise ValueError for any other place."""
-    if not isinstance(given, str) or given in ("", ".", "..") or set(given) & set("/\\\0"):
-        raise ValueError(f"{shown(given)} names no file of this folder")
-    return given
-
-
-def _check_sizes(folder: Path, settings: dict[str, Any], arrays: dict[str, Array]) -> None:
-    """Raise where a model of these settings would be far larger than the weights for it."""
-    width, hidden = settings["embed_dim"], settings["hidden_dim"]
-    tables = (settings["vocab_size"] + settings["max_seq_len"]) * width
-    blocks = settings["num_layers"] * (4 * width * width + 2 * width * hidden)
-    held = sum(array.size for array in arrays.values())
-    is_too_large = tables + blocks > SPARE_NUMBERS + 4 * held
-    if is_too_large or settings["num_layers"] > SPARE_BLOCKS + len(arrays):
-        raise CheckpointError(
-            f"{folder}: config.json describes {settings['num_layers']:.3g} blocks and "
-            f"{tables + blocks:.3g} numbers, and its weights are {held:.3g} in {len(arrays)} arrays"
-        )
+    return config
 
 
 def _translate(theirs: dict[str, Array]) -> dict[str, Array]:
@@ -265,3 +216,73 @@ def _translate(theirs: dict[str, Array]) -> dict[str, Array]:
         else:
             ours[OUTER.get(name, full_name)] = array  # an unknown name is reported by the model
     return ours
+
+
+# ---------------------------------------------------------------- a folder as transformers writes
+# it: config.json, and the weights in one file or in shards with an index
+
+
+def read_config(folder: Path) -> tuple[dict[str, Any], Path]:
+    """Return the settings in the config.json of a folder, and the path of that."""
+    if not folder.is_dir():
+        raise CheckpointError(
+            f"{folder} is not a folder; pass a local one with config.json and model.safetensors"
+        )
+    path = folder / "config.json"
+    try:
+        config: Any = reading.read_json(path, reading.SETTINGS)
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"{path} cannot be read: {error}") from error
+    if not isinstance(config, dict):
+        raise CheckpointError(f"{path} holds no settings but a {type(config).__name__}")
+    return config, path
+
+
+def check_sizes(config: Mapping[str, Any], names: Iterable[str], path: Path) -> None:
+    """Raise unless each of these settings is a whole number above 0."""
+    for name in names:
+        if type(config.get(name)) is not int or config[name] < 1:
+            raise CheckpointError(
+                f"{path}: {name} must be an integer above 0, got {shown(config.get(name))}"
+            )
+
+
+def read_shards(folder: Path, read: Callable[[Path], dict[str, Array]]) -> dict[str, Array]:
+    """Return the arrays of all weight files of a folder, each read by `read`."""
+    index = folder / "model.safetensors.index.json"
+    names = ["model.safetensors"]
+    if index.is_file():
+        try:
+            content = reading.read_json(index)
+            names = sorted({_file_name(each) for each in content["weight_map"].values()})
+        except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+            raise CheckpointError(
+                f"{index} is not an index of weights: {first_line(error)}"
+            ) from error
+    arrays: dict[str, Array] = {}
+    for name in names:
+        arrays |= read(folder / name)
+    return arrays
+
+
+def _file_name(given: Any) -> str:
+    """Return the name of a file beside the index; raise ValueError for any other place."""
+    if not isinstance(given, str) or given in ("", ".", "..") or set(given) & set("/\\\0"):
+        raise ValueError(f"{shown(given)} names no file of this folder")
+    return given
+
+
+def check_described(
+    folder: Path, arrays: Mapping[str, Array], *, blocks: int, tables: int, block: int
+) -> None:
+    """Raise where the model of a config would be far larger than the weights for it.
+
+    `tables` and `block` are the numbers in its embeddings and in each of its blocks.
+    """
+    wanted = tables + blocks * block
+    held = sum(array.size for array in arrays.values())
+    if wanted > SPARE_NUMBERS + 4 * held or blocks > SPARE_BLOCKS + len(arrays):
+        raise CheckpointError(
+            f"{folder}: config.json describes {blocks:.3g} blocks and {wanted:.3g} numbers, and "
+            f"its weights are {held:.3g} in {len(arrays)} arrays"
+        )

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from tinytorch import reading
-from tinytorch.core.checkpoints import SPARE_BLOCKS, SPARE_NUMBERS
+from tinytorch.core.checkpoints import check_described, check_sizes, read_config, read_shards
 from tinytorch.core.kernels import Array
 from tinytorch.errors import CheckpointError
 
@@ -61,40 +61,24 @@ def read_llama(folder: Path) -> tuple[dict[str, Any], dict[str, Array]]:
 
     Returns the settings of a `Llama` and the arrays, in float32, for its `load_state_dict`.
     """
-    config = _read_config(folder)
-    settings = _settings(config, folder / "config.json")
-    arrays = _translate(_read_weights(folder), tied=settings["tied"])
-    _check_sizes(folder, settings, arrays)
-    return settings, arrays
-
-
-def _check_sizes(folder: Path, settings: Mapping[str, Any], arrays: Mapping[str, Array]) -> None:
-    """Raise where a model of these settings would be far larger than the weights for it."""
+    config, path = _read_config(folder)
+    settings = _settings(config, path)
+    arrays = _translate(read_shards(folder, _read_floats), tied=settings["tied"])
     width, heads = settings["embed_dim"], settings["num_heads"]
     depth = settings["head_dim"] or width // heads
     attention = 2 * (heads + settings["num_kv_heads"]) * depth
-    block = width * (attention + 3 * settings["hidden_dim"])
-    wanted = settings["vocab_size"] * width + settings["num_layers"] * block
-    held = sum(array.size for array in arrays.values())
-    if wanted > SPARE_NUMBERS + 4 * held or settings["num_layers"] > SPARE_BLOCKS + len(arrays):
-        raise CheckpointError(
-            f"{folder}: config.json describes {settings['num_layers']:.3g} blocks and "
-            f"{wanted:.3g} numbers, and its weights are {held:.3g} in {len(arrays)} arrays"
-        )
+    check_described(
+        folder,
+        arrays,
+        blocks=settings["num_layers"],
+        tables=settings["vocab_size"] * width,
+        block=width * (attention + 3 * settings["hidden_dim"]),
+    )
+    return settings, arrays
 
 
-def _read_config(folder: Path) -> dict[str, Any]:
-    if not folder.is_dir():
-        raise CheckpointError(
-            f"{folder} is not a folder; pass a local one with config.json and model.safetensors"
-        )
-    path = folder / "config.json"
-    try:
-        config: Any = reading.read_json(path, reading.SETTINGS)
-    except (OSError, ValueError) as error:
-        raise CheckpointError(f"{path} cannot be read: {error}") from error
-    if not isinstance(config, dict):
-        raise CheckpointError(f"{path} holds no settings but a {type(config).__name__}")
+def _read_config(folder: Path) -> tuple[dict[str, Any], Path]:
+    config, path = read_config(folder)
     kind = config.get("model_type")
     if not isinstance(kind, str) or kind not in BIASES:
         raise CheckpointError(f"{path}: model_type is {kind!r}, needs one of {', '.join(BIASES)}")
@@ -104,12 +88,8 @@ def _read_config(folder: Path) -> dict[str, Any]:
     full = isinstance(layers, list) and all(each == "full_attention" for each in layers)
     if config.get("use_sliding_window") or not full:
         raise CheckpointError(f"{path}: sliding windows are not supported")
-    for name in SIZES.values():
-        if type(config.get(name)) is not int or config[name] < 1:
-            raise CheckpointError(
-                f"{path}: {name} must be an integer above 0, got {reading.shown(config.get(name))}"
-            )
-    return config
+    check_sizes(config, SIZES.values(), path)
+    return config, path
 
 
 def _settings(config: Mapping[str, Any], path: Path) -> dict[str, Any]:
@@ -143,21 +123,6 @@ def _settings(config: Mapping[str, Any], path: Path) -> dict[str, Any]:
         "mlp_bias": bool(config.get("mlp_bias", False)),
         **BIASES[config["model_type"]],
     }
-
-
-def _read_weights(folder: Path) -> dict[str, Array]:
-    index = folder / "model.safetensors.index.json"
-    names = ["model.safetensors"]
-    if index.is_file():
-        try:
-            content = reading.read_json(index)
-            names = sorted({Path(name).name for name in content["weight_map"].values()})
-        except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
-            raise CheckpointError(f"{index} is not an index of weights: {error!r}") from error
-    arrays: dict[str, Array] = {}
-    for name in names:
-        arrays |= _read_floats(folder / name)
-    return arrays
 
 
 def _read_floats(path: Path) -> dict[str, Array]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
@@ -130,6 +131,25 @@ class Executor(Protocol):
         Without a time limit it returns at once when nothing is left.
         """
 
+    def close(self) -> None:
+        """End what is running, and release the slots."""
+
+
+class ClosedAfterBlock(ABC):
+    """An executor that a `with` block closes."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    @abstractmethod
     def close(self) -> None:
         """End what is running, and release the slots."""
 
@@ -330,7 +350,7 @@ def cpu_seconds(pid: int) -> float | None:
 # ---------------------------------------------------------------- local: the slots of this machine
 
 
-class LocalExecutor:
+class LocalExecutor(ClosedAfterBlock):
     """Runs trials on this machine, on one slot for each group of cores.
 
     Without groups there is one slot, with all cores that this process may use. Slots report on
@@ -355,17 +375,6 @@ class LocalExecutor:
         ]
         for thread in self._threads:
             thread.start()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     @property
     def slots(self) -> Sequence[SlotReport]:

@@ -19,14 +19,14 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from time import monotonic, sleep
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from tinytorch.errors import Failure, MissingPartError, SettingError, first_line
 from tinytorch.measure.environment import THREAD_VARIABLES
 from tinytorch.measure.executor import (
     ARRIVAL,
     LOST,
+    ClosedAfterBlock,
     Slot,
     SlotReport,
     TrialCall,
@@ -178,7 +178,7 @@ class _Actor:
         return [*([self.arriving] if self.arriving is not None else []), *self.in_flight]
 
 
-class RayExecutor:
+class RayExecutor(ClosedAfterBlock):
     """Runs trials on the slots of a Ray cluster: nodes with the resource `tinytorch_slot`.
 
     Without an `address` it is the cluster that runs here, or one of one slot, started for this.
@@ -221,17 +221,6 @@ class RayExecutor:
         self._look_at = 0.0
         self.lost_slots = 0
         """How often a slot went away."""
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     @property
     def slots(self) -> Sequence[SlotReport]:
