@@ -8,8 +8,6 @@ from scripted_models import ScriptedClock, ScriptedModel
 
 from tinytorch.competition import classic as module
 from tinytorch.competition import heats as heats_module
-from tinytorch.competition import local_judge
-from tinytorch.competition import local_judge as local_contender
 from tinytorch.competition.classic import TinyMLPerfCompetition
 from tinytorch.competition.events import find_event
 from tinytorch.competition.rounds import PRACTICE
@@ -25,8 +23,8 @@ SLOW_REFERENCE_S = 3.0
 def scripted(monkeypatch):
     """Let the reference take three seconds a call, ask few questions, and spare the warm-up."""
     reference = SimpleNamespace(model=ScriptedModel(SLOW_REFERENCE_S))
-    monkeypatch.setattr(local_judge, "load_zoo", lambda name: reference)
-    monkeypatch.setattr(local_contender, "perf_counter", ScriptedClock.read)
+    monkeypatch.setattr(module, "load_zoo", lambda name: reference)
+    monkeypatch.setattr(module, "perf_counter", ScriptedClock.read)
     monkeypatch.setattr(ScriptedClock, "now", 0.0)
     monkeypatch.setitem(heats_module.WARM_UP_EXAMPLES, "mlp_sprint", 2)
     monkeypatch.setattr(module, "find_event", lambda name: replace(find_event(name), examples=100))

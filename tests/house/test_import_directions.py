@@ -41,7 +41,6 @@ TORCH_FAMILY = {"torch", "torchao", "torch_pruning", "transformers", "triton"}
 # What only the `torch.py` of a transform imports.
 BESIDE_TORCH = {
     "tinytorch.transforms.engines.export",
-    "tinytorch.transforms.engines.signature",
     "tinytorch.transforms.fuse_attention.chain",
     "tinytorch.transforms.fuse_attention.graph",
     "tinytorch.transforms.fuse_attention.kernel",

@@ -11,10 +11,14 @@ from tinytorch.measure.roofline import amdahl, classify_bound
 from tinytorch.profiling.context import ProfilerContext, SimpleProfiler, profile, profile_function
 from tinytorch.profiling.flops import FLOPCounter, count_flops
 from tinytorch.profiling.memory_profiler import MemoryProfiler, MemoryTracker, profile_memory
-from tinytorch.profiling.profiler import Profiler, quick_profile
+from tinytorch.profiling.profiler import (
+    Profiler,
+    analyze_weight_distribution,
+    quick_profile,
+    training_memory,
+)
 from tinytorch.profiling.size_laws import predict_scaling
 from tinytorch.profiling.timer import Timer
-from tinytorch.profiling.weights import analyze_weight_distribution, training_memory
 
 
 @pytest.fixture

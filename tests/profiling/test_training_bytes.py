@@ -10,7 +10,7 @@ from tinytorch import Tensor
 from tinytorch.core.layers import Linear
 from tinytorch.core.optimizers import SGD, Adam, AdamW
 from tinytorch.errors import SettingError
-from tinytorch.profiling.weights import TrainingMemory, training_memory
+from tinytorch.profiling.profiler import TrainingMemory, training_memory
 
 
 def test_the_golden_number_is_two_gigabytes_before_activations():

@@ -11,7 +11,7 @@ from tinytorch import Tensor
 from tinytorch.core.layers import Linear, Sequential
 from tinytorch.core.tensor import Parameter
 from tinytorch.errors import ModelError, SettingError
-from tinytorch.profiling.weights import (
+from tinytorch.profiling.profiler import (
     analyze_weight_distribution,
     count_parameters,
     parameter_bytes,

@@ -29,9 +29,8 @@ from tinytorch.transforms.engines import (
     OpenVinoBfloat16,
     OpenVinoInt8,
 )
-from tinytorch.transforms.engines.export import Exported
+from tinytorch.transforms.engines.export import Exported, Signature
 from tinytorch.transforms.engines.files import sha256_of
-from tinytorch.transforms.engines.signature import Signature
 from tinytorch.transforms.engines.torch import EngineModel, read_model
 
 EXACT = (OnnxRuntime(), OpenVino())

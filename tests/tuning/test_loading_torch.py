@@ -20,8 +20,8 @@ from tinytorch.errors import CheckpointError
 from tinytorch.models.workload import Workload
 from tinytorch.tuning.fresh_process import measure_process_memory
 from tinytorch.tuning.loading import FLOATS_HELD, load_optimized, storage_of
-from tinytorch.tuning.meta_device_torch import give_room, on_meta, without_numbers
 from tinytorch.tuning.saving import save_optimized
+from tinytorch.tuning.saving_torch import give_room, on_meta, without_numbers
 
 BUILT = {
     "mlp": (partial(seeded, mlp), (8, 128), {}),

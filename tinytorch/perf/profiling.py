@@ -14,8 +14,8 @@ from tinytorch.profiling.memory_profiler import profile_memory as profile_memory
 from tinytorch.profiling.model_profile import profile_model as profile_model
 from tinytorch.profiling.model_profile import profile_workload as profile_workload
 from tinytorch.profiling.profiler import Profiler as Profiler
+from tinytorch.profiling.profiler import analyze_weight_distribution as analyze_weight_distribution
 from tinytorch.profiling.profiler import quick_profile as quick_profile
+from tinytorch.profiling.profiler import training_memory as training_memory
 from tinytorch.profiling.size_laws import predict_scaling as predict_scaling
 from tinytorch.profiling.timer import Timer as Timer
-from tinytorch.profiling.weights import analyze_weight_distribution as analyze_weight_distribution
-from tinytorch.profiling.weights import training_memory as training_memory

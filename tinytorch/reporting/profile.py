@@ -25,7 +25,6 @@ from tinytorch.profiling.profile import (
 from tinytorch.profiling.summary import CacheFit, cache_fits
 from tinytorch.reporting import document as doc
 from tinytorch.reporting.advice import advice_section, suggestion_lines
-from tinytorch.reporting.generation import generation_section
 from tinytorch.reporting.html.flame import FlameGraph, flame_blocks
 from tinytorch.reporting.html.timeline import StackedLevels, Timeline
 from tinytorch.reporting.layers import known_number, layers_section, share_of
@@ -631,3 +630,21 @@ def _caveats_section(profile: Profile, facts: ProfileFacts) -> doc.Section:
     missing = [not_counted_text(each) for each in profile.not_counted]
     bullets = doc.Bullets([*lines, doc.Item(last, missing)], tone="faint")
     return doc.Section("caveats", "Caveats", (bullets,), is_detail=True)
+
+
+# ---------------------------------------------------------------- how fast a model generates
+
+
+def generation_section(speeds: Sequence[GenerationSpeed]) -> doc.Section:
+    """Return the times of tokens at each batch size."""
+    first = speeds[0]
+    table = doc.table_of(
+        speeds,
+        doc.number("batch", lambda each: each.batch, str),
+        doc.number("time to first token", lambda each: each.first_token_s, seconds_text),
+        doc.number("time per output token", lambda each: each.per_token_s, seconds_text),
+        doc.number("tokens per second", lambda each: each.tokens_per_s, "{:.1f}".format),
+        doc.number("calls", lambda each: each.whole.count, str),
+    )
+    about = f"Prompts of {first.prompt_tokens} tokens, {first.new_tokens} new ones each. Medians."
+    return doc.Section("generation", "Generation", (table,), about=about)

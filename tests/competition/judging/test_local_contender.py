@@ -7,9 +7,9 @@ import pytest
 from parts import require_part
 from scripted_models import NotCopied, ScriptedClock, ScriptedModel
 
-from tinytorch.competition import local_judge as module
+from tinytorch.competition import classic as module
+from tinytorch.competition.classic import LocalContender, prepare_model
 from tinytorch.competition.events import EVENTS, warm_up_questions
-from tinytorch.competition.local_judge import LocalContender, prepare_model
 from tinytorch.competition.sandbox.contender_process import ContenderProcess
 from tinytorch.core.layers import Linear
 from tinytorch.core.module import Module

@@ -7,13 +7,12 @@ import numpy as np
 import pytest
 from scripted_models import ScriptedClock, ScriptedModel
 
+from tinytorch.competition import classic as module
 from tinytorch.competition import heats as heats_module
-from tinytorch.competition import local_judge as local_contender
-from tinytorch.competition import local_judge as module
+from tinytorch.competition.classic import judge_model
 from tinytorch.competition.entry import Entry, Technique
 from tinytorch.competition.events import EVENTS
 from tinytorch.competition.judgement import score_of
-from tinytorch.competition.local_judge import judge_model
 from tinytorch.competition.rounds import PRACTICE
 from tinytorch.errors import SettingError
 from tinytorch.models.zoo import build_mlp
@@ -27,7 +26,7 @@ def _scripted(monkeypatch):
     """Let the reference take three seconds a call, and spare the long warm-up."""
     reference = SimpleNamespace(model=ScriptedModel(3.0))
     monkeypatch.setattr(module, "load_zoo", lambda name: reference)
-    monkeypatch.setattr(local_contender, "perf_counter", ScriptedClock.read)
+    monkeypatch.setattr(module, "perf_counter", ScriptedClock.read)
     monkeypatch.setattr(ScriptedClock, "now", 0.0)
     monkeypatch.setitem(heats_module.WARM_UP_EXAMPLES, "mlp_sprint", 2)
 

@@ -29,9 +29,8 @@ from tinytorch.transforms.engines import (
     OpenVinoBfloat16,
     OpenVinoInt8,
 )
-from tinytorch.transforms.engines.export import Exported, export_program, quietly
+from tinytorch.transforms.engines.export import Exported, Signature, export_program, quietly
 from tinytorch.transforms.engines.files import IR, ONNX, PACKAGE, convert_onnx
-from tinytorch.transforms.engines.signature import Signature
 from tinytorch.transforms.plan import Plan, Step
 from tinytorch.transforms.support.observing import calls_of
 from tinytorch.transforms.support.torch import (
