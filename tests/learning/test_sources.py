@@ -1,6 +1,7 @@
 """The sources of the labs, and what is made of them."""
 
 import json
+import re
 import subprocess
 import sys
 
@@ -109,6 +110,14 @@ def test_nothing_of_a_solution_is_handed_out(name):
     assert "SOLUTION" not in to_percent(lab.solved())
     assert lab.solution("reflection")
     assert all(len(lab.solution(step.name)) > 100 for step in lab.steps)
+
+
+@pytest.mark.parametrize("name", existing_labs())
+def test_a_power_in_the_text_is_code_and_does_not_begin_bold_letters(name):
+    for cell in load_lab(name).solved().cells:
+        if cell.is_text:
+            words = re.sub(r"```.*?```|`[^`]*`|^    .*?$", "", cell.source, flags=re.S | re.M)
+            assert re.findall(r"\w\*\*[\w(]", words) == []
 
 
 def test_the_pages_and_notebooks_are_made_from_the_labs(tmp_path):

@@ -408,6 +408,8 @@ def peeking(decide, looks):
 # 2. drawn times of a machine whose speed *wanders*: each turn is a bit faster or slower than the turn
 #    before. All of A and then all of B, against turns;
 # 3. real calls of the same function on your machine, now. It may wander or not; see for yourself.
+#
+# All of them together take about twenty seconds.
 
 
 # %%
@@ -504,7 +506,8 @@ def score(heats, measures):
 # %% [markdown]
 # Now enter the plain version into the `mlp_sprint`. The judge asks both sides the same questions, which
 # neither has seen, in turns, and checks the accuracy first. This is a local and unverified run with the
-# fewest heats that count; it takes about a quarter of a minute.
+# fewest heats that count; it takes about a quarter of a minute, and more than one where other
+# programs run.
 
 # %%
 result = TinyMLPerfCompetition(heats=6).submit_entry("me", "mlp_sprint", answer)

@@ -390,7 +390,7 @@ print("the same text with and without the cache:", same)
 #
 # Measured times of several sizes follow a law `time = c · size**p`, at least over a range. In logarithms
 # this is a straight line: log(time) = log(c) + p · log(size). The *exponent* p says what happens when
-# the size doubles: the time gets 2**p times longer.
+# the size doubles: the time gets `2**p` times longer.
 #
 # Write `exponent`: fit a line to the logarithms by least squares (`np.polyfit`). And write `longest`: how
 # many tokens fit into a number of bytes, when the weights need their part, and every token

@@ -117,7 +117,7 @@ check_prediction(PREDICTION)
 #     x ≈ scale · (value - zero_point)
 #
 # With 8 bits there are 256 values, -128 to 127, and 255 *steps* between them; with `bits` in general
-# 2**bits values from -2**(bits-1) on. `scale` is the length of a step. `zero_point` is the value that
+# `2**bits` values from `-2**(bits-1)` on. `scale` is the length of a step. `zero_point` is the value that
 # stands for 0.
 #
 # **Zero must be exact**: padding, and all that a ReLU cuts off, is zero, and a small error there would be
@@ -199,7 +199,7 @@ for bits in (2, 4, 8):
 # ## Step 2: One scale per channel
 #
 # Weights lie on both sides of zero, so they are quantized *symmetrically*: the zero point is 0, and the
-# values are -127 to 127 (in general: up to 2**(bits-1) - 1 on both sides, so that -x is as exact as x).
+# values are -127 to 127 (in general: up to `2**(bits-1) - 1` on both sides, so that -x is as exact as x).
 # Then `scale · value` is all there is, and the integer product gets simpler.
 #
 # One scale for a whole matrix is set by its largest weight, in absolute value. A column (the weights of
@@ -643,7 +643,7 @@ print(Outcome(PREDICTION, measured))
 #    are zero, often most of an array. If zero were off by 0.3 steps, each of them would add the same
 #    error with the same sign, and sums of thousands would drift. Errors of other numbers differ in sign
 #    and mostly cancel.
-# 2. A product is at most 128 · 127 = 16,256 in size, so 2**31 / 16,256, some 132,000 inputs, are always
+# 2. A product is at most 128 · 127 = 16,256 in size, so `2**31 / 16256`, some 132,000 inputs, are always
 #    safe. With int16 two products at the limit overflow; in practice sums of a few dozen inputs would,
 #    and wrap to numbers of the wrong sign, without any error.
 # 3. It is faster where a kernel computes on the integers themselves (the project's, against the floats),
