@@ -87,6 +87,14 @@ def test_embeddings_are_compared_by_their_direction(tmp_path):
     assert workload.evaluate(damaged(workload.model)).mean() < 0.999
 
 
+def test_the_baseline_computes_its_outputs_once_to_be_scored(tmp_path):
+    workload = load_workload(with_tokenizer(tmp_path, tiny_transformers.bert()))
+    calls = []
+    workload.model.register_forward_hook(lambda *_: calls.append(1))
+    assert workload.evaluate(workload.model) == pytest.approx(1)
+    assert len(calls) == len(workload.evaluate.batches)
+
+
 def test_calibration_data_is_other_text_of_the_same_size(tmp_path):
     workload = load_workload(with_tokenizer(tmp_path, tiny_transformers.gpt2()))
     shape = workload.keywords["input_ids"].shape

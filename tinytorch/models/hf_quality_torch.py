@@ -73,6 +73,8 @@ class Quality:
 
     def __call__(self, model: Any) -> Scores:
         outputs = [self._output(model, batch) for batch in self.batches]
+        if model is self.baseline and not self._known:
+            self._known.extend(outputs)
         scores = SCORERS[self.metric](self, outputs)
         return np.concatenate(scores).astype(np.float64)[: self.count]
 
