@@ -62,6 +62,7 @@ def test_a_built_in_name_gives_a_model_of_the_zoo():
         ("resnet", "'resnet' is not a target: .*mlp, cnn, gpt"),
         ("cn", "'cn' is not a target: did you mean 'cnn'"),
         (":factory", "is not a target"),
+        ("{file}", r"is not a target: name the function .*my_models\.py:make$"),
         ("no_such_file.py:make", "there is no file no_such_file.py"),
         ("no.such.module:make", "no.such does not import|no.such.module does not import"),
         ("{file}:missing", "no function 'missing'; it has pair, several_inputs, .*, number$"),

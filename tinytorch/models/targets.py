@@ -59,7 +59,10 @@ def load_workload(target: str, *, data: str | Path | None = None) -> Workload:
     place, colon, name = target.rpartition(":")
     if not colon or not place or not name:
         near = get_close_matches(target, ZOO, n=1)
-        hint = f"did you mean {near[0]!r}?" if near else f"pass {FORMS}"
+        if target.endswith(".py"):
+            hint = f"name the function that returns the workload: {target}:make"
+        else:
+            hint = f"did you mean {near[0]!r}?" if near else f"pass {FORMS}"
         raise TargetError(f"{target!r} is not a target: {hint}")
     factory = _find_factory(target, import_place(target, place), name)
     try:
