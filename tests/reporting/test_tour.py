@@ -178,6 +178,12 @@ def test_the_banner_names_what_helped_and_is_honest_when_nothing_did():
     assert (nothing.verdict, nothing.tone) == ("low-rank does not pay on cnn (0.50x)", "neutral")
 
 
+def test_the_banner_gives_one_speedup_of_writing():
+    banner = tour_document(tour_of(faster(), smaller())).banner
+    assert dict(banner.facts)["gpt"].startswith("cached: 4.00x")
+    assert "gpt writes 4.00x faster" in banner.verdict
+
+
 def test_ways_to_write_have_their_rate_speedup_and_whether_the_text_is_the_same():
     found = rows(writing_document(1, WRITING))
     assert [row[0] for row in found] == ["plain", "cached", "cached, INT8"]

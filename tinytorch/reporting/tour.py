@@ -73,7 +73,8 @@ def _banner(tour: Tour) -> doc.Banner:
     """Return the headline: what every part of the tour came to."""
     words = [_writing_words(tour.writing)] if tour.writing else []
     words += [_visit_words(each) for each in tour.visits]
-    facts = [("gpt", _gain_text(each)) for each in _ways(tour.writing)[-1:]]
+    best = _fastest_exact(tour.writing) or (tour.writing and tour.writing.int8)
+    facts = [("gpt", _gain_text(best))] if best else []
     facts += [(each.stop.target, short_line(each.optimization)) for each in tour.visits]
     sentence = f"{SAMPLE} {INTERRUPTED}" if tour.was_interrupted else SAMPLE
     is_good = any(x.optimization.recommended for x in tour.visits) or bool(tour.writing)
@@ -168,10 +169,15 @@ def _ways(writing: Writing | None) -> tuple[Comparison, ...]:
     return (writing.cached, writing.int8) if writing else ()
 
 
+def _fastest_exact(writing: Writing | None) -> Comparison | None:
+    """Return the fastest way that writes the same text, if any does."""
+    exact = [x for x in _ways(writing) if x.outputs is not None and x.outputs.is_identical]
+    return max(exact, key=lambda each: each.speedup, default=None)
+
+
 def _writing_words(writing: Writing) -> str:
     """Name the fastest way that writes the same text."""
-    exact = [x for x in _ways(writing) if x.outputs is not None and x.outputs.is_identical]
-    best = max(exact, key=lambda each: each.speedup, default=None)
+    best = _fastest_exact(writing)
     if best is None or best.verdict != FASTER:
         return "gpt writes no faster with the same text"
     return f"gpt writes {ratio_text(best.speedup)} faster, the same text"
