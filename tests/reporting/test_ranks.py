@@ -9,12 +9,15 @@ from html_reading import Reading
 from scripted_ranks import scripted_run
 from terminal import shown
 
+from tinytorch.measure.estimate import Estimate
 from tinytorch.reporting.html.page import report_html
 from tinytorch.reporting.markdown import write
 from tinytorch.reporting.ranks import TITLES, ranks_document
 from tinytorch.reporting.terminal import render
 from tinytorch.scale.ranks import main
 from tinytorch.scale.ranks_result import LayerTimes, Link, profile_of
+from tinytorch.scale.replay import PathPart
+from tinytorch.scale.stragglers import Straggler
 
 SCRIPT = "<script>alert(1)</script>"
 
@@ -66,6 +69,49 @@ def test_a_run_without_common_steps_is_shown(rng):
     assert found.steps == 0
     assert ranks_document(found).banner.tone == "warning"
     assert "no steps" in shown(render(ranks_document(found)))
+
+
+@pytest.mark.parametrize(
+    ("cause", "subject", "row"),
+    [
+        ("link", "0>1", ("link 0>1", "link", "")),
+        ("compute", "blocks.3", ("rank 1", "compute", "blocks.3")),
+        ("loading", "", ("rank 1", "loading", "")),
+    ],
+)
+def test_a_straggler_is_a_rank_with_a_layer_or_a_link(rng, cause, subject, row):
+    straggler = Straggler(1, cause, Estimate(0.2, 0.1, 0.3, n=60), subject)
+    document = ranks_document(replace(example(rng), stragglers=(straggler,)))
+    (shown_row,) = section(document, "stragglers").blocks[0].rows
+    assert shown_row[:3] == row
+    assert shown_row[3].sort == 0.2
+    assert document.banner.tone == "bad"
+    assert [subject in document.banner.sentence, row[0] in dict(document.banner.facts)] == [
+        cause != "link",
+        True,
+    ]
+
+
+def test_too_few_steps_are_inconclusive():
+    records = scripted_run({rank: np.full(3, 1e4) for rank in (0, 1)})
+    found = replace(profile_of(records), stragglers=())
+    assert found.is_inconclusive
+    assert ranks_document(found).banner.tone == "unknown"
+
+
+def test_what_recording_costs_stands_with_its_interval(rng):
+    found = replace(example(rng), overhead=Estimate(1.02, 1.01, 1.03, n=12), clock_error_s=2e-6)
+    facts = dict(ranks_document(found).banner.facts)
+    assert "n=12" in facts["overhead"]
+    assert "clocks" in facts
+    assert "clocks" not in dict(ranks_document(replace(found, clock_error_s=0.0)).banner.facts)
+
+
+def test_a_share_of_the_path_may_belong_to_no_rank(rng):
+    found = replace(example(rng), path=(PathPart(-1, "transfer", 0.5), PathPart(1, "compute", 0.5)))
+    owners = dict(ranks_document(found).banner.facts)["critical path"].split(", ")
+    assert [each.rpartition(" ")[0] for each in owners] == ["all transfer", "rank 1 compute"]
+    assert "critical path" not in dict(ranks_document(replace(found, path=())).banner.facts)
 
 
 def test_names_are_text_everywhere(rng):
