@@ -70,23 +70,34 @@ class Request:
         self._queued_s: float | None = None
         self._token: Token[Request | None] | None = None
 
-    def computes(self) -> None:
-        """Note that the model is called now; what was before the first call was waiting."""
-        if self._queued_s is None:
-            self._queued_s = perf_counter() - self._begun
-
     def __enter__(self) -> Self:
         self._token = _current.set(self)
-        self._monitor._request_begins()
+        monitor = self._monitor
+        with monitor._lock:
+            monitor._in_flight = now = monitor._in_flight + 1
+            if now > monitor._most_in_flight:
+                monitor._most_in_flight = now
+        if monitor._thread is None:
+            monitor._start_thread()
         return self
 
     def __exit__(self, *error: object) -> None:
+        seconds, monitor = perf_counter() - self._begun, self._monitor
         try:
             if self._token is not None:
                 _current.reset(self._token)
         except ValueError:
             pass  # A generator may end in another context than it began in.
-        self._monitor._request_ends(perf_counter() - self._begun, self._queued_s)
+        try:
+            with monitor._lock:
+                monitor._in_flight -= 1
+                monitor._requests.add(seconds)
+                if self._queued_s is not None:
+                    monitor._queued.add(self._queued_s)
+            if monitor._metrics is not None:
+                monitor._metrics.request_s.observe(seconds)
+        except Exception as fault:
+            monitor._fault(fault)
 
     async def __aenter__(self) -> Self:
         return self.__enter__()
@@ -194,6 +205,7 @@ class Monitor:
         self._learning_minutes = learning_minutes
         self._on_change = on_change
         self._framework = self._device = "none"
+        self._is_timed_by_host = True
         self._layers: LayerClock | None = None
         self._replaced = Replaced()
         self._metrics: Metrics | None = None
@@ -213,8 +225,9 @@ class Monitor:
         adapter = adapter_for(model)
         name = check_watchable(model, adapter.methods)
         self._framework, self._device = adapter.name, adapter.device(model, ())
+        self._is_timed_by_host = self._device == "cpu"
         self._layers = LayerClock(adapter, model)
-        if self._device != "cpu":
+        if not self._is_timed_by_host:
             from tinytorch.monitoring.events_torch import event_seconds, stamp_on
 
             self._layers.stamp, self._seconds = stamp_on(self._device), event_seconds
@@ -275,88 +288,74 @@ class Monitor:
         """Measure a block as one request; `queued_s` is what it waited before it came here."""
         return Request(self, queued_s) if self.is_on else _NO_REQUEST
 
-    def _request_begins(self) -> None:
-        with self._lock:
-            self._in_flight += 1
-            if self._in_flight > self._most_in_flight:
-                self._most_in_flight = self._in_flight
-        if self._thread is None:
-            self._start_thread()
-
-    def _request_ends(self, seconds: float, queued_s: float | None) -> None:
-        try:
-            with self._lock:
-                self._in_flight -= 1
-                self._requests.add(seconds)
-                if queued_s is not None:
-                    self._queued.add(queued_s)
-            if self._metrics is not None:
-                self._metrics.request_s.observe(seconds)
-        except Exception as error:
-            self._fault(error)
+    # Between two calls of a model the processor's caches are full of its weights, and each line
+    # takes several times as long as in a loop of its own: so there are few, and few functions.
 
     def _call(
         self, method: Callable[..., Any], inputs: tuple[Any, ...], settings: dict[str, Any]
     ) -> Any:
         """Call the model, and see what it takes."""
-        watch = self._call_begins()
+        computing, mark = 1, None
+        try:
+            with self._lock:
+                self._computing = computing = self._computing + 1
+                self._until = until = self._until - 1
+                if until <= 0:
+                    self._until = self._gap()
+            request = _current.get()
+            if request is not None and request._queued_s is None:
+                request._queued_s = perf_counter() - request._begun  # until now it has waited
+            if self._thread is None:
+                self._start_thread()
+            if until <= 0 and self._layers is not None and self._layers.begin():
+                mark = self._layers.stamp()
+        except Exception as error:
+            self._give_up(error)
         begun = perf_counter()
         try:
             output = method(*inputs, **settings)
         except BaseException:
-            self._call_ends(watch, perf_counter() - begun, None)
+            self._call_raised(mark)
             raise
-        self._call_ends(watch, perf_counter() - begun, (inputs, settings))
-        return output
-
-    def _call_begins(self) -> tuple[int, Any]:
-        """Return how many calls there are now, and the mark of the begin of a sampled one."""
-        computing, mark = 1, None
+        seconds = perf_counter() - begun
+        shape: tuple[int, ...] = ()
+        size = 0
         try:
-            with self._lock:
-                self._computing += 1
-                computing = self._computing
-                self._until -= 1
-                is_sampled = self._until <= 0
-                if is_sampled:
-                    self._until = self._gap()
-            request = _current.get()
-            if request is not None:
-                request.computes()
-            if self._thread is None:
-                self._start_thread()
-            if is_sampled and self._layers is not None and self._layers.begin():
-                mark = self._layers.stamp()
+            if mark is not None and self._layers is not None:
+                ended = self._layers.stamp()
+                stamps = self._layers.end()
+            shape = shape_of(inputs, settings)
+            size = size_class(shape) if shape else 0
         except Exception as error:
+            mark = None
             self._give_up(error)
-        return computing, mark
-
-    def _call_ends(
-        self, watch: tuple[int, Any], seconds: float, given: tuple[Any, Any] | None
-    ) -> None:
-        """Count a call; `given` is what it was called with, None where it raised."""
-        computing, begun = watch
         try:
             with self._lock:
                 self._computing -= 1
-                self._errors += given is None
-            is_sampled = begun is not None and self._layers is not None
-            if is_sampled and self._layers is not None:
-                ended = self._layers.stamp()
-                stamps = self._layers.end()
-            if given is None:
-                return
-            shape = shape_of(*given)
-            size = size_class(shape) if shape else 0
-            if self._device == "cpu":
-                with self._lock:
-                    self._count(size, shape, seconds)
-                if self._metrics is not None:
-                    self._metrics.observe_call(size, seconds)
-            if is_sampled:
+                if self._is_timed_by_host:
+                    counts = self._sizes.get(size)
+                    if counts is None:
+                        counts = self._sizes[size] = _SizeCounts()
+                    counts.add(shape, seconds)
+            if self._metrics is not None and self._is_timed_by_host:
+                self._metrics.observe_call(size, seconds)
+            if mark is not None:
                 probes = self._probe()
-                sample = Sample(size, shape, computing, probes, begun, ended, stamps, self._seconds)
-                self._samples.append(sample)
+                self._samples.append(
+                    Sample(size, shape, computing, probes, mark, ended, stamps, self._seconds)
+                )
+        except Exception as error:
+            self._give_up(error)
+        return output
+
+    def _call_raised(self, mark: Any) -> None:
+        """Count a call that raised; `mark` is the begin of a sampled one."""
+        try:
+            with self._lock:
+                self._computing -= 1
+                self._errors += 1
+            if mark is not None and self._layers is not None:
+                self._layers.end()
         except Exception as error:
             self._give_up(error)
 
@@ -365,12 +364,6 @@ class Monitor:
         self._fault(error)
         if self._layers is not None:
             self._layers.abandon()
-
-    def _count(self, size: int, shape: tuple[int, ...], seconds: float) -> None:
-        counts = self._sizes.get(size)
-        if counts is None:
-            counts = self._sizes[size] = _SizeCounts()
-        counts.add(shape, seconds)
 
     def _gap(self) -> int:
         """Draw after how many calls the next one is sampled, so that each is as likely."""
@@ -432,9 +425,10 @@ class Monitor:
             self._sampled += 1
             self._sampled_s += total
             self._layer_s += row
-            if self._device != "cpu":
+            if not self._is_timed_by_host:
                 with self._lock:
-                    self._count(sample.size, sample.shape, total)
+                    counts = self._sizes.setdefault(sample.size, _SizeCounts())
+                    counts.add(sample.shape, total)
             if len(self._minute_rows) < MOST_OF_A_MINUTE:
                 head = (sample.size, sample.in_flight, *sample.probes, total)
                 self._minute_rows.append((*head, *row))
