@@ -1,5 +1,7 @@
+import ctypes
 import json
 import os
+import sys
 import tempfile
 from pathlib import Path
 from urllib.parse import quote, unquote
@@ -9,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tinytorch.codec import encode
-from tinytorch.records.location import Address, refuge_path, store_path
+from tinytorch.records.location import Address, overwrite_arguments, refuge_path, store_path
 
 
 @pytest.fixture(autouse=True)
@@ -123,3 +125,44 @@ def test_words_of_another_library_are_shown_without_secrets_only(secret, error):
     address = Address.of(f"postgresql://ann:{quote(secret, safe='')}@db.example/perf")
     words = address.safe_words(ValueError(error))
     assert secret not in words or words == "ValueError"
+
+
+# ---------------------------------------------------------------- arguments of this process
+
+
+class Arguments:
+    """Holds what stands for the arguments of this process, as ctypes reads and writes it."""
+
+    def __init__(self, monkeypatch, *, stat=None, text=b"history --store postgresql://ann:pw@h/d"):
+        fields = ["0"] * 43 + ["0", "0", "1000", str(1000 + len(text))]
+        self.text, self.written = text, None
+        self.stat = stat or f"1 (a name) with ) {' '.join(fields)}"
+        monkeypatch.setattr(Path, "read_text", lambda *_: self.stat)
+        monkeypatch.setattr(ctypes, "string_at", lambda start, size: self.text)
+        monkeypatch.setattr(ctypes, "memmove", self.write)
+        monkeypatch.setattr(sys, "platform", "linux")
+
+    def write(self, start, text, size):
+        assert (start, size) == (1000, len(text))
+        self.written = text
+
+
+def test_secrets_are_overwritten_and_all_else_stays(monkeypatch):
+    arguments = Arguments(monkeypatch)
+    overwrite_arguments(["pw", "", "elsewhere"])
+    assert arguments.written == arguments.text.replace(b"pw", b"**")
+
+
+@pytest.mark.parametrize("stat", ["1 (a) 2", "1 (a) " + "x " * 50, "1 (a) " + "0 " * 50])
+def test_where_the_arguments_are_unknown_nothing_is_written(monkeypatch, stat):
+    arguments = Arguments(monkeypatch, stat=stat)
+    overwrite_arguments(["pw"])
+    assert arguments.written is None
+
+
+def test_without_a_secret_or_on_another_system_nothing_is_written(monkeypatch):
+    arguments = Arguments(monkeypatch)
+    overwrite_arguments([""])
+    monkeypatch.setattr(sys, "platform", "darwin")
+    overwrite_arguments(["pw"])
+    assert arguments.written is None

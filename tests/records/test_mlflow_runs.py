@@ -11,6 +11,8 @@ from tinytorch.errors import RecordError
 from tinytorch.records import mlflow_runs
 from tinytorch.records.location import Address
 from tinytorch.records.mlflow_runs import HASH_TAG, MlflowRuns, metrics_of, parameters_of
+from tinytorch.records.sharing import Copied, copy_records, opened_place
+from tinytorch.records.store import RecordStore
 
 SECRET = "s3cr3t"
 
@@ -154,6 +156,16 @@ def test_what_the_client_raises_is_one_line_without_secrets(client):
     assert SECRET not in str(raised.value)
     assert "\n" not in str(raised.value)
     assert raised.value.__cause__ is None
+
+
+def test_a_place_is_opened_by_its_address_and_copied_to(client, tmp_path):
+    with RecordStore(tmp_path / "own.db") as store:
+        store.add_all(series([1, 2]))
+        with opened_place(f"mlflow:http://ann:{SECRET}@h:1", report=lambda given: "page") as place:
+            assert copy_records(store, place) == Copied(2, 0)
+    assert isinstance(place, MlflowRuns)
+    assert [run.files[mlflow_runs.REPORT_FILE] for run in client.runs.values()] == ["page"] * 2
+    assert SECRET not in str(place.path)
 
 
 def test_nested_settings_have_dots_and_odd_letters_are_replaced():

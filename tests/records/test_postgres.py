@@ -13,7 +13,7 @@ from parts import require_part
 from project_files import ROOT, TESTS
 
 from tinytorch.errors import RecordError
-from tinytorch.records.database import APPLICATION_ID
+from tinytorch.records.database import APPLICATION_ID, VERSION
 from tinytorch.records.postgres import Postgres
 from tinytorch.records.store import RecordStore, keep
 
@@ -102,6 +102,47 @@ def test_a_newer_version_says_to_update(database):
         store._database.connection.execute("UPDATE tinytorch_store SET version = 99")
     with pytest.raises(RecordError, match=r"version 99, but .* update tinytorch"):
         RecordStore(database)
+
+
+def test_tables_with_the_mark_of_another_program_are_left_alone(database):
+    with RecordStore(database) as store:
+        store._database.connection.execute("UPDATE tinytorch_store SET application = 7")
+    with pytest.raises(RecordError, match="tables of another program"):
+        RecordStore(database)
+
+
+def test_an_older_version_is_brought_up_to_date_by_its_owner_only(database, roles):
+    index = "SELECT count(*) FROM pg_indexes WHERE indexname = 'one_per_trial'"
+    with psycopg.connect(database, autocommit=True) as owner:
+        owner.execute("UPDATE tinytorch_store SET version = 3; DROP INDEX one_per_trial")
+        with pytest.raises(RecordError, match="version 3, and only its owner"):
+            RecordStore(roles["writer"])
+        with RecordStore(database) as store:
+            assert store.find() == series([1, 2, 3])
+        assert owner.execute(index).fetchone() == (1,)
+        assert owner.execute("SELECT version FROM tinytorch_store").fetchone() == (VERSION,)
+
+
+def test_a_closed_store_says_so_at_once(database):
+    store = RecordStore(database, timeout_s=60)
+    store.close()
+    with pytest.raises(RecordError, match="open the store again"):
+        store.hashes()
+
+
+def test_a_connection_that_is_lost_is_made_again(database, monkeypatch):
+    with RecordStore(database, timeout_s=60) as store:
+        connect, fails = store._database._connect, [True, False]
+
+        def connect_at_the_second_time():
+            if fails.pop(0):
+                raise psycopg.OperationalError("it is away")
+            return connect()
+
+        monkeypatch.setattr(store._database, "_connect", connect_at_the_second_time)
+        store._database.connection.close()
+        assert store.add(record()) == record().hash
+        assert (store.find(), fails) == ([record()], [])
 
 
 def test_what_does_not_exist_is_one_line_with_advice(postgres):
