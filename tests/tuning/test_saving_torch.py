@@ -1,4 +1,5 @@
 import json
+import warnings
 from dataclasses import replace
 
 import numpy as np
@@ -54,6 +55,27 @@ STACKS = [
     ("gpt2", "bfloat16"),
 ]
 COMPILED = [("mlp", "compiled"), ("mlp", "int8-weights", "compiled"), ("bert", "compiled")]
+
+
+def test_a_factory_that_reads_its_weights_is_loaded_without_warnings(tmp_path):
+    case, file = CASES["mlp"](), tmp_path / "weights.pt"
+    torch.save(case.model.state_dict(), file)
+
+    def build():
+        model = seeded(mlp)
+        model.load_state_dict(torch.load(file, weights_only=True))
+        warnings.warn("mine", UserWarning, stacklevel=1)
+        return model.eval()
+
+    found = recommending(case, "inference-mode")
+    save_optimized(found, tmp_path / "best", workload=case)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        model = load_optimized(tmp_path / "best", build)
+    assert {str(each.message) for each in caught if "meta" in str(each.message)} == set()
+    assert "mine" in {str(each.message) for each in caught}
+    x = case.arguments[0][0]
+    assert torch.equal(model(x), case.model(x))
 
 
 @pytest.fixture

@@ -6,7 +6,9 @@ the float weights are never held; setup such as compilation happens after the we
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -233,11 +235,20 @@ def filled_without_floats(
 ) -> Workload | None:
     """Return the workload with the saved weights, which never had others; None if that fails."""
     try:
-        workload = storage.emptied(build)
+        with _without_copy_warnings():
+            workload = storage.emptied(build)
         return None if workload is None else filled(path, workload, recipe, storage)
     except Exception as error:  # code of the model runs, on tensors without numbers
         on_note(f"{FLOATS_HELD}: {first_line(error, with_class=False)}")
         return None
+
+
+@contextmanager
+def _without_copy_warnings() -> Iterator[None]:
+    """Ignore that a factory's own `load_state_dict` leaves parameters empty: the file fills them."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "for .*: copying from a non-meta parameter", UserWarning)
+        yield
 
 
 def filled(path: Path, workload: Workload, recipe: Recipe, storage: Storage) -> Workload:
