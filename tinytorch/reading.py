@@ -90,14 +90,14 @@ def read_json(path: str | PathLike[str], limits: Limits = DATA) -> Any:
     return parse_json(read_bytes(path, limits), limits)
 
 
-def read_toml(path: str | PathLike[str], limits: Limits = SETTINGS) -> dict[str, Any]:
+def read_toml(path: str | PathLike[str]) -> dict[str, Any]:
     """Return the tables of a file of TOML."""
     import tomllib
 
-    text = read_text(path, limits)
-    _check_keys(text, limits)
+    text = read_text(path, SETTINGS)
+    _check_keys(text, SETTINGS)
     found = _guarded(lambda: tomllib.loads(text), "TOML")
-    _check_depth(found, limits)
+    _check_depth(found, SETTINGS)
     _check_numbers(found)
     return dict(found)
 
@@ -155,9 +155,9 @@ def read_header(path: str | PathLike[str], limits: Limits = HEADER) -> dict[str,
     return table
 
 
-def read_metadata(path: str | PathLike[str], limits: Limits = HEADER) -> dict[str, str]:
+def read_metadata(path: str | PathLike[str]) -> dict[str, str]:
     """Return the texts in the header of a safetensors file."""
-    return dict(read_header(path, limits).get(METADATA, {}))
+    return dict(read_header(path).get(METADATA, {}))
 
 
 # ---------------------------------------------------------------- text of others that is shown

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any
 
 from tinytorch.benchmarking.suite_file import Entry, Suite, digest
@@ -22,7 +22,6 @@ from tinytorch.measure.environment import describe_environment
 from tinytorch.measure.estimate import Estimate
 from tinytorch.measure.executor import (
     NOT_STARTED,
-    Executor,
     TrialCall,
     TrialResult,
     run_alone,
@@ -68,14 +67,14 @@ def entry_answer(result: TrialResult) -> EntryAnswer:
     return replace(found, notes=(*found.notes, *notes))
 
 
-def run_entry(entry: Entry, *, timeout_s: float, executor: Executor | None = None) -> EntryAnswer:
+def run_entry(entry: Entry, *, timeout_s: float) -> EntryAnswer:
     """Measure an entry in a fresh process; never raise for what happens there.
 
     The process, and what it started, are ended when it takes longer than `timeout_s`, when this
     call is interrupted, and when this process dies. What the target prints is shown only as part
     of a failure.
     """
-    result = run_alone(entry_call(entry, timeout_s=timeout_s), executor)
+    result = run_alone(entry_call(entry, timeout_s=timeout_s))
     if result.failure is not None and result.failure.code == NOT_STARTED:
         raise SettingError(str(result.failure))
     return entry_answer(result)
@@ -355,21 +354,19 @@ def run_suite(
     timeout_s: float | None = None,
     fail_fast: bool = False,
     starting: Callable[[Entry], None] = lambda entry: None,
-    executor: Executor | None = None,
 ) -> Iterator[EntryOutcome]:
     """Yield what becomes of each entry, as soon as it is measured and stored.
 
     Entries that are there from before come too, in their place, without being measured again.
     With `fail_fast` the first failure is the last outcome.
     """
-    measure = run_entry if executor is None else partial(run_entry, executor=executor)
     for entry in plan.entries:
         before = plan.finished.get(entry.name)
         if before is not None:
             record, kept_note = before, ""
         else:
             starting(entry)
-            answer = measure(entry, timeout_s=timeout_s or plan.suite.timeout_s)
+            answer = run_entry(entry, timeout_s=timeout_s or plan.suite.timeout_s)
             record = _record(plan, entry, answer)
             kept_note = keep(record, store_path(plan.store)).note
         with_previous = _compared(record, store_path(plan.store), is_stored=not kept_note)

@@ -312,10 +312,8 @@ class SweepResult(Coded, Shown):
         return bool(counts) and all(count == self.trials for count in counts)
 
 
-def sweep_result(
-    plan: SweepPlan, slots: Sequence[SlotReport] = (), *, before: Sequence[str] = ()
-) -> SweepResult:
-    """Read what is stored of a sweep, in the order of the suite; `before` are notes on it."""
+def sweep_result(plan: SweepPlan, slots: Sequence[SlotReport] = ()) -> SweepResult:
+    """Read what is stored of a sweep, in the order of the suite."""
     places = {entry.name: place for place, entry in enumerate(plan.entries)}
     found: dict[str, list[EntryOutcome]] = {}
     with open_store(plan.store) as store:
@@ -329,10 +327,9 @@ def sweep_result(
         machine: tuple(sorted(each, key=lambda x: places.get(x.name, len(places))))
         for machine, each in found.items()
     }
-    notes = (*before, *plan.notes)
     is_shared = plan.machines == ANY
     name, count = plan.suite.name, len(places)
-    return SweepResult(name, plan.run, count, machines, tuple(slots), notes, is_shared)
+    return SweepResult(name, plan.run, count, machines, tuple(slots), plan.notes, is_shared)
 
 
 def _machine_of(record: Record) -> str:

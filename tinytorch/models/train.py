@@ -21,7 +21,7 @@ from tinytorch.core.files import keep_freed_memory
 from tinytorch.core.layers import Seed
 from tinytorch.core.module import Module
 from tinytorch.core.optimizers import AdamW
-from tinytorch.core.training import CosineSchedule, History, StepReport, Trainer
+from tinytorch.core.training import CosineSchedule, History, Trainer
 from tinytorch.models import zoo
 from tinytorch.models.workload import Scores
 
@@ -77,7 +77,6 @@ def train_model(
     *,
     seed: int = 0,
     steps: int | None = None,
-    on_step: StepReport | None = None,
 ) -> tuple[Module, History]:
     """Train a model of the zoo by its recipe; `steps` cuts it short (and the schedule with it)."""
     recipe = RECIPES[name]
@@ -94,7 +93,6 @@ def train_model(
         optimizer=AdamW(model.parameters(), weight_decay=recipe.weight_decay),
         schedule=CosineSchedule(recipe.lr, total, warmup=min(100, total // 10)),
         clip_norm=recipe.clip_norm,
-        on_step=on_step,
     )
     history = trainer.fit(loader, epochs=epochs)
     return model.eval(), history

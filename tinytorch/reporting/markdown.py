@@ -38,10 +38,10 @@ def code(text: str) -> str:
     return f"`{as_plain(' '.join(text.split())).replace('`', chr(39)).replace('|', chr(92) + '|')}`"
 
 
-def fenced(renderable: RenderableType, *, width: int = WIDTH) -> str:
+def fenced(renderable: RenderableType) -> str:
     """Write what a terminal would show as a block of code, without colours."""
     console = Console(
-        file=io.StringIO(), width=width, markup=False, highlight=False, color_system=None
+        file=io.StringIO(), width=WIDTH, markup=False, highlight=False, color_system=None
     )
     with console.capture() as captured:
         console.print(renderable)

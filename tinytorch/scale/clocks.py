@@ -18,11 +18,6 @@ _MOMENT = struct.Struct("!q")
 Read = Callable[[], int]
 
 
-def now_us() -> int:
-    """Return the moment in microseconds of a clock that only goes forward."""
-    return perf_counter_ns() // 1000
-
-
 class ClockServer:
     """Answers every byte with the moment at which it came, in a thread of rank 0."""
 

@@ -403,9 +403,9 @@ def _head(rank: int) -> dict[str, Any]:
     }
 
 
-def wait_for_ends(folder: Path, world: int, *, timeout_s: float = GATHER_S) -> None:
+def wait_for_ends(folder: Path, world: int) -> None:
     """Wait until every rank has written its end, is no longer alive, or the time is up."""
-    deadline = monotonic() + timeout_s
+    deadline = monotonic() + GATHER_S
     waiting = set(range(world))
     while waiting and monotonic() < deadline:
         for rank in list(waiting):

@@ -37,8 +37,6 @@ from tinytorch.measure.executor import (
 )
 
 RESOURCE = "tinytorch_slot"
-IN_SLOT = "slot"
-"""Code of a failure of the actor itself."""
 IN_FLIGHT = 2
 """Calls of a slot: the one that is measured, and the next, so that it need not wait for us."""
 MOST_LOST = 5

@@ -19,6 +19,7 @@ from tinytorch.scale.accounting import Key, RankStep, Timeline
 from tinytorch.scale.stragglers import BLOCKS, LEAST_BLOCK
 
 LAUNCH, WAIT, END = "launch", "wait", "end"
+COVERAGE = 0.95
 REPEATS = 5
 """How often the steps of a slow rank are replaced by others, drawn at random."""
 FIDELITY = 0.05
@@ -191,7 +192,6 @@ def without_rank(
     rank: int,
     *,
     rng: np.random.Generator,
-    coverage: float = 0.95,
 ) -> WhatIf | None:
     """Return how much faster steps would be if a rank took as long as the others.
 
@@ -216,7 +216,7 @@ def without_rank(
         lengths.append(_block_lengths(ends, size))
     after = np.mean(lengths, axis=0)
     logs = np.log(after / before)
-    return WhatIf(rank, estimate_ratio(logs.tolist(), 1 - coverage).inverse)
+    return WhatIf(rank, estimate_ratio(logs.tolist(), 1 - COVERAGE).inverse)
 
 
 def _with_work_of(events: Sequence[_Event], others: Sequence[_Event]) -> list[_Event]:

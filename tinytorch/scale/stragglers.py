@@ -101,9 +101,9 @@ def slow_layer(
     return most if more[most] > share * excess_s and more[most] > others / 2 else ""
 
 
-def steps_needed(ranks: int, *, false_alarms: float = FALSE_ALARMS / 2) -> int:
+def steps_needed(ranks: int) -> int:
     """Return how many steps it takes until any rank can be named: with fewer, none ever is."""
-    return LEAST_BLOCK * math.ceil(math.log2(ranks / false_alarms))
+    return LEAST_BLOCK * math.ceil(math.log2(2 * ranks / FALSE_ALARMS))
 
 
 def _typical(seconds: Mapping[int, Array], rank: int) -> float:

@@ -53,10 +53,10 @@ def forest_picture(chart: ForestPlot) -> Markup:
     return joined([element("div", grid, class_="plot"), _legend(chart)])
 
 
-def _track(*parts: Markup, height: float, class_: str = "track") -> Markup:
+def _track(*parts: Markup, height: float) -> Markup:
     """Return the part of a row that is drawn; its words say the same."""
     return element(
-        "svg", *parts, class_=f"fluid {class_}", style=f"height:{height}px", aria_hidden="true"
+        "svg", *parts, class_="fluid track", style=f"height:{height}px", aria_hidden="true"
     )
 
 
