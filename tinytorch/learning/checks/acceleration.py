@@ -11,29 +11,26 @@ from typing import Any
 import numpy as np
 
 from tinytorch.core.kernels.reference import gelu
-from tinytorch.learning.checks.support import close, keys_of, number_text
+from tinytorch.learning.checks.support import (
+    PRODUCTS,
+    Array,
+    Rng,
+    WatchedArray,
+    close,
+    draw,
+    keys_of,
+    near_sum,
+    number_text,
+)
 from tinytorch.learning.work import Missed, Work, expect
 
-Rng = np.random.Generator
-Array = np.ndarray[Any, Any]
-
-NEAR = 1e-4
-"""Sums of float32 in another order differ by about 1e-6 of numbers around 1."""
 SLACK = 30_000
 """Bytes that Python itself may allocate during a call."""
-
-
-def _draw(rng: Rng, *shape: int) -> Array:
-    return rng.standard_normal(shape).astype(np.float32)
 
 
 def _sizes(rng: Rng, count: int, low: int, high: int) -> list[int]:
     """Draw sizes that all differ, so that no axis can be taken for another."""
     return [int(each) for each in rng.choice(np.arange(low, high), count, replace=False)]
-
-
-def _near(one: Any, other: Any) -> bool:
-    return close(one, other, tolerance=NEAR)
 
 
 # ---------------------------------------------------------------- naive
@@ -121,54 +118,11 @@ def check_naive_mismatch(work: Work, rng: Rng) -> None:
 # ---------------------------------------------------------------- rows
 
 
-class _Watched(np.ndarray[Any, Any]):
-    """An array that notes what is called with it, and the results of which do so, too."""
-
-    calls: list[str]
-
-    def __array_finalize__(self, other: Any) -> None:
-        self.calls = getattr(other, "calls", [])
-
-    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **settings: Any) -> Any:
-        self.calls.append(ufunc.__name__)
-        plain = [_plain(each) for each in inputs]
-        if settings.get("out"):
-            settings["out"] = tuple(_plain(each) for each in settings["out"])
-        return self._watch(getattr(ufunc, method)(*plain, **settings))
-
-    def __array_function__(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
-        self.calls.append(func.__name__)
-        return super().__array_function__(func, types, args, kwargs)
-
-    def dot(self, other: Any, out: Any = None) -> Any:
-        self.calls.append("dot")
-        return self._watch(_plain(self).dot(_plain(other)))
-
-    def _watch(self, found: Any) -> Any:
-        if isinstance(found, np.ndarray):
-            found = found.view(_Watched)
-            found.calls = self.calls
-        return found
-
-
-def _plain(array: Any) -> Any:
-    return array.view(np.ndarray) if isinstance(array, _Watched) else array
-
-
-def _watched(array: Array, calls: list[str]) -> Array:
-    watched = array.view(_Watched)
-    watched.calls = calls
-    return watched
-
-
-PRODUCTS = {"matmul", "dot", "einsum", "tensordot", "inner", "vdot", "vecdot", "matvec", "vecmat"}
-
-
 def check_rows(work: Work, rng: Rng) -> None:
     """The product is right for any shape, stays in float32, and leaves its inputs alone."""
     for low, high in ((1, 6), (3, 20), (3, 20)):
         m, k, n = _sizes(rng, 3, low, high)
-        a, b = _draw(rng, m, k), _draw(rng, k, n)
+        a, b = draw(rng, m, k), draw(rng, k, n)
         kept = a.copy(), b.copy()
         found = np.asarray(work.vectorized_matmul(a, b))
         expect(
@@ -191,15 +145,16 @@ def _check_product(found: Array, a: Array, b: Array) -> None:
         "float64",
         f"float32 came in, and {found.dtype} goes out: what does np.zeros make by itself?",
     )
-    expect(_near(found, a @ b), "wrong-product", f"({m}, {k}) by ({k}, {n}) has other numbers")
+    expect(near_sum(found, a @ b), "wrong-product", f"({m}, {k}) by ({k}, {n}) has other numbers")
 
 
 def check_rows_calls(work: Work, rng: Rng) -> None:
     """There is one loop, and it is yours: no function of NumPy that is a product."""
     m, k, n = _sizes(rng, 3, 30, 50)
-    calls: list[str] = []
-    work.vectorized_matmul(_watched(_draw(rng, m, k), calls), _watched(_draw(rng, k, n), calls))
-    found = sorted(PRODUCTS & set(calls))
+    calls: list[tuple[str, Any]] = []
+    a, b = (WatchedArray.of(draw(rng, *shape), calls) for shape in ((m, k), (k, n)))
+    work.vectorized_matmul(a, b)
+    found = sorted(PRODUCTS & {name for name, _ in calls})
     expect(
         not found,
         "library-product",
@@ -216,7 +171,7 @@ def check_rows_calls(work: Work, rng: Rng) -> None:
 def check_rows_memory(work: Work, rng: Rng) -> None:
     """No array is larger than the largest of the three matrices."""
     m, k, n = _sizes(rng, 3, 60, 90)
-    a, b = _draw(rng, m, k), _draw(rng, k, n)
+    a, b = draw(rng, m, k), draw(rng, k, n)
     peak = _peak_bytes(lambda: work.vectorized_matmul(a, b))
     largest = 4 * max(m * k, k * n, m * n)
     expect(
@@ -252,12 +207,12 @@ def check_blocked(work: Work, rng: Rng) -> None:
         times = _sizes(rng, 3, 2, 6)
         extra = rng.integers(1, block, 3) if ragged else np.zeros(3, int)
         m, k, n = (block * each + int(more) for each, more in zip(times, extra, strict=True))
-        a, b = _draw(rng, m, k), _draw(rng, k, n)
+        a, b = draw(rng, m, k), draw(rng, k, n)
         found = np.asarray(work.blocked_matmul(a, b, block))
         if found.shape == (m, n):
             _check_tiles(found, a, b, block)
         _check_product(found, a, b)
-    a, b = _draw(rng, 3, 2), _draw(rng, 2, 4)
+    a, b = draw(rng, 3, 2), draw(rng, 2, 4)
     _check_product(np.asarray(work.blocked_matmul(a, b, 64)), a, b)
 
 
@@ -265,7 +220,7 @@ def _check_tiles(found: Array, a: Array, b: Array, block: int) -> None:
     (m, k), n = a.shape, b.shape[1]
     last = (k - 1) // block * block
     expect(
-        not _near(found, a[:, last:] @ b[last:]),
+        not near_sum(found, a[:, last:] @ b[last:]),
         "not-added",
         "your result has only the last product of tiles: those along the inner axis add up",
     )
@@ -278,8 +233,8 @@ def _check_tiles(found: Array, a: Array, b: Array, block: int) -> None:
     expect(
         not (
             is_ragged
-            and not _near(found, a @ b)
-            and (_near(inside, partly) or _near(inside, complete))
+            and not near_sum(found, a @ b)
+            and (near_sum(inside, partly) or near_sum(inside, complete))
         ),
         "edge-missing",
         f"blocks of {block} do not divide ({m}, {k}) by ({k}, {n}), and what is left at the edges "
@@ -303,7 +258,7 @@ def check_tiles(work: Work, rng: Rng) -> None:
         product: Array = one @ other
         return product
 
-    work.blocked_matmul(_draw(rng, m, k), _draw(rng, k, n), block, multiply)
+    work.blocked_matmul(draw(rng, m, k), draw(rng, k, n), block, multiply)
     expect(seen, "own-product", "`multiply`, which was passed in, was never called")
     for axis, name in enumerate(("rows of a", "the inner axis", "columns of b")):
         most = max(each[axis] for each in seen)
@@ -426,7 +381,7 @@ def check_largest_block(work: Work, rng: Rng) -> None:
 def check_gelu(work: Work, rng: Rng) -> None:
     """The values are those of GELU, in float32, and the input stays as it is."""
     for size in (int(rng.integers(50, 99)), 64, int(rng.integers(2, 9))):
-        x = 2 * _draw(rng, size)
+        x = 2 * draw(rng, size)
         kept = x.copy()
         found = np.asarray(work.fused_gelu(x, 16))
         expect(np.array_equal(x, kept), "input-changed", "x is not as it was before the call")
@@ -439,21 +394,21 @@ def check_gelu(work: Work, rng: Rng) -> None:
         expect(found.shape == x.shape, "wrong-shape", f"x is {x.shape}, and you gave {found.shape}")
         whole = size // 16 * 16
         expect(
-            whole == size or _near(found, wanted) or not _near(found[:whole], wanted[:whole]),
+            whole == size or near_sum(found, wanted) or not near_sum(found[:whole], wanted[:whole]),
             "tail-missing",
             f"{size} numbers in pieces of 16: the last {size - whole} are not right",
         )
-        expect(_near(found, wanted), "wrong-gelu", "the values are not those of plain_gelu()")
+        expect(near_sum(found, wanted), "wrong-gelu", "the values are not those of plain_gelu()")
 
 
 def check_gelu_shapes(work: Work, rng: Rng) -> None:
     """Arrays of several axes, transposed ones, and single numbers keep their shape and order."""
     m, k, n = _sizes(rng, 3, 3, 9)
     cases = {
-        "three axes": _draw(rng, m, k, n),
-        "a transposed array": _draw(rng, m, k).T,
-        "every second column": _draw(rng, m, 2 * k)[:, ::2],
-        "an array of one number": _draw(rng, 1),
+        "three axes": draw(rng, m, k, n),
+        "a transposed array": draw(rng, m, k).T,
+        "every second column": draw(rng, m, 2 * k)[:, ::2],
+        "an array of one number": draw(rng, 1),
     }
     for name, x in cases.items():
         found = np.asarray(work.fused_gelu(x, 7))
@@ -463,7 +418,7 @@ def check_gelu_shapes(work: Work, rng: Rng) -> None:
             f"{name}: the shape is {found.shape} and should be {x.shape}",
         )
         expect(
-            _near(found, gelu(x, approximate="tanh")),
+            near_sum(found, gelu(x, approximate="tanh")),
             "wrong-order",
             f"{name}: the values differ. Is your flat result really a view, in the order of x?",
         )
@@ -472,7 +427,7 @@ def check_gelu_shapes(work: Work, rng: Rng) -> None:
 def check_gelu_memory(work: Work, rng: Rng) -> None:
     """Besides the result, there are a few arrays of a piece, however large x is."""
     chunk = 4096
-    x = _draw(rng, int(rng.integers(40, 60)) * chunk + 5)
+    x = draw(rng, int(rng.integers(40, 60)) * chunk + 5)
     peak = _peak_bytes(lambda: work.fused_gelu(x, chunk)) - x.nbytes
     expect(
         peak < 0.9 * x.nbytes,

@@ -8,14 +8,17 @@ from typing import Any
 
 import numpy as np
 
-from tinytorch.learning.checks.support import ScriptedClock, close, keys_of, number_text
+from tinytorch.learning.checks.support import (
+    OWN_CLOCK,
+    Rng,
+    ScriptedClock,
+    close,
+    keys_of,
+    number_text,
+)
 from tinytorch.learning.work import Missed, Work, expect
 from tinytorch.measure.interleaving import hodges_lehmann
 from tinytorch.measure.samples import Samples
-
-Rng = np.random.Generator
-
-OWN_CLOCK = "the clock that was passed in was never read; use `clock()`, not a clock of your own"
 
 # ---------------------------------------------------------------- turns
 

@@ -13,38 +13,18 @@ from tinytorch.core.autograd import no_grad
 from tinytorch.core.module import Module
 from tinytorch.core.tensor import Tensor
 from tinytorch.core.transformers import GPT
-from tinytorch.learning.checks.support import close, number_text
+from tinytorch.learning.checks.support import (
+    Array,
+    Rng,
+    array_of,
+    close,
+    draw,
+    draw_sizes,
+    near_sum,
+    number_text,
+)
 from tinytorch.learning.work import Missed, Work, expect
 from tinytorch.profiling.flops import count_flops
-
-Rng = np.random.Generator
-Array = np.ndarray[Any, Any]
-
-NEAR = 1e-4
-"""Sums of float32 in another order differ by about 1e-6 of numbers around 1."""
-
-
-def _sizes(rng: Rng, count: int, low: int = 2, high: int = 7) -> list[int]:
-    return [int(each) for each in rng.integers(low, high, count)]
-
-
-def _draw(rng: Rng, *shape: int) -> Array:
-    return rng.standard_normal(shape).astype(np.float32)
-
-
-def _near(one: Any, other: Any) -> bool:
-    return close(one, other, tolerance=NEAR)
-
-
-def _array(found: Any, what: str, shape: tuple[int, ...]) -> Array:
-    array = np.asarray(found.data if isinstance(found, Tensor) else found)
-    expect(
-        array.shape == shape,
-        "wrong-shape",
-        f"{what} has the shape {array.shape}; it should be {shape}",
-    )
-    return array
-
 
 # ---------------------------------------------------------------- attend
 
@@ -56,10 +36,10 @@ def _attended(query: Array, key: Array, value: Array, **settings: Any) -> Array:
 def check_attend(work: Work, rng: Rng) -> None:
     """With as many keys as queries, each token sees itself and those before it."""
     for lead in ((), (2,), (2, 3)):
-        time, size = _sizes(rng, 2, 4, 9)
-        query, key, value = (_draw(rng, *lead, time, size) for _ in range(3))
+        time, size = draw_sizes(rng, 2, 4, 9)
+        query, key, value = (draw(rng, *lead, time, size) for _ in range(3))
         kept = query.copy(), key.copy(), value.copy()
-        found = _array(work.attend(query, key, value), "attend", query.shape)
+        found = array_of(work.attend(query, key, value), "attend", query.shape)
         expect(
             found.dtype == query.dtype,
             "float64",
@@ -72,13 +52,13 @@ def check_attend(work: Work, rng: Rng) -> None:
             "your function has changed the arrays that it was given",
         )
         expect(
-            not _near(found, _attended(query, key, value)),
+            not near_sum(found, _attended(query, key, value)),
             "mask-dropped",
             "every token sees all others, those after it too: there is no mask",
         )
         root = np.sqrt(size).astype(np.float32)
         expect(
-            not _near(found, _attended(query * root, key, value, causal=True)),
+            not near_sum(found, _attended(query * root, key, value, causal=True)),
             "scale-missing",
             "the scores are not divided by the square root of the width of a head",
         )
@@ -86,7 +66,7 @@ def check_attend(work: Work, rng: Rng) -> None:
             np.isfinite(found).all(), "not-finite", "some outputs are not numbers; look at the mask"
         )
         expect(
-            _near(found, _attended(query, key, value, causal=True)),
+            near_sum(found, _attended(query, key, value, causal=True)),
             "wrong-attention",
             f"the outputs of {time} tokens differ; do the weights of each row add up to 1?",
         )
@@ -95,40 +75,40 @@ def check_attend(work: Work, rng: Rng) -> None:
 def check_attend_to_past(work: Work, rng: Rng) -> None:
     """With more keys than queries, the queries are those of the last tokens."""
     for _ in range(3):
-        heads, new, past, size = _sizes(rng, 4)
-        query = _draw(rng, heads, new, size)
-        key, value = (_draw(rng, heads, past + new, size) for _ in range(2))
-        found = _array(work.attend(query, key, value), "attend", query.shape)
+        heads, new, past, size = draw_sizes(rng, 4)
+        query = draw(rng, heads, new, size)
+        key, value = (draw(rng, heads, past + new, size) for _ in range(2))
+        found = array_of(work.attend(query, key, value), "attend", query.shape)
         expect(
-            not _near(found, _attended(query, key, value)),
+            not near_sum(found, _attended(query, key, value)),
             "mask-dropped",
             f"with {past + new} keys, all {new} queries see all of them: the mask is gone",
         )
         start = np.tri(new, past + new, dtype=bool)
         expect(
-            not _near(found, _attended(query, key, value, mask=start)),
+            not near_sum(found, _attended(query, key, value, mask=start)),
             "mask-misaligned",
             f"your first query sees one key; it is token {past + 1} of {past + new}",
         )
         wanted = _attended(query, key, value, causal=True)
-        expect(_near(found, wanted), "wrong-attention", f"{new} queries and {past + new} keys")
-        one = _array(work.attend(query[:, -1:], key, value), "attend", (heads, 1, size))
-        expect(_near(one, wanted[:, -1:]), "wrong-attention", "a single query sees every key")
+        expect(near_sum(found, wanted), "wrong-attention", f"{new} queries and {past + new} keys")
+        one = array_of(work.attend(query[:, -1:], key, value), "attend", (heads, 1, size))
+        expect(near_sum(one, wanted[:, -1:]), "wrong-attention", "a single query sees every key")
 
 
 def check_large_scores(work: Work, rng: Rng) -> None:
     """Large scores give numbers: the largest of a row is taken off before exp."""
-    time, size = _sizes(rng, 2, 4, 9)
-    query, key, value = (_draw(rng, 2, time, size) for _ in range(3))
+    time, size = draw_sizes(rng, 2, 4, 9)
+    query, key, value = (draw(rng, 2, time, size) for _ in range(3))
     with np.errstate(all="ignore"):
-        found = _array(work.attend(300 * query, 300 * key, value), "attend", query.shape)
+        found = array_of(work.attend(300 * query, 300 * key, value), "attend", query.shape)
     expect(
         np.isfinite(found).all(),
         "overflow",
         "for large scores the outputs are not numbers: exp of a large number is infinite",
     )
     wanted = _attended(300 * query, 300 * key, value, causal=True)
-    expect(_near(found, wanted), "wrong-attention", "for large scores the outputs differ")
+    expect(near_sum(found, wanted), "wrong-attention", "for large scores the outputs differ")
 
 
 # ---------------------------------------------------------------- cost
@@ -137,7 +117,7 @@ def check_large_scores(work: Work, rng: Rng) -> None:
 def check_pass_flops(work: Work, rng: Rng) -> None:
     """A pass costs what the framework counts for one of its models, past tokens included."""
     for _ in range(3):
-        heads, layers, new, past = _sizes(rng, 4)
+        heads, layers, new, past = draw_sizes(rng, 4)
         d = 4 * heads
         model = GPT(11, d, layers, heads, max_seq_len=64, rng=0).eval()
         counted = count_flops(model, rng.integers(0, 11, (1, new))) - 2 * new * 11 * d
@@ -165,7 +145,7 @@ def check_pass_flops(work: Work, rng: Rng) -> None:
 def check_writing_flops(work: Work, rng: Rng) -> None:
     """Writing is the sum of its passes: the last token is not passed again."""
     for _ in range(3):
-        prompt, count, layers, d = _sizes(rng, 4, 3, 9)
+        prompt, count, layers, d = draw_sizes(rng, 4, 3, 9)
         found = {
             cached: work.writing_flops(prompt, count, layers, d, cached) for cached in (True, False)
         }
@@ -204,7 +184,7 @@ def check_writing_flops(work: Work, rng: Rng) -> None:
 def check_cache_bytes(work: Work, rng: Rng) -> None:
     """The cache holds keys and values of every layer, token and text of the batch."""
     for _ in range(3):
-        tokens, layers, d, batch, size = _sizes(rng, 5)
+        tokens, layers, d, batch, size = draw_sizes(rng, 5)
         found = work.cache_bytes(tokens, layers, d, batch, size)
         wanted = 2 * tokens * layers * d * batch * size
         expect(found != wanted // 2, "keys-only", "keys or values are missing: both are held")
@@ -229,7 +209,7 @@ class _Filled:
 
     def __init__(self, work: Work, rng: Rng, *, length: int | None = None) -> None:
         self.rng = rng
-        self.layers, self.batch, self.heads, self.d = _sizes(rng, 4)
+        self.layers, self.batch, self.heads, self.d = draw_sizes(rng, 4)
         self.length = int(rng.integers(12, 20)) if length is None else length
         self.cache = work.Cache(self.layers, self.batch, self.heads, self.length, self.d)
         self.held: list[list[Array]] = [[] for _ in range(2 * self.layers)]
@@ -238,7 +218,7 @@ class _Filled:
         """Append to all layers and advance; return what the cache returned."""
         returned = []
         for layer in range(self.layers):
-            pair = [_draw(self.rng, self.batch, self.heads, new, self.d) for _ in range(2)]
+            pair = [draw(self.rng, self.batch, self.heads, new, self.d) for _ in range(2)]
             for which in range(2):
                 self.held[2 * layer + which].append(pair[which])
             returned.append(self.cache.append(layer, *pair))
@@ -279,7 +259,7 @@ def _check_held(filled: _Filled, layer: int, which: int, found: Array, new: int)
         f"you return all {found.shape[2]} places; {total} hold tokens, the others zeros",
     )
     expect(
-        not (found.shape == last.shape and total > new and _near(found, last)),
+        not (found.shape == last.shape and total > new and near_sum(found, last)),
         "past-missing",
         "you return what is new; attention needs what came before, too",
     )
@@ -295,7 +275,7 @@ def _check_held(filled: _Filled, layer: int, which: int, found: Array, new: int)
         f"append returns {found.shape}; it should be {wanted.shape}",
     )
     expect(
-        _near(found, wanted),
+        near_sum(found, wanted),
         "wrong-content",
         f"layer {layer} gets other {'values' if which else 'keys'} than were appended to it",
     )
@@ -328,7 +308,7 @@ def check_full(work: Work, rng: Rng) -> None:
         filled.fill(6 - new + 1)
         kept = [np.array(filled.wanted(layer, 0)) for layer in range(filled.layers)]
         try:
-            filled.cache.append(0, *(_draw(rng, filled.batch, filled.heads, new, filled.d),) * 2)
+            filled.cache.append(0, *(draw(rng, filled.batch, filled.heads, new, filled.d),) * 2)
         except ValueError:
             pass
         else:
@@ -339,7 +319,7 @@ def check_full(work: Work, rng: Rng) -> None:
         if new > 1:
             returned = filled.fill(new - 1)
             whole = np.asarray(returned[0][0])[:, :, : kept[0].shape[2]]
-            expect(_near(whole, kept[0]), "written", "tokens were overwritten before it raised")
+            expect(near_sum(whole, kept[0]), "written", "tokens were overwritten before it raised")
 
 
 def check_reset(work: Work, rng: Rng) -> None:
@@ -378,7 +358,7 @@ def _layer_case(rng: Rng) -> tuple[MultiHeadAttention, Array, Callable[..., Any]
     layer = MultiHeadAttention(heads * size, heads, causal=True, rng=int(rng.integers(1 << 30)))
     for each in (layer.q_proj, layer.k_proj):  # scores that matter
         each.weight.data = 3 * each.weight.data
-    x = _draw(rng, 2, int(rng.integers(6, 10)), heads * size)
+    x = draw(rng, 2, int(rng.integers(6, 10)), heads * size)
     return layer.eval(), x, lambda work, layers=1: work.Cache(layers, 2, heads, x.shape[1], size)
 
 
@@ -392,14 +372,14 @@ def check_prefill(work: Work, rng: Rng) -> None:
             unmasked = layer(Tensor(x)).data
             layer.causal = True
             found = work.cached_attention(layer, Tensor(x), make(work), 0)
-        found = _array(found, "cached_attention", x.shape)
+        found = array_of(found, "cached_attention", x.shape)
         expect(
-            not _near(found, unmasked),
+            not near_sum(found, unmasked),
             "mask-dropped",
             "in the first pass every token sees all others, those after it too",
         )
         expect(
-            _near(found, wanted),
+            near_sum(found, wanted),
             "wrong-prefill",
             "the outputs of the first tokens differ from the layer's; look at how heads are split "
             "and merged, and at the output projection",
@@ -426,9 +406,9 @@ def check_pieces(work: Work, rng: Rng) -> None:
             "your function has advanced the cache: other layers did not get these tokens yet",
         )
         cache.advance(new)
-        found = _array(found, "cached_attention", piece.shape)
+        found = array_of(found, "cached_attention", piece.shape)
         expect(
-            _near(found, wanted[:, start : start + new]),
+            near_sum(found, wanted[:, start : start + new]),
             "wrong-piece",
             f"tokens {start + 1} to {start + new} differ from those of a pass over all tokens",
         )
@@ -453,7 +433,7 @@ def _some_gpt(rng: Rng) -> GPT:
     heads, size, layers = (int(each) for each in rng.integers(2, 4, 3))
     model = GPT(23, heads * size, layers, heads, max_seq_len=24, rng=int(rng.integers(1 << 30)))
     for parameter in model.parameters():  # far from uniform, so that positions and past matter
-        parameter.data = parameter.data + 0.3 * _draw(rng, *parameter.shape)
+        parameter.data = parameter.data + 0.3 * draw(rng, *parameter.shape)
     return model.eval()
 
 
@@ -469,7 +449,7 @@ def check_next_logits(work: Work, rng: Rng) -> None:
     for new in (4, 1, 1, 3):
         piece = ids[:, start : start + new]
         restarted = _from_position_0(model, ids[:, :start], piece)
-        found = _array(work.next_logits(model, piece, cache), "next_logits", (2, 23))
+        found = array_of(work.next_logits(model, piece, cache), "next_logits", (2, 23))
         start += new
         expect(
             cache.position == start,
@@ -477,12 +457,12 @@ def check_next_logits(work: Work, rng: Rng) -> None:
             f"after {start} tokens the cache is at position {cache.position}",
         )
         expect(
-            start == new or not _near(found, restarted),
+            start == new or not near_sum(found, restarted),
             "positions-restart",
             "the positions begin at 0 in every pass; where is the first new token?",
         )
         expect(
-            _near(found, wanted[:, start - 1]),
+            near_sum(found, wanted[:, start - 1]),
             "wrong-logits",
             f"with {new} new tokens after {start - new} the logits are not those without a cache",
         )
@@ -585,7 +565,7 @@ def check_exponent(work: Work, rng: Rng) -> None:
 def check_longest(work: Work, rng: Rng) -> None:
     """Tokens that fit beside the weights are counted whole, and never below 0."""
     for _ in range(3):
-        layers, d, batch, size = _sizes(rng, 4)
+        layers, d, batch, size = draw_sizes(rng, 4)
         per_token, weights = 2 * layers * d * batch * size, int(rng.integers(1000, 5000))
         wanted = int(rng.integers(3, 50))
         total = weights + wanted * per_token + int(rng.integers(1, per_token))

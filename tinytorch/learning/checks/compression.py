@@ -18,36 +18,27 @@ from tinytorch.core.module import Module
 from tinytorch.core.optimizers import Adam
 from tinytorch.core.spatial import Conv2d, Flatten, MaxPool2d
 from tinytorch.core.tensor import Tensor
-from tinytorch.learning.checks.support import close, keys_of, number_text
+from tinytorch.learning.checks.support import (
+    NEAR_SUM,
+    Array,
+    Rng,
+    close,
+    draw,
+    draw_sizes,
+    keys_of,
+    near_sum,
+    number_text,
+)
 from tinytorch.learning.work import Work, expect
 from tinytorch.transforms.distillation import KnowledgeDistillation
-
-Rng = np.random.Generator
-Array = np.ndarray[Any, Any]
-
-NEAR = 1e-4
-"""Sums of float32 in another order differ by about 1e-6 of numbers around 1."""
-
-
-def _sizes(rng: Rng, count: int, low: int, high: int) -> list[int]:
-    return [int(each) for each in rng.integers(low, high, count)]
-
-
-def _draw(rng: Rng, *shape: int) -> Array:
-    return rng.standard_normal(shape).astype(np.float32)
-
-
-def _near(one: Any, other: Any) -> bool:
-    return close(one, other, tolerance=NEAR)
-
 
 # ---------------------------------------------------------------- masks
 
 
 def _weights(rng: Rng) -> list[Array]:
     """Return weights of different shapes; those of the last are mostly larger."""
-    rows = _sizes(rng, 5, 4, 9)
-    return [_draw(rng, rows[0], rows[1]), _draw(rng, rows[2], 2, 3, 3), 3 * _draw(rng, *rows[3:])]
+    rows = draw_sizes(rng, 5, 4, 9)
+    return [draw(rng, rows[0], rows[1]), draw(rng, rows[2], 2, 3, 3), 3 * draw(rng, *rows[3:])]
 
 
 def _wanted_masks(keys: Sequence[Array], count: int) -> list[Array]:
@@ -157,7 +148,7 @@ def check_equal_weights(work: Work, rng: Rng) -> None:
 def check_sparsity(work: Work, rng: Rng) -> None:
     """The sparsity is the share of zeros among all weights, between 0 and 1."""
     for _ in range(2):
-        weights = [_draw(rng, 4, 5), _draw(rng, 30, 20)]
+        weights = [draw(rng, 4, 5), draw(rng, 30, 20)]
         weights[0][rng.random((4, 5)) < 0.8] = 0
         weights[1][rng.random((30, 20)) < 0.2] = 0
         shares = [float((each == 0).mean()) for each in weights]
@@ -197,11 +188,11 @@ class _Training:
     """A model with an optimizer that has a past, masks, and batches."""
 
     def __init__(self, rng: Rng) -> None:
-        inputs, hidden, classes = _sizes(rng, 3, 5, 9)
+        inputs, hidden, classes = draw_sizes(rng, 3, 5, 9)
         self.model = Sequential(Linear(inputs, hidden, rng=rng), ReLU(), Linear(hidden, classes))
         self.kept = [rng.random(each.weight.shape) < 0.5 for each in self.model.layers[::2]]
         labels = rng.integers(0, classes, (4, 12))
-        self.batches = [(Tensor(_draw(rng, 12, inputs)), Tensor(each)) for each in labels]
+        self.batches = [(Tensor(draw(rng, 12, inputs)), Tensor(each)) for each in labels]
 
     def begun(self) -> tuple[Sequential, Any, list[tuple[Any, Array]]]:
         """Return a copy of the model, an optimizer with momentum, and the pairs."""
@@ -288,11 +279,11 @@ def check_training(work: Work, rng: Rng) -> None:
         f"{len(case.batches)} batches, and {spied.stepped} steps",
     )
     expect(
-        _near(losses, wanted_losses),
+        near_sum(losses, wanted_losses),
         "wrong-losses",
         f"the losses are {[f'{each:.3f}' for each in wanted_losses]} for this case",
     )
-    same = all(map(_near, [each.data for each in model.parameters()], wanted))
+    same = all(map(near_sum, [each.data for each in model.parameters()], wanted))
     expect(same, "wrong-training", "the weights in the end are not those of this training")
 
 
@@ -300,13 +291,13 @@ def check_training(work: Work, rng: Rng) -> None:
 
 
 def _mlp(rng: Rng) -> Sequential:
-    sizes = _sizes(rng, 4, 5, 12)
+    sizes = draw_sizes(rng, 4, 5, 12)
     linears = [Linear(*pair, rng=rng) for pair in pairwise(sizes)]
     return Sequential(linears[0], ReLU(), linears[1], ReLU(), linears[2])
 
 
 def _cnn(rng: Rng) -> Sequential:
-    first, second = _sizes(rng, 2, 4, 8)
+    first, second = draw_sizes(rng, 2, 4, 8)
     return Sequential(
         Conv2d(2, first, 3, padding=1, rng=rng),
         ReLU(),
@@ -322,7 +313,7 @@ def _cnn(rng: Rng) -> Sequential:
 def _inputs_of(rng: Rng, model: Sequential) -> Tensor:
     first = model.layers[0]
     return Tensor(
-        _draw(rng, 3, first.in_features) if isinstance(first, Linear) else _draw(rng, 3, 2, 8, 8)
+        draw(rng, 3, first.in_features) if isinstance(first, Linear) else draw(rng, 3, 2, 8, 8)
     )
 
 
@@ -341,7 +332,7 @@ def check_strongest(work: Work, rng: Rng) -> None:
         sizes = rng.permutation(np.linspace(0.5, 3, _outputs(layer))).astype(np.float32)
         shape = [1] * layer.weight.data.ndim
         shape[outs] = -1
-        layer.weight.data = np.sign(_draw(rng, *layer.weight.shape)) * sizes.reshape(shape)
+        layer.weight.data = np.sign(draw(rng, *layer.weight.shape)) * sizes.reshape(shape)
         count = int(rng.integers(3, 6))
         wanted = np.sort(np.argsort(sizes)[-count:])
         found = np.asarray(work.strongest(layer, count))
@@ -393,7 +384,7 @@ def _check_shrunk(
     """Compare a model without channels with one in which they are zero."""
     for each in model.parameters():
         if each.data.ndim == 1:
-            each.data = np.abs(_draw(rng, *each.shape)) + 0.5  # a bias that nobody can miss
+            each.data = np.abs(draw(rng, *each.shape)) + 0.5  # a bias that nobody can miss
     places = _weighted(model)[:-1] if places is None else places
     keep = {}
     for place in places:
@@ -488,12 +479,12 @@ def _check_outputs(found: Sequential, model: Sequential, keep: dict[int, Array],
         bias = model.layers[place].bias.data
         bias = bias[keep[place]] if place in keep else bias
         expect(
-            _near(found.layers[place].bias.data, bias),
+            near_sum(found.layers[place].bias.data, bias),
             "wrong-bias",
             f"the bias of layer {place} is not that of the outputs that are kept",
         )
     expect(
-        _near(got, wanted),
+        near_sum(got, wanted),
         "wrong-inputs-kept",
         "the sizes are right, and the outputs are not those of the model with zeros in the place "
         "of these channels: which inputs of the next layers belong to them?",
@@ -506,7 +497,7 @@ def _first_weights(found: Sequential, model: Sequential, keep: dict[int, Array])
     outs = 1 if isinstance(layer, Linear) else 0
     kept = keep.get(0)
     wanted = layer.weight.data if kept is None else layer.weight.data.take(kept, axis=outs)
-    return _near(made.weight.data, wanted)
+    return near_sum(made.weight.data, wanted)
 
 
 # ---------------------------------------------------------------- factors
@@ -539,7 +530,7 @@ def _factors(work: Work, weight: Array, rank: int) -> tuple[Array, Array]:
 def check_factor(work: Work, rng: Rng) -> None:
     """The product of both is the nearest matrix of that rank."""
     for shape in ((12, 7), (6, 15)):
-        weight, rank = _draw(rng, *shape), int(rng.integers(2, 5))
+        weight, rank = draw(rng, *shape), int(rng.integers(2, 5))
         u, s, v = np.linalg.svd(weight.astype(np.float64), full_matrices=False)
         product = np.matmul(*_factors(work, weight, rank))
 
@@ -551,15 +542,17 @@ def check_factor(work: Work, rng: Rng) -> None:
             (s[:rank] ** 2, "values-twice", "the singular values are in both matrices: s * s"),
             (np.sqrt(s[:rank]), "values-missing", "only roots of the singular values are there"),
         ):
-            expect(not _near(product, of(values)), code, words)
+            expect(not near_sum(product, of(values)), code, words)
         smallest = (u[:, -rank:] * s[-rank:]) @ v[-rank:]
         expect(
-            not _near(product, smallest), "smallest-kept", "you keep the smallest singular values"
+            not near_sum(product, smallest),
+            "smallest-kept",
+            "you keep the smallest singular values",
         )
         best = np.linalg.norm(weight - of(s[:rank]))
         off = np.linalg.norm(weight - product)
         expect(
-            off <= best * (1 + NEAR),
+            off <= best * (1 + NEAR_SUM),
             "wrong-product",
             f"the product is {off:.4g} away from the matrix, the best of rank {rank} {best:.4g}",
         )
@@ -624,7 +617,7 @@ def check_rank_for(work: Work, rng: Rng) -> None:
 def _rank_case(rng: Rng) -> tuple[Array, int, float, list[int]]:
     """Return a weight, the rank for an error, that error, and the ranks of typical mistakes."""
     while True:
-        weight = _draw(rng, 30, 20) * np.linspace(2, 0.2, 20, dtype=np.float32)
+        weight = draw(rng, 30, 20) * np.linspace(2, 0.2, 20, dtype=np.float32)
         values = np.linalg.svd(weight.astype(np.float64), compute_uv=False)
         lost = np.sqrt(_tails(values**2))
         rank = int(rng.integers(5, 14))
@@ -652,7 +645,7 @@ def _log_softmax(logits: Array, temperature: float) -> Array:
 
 def check_log_softened(work: Work, rng: Rng) -> None:
     """Logits are divided by the temperature; rows are logarithms of shares that add up to 1."""
-    logits = 3 * _draw(rng, *_sizes(rng, 2, 3, 8))
+    logits = 3 * draw(rng, *draw_sizes(rng, 2, 3, 8))
     temperature = float(rng.uniform(2, 5))
     with np.errstate(all="ignore"):
         found = np.asarray(work.log_softened(logits.copy(), temperature))
@@ -663,13 +656,15 @@ def check_log_softened(work: Work, rng: Rng) -> None:
     )
     for code, words, is_share, at in wrong:
         other = _log_softmax(logits, at)
-        expect(not _near(found, np.exp(other) if is_share else other), code, words)
+        expect(not near_sum(found, np.exp(other) if is_share else other), code, words)
     over_rows = _log_softmax(logits.T, temperature).T
     expect(
-        not _near(found, over_rows), "wrong-axis", "the columns add up to 1; each row is one input"
+        not near_sum(found, over_rows),
+        "wrong-axis",
+        "the columns add up to 1; each row is one input",
     )
     expect(
-        _near(found, _log_softmax(logits, temperature)),
+        near_sum(found, _log_softmax(logits, temperature)),
         "wrong-softmax",
         f"at a temperature of {temperature:.2f} the shares of a row add up to "
         f"{np.exp(found.astype(np.float64)).sum(axis=-1).flat[0]:.4g}",
@@ -688,8 +683,8 @@ class _Lesson:
     """Logits of a student and a teacher, labels, and the parts of the loss."""
 
     def __init__(self, rng: Rng) -> None:
-        rows, classes = _sizes(rng, 2, 3, 8)
-        self.student, self.teacher = 2 * _draw(rng, rows, classes), 2 * _draw(rng, rows, classes)
+        rows, classes = draw_sizes(rng, 2, 3, 8)
+        self.student, self.teacher = 2 * draw(rng, rows, classes), 2 * draw(rng, rows, classes)
         self.labels = rng.integers(0, classes, rows)
         self.temperature, self.alpha = float(rng.uniform(2, 4)), float(rng.uniform(0.6, 0.8))
         self.rows, self.classes = rows, classes
@@ -766,10 +761,10 @@ def check_distillation_value(work: Work, rng: Rng) -> None:
             both(kl + case.entropy, plain),
         ),
     )
-    if _near(value, both(kl, plain)):
+    if near_sum(value, both(kl, plain)):
         return
     for code, words, other in wrong:
-        expect(not _near(value, other), code, words)
+        expect(not near_sum(value, other), code, words)
     expect(
         False,
         "wrong-loss",
@@ -792,7 +787,7 @@ def check_distillation_gradient(work: Work, rng: Rng) -> None:
     real = KnowledgeDistillation(Module(), Module(), case.temperature, case.alpha)
     real.distillation_loss(theirs, case.teacher, case.labels).backward()
     expect(
-        _near(mine.grad, theirs.grad),
+        near_sum(mine.grad, theirs.grad),
         "wrong-gradient",
         "the value is right and the gradient is not: is a part of the loss made from `.data`?",
     )
@@ -803,7 +798,7 @@ def check_distillation_gradient(work: Work, rng: Rng) -> None:
 
 def _sparse_weight(rng: Rng) -> Array:
     """Return a matrix with zeros; its first and one other row have nothing else."""
-    weight = _draw(rng, *_sizes(rng, 2, 6, 12))
+    weight = draw(rng, *draw_sizes(rng, 2, 6, 12))
     weight[rng.random(weight.shape) < 0.6] = 0
     weight[0], weight[int(rng.integers(2, 5))], weight[1, 1] = 0, 0, 1.5
     return weight
@@ -894,7 +889,7 @@ def check_from_sparse(work: Work, rng: Rng) -> None:
 def check_sizes(work: Work, rng: Rng) -> None:
     """Bytes are those of each form: bits in whole bytes, values, places, and what deflate gives."""
     for shape in ((13, 11), (40, 30)):
-        weight = _draw(rng, *shape)
+        weight = draw(rng, *shape)
         weight[rng.random(shape) < rng.uniform(0.3, 0.9)] = 0
         kept = int(np.count_nonzero(weight))
         found = work.sizes_of(weight.copy())

@@ -11,12 +11,17 @@ from tinytorch.core.autograd import no_grad
 from tinytorch.core.layers import Linear, ReLU, Sequential
 from tinytorch.core.tensor import Parameter, Tensor
 from tinytorch.formats.affine import affine_parameters
-from tinytorch.learning.checks.support import close, number_text
+from tinytorch.learning.checks.support import (
+    PRODUCTS,
+    Array,
+    Rng,
+    WatchedArray,
+    array_of,
+    close,
+    number_text,
+)
 from tinytorch.learning.work import Work, expect
 from tinytorch.models.adapter import adapter_for
-
-Rng = np.random.Generator
-Array = np.ndarray[Any, Any]
 
 NEAR = 1e-5
 """Scales in float32 or float64 differ by about 1e-7 of themselves."""
@@ -35,21 +40,6 @@ def _limits(bits: int) -> tuple[int, int]:
 def _same(found: Any, wanted: Any) -> bool:
     """Return whether numbers are others but for rounding, however small they are."""
     return close(found / wanted, np.ones_like(wanted, float), tolerance=NEAR)
-
-
-def _array(found: Any, what: str, shape: tuple[int, ...], dtype: Any) -> Array:
-    array = np.asarray(found)
-    expect(
-        array.shape == shape,
-        "wrong-shape",
-        f"{what} has the shape {array.shape}; it should be {shape}",
-    )
-    expect(
-        array.dtype == dtype,
-        "wrong-dtype",
-        f"{what} is of {array.dtype}; it should be {np.dtype(dtype)}",
-    )
-    return array
 
 
 # ---------------------------------------------------------------- grid
@@ -144,7 +134,9 @@ def check_quantize(work: Work, rng: Rng) -> None:
         low, high = _range(rng)
         scale, zero_point = (each.item() for each in affine_parameters(low, high, bits=bits))
         inside = rng.uniform(low, high, (3, 50)).astype(np.float32)
-        found = _array(work.quantize(inside, scale, zero_point, bits), "quantize", (3, 50), np.int8)
+        found = array_of(
+            work.quantize(inside, scale, zero_point, bits), "quantize", (3, 50), np.int8
+        )
         exact = inside / scale + zero_point
         clipped = np.clip(exact, lowest, highest)
         expect(
@@ -182,7 +174,7 @@ def check_round_trip(work: Work, rng: Rng) -> None:
         x[:3] = 0, low, high
         values = work.quantize(x, scale, zero_point)
         with np.errstate(all="ignore"):
-            found = _array(work.dequantize(values, scale, zero_point), "dequantize", (500,), "f4")
+            found = array_of(work.dequantize(values, scale, zero_point), "dequantize", (500,), "f4")
         expect(found[0] == 0, "zero-inexact", f"0 comes back as {found[0]:.4g}; it must be exact")
         off = np.abs(found - x) / scale
         expect(
@@ -210,7 +202,7 @@ def _quantized_weight(work: Work, weight: Array, *settings: Any) -> tuple[Array,
         "quantize_weight returns two arrays: the values and the scales",
     )
     values, scales = (np.asarray(each) for each in found)
-    return _array(values, "the array of values", weight.shape, np.int8), scales
+    return array_of(values, "the array of values", weight.shape, np.int8), scales
 
 
 def _weight(rng: Rng) -> Array:
@@ -237,7 +229,7 @@ def check_channels(work: Work, rng: Rng) -> None:
         expect(
             scales.ndim > 0, "one-scale", "there is one scale for all; each output needs its own"
         )
-        _array(scales, "the array of scales", (weight.shape[1],), np.float32)
+        array_of(scales, "the array of scales", (weight.shape[1],), np.float32)
         expect(
             not _same(scales, np.full_like(scales, np.abs(weight).max() / highest)),
             "one-scale",
@@ -415,42 +407,6 @@ def check_percentile(work: Work, rng: Rng) -> None:
 # ---------------------------------------------------------------- integer
 
 
-class _Watched(np.ndarray[Any, Any]):
-    """An array that notes of which types products are."""
-
-    seen: list[np.dtype[Any]]
-
-    def __array_finalize__(self, other: Any) -> None:
-        self.seen = getattr(other, "seen", [])
-
-    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **settings: Any) -> Any:
-        if settings.get("out") is not None:
-            settings["out"] = tuple(map(_plain, settings["out"]))
-        found = getattr(ufunc, method)(*map(_plain, inputs), **settings)
-        return self._noted(ufunc, found)
-
-    def __array_function__(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
-        return self._noted(func, func(*map(_plain, args), **kwargs))
-
-    def _noted(self, func: Any, found: Any) -> Any:
-        if func in PRODUCTS:
-            self.seen.append(np.asarray(found).dtype)
-        return _watched(found, self.seen) if isinstance(found, np.ndarray) else found
-
-
-PRODUCTS = (np.matmul, np.dot, np.einsum, np.tensordot, np.inner)
-
-
-def _plain(value: Any) -> Any:
-    return np.asarray(value) if isinstance(value, _Watched) else value
-
-
-def _watched(array: Array, seen: list[np.dtype[Any]]) -> _Watched:
-    view = array.view(_Watched)
-    view.seen = seen
-    return view
-
-
 class _Product:
     """A case of a product: what goes in, and what has to come out."""
 
@@ -475,13 +431,13 @@ class _Product:
         """Return what a learner's function makes of it."""
         arrays = [self.values.copy(), self.weights.copy()]
         if watch is not None:
-            arrays = [_watched(each, watch) for each in arrays]
+            arrays = [WatchedArray.of(each, watch) for each in arrays]
         with np.errstate(all="ignore"):
             found = work.integer_linear(
                 arrays[0], self.scale, self.zero_point, arrays[1], self.scales, self.bias
             )
         shape = len(self.values), self.weights.shape[1]
-        return np.asarray(_array(found, "integer_linear", shape, np.float32))
+        return np.asarray(array_of(found, "integer_linear", shape, np.float32))
 
     def near(self, found: Array, wanted: Array) -> bool:
         return close(found, wanted, tolerance=NEAR)
@@ -561,8 +517,9 @@ def check_accumulation(work: Work, rng: Rng) -> None:
             f"small values were right, and with values up to 127 and {inputs} inputs the sums are "
             "wrong: 127 * 127 needs 15 bits, and thousands of them need more",
         )
-    seen: list[np.dtype[Any]] = []
-    _Product(rng, zero_point=3).found(work, watch=seen)
+    calls: list[tuple[str, Any]] = []
+    _Product(rng, zero_point=3).found(work, watch=calls)
+    seen = [dtype for name, dtype in calls if name in PRODUCTS]
     floats = [each for each in seen if each.kind == "f"]
     expect(
         not floats,
@@ -629,7 +586,7 @@ def check_layer(work: Work, rng: Rng) -> None:
         found = layer.forward(Tensor(given))
         expect(isinstance(found, Tensor), "no-tensor", "forward returns a Tensor")
         wanted = _expected(linear, given, low, high)
-        array = _array(found.data, "the output", wanted.shape, np.float32)
+        array = array_of(found.data, "the output", wanted.shape, np.float32)
         plain = given @ before + 0.1 * columns  # and the bias
         expect(
             not close(array, plain, tolerance=1e-6),
@@ -777,7 +734,7 @@ def check_pack(work: Work, rng: Rng) -> None:
             "not-packed",
             f"{values.size} values of 4 bits take {packed.nbytes} bytes; two share one",
         )
-        _array(packed, "pack", (size,), np.uint8)
+        array_of(packed, "pack", (size,), np.uint8)
         expect((values == kept).all(), "inputs-changed", "pack has changed the values")
         found = np.asarray(work.unpack(packed, shape))
         expect(
