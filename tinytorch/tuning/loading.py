@@ -245,7 +245,7 @@ def filled_without_floats(
 
 @contextmanager
 def _without_copy_warnings() -> Iterator[None]:
-    """Ignore that a factory's own `load_state_dict` leaves parameters empty: the file fills them."""
+    """Ignore that the `load_state_dict` of a factory fills nothing: the saved file does."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "for .*: copying from a non-meta parameter", UserWarning)
         yield
