@@ -96,6 +96,24 @@ def test_what_was_optimized_is_exported_from_its_folder(tmp_path):
     assert not (tmp_path / "aoti").exists()
 
 
+def test_int8_that_no_engine_takes_is_answered_with_one_that_does(tmp_path):
+    torch = require_part("torch")
+    require_part("torchao")
+    from optimized_stacks import recommending
+
+    from tinytorch.tuning.saving import save_optimized
+
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Conv2d(4, 8, 3), torch.nn.ReLU(), torch.nn.Conv2d(8, 8, 3))
+    x = torch.randn(2, 4, 16, 16)
+    workload = Workload("it", model.eval(), (x,), calibration=[(x,)])
+    save_optimized(recommending(workload, "int8-static"), tmp_path / "best", workload=workload)
+    with pytest.raises(ModelError, match="--only onnxruntime-int8-static") as caught:
+        export(workload, to="aoti", output=tmp_path / "out", optimized=tmp_path / "best")
+    assert "int8-static" in str(caught.value)
+    assert not (tmp_path / "out").exists()
+
+
 @pytest.mark.parametrize(
     ("name", "damage"),
     [

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from tinytorch import reading
 from tinytorch.codec import Coded
 from tinytorch.errors import (
     MissingPartError,
@@ -32,7 +33,7 @@ from tinytorch.transforms.engines.files import (
     run_files,
     write_about,
 )
-from tinytorch.tuning.loading import load_optimized
+from tinytorch.tuning.loading import RECIPE_FILE, load_optimized
 
 FORMATS: Mapping[str, type[EngineTransform]] = {
     "onnx": OnnxRuntime,
@@ -40,6 +41,15 @@ FORMATS: Mapping[str, type[EngineTransform]] = {
     "aoti": AotInductor,
 }
 KINDS = {"onnx": "onnxruntime", "openvino": "openvino", "aoti": "aoti"}
+ENGINES = {
+    "int8-dynamic": "onnxruntime-int8-dynamic",
+    "int8-static": "onnxruntime-int8-static",
+    "int8-weights": "onnxruntime-int8-dynamic",
+    "mixed-precision": "onnxruntime-int8-dynamic",
+    "bfloat16": "openvino-bfloat16",
+    "bfloat16-layers": "openvino-bfloat16",
+}
+"""A transform whose PyTorch model no engine takes -> the one that an engine does itself."""
 TOLERANCE = 1e-3
 """How far outputs may move, of the largest one: other kernels sum in another order."""
 MORE_ROWS = 3
@@ -104,7 +114,10 @@ def export(
     changed = replace(workload, model=model)
     with TemporaryDirectory(prefix="tinytorch-export-") as scratch:
         place = Path(scratch)
-        held, outputs, why_fixed = _written(changed, to, place)
+        try:
+            held, outputs, why_fixed = _written(changed, to, place)
+        except ModelError as error:
+            raise (_with_engine(error, optimized) if optimized else error) from error
         calls = _calls(workload, held)
         largest = _largest_error(changed, calls, place, held)
         folder.mkdir(parents=True, exist_ok=True)
@@ -121,6 +134,20 @@ def export(
         checked=tuple(calls),
         largest_error=largest,
         fixed_because=why_fixed,
+    )
+
+
+def _with_engine(error: ModelError, optimized: str | Path) -> ModelError:
+    """Return the error, with the engine that does what PyTorch's own reduced precision did."""
+    file = Path(optimized) / RECIPE_FILE
+    recipe = reading.parse_json(reading.read_text(file)) if file.is_file() else {}
+    stack = recipe.get("stack") or []
+    engine = next((ENGINES[name] for name in stack if name in ENGINES), None)
+    if engine is None:
+        return error
+    return ModelError(
+        f"a model changed by {', '.join(stack)} cannot be exported: {error}; "
+        f"tinytorch optimize TARGET --only {engine} --save NEW writes files of an engine"
     )
 
 
