@@ -226,3 +226,26 @@ def test_an_interval_that_covers_less_says_so():
         few, lambda metric, by_name: [{"model": "a", **compared, **by_name["a"].to_dict()}]
     )
     assert "1 to 3 (75% only)" in text
+
+
+def test_a_front_of_all_models_or_of_none_is_drawn(results):
+    known = {name: {"latency": 1.0, "accuracy": 0.5} for name in ("slow|one", "fast")}
+    for front in (list(known), []):
+        points = {name: (each["latency"], each["accuracy"]) for name, each in known.items()}
+        figure = draw_pareto(points, front, results, "latency", "accuracy")
+        (axes,) = figure.axes
+        assert len(axes.lines) == bool(front)
+        assert len(axes.collections) == (not front)
+
+
+def test_a_metric_that_failed_everywhere_has_no_unit(report_of_failures):
+    assert "## Latency" in report_of_failures.splitlines()
+    assert "Pareto" not in report_of_failures
+    assert "rounds, each model" in report_of_failures
+
+
+@pytest.fixture
+def report_of_failures():
+    failed = {"latency": {"bad": BenchmarkResult.failed("latency", "ValueError: no")}}
+    environment = describe_environment()
+    return markdown_report(failed, {"latency": []}, front=(), runs=3, environment=environment)

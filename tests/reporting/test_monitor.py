@@ -1,7 +1,9 @@
 """The page of a monitor."""
 
+from dataclasses import replace
+
 import pytest
-from example_monitors import BEGAN, changed, snapshot
+from example_monitors import BEGAN, changed, snapshot, spread
 from terminal import shown
 
 from tinytorch.reporting.document import document_of
@@ -54,6 +56,28 @@ def test_a_monitor_that_learns_says_nothing_of_changes():
 
 def test_faults_are_a_doubt():
     assert "faults" in [note.code for note in snapshot(faults=3).notes]
+
+
+def test_without_requests_and_errors_there_is_nothing_about_them():
+    full = monitor_document(snapshot())
+    bare = monitor_document(replace(snapshot(), requests=spread(1.0, 0), errors=0))
+    only_full = {"requests", "throughput", "waiting", "at once", "errors"}
+    assert set(dict(full.banner.facts)) - set(dict(bare.banner.facts)) == only_full
+    anchors = [{getattr(each, "anchor", "") for each in found.blocks} for found in (full, bare)]
+    assert anchors[0] - anchors[1] == {"requests"}
+
+
+def test_a_minute_alone_is_no_chart():
+    full, one, none = (
+        monitor_document(replace(snapshot(), minutes=snapshot().minutes[:count]))
+        for count in (120, 1, 0)
+    )
+    charts = [
+        [block for each in found.blocks if getattr(each, "anchor", "") == "minutes"
+         for block in each.blocks]
+        for found in (full, one, none)
+    ]  # fmt: skip
+    assert [len(each) for each in charts] == [2, 0, 0]
 
 
 def test_every_medium_has_it():

@@ -272,3 +272,32 @@ def test_long_sentences_hang_behind_their_mark(capsys, monkeypatch):
 
 def test_text_has_no_colours():
     assert "\x1b" not in as_text(render_timing(SKEWED, "model"))
+
+
+class Context:
+    """What a context of a profiler has after a block in which nothing was measured by itself."""
+
+    def __init__(self, **found):
+        self.name, self.raised, self.measured, self.insights = "block", None, (), ()
+        self.flop_count, self.flop_counter = None, FLOPCounter()
+        vars(self).update(found)
+
+
+def test_a_context_without_measurements_says_so():
+    assert any("nothing was measured" in line for line in lines_of(render_context(Context())))
+
+
+def test_flops_without_a_time_have_no_speed():
+    with_flops = words_of(render_context(Context(flop_count=1234)))
+    assert "1,234" in with_flops
+    assert "speed" not in with_flops
+
+
+def test_other_operations_stand_beside_the_total_and_nothing_is_said_to_be_nothing():
+    counter = FLOPCounter()
+    assert "nothing was counted" in words_of(render_flops(counter, "x"))
+    counter.operation_counts["total_flops"] = 100
+    counter.other_flops = 4321
+    found = words_of(render_flops(counter, "x"))
+    assert "4,321" in found
+    assert "multiply " not in found

@@ -8,6 +8,7 @@ from tinytorch.benchmarking.suite_file import Suite, SuiteWorkload
 from tinytorch.measure.samples import Samples
 from tinytorch.reporting.document import Folded, ParetoPlot, RunOrder, Table, plain_text
 from tinytorch.reporting.markdown import report_markdown
+from tinytorch.reporting.quantities import UNKNOWN
 from tinytorch.reporting.suite import (
     NO_COMPARISON,
     entries_document,
@@ -216,3 +217,38 @@ def test_entries_can_be_listed():
     assert [row[0] for row in rows(found)] == [entry.name for entry in entries]
     assert rows(found)[0][2] == entries[0].key
     assert "2 entries, none run" in shown(render(found))
+
+
+# ---------------------------------------------------------------- what an entry does not have
+
+
+def values_of(found, anchor):
+    """Return what the table of the only entry says about each title that has something."""
+    part = section(suite_document([found]), anchor)
+    (table,) = blocks(part, Table)
+    (row,) = table.rows
+    return {
+        column.title: cell.text for column, cell in zip(table.columns[1:], row[1:], strict=True)
+    }
+
+
+@pytest.mark.parametrize("scenario", ["single-stream", "offline", "server", "comparison"])
+def test_an_entry_without_samples_is_unknown_in_each_column(scenario):
+    found = values_of(outcome(scenario, details={"accuracy": None}), scenario)
+    known = {title: text for title, text in found.items() if text not in (UNKNOWN, "")}
+    assert set(known.values()) <= {"none met", "0"}
+    assert len(found) > 3
+
+
+def test_a_server_may_have_a_bound_of_its_own_and_have_met_it_once():
+    own = {**SERVER, "bound_is_given": False, "is_confirmed": False}
+    found = values_of(outcome("server", server().record.samples, details={"server": own}), "server")
+    assert "met once" in found.values()
+    assert any(text.endswith("(own)") for text in found.values())
+
+
+def test_a_score_that_is_no_accuracy_is_a_number_and_may_have_no_interval():
+    loss = {"metric": "loss", "mean": 1.23456, "low": 1.0, "high": 2.0, "confidence": None}
+    found = values_of(single_stream(details={"accuracy": loss}), "single-stream")
+    assert found["score"] == "1.235"
+    assert "1 to 2" not in found.values()
