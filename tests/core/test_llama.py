@@ -129,6 +129,18 @@ def test_what_cannot_be_computed_the_same_way_is_an_error(change, tmp_path):
         Llama.from_transformers(tmp_path)
 
 
+@pytest.mark.parametrize("name", ["../one.safetensors", "/one.safetensors", "..", "", "n" * 5000])
+def test_weights_come_from_the_folder_and_nowhere_else(name, tmp_path):
+    folder = tmp_path / "folder"
+    their_model().save_pretrained(folder)
+    (folder / "model.safetensors").rename(tmp_path / "one.safetensors")
+    index = folder / "model.safetensors.index.json"
+    index.write_text(json.dumps({"weight_map": {"a": name}}))
+    with pytest.raises(CheckpointError) as caught:
+        Llama.from_transformers(folder)
+    assert len(str(caught.value).splitlines()) == 1
+
+
 def test_a_truncated_file_is_an_error(tmp_path):
     their_model().save_pretrained(tmp_path)
     weights = tmp_path / "model.safetensors"

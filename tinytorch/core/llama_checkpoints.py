@@ -129,10 +129,10 @@ def _read_floats(path: Path) -> dict[str, Array]:
     """Read a safetensors file in float32; most checkpoints of this kind hold bfloat16."""
     from safetensors import SafetensorError, deserialize
 
-    if not path.is_file():
-        raise CheckpointError(f"there is no checkpoint at {path}")
     try:
         entries: Any = deserialize(path.read_bytes())  # type: ignore[no-untyped-call]
+    except FileNotFoundError as error:
+        raise CheckpointError(f"there is no checkpoint at {path}") from error
     except (SafetensorError, OSError) as error:
         raise CheckpointError(
             f"{path} cannot be read as safetensors (truncated, or another format?): {error}"
