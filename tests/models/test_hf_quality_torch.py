@@ -215,6 +215,7 @@ def test_a_new_workload_file_of_one_gives_the_same_vectors(tmp_path):
     assert isinstance(made.model, SentenceEncoder)
     assert torch.equal(made.model(**loaded.keywords), loaded.run())
     assert made.run().shape[1] == 32
+    assert "judged by the task" in file.read_text("utf-8")
 
 
 def test_padding_does_not_change_a_vector(tmp_path):

@@ -182,9 +182,14 @@ def make():
         # Some batches of training data, for what has to know typical values. TODO: yours.
         calibration=[inputs(seed) for seed in (1, 2, 3)],
         # Without this, outputs decide, and nothing is tried that changes more than roundings.
-        # TODO: evaluate=evaluate,
+{judged}        # TODO: evaluate=evaluate,
     )
 '''
+
+
+JUDGED = """\
+        # The target hf:PATH itself, without this file, is judged by the task of the model.
+"""
 
 
 def new_workload(file: Path, source: str = "") -> str:
@@ -249,6 +254,7 @@ def _of_folder(file: Path, source: str) -> dict[str, str]:
         "making": making,
         "model": _indented(*([] if has_weights else ["torch.manual_seed(0)"]), f"model = {made}"),
         "name": dumps(given.absolute().name),
+        "judged": JUDGED if workload.evaluate is not None else "",
     }
 
 
@@ -347,6 +353,7 @@ def _of_class(file: Path, source: str) -> dict[str, str]:
             *(["model.eval()"] if hasattr(model, "eval") else []),
         ),
         "name": dumps(name),
+        "judged": "",
     }
 
 
