@@ -173,6 +173,19 @@ def test_progress_is_silent_when_quiet(monkeypatch):
     assert terminal.getvalue() == ""
 
 
+def test_what_reports_no_progress_is_named_on_a_terminal_and_disappears(monkeypatch):
+    screen = use_terminal(monkeypatch)
+    with PLAIN.waiting("loading bert"):
+        assert screen.getvalue() == "loading bert"
+    assert screen.getvalue().endswith("\r" + " " * len("loading bert") + "\r")
+
+
+def test_a_wait_is_silent_without_a_terminal(capsys):
+    with PLAIN.waiting("loading bert"):
+        pass
+    assert capsys.readouterr().err == ""
+
+
 def test_short_work_shows_no_bar(monkeypatch):
     terminal = use_terminal(monkeypatch)
     with PLAIN.progress("working", 3) as progress:

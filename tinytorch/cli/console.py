@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import os
+import shutil
 import sys
 import time
 import warnings
@@ -144,6 +145,21 @@ class Output:
         """Print a message on stderr, unless quiet."""
         if not self.quiet:
             sys.stderr.write(as_plain(text) + "\n")
+
+    @contextmanager
+    def waiting(self, text: str) -> Iterator[None]:
+        """Show a line on a terminal during a block that reports no progress; it disappears."""
+        if self.quiet or not sys.stderr.isatty():
+            yield
+            return
+        line = as_plain(text)[: shutil.get_terminal_size().columns - 1]
+        sys.stderr.write(line)
+        sys.stderr.flush()
+        try:
+            yield
+        finally:
+            sys.stderr.write(f"\r{' ' * len(line)}\r")
+            sys.stderr.flush()
 
     @contextmanager
     def progress(self, description: str, total: int | None = None) -> Iterator[Progress]:

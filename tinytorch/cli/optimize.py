@@ -227,7 +227,8 @@ def run(options: argparse.Namespace, output: Output) -> ExitCode:
     from tinytorch.models.targets import load_workload
 
     target = options.target
-    workload = None if target is None else load_workload(target, data=options.data)
+    with output.waiting(f"loading {target}"):
+        workload = None if target is None else load_workload(target, data=options.data)
     if options.list:
         return _list(options, output, workload)
     assert workload is not None
@@ -378,7 +379,8 @@ def _save(path: Path | None, result: "Optimization", workload: "Workload", outpu
     from tinytorch.reporting.quantities import bytes_text
     from tinytorch.tuning.saving import save_optimized
 
-    saved = save_optimized(result, path, workload=workload)
+    with output.waiting(f"writing {path}"):
+        saved = save_optimized(result, path, workload=workload)
     loading = loading_words(result, str(path))
     output.say(
         f"wrote {saved.path}: {bytes_text(saved.nbytes)}, {saved.format}; {loading} loads it"

@@ -101,7 +101,8 @@ def run(options: argparse.Namespace, output: Output) -> ExitCode:
     from tinytorch.models.targets import load_workload
     from tinytorch.profiling.model_profile import profile_workload
 
-    workloads = [load_workload(target) for target in options.targets]
+    with output.waiting(f"loading {', '.join(options.targets)}"):
+        workloads = [load_workload(target) for target in options.targets]
     profiles: list[Profile] = []
     speeds: list[tuple[GenerationSpeed, ...]] = []
     try:
