@@ -1,3 +1,5 @@
+import io
+import json
 import os
 import signal
 import subprocess
@@ -324,3 +326,91 @@ def test_waiting_for_the_end_of_a_process_takes_no_looking_around(monkeypatch):
     process.communicate(b"\n")
     waiting.join(30)
     assert not waiting.is_alive()
+
+
+# ---------------------------------------------------------------- in this process, step by step
+
+
+@pytest.fixture
+def service_file(tmp_path):
+    file = tmp_path / "answering.py"
+    file.write_text(SERVICE, "utf-8")
+    return file
+
+
+def test_a_function_and_an_object_answer_in_this_process_as_well(service_file):
+    function = worker.Service(f"{service_file}:add", io.BytesIO())
+    assert function.reply({"a": 1, "b": 2}) == {"answer": 3}
+    counter = worker.Service(f"{service_file}:Counter", io.BytesIO())
+    assert [counter.reply({"do": "up"}) for _ in range(2)] == [{"answer": 1}, {"answer": 2}]
+    assert counter.reply({"do": "down"})["error"]["class"] == "AttributeError"
+    assert str(service_file.parent) not in sys.path
+
+
+@pytest.mark.parametrize("is_gone", [False, True])
+def test_requests_are_answered_line_by_line_until_nobody_asks(monkeypatch, service_file, is_gone):
+    class Answers(io.StringIO):
+        def flush(self):
+            if is_gone:
+                raise BrokenPipeError
+
+    lines = [json.dumps({"a": number, "b": 1}).encode() + b"\n" for number in range(2)]
+    answers, ended = Answers(), []
+    settings = {"serve": f"{service_file}:add", "path": list(sys.path)}
+    monkeypatch.setattr(sys, "argv", ["worker", json.dumps(settings)])
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    channels = (io.BytesIO(b"".join(lines)), answers)
+    monkeypatch.setattr(worker, "private_channels", lambda: channels)
+    monkeypatch.setattr(worker, "end_with_parent", lambda *_: None)
+    monkeypatch.setattr(worker, "end_with_group", lambda: ended.append(True))
+    worker.main()
+    found = [json.loads(line)["answer"] for line in answers.getvalue().splitlines()]
+    assert (found, ended) == ([1] if is_gone else [1, 2], [True])
+
+
+@pytest.mark.parametrize("has_scratch", [False, True])
+def test_what_ends_with_its_parent_takes_its_folder_along(monkeypatch, tmp_path, has_scratch):
+    folder, done = tmp_path / "scratch", []
+    folder.mkdir()
+    monkeypatch.setattr(worker, "wait_for_end", lambda parent: done.append(parent))
+    monkeypatch.setattr(worker, "end_with_group", lambda: done.append("group"))
+    monkeypatch.setattr(worker.os, "_exit", lambda code: done.append(code))
+    worker.end_with_parent(7, str(folder) if has_scratch else None)
+    assert done == [7, "group", 1]
+    assert folder.exists() != has_scratch
+
+
+@pytest.mark.parametrize("leads", [False, True])
+def test_only_the_leader_of_a_group_ends_it(monkeypatch, leads):
+    killed = []
+    monkeypatch.setattr(worker.os, "getpgid", lambda pid: os.getpid() + (not leads))
+    monkeypatch.setattr(worker.os, "killpg", lambda *given: killed.append(given))
+    worker.end_with_group()
+    assert killed == ([(0, signal.SIGKILL)] if leads else [])
+
+
+def test_without_a_wait_of_the_system_the_parent_is_looked_for(monkeypatch):
+    parents, pauses = [7, 7, 1], []
+
+    def refuse(pid):
+        raise OSError("no pidfd")
+
+    monkeypatch.setattr(worker.os, "pidfd_open", refuse, raising=False)
+    monkeypatch.setattr(worker.os, "getppid", lambda: parents.pop(0))
+    monkeypatch.setattr(worker.time, "sleep", pauses.append)
+    worker.wait_for_end(7)
+    assert pauses == [worker.PARENT_CHECKED_EVERY_S] * 2
+
+
+def test_a_function_that_makes_no_copies_is_called_without_a_check(monkeypatch):
+    def quick():
+        return 3
+
+    service = worker.Service("x:y", io.BytesIO())
+    assert service.guarded(quick) is quick
+
+    def copying():
+        worker.Forks.add()
+
+    monkeypatch.setattr(worker.Forks, "count", 0)
+    assert service.guarded(copying) is not copying
