@@ -78,6 +78,21 @@ def test_a_factory_that_reads_its_weights_is_loaded_without_warnings(tmp_path):
     assert torch.equal(model(x), case.model(x))
 
 
+def test_a_convolution_and_a_product_in_int8_are_saved_as_they_are(tmp_path):
+    def build():
+        layers = nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Flatten(), nn.Linear(8 * 36, 10)
+        return nn.Sequential(*layers).eval()
+
+    torch.manual_seed(0)
+    x = torch.randn(2, 3, 8, 8)
+    case = Workload("it", build(), (x,), calibration=[(x,)])
+    found = recommending(case, "int8-static")
+    save_optimized(found, tmp_path / "best", workload=case)
+    held = load_file(tmp_path / "best" / "model.safetensors")
+    assert torch.int8 in {each.dtype for each in held.values()}  # not the original floats
+    assert torch.equal(load_optimized(tmp_path / "best", case)(x), found.model(x))
+
+
 @pytest.fixture
 def saved(tmp_path):
     """Give a workload of which something was saved, and the file."""

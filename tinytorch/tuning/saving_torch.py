@@ -11,6 +11,7 @@ import copy
 import json
 import sys
 import warnings
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -354,7 +355,7 @@ def _load_into(part: _OwnState, filled: dict[str, Any]) -> None:
     try:
         with packing(), _own_versions(part.module):
             if part.is_whole:
-                part.module.load_state_dict(filled)
+                part.module.load_state_dict(_with_versions(filled, part.state))
                 return
             version = {"version": part.module._version}
             part.module._load_from_state_dict(
@@ -364,6 +365,16 @@ def _load_into(part: _OwnState, filled: dict[str, Any]) -> None:
         raise CheckpointError(f"PyTorch cannot put its weights in: {first_line(error)}") from error
     if wrong:
         raise CheckpointError(f"PyTorch cannot put its weights in: {wrong[0]}")
+
+
+def _with_versions(filled: dict[str, Any], state: Any) -> OrderedDict[str, Any]:
+    """Return tensors with the versions of layers that belong to a state.
+
+    Without them packed layers take the state for one of an older PyTorch and ask for other names.
+    """
+    found = OrderedDict(filled)
+    vars(found)["_metadata"] = getattr(state, "_metadata", None)
+    return found
 
 
 @contextmanager
