@@ -113,7 +113,10 @@ def _request(
     """Return what a fresh process is told; the baseline `is_written` where no target makes it."""
     arguments, model = folder / "arguments", folder / "model"
     framework = adapter_for(workload.model, workload.arguments).name
-    arguments.write_bytes(pickle.dumps((workload.inputs, dict(workload.keywords))))
+    # A target has its own calibration data; what is loaded without one may need these.
+    calibration = tuple(workload.calibration) if is_written and saved is not None else ()
+    given = workload.inputs, dict(workload.keywords), calibration
+    arguments.write_bytes(pickle.dumps(given))
     if is_written:
         _write(model, workload.model, framework)
     return {
@@ -168,25 +171,34 @@ class Sides:
         saved: str | None,
     ) -> None:
         if framework == "pytorch":
-            pass
+            import tinytorch.tuning.saving_torch
+        import tinytorch.tuning.loading  # noqa: F401
+
         with suppress(Exception):  # it may import only once the target has prepared something
             importlib.import_module(module)
         if target and target not in ZOO and ":" in target:
             with suppress(TinyTorchError):
                 import_place(target, target.rpartition(":")[0])
 
-        self.inputs, self.keywords = pickle.loads(Path(arguments).read_bytes())
+        self.inputs, self.keywords, self.calibration = pickle.loads(Path(arguments).read_bytes())
         self._framework, self._target, self._model = framework, target, model
         self._saved = saved
 
     def baseline(self) -> Any:
         """Make the baseline as its target says, or read it."""
-        made = (
-            load_workload(self._target).model
-            if self._target
-            else _read(Path(self._model), self._framework)
+        return self.workload().model
+
+    def workload(self) -> Workload:
+        """Make the workload of the baseline, with the inputs of the request."""
+        if self._target:
+            made = load_workload(self._target)
+        else:
+            model = _read(Path(self._model), self._framework)
+            made = Workload(BASELINE, model, (), self.calibration)
+        model = adapter_for(made.model, self.inputs).in_evaluation_mode(made.model)
+        return replace(
+            made, model=model, inputs=self.inputs, keywords=self.keywords, evaluate=None, notes=()
         )
-        return adapter_for(made, self.inputs).in_evaluation_mode(made)
 
     def saved(self, target: Any = None) -> Any:
         """Load what was saved, with the architecture of `target` or of the request's."""
@@ -224,9 +236,8 @@ class BothSides:
             set_backend(as_here["backend"])
         if as_here["threads"] is not None and "torch" in sys.modules:
             sys.modules["torch"].set_num_threads(as_here["threads"])
-        baseline = Workload(BASELINE, sides.baseline(), sides.inputs, keywords=sides.keywords)
-        saved = replace(baseline, name=SAVED, model=sides.saved(baseline))
-        self._workloads = baseline, saved
+        baseline = sides.workload()
+        self._workloads = baseline, replace(baseline, model=sides.saved(baseline))
 
     def compare(self, **settings: Any) -> dict[str, Any]:
         """Return a comparison of both."""
