@@ -100,3 +100,23 @@ def test_where_there_is_no_fresh_process_the_reason_is_noted(trials, monkeypatch
     assert built is not None
     (note,) = trials.notes[before:]
     assert str(error) in note
+
+
+def test_the_size_on_disk_is_at_least_that_of_what_is_saved(trials, monkeypatch):
+    def written(*arguments, **settings):
+        path = write_stack(*arguments, **settings)
+        with path.open("ab") as file:
+            file.truncate(path.stat().st_size + 10_000_000)  # floats instead of integers, say
+        return path
+
+    def loaded(path, workload):
+        return QUANTIZED[0].transforms[0].apply(workload, plan)
+
+    plan = QUANTIZED[0].transforms[0].plan(trials.workload)
+    plain, _ = trials.confirm(QUANTIZED, budget_s=0.1)
+    monkeypatch.setattr("tinytorch.tuning.trying.write_stack", written)
+    monkeypatch.setattr("tinytorch.tuning.trying.load_optimized", loaded)
+    found, _ = trials.confirm(QUANTIZED, budget_s=0.1)
+    sizes = [each.comparison.resources[1].file_bytes for each in (plain, found)]
+    assert sizes[1] >= 10_000_000 > sizes[0]
+    assert found.measured.size.value > 1 > plain.measured.size.value

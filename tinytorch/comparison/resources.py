@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -60,6 +60,14 @@ class Resources(Coded):
             return self.peak_bytes
         held = self.parameter_bytes
         return None if held is None else held + self.device_peak_bytes
+
+    def with_file(self, nbytes: int) -> Resources:
+        """Return these with a file of the model that has so many bytes, if it is the larger one.
+
+        What is delivered may hold weights as they were before the last of several transforms.
+        """
+        reasons = {name: x for name, x in self.not_measured.items() if name != "file_bytes"}
+        return replace(self, file_bytes=max(nbytes, self.file_bytes or 0), not_measured=reasons)
 
 
 def measure_resources(

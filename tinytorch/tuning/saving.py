@@ -153,14 +153,21 @@ def save_optimized(
 
 
 def write_stack(
-    folder: Path, workload: Workload, *, name: str, stack: Sequence[str], plans: Sequence[Plan]
+    folder: Path,
+    workload: Workload,
+    *,
+    name: str,
+    stack: Sequence[str],
+    plans: Sequence[Plan],
+    goal: str = "",
 ) -> Path:
     """Write a stack as :func:`save_optimized` does, and return what `load_optimized` reads.
 
     Raises CheckpointError where that is impossible. No model is called to see whether a file gives
     the same outputs: whoever loads it checks it.
     """
-    storage, plans = storage_for(workload), tuple(rebuilt_plan(each) for each in plans)
+    plans = tuple(rebuilt_plan(each) for each in plans)
+    storage = storage_for(workload, is_coded=_is_worth_coding(goal, workload, plans))
     recipe = _recipe(name, tuple(stack), workload, plans, storage)
     if _keeps_files(plans):
         _write_files(folder, carry_out(workload, plans), recipe)
@@ -168,6 +175,12 @@ def write_stack(
     path = folder / WEIGHTS_FILE
     _save(path, workload, recipe, storage, is_called=False)
     return path
+
+
+def bytes_of(path: Path) -> int:
+    """Return the bytes of a file, or of all files in a folder."""
+    files = [path] if path.is_file() else [each for each in path.iterdir() if each.is_file()]
+    return sum(each.stat().st_size for each in files)
 
 
 def _save(
@@ -221,7 +234,7 @@ def _save_files(
         raise CheckpointError(f"{path} cannot be written: {error}") from error
     if not _gives_the_same(workload, made, loaded):
         raise CheckpointError(NOT_AS_WRITTEN)
-    nbytes = sum(each.stat().st_size for each in path.iterdir() if each.is_file())
+    nbytes = bytes_of(path)
     kind = f"files of {plans[-1].transform}"
     saved = SavedModel(path, nbytes, kind, process=optimization.process)
     return _with_texts(saved, optimization, recipe, _shapes(workload))

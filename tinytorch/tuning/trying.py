@@ -58,7 +58,7 @@ from tinytorch.tuning.catalog import Entry, risk_of
 from tinytorch.tuning.fresh_process import compare_in_fresh_process
 from tinytorch.tuning.loading import load_optimized
 from tinytorch.tuning.ranking import OBJECTIVE_OF, outcome_at
-from tinytorch.tuning.saving import write_stack
+from tinytorch.tuning.saving import bytes_of, write_stack
 
 # ---------------------------------------------------------------- accuracy check of a candidate
 # against the baseline: by its scores, its outputs, or both
@@ -512,7 +512,10 @@ class Trials:
             compared = None
             if path is not None and is_fresh:
                 compared = partial(self._compared_afresh, path, limit_s)
-            attempt = self._judged(attempt, built, None, timing, risk=risk, afresh=compared)
+            written = None if path is None else bytes_of(path)
+            attempt = self._judged(
+                attempt, built, None, timing, risk=risk, afresh=compared, file_bytes=written
+            )
         return replace(attempt, notes=(*attempt.notes, *notes)), built
 
     def _delivered(self, built: Built, folder: Path, limit_s: float | None) -> tuple[Built, Path]:
@@ -528,6 +531,7 @@ class Trials:
                 name=self.workload.name,
                 stack=built.stack,
                 plans=built.plans,
+                goal=self.settings.goal,
             )
             return replace(built, model=load_optimized(path, self.workload)), path
 
@@ -584,7 +588,9 @@ class Trials:
         *,
         risk: Risk,
         afresh: Callable[..., Comparison | None] | None = None,
+        file_bytes: int | None = None,
     ) -> Attempt:
+        """Return the attempt with what was found; `file_bytes` is the size of what was saved."""
         budget_s, seed, progress = timing
         is_final = bool(attempt.confirmed_on)
         check, found, call_s = self._checked(attempt.name, built.model, risk, is_final=is_final)
@@ -617,6 +623,10 @@ class Trials:
             missing = dict.fromkeys(("calls", "energy", "accuracy"), FOR_THE_BEST)
             resources = self._resources(baseline, candidate, comparison)
             comparison = replace(comparison, outputs=check.outputs, resources=resources)
+        elif comparison.resources is not None and file_bytes is not None:
+            ours, theirs = comparison.resources
+            resources = ours, theirs.with_file(file_bytes)
+            comparison = replace(comparison, resources=resources)
         if check.accuracy is not None:
             missing.pop("accuracy", None)
         elif self.workload.evaluate is None:
