@@ -144,6 +144,8 @@ def optimize(
     search = journal = None
     try:
         result = replace(result, advice=advise(profile, entries=entries))
+        if progress is not None:
+            progress.describe("outputs and scores of the baseline")
         trials = _trials(workload, settings, profile, executor, target, start_s)
         if on_note is not None:
             for note in trials.notes:
