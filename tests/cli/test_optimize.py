@@ -151,7 +151,7 @@ def test_goals_and_limits_are_those_of_the_loop():
         (["mlp", "--limit", "latency_ms"], "write NAME=NUMBER, such as latency_ms=100"),
         (["mlp", "--limit", "latency_ms=soon"], "'latency_ms=soon'"),
         (["mlp", "--limit", "latency_ms=0"], "must be a positive number"),
-        (["mlp", "--budget", "0"], "budget_s=0.0; trying things needs some seconds"),
+        (["mlp", "--budget", "0"], "budget_s=0.0; it must be a positive number"),
         (["mlp", "--budget", "nan"], "budget_s=nan"),
         (["mlp", "--max-accuracy-drop", "much"], "'much'"),
         (["mlp", "--max-accuracy-drop", "-1"], "max_accuracy_drop=-1.0"),

@@ -10,7 +10,7 @@ from tinytorch.tuning.attempt import Settings
         ({"goal": "speed"}, "goal='speed'; there are latency, throughput, memory, size"),
         ({"max_accuracy_drop": -1}, "max_accuracy_drop=-1; it must be zero or a positive number"),
         ({"max_output_error": float("nan")}, "max_output_error=nan"),
-        ({"budget_s": 0}, "budget_s=0; trying things needs some seconds"),
+        ({"budget_s": 0}, "budget_s=0; it must be a positive number"),
         ({"seed": -1}, "seed=-1"),
         ({"limits": {"time": 1}}, "no limit is called 'time'"),
     ],
