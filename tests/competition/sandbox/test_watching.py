@@ -73,7 +73,9 @@ def test_processes_and_packages_are_counted(watched: Watched) -> None:
 
 def test_limits_hold_for_all_processes_together(watched: Watched) -> None:
     assert watched.watch.broken_limit(Limits()) == ""
-    watched.run("started.append(subprocess.Popen([sys.executable, '-c', 'input()']))")
+    other = "[sys.executable, '-c', 'print(flush=True); input()'], stdout=subprocess.PIPE"
+    # What has only just begun holds hardly anything yet.
+    watched.run(f"started.append(subprocess.Popen({other})); started[-1].stdout.readline()")
     assert "processes" in watched.watch.broken_limit(Limits())
     assert watched.watch.broken_limit(Limits(processes=2)) == ""
     held = watched.watch.held_bytes()
