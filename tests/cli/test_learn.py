@@ -202,6 +202,18 @@ def test_what_cannot_be_read_has_a_row_of_its_own(run, started, tmp_path):
     }
 
 
+def test_labs_of_a_learner_without_a_name_are_those_of_one(run, tmp_path, monkeypatch):
+    (tmp_path / "class" / "Eve").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path / "class" / "Eve")
+    for lab in ("profiling", "caching"):
+        assert run("start", lab)[0] == 0
+    _, found = run("export", ".", "--csv", "labs.csv")
+    assert [(row["team"], row["event"]) for row in found["rows"]] == [
+        ("Eve", "caching"),
+        ("Eve", "profiling"),
+    ]
+
+
 def test_instructors_get_a_row_for_each_learner_and_lab(run, started, tmp_path):
     write_roofline(started, RIGHT)
     run("check")

@@ -263,7 +263,7 @@ def grades_of(folders: Iterable[Path], *, recheck: bool = False) -> list[dict[st
                 rows.append(_row(work, recheck=recheck))
         except (RecordError, SettingError) as error:
             told: dict[str, Cell] = dict.fromkeys(COLUMNS)
-            told |= {"team": place.parent.name or str(place), "event": place.name, "points": 0.0}
+            told |= {"team": _folder_of_labs(place), "event": place.name, "points": 0.0}
             rows.append(told | {"status": "cannot be read", "findings": first_line(error)})
     return sorted(rows, key=lambda row: (str(row["team"]), str(row["event"])))
 
@@ -279,7 +279,7 @@ def _row(work: WorkFolder, *, recheck: bool) -> dict[str, Cell]:
     passed = [name for name in names if progress.of(name).passed]
     missed = {name: progress.of(name).missed for name in names if name not in passed}
     return {
-        "team": progress.learner or work.path.parent.name or str(work.path),
+        "team": progress.learner or _folder_of_labs(work.path),
         "event": progress.lab,
         "points": round(100 * len(passed) / len(names), 1),
         "status": "checked again" if recheck else "as handed in",
@@ -291,6 +291,11 @@ def _row(work: WorkFolder, *, recheck: bool) -> dict[str, Cell]:
         "findings": "; ".join(f"{name}: {code or 'not checked'}" for name, code in missed.items()),
         "last_run": progress.checked_at,
     }
+
+
+def _folder_of_labs(place: Path) -> str:
+    """Return the name of the folder that a learner's labs are in; it stands for a learner's name."""
+    return place.resolve().parent.name or str(place)
 
 
 def grades_csv(rows: Sequence[Mapping[str, Cell]], competition: Path | None = None) -> str:
