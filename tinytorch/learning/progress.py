@@ -294,7 +294,7 @@ def _row(work: WorkFolder, *, recheck: bool) -> dict[str, Cell]:
 
 
 def _folder_of_labs(place: Path) -> str:
-    """Return the name of the folder that a learner's labs are in; it stands for a learner's name."""
+    """Return the name of the folder that holds a learner's labs, where the learner has none."""
     return place.resolve().parent.name or str(place)
 
 
