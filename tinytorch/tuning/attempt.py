@@ -305,7 +305,9 @@ class Settings:
             if not 0 <= value < math.inf:
                 raise SettingError(f"{name}={value!r}; it must be zero or a positive number")
         if not 0 < self.budget_s < math.inf:
-            raise SettingError(f"budget_s={self.budget_s!r}; it must be a positive number of seconds")
+            raise SettingError(
+                f"budget_s={self.budget_s!r}; it must be a positive number of seconds"
+            )
         if self.seed < 0:
             raise SettingError(f"seed={self.seed!r}; it must be a whole number from 0 on")
         object.__setattr__(self, "limits", checked_limits(self.limits))
